@@ -194,7 +194,7 @@ fuzz-api: install
 	HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest --timeout 3600 tests/gateway/api/test_api_fuzz.py
 
 # More than 20,000 hostile inputs of every class against gateways of our own, on loopback; about ten minutes on two idle cores.
-# A table of what each class did; docs/security.md shows the last one. ATTACK="--class NAME --inputs N --seed N" for a part.
+# A table of what each class did; docs/results/attacks.md shows the last one. ATTACK="--class NAME --inputs N --seed N" for a part.
 attack: install
 	$(BIN)/python -m tests.gateway.attacks $(ATTACK)
 
@@ -249,7 +249,7 @@ bench: install
 	$(BIN)/python -m benchmarks interference --rounds 1 --levels 0 8 32 --probes 4 --pairs 2
 	$(BIN)/python -m benchmarks ablation --rounds 1 --requests 16 --concurrency 16 --small-requests 2 --small-concurrency 2
 
-# The measurements of docs/performance.md, with all rounds; best on an idle machine. The same command resumes an
+# The measurements of docs/results/performance.md, with all rounds; best on an idle machine. The same command resumes an
 # interrupted run; finished results stay until their file is removed.
 measured = test -s $(RESULTS)/$(1) || { $(BIN)/python -m benchmarks $(2) --json > $(RESULTS)/$(basename $(1)).part && \
 	mv $(RESULTS)/$(basename $(1)).part $(RESULTS)/$(1); }
@@ -268,8 +268,8 @@ bench-peers: install
 	$(BIN)/python -m benchmarks peers $(PEERS) --rounds 5 --keep --out $(RESULTS)/peers.jsonl
 
 bench-report: install
-	$(BIN)/python -m benchmarks report $(RESULTS) --page docs/performance.md --images docs/img
-	$(BIN)/python -m benchmarks sources --measurements $(RESULTS) --page docs/report.md
+	$(BIN)/python -m benchmarks report $(RESULTS) --page docs/results/performance.md --images docs/img
+	$(BIN)/python -m benchmarks sources --measurements $(RESULTS) --page docs/results/report.md
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

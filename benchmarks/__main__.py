@@ -36,7 +36,7 @@ _COMMANDS = {
     "peers": ("gateway.peers:peers", "Other engines and AIO under the same loads, in turn."),
     "mix": ("gateway.mix:mix", "Prompts that routing sends to the tiers in given shares."),
     "report": ("report:report", "Tables and plots of kept measurements."),
-    "sources": ("sources:sources", "The sources' tables next to measurements: docs/report.md."),
+    "sources": ("sources:sources", "The sources' tables next to measurements: docs/results/report.md."),
     "checklist": ("checklist:checklist", "The best practices and the requirements, with their evidence."),
     "compare": ("compare:compare", "Two kept measurements, before and after."),
     "demo": ("replay:demo", "The whole loop in plain words, in under two minutes."),

@@ -19,9 +19,9 @@ LEARNED_KINDS = ("measured", "prior")
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome model's prediction for one prompt.
 
-    `p_ok[k-1]` = P(tier k's answer is no worse than the strongest tier's); the last is 1 (DESIGN §4). `kind`: "prior"
-    while this catalogue's models have no measured outcomes, "heuristic" when the classifier failed, "edge" when the
-    fast path did not use it. `novelty` in [0, 1]: how unfamiliar such prompts are for the key, 1 without labels of
+    `p_ok[k-1]` = P(tier k's answer is no worse than the strongest tier's); the last is 1 (docs/classifier.md). `kind`:
+    "prior" while this catalogue's models have no measured outcomes, "heuristic" when the classifier failed, "edge" when
+    the fast path did not use it. `novelty` in [0, 1]: how unfamiliar such prompts are for the key, 1 without labels of
     them. `contributions`: the features with the largest effects, as (name, signed effect on the logit of p_ok of tier
     1). `p_correct[k-1]` = P(tier k's answer is correct); empty if the artefact has no such heads.
     `predicted_tokens[k-1]`: expected billed tokens of tier k's answer, None where unknown; empty if unknown for all.

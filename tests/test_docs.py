@@ -12,8 +12,9 @@ from gateway.settings import Settings
 from tiers.catalog.load import load_catalog
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 PACKAGES = "gateway|quality|classifier|tiers|inference_core|migrations|benchmarks|tests|deploy"
+MOST_WORDS = 45_000
 # Created by the commands on the page; not part of the repository.
 MADE = {"deploy/compose/models", "deploy/compose/weights"}
 
@@ -53,6 +54,13 @@ def test_every_link_leads_to_a_file_and_a_heading_that_exist(page: Path) -> None
 def test_every_file_that_a_page_names_exists(page: Path) -> None:
     named = re.findall(rf"`((?:{PACKAGES})/[\w./-]+)`", "\n".join(prose_lines(page)))
     assert [name for name in named if name not in MADE and not (ROOT / name).exists()] == []
+
+
+def test_the_pages_stay_short_enough_to_be_read() -> None:
+    """What is measured or generated, in docs/results, does not count."""
+    words = {page.name: len(page.read_text(encoding="utf-8").split()) for page in (ROOT / "docs").glob("*.md")}
+    longest = sorted(words, key=words.__getitem__)[-5:]
+    assert sum(words.values()) <= MOST_WORDS, f"{sum(words.values())} words; the longest pages: {longest}"
 
 
 def test_the_page_on_alerts_says_what_to_do_for_each() -> None:

@@ -17,7 +17,7 @@ from tiers.catalog.load import load_catalog
 from tiers.catalog.replica_spec import BalancingSpec
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 SNAPSHOTS = ROOT / "tests" / "snapshots"
 # Read by commands, kernels, compose files and value files; no settings of a server.
 OTHER_VARIABLES = {

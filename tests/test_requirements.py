@@ -1,4 +1,4 @@
-"""docs/requirements.md is whole: every requirement once, each with tests that exist or with the reason why not."""
+"""docs/results/requirements.md is whole: every requirement once, with tests that exist or with the reason why not."""
 
 import ast
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.requirements.requirements import read_requirements
 
 ROOT = Path(__file__).parents[1]
-ROWS = read_requirements(ROOT / "docs" / "requirements.md")
+ROWS = read_requirements(ROOT / "docs" / "results" / "requirements.md")
 # How many requirements each chapter has.
 CHAPTERS = {
     "FR": 5, "GW": 20, "RT": 14, "TI": 16, "KV": 11, "BS": 13, "AT": 9, "QZ": 12, "SD": 12, "PX": 6, "SO": 3, "LO": 3,

@@ -18,7 +18,7 @@ import click
 def report(results: Path, page: Path | None, images: Path | None) -> None:
     """Write down what the finished measurements in the folder RESULTS say.
 
-    Example: python -m benchmarks report docs/measurements --page docs/performance.md --images docs/img
+    Example: python -m benchmarks report docs/measurements --page docs/results/performance.md --images docs/img
     """
     from benchmarks.report.measured import MeasurementError
     from benchmarks.report.page import PageError, filled, parts_of

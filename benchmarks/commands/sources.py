@@ -17,7 +17,7 @@ import click
 def sources(measurements: Path, page: Path | None) -> None:
     """Make the page from measurements.
 
-    Example: python -m benchmarks sources --page docs/report.md
+    Example: python -m benchmarks sources --page docs/results/report.md
     """
     from benchmarks.report.measured import MeasurementError
     from benchmarks.sources.report import report

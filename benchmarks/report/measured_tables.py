@@ -6,10 +6,10 @@ from benchmarks.report.ablation_tables import ablation_tables
 from benchmarks.report.markdown import sweep_table
 from benchmarks.report.measured import AblationResults, Head, SweepResults, machine_line, read_results
 
-_SWEEP = "![Throughput over latency, and latencies over concurrency](img/sweep.png)"
+_SWEEP = "![Throughput over latency, and latencies over concurrency](../img/sweep.png)"
 _ABLATION = (
     "![Effect of each technique alone and in the full system, and throughput as one is added to the other]"
-    "(img/ablation.png)"
+    "(../img/ablation.png)"
 )
 
 

@@ -83,7 +83,7 @@ def finished(folder: Path, name: str) -> Measurement | None:
     return None if measurement.finished is None else measurement
 
 
-_PEERS = "![Output tokens per second of each engine at 1, 8 and 32 requests in flight](img/peers.png)"
+_PEERS = "![Output tokens per second of each engine at 1, 8 and 32 requests in flight](../img/peers.png)"
 
 
 def _peers(measurement: Measurement, folder: Path, kind: str) -> dict[str, str]:

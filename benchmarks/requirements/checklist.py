@@ -1,7 +1,7 @@
 """The sources' checklist of best practice (SPEC CK-01 to CK-09), and the state of every requirement.
 
-An item rests on rows of docs/requirements.md and passes when all of them do. `evidence_runs` runs the tests that rows
-name; `checklist` only reads what was recorded, so a page can show it quickly.
+An item rests on rows of docs/results/requirements.md and passes when all of them do. `evidence_runs` runs the tests
+that rows name; `checklist` only reads what was recorded, so a page can show it quickly.
 """
 
 from pathlib import Path

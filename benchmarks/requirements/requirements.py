@@ -1,4 +1,4 @@
-"""The requirements as data: every row of docs/requirements.md with its evidence, or with what is missing."""
+"""The requirements as data: every row of docs/results/requirements.md with its evidence, or with what is missing."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 # Of a checkout; an installed package has no pages, and no requirement is then known.
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "requirements.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "requirements.md"
 _HEADING = re.compile(r"## (.+)")
 _CODE = re.compile(r"`([^`]+)`")
 

@@ -1,1 +1,1 @@
-"""The sources' tables in their own form, with measurements from here: docs/report.md."""
+"""The sources' tables in their own form, with measurements from here: docs/results/report.md."""

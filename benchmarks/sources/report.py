@@ -117,7 +117,7 @@ def _voice(parts: dict[str, str], sweep: Head | None, measurements: Path) -> str
         )
     return (
         f"Llama 3.1 8B on an L4 or an A100: {NOT_MEASURED}; `aio plan --sources` compares the source's table with the "
-        f"planner's formulas ([capacity.md](capacity.md)).\n\n{found}\n\n{own}"
+        f"planner's formulas ([capacity.md](../capacity.md)).\n\n{found}\n\n{own}"
     )
 
 
@@ -210,7 +210,7 @@ def _features(features: Sequence[Feature], names: Sequence[str]) -> str:
     rows = [
         [
             each.name,
-            f"{each.ours}: " + ", ".join(f"[{Path(test).stem}](../tests/{test})" for test in each.tests),
+            f"{each.ours}: " + ", ".join(f"[{Path(test).stem}](../../tests/{test})" for test in each.tests),
             *(each.others[name] for name in names),
         ]
         for each in features
@@ -238,7 +238,7 @@ def _record(path: Path) -> list[str]:
     seed = _seed(head)
     when = str(head.get("started", head.get("date", "–")))[:10]
     raw = str(len(lines) - ("settings" in head)) if path.suffix == ".jsonl" else "–"
-    return [f"[{path.name}](measurements/{path.name})", str(machine), versions, commit, when, seed, raw]
+    return [f"[{path.name}](../measurements/{path.name})", str(machine), versions, commit, when, seed, raw]
 
 
 def _seed(value: object) -> str:

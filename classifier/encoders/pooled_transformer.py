@@ -20,7 +20,7 @@ from classifier.errors import CheckpointError
 log = logging.getLogger(__name__)
 
 MAX_TOKENS = 256
-HEAD_SHARE = 0.75  # the share of a long prompt that is taken from its start (DESIGN §4: 192 and 64)
+HEAD_SHARE = 0.75  # the share of a long prompt that is taken from its start (docs/routing.md: 192 and 64 words)
 TOKENS_PER_BATCH = 4096
 # Largest rounding difference between two computations of the same float32 state.
 TOLERANCE = 1e-3

@@ -15,7 +15,7 @@ CHARS_PER_WORD = 8
 
 
 class RoutingInput(msgspec.Struct, frozen=True, kw_only=True):
-    """One request as the outcome model sees it (DESIGN §4).
+    """One request as the outcome model sees it (docs/routing.md).
 
     `turn`: last user turn without instructions to the router (`classifier.features.router_instructions`) and
     surrounding white space, cut by `cut_turn`; `turn_chars`: its length in characters before the cut. `key`: the

@@ -1,9 +1,9 @@
 """The routing policy: pure functions from calibrated probabilities, predicted costs and constraints to a Decision.
 
-The cheapest allowed tier with `p_ok >= tau` answers, else the strongest allowed one (DESIGN §4, RT-05). Costs never
-fall with the tier; ties go to the lower number. Constraints exclude tiers; `classifier.policy.holds` then holds back
-some of the rest. Neither depends on tau, so that a higher quality target chooses among the same tiers and never a lower
-one. The fast path's tier, if allowed, is chosen before the rule.
+The cheapest allowed tier with `p_ok >= tau` answers, else the strongest allowed one (docs/routing.md, SPEC RT-05).
+Costs never fall with the tier; ties go to the lower number. Constraints exclude tiers; `classifier.policy.holds` then
+holds back some of the rest. Neither depends on tau, so that a higher quality target chooses among the same tiers and
+never a lower one. The fast path's tier, if allowed, is chosen before the rule.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Should an answer be escalated to a more expensive tier? By the rule that chose its tier (DESIGN §4)."""
+"""Should an answer be escalated to a more expensive tier? By the rule that chose its tier (docs/routing.md)."""
 
 import msgspec
 

@@ -12,7 +12,7 @@ def held_back(inputs: PolicyInputs, allowed: Sequence[int]) -> dict[int, str]:
     """Return tier → why it is held back, of the `allowed` tiers (ascending, not empty); never all of them.
 
     Nothing is held back for a pinned request. A tool loop keeps its tier. A conversation moves to a lower tier only if
-    that saves more than prefilling the conversation again costs (DESIGN §4). A tier with a longer queue than
+    that saves more than prefilling the conversation again costs (docs/routing.md). A tier with a longer queue than
     `most_wait_seconds` gives way to higher ones, if one of these has a shorter queue (SPEC RT-12).
     """
     if inputs.pinned_tier is not None:

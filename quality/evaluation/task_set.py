@@ -1,4 +1,7 @@
-"""The graded task set: generated prompts of rising difficulty, each with one correct answer (DESIGN §7)."""
+"""The graded task set: generated prompts of rising difficulty, each with one correct answer.
+
+What tiers make of it: docs/results/tier-accuracy.md.
+"""
 
 import random
 from collections.abc import Callable

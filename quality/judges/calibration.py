@@ -60,7 +60,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trusted(self) -> bool:
-        """Whether the judge is significantly better than chance; only then its verdicts become labels (DESIGN §5)."""
+        """Whether the judge is significantly better than chance; only then its verdicts become labels
+        (docs/quality-loop.md)."""
         return self.lower_bound > 0.5
 
 

@@ -22,8 +22,8 @@ async def answered_pairs(
 ) -> list[GradedPair]:
     """Ask each of the started `tiers`, cheapest first, every question; pair each answer with the strongest tier's.
 
-    An answer is no worse if it is right or the strongest tier's is wrong (DESIGN §4). As in verification, empty and
-    truncated answers make no pair. Raises `TierMeasurementError`.
+    An answer is no worse if it is right or the strongest tier's is wrong (docs/classifier.md). As in verification,
+    empty and truncated answers make no pair. Raises `TierMeasurementError`.
     """
     given: list[list[Given]] = []
     for place, tier in enumerate(tiers):

@@ -28,8 +28,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 class Panel:
     """Asks `judges` in order until a trusted one decides.
 
-    A decision by a judge of unknown or insignificant reliability makes no label (DESIGN §5), and the next judge is
-    asked.
+    A decision by a judge of unknown or insignificant reliability makes no label (docs/quality-loop.md), and the next
+    judge is asked.
     """
 
     def __init__(self, judges: Sequence[Judge], calibrations: Mapping[str, Calibration]) -> None:

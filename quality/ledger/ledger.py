@@ -35,7 +35,7 @@ class LedgerClosedError(RuntimeError):
 
 
 class Ledger:
-    """Write-behind store of `Recorded` requests (DESIGN §6).
+    """Write-behind store of `Recorded` requests (docs/architecture.md).
 
     A record is *recorded* once its journal frame is fsynced; from then on `find` returns it, whatever happens to the
     process or the database. A background task stores recorded requests in order, each once, and deletes journal

@@ -1,5 +1,5 @@
-"""Feedback and reviews of answers, stored at once as labels (DESIGN §5): a caller's feedback counts for its own key
-alone, an operator's review for training as well."""
+"""Feedback and reviews of answers, stored at once as labels (docs/quality-loop.md): a caller's feedback counts for its
+own key alone, an operator's review for training as well."""
 
 import logging
 import time

@@ -79,7 +79,8 @@ class AttemptError(Exception):
 
 
 def judged_tiers(purpose: Purpose, served: int, tiers: Sequence[int], would_be: int | None = None) -> list[int]:
-    """Return those of `tiers`, ascending, whose answers are judged, with the verification's own tier first (DESIGN §5).
+    """Return those of `tiers`, ascending, whose answers are judged, with the verification's own tier first
+    (docs/quality-loop.md).
 
     The strongest tier's answer is the reference, so for it the tier below is judged. A shadow judges the `would_be`
     tier. Raises `ValueError` if that is none of `tiers`.

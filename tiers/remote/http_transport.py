@@ -1,8 +1,8 @@
 """httpx's transport to one server: persistent HTTP/1.1 connections on the event loop's own protocols, parsed by
 httptools.
 
-It does the same as httpx's default transport at a tenth of the cost (docs/performance.md), because there is no task
-pool, no lock and no cancel scope between the socket and the reader.
+It does the same as httpx's default transport at a tenth of the cost (docs/results/performance.md), because there is no
+task pool, no lock and no cancel scope between the socket and the reader.
 """
 
 import asyncio

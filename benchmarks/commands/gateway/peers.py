@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def peers(
     scripts: Path, rounds: int, only: tuple[str, ...], quick: bool, out: Path | None, keep: bool, **given: Any
 ) -> None:
-    """Compare with the engines whose scripts are in the folder SCRIPTS (see docs/performance.md).
+    """Compare with the engines whose scripts are in the folder SCRIPTS (see docs/results/performance.md).
 
     Example: python -m benchmarks peers ./peers-scripts --rounds 5 --out peers.jsonl
     """

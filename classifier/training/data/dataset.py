@@ -85,7 +85,7 @@ def tier_scores(rows: list[OutcomeRow]) -> npt.NDArray[np.float32]:
 
 def outcome_labels(scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Return labels [n, len(HEADS)] of verifiable rows, NaN unobserved: `correct_k` is score >= 0.5; `no_worse_k` is
-    correct_k or not correct_4 (DESIGN §4), known if both tiers answered."""
+    correct_k or not correct_4 (docs/classifier.md), known if both tiers answered."""
     correct = np.where(np.isnan(scores), np.nan, scores >= RIGHT)
     weaker, strongest = correct[:, :-1], correct[:, -1:]
     no_worse = np.where(np.isnan(weaker) | np.isnan(strongest), np.nan, np.maximum(weaker, 1 - strongest))

@@ -56,7 +56,7 @@ class Examples(NamedTuple):
 
 
 def labels_of(common: dict[int, Outcomes], label: Label, strongest: int) -> dict[int, Float64]:
-    """Return the labels by tier, 0 or 1 [n]; `no_worse_k = correct_k or not correct_strongest` (DESIGN §4)."""
+    """Return the labels by tier, 0 or 1 [n]; `no_worse_k = correct_k or not correct_strongest` (docs/classifier.md)."""
     if label == "correct":
         return {k: outcomes.correct.astype(np.float64) for k, outcomes in common.items()}
     failed = ~common[strongest].correct

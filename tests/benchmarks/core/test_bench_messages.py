@@ -43,7 +43,7 @@ def test_several_frames_are_taken_at_once_and_what_has_no_room_is_refused(ring: 
 def test_the_page_says_what_the_kept_measurement_says() -> None:
     kept = json.loads((DOCS / "measurements" / "messages.json").read_bytes())["seconds"]
     loads = [of for name, of in kept.items() if "CPU" not in name]
-    page = " ".join((DOCS / "architecture.md").read_text(encoding="utf-8").split())
+    page = " ".join((DOCS / "results" / "core.md").read_text(encoding="utf-8").split())
 
     def span(way: str, unit: float, digits: int) -> str:
         values = sorted(load[way]["median"] / unit for load in loads)

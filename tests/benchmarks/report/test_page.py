@@ -17,7 +17,7 @@ from benchmarks.report.measurement import Measurement
 from benchmarks.report.page import _MEASURED, PageError, filled, finished, parts_of, places
 
 ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs" / "performance.md"
+PAGE = ROOT / "docs" / "results" / "performance.md"
 RESULTS = ROOT / "docs" / "measurements"
 
 TEXT = """# Title

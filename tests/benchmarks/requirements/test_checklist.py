@@ -53,7 +53,7 @@ def test_every_row_of_the_sources_checklist_is_there() -> None:
 
 
 def test_items_rest_on_requirements_and_measurements_that_exist() -> None:
-    known = {row.key for row in read_requirements(ROOT / "docs" / "requirements.md")}
+    known = {row.key for row in read_requirements(ROOT / "docs" / "results" / "requirements.md")}
     for item in ITEMS:
         assert item.rests_on
         assert set(item.rests_on) <= known, item.key

@@ -62,7 +62,7 @@ def test_both_matrices_have_the_sources_features():
 def test_every_measurement_is_on_record():
     text = report(MEASUREMENTS)
     for path in MEASUREMENTS.glob("*.json*"):
-        assert f"[{path.name}](measurements/{path.name})" in text
+        assert f"[{path.name}](../measurements/{path.name})" in text
 
 
 def test_a_measurement_is_listed_with_its_commit_where_it_names_one(tmp_path):
@@ -71,12 +71,13 @@ def test_a_measurement_is_listed_with_its_commit_where_it_names_one(tmp_path):
 
     text = report(tmp_path)
 
-    assert "| [new.json](measurements/new.json) | 2 CPUs of P | – | 0123456789ab |" in text
-    assert "| [old.json](measurements/old.json) | see file | – | – |" in text
+    assert "| [new.json](../measurements/new.json) | 2 CPUs of P | – | 0123456789ab |" in text
+    assert "| [old.json](../measurements/old.json) | see file | – | – |" in text
 
 
 def test_the_page_is_what_the_command_writes():
-    assert (ROOT / "docs" / "report.md").read_text(encoding="utf-8") == report(MEASUREMENTS), "run `make bench-report`"
+    page = ROOT / "docs" / "results" / "report.md"
+    assert page.read_text(encoding="utf-8") == report(MEASUREMENTS), "run `make bench-report`"
 
 
 def test_model_load_and_the_loop_of_one_request_are_those_of_the_file(tmp_path):

@@ -1,4 +1,4 @@
-"""The table of an attack, for a terminal and for docs/security.md."""
+"""The table of an attack, for a terminal and for docs/results/attacks.md."""
 
 from collections.abc import Sequence
 

@@ -1,11 +1,11 @@
-"""Every test that docs/reliability.md names exists, and every row names one."""
+"""Every test that docs/results/reliability.md names exists, and every row names one."""
 
 import re
 from pathlib import Path
 
-PAGE = Path(__file__).parents[3] / "docs" / "reliability.md"
+PAGE = Path(__file__).parents[3] / "docs" / "results" / "reliability.md"
 ROWS = [line for line in PAGE.read_text().splitlines() if line.startswith("| ") and "---" not in line]
-LINK = re.compile(r"\]\((\.\./tests/[^)#]+\.py)#(test_\w+)\)")
+LINK = re.compile(r"\]\((\.\./\.\./tests/[^)#]+\.py)#(test_\w+)\)")
 
 
 def test_every_row_links_to_a_test_that_exists() -> None:

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from gateway.cli.planning.plan import plan
 
-PAGE = Path(__file__).parents[3] / "docs" / "capacity.md"
+PAGE = Path(__file__).parents[3] / "docs" / "results" / "capacity.md"
 
 
 def run(*arguments: str) -> str:

@@ -1,4 +1,5 @@
-"""Every operation of a model in bfloat16 computes in the type that docs/exactness.md gives for it (SPEC TI-15)."""
+"""Every operation of a model in bfloat16 computes in the type that docs/results/exactness.md gives for it
+(SPEC TI-15)."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -96,7 +97,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> PrecisionRecorder:
 
 def policy() -> dict[str, str]:
     """The page's table: operations and what they compute in."""
-    page = (ROOT / "docs" / "exactness.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "results" / "exactness.md").read_text(encoding="utf-8")
     table = page.partition("| operation | computes in | stores |")[2].partition("\n\n")[0]
     return dict(line.strip("| ").split(" | ")[:2] for line in table.splitlines()[2:])
 

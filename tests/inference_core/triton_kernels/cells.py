@@ -1,4 +1,4 @@
-"""The grid of attention's tests, which docs/kernels.md prints: numbers x head ratios x phases."""
+"""The grid of attention's tests, which docs/results/kernels.md prints: numbers x head ratios x phases."""
 
 from dataclasses import dataclass
 

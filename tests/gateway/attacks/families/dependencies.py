@@ -17,7 +17,7 @@ from tests.gateway.attacks.targets import CHAT, Target, multipart
 CROWD = 40
 # Of the median of some probes: one of them may have waited for the machine.
 PROBE_SECONDS, PROBES = 0.1, 5
-# Far above the documented limits (docs/reliability.md), far below waiting without one.
+# Far above the documented limits (docs/results/reliability.md), far below waiting without one.
 ANSWER_SECONDS = 20.0
 _FORM = {"content_type": "multipart/form-data; boundary=b"}
 
