@@ -1,1 +1,1 @@
-"""The rows of docs/results/requirements.md, the tests that show them, and the checklist of practice that rests on them."""
+"""The rows of docs/results/requirements.md, the tests that show them, and the checklist of practice upon them."""
