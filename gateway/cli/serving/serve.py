@@ -67,8 +67,6 @@ def serve(
 
     Every option can also be set in the environment as AIO_NAME; API keys only there (AIO_API_KEYS).
     """
-    if group is not None and role != "core":
-        raise click.UsageError(f"--group {group} goes with --role core; --role {role} serves all cores")
     from gateway.composition.unused_modules import leave_out_unused_modules
 
     leave_out_unused_modules()
@@ -88,6 +86,8 @@ def serve(
     if settings.cluster:
         settings = _with_cores_elsewhere(settings, role, deploys=worker is None)
     set_up_telemetry(settings, f"core {group or ''}".strip() if role == "core" else role)
+    if group is not None and role != "core":
+        raise click.UsageError(f"--group {group} goes with --role core; --role {role} serves all cores")
     private_data_folder(settings.data_path)
     if role != "core" and worker is None:
         claim_for_one_server(settings)

@@ -65,7 +65,7 @@ _KEPT = KeptAnswer(
 
 @fuzz_target(
     [msgspec.msgpack.encode(_KEPT)],
-    [b"\xa4tier", b"\xa6deltas", b"\xa1\xff", b"\xdd\xff\xff\xff\xff", b"\xc0", b"\x91" * 50],
+    [b"\xa4tier", b"\xa6pieces", b"\xa1\xff", b"\xdd\xff\xff\xff\xff", b"\xc0", b"\x91" * 50],
 )
 def kept_answers(data: bytes) -> str:
     """An answer, written again as it is, or an error that the cache knows."""
@@ -74,7 +74,7 @@ def kept_answers(data: bytes) -> str:
     except JSON_ERRORS:
         return "refused"
     assert repr(decode_kept_answer(msgspec.msgpack.encode(kept))) == repr(kept)
-    return f"{min(len(kept.deltas), 3)} deltas"
+    return f"{min(len(kept.pieces), 3)} pieces"
 
 
 _EMBEDDING = EmbeddingRecord(

@@ -77,7 +77,7 @@ async def test_an_answer_is_given_again_for_thirty_seconds(gateway: RunningGatew
 
 async def test_an_answer_that_an_earlier_version_kept_is_made_again(gateway: RunningGateway, clock: Clock) -> None:
     await asked(gateway)
-    store = gateway.parts.cache.store
+    store = gateway.operations.cache.store
     assert isinstance(store, MemoryStore)
     [kept] = store.answers()
     fields = msgspec.msgpack.decode(kept.value)
