@@ -30,7 +30,7 @@ How a page is added:
    its empty state in the template, which says how to get the first row.
 
 5. The view's JSON endpoint under `/admin/api` gives CSV too: lists do with `format=csv` (`quality_lists.page_of`),
-   others by `gateway.api.quality_loop.csv_export.csv_response`. A session's cookie opens these as an admin key does;
+   others by `gateway.csv_export.csv_response`. A session's cookie opens these as an admin key does;
    changes come with the header `x-csrf-token` then.
 
 6. Tests: `tests/gateway/dashboard`, HTTP in a module of the page's name, and a line in `test_browser.py`'s PAGES.

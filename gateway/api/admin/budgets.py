@@ -11,8 +11,8 @@ from msgspec import Meta
 from gateway.api.admin.keys import Reason, obeyed, order_of
 from gateway.api.inference.parsing import read_body
 from gateway.api.operations import describe
-from gateway.api.quality_loop.csv_export import csv_response, wants_csv
 from gateway.api.quality_loop.quality_lists import page_asked_for
+from gateway.csv_export import csv_response, wants_csv
 from gateway.protocols.http_request import HttpRequest
 from gateway.requests.caller import Period
 from gateway.running import operations_of

@@ -10,7 +10,7 @@ from litestar import get
 from litestar.response import Response
 
 from gateway.api.operations import describe
-from gateway.api.quality_loop.csv_export import as_asked
+from gateway.csv_export import as_asked
 from gateway.errors import bad_request
 from gateway.numbers import epoch_seconds
 from gateway.protocols.http_request import HttpRequest

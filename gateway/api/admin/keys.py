@@ -14,8 +14,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from gateway.api.access.admin_guard import actor_of
 from gateway.api.inference.parsing import read_body
 from gateway.api.operations import describe
-from gateway.api.quality_loop.csv_export import as_asked
 from gateway.api.quality_loop.quality_lists import page_of
+from gateway.csv_export import as_asked
 from gateway.errors import ApiError, bad_request
 from gateway.protocols.http_request import HttpRequest
 from gateway.serving import serving_of

@@ -12,8 +12,8 @@ from msgspec import UNSET, Meta, UnsetType
 from gateway.api.access.admin_guard import OPERATOR, actor_of
 from gateway.api.inference.parsing import read_body
 from gateway.api.operations import describe
-from gateway.api.quality_loop.csv_export import as_asked
 from gateway.cores.knobs import KnobOrder, KnobsChanged
+from gateway.csv_export import as_asked
 from gateway.numbers import whole_number
 from gateway.protocols.http_request import HttpRequest
 from gateway.running import operations_of

@@ -8,8 +8,8 @@ from litestar.response import Response
 
 from gateway.api.admin.costs import epoch_of
 from gateway.api.operations import describe
-from gateway.api.quality_loop.csv_export import as_asked
 from gateway.composition.quality_loop import sampling_settings
+from gateway.csv_export import as_asked
 from gateway.numbers import whole_number
 from gateway.protocols.http_request import HttpRequest
 from gateway.serving import serving_of

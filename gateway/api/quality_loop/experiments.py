@@ -16,12 +16,12 @@ from gateway.api.access.admin_guard import OPERATOR, actor_of
 from gateway.api.inference.parsing import read_body
 from gateway.api.operations import describe
 from gateway.api.quality_loop.classifier_commands import Reason, VersionOrder, check_version
-from gateway.api.quality_loop.experiment_plan import with_guardrails
 from gateway.errors import ApiError, bad_request
 from gateway.protocols.http_request import HttpRequest
 from gateway.routing.class_prior import tier_prior
 from gateway.serving import serving_of
 from gateway.stores.database_reach import reached
+from gateway.usecases.experiment_plan import with_guardrails
 from quality.rollout.experiments import ExperimentError, Experiments, Plan
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.tier_spec import TierNumber

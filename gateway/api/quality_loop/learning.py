@@ -8,8 +8,8 @@ from litestar import get
 from litestar.response import Response
 
 from gateway.api.operations import describe
-from gateway.api.quality_loop.csv_export import as_asked
 from gateway.api.quality_loop.routing_views import active_version, rule_at
+from gateway.csv_export import as_asked
 from gateway.protocols.http_request import HttpRequest
 from gateway.routing.label_source import label_source
 from gateway.running import operations_of

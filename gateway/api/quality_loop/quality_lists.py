@@ -12,14 +12,14 @@ from msgspec import Meta
 from gateway.api.access.admin_guard import OPERATOR, actor_of
 from gateway.api.inference.parsing import read_body
 from gateway.api.operations import describe
-from gateway.api.quality_loop.csv_export import as_asked, csv_stream, head_of, lines_of, wants_csv
-from gateway.api.quality_loop.estimate_rows import EstimateRow, estimate_rows
+from gateway.csv_export import as_asked, csv_stream, head_of, lines_of, wants_csv
 from gateway.errors import ApiError, bad_request
 from gateway.numbers import epoch_seconds, whole_number
 from gateway.protocols.http_request import HttpRequest
 from gateway.running import operations_of
 from gateway.serving import serving_of
 from gateway.stores.database_reach import reached
+from gateway.usecases.estimate_rows import EstimateRow, estimate_rows
 from inference_core.extras import MissingExtraError, require_extra
 from quality.monitor.monitor import MonitorStatus
 from quality.store.database import MOST_INTEGER

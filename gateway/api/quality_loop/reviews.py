@@ -11,7 +11,7 @@ from msgspec import Meta
 from gateway.api.access.admin_guard import OPERATOR, actor_of
 from gateway.api.inference.parsing import read_body
 from gateway.api.operations import describe
-from gateway.api.quality_loop.csv_export import as_asked
+from gateway.csv_export import as_asked
 from gateway.errors import ApiError, bad_request
 from gateway.protocols.http_request import HttpRequest
 from gateway.serving import Serving, serving_of

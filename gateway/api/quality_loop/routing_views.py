@@ -14,8 +14,7 @@ from litestar.response import Response
 from classifier.complexity.classes import Complexity
 from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from gateway.api.operations import describe
-from gateway.api.quality_loop.csv_export import as_asked
-from gateway.backtesting.preview import OperatingPoint, Preview, preview
+from gateway.csv_export import as_asked
 from gateway.errors import ApiError
 from gateway.numbers import number
 from gateway.protocols.http_request import HttpRequest
@@ -25,6 +24,7 @@ from gateway.routing.model import RoutingRule, rule_of
 from gateway.running import Operations, operations_of
 from gateway.serving import Serving, serving_of
 from gateway.stores.database_reach import reached
+from gateway.usecases.target_preview import OperatingPoint, Preview, preview
 from quality.estimates.decision_sample import sample_decisions
 from quality.estimates.kinds import Acceptance, Kind, KindShare, acceptance
 from quality.estimates.reliability import ReliabilityBin, reliability

@@ -9,8 +9,8 @@ from litestar.params import FromPath
 from litestar.response import Response
 
 from gateway.api.operations import describe
-from gateway.api.quality_loop.csv_export import as_asked
 from gateway.api.quality_loop.quality_lists import page_asked_for
+from gateway.csv_export import as_asked
 from gateway.dashboard.first_request import first_request
 from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import back_to, page

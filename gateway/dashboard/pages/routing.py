@@ -24,7 +24,6 @@ from gateway.api.quality_loop.routing_views import (
     tiers_compared,
     traffic_shown,
 )
-from gateway.backtesting.preview import Preview
 from gateway.dashboard.charts import Curve, Mark, Plane
 from gateway.dashboard.forms import fields_of, reason_of
 from gateway.dashboard.page import Page
@@ -34,6 +33,7 @@ from gateway.protocols.http_request import HttpRequest
 from gateway.running import Operations, operations_of
 from gateway.serving import serving_of
 from gateway.stores.database_reach import reached
+from gateway.usecases.target_preview import Preview
 from quality.estimates.kinds import acceptance
 from quality.estimates.reliability import ReliabilityBin, reliability
 
