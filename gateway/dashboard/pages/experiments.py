@@ -11,13 +11,13 @@ from litestar.response import Response
 from classifier.registry.registry import ArtefactRegistry
 from gateway.api.access.admin_guard import OPERATOR
 from gateway.api.quality_loop.experiments import MOST_PROBES, ExperimentOrder, begin_experiment, end_experiment
-from gateway.api.quality_loop.quality_lists import page_asked_for
 from gateway.dashboard.forms import fields_of, number_of, reason_of
 from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import back_to, page
 from gateway.errors import bad_request
 from gateway.protocols.http_request import HttpRequest
 from gateway.serving import serving_of
+from gateway.usecases.pages import page_asked_for
 from quality.rollout.experiments import Plan, Results
 from quality.rollout.guardrails import MEASURES, Guarded, Measure
 from quality.store.listings import EXPERIMENTS

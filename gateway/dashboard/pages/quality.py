@@ -22,7 +22,7 @@ from gateway.api.quality_loop.classifier_commands import (
 )
 from gateway.api.quality_loop.learning import learning_source
 from gateway.api.quality_loop.own_labels import LabelsShown, labels_shown, order_reset
-from gateway.api.quality_loop.quality_lists import estimates_shown, order_retraining, page_asked_for
+from gateway.api.quality_loop.quality_lists import estimates_shown, order_retraining
 from gateway.dashboard.charts import DASHES, Series
 from gateway.dashboard.forms import fields_of, number_of, reason_of, taken
 from gateway.dashboard.page import Page
@@ -32,6 +32,7 @@ from gateway.errors import ApiError, bad_request
 from gateway.protocols.http_request import HttpRequest
 from gateway.running import Operations, operations_of
 from gateway.stores.database_reach import reached
+from gateway.usecases.pages import page_asked_for
 from quality.learning.learning import Learned, Learning, in_words
 from quality.monitor.monitor import MonitorStatus
 from quality.store.listings import ARTEFACTS, RETRAININGS, ROLLOUTS

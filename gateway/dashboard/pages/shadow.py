@@ -6,13 +6,13 @@ from litestar import get, post
 from litestar.response import Response
 
 from gateway.api.admin.knob_patch import order_knobs
-from gateway.api.admin.shadow import shadow_shown
 from gateway.dashboard.forms import fields_of, reason_of
 from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import back_to, page
 from gateway.errors import bad_request
 from gateway.protocols.http_request import HttpRequest
 from gateway.serving import serving_of
+from gateway.usecases.shadow import shadow_shown
 
 PATH = "/admin/shadow"
 # Characters of a text that the page shows; the request's own page has the rest.
@@ -26,7 +26,8 @@ _DONE = {
 @get("/shadow")
 async def show_shadow_page(request: HttpRequest) -> Response[Any]:
     """Query: `since` and `last`, as for `/admin/api/shadow`."""
-    report, routing = await shadow_shown(request), serving_of(request).routing
+    serving = serving_of(request)
+    report, routing = await shadow_shown(serving, request.query_params), serving.routing
     knobs = routing.knobs.active
     answers = min(knobs.observe_tier or routing.strongest, routing.strongest)
     return page(request, "shadow.html", "Shadow mode", report=report, knobs=knobs, answers=answers, most=_SHOWN)
