@@ -8,8 +8,7 @@ from litestar import get, post
 from litestar.response import Response
 
 from classifier.complexity.quality_setting import QUALITY_SETTINGS
-from gateway.api.access.admin_guard import OPERATOR
-from gateway.api.admin.knob_patch import order_knobs
+from gateway.api.access.admin_guard import OPERATOR, actor_of
 from gateway.api.quality_loop.routing_views import (
     CurveShown,
     KindRow,
@@ -31,8 +30,8 @@ from gateway.dashboard.rendering import back_to, page
 from gateway.errors import ApiError, bad_request
 from gateway.protocols.http_request import HttpRequest
 from gateway.running import Operations, operations_of
-from gateway.serving import serving_of
 from gateway.stores.database_reach import reached
+from gateway.usecases.knobs import order_knobs
 from gateway.usecases.target_preview import Preview
 from quality.estimates.kinds import acceptance
 from quality.estimates.reliability import ReliabilityBin, reliability
@@ -90,7 +89,8 @@ async def apply_target(request: HttpRequest) -> Response[Any]:
     if target is None and "default" not in fields:
         raise bad_request("Give a quality_target from 0 to 1.", "quality_target", "invalid_value")
     reason = reason_of(fields)
-    done = await order_knobs(request, serving_of(request).routing.knobs, {"quality_target": target}, reason)
+    operations, wanted = operations_of(request), {"quality_target": target}
+    done = await order_knobs(operations, actor_of(request), operations.serving.routing.knobs, wanted, reason)
     if not done.changed:
         return back_to(PATH, "Nothing changed: the target is the same.")
     said = "the server's own" if target is None else f"{target:g}"
