@@ -18,8 +18,8 @@ from gateway.running import operations_of
 from gateway.serving import serving_of
 from gateway.stores.database_reach import reached
 from gateway.usecases.estimate_rows import EstimateRow, estimate_rows
+from gateway.usecases.estimates import estimates_shown, order_retraining
 from gateway.usecases.pages import page_of
-from inference_core.extras import MissingExtraError, require_extra
 from quality.monitor.monitor import MonitorStatus
 from quality.store.database import MOST_INTEGER
 from quality.store.listings import (
@@ -123,21 +123,8 @@ async def list_experiments(request: HttpRequest) -> Response[Any]:
 async def show_estimates(request: HttpRequest) -> Response[Any]:
     """By tier with intervals; evidence that errors have become more frequent, the cost of verification, and how far the
     judges can be trusted. Query: `format`, json or csv."""
-    shown = await estimates_shown(request)
+    shown = await estimates_shown(operations_of(request))
     return as_asked(request, "estimates", shown, EstimateRow.__struct_fields__, estimate_rows(shown))
-
-
-async def estimates_shown(request: HttpRequest) -> MonitorStatus:
-    """The estimates. Raises `ApiError` 409 without a monitor, and 503."""
-    loop = operations_of(request).quality_loop
-    if loop is None or loop.monitor is None:
-        raise _monitor_off()
-    return await reached(loop.monitor.status())
-
-
-def _monitor_off() -> ApiError:
-    """This server has no quality loop."""
-    return ApiError(409, "The quality monitor does not run in this server.", code="monitor_off")
 
 
 @post(
@@ -149,19 +136,6 @@ def _monitor_off() -> ApiError:
 )
 async def retrain_now(request: HttpRequest) -> Response[Any]:
     """Starts in the background; the list of runs shows its progress. One run at a time over all replicas."""
-    started = await order_retraining(request, (await read_body(request, _decoder)).reason)
+    order = await read_body(request, _decoder)
+    started = await order_retraining(operations_of(request), actor_of(request), order.reason)
     return Response(RetrainStarted(started=started), status_code=202, media_type="application/json")
-
-
-async def order_retraining(request: HttpRequest, reason: str) -> bool:
-    """Start a retraining; False if one was running in this process. Raises `ApiError` 409 and 503."""
-    loop = operations_of(request).quality_loop
-    if loop is None:
-        raise _monitor_off()
-    try:
-        require_extra("train", "retraining")
-    except MissingExtraError as error:
-        raise ApiError(
-            409, f"{error}. Until then counts of verified outcomes correct the decisions.", code="not_installed"
-        ) from error
-    return await reached(loop.retrain_now(actor_of(request), reason))

@@ -9,7 +9,16 @@ from litestar.response import Response
 
 from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from gateway.api.access.admin_guard import OPERATOR, actor_of
-from gateway.api.quality_loop.routing_views import (
+from gateway.dashboard.charts import Curve, Mark, Plane
+from gateway.dashboard.forms import fields_of, reason_of
+from gateway.dashboard.page import Page
+from gateway.dashboard.rendering import back_to, page
+from gateway.errors import ApiError, bad_request
+from gateway.protocols.http_request import HttpRequest
+from gateway.running import Operations, operations_of
+from gateway.stores.database_reach import reached
+from gateway.usecases.knobs import order_knobs
+from gateway.usecases.routing_views import (
     CurveShown,
     KindRow,
     KindsShown,
@@ -23,15 +32,6 @@ from gateway.api.quality_loop.routing_views import (
     tiers_compared,
     traffic_shown,
 )
-from gateway.dashboard.charts import Curve, Mark, Plane
-from gateway.dashboard.forms import fields_of, reason_of
-from gateway.dashboard.page import Page
-from gateway.dashboard.rendering import back_to, page
-from gateway.errors import ApiError, bad_request
-from gateway.protocols.http_request import HttpRequest
-from gateway.running import Operations, operations_of
-from gateway.stores.database_reach import reached
-from gateway.usecases.knobs import order_knobs
 from gateway.usecases.target_preview import Preview
 from quality.estimates.kinds import acceptance
 from quality.estimates.reliability import ReliabilityBin, reliability
@@ -47,7 +47,7 @@ async def show_routing_page(request: HttpRequest) -> Response[Any]:
     operations = operations_of(request)
     wanted = target_of(request.query_params.get("quality_target", ""))
     previewed, curve, bins, (kinds, compared, seen) = await asyncio.gather(
-        preview_of(request),
+        preview_of(operations.serving, wanted),
         _unless_off(curve_shown(operations)),
         reached(reliability(operations.serving.database, operations.serving.routing.strongest)),
         _verified(operations),
