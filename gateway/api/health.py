@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import msgspec
 from litestar import get
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.response import Response
@@ -10,23 +9,14 @@ from litestar.response import Response
 from gateway.api.access.guard import may_see_private_metrics
 from gateway.api.worker_answers import WITH_PRIVATE
 from gateway.protocols.http_request import HttpRequest
-from gateway.running import Operations, operations_of
+from gateway.running import operations_of
 from gateway.telemetry.metrics_export.metrics import CONTENT_TYPE
 from gateway.telemetry.metrics_export.worker_metrics import merged_exposition
-from inference_core.io.background_tasks import task_problems
+from gateway.usecases.health import NOT_READY, Health, health_of
 
-NOT_READY = "not ready"
 _LEFT_OUT = (
     b"# Left out: costs, names of keys and servers. They need Authorization: Bearer KEY with the scope viewer.\n"
 )
-
-
-class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`status` is "ok", "degraded" (some tiers take no requests and others do, or a background task failed) or "not
-    ready"; `problems` names each missing part, with the reason."""
-
-    status: str
-    problems: dict[str, str] = {}
 
 
 @get("/health/live", summary="Is the process alive?")
@@ -44,20 +34,6 @@ async def ready(request: HttpRequest) -> Response[Health]:
     """503 while no tier takes requests, before start, and after shutdown has started."""
     health = health_of(operations_of(request))
     return Response(health, status_code=503 if health.status == NOT_READY else 200)
-
-
-def health_of(operations: Operations) -> Health:
-    """The state of the whole server, without secrets."""
-    problems = operations.problems | task_problems()
-    tiers = operations.serving.routing.tiers
-    down = [str(tier.number) for tier in tiers.values() if not tier.load().healthy]
-    if len(down) == len(tiers):
-        problems["tiers"] = "no tier takes requests"
-    elif down:
-        problems["tiers"] = f"these take no requests: {', '.join(down)}"
-    if operations.not_ready or len(down) == len(tiers):
-        return Health(status=NOT_READY, problems=problems)
-    return Health(status="degraded" if problems else "ok", problems=problems)
 
 
 @get("/metrics", summary="Prometheus metrics", media_type="text/plain")

@@ -9,7 +9,6 @@ from litestar.response import Response
 from gateway import __version__
 from gateway.api.access.admin_guard import session_caller
 from gateway.api.access.guard import admit_visitor
-from gateway.api.health import health_of
 from gateway.api.router import OnceRouter
 from gateway.dashboard.first_request import address, first_request
 from gateway.dashboard.rendering import HEADERS, page
@@ -19,6 +18,7 @@ from gateway.running import operations_of
 from gateway.serving import Serving
 from gateway.tenancy.access.access import Access
 from gateway.tenancy.host_names import host_is_allowed
+from gateway.usecases.health import health_of
 
 
 class FrontTier(msgspec.Struct, frozen=True, kw_only=True):

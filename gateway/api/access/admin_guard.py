@@ -18,6 +18,7 @@ from gateway.tenancy.dashboard_users.sessions import (
     csrf_is_right,
 )
 from gateway.tenancy.directory import Directory
+from gateway.tenancy.orders import Order
 
 # The `opt` of handlers whose change takes no admin, and of those that only an admin may look at.
 OPERATOR: dict[str, str] = {"role": "operator"}
@@ -33,6 +34,11 @@ def actor_of(request: HttpRequest) -> str:
     actor = caller_of(request).key_id
     assert actor is not None, "no guard of administration admits a caller without a key"
     return actor
+
+
+def order_of(request: HttpRequest, reason: str | None) -> Order:
+    """Return who gives the order, with the database's time."""
+    return Order(actor=actor_of(request), now=access_of(request).tenancy.clock.now(), reason=reason)
 
 
 async def admit_admin(connection: Connection, handler: BaseRouteHandler) -> None:

@@ -1,38 +1,26 @@
 """`/admin/api/budgets`: budgets of keys and teams, and their spending."""
 
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
 from litestar import delete, get, put
 from litestar.params import FromPath
 from litestar.response import Response
-from msgspec import Meta
 
-from gateway.api.admin.keys import Reason, obeyed, order_of
+from gateway.api.access.admin_guard import order_of
 from gateway.api.inference.parsing import read_body
 from gateway.api.operations import describe
-from gateway.api.quality_loop.csv_export import csv_response, wants_csv
-from gateway.api.quality_loop.quality_lists import page_asked_for
+from gateway.csv_export import csv_response, wants_csv
 from gateway.protocols.http_request import HttpRequest
-from gateway.requests.caller import Period
 from gateway.running import operations_of
 from gateway.serving import serving_of
 from gateway.stores.database_reach import reached
+from gateway.tenancy.access.access import access_of
 from gateway.tenancy.budget_commands import BudgetState, remove_budget, set_budget, states_of
 from gateway.tenancy.listings import BUDGETS
-
-# A billion dollars: far above it, micro-dollars would be inexact.
-MOST_USD = 1e9
-
-
-class BudgetOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """At most `amount_usd` per calendar day or month (UTC) or in total, for the key or team of this id or name."""
-
-    kind: Literal["key", "team"]
-    subject: Annotated[str, Meta(min_length=1, max_length=128)]
-    period: Period
-    amount_usd: Annotated[float, Meta(ge=0, le=MOST_USD)]
-    reason: Reason | None = None
+from gateway.usecases.budgets import BudgetOrder
+from gateway.usecases.keys import obeyed
+from gateway.usecases.pages import page_asked_for
 
 
 class BudgetSet(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +75,7 @@ async def put_budget(request: HttpRequest) -> Response[Any]:
         order_of(request, order.reason),
         static,
     )
-    return Response(BudgetSet(budget_id=await obeyed(request, work)), media_type="application/json")
+    return Response(BudgetSet(budget_id=await obeyed(access_of(request), work)), media_type="application/json")
 
 
 @delete(
@@ -100,5 +88,5 @@ async def delete_budget(request: HttpRequest, budget_id: FromPath[str]) -> Respo
     """Also deletes its spending. Query: `reason`."""
     reason = request.query_params.get("reason")
     order = order_of(request, None if reason is None else reason[:1024])
-    await obeyed(request, remove_budget(serving_of(request).database, budget_id, order))
+    await obeyed(access_of(request), remove_budget(serving_of(request).database, budget_id, order))
     return Response(BudgetRemoved(), media_type="application/json")

@@ -10,12 +10,12 @@ from litestar import get
 from litestar.response import Response
 
 from gateway.api.operations import describe
-from gateway.api.quality_loop.csv_export import as_asked
+from gateway.csv_export import as_asked
 from gateway.errors import bad_request
-from gateway.numbers import epoch_seconds
 from gateway.protocols.http_request import HttpRequest
 from gateway.serving import serving_of
 from gateway.stores.database_reach import reached
+from gateway.usecases.shadow import epoch_of
 from quality.estimates.costs import CostReport, Part, Spent, cost_report
 
 _DAYS_SHOWN = 30.0
@@ -27,8 +27,8 @@ _COLUMNS = ("split", *(name for name in Part.__struct_fields__ if name != "spent
 async def show_costs(request: HttpRequest) -> Response[Any]:
     """Query: `since` and `until` in epoch seconds, by default the last 30 days; `tag`, a name in the requests'
     `metadata` by whose values costs are split too; `format`, json or csv: a row for each part of each split."""
-    until = epoch_of(request, "until", time.time())
-    since = epoch_of(request, "since", max(until - _DAYS_SHOWN * 86_400, 0.0))
+    until = epoch_of(request.query_params, "until", time.time())
+    since = epoch_of(request.query_params, "since", max(until - _DAYS_SHOWN * 86_400, 0.0))
     if since > until:
         raise bad_request(f"since {since:g} is after until {until:g}.", "since", "invalid_value")
     tag = request.query_params.get("tag")
@@ -55,9 +55,3 @@ def _rows(report: CostReport) -> Iterator[dict[str, Any]]:
         for part in parts:
             if part is not None:
                 yield {"split": split, **msgspec.structs.asdict(part), **msgspec.structs.asdict(part.spent)}
-
-
-def epoch_of(request: HttpRequest, name: str, usual: float) -> float:
-    """Return a time in the query, in epoch seconds; `usual` without it. Raises `ApiError` 400."""
-    given = request.query_params.get(name)
-    return usual if given is None else epoch_seconds(given, name)

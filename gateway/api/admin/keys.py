@@ -1,27 +1,19 @@
 """`/admin/api/keys` and `/admin/api/teams`: keys are made, changed, rotated and revoked, with an audit trail."""
 
-from collections.abc import Awaitable
-from contextlib import suppress
-from typing import Annotated, Any, TypeVar
+from typing import Any
 
 import msgspec
 from litestar import get, patch, post
 from litestar.params import FromPath
 from litestar.response import Response
-from msgspec import Meta
-from sqlalchemy.exc import SQLAlchemyError
 
-from gateway.api.access.admin_guard import actor_of
+from gateway.api.access.admin_guard import order_of
 from gateway.api.inference.parsing import read_body
 from gateway.api.operations import describe
-from gateway.api.quality_loop.csv_export import as_asked
-from gateway.api.quality_loop.quality_lists import page_of
-from gateway.errors import ApiError, bad_request
+from gateway.csv_export import as_asked
 from gateway.protocols.http_request import HttpRequest
 from gateway.serving import serving_of
-from gateway.stores.database_reach import reached
 from gateway.tenancy.access.access import access_of
-from gateway.tenancy.errors import TenancyError, UnknownSubjectError
 from gateway.tenancy.key_commands import (
     IssuedKey,
     change_key,
@@ -31,53 +23,17 @@ from gateway.tenancy.key_commands import (
     rotate_key,
     shown_key,
 )
-from gateway.tenancy.key_terms import KeyTerms
 from gateway.tenancy.listings import KEYS, TEAMS
-from gateway.tenancy.orders import Order
+from gateway.usecases.keys import (
+    ChangeOrder,
+    KeyOrder,
+    RevokeOrder,
+    RotateOrder,
+    TeamOrder,
+    obeyed,
+)
+from gateway.usecases.pages import page_of
 from quality.store.pages import Page
-
-T = TypeVar("T")
-# Names are shown in logs and lists; ids begin with key_ and team_.
-Name = Annotated[str, Meta(pattern=r"^(?!key_|team_|budget_)[A-Za-z0-9][A-Za-z0-9 ._@:-]{0,127}\Z")]
-Reason = Annotated[str, Meta(min_length=1, max_length=1024)]
-GRACE_SECONDS = 24 * 3600.0
-MOST_GRACE_SECONDS = 90 * 24 * 3600.0
-
-
-class KeyOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A new key: its name, its team (name or id), and its terms."""
-
-    name: Name
-    team: str | None = None
-    terms: KeyTerms = KeyTerms()
-    reason: Reason | None = None
-
-
-class ChangeOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """New terms of a key; omitted fields of `terms` stay."""
-
-    terms: KeyTerms
-    reason: Reason | None = None
-
-
-class RotateOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long the old secret stays valid besides the new one; a day by default, at most 90."""
-
-    grace_seconds: Annotated[float, Meta(ge=0, le=MOST_GRACE_SECONDS)] = GRACE_SECONDS
-    reason: Reason | None = None
-
-
-class RevokeOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The reason, which is recorded."""
-
-    reason: Reason | None = None
-
-
-class TeamOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A new team."""
-
-    name: Name
-    reason: Reason | None = None
 
 
 class KeyChanged(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,13 +77,13 @@ async def make_key(request: HttpRequest) -> Response[Any]:
     order = await read_body(request, _new)
     serving = serving_of(request)
     work = create_key(serving.database, order.name, order.team, order.terms, order_of(request, order.reason))
-    return _shown_once(await obeyed(request, work), 201)
+    return _shown_once(await obeyed(access_of(request), work), 201)
 
 
 @get("/keys/{key:str}", operation_class=describe(None, KeyShown), summary="Show a key")
 async def show_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
     """By id or name, without its hashes. Query: `format`, json or csv."""
-    row = await obeyed(request, shown_key(serving_of(request).database, key))
+    row = await obeyed(access_of(request), shown_key(serving_of(request).database, key))
     return as_asked(request, "key", KeyShown(key=row), list(row), [row])
 
 
@@ -136,7 +92,7 @@ async def limit_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
     """By id or name: scopes, tiers, models, rates, concurrency, consent, expiry; not the team."""
     order = await read_body(request, _change)
     work = change_key(serving_of(request).database, key, order.terms, order_of(request, order.reason))
-    return Response(KeyChanged(changed=await obeyed(request, work)), media_type="application/json")
+    return Response(KeyChanged(changed=await obeyed(access_of(request), work)), media_type="application/json")
 
 
 @post(
@@ -149,7 +105,7 @@ async def renew_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
     """By id or name. The answer contains the new secret, only this once; the old one is valid for the grace period."""
     order = await read_body(request, _rotate)
     work = rotate_key(serving_of(request).database, key, order.grace_seconds, order_of(request, order.reason))
-    return _shown_once(await obeyed(request, work), 200)
+    return _shown_once(await obeyed(access_of(request), work), 200)
 
 
 @post(
@@ -162,7 +118,7 @@ async def end_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
     """By id or name; permanent."""
     order = await read_body(request, _revoke)
     work = revoke_key(serving_of(request).database, key, order_of(request, order.reason))
-    return Response(KeyRevoked(key_id=await obeyed(request, work)), media_type="application/json")
+    return Response(KeyRevoked(key_id=await obeyed(access_of(request), work)), media_type="application/json")
 
 
 @get("/teams", operation_class=describe(None, Page), summary="List teams")
@@ -176,29 +132,9 @@ async def make_team(request: HttpRequest) -> Response[Any]:
     """Keys of a team share its budgets, caches and prefixes. 409 if the name is taken."""
     order = await read_body(request, _team)
     work = create_team(serving_of(request).database, order.name, order_of(request, order.reason))
-    return Response(TeamMade(team_id=await obeyed(request, work)), status_code=201, media_type="application/json")
-
-
-def order_of(request: HttpRequest, reason: str | None) -> Order:
-    """Return who gives the order, with the database's time."""
-    return Order(actor=actor_of(request), now=access_of(request).tenancy.clock.now(), reason=reason)
-
-
-async def obeyed(request: HttpRequest, work: Awaitable[T]) -> T:
-    """Return the result of the order, which applies in this process. Raises `ApiError`: 404, 400 for a time in the
-    past, 409 for a conflict, 503 while the database is down."""
-    try:
-        done = await reached(work)
-    except UnknownSubjectError as error:
-        raise ApiError(404, f"{error}.", param=error.param, code="not_found") from error
-    except TenancyError as error:
-        if error.param == "expires_at":
-            raise bad_request(f"{error}.", "terms.expires_at", "invalid_value") from error
-        raise ApiError(409, f"{error}.", param=error.param, code="conflict") from error
-    # It is carried out; if the database fails just now, polling will bring it.
-    with suppress(SQLAlchemyError, OSError):
-        await access_of(request).tenancy.directory.load()
-    return done
+    return Response(
+        TeamMade(team_id=await obeyed(access_of(request), work)), status_code=201, media_type="application/json"
+    )
 
 
 def _shown_once(issued: IssuedKey, status: int) -> Response[Any]:

@@ -1,8 +1,7 @@
-"""Shared by the endpoints of live knobs: the body of a PATCH, and the change itself, recorded with its author."""
+"""Shared by the endpoints of live knobs: the body of a PATCH, which is carried out as an order."""
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from litestar.response import Response
@@ -10,10 +9,10 @@ from msgspec import UNSET, UnsetType
 
 from gateway.api.access.admin_guard import actor_of
 from gateway.api.inference.parsing import read_body
-from gateway.errors import ApiError
 from gateway.knobs.file import KnobFile
 from gateway.protocols.http_request import HttpRequest
 from gateway.running import operations_of
+from gateway.usecases.knobs import KnobsWritten, PartChange, carry_out_order
 from quality.store.knob_log import KnobChange
 
 K = TypeVar("K", bound=msgspec.Struct)
@@ -30,21 +29,6 @@ class FileKnobsChanged(msgspec.Struct, Generic[K], frozen=True, kw_only=True):
     """What changed; `recorded` is False while the database is down, but the change applies."""
 
     knobs: K
-    changed: list[KnobChange]
-    recorded: bool
-
-
-class PartChange(NamedTuple):
-    """The knobs of a part, named as the history names it, before and after a change."""
-
-    part: str
-    before: msgspec.Struct
-    after: msgspec.Struct
-
-
-class KnobsWritten(NamedTuple):
-    """What changed, and whether the database has it: it applies and is logged even while the database is down."""
-
     changed: list[KnobChange]
     recorded: bool
 
@@ -86,56 +70,4 @@ class KnobPatch:
         """
         given = {name: getattr(body, name) for name in self._names}
         wanted = {name: value for name, value in given.items() if value is not UNSET}
-        return await carry_out_order(request, wanted, body.reason, part, change)
-
-
-async def order_knobs(
-    request: HttpRequest, knobs: KnobFile[Any], wanted: Mapping[str, Any], reason: str
-) -> KnobsWritten:
-    """Change the knobs of a file to `wanted`, without a body. Raises `ApiError`."""
-    part = knobs.part
-    return await carry_out_order(request, wanted, reason, part, lambda named: [PartChange(part, *knobs.change(named))])
-
-
-async def carry_out_order(
-    request: HttpRequest,
-    wanted: Mapping[str, Any],
-    reason: str | None,
-    part: str,
-    change: Callable[[Mapping[str, Any]], Sequence[PartChange]],
-) -> KnobsWritten:
-    """Apply `change` to `wanted`, and record that or the refusal in the history of `part`. Raises `ApiError`."""
-    actor, knobs = actor_of(request), operations_of(request).core_knobs
-    try:
-        made = change(wanted)
-    except ApiError as error:
-        name = error.body.param or ""
-        refused = _change(actor, part, name, None, wanted.get(name), reason, str(error))
-        await knobs.write_down([refused])
-        raise
-    except OSError as error:
-        raise ApiError(503, f"The knobs cannot be saved: {error}.", code="knobs_unwritable") from error
-    changed = [
-        _change(actor, one.part, name, getattr(one.before, name), getattr(one.after, name), reason)
-        for one in made
-        for name in one.after.__struct_fields__
-        if getattr(one.before, name) != getattr(one.after, name)
-    ]
-    return KnobsWritten(changed, await knobs.write_down(changed))
-
-
-def _change(
-    actor: str, part: str, knob: str, old: Any, new: Any, reason: str | None, refused: str | None = None
-) -> KnobChange:
-    return KnobChange(
-        created_at=time.time(),
-        actor=actor,
-        part=part,
-        model=None,
-        knob=knob,
-        old_value=old,
-        new_value=new,
-        reason=reason,
-        kept=True,
-        refused=refused,
-    )
+        return await carry_out_order(operations_of(request), actor_of(request), wanted, body.reason, part, change)

@@ -12,15 +12,15 @@ from msgspec import UNSET, Meta, UnsetType
 from gateway.api.access.admin_guard import OPERATOR, actor_of
 from gateway.api.inference.parsing import read_body
 from gateway.api.operations import describe
-from gateway.api.quality_loop.csv_export import as_asked
 from gateway.cores.knobs import KnobOrder, KnobsChanged
+from gateway.csv_export import as_asked
 from gateway.numbers import whole_number
 from gateway.protocols.http_request import HttpRequest
 from gateway.running import operations_of
+from gateway.usecases.knobs import change_id
 from inference_core.engine.live_knobs import KNOB_NAMES, knob_schemas
 from inference_core.protocol import Knobs, KnobValue, ModelStats, Tuning
 from inference_core.scheduling.preferred_batch_sizes import suggest_preferred_sizes
-from quality.store.database import MOST_INTEGER
 from quality.store.knob_log import KnobChange
 
 MOST_CHANGES = 1000
@@ -132,8 +132,3 @@ def _rows(shown: KnobsShown) -> Iterator[KnobRow]:
 def _preferred_sizes(model: ModelStats) -> list[int]:
     # Exact over the relevant sizes: the time grows with the square of their number.
     return suggest_preferred_sizes(dict(Counter(model.batch_sizes).most_common(COMMON_SIZES)))
-
-
-def change_id(given: str | None) -> int | None:
-    """Return the query parameter `before` of a history. Raises `ApiError` 400."""
-    return None if given is None else whole_number(given, "before", 1, MOST_INTEGER)

@@ -1,6 +1,5 @@
 """`/v1/admin/replicas`: the replicas of remote tiers, and the live knobs of their load balancing."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -8,17 +7,15 @@ from litestar import get, patch
 from litestar.response import Response
 
 from gateway.api.access.admin_guard import OPERATOR
-from gateway.api.admin.knob_patch import KnobPatch, KnobsWritten, PartChange, carry_out_order
+from gateway.api.admin.knob_patch import KnobPatch
 from gateway.api.operations import describe
-from gateway.knobs.replicas import ReplicaKnobs
 from gateway.knobs.values import knob_schemas
 from gateway.protocols.http_request import HttpRequest
 from gateway.running import operations_of
+from gateway.usecases.knobs import REPLICAS, part_of, replica_changes
 from quality.store.knob_log import KnobChange
 from tiers.attempt import ReplicaStatus
 from tiers.catalog.replica_spec import BalancingSpec
-
-PART = "replicas"
 
 
 class ReplicatedTier(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,29 +65,11 @@ async def change_replicas(request: HttpRequest) -> Response[Any]:
     changed, recorded = await _patch.carry_out(
         request,
         body,
-        PART if body.tier is None else _part(body.tier),
-        lambda wanted: _changed(knobs, numbers, wanted),
+        REPLICAS if body.tier is None else part_of(body.tier),
+        lambda wanted: replica_changes(knobs, numbers, wanted),
     )
     shown = ReplicasChanged(tiers=_shown(request), changed=changed, recorded=recorded)
     return Response(shown, media_type="application/json")
-
-
-async def order_replicas(
-    request: HttpRequest, wanted: Mapping[str, Any], reason: str, part: str = PART
-) -> KnobsWritten:
-    """Change the knobs of all tiers with replicas, or those of the tier called `part`, without a body. Raises
-    `ApiError`."""
-    knobs = operations_of(request).replica_knobs
-    numbers = [number for number in knobs.sets if part in (PART, _part(number))]
-    return await carry_out_order(request, wanted, reason, part, lambda named: _changed(knobs, numbers, named))
-
-
-def _changed(knobs: ReplicaKnobs, numbers: list[int], wanted: Mapping[str, Any]) -> list[PartChange]:
-    return [PartChange(_part(one.tier.number), one.before, one.after) for one in knobs.change(numbers, wanted)]
-
-
-def _part(tier: int) -> str:
-    return f"{PART} of tier {tier}"
 
 
 def _shown(request: HttpRequest) -> list[ReplicatedTier]:

@@ -7,7 +7,7 @@ from litestar import get
 from litestar.response import Response
 
 from gateway.api.operations import describe
-from gateway.api.quality_loop.csv_export import as_asked
+from gateway.csv_export import as_asked
 from gateway.protocols.http_request import HttpRequest
 from gateway.running import operations_of
 from gateway.telemetry.objectives.service_levels import levels_of_all

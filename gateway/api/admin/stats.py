@@ -8,8 +8,8 @@ from litestar import get
 from litestar.response import Response
 
 from gateway.api.operations import describe
-from gateway.api.quality_loop.csv_export import as_asked
 from gateway.cores.reading import read_cores
+from gateway.csv_export import as_asked
 from gateway.errors import ApiError
 from gateway.protocols.http_request import HttpRequest
 from gateway.running import Operations, operations_of

@@ -7,11 +7,11 @@ import msgspec
 from litestar import get
 from litestar.response import Response
 
-from gateway.api.admin.system_state import SystemState, system_state
 from gateway.api.operations import describe
-from gateway.api.quality_loop.csv_export import as_asked
+from gateway.csv_export import as_asked
 from gateway.protocols.http_request import HttpRequest
 from gateway.running import operations_of
+from gateway.usecases.system_state import SystemState, system_state
 
 
 class SystemRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,15 +8,13 @@ from litestar import get
 from litestar.response import Response
 
 from gateway.api.operations import describe
-from gateway.api.quality_loop.csv_export import as_asked
-from gateway.api.quality_loop.routing_views import active_version, rule_at
+from gateway.csv_export import as_asked
 from gateway.protocols.http_request import HttpRequest
-from gateway.routing.label_source import label_source
 from gateway.running import operations_of
-from gateway.serving import Serving
 from gateway.stores.database_reach import reached
+from gateway.usecases.learning import learning_source
 from quality.learning.curve import Measured
-from quality.learning.learning import LabelSource, Learned, Learning
+from quality.learning.learning import Learned, Learning
 
 
 class LearningRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,12 +54,6 @@ async def show_learning(request: HttpRequest) -> Response[Any]:
     shown = await reached(operations.learning.of(learning_source(operations.serving)))
     rows = (row for one in (shown.together, *shown.keys) for row in _rows(one))
     return as_asked(request, "learning", shown, LearningRow.__struct_fields__, rows)
-
-
-def learning_source(serving: Serving) -> LabelSource:
-    """Return the source for the serving version at the active target. Raises `ApiError` 409 without one."""
-    tau = rule_at(serving, serving.routing.active_target).tau
-    return label_source(active_version(serving).model, serving.routing.catalog, serving.settings.data_path, tau)
 
 
 def _rows(one: Learned) -> Iterator[LearningRow]:

@@ -1,6 +1,5 @@
 """`/admin/api`: served requests; what the quality loop verified, estimated and decided; and "retrain now"."""
 
-from collections.abc import AsyncIterator, Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -12,15 +11,15 @@ from msgspec import Meta
 from gateway.api.access.admin_guard import OPERATOR, actor_of
 from gateway.api.inference.parsing import read_body
 from gateway.api.operations import describe
-from gateway.api.quality_loop.csv_export import as_asked, csv_stream, head_of, lines_of, wants_csv
-from gateway.api.quality_loop.estimate_rows import EstimateRow, estimate_rows
-from gateway.errors import ApiError, bad_request
-from gateway.numbers import epoch_seconds, whole_number
+from gateway.csv_export import as_asked
+from gateway.errors import ApiError
 from gateway.protocols.http_request import HttpRequest
 from gateway.running import operations_of
 from gateway.serving import serving_of
 from gateway.stores.database_reach import reached
-from inference_core.extras import MissingExtraError, require_extra
+from gateway.usecases.estimate_rows import EstimateRow, estimate_rows
+from gateway.usecases.estimates import estimates_shown, order_retraining
+from gateway.usecases.pages import page_of
 from quality.monitor.monitor import MonitorStatus
 from quality.store.database import MOST_INTEGER
 from quality.store.listings import (
@@ -33,11 +32,7 @@ from quality.store.listings import (
     TRANSITIONS,
     VERIFICATIONS,
 )
-from quality.store.pages import MOST, Listing, Page, PageError
-
-_BOUNDS: dict[str, type[float] | type[int] | type[str]] = {"since": float, "until": float, "cursor": str, "limit": int}
-
-USUAL_CSV_ROWS, MOST_CSV_ROWS = 10_000, 100_000
+from quality.store.pages import Page
 
 
 class RetrainOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -128,21 +123,8 @@ async def list_experiments(request: HttpRequest) -> Response[Any]:
 async def show_estimates(request: HttpRequest) -> Response[Any]:
     """By tier with intervals; evidence that errors have become more frequent, the cost of verification, and how far the
     judges can be trusted. Query: `format`, json or csv."""
-    shown = await estimates_shown(request)
+    shown = await estimates_shown(operations_of(request))
     return as_asked(request, "estimates", shown, EstimateRow.__struct_fields__, estimate_rows(shown))
-
-
-async def estimates_shown(request: HttpRequest) -> MonitorStatus:
-    """The estimates. Raises `ApiError` 409 without a monitor, and 503."""
-    loop = operations_of(request).quality_loop
-    if loop is None or loop.monitor is None:
-        raise _monitor_off()
-    return await reached(loop.monitor.status())
-
-
-def _monitor_off() -> ApiError:
-    """This server has no quality loop."""
-    return ApiError(409, "The quality monitor does not run in this server.", code="monitor_off")
 
 
 @post(
@@ -154,85 +136,6 @@ def _monitor_off() -> ApiError:
 )
 async def retrain_now(request: HttpRequest) -> Response[Any]:
     """Starts in the background; the list of runs shows its progress. One run at a time over all replicas."""
-    started = await order_retraining(request, (await read_body(request, _decoder)).reason)
+    order = await read_body(request, _decoder)
+    started = await order_retraining(operations_of(request), actor_of(request), order.reason)
     return Response(RetrainStarted(started=started), status_code=202, media_type="application/json")
-
-
-async def order_retraining(request: HttpRequest, reason: str) -> bool:
-    """Start a retraining; False if one was running in this process. Raises `ApiError` 409 and 503."""
-    loop = operations_of(request).quality_loop
-    if loop is None:
-        raise _monitor_off()
-    try:
-        require_extra("train", "retraining")
-    except MissingExtraError as error:
-        raise ApiError(
-            409, f"{error}. Until then counts of verified outcomes correct the decisions.", code="not_installed"
-        ) from error
-    return await reached(loop.retrain_now(actor_of(request), reason))
-
-
-async def page_of(request: HttpRequest, listing: Listing) -> Response[Any]:
-    """Return the page that the query asks for; with `format=csv` all of its rows up to `limit`, as a file. Raises
-    `ApiError` 400 and 503."""
-    given = dict(request.query_params)
-    if wants_csv(given):
-        return await _as_csv(request, listing, given)
-    return Response(await page_asked_for(request, listing, given), media_type="application/json")
-
-
-async def page_asked_for(request: HttpRequest, listing: Listing, given: dict[str, str] | None = None) -> Page:
-    """As `page_of`, before it is written. `given`: the query, unless it is the request's own."""
-    chosen, bounds = asked_for(listing, dict(request.query_params) if given is None else given)
-    return await _found(request, listing, chosen, bounds)
-
-
-def asked_for(listing: Listing, given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a list's filters and bounds from a query. Raises `ApiError` 400."""
-    left = dict(given)
-    chosen = {name: _value(name, left.pop(name), listing.kind(name)) for name in listing.filters if name in left}
-    bounds = {name: _value(name, left.pop(name), kind) for name, kind in _BOUNDS.items() if name in left}
-    if left:
-        allowed = ", ".join((*listing.filters, *_BOUNDS, "format"))
-        raise bad_request(f"Unknown query parameter; allowed: {allowed}.", next(iter(left)))
-    return chosen, bounds
-
-
-async def _found(request: HttpRequest, listing: Listing, chosen: dict[str, Any], bounds: dict[str, Any]) -> Page:
-    try:
-        return await reached(listing.page(serving_of(request).database, chosen, **bounds))
-    except PageError as error:
-        raise bad_request(f"{error}.", error.param, "invalid_value") from error
-
-
-async def _as_csv(request: HttpRequest, listing: Listing, given: dict[str, str]) -> Response[Any]:
-    chosen, bounds = asked_for(listing, given)
-    left: int = bounds.pop("limit", USUAL_CSV_ROWS)
-    if not 1 <= left <= MOST_CSV_ROWS:
-        allowed = f"it must lie between 1 and {MOST_CSV_ROWS}"
-        raise bad_request(f"limit is {left}; {allowed}.", "limit", "invalid_value")
-    # Errors are reported before the file starts; if the database fails later, the file is cut off.
-    first = await _found(request, listing, chosen, bounds | {"limit": min(left, MOST)})
-
-    async def chunks() -> AsyncIterator[str]:
-        page, rows = first, left
-        yield head_of(listing.columns)
-        while True:
-            yield lines_of(listing.columns, page.rows)
-            rows -= len(page.rows)
-            if page.next is None or rows <= 0:
-                return
-            page = await _found(request, listing, chosen, bounds | {"cursor": page.next, "limit": min(rows, MOST)})
-
-    return csv_stream(listing.table.name, chunks())
-
-
-def _value(name: str, given: str, kind: type[Any]) -> Any:
-    if kind is int:
-        return whole_number(given, name, -MOST_INTEGER, MOST_INTEGER)
-    if kind is float:
-        return epoch_seconds(given, name)
-    # PostgreSQL can compare with no text that has it.
-    if "\0" in given:
-        raise bad_request(f"Invalid {name}: {given[:64]!r} contains NUL.", name, "invalid_value")
-    return given

@@ -1,69 +1,38 @@
 """`/admin/api/routing/…`: cost against quality, the effect of another target, and tier reliability."""
 
-import asyncio
-import time
-from collections import Counter
-from datetime import datetime
 from typing import Any
 
 import msgspec
-import numpy as np
 from litestar import get
 from litestar.response import Response
 
-from classifier.complexity.classes import Complexity
-from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from gateway.api.operations import describe
-from gateway.api.quality_loop.csv_export import as_asked
-from gateway.backtesting.preview import OperatingPoint, Preview, preview
-from gateway.errors import ApiError
-from gateway.numbers import number
+from gateway.csv_export import as_asked
 from gateway.protocols.http_request import HttpRequest
-from gateway.routing.active_classifier import ActiveClassifier
-from gateway.routing.loaded_version import LoadedVersion
-from gateway.routing.model import RoutingRule, rule_of
-from gateway.running import Operations, operations_of
-from gateway.serving import Serving, serving_of
+from gateway.running import operations_of
+from gateway.serving import serving_of
 from gateway.stores.database_reach import reached
-from quality.estimates.decision_sample import sample_decisions
-from quality.estimates.kinds import Acceptance, Kind, KindShare, acceptance
+from gateway.usecases.routing_views import (
+    CurveRow,
+    CurveShown,
+    KindRow,
+    KindsShown,
+    TierRow,
+    TiersCompared,
+    TrafficShown,
+    curve_shown,
+    kinds_shown,
+    preview_of,
+    target_of,
+    tiers_compared,
+    traffic_shown,
+)
+from gateway.usecases.target_preview import OperatingPoint, Preview
+from quality.estimates.kinds import acceptance
 from quality.estimates.reliability import ReliabilityBin, reliability
 from quality.estimates.traffic import (
     ClassTraffic,
-    Traffic,
-    expected_in_words,
-    in_words,
-    newest_requests,
-    stored_labels,
-    traffic,
 )
-from quality.estimates.upgrade_rate import Share
-from quality.evaluation.tier_value import ReportFileError, compare_tiers, mean_cost_usd, overpriced_tiers, stored_report
-from quality.learning.kind_names import plain_name
-
-DAY = 86_400.0
-# Applications shown: those with the most verified answers.
-_APPLICATIONS = 8
-
-
-class CurveRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A point of the curve at one `threshold` of P(good enough). `cost_share`: relative to always asking the strongest
-    tier, at reference prices."""
-
-    threshold: float
-    no_worse: float
-    cost_share: float
-
-
-class CurveShown(msgspec.Struct, frozen=True, kw_only=True):
-    """The serving `version`'s curve on `probes`, and the active target's point on it; None without probes."""
-
-    version: str
-    probes: int
-    active: RoutingRule = msgspec.field(name="in_force")
-    no_worse: float | None
-    cost_share: float | None
-    points: list[CurveRow]
 
 
 class ReliabilityShown(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,67 +47,6 @@ class PreviewShown(msgspec.Struct, frozen=True, kw_only=True):
     preview: Preview | None
 
 
-class KindRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of prompts at a tier below the strongest. `name` in words; a kind is a complexity class or an application:
-    a key with a system prompt (`app`, its hash). `answers` were verified; the rest as in the estimates."""
-
-    name: str
-    by: str
-    complexity: str | None
-    key_id: str | None
-    app: str
-    tier: int
-    answers: int = 0
-    no_worse: float | None = None
-    low: float = 0.0
-    high: float = 1.0
-
-
-class KindsShown(msgspec.Struct, frozen=True, kw_only=True):
-    """The classes, then the applications with the most verified answers; by tier."""
-
-    rows: list[KindRow]
-
-
-class TrafficShown(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest requests, with a summary. `labels`: how many prompts have labels; `verified`: the share of answers as
-    good as the strongest tier's, by a sample; None without one."""
-
-    traffic: Traffic
-    sentences: list[str]
-    labels: int
-    verified: KindShare | None
-
-
-class TierRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A tier's price in US dollars per million tokens, and the results of `aio bench tiers`, if it ran: tasks right,
-    and mean seconds and US dollars per task. `not_better_than`: the cheapest tier that it does not significantly beat.
-    `accepted`: of its verified live answers, those no worse than the strongest tier's. `price_estimated`: the source of
-    an estimated price (size, seconds or order); else empty."""
-
-    tier: int
-    name: str
-    model: str
-    input_usd_per_million: float
-    output_usd_per_million: float
-    accuracy: Share | None = None
-    seconds: float | None = None
-    cost_usd: float | None = None
-    not_better_than: int | None = None
-    p_value: float | None = None
-    accepted: Share | None = None
-    price_estimated: str = ""
-
-
-class TiersCompared(msgspec.Struct, frozen=True, kw_only=True):
-    """`measured_at` is None without a measurement; `problem` says why a measurement cannot be read."""
-
-    measured_at: datetime | None
-    tasks: int
-    problem: str
-    tiers: list[TierRow]
-
-
 @get("/routing/curve", operation_class=describe(None, CurveShown), summary="Show the cost-quality curve")
 async def show_curve(request: HttpRequest) -> Response[Any]:
     """The serving version's curve on probes, if there are any. 409 without a classifier. `format`: json or csv."""
@@ -150,7 +58,8 @@ async def show_curve(request: HttpRequest) -> Response[Any]:
 async def show_preview(request: HttpRequest) -> Response[Any]:
     """The effect of `quality_target` (0 to 1; empty is the active one) on the traffic of the last 24 hours; nothing
     changes. `format`: json or csv."""
-    shown = PreviewShown(preview=await preview_of(request))
+    wanted = target_of(request.query_params.get("quality_target", ""))
+    shown = PreviewShown(preview=await preview_of(serving_of(request), wanted))
     rows = [] if shown.preview is None else [shown.preview.now, shown.preview.then]
     return as_asked(request, "preview", shown, OperatingPoint.__struct_fields__, rows)
 
@@ -188,130 +97,3 @@ async def show_tiers(request: HttpRequest) -> Response[Any]:
     serving = serving_of(request)
     shown = await tiers_compared(serving, await reached(acceptance(serving.database)))
     return as_asked(request, "tiers", shown, TierRow.__struct_fields__, shown.tiers)
-
-
-def active_version(serving: Serving) -> LoadedVersion:
-    """Return the serving version. Raises `ApiError` 409 without one."""
-    classifier = serving.routing.classifier
-    versions = classifier.serving_or_none if isinstance(classifier, ActiveClassifier) else None
-    if versions is None:
-        raise ApiError(409, "This server has no active classifier of its own.", code="classifier_off")
-    return versions.current
-
-
-async def curve_shown(operations: Operations) -> CurveShown:
-    """Return the curve with its operating point. Raises `ApiError` 409 and 503."""
-    serving = operations.serving
-    version, rule = active_version(serving), rule_at(serving, serving.routing.active_target)
-    drawn = await reached(operations.cost_quality_curves.of(version.version, version.table))
-    at = [point.threshold for point in drawn.points]
-    no_worse, cost_share = ([getattr(point, name) for point in drawn.points] for name in ("no_worse", "cost_share"))
-    return CurveShown(
-        version=version.version,
-        probes=drawn.probes,
-        active=rule,
-        no_worse=float(np.interp(rule.tau, at, no_worse)) if at else None,
-        cost_share=float(np.interp(rule.tau, at, cost_share)) if at else None,
-        points=[
-            CurveRow(threshold=point.threshold, no_worse=point.no_worse, cost_share=point.cost_share)
-            for point in drawn.points
-        ],
-    )
-
-
-async def preview_of(request: HttpRequest) -> Preview | None:
-    """Preview the query's `quality_target`. Raises `ApiError` 400 and 503."""
-    serving, until = serving_of(request), time.time()
-    wanted = target_of(request.query_params.get("quality_target", ""))
-    now = serving.routing.active_target
-    rules = rule_at(serving, now), rule_at(serving, now if wanted is None else wanted)
-    sample = await reached(sample_decisions(serving.database, until - DAY, until))
-    return await asyncio.to_thread(preview, sample, serving.routing.strongest, *rules, until - DAY, until)
-
-
-def target_of(given: str) -> float | None:
-    """Parse a quality target of a form or query, by number or name; "" is none. Raises `ApiError` 400."""
-    if not (given := given.strip()):
-        return None
-    if given in QUALITY_SETTINGS:
-        return QUALITY_SETTINGS[given]
-    return number(given, "quality_target", 0, 1, f", or one of {', '.join(QUALITY_SETTINGS)}")
-
-
-def rule_at(serving: Serving, target: float | None) -> RoutingRule:
-    """Return the rule of the active version, or of the heuristic without one, at a target; None is the version's
-    own."""
-    return rule_of(serving.routing.classifier, "", target)
-
-
-async def kinds_shown(operations: Operations, accepted: Acceptance) -> KindsShown:
-    """Return the verified answers of each kind. Raises `ApiError` 503."""
-    names = await reached(operations.kind_names.now())
-    live = {(one.tier, one.kind): one for one in accepted.by_kind}
-    kinds: list[Kind] = [Kind(by="class", complexity=complexity) for complexity in Complexity]
-    kinds += [one.kind for one in accepted.by_kind if one.tier is None and one.kind.by == "application"][:_APPLICATIONS]
-    rows, named = [], Counter[str]()
-    for kind in kinds:
-        name = names.get(kind) or plain_name(kind)
-        named[name] += 1
-        # Applications without stored texts cannot be distinguished.
-        rows += [
-            _kind_row(kind, name if named[name] == 1 else f"{name} (another one, {named[name]})", tier, live)
-            for tier in range(1, operations.serving.routing.strongest)
-        ]
-    return KindsShown(rows=rows)
-
-
-async def traffic_shown(serving: Serving, accepted: Acceptance) -> TrafficShown:
-    """Summarise the newest requests. Raises `ApiError` 503."""
-    seen = traffic(await reached(newest_requests(serving.database)))
-    labels, verified = await reached(stored_labels(serving.database)), accepted.overall
-    sentences = in_words(seen)
-    if seen.requests:
-        sentences.append(expected_in_words(seen, labels, verified))
-    return TrafficShown(traffic=seen, sentences=sentences, labels=labels, verified=verified)
-
-
-async def tiers_compared(serving: Serving, accepted: Acceptance) -> TiersCompared:
-    """Return the catalogue's tiers, with their stored measurement."""
-    catalog, problem = serving.routing.catalog, ""
-    report = None
-    try:
-        report = await asyncio.to_thread(stored_report, serving.settings.data_path, catalog)
-    except ReportFileError as error:
-        problem = str(error)
-    measured = {} if report is None else {one.tier: one for one in report.tiers}
-    flagged = {} if report is None else {one.dearer: one for one in overpriced_tiers(compare_tiers(report, catalog))}
-    rows = []
-    for spec in catalog.tiers:
-        one, flag = measured.get(spec.number), flagged.get(spec.number)
-        rows.append(
-            TierRow(
-                tier=spec.number,
-                name=spec.name,
-                model=spec.served_name,
-                input_usd_per_million=spec.price.input_usd_per_million,
-                output_usd_per_million=spec.price.output_usd_per_million,
-                accuracy=None if one is None else one.accuracy,
-                seconds=None if one is None else one.mean_latency_seconds,
-                cost_usd=None if one is None else mean_cost_usd(one, spec.price),
-                not_better_than=None if flag is None else flag.cheaper,
-                p_value=None if flag is None else flag.p_value,
-                accepted=accepted.by_tier.get(spec.number),
-                price_estimated=spec.price.estimated,
-            )
-        )
-    return TiersCompared(
-        measured_at=None if report is None else report.measured_at,
-        tasks=0 if report is None else report.tiers[0].accuracy.total,
-        problem=problem,
-        tiers=rows,
-    )
-
-
-def _kind_row(kind: Kind, name: str, tier: int, live: dict[tuple[int | None, Kind], KindShare]) -> KindRow:
-    complexity = None if kind.complexity is None else kind.complexity.name
-    row = KindRow(name=name, by=kind.by, complexity=complexity, key_id=kind.key_id, app=kind.app, tier=tier)
-    if (one := live.get((tier, kind))) is None:
-        return row
-    return msgspec.structs.replace(row, answers=one.answers, no_worse=one.value, low=one.low, high=one.high)

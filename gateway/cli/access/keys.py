@@ -89,8 +89,8 @@ def terms_options(command: Command) -> Command:
 @stored_options
 def create(name: str, team: str | None, reason: str | None, as_json: bool, **given: Any) -> None:
     """Make a key called NAME. It is shown once: only its hash is stored."""
-    from gateway.api.admin.keys import KeyOrder
     from gateway.tenancy.key_commands import create_key
+    from gateway.usecases.keys import KeyOrder
 
     settings, wanted = settings_from(**_database_of(given)), terms_of(given)
     checked(KeyOrder, {"name": name, "team": team})

@@ -21,8 +21,8 @@ def teams() -> None:
 @stored_options
 def create(name: str, reason: str | None, as_json: bool, **given: Any) -> None:
     """Make a team called NAME."""
-    from gateway.api.admin.keys import TeamOrder
     from gateway.tenancy.key_commands import create_team
+    from gateway.usecases.keys import TeamOrder
 
     checked(TeamOrder, {"name": name})
     team_id = with_database(settings_from(**given), lambda engine: create_team(engine, name, order(reason)))

@@ -111,8 +111,8 @@ def start(
     from classifier.registry.acceptance import accepted_artefact
     from classifier.registry.artefact import default_artefact
     from classifier.registry.registry import ArtefactRegistry
-    from gateway.api.quality_loop.experiment_plan import with_guardrails
     from gateway.routing.class_prior import tier_prior
+    from gateway.usecases.experiment_plan import with_guardrails
     from quality.rollout.experiments import Experiments, Plan
     from tiers.catalog.load import load_catalog
 

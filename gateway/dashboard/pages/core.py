@@ -8,8 +8,6 @@ from litestar import get, post
 from litestar.response import Response
 
 from gateway.api.access.admin_guard import OPERATOR, actor_of
-from gateway.api.admin.knob_profiles import ProfileOrder, apply_profile
-from gateway.api.admin.knobs import change_id
 from gateway.cores.knobs import KnobOrder
 from gateway.cores.reading import read_cores
 from gateway.dashboard.forms import fields_of, form_of, text_of
@@ -20,6 +18,8 @@ from gateway.errors import ApiError, bad_request
 from gateway.knobs.profiles import PROFILES
 from gateway.protocols.http_request import HttpRequest
 from gateway.running import operations_of
+from gateway.usecases.knob_profiles import ProfileOrder, apply_profile
+from gateway.usecases.knobs import change_id
 from inference_core.engine.live_knobs import COMMON_KNOBS, KNOB_NAMES, knob_schemas
 from inference_core.engine.step_statistics import STEP_SECONDS
 from inference_core.protocol import CoreStats
@@ -108,7 +108,7 @@ async def apply_core_profile(request: HttpRequest) -> Response[Any]:
     order = ProfileOrder(
         profile=fields.get("profile", ""), keep="keep" in fields, reason=fields.get("reason", "")[:900] or None
     )
-    done = await apply_profile(request, order)
+    done = await apply_profile(operations_of(request), actor_of(request), order)
     late = "" if done.recorded else " The database is down: the changes are recorded later."
     return back_to(_PATH, f"Profile {done.profile}: {_said(done.changed)}{late}")
 

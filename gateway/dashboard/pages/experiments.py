@@ -9,15 +9,15 @@ from litestar.params import FromPath
 from litestar.response import Response
 
 from classifier.registry.registry import ArtefactRegistry
-from gateway.api.access.admin_guard import OPERATOR
-from gateway.api.quality_loop.experiments import MOST_PROBES, ExperimentOrder, begin_experiment, end_experiment
-from gateway.api.quality_loop.quality_lists import page_asked_for
+from gateway.api.access.admin_guard import OPERATOR, actor_of
 from gateway.dashboard.forms import fields_of, number_of, reason_of
 from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import back_to, page
 from gateway.errors import bad_request
 from gateway.protocols.http_request import HttpRequest
 from gateway.serving import serving_of
+from gateway.usecases.experiments import MOST_PROBES, ExperimentOrder, begin_experiment, end_experiment
+from gateway.usecases.pages import page_asked_for
 from quality.rollout.experiments import Plan, Results
 from quality.rollout.guardrails import MEASURES, Guarded, Measure
 from quality.store.listings import EXPERIMENTS
@@ -88,14 +88,14 @@ async def start(request: HttpRequest) -> Response[Any]:
         order = msgspec.convert(given, ExperimentOrder, strict=False)
     except msgspec.ValidationError as error:
         raise bad_request(f"{error}.", str(error).rpartition("$.")[2].rstrip("`") or None, "invalid_value") from None
-    await begin_experiment(request, order)
+    await begin_experiment(serving_of(request), actor_of(request), order)
     return back_to(PATH, f"The experiment {order.name} has started.")
 
 
 @post("/experiments/{experiment_id:str}/stop", opt=OPERATOR, status_code=200)
 async def stop(request: HttpRequest, experiment_id: FromPath[str]) -> Response[Any]:
     """End it without a verdict."""
-    await end_experiment(request, experiment_id, reason_of(await fields_of(request)))
+    await end_experiment(serving_of(request), actor_of(request), experiment_id, reason_of(await fields_of(request)))
     return back_to(PATH, "The experiment has ended.")
 
 

@@ -7,18 +7,7 @@ from litestar.params import FromPath
 from litestar.response import Response
 from sqlalchemy import select
 
-from gateway.api.admin.budgets import BudgetOrder
-from gateway.api.admin.keys import (
-    MOST_GRACE_SECONDS,
-    ChangeOrder,
-    KeyOrder,
-    RevokeOrder,
-    RotateOrder,
-    TeamOrder,
-    obeyed,
-    order_of,
-)
-from gateway.api.quality_loop.quality_lists import page_asked_for
+from gateway.api.access.admin_guard import order_of
 from gateway.dashboard.forms import Form, form_of, given_of, is_changed, list_of, taken, text_of
 from gateway.dashboard.page import Page
 from gateway.dashboard.pages.requests import epoch_of
@@ -28,6 +17,7 @@ from gateway.protocols.http_request import HttpRequest
 from gateway.running import operations_of
 from gateway.serving import Serving, serving_of
 from gateway.stores.database_reach import reached
+from gateway.tenancy.access.access import access_of
 from gateway.tenancy.budget_commands import BudgetState, remove_budget, set_budget, states_of
 from gateway.tenancy.key_commands import (
     IssuedKey,
@@ -39,6 +29,17 @@ from gateway.tenancy.key_commands import (
     shown_key,
 )
 from gateway.tenancy.listings import BUDGETS, KEYS, TEAMS
+from gateway.usecases.budgets import BudgetOrder
+from gateway.usecases.keys import (
+    MOST_GRACE_SECONDS,
+    ChangeOrder,
+    KeyOrder,
+    RevokeOrder,
+    RotateOrder,
+    TeamOrder,
+    obeyed,
+)
+from gateway.usecases.pages import page_asked_for
 from migrations.tables.tenancy import api_keys, budgets, teams
 
 ROWS = 50
@@ -86,7 +87,7 @@ async def show_keys(request: HttpRequest) -> Response[Any]:
 async def show_one_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
     """Show what a key may do and has spent."""
     operations = operations_of(request)
-    row = await obeyed(request, shown_key(operations.serving.database, key))
+    row = await obeyed(access_of(request), shown_key(operations.serving.database, key))
     now = operations.access.tenancy.clock.now()
     states = await reached(_budgets_of(operations.serving, row, now))
     names = await _names(operations.serving, states, [row["team_id"]])
@@ -103,7 +104,7 @@ async def make_key(request: HttpRequest) -> Response[Any]:
     work = create_key(
         serving_of(request).database, order.name, order.team, order.terms, order_of(request, order.reason)
     )
-    return _issued(request, await obeyed(request, work))
+    return _issued(request, await obeyed(access_of(request), work))
 
 
 @post("/keys/{key:str}", status_code=200)
@@ -112,7 +113,7 @@ async def change_one_key(request: HttpRequest, key: FromPath[str]) -> Response[A
     form = await form_of(request)
     order = taken({"terms": _terms(form)} | given_of(form, "reason"), ChangeOrder)
     work = change_key(serving_of(request).database, key, order.terms, order_of(request, order.reason))
-    changed = await obeyed(request, work)
+    changed = await obeyed(access_of(request), work)
     said = "; ".join(f"{name}: {before} → {after}" for name, (before, after) in changed.items())
     return back_to(f"{_PATH}/{key}", said or "Nothing was changed: every field is as it was.")
 
@@ -125,14 +126,14 @@ async def renew_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
     given = {} if hours is None else {"grace_seconds": number(hours, "hours", 0, most) * _HOUR}
     order = taken(given | given_of(form, "reason"), RotateOrder)
     work = rotate_key(serving_of(request).database, key, order.grace_seconds, order_of(request, order.reason))
-    return _issued(request, await obeyed(request, work))
+    return _issued(request, await obeyed(access_of(request), work))
 
 
 @post("/keys/{key:str}/revoke", status_code=200)
 async def end_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
     """Revoke a key permanently."""
     order = taken(given_of(await form_of(request), "reason"), RevokeOrder)
-    await obeyed(request, revoke_key(serving_of(request).database, key, order_of(request, order.reason)))
+    await obeyed(access_of(request), revoke_key(serving_of(request).database, key, order_of(request, order.reason)))
     return back_to(f"{_PATH}/{key}", "The key is revoked: refused here at once, and by other processes in a moment.")
 
 
@@ -141,7 +142,9 @@ async def make_team(request: HttpRequest) -> Response[Any]:
     """A new team."""
     form = await form_of(request)
     order = taken({"name": text_of(form, "name") or ""} | given_of(form, "reason"), TeamOrder)
-    await obeyed(request, create_team(serving_of(request).database, order.name, order_of(request, order.reason)))
+    await obeyed(
+        access_of(request), create_team(serving_of(request).database, order.name, order_of(request, order.reason))
+    )
     return back_to(_PATH, f"There is a team {order.name}.")
 
 
@@ -155,7 +158,7 @@ async def put_budget(request: HttpRequest) -> Response[Any]:
     work = set_budget(
         operations.serving.database, order.kind, order.subject, order.period, order.amount_usd, done, static
     )
-    await obeyed(request, work)
+    await obeyed(access_of(request), work)
     return back_to(_PATH, f"{order.subject} may spend ${order.amount_usd:,.2f} ({order.period}).")
 
 
@@ -163,7 +166,7 @@ async def put_budget(request: HttpRequest) -> Response[Any]:
 async def delete_budget(request: HttpRequest, budget_id: FromPath[str]) -> Response[Any]:
     """Remove a budget."""
     reason = text_of(await form_of(request), "reason")
-    await obeyed(request, remove_budget(serving_of(request).database, budget_id, order_of(request, reason)))
+    await obeyed(access_of(request), remove_budget(serving_of(request).database, budget_id, order_of(request, reason)))
     return back_to(_PATH, "The budget is removed.")
 
 

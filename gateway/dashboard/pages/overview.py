@@ -9,7 +9,7 @@ from litestar import get
 from litestar.response import Response, Stream
 
 from gateway.api.operations import describe
-from gateway.api.quality_loop.csv_export import as_asked
+from gateway.csv_export import as_asked
 from gateway.dashboard.charts import DASHES, Series
 from gateway.dashboard.first_request import address, first_request
 from gateway.dashboard.first_steps import first_steps

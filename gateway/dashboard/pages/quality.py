@@ -10,19 +10,7 @@ from litestar.response import Response
 from classifier.errors import ArtefactError
 from classifier.registry.artefact import default_artefact
 from classifier.registry.registry import ArtefactRegistry
-from gateway.api.access.admin_guard import OPERATOR
-from gateway.api.quality_loop.classifier_commands import (
-    TrialOrder,
-    VersionsNow,
-    order_end_of_trial,
-    order_promotion,
-    order_rollback,
-    order_trial,
-    versions_now,
-)
-from gateway.api.quality_loop.learning import learning_source
-from gateway.api.quality_loop.own_labels import LabelsShown, labels_shown, order_reset
-from gateway.api.quality_loop.quality_lists import estimates_shown, order_retraining, page_asked_for
+from gateway.api.access.admin_guard import OPERATOR, actor_of
 from gateway.dashboard.charts import DASHES, Series
 from gateway.dashboard.forms import fields_of, number_of, reason_of, taken
 from gateway.dashboard.page import Page
@@ -31,7 +19,21 @@ from gateway.dashboard.rendering import back_to, page
 from gateway.errors import ApiError, bad_request
 from gateway.protocols.http_request import HttpRequest
 from gateway.running import Operations, operations_of
+from gateway.serving import serving_of
 from gateway.stores.database_reach import reached
+from gateway.usecases.estimates import estimates_shown, order_retraining
+from gateway.usecases.learning import learning_source
+from gateway.usecases.own_labels import LabelsShown, labels_shown, order_reset
+from gateway.usecases.pages import page_asked_for
+from gateway.usecases.versions import (
+    TrialOrder,
+    VersionsNow,
+    order_end_of_trial,
+    order_promotion,
+    order_rollback,
+    order_trial,
+    versions_now,
+)
 from quality.learning.learning import Learned, Learning, in_words
 from quality.monitor.monitor import MonitorStatus
 from quality.store.listings import ARTEFACTS, RETRAININGS, ROLLOUTS
@@ -56,12 +58,12 @@ class Registered(msgspec.Struct, frozen=True):
 async def show_quality(request: HttpRequest) -> Response[Any]:
     """Query: `cursor`, of the previous page of versions."""
     operations = operations_of(request)
-    asked, labels = {"limit": ROWS}, _labels(request)
+    asked, labels = {"limit": ROWS}, _labels(operations)
     versions, runs, rollouts, estimates, registered, learning = await asyncio.gather(
         page_asked_for(request, ARTEFACTS, asked | dict(request.query_params)),
         page_asked_for(request, RETRAININGS, asked),
         page_asked_for(request, ROLLOUTS, asked),
-        _estimates(request),
+        _estimates(operations),
         asyncio.to_thread(_registered, ArtefactRegistry(operations.serving.settings.registry_path), labels is not None),
         _learning(operations),
     )
@@ -85,14 +87,14 @@ async def show_quality(request: HttpRequest) -> Response[Any]:
 @post("/quality/promotions/end", opt=OPERATOR, status_code=200)
 async def forget_labels(request: HttpRequest) -> Response[Any]:
     """Labels until now no longer influence decisions."""
-    await order_reset(request, reason_of(await fields_of(request)))
+    await order_reset(operations_of(request), actor_of(request), reason_of(await fields_of(request)))
     return back_to(PATH, "The labels up to now are forgotten.")
 
 
 @post("/quality/retrain", opt=OPERATOR, status_code=200)
 async def retrain(request: HttpRequest) -> Response[Any]:
     """Start a retraining in the background."""
-    started = await order_retraining(request, reason_of(await fields_of(request)))
+    started = await order_retraining(operations_of(request), actor_of(request), reason_of(await fields_of(request)))
     return back_to(PATH, "The retraining has started." if started else "A retraining is already running.")
 
 
@@ -100,14 +102,14 @@ async def retrain(request: HttpRequest) -> Response[Any]:
 async def promote(request: HttpRequest) -> Response[Any]:
     """Let the version named in the form serve."""
     fields = await fields_of(request)
-    now = await order_promotion(request, _version(fields), reason_of(fields))
+    now = await order_promotion(serving_of(request), actor_of(request), _version(fields), reason_of(fields))
     return back_to(PATH, f"Version {now.current} serves.")
 
 
 @post("/quality/rollback", opt=OPERATOR, status_code=200)
 async def roll_back_version(request: HttpRequest) -> Response[Any]:
     """Let the previous version serve again."""
-    now = await order_rollback(request, reason_of(await fields_of(request)))
+    now = await order_rollback(serving_of(request), actor_of(request), reason_of(await fields_of(request)))
     return back_to(PATH, f"Version {now.current} serves again.")
 
 
@@ -117,14 +119,14 @@ async def try_version(request: HttpRequest) -> Response[Any]:
     fields = await fields_of(request)
     given = {"version": _version(fields), "share": number_of(fields, "share", 100) / 100, "reason": reason_of(fields)}
     order = taken(given, TrialOrder)
-    await order_trial(request, order)
+    await order_trial(serving_of(request), actor_of(request), order)
     return back_to(PATH, f"Version {order.version} is on trial.")
 
 
 @post("/quality/trial/end", opt=OPERATOR, status_code=200)
 async def end_version_trial(request: HttpRequest) -> Response[Any]:
     """End the trial, or the watch after a promotion."""
-    await order_end_of_trial(request, reason_of(await fields_of(request)))
+    await order_end_of_trial(serving_of(request), actor_of(request), reason_of(await fields_of(request)))
     return back_to(PATH, "The trial has ended.")
 
 
@@ -134,20 +136,20 @@ def _version(fields: dict[str, str]) -> str:
     return version
 
 
-async def _estimates(request: HttpRequest) -> MonitorStatus | None:
+async def _estimates(operations: Operations) -> MonitorStatus | None:
     """None without a monitor."""
     try:
-        return await estimates_shown(request)
+        return await estimates_shown(operations)
     except ApiError as error:
         if error.status != 409:
             raise
         return None
 
 
-def _labels(request: HttpRequest) -> LabelsShown | None:
+def _labels(operations: Operations) -> LabelsShown | None:
     """None without a classifier."""
     try:
-        return labels_shown(request)
+        return labels_shown(operations)
     except ApiError as error:
         if error.status != 409:
             raise

@@ -9,8 +9,7 @@ from litestar.params import FromPath
 from litestar.response import Response
 
 from gateway.api.operations import describe
-from gateway.api.quality_loop.csv_export import as_asked
-from gateway.api.quality_loop.quality_lists import page_asked_for
+from gateway.csv_export import as_asked
 from gateway.dashboard.first_request import first_request
 from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import back_to, page
@@ -20,6 +19,7 @@ from gateway.numbers import epoch_seconds, is_number, number
 from gateway.protocols.http_request import HttpRequest
 from gateway.serving import serving_of
 from gateway.stores.database_reach import reached
+from gateway.usecases.pages import page_asked_for
 from quality.records.any_record import Recorded
 from quality.records.embedding_record import EmbeddingRecord
 from quality.records.record import Record

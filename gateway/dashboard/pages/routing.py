@@ -8,9 +8,17 @@ from litestar import get, post
 from litestar.response import Response
 
 from classifier.complexity.quality_setting import QUALITY_SETTINGS
-from gateway.api.access.admin_guard import OPERATOR
-from gateway.api.admin.knob_patch import order_knobs
-from gateway.api.quality_loop.routing_views import (
+from gateway.api.access.admin_guard import OPERATOR, actor_of
+from gateway.dashboard.charts import Curve, Mark, Plane
+from gateway.dashboard.forms import fields_of, reason_of
+from gateway.dashboard.page import Page
+from gateway.dashboard.rendering import back_to, page
+from gateway.errors import ApiError, bad_request
+from gateway.protocols.http_request import HttpRequest
+from gateway.running import Operations, operations_of
+from gateway.stores.database_reach import reached
+from gateway.usecases.knobs import order_knobs
+from gateway.usecases.routing_views import (
     CurveShown,
     KindRow,
     KindsShown,
@@ -24,16 +32,7 @@ from gateway.api.quality_loop.routing_views import (
     tiers_compared,
     traffic_shown,
 )
-from gateway.backtesting.preview import Preview
-from gateway.dashboard.charts import Curve, Mark, Plane
-from gateway.dashboard.forms import fields_of, reason_of
-from gateway.dashboard.page import Page
-from gateway.dashboard.rendering import back_to, page
-from gateway.errors import ApiError, bad_request
-from gateway.protocols.http_request import HttpRequest
-from gateway.running import Operations, operations_of
-from gateway.serving import serving_of
-from gateway.stores.database_reach import reached
+from gateway.usecases.target_preview import Preview
 from quality.estimates.kinds import acceptance
 from quality.estimates.reliability import ReliabilityBin, reliability
 
@@ -48,7 +47,7 @@ async def show_routing_page(request: HttpRequest) -> Response[Any]:
     operations = operations_of(request)
     wanted = target_of(request.query_params.get("quality_target", ""))
     previewed, curve, bins, (kinds, compared, seen) = await asyncio.gather(
-        preview_of(request),
+        preview_of(operations.serving, wanted),
         _unless_off(curve_shown(operations)),
         reached(reliability(operations.serving.database, operations.serving.routing.strongest)),
         _verified(operations),
@@ -90,7 +89,8 @@ async def apply_target(request: HttpRequest) -> Response[Any]:
     if target is None and "default" not in fields:
         raise bad_request("Give a quality_target from 0 to 1.", "quality_target", "invalid_value")
     reason = reason_of(fields)
-    done = await order_knobs(request, serving_of(request).routing.knobs, {"quality_target": target}, reason)
+    operations, wanted = operations_of(request), {"quality_target": target}
+    done = await order_knobs(operations, actor_of(request), operations.serving.routing.knobs, wanted, reason)
     if not done.changed:
         return back_to(PATH, "Nothing changed: the target is the same.")
     said = "the server's own" if target is None else f"{target:g}"

@@ -5,14 +5,16 @@ from typing import Any
 from litestar import get, post
 from litestar.response import Response
 
-from gateway.api.admin.knob_patch import order_knobs
-from gateway.api.admin.shadow import shadow_shown
+from gateway.api.access.admin_guard import actor_of
 from gateway.dashboard.forms import fields_of, reason_of
 from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import back_to, page
 from gateway.errors import bad_request
 from gateway.protocols.http_request import HttpRequest
+from gateway.running import operations_of
 from gateway.serving import serving_of
+from gateway.usecases.knobs import order_knobs
+from gateway.usecases.shadow import shadow_shown
 
 PATH = "/admin/shadow"
 # Characters of a text that the page shows; the request's own page has the rest.
@@ -26,7 +28,8 @@ _DONE = {
 @get("/shadow")
 async def show_shadow_page(request: HttpRequest) -> Response[Any]:
     """Query: `since` and `last`, as for `/admin/api/shadow`."""
-    report, routing = await shadow_shown(request), serving_of(request).routing
+    serving = serving_of(request)
+    report, routing = await shadow_shown(serving, request.query_params), serving.routing
     knobs = routing.knobs.active
     answers = min(knobs.observe_tier or routing.strongest, routing.strongest)
     return page(request, "shadow.html", "Shadow mode", report=report, knobs=knobs, answers=answers, most=_SHOWN)
@@ -39,7 +42,9 @@ async def switch_mode(request: HttpRequest) -> Response[Any]:
     mode = fields.get("mode", "")
     if mode not in _DONE:
         raise bad_request(f"Invalid mode: {mode[:64]!r}; allowed: {', '.join(_DONE)}.", "mode", "invalid_value")
-    done = await order_knobs(request, serving_of(request).routing.knobs, {"mode": mode}, reason_of(fields))
+    operations = operations_of(request)
+    knobs, actor, reason = operations.serving.routing.knobs, actor_of(request), reason_of(fields)
+    done = await order_knobs(operations, actor, knobs, {"mode": mode}, reason)
     if not done.changed:
         return back_to(PATH, "Nothing changed: the mode is the same.")
     late = "" if done.recorded else " The database is down: the change is recorded later."

@@ -5,11 +5,11 @@ from typing import Any
 from litestar import get
 from litestar.response import Response
 
-from gateway.api.admin.system_state import system_state
 from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import page
 from gateway.protocols.http_request import HttpRequest
 from gateway.running import operations_of
+from gateway.usecases.system_state import system_state
 
 
 @get("/system")

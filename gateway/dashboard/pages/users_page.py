@@ -7,10 +7,8 @@ from litestar.params import FromPath
 from litestar.response import Response
 from sqlalchemy import func, select
 
-from gateway.api.access.admin_guard import ADMIN
-from gateway.api.admin.keys import obeyed, order_of
+from gateway.api.access.admin_guard import ADMIN, order_of
 from gateway.api.operations import describe
-from gateway.api.quality_loop.quality_lists import page_asked_for, page_of
 from gateway.dashboard.forms import form_of, given_of, taken, text_of
 from gateway.dashboard.page import Page
 from gateway.dashboard.rendering import back_to, page
@@ -18,7 +16,10 @@ from gateway.protocols.http_request import HttpRequest
 from gateway.running import Operations, operations_of
 from gateway.serving import serving_of
 from gateway.stores.database_reach import reached
+from gateway.tenancy.access.access import access_of
 from gateway.tenancy.dashboard_users import users
+from gateway.usecases.keys import obeyed
+from gateway.usecases.pages import page_asked_for, page_of
 from migrations.tables.tenancy import dashboard_sessions
 from quality.store.pages import Page as Rows
 
@@ -48,7 +49,7 @@ async def add(request: HttpRequest) -> Response[Any]:
     password = (await request.form()).get("password", "")
     user = taken(given_of(form, "name", "role") | {"password": password}, users.UserOrder)
     order = order_of(request, text_of(form, "reason"))
-    await obeyed(request, users.add_user(serving_of(request).database, user, order))
+    await obeyed(access_of(request), users.add_user(serving_of(request).database, user, order))
     return back_to(PATH, f"{user.name} may sign in as {user.role}.")
 
 
@@ -56,21 +57,25 @@ async def add(request: HttpRequest) -> Response[Any]:
 async def change(request: HttpRequest, name: FromPath[str]) -> Response[Any]:
     """Change a user's role."""
     role = taken(given_of(await form_of(request), "role"), users.RoleOrder).role
-    before = await obeyed(request, users.change_role(serving_of(request).database, name, role, order_of(request, None)))
+    before = await obeyed(
+        access_of(request), users.change_role(serving_of(request).database, name, role, order_of(request, None))
+    )
     return back_to(PATH, f"{name}: {before} → {role}, within seconds where {name} is signed in.")
 
 
 @post("/users/{name:str}/sessions/end", status_code=200)
 async def sign_out_user(request: HttpRequest, name: FromPath[str]) -> Response[Any]:
     """End all sessions of a user."""
-    ended = await obeyed(request, users.end_sessions(serving_of(request).database, name, order_of(request, None)))
+    ended = await obeyed(
+        access_of(request), users.end_sessions(serving_of(request).database, name, order_of(request, None))
+    )
     return back_to(PATH, f"{name} is signed out everywhere ({ended}), within seconds.")
 
 
 @post("/users/{name:str}/remove", status_code=200)
 async def remove(request: HttpRequest, name: FromPath[str]) -> Response[Any]:
     """Remove a user."""
-    await obeyed(request, users.remove_user(serving_of(request).database, name, order_of(request, None)))
+    await obeyed(access_of(request), users.remove_user(serving_of(request).database, name, order_of(request, None)))
     return back_to(PATH, f"{name} is removed, and signed out within seconds.")
 
 

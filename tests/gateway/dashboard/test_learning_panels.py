@@ -14,9 +14,9 @@ from sqlalchemy import insert
 
 from classifier.complexity.classes import Complexity
 from classifier.decision import PolicyInputs, Prediction
-from gateway.api.quality_loop.routing_views import active_version
 from gateway.routing.active_classifier import ActiveClassifier
 from gateway.settings import Settings
+from gateway.usecases.routing_views import active_version
 from migrations.tables.quality import training_rows, verifications
 from migrations.tables.requests import routing_decisions
 from migrations.tables.tenancy import api_keys

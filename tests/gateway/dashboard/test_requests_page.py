@@ -9,7 +9,7 @@ import pytest
 
 from classifier.decision import Exclusion, PolicyInputs, Prediction
 from classifier.policy.decide import decide
-from gateway.api.quality_loop.csv_export import cell
+from gateway.csv_export import cell
 from gateway.dashboard.request_path import chances_of, rerouted, stages_of
 from gateway.routing.active_classifier import ActiveClassifier
 from gateway.routing.model import RoutingModel
