@@ -1,6 +1,6 @@
 """`python -m benchmarks NAME`: the benchmarks of this repository, which no package ships."""
 
-from gateway.cli.group import LazyGroup
+from gateway.operations.cli.group import LazyGroup
 
 # Where each command is, under benchmarks.commands, and its line in the help.
 _COMMANDS = {
@@ -32,8 +32,8 @@ _COMMANDS = {
     "start": ("gateway.start:start", "Time to ready and memory of server processes."),
     "memory": ("gateway.memory:memory", "Whether a gateway takes more memory the longer it serves."),
     "loop-lag": ("gateway.loop_lag:loop_lag", "What bodies of megabytes do to streams."),
-    "cluster": ("gateway.cluster:cluster", "A core on a cluster compared with the same one here; recovery."),
-    "peers": ("gateway.peers:peers", "Other engines and AIO under the same loads, in turn."),
+    "cluster": ("gateway.runtime.cluster:cluster", "A core on a cluster compared with the same one here; recovery."),
+    "peers": ("gateway.runtime.peers:peers", "Other engines and AIO under the same loads, in turn."),
     "mix": ("gateway.mix:mix", "Prompts that routing sends to the tiers in given shares."),
     "report": ("report:report", "Tables and plots of kept measurements."),
     "sources": ("sources:sources", "The sources' tables next to measurements: docs/results/report.md."),

@@ -12,50 +12,50 @@ from litestar import Litestar
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.answering.active_probes import ActiveProbes
-from gateway.api.batch_files.line_answers import LineAnswers
-from gateway.api.batch_files.running_jobs import JOBS
-from gateway.api.worker_answers import worker_answers
-from gateway.cache.response_cache import ResponseCache
-from gateway.cache.running_cache import running_cache
-from gateway.cache.stores import MemoryStore
-from gateway.composition.active_labels import ActiveLabels
-from gateway.composition.allocator import give_back_free_memory
-from gateway.composition.catalogue_reload import CatalogueReload
-from gateway.composition.core_swap import CoreSwap
-from gateway.composition.hangup import reloading_on_hangup
-from gateway.composition.privacy import Privacy
-from gateway.composition.quality_loop import QualityLoop, running_quality_loop
-from gateway.cores.adapters import CoreAdapters
-from gateway.cores.engine import Engine, LoadFailed, running_engine
-from gateway.cores.hidden_states import CoreStates
-from gateway.cores.knobs import CoreKnobs
-from gateway.cores.next_core import next_core
-from gateway.embedding.embedders import embedders_of
-from gateway.engines.running_engines import running_engines
+from gateway.base.footprint.allocator import give_back_free_memory
+from gateway.base.settings import Settings
+from gateway.base.stores.redis_store import open_redis
+from gateway.base.stores.retries import background, until_it_works
+from gateway.batches.api.line_answers import LineAnswers
+from gateway.batches.api.running_jobs import JOBS
+from gateway.batches.jobs import Jobs
+from gateway.edge.trusted_proxies import START_SECONDS, TrustedProxies
 from gateway.http import Lifespan, http_app
-from gateway.jobs.jobs import Jobs
-from gateway.knobs.replicas import ReplicaKnobs
-from gateway.peers.peer_records import PeerRecords
-from gateway.peers.peers import Peers
-from gateway.peers.worker_place import WorkerPlace
-from gateway.protocols.trusted_proxies import START_SECONDS, TrustedProxies
-from gateway.routing.active_classifier import ActiveClassifier, ActiveVersions
-from gateway.routing.class_prior import class_prior
-from gateway.routing.conversations import Conversations
-from gateway.routing.knobs import RoutingKnobFile
-from gateway.routing.model import Classifier
-from gateway.routing.router import RoutingService
-from gateway.routing.shared_turns import SharedTurns
-from gateway.running import OPERATIONS, Operations
-from gateway.service import RecordSink, Service
-from gateway.serving import SERVING, RecordStore, Serving
-from gateway.settings import Settings
-from gateway.stores.redis_store import open_redis
-from gateway.stores.retries import background, until_it_works
-from gateway.telemetry.metrics_export.background_readings import BackgroundReadings
-from gateway.telemetry.metrics_export.metrics import Metrics
-from gateway.telemetry.metrics_export.overload_collector import OverloadCollector
+from gateway.inference.answering.active_probes import ActiveProbes
+from gateway.inference.cache.response_cache import ResponseCache
+from gateway.inference.cache.running_cache import running_cache
+from gateway.inference.cache.stores import MemoryStore
+from gateway.inference.catalogue.class_prior import class_prior
+from gateway.inference.catalogue.replica_knobs import ReplicaKnobs
+from gateway.inference.embedding.embedders import embedders_of
+from gateway.inference.routing.active_classifier import ActiveClassifier, ActiveVersions
+from gateway.inference.routing.conversations import Conversations
+from gateway.inference.routing.knobs import RoutingKnobFile
+from gateway.inference.routing.model import Classifier
+from gateway.inference.routing.router import RoutingService
+from gateway.inference.routing.shared_turns import SharedTurns
+from gateway.inference.service import RecordSink, Service
+from gateway.inference.serving import SERVING, RecordStore, Serving
+from gateway.operations.privacy import Privacy
+from gateway.operations.quality_loop.active_labels import ActiveLabels
+from gateway.operations.quality_loop.quality_loop import QualityLoop, running_quality_loop
+from gateway.operations.reload.catalogue_reload import CatalogueReload
+from gateway.operations.reload.hangup import reloading_on_hangup
+from gateway.operations.running import OPERATIONS, Operations
+from gateway.operations.worker_answers import worker_answers
+from gateway.runtime.cores.adapters import CoreAdapters
+from gateway.runtime.cores.core_swap import CoreSwap
+from gateway.runtime.cores.engine import Engine, LoadFailed, running_engine
+from gateway.runtime.cores.hidden_states import CoreStates
+from gateway.runtime.cores.knobs import CoreKnobs
+from gateway.runtime.cores.next_core import next_core
+from gateway.runtime.engines.running_engines import running_engines
+from gateway.runtime.peers.peer_records import PeerRecords
+from gateway.runtime.peers.peers import Peers
+from gateway.runtime.peers.worker_place import WorkerPlace
+from gateway.telemetry.metrics.background_readings import BackgroundReadings
+from gateway.telemetry.metrics.metrics import Metrics
+from gateway.telemetry.metrics.overload_collector import OverloadCollector
 from gateway.telemetry.objectives.alert_figures import alert_figures
 from gateway.telemetry.objectives.alerts import AlertInputs, keep_looking, webhook_url
 from gateway.telemetry.objectives.service_levels import levels_of_all
@@ -63,11 +63,11 @@ from gateway.telemetry.overview.live import Live
 from gateway.telemetry.request_log import log_request
 from gateway.telemetry.span_export import configured_exporter, running_traces
 from gateway.tenancy.access.access import ACCESS, Access
-from gateway.tenancy.dashboard_users.identity_provider import IdentityProvider
-from gateway.tenancy.dashboard_users.sessions import Sessions
-from gateway.tenancy.key_secrets import keys_of
-from gateway.tenancy.overload import OverloadQueue
+from gateway.tenancy.keys.key_secrets import keys_of
+from gateway.tenancy.limits.overload import OverloadQueue
 from gateway.tenancy.tenancy import ShowKey, running_tenancy
+from gateway.tenancy.users.identity_provider import IdentityProvider
+from gateway.tenancy.users.sessions import Sessions
 from inference_core.transport.client import CoreClient
 from quality.comparison.cost_quality_curve import CostQualityCurves
 from quality.evaluation.tier_value import ReportFileError, stored_report, warnings_of

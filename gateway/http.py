@@ -13,14 +13,40 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.response import Response
 
 from gateway import __version__
-from gateway.api.access.admin_guard import admit_admin
-from gateway.api.access.guard import admit
-from gateway.api.admin.adapters import load_adapter, show_adapters, unload_adapter
-from gateway.api.admin.batches import change_batches, show_batches
-from gateway.api.admin.budgets import delete_budget, list_budgets, put_budget
-from gateway.api.admin.cache import change_cache, show_cache
-from gateway.api.admin.costs import show_costs
-from gateway.api.admin.keys import (
+from gateway.base.errors import envelope_response
+from gateway.base.footprint.unused_modules import without_plugins
+from gateway.base.settings import Settings
+from gateway.batches.api.batches import cancel_batch, create_batch, list_batches, show_batch
+from gateway.batches.api.files import delete_file, list_files, show_content, show_file, upload_file
+from gateway.edge.docs_page import DocsPage, docs_router
+from gateway.edge.http_request import HttpRequest
+from gateway.edge.router import OnceRouter
+from gateway.inference.api.aio.feedback import give_feedback
+from gateway.inference.api.aio.records import show_record
+from gateway.inference.api.aio.route import route
+from gateway.inference.api.messages.count_tokens import count_tokens
+from gateway.inference.api.messages.errors import is_messages_path, messages_failure
+from gateway.inference.api.messages.messages import messages
+from gateway.inference.api.openai.chat import chat_completions
+from gateway.inference.api.openai.chat_socket import chat_socket
+from gateway.inference.api.openai.completions import completions
+from gateway.inference.api.openai.embeddings import embeddings
+from gateway.inference.api.openai.models import list_models, show_model
+from gateway.inference.api.openai.tokenize import detokenize, tokenize
+from gateway.inference.api.responses.create import responses
+from gateway.inference.api.responses.stored import (
+    delete_response,
+    list_input_items,
+    refuse_other_endpoints,
+    show_response,
+)
+from gateway.operations.api.adapters import load_adapter, show_adapters, unload_adapter
+from gateway.operations.api.batches import change_batches, show_batches
+from gateway.operations.api.budgets import delete_budget, list_budgets, put_budget
+from gateway.operations.api.cache import change_cache, show_cache
+from gateway.operations.api.costs import show_costs
+from gateway.operations.api.health import live, metrics, ready
+from gateway.operations.api.keys import (
     end_key,
     limit_key,
     list_keys,
@@ -30,35 +56,14 @@ from gateway.api.admin.keys import (
     renew_key,
     show_key,
 )
-from gateway.api.admin.knob_profiles import change_profile, show_profiles
-from gateway.api.admin.knobs import change_knobs, list_knob_changes, show_knobs
-from gateway.api.admin.reload import reload_catalogue
-from gateway.api.admin.replicas import change_replicas, show_replicas
-from gateway.api.admin.routing import change_routing, show_routing
-from gateway.api.admin.shadow import show_shadow
-from gateway.api.admin.slo import show_slo
-from gateway.api.admin.stats import show_stats
-from gateway.api.admin.system import show_system
-from gateway.api.admin.users import erase_user
-from gateway.api.batch_files.batches import cancel_batch, create_batch, list_batches, show_batch
-from gateway.api.batch_files.files import delete_file, list_files, show_content, show_file, upload_file
-from gateway.api.docs_page import DocsPage, docs_router
-from gateway.api.feedback import give_feedback
-from gateway.api.health import live, metrics, ready
-from gateway.api.inference.chat import chat_completions
-from gateway.api.inference.completions import completions
-from gateway.api.inference.embeddings import embeddings
-from gateway.api.inference.models import list_models, show_model
-from gateway.api.inference.tokenize import detokenize, tokenize
-from gateway.api.messages.count_tokens import count_tokens
-from gateway.api.messages.errors import is_messages_path, messages_failure
-from gateway.api.messages.messages import messages
-from gateway.api.quality_loop.classifier_commands import begin_trial, end_trial, promote_version, roll_back
-from gateway.api.quality_loop.experiments import start_experiment, stop_experiment
-from gateway.api.quality_loop.learning import show_learning
-from gateway.api.quality_loop.outcome_imports import show_imports, undo_import
-from gateway.api.quality_loop.own_labels import reset_own_labels
-from gateway.api.quality_loop.quality_lists import (
+from gateway.operations.api.knob_profiles import change_profile, show_profiles
+from gateway.operations.api.knobs import change_knobs, list_knob_changes, show_knobs
+from gateway.operations.api.quality.classifier_commands import begin_trial, end_trial, promote_version, roll_back
+from gateway.operations.api.quality.experiments import start_experiment, stop_experiment
+from gateway.operations.api.quality.learning import show_learning
+from gateway.operations.api.quality.outcome_imports import show_imports, undo_import
+from gateway.operations.api.quality.own_labels import reset_own_labels
+from gateway.operations.api.quality.quality_lists import (
     list_all_batches,
     list_artefacts,
     list_experiments,
@@ -71,8 +76,8 @@ from gateway.api.quality_loop.quality_lists import (
     show_estimates,
     show_verification,
 )
-from gateway.api.quality_loop.reviews import list_reviews, review_verification
-from gateway.api.quality_loop.routing_views import (
+from gateway.operations.api.quality.reviews import list_reviews, review_verification
+from gateway.operations.api.quality.routing_views import (
     show_curve,
     show_kinds,
     show_preview,
@@ -80,22 +85,22 @@ from gateway.api.quality_loop.routing_views import (
     show_tiers,
     show_traffic,
 )
-from gateway.api.records import show_record
-from gateway.api.responses.create import responses
-from gateway.api.responses.stored import delete_response, list_input_items, refuse_other_endpoints, show_response
-from gateway.api.route import route
-from gateway.api.router import OnceRouter
-from gateway.api.streaming.chat_socket import chat_socket
-from gateway.composition.unused_modules import without_plugins
-from gateway.dashboard.front_page import front_router
-from gateway.dashboard.pages.overview import overview_figures
-from gateway.dashboard.pages.requests import request_figures
-from gateway.dashboard.pages.users_page import list_users
-from gateway.dashboard.rendering import failure_page
-from gateway.dashboard.site import dashboard_routers
-from gateway.errors import envelope_response
-from gateway.protocols.http_request import HttpRequest
-from gateway.settings import Settings
+from gateway.operations.api.reload import reload_catalogue
+from gateway.operations.api.replicas import change_replicas, show_replicas
+from gateway.operations.api.routing import change_routing, show_routing
+from gateway.operations.api.shadow import show_shadow
+from gateway.operations.api.slo import show_slo
+from gateway.operations.api.stats import show_stats
+from gateway.operations.api.system import show_system
+from gateway.operations.api.users import erase_user
+from gateway.operations.dashboard.front_page import front_router
+from gateway.operations.dashboard.html.rendering import failure_page
+from gateway.operations.dashboard.pages.overview import overview_figures
+from gateway.operations.dashboard.pages.requests import request_figures
+from gateway.operations.dashboard.pages.users_page import list_users
+from gateway.operations.dashboard.site import dashboard_routers
+from gateway.tenancy.access.admin_guard import admit_admin
+from gateway.tenancy.access.guard import admit
 
 
 def _failure(request: HttpRequest, error: Exception) -> Response[Any]:

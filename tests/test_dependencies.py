@@ -30,12 +30,12 @@ IMPORTED_AS = {
 NOT_REQUIRED = {"matplotlib", "referencing"}
 # The nine packages of the requirement, each with a folder whose code is made of it.
 ROLES = {
-    "litestar": "gateway/api",
+    "litestar": "gateway/inference/api",
     "httpx": "tiers/remote",
     "torch": "inference_core/models",
     "transformers": "classifier/encoders",
     "sklearn": "classifier/training",
-    "redis": "gateway/stores",
+    "redis": "gateway/base/stores",
     "sqlalchemy": "quality/store",
     "opentelemetry.sdk": "gateway/telemetry",
     "pytest": "tests",

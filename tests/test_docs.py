@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.configuration.load import variable_of
-from gateway.settings import Settings
+from gateway.base.configuration.load import variable_of
+from gateway.base.settings import Settings
 from tiers.catalog.load import load_catalog
 
 ROOT = Path(__file__).parents[1]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from gateway.cli.options import echo_json, json_option, table
+from gateway.operations.cli.options import echo_json, json_option, table
 
 
 @click.command()

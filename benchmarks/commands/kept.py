@@ -7,7 +7,14 @@ from typing import Any, TypeVar
 
 import click
 
-from gateway.cli.options import Command, cache_dir_option, catalog_option, echo_json, json_option, settings_from
+from gateway.operations.cli.options import (
+    Command,
+    cache_dir_option,
+    catalog_option,
+    echo_json,
+    json_option,
+    settings_from,
+)
 
 keep_option = click.option("--keep", is_flag=True, help="Leave a finished measurement in --out as it is.")
 out_option = click.option(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.options import table
+from gateway.operations.cli.options import table
 
 if TYPE_CHECKING:
     from benchmarks.report.measured import Spread

@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from gateway.bench.workload import Job
+from gateway.planning.load_test.workload import Job
 from inference_core.quantization.text_metrics import prose
 
 _PASSAGE_WORDS = 120

@@ -13,9 +13,9 @@ import msgspec
 from benchmarks.report.measured import Spread
 from benchmarks.report.measurement import Measurement, Row
 from benchmarks.report.rounds import ratio, spread
-from gateway.bench.report import Timing, percentile
-from gateway.bench.target import AskError, CoreTarget
-from gateway.bench.workload import Job, Prompts
+from gateway.planning.load_test.report import Timing, percentile
+from gateway.planning.load_test.target import AskError, CoreTarget
+from gateway.planning.load_test.workload import Job, Prompts
 
 LONG_PROMPT, OCCUPANCY, SHARED_PREFIX = "long prompt", "occupancy", "shared prefix"
 # Long enough to outlast whatever is measured meanwhile; streams are ended from outside.

@@ -11,9 +11,9 @@ from benchmarks.core.load_rows import load_row
 from benchmarks.report.measured import LimitLoad, LimitResults
 from benchmarks.report.measurement import Measurement, Row
 from benchmarks.report.rounds import spread
-from gateway.bench.run import LoadRun
-from gateway.bench.target import BenchTarget
-from gateway.bench.workload import Job, Load, Prompts, jobs_of
+from gateway.planning.load_test.run import LoadRun
+from gateway.planning.load_test.target import BenchTarget
+from gateway.planning.load_test.workload import Job, Load, Prompts, jobs_of
 
 FIGURES = ("req_s", "out_tok_s", "ttft_p50_ms", "ttft_p99_ms", "e2e_p50_ms", "e2e_p99_ms", "slowest_stream_tok_s")
 # Source 001: 1,900 to 2,000 tokens in and 200 out; 10 to 20 tokens in and out.

@@ -3,10 +3,10 @@
 import time
 from typing import Any
 
-from gateway.bench.options import BenchOptions
-from gateway.bench.report import percentile, summary
-from gateway.bench.run import LoadRun, ProgressHook, busy_share
-from gateway.bench.workload import Load
+from gateway.planning.load_test.options import BenchOptions
+from gateway.planning.load_test.report import percentile, summary
+from gateway.planning.load_test.run import LoadRun, ProgressHook, busy_share
+from gateway.planning.load_test.workload import Load
 
 
 async def load_row(run: LoadRun, load: Load, api: str, progress: ProgressHook = lambda _: None) -> dict[str, Any]:

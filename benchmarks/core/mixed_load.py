@@ -3,7 +3,7 @@
 import json
 import random
 
-from gateway.bench.workload import Job, Prompts
+from gateway.planning.load_test.workload import Job, Prompts
 from inference_core.protocol import Grammar
 
 PREFIX_WORDS = 256

@@ -12,10 +12,10 @@ from benchmarks.core.mixed_load import mixed_jobs
 from benchmarks.report.measured import Spread
 from benchmarks.report.measurement import Measurement, Row
 from benchmarks.report.rounds import geometric_interval, spread
-from gateway.bench.run import LoadRun
-from gateway.bench.target import CoreTarget
-from gateway.bench.workload import Load
-from gateway.knobs.profiles import CATALOGUE, PROFILES
+from gateway.planning.load_test.run import LoadRun
+from gateway.planning.load_test.target import CoreTarget
+from gateway.planning.load_test.workload import Load
+from gateway.runtime.cores.knob_profiles import CATALOGUE, PROFILES
 from inference_core.kv_cache.layout import KVLayout
 
 FIGURES = (

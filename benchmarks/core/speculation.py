@@ -13,8 +13,8 @@ from benchmarks.core.workloads import OWN, WORKLOADS, Workload, WorkloadTarget, 
 from benchmarks.report.measured import Spread
 from benchmarks.report.measurement import Measurement, Row
 from benchmarks.report.rounds import geometric_interval, spread
-from gateway.bench.run import LoadRun
-from gateway.bench.workload import Load
+from gateway.planning.load_test.run import LoadRun
+from gateway.planning.load_test.workload import Load
 from inference_core.errors import CoreError
 from inference_core.protocol import KnobValue, SpeculationStats
 

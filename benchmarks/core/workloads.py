@@ -14,8 +14,8 @@ import msgspec
 
 from benchmarks.core.copy_load import copy_prompt
 from benchmarks.core.mixed_load import ORDERS
-from gateway.bench.target import CoreTarget
-from gateway.bench.workload import Job
+from gateway.planning.load_test.target import CoreTarget
+from gateway.planning.load_test.workload import Job
 from inference_core.protocol import AddRequest, Grammar, SamplingParams
 from inference_core.tokenization.tokenizer import Tokenizer
 from inference_core.transport.client import CoreClient

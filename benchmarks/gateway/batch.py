@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from gateway.jobs.batch import Batch, NewBatch
-from gateway.jobs.batch_input import InputLine
-from gateway.jobs.file_store import Owner
-from gateway.jobs.jobs import Jobs
-from gateway.settings import Settings
-from gateway.stores.redis_store import open_redis
-from gateway.telemetry.metrics_export.metrics import Metrics
-from gateway.tenancy.database_time import DatabaseTime
+from gateway.base.settings import Settings
+from gateway.base.stores.database_time import DatabaseTime
+from gateway.base.stores.redis_store import open_redis
+from gateway.batches.batch import Batch, NewBatch
+from gateway.batches.batch_input import InputLine
+from gateway.batches.file_store import Owner
+from gateway.batches.jobs import Jobs
+from gateway.telemetry.metrics.metrics import Metrics
 from quality.store.database import migrate, open_database
 
 ENDPOINT = "/v1/chat/completions"

@@ -12,12 +12,12 @@ import msgspec
 
 from benchmarks.report.measured import Spread
 from benchmarks.report.rounds import geometric_interval, spread
-from gateway.cluster import fleet
-from gateway.cluster.join import join
-from gateway.cluster.local_cluster import LocalCluster
-from gateway.cluster.replicated_core import Discover, ReplicatedCore
-from gateway.core_factory import core_factory
-from gateway.settings import Settings
+from gateway.base.settings import Settings
+from gateway.runtime.cluster import fleet
+from gateway.runtime.cluster.join import join
+from gateway.runtime.cluster.local_cluster import LocalCluster
+from gateway.runtime.cluster.replicated_core import Discover, ReplicatedCore
+from gateway.runtime.core_factory import core_factory
 from inference_core.errors import CoreGoneError
 from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.transport.client import CoreClient

@@ -9,15 +9,15 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from gateway.backtesting.dry_run import dry_request
-from gateway.bench.workload import Prompts
-from gateway.cores.engine import running_engine
-from gateway.routing.active_classifier import ActiveClassifier
-from gateway.routing.class_prior import class_prior
-from gateway.routing.knobs import RoutingKnobFile
-from gateway.routing.router import RoutingService
-from gateway.service import RecordSink, Service
-from gateway.settings import Settings
+from gateway.base.settings import Settings
+from gateway.inference.catalogue.class_prior import class_prior
+from gateway.inference.routing.active_classifier import ActiveClassifier
+from gateway.inference.routing.knobs import RoutingKnobFile
+from gateway.inference.routing.router import RoutingService
+from gateway.inference.service import RecordSink, Service
+from gateway.planning.backtests.dry_run import dry_request
+from gateway.planning.load_test.workload import Prompts
+from gateway.runtime.cores.engine import running_engine
 from inference_core.tokenization.tokenizer import Tokenizer
 from quality.records.record import Record
 from tiers.catalog.load import load_catalog

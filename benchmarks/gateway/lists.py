@@ -18,8 +18,8 @@ from benchmarks.gateway.viewers import sign_in
 from classifier.decision import PolicyInputs, Prediction
 from classifier.policy.experiment_split import Arm
 from classifier.registry.artefact import default_artefact, load_manifest
-from gateway.dashboard.site import PAGES
-from gateway.settings import Settings
+from gateway.base.settings import Settings
+from gateway.operations.dashboard.site import PAGES
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import (
     classifier_versions,

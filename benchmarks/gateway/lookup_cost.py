@@ -6,12 +6,12 @@ from functools import partial
 
 import msgspec
 
-from gateway.backtesting.dry_run import dry_request
-from gateway.cache.cache_key import cache_key
-from gateway.cache.knobs import CacheKnobs
-from gateway.cache.similar_prompts import SimilarPrompts, wording_of
-from gateway.knobs.file import KnobFile
-from gateway.routing.router import RoutingService
+from gateway.base.knobs.file import KnobFile
+from gateway.inference.cache.cache_key import cache_key
+from gateway.inference.cache.knobs import CacheKnobs
+from gateway.inference.cache.similar_prompts import SimilarPrompts, wording_of
+from gateway.inference.routing.router import RoutingService
+from gateway.planning.backtests.dry_run import dry_request
 from tiers.tier import ChatMessage
 
 

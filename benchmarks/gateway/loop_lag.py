@@ -15,8 +15,8 @@ import msgspec
 
 from benchmarks.gateway.proxy import TOPICS
 from benchmarks.gateway.upstream import WHOLE, running_upstream
+from gateway.base.settings import Settings
 from gateway.processes.server_process import running_server
-from gateway.settings import Settings
 
 _LAUNCH = (
     "from benchmarks.gateway.loop_lag import PacedUpstream; from benchmarks.gateway.upstream import serve_connections; "

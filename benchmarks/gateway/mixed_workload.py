@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from gateway.backtesting.dry_run import dry_request
-from gateway.routing.router import RoutingService
+from gateway.inference.routing.router import RoutingService
+from gateway.planning.backtests.dry_run import dry_request
 from tiers.tier import ChatMessage
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from classifier.decision import Decision, PolicyInputs, Prediction
-from gateway.routing.active_classifier import ActiveClassifier
-from gateway.routing.class_prior import class_prior
+from gateway.inference.catalogue.class_prior import class_prior
+from gateway.inference.routing.active_classifier import ActiveClassifier
 from quality.judges.panel import Panel
 from quality.monitor.monitor import Monitor, MonitorSettings
 from quality.records.record import Attempt, Record, Timings

@@ -14,7 +14,7 @@ import uvicorn
 
 from benchmarks.gateway.constant_rate_core import ConstantRateCore
 from gateway.app import create_app
-from gateway.settings import Settings
+from gateway.base.settings import Settings
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.protocol import ModelInfo
 from inference_core.tokenization.load_tokenizer import load_tokenizer

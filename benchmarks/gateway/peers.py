@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.report.measurement import Measurement
-from gateway.configuration.own_command import own_command
+from gateway.base.configuration.own_command import own_command
+from gateway.base.settings import Settings
 from gateway.processes.server_process import running_server
-from gateway.settings import Settings
 
 Transport = Literal["in process", "http"]
 Progress = Callable[[str], None]

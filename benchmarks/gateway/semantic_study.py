@@ -13,8 +13,8 @@ import numpy.typing as npt
 from benchmarks.gateway.prompt_edits import EDITS, PromptEdit, words_of
 from classifier.features.routing_input import routing_input_of_text
 from classifier.model.outcome_model import OutcomeModel
-from gateway.cache.gist import gist
-from gateway.cache.knobs import CacheKnobs
+from gateway.inference.cache.gist import gist
+from gateway.inference.cache.knobs import CacheKnobs
 from quality.estimates.upgrade_rate import Share, wilson_interval
 
 THRESHOLDS = (0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995)

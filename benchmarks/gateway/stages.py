@@ -8,12 +8,12 @@ import numpy as np
 
 from benchmarks.gateway.edge import own_service, prompts_of
 from benchmarks.sources.stages import StageTimes
-from gateway.answering.answer import Answer
-from gateway.answering.stamps import Stamps
-from gateway.backtesting.dry_run import dry_request
-from gateway.requests.inference_request import InferenceRequest
-from gateway.routing.knobs import RoutingKnobFile
-from gateway.settings import Settings
+from gateway.base.requests.inference_request import InferenceRequest
+from gateway.base.settings import Settings
+from gateway.inference.answering.answer import Answer
+from gateway.inference.answering.stamps import Stamps
+from gateway.inference.routing.knobs import RoutingKnobFile
+from gateway.planning.backtests.dry_run import dry_request
 from quality.records.record import Record
 from tiers.errors import CatalogError
 from tiers.tier import ChatMessage

@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import msgspec
 
-from gateway.bench.workload import Prompts
+from gateway.base.settings import Settings
+from gateway.planning.load_test.workload import Prompts
 from gateway.processes.server_process import ServerProcess, running_cores, running_server
-from gateway.settings import Settings
 
 MODELS = ("tier-1", "tier-2", "tier-1", "tier-3", "tier-1", "tier-4")
 IN_FLIGHT = 8

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from gateway.settings import Settings
+from gateway.base.settings import Settings
 
 FAILURE_POLICY = {
     "database": "down: requests are served, records wait in the journal, nothing is lost",

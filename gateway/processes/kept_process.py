@@ -9,8 +9,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
-from gateway.configuration.own_command import own_command
-from gateway.stores.retries import RestartPauses
+from gateway.base.configuration.own_command import own_command
+from gateway.base.stores.retries import RestartPauses
 
 log = logging.getLogger(__name__)
 

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from gateway.settings import Settings, SettingsError
-from gateway.tenancy.host_names import is_reachable_from_elsewhere
+from gateway.base.settings import Settings, SettingsError
+from gateway.edge.host_names import is_reachable_from_elsewhere
 
 
 def refuse_open_access(settings: Settings) -> None:
@@ -16,7 +16,7 @@ def refuse_open_access(settings: Settings) -> None:
     if settings.insecure or settings.api_keys or not is_reachable_from_elsewhere(settings.host):
         return
     # A supervisor, which has no database, imports none either.
-    from gateway.setup.stored_keys import stored_keys
+    from gateway.operations.security.stored_keys import stored_keys
 
     stored = asyncio.run(stored_keys(settings))
     if stored is not None and not stored.for_answers:

@@ -18,9 +18,12 @@ import uvicorn
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from gateway.app import HttpApp, create_app
-from gateway.configuration.default_catalog import catalog_reason
+from gateway.base.configuration.default_catalog import catalog_reason
+from gateway.base.settings import Settings
+from gateway.edge.http_protocol import BoundedHttpProtocol
+from gateway.edge.websocket_protocol import BoundedWebSocketProtocol
 from gateway.http import http_app
-from gateway.peers.worker_place import WorkerPlace
+from gateway.operations.running import OPERATIONS
 from gateway.processes.announcement import (
     ServerStartError,
     ServerStoppedError,
@@ -33,10 +36,7 @@ from gateway.processes.announcement import (
 from gateway.processes.exit_deadline import CLOSE_SECONDS, THREADS_SECONDS, ExitDeadline
 from gateway.processes.listening import require_port
 from gateway.processes.name_lookup import new_loop
-from gateway.protocols.http_protocol import BoundedHttpProtocol
-from gateway.protocols.websocket_protocol import BoundedWebSocketProtocol
-from gateway.running import OPERATIONS
-from gateway.settings import Settings
+from gateway.runtime.peers.worker_place import WorkerPlace
 from inference_core.transport.client import CoreClient
 
 log = logging.getLogger(__name__)

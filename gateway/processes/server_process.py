@@ -12,10 +12,10 @@ from pathlib import Path
 
 import httpx
 
-from gateway.configuration.load import variable_of
-from gateway.configuration.own_command import own_command
+from gateway.base.configuration.load import variable_of
+from gateway.base.configuration.own_command import own_command
+from gateway.base.settings import Settings
 from gateway.processes.announcement import ServerStartError
-from gateway.settings import Settings
 from tiers.catalog.load import load_catalog
 
 _READY = "AIO is ready on "

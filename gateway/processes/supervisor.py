@@ -15,16 +15,16 @@ from typing import Any
 import click
 import msgspec
 
-from gateway.configuration.default_catalog import catalog_reason
-from gateway.configuration.load import environment_of
-from gateway.core_factory import socket_of
-from gateway.engines.running_engines import RunningEngines, running_engines
-from gateway.peers.peers import ask_worker
-from gateway.peers.worker_place import WorkerPlace
+from gateway.base.configuration.default_catalog import catalog_reason
+from gateway.base.configuration.load import environment_of
+from gateway.base.settings import Settings
 from gateway.processes.announcement import ServerStartError, policy_text, ready_text
 from gateway.processes.kept_process import KeptProcess, ProcessEndedError
 from gateway.processes.listening import cannot_listen, family_of
-from gateway.settings import Settings
+from gateway.runtime.core_factory import socket_of
+from gateway.runtime.engines.running_engines import RunningEngines, running_engines
+from gateway.runtime.peers.peers import ask_worker
+from gateway.runtime.peers.worker_place import WorkerPlace
 from inference_core.device.spec import DeviceGroupSpec
 from inference_core.model_spec import CoreSpec
 from tiers.catalog.catalog import CPU_CORE, Catalog

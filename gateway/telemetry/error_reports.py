@@ -17,8 +17,8 @@ from types import TracebackType
 import msgspec
 
 from gateway import __version__
-from gateway.logs.log_context import LOG_CONTEXT
-from gateway.logs.log_format import FIELDS, REPORT, chain_of
+from gateway.base.logs.log_context import LOG_CONTEXT
+from gateway.base.logs.log_format import FIELDS, REPORT, chain_of
 
 log = logging.getLogger(__name__)
 

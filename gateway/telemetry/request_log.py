@@ -2,8 +2,8 @@
 
 import logging
 
-from gateway.answering.answer import Answer
-from gateway.logs.log_format import FIELDS
+from gateway.base.logs.log_format import FIELDS
+from gateway.inference.answering.answer import Answer
 from quality.records.record import Record
 
 log = logging.getLogger("aio.requests")

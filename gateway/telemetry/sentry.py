@@ -4,7 +4,7 @@ import atexit
 import importlib
 from typing import Any
 
-from gateway.settings import SettingsError
+from gateway.base.settings import SettingsError
 from gateway.telemetry.error_reports import RELEASE, ErrorReport, Raised, Send
 from gateway.telemetry.telemetry_url import refuse_metadata_behind, telemetry_url
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from gateway.settings import Settings
+from gateway.base.settings import Settings
 from inference_core.extras import require_extra
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Sets up a process's telemetry at its start: the log, and error reports."""
 
-from gateway.logs.log_format import configure_logging
-from gateway.settings import Settings
+from gateway.base.logs.log_format import configure_logging
+from gateway.base.settings import Settings
 from gateway.telemetry.error_reports import report_errors
 
 

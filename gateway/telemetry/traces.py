@@ -18,9 +18,9 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
 from gateway import __version__
-from gateway.answering.answer import Answer
-from gateway.requests.trace_context import TraceContext, new_span_id
-from gateway.settings import Settings, SettingsError
+from gateway.base.requests.trace_context import TraceContext, new_span_id
+from gateway.base.settings import Settings, SettingsError
+from gateway.inference.answering.answer import Answer
 from gateway.telemetry.gen_ai import operation_name
 from gateway.telemetry.telemetry_url import refuse_metadata_behind, telemetry_url
 from quality.records.record import Record

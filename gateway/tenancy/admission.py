@@ -5,13 +5,13 @@ from collections.abc import Mapping
 
 import msgspec
 
-from gateway.errors import ApiError
-from gateway.requests.caller import Caller
-from gateway.requests.inference_request import InferenceRequest
-from gateway.stores.redis_store import RedisUnavailableError
-from gateway.tenancy.budget_leases import BudgetExceededError, BudgetLeases, BudgetsUnavailableError, Hold
-from gateway.tenancy.periods import microusd, microusd_at_least, period_bounds, period_key
-from gateway.tenancy.windows import Entry, Room, Windows
+from gateway.base.errors import ApiError
+from gateway.base.requests.caller import Caller
+from gateway.base.requests.inference_request import InferenceRequest
+from gateway.base.stores.redis_store import RedisUnavailableError
+from gateway.tenancy.budgets.budget_leases import BudgetExceededError, BudgetLeases, BudgetsUnavailableError, Hold
+from gateway.tenancy.budgets.periods import microusd, microusd_at_least, period_bounds, period_key
+from gateway.tenancy.limits.windows import Entry, Room, Windows
 from inference_core.tokenization.prompt_size import BYTES_PER_TOKEN
 from quality.records.record import Record
 

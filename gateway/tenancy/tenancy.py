@@ -10,20 +10,20 @@ from functools import partial
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.settings import Settings
-from gateway.stores.redis_store import RedisStore
-from gateway.stores.retries import background, until_it_works
+from gateway.base.settings import Settings
+from gateway.base.stores.database_time import DatabaseTime
+from gateway.base.stores.redis_store import RedisStore
+from gateway.base.stores.retries import background, until_it_works
+from gateway.edge.host_names import is_loopback_host, is_reachable_from_elsewhere
 from gateway.tenancy.admission import AdmissionControl
-from gateway.tenancy.budget_leases import BudgetLeases
-from gateway.tenancy.database_time import DatabaseTime
-from gateway.tenancy.directory import Directory
-from gateway.tenancy.host_names import is_loopback_host, is_reachable_from_elsewhere
-from gateway.tenancy.key_commands import create_first_admin_key
-from gateway.tenancy.key_secrets import SettingsKeys
-from gateway.tenancy.lease_book import LeaseBook
-from gateway.tenancy.orders import Order
-from gateway.tenancy.redis_windows import RedisWindows
-from gateway.tenancy.windows import LocalWindows, Windows
+from gateway.tenancy.budgets.budget_leases import BudgetLeases
+from gateway.tenancy.budgets.lease_book import LeaseBook
+from gateway.tenancy.changes.orders import Order
+from gateway.tenancy.keys.directory import Directory
+from gateway.tenancy.keys.key_commands import create_first_admin_key
+from gateway.tenancy.keys.key_secrets import SettingsKeys
+from gateway.tenancy.limits.redis_windows import RedisWindows
+from gateway.tenancy.limits.windows import LocalWindows, Windows
 from tiers.catalog.catalog import Catalog
 
 log = logging.getLogger(__name__)

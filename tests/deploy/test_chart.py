@@ -9,11 +9,11 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from gateway.cli.fleet.serve import serve as serve_fleet
-from gateway.cli.serving.worker import worker as run_worker
-from gateway.configuration.load import variable_of
-from gateway.settings import Settings
-from gateway.tenancy.host_names import host_is_allowed
+from gateway.base.configuration.load import variable_of
+from gateway.base.settings import Settings
+from gateway.edge.host_names import host_is_allowed
+from gateway.planning.commands.fleet.serve import serve as serve_fleet
+from gateway.processes.commands.worker import worker as run_worker
 from tests.deploy.files import read_yaml, run, strings
 from tests.deploy.rendered_chart import (
     CHART,

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from gateway.cli.serving.serve import serve
-from gateway.configuration.load import load_settings
-from gateway.tenancy.key_secrets import ApiKeys
+from gateway.base.configuration.load import load_settings
+from gateway.processes.commands.serve import serve
+from gateway.tenancy.keys.key_secrets import ApiKeys
 from tests.deploy.rendered_chart import (
     VALUES,
     Object,

@@ -11,11 +11,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-from gateway.cli.serving.worker import worker
-from gateway.configuration.load import load_settings, variable_of
+from gateway.base.configuration.load import load_settings, variable_of
+from gateway.base.settings import Settings, SettingsError
+from gateway.processes.commands.worker import worker
 from gateway.processes.open_access import refuse_open_access
-from gateway.settings import Settings, SettingsError
-from gateway.tenancy.key_secrets import ApiKeys, keys_of
+from gateway.tenancy.keys.key_secrets import ApiKeys, keys_of
 from tests.deploy.files import DEPLOY, ROOT, read_yaml, strings
 from tiers.catalog.load import load_catalog
 

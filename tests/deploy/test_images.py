@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.configuration.load import variable_of
-from gateway.settings import Settings
+from gateway.base.configuration.load import variable_of
+from gateway.base.settings import Settings
 from tests.deploy.files import DEPLOY, ROOT, run
 
 pytestmark = pytest.mark.deploy

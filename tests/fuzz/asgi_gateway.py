@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from litestar import Litestar
 
 from gateway.app import create_app
-from gateway.settings import Settings
+from gateway.base.settings import Settings
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from tests.gateway.administrator import ADMIN_HEADERS, ADMIN_KEYS
 from tests.gateway.running_gateway import scripted_tiers

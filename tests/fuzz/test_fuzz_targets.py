@@ -14,7 +14,7 @@ from tests.fuzz.trial import ROOT, Trial
 # `make fuzz` runs each target for minutes; here a count, not a time, so that every run has the same inputs.
 EXECUTIONS = 120
 # These start processes or render whole pages for each input.
-SLOW = {"inference_core.grammars.compilation": 15, "gateway.requests.headers": 20, "gateway.sockets.frames": 40}
+SLOW = {"inference_core.grammars.compilation": 15, "gateway.base.requests.headers": 20, "gateway.sockets.frames": 40}
 
 
 @pytest.mark.parametrize("target", targets_like(), ids=lambda target: target.name)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.settings import Settings
+from gateway.base.settings import Settings
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 

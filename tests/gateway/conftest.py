@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from gateway.settings import Settings
+from gateway.base.settings import Settings
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 from tests.gateway.upstream import Upstream, running_upstream
 

@@ -4,7 +4,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from gateway.settings import Settings
+from gateway.base.settings import Settings
 from tests.classifier.tiny_checkpoints import tiny_checkpoint
 from tests.gateway.paraphrases import PARAPHRASES
 

@@ -17,14 +17,14 @@ from litestar import Litestar
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.app import HttpApp, create_app
-from gateway.cache.stores import MemoryStore
-from gateway.cores.engine import LoadFailed
+from gateway.base.settings import Settings
+from gateway.batches.jobs import Jobs
 from gateway.http import http_app
-from gateway.jobs.jobs import Jobs
+from gateway.inference.cache.stores import MemoryStore
+from gateway.inference.serving import SERVING, Serving
+from gateway.operations.running import OPERATIONS, Operations
 from gateway.processes.server import WEBSOCKETS
-from gateway.running import OPERATIONS, Operations
-from gateway.serving import SERVING, Serving
-from gateway.settings import Settings
+from gateway.runtime.cores.engine import LoadFailed
 from gateway.tenancy.access.access import Access
 from inference_core.core import Core
 from inference_core.engine.live_knobs import KnobsFile, LiveKnobs

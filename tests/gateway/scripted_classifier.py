@@ -8,7 +8,7 @@ import numpy.typing as npt
 from classifier.decision import Prediction
 from classifier.features.routing_input import RoutingInput
 from classifier.policy.experiment_split import Split
-from gateway.routing.model import Reading
+from gateway.inference.routing.model import Reading
 
 
 class ScriptedClassifier:

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from gateway.settings import Settings
+from gateway.base.settings import Settings
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 from tests.gateway.walk import BODY, BOUNDED, ROOT
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 # Where each stage's functions are.
-ROUTE = ("classifier/", "gateway/routing/")
+ROUTE = ("classifier/", "gateway/inference/routing/")
 SCHEDULE = (
     "inference_core/core.py",
     "inference_core/engine/",
@@ -93,7 +93,7 @@ async def calls_of(gateway: RunningGateway, counter: CallCounter, tokens: int) -
     return {
         "route": routed,
         "schedule": counter.within(SCHEDULE),
-        "stream": counter.within(STREAM) - counter.within(("gateway/routing/",)),
+        "stream": counter.within(STREAM) - counter.within(("gateway/inference/routing/",)),
     }
 
 

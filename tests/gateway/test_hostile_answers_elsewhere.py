@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from gateway.engines.ollama_model import load_ollama_model
-from gateway.engines.problem import EngineProblem
-from gateway.fleet.target_server import _exposition
-from gateway.setup.local_servers import ask_server
-from gateway.tenancy.dashboard_users.identity_provider import SignInError, _json
+from gateway.operations.setup.local_servers import ask_server
+from gateway.planning.scaling.target_server import _exposition
+from gateway.runtime.engines.ollama_model import load_ollama_model
+from gateway.runtime.engines.problem import EngineProblem
+from gateway.tenancy.users.identity_provider import SignInError, _json
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tiers.remote.http_exchange import RefusedBodyError, bounded_answer, lines_of
 from tiers.remote.http_transport import HttpTransport

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gateway.settings import Settings
+from gateway.base.settings import Settings
 from inference_core.transport.client import CoreClient
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 

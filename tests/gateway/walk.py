@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gateway.protocols.http_protocol import BoundedHttpProtocol
-from gateway.settings import Settings
+from gateway.base.settings import Settings
+from gateway.edge.http_protocol import BoundedHttpProtocol
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 from tests.polling import eventually
 
@@ -119,7 +119,7 @@ def _files_on_stack(frame: FrameType | None) -> list[str]:
 def _is_complete(layers: list[str]) -> bool:
     """Whether a stack reaches from the core's client to the events of the response, which it does after the first
     token; before that it is the handler's."""
-    return len(layers) > 1 and layers[-1].startswith("gateway/api/streaming/")
+    return len(layers) > 1 and layers[-1].startswith("gateway/inference/api/writing/")
 
 
 @cache
@@ -183,7 +183,7 @@ async def _send(gateway: RunningGateway) -> None:
         response.raise_for_status()
         lines = [line async for line in response.aiter_lines()]
     assert lines[-2] == "data: [DONE]"
-    ledger: Any = gateway.serving.records
+    ledger: Any = gateway.inference.serving.records
 
     await eventually(lambda: ledger.status().stored == ledger.status().appended)
 

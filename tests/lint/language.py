@@ -28,11 +28,11 @@ ALLOWED: tuple[tuple[str, str], ...] = (
     ("quality/learning/kind_names.py", "have having he her"),
     ("quality/learning/kind_names.py", "which while who whom"),
     ("classifier/features/surface_features.py", "what who whom"),
-    ("gateway/cache/gist.py", "that|there|it|he|she"),
-    ("gateway/cache/gist.py", "what|who|whom|whose"),
+    ("gateway/inference/cache/gist.py", "that|there|it|he|she"),
+    ("gateway/inference/cache/gist.py", "what|who|whom|whose"),
     # The name of an event in audit rows.
-    ("gateway/dashboard/sign_in/login.py", "session.begun"),
-    ("gateway/dashboard/sign_in/sign_in_trail.py", "session.begun"),
+    ("gateway/operations/dashboard/sign_in/login.py", "session.begun"),
+    ("gateway/operations/dashboard/sign_in/sign_in_trail.py", "session.begun"),
     # A quotation.
     ("benchmarks/gateway/overhead.py", "said his lady to him"),
 )

@@ -9,12 +9,11 @@ from typing import Any
 
 import click
 import msgspec
-from prometheus_client import CollectorRegistry
-from sqlalchemy import Connection, inspect
-
 from gateway.cli import main
 from gateway.configuration.load import variable_of
 from gateway.settings import Settings
+from prometheus_client import CollectorRegistry
+from sqlalchemy import Connection, inspect
 
 Json = dict[str, Any]
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")

@@ -40,7 +40,7 @@ async def _run(
 ) -> "AblationResults":
     from benchmarks.core.ablation import ablate
     from benchmarks.report.measurement import Measurement
-    from gateway.bench.open_core import model_of
+    from gateway.planning.load_test.open_core import model_of
     from tiers.catalog.load import load_catalog
 
     core = load_catalog(settings.catalog).core

@@ -6,7 +6,7 @@ import os
 import click
 
 from benchmarks.commands.rounds import pairs_table
-from gateway.cli.options import echo_json, json_option, staged_progress
+from gateway.operations.cli.options import echo_json, json_option, staged_progress
 
 
 @click.command()

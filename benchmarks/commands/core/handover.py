@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.bench import ManyNumbers, numbers_of
-from gateway.cli.options import (
+from gateway.operations.cli.options import (
     cache_dir_option,
     catalog_option,
     echo_json,
@@ -16,6 +15,7 @@ from gateway.cli.options import (
     staged_progress,
     table,
 )
+from gateway.planning.commands.bench import ManyNumbers, numbers_of
 
 if TYPE_CHECKING:
     from benchmarks.core.kv_transfer import HandoverTimings

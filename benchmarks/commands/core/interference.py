@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from benchmarks.commands.kept import kept_options, show_measurement
-from gateway.cli.bench import ManyNumbers, numbers_of
+from gateway.planning.commands.bench import ManyNumbers, numbers_of
 
 if TYPE_CHECKING:
     from benchmarks.core.interference import InterferenceOptions, InterferenceResults
@@ -50,7 +50,7 @@ async def _run(
     from benchmarks.core.core_memory import roomy
     from benchmarks.core.interference import interfere
     from benchmarks.report.measurement import Measurement
-    from gateway.bench.open_core import core_target, model_of
+    from gateway.planning.load_test.open_core import core_target, model_of
     from tiers.catalog.load import load_catalog
 
     catalog = load_catalog(settings.catalog)

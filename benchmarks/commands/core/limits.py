@@ -48,7 +48,7 @@ async def _run(
 ) -> "LimitResults":
     from benchmarks.core.limits import find_limit
     from benchmarks.report.measurement import Measurement
-    from gateway.bench.open_core import core_target, model_of
+    from gateway.planning.load_test.open_core import core_target, model_of
     from tiers.catalog.load import load_catalog
 
     core = load_catalog(settings.catalog).core

@@ -36,7 +36,7 @@ async def _run(
     from benchmarks.core.core_memory import layout_in
     from benchmarks.core.profiles import compare_profiles
     from benchmarks.report.measurement import Measurement
-    from gateway.bench.open_core import core_target, model_of
+    from gateway.planning.load_test.open_core import core_target, model_of
     from inference_core.engine.live_knobs import start_knobs
     from tiers.catalog.core_spec import core_spec
     from tiers.catalog.load import load_catalog

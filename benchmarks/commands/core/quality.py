@@ -6,7 +6,7 @@ from typing import Any
 import click
 import msgspec
 
-from gateway.cli.options import cache_dir_option, catalog_option, json_option, settings_from
+from gateway.operations.cli.options import cache_dir_option, catalog_option, json_option, settings_from
 
 
 @click.command()

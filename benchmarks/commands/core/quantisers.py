@@ -2,7 +2,7 @@
 
 import click
 
-from gateway.cli.options import echo_json, json_option, table
+from gateway.operations.cli.options import echo_json, json_option, table
 
 
 @click.command()

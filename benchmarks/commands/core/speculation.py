@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from benchmarks.commands.kept import kept_options, show_measurement
-from gateway.cli.bench import ManyNumbers, numbers_of
+from gateway.planning.commands.bench import ManyNumbers, numbers_of
 
 if TYPE_CHECKING:
     from benchmarks.core.speculation import SpeculationOptions, SpeculationResults
@@ -89,7 +89,7 @@ async def _run(
     from benchmarks.core.speculation import speculate
     from benchmarks.core.workloads import WorkloadTarget, content_digest, workload
     from benchmarks.report.measurement import Measurement
-    from gateway.bench.open_core import core_target, model_of
+    from gateway.planning.load_test.open_core import core_target, model_of
     from inference_core.loaders.model_path import resolve_model_path
     from inference_core.tokenization.load_tokenizer import load_tokenizer
     from tiers.catalog.load import load_catalog

@@ -5,8 +5,8 @@ from typing import Any
 import click
 import msgspec
 
-from gateway.cli.bench import ManyNumbers, numbers_of
-from gateway.cli.options import cache_dir_option, catalog_option, json_option, settings_from
+from gateway.operations.cli.options import cache_dir_option, catalog_option, json_option, settings_from
+from gateway.planning.commands.bench import ManyNumbers, numbers_of
 
 
 @click.command(cls=ManyNumbers)

@@ -6,7 +6,7 @@ import tempfile
 import click
 import msgspec
 
-from gateway.cli.options import database_option, json_option, settings_from
+from gateway.operations.cli.options import database_option, json_option, settings_from
 
 
 @click.command()

@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.options import cache_dir_option, catalog_option, echo_json, json_option, settings_from, staged_progress
+from gateway.operations.cli.options import (
+    cache_dir_option,
+    catalog_option,
+    echo_json,
+    json_option,
+    settings_from,
+    staged_progress,
+)
 
 if TYPE_CHECKING:
     from benchmarks.gateway.cluster import ClusterResult
@@ -21,7 +28,7 @@ if TYPE_CHECKING:
 @json_option
 def cluster(rounds: int, requests: int, concurrency: int, kills: int, as_json: bool, **given: Any) -> None:
     """The first model of the CPU's core on a Ray node of this machine, compared with the same core in this process."""
-    from gateway.cli.cluster import require_ray
+    from gateway.operations.cli.cluster import require_ray
     from tiers.catalog.load import load_catalog
 
     require_ray()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.options import echo_json, json_option, settings_from, staged_progress, table
+from gateway.operations.cli.options import echo_json, json_option, settings_from, staged_progress, table
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from gateway.cli.options import json_option, settings_from, staged_progress
+from gateway.operations.cli.options import json_option, settings_from, staged_progress
 
 KINDS = ("prose", "code", "escaped", "image", "messages")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.options import echo_json, json_option, settings_from, table
+from gateway.operations.cli.options import echo_json, json_option, settings_from, table
 
 if TYPE_CHECKING:
     from benchmarks.gateway.memory import Resident

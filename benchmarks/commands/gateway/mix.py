@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from gateway.cli.options import catalog_option, data_dir_option, settings_from
-from gateway.cli.planning.cost import percent_shares
+from gateway.operations.cli.options import catalog_option, data_dir_option, settings_from
+from gateway.planning.commands.cost import percent_shares
 
 
 @click.command()
@@ -38,8 +38,8 @@ def mix(
 
     from benchmarks.gateway.mixed_workload import MixError, mixed_workload
     from classifier.training.data.dataset import data_folder, load_outcomes
-    from gateway.backtesting.dry_run import dry_routing
-    from gateway.backtesting.log import read_log
+    from gateway.planning.backtests.dry_run import dry_routing
+    from gateway.planning.backtests.log import read_log
     from inference_core.io.atomic_file import atomic_file
 
     if prompts is not None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from gateway.cli.options import catalog_option, echo_json, json_option, settings_from, table
+from gateway.operations.cli.options import catalog_option, echo_json, json_option, settings_from, table
 
 
 @click.command()

@@ -7,7 +7,7 @@ from typing import Any
 import click
 import msgspec
 
-from gateway.cli.options import catalog_option, json_option, settings_from, staged_progress
+from gateway.operations.cli.options import catalog_option, json_option, settings_from, staged_progress
 
 
 @click.command()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from benchmarks.commands.kept import keep_option, out_option
-from gateway.cli.options import cache_dir_option, catalog_option, settings_from
+from gateway.operations.cli.options import cache_dir_option, catalog_option, settings_from
 
 if TYPE_CHECKING:
     from benchmarks.report.measurement import Measurement

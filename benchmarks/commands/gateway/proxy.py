@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from gateway.cli.options import json_option, settings_from
+from gateway.operations.cli.options import json_option, settings_from
 
 
 @click.command()

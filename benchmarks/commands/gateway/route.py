@@ -16,12 +16,12 @@ from classifier.features.words import tokenise
 from classifier.model.outcome_model import EncodedTurn
 from classifier.policy.decide import decide
 from classifier.prediction.class_predictor import ClassPredictor
-from gateway.cli.options import catalog_option, data_dir_option, echo_json, json_option, settings_from, table
-from gateway.requests.inference_request import InferenceRequest
-from gateway.routing.active_classifier import ActiveClassifier
-from gateway.routing.class_prior import class_prior
-from gateway.routing.model import Reading
-from gateway.routing.router import RoutingService
+from gateway.base.requests.inference_request import InferenceRequest
+from gateway.inference.catalogue.class_prior import class_prior
+from gateway.inference.routing.active_classifier import ActiveClassifier
+from gateway.inference.routing.model import Reading
+from gateway.inference.routing.router import RoutingService
+from gateway.operations.cli.options import catalog_option, data_dir_option, echo_json, json_option, settings_from, table
 from inference_core.protocol import SamplingParams
 from inference_core.tokenization.prompt_size import FITTED_CHARS_PER_TOKEN
 from tiers.catalog.load import load_catalog

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from gateway.cli.classifier.versions import version_option
-from gateway.cli.options import data_dir_option, echo_json, json_option, settings_from, table
+from gateway.operations.cli.classifier.versions import version_option
+from gateway.operations.cli.options import data_dir_option, echo_json, json_option, settings_from, table
 
 if TYPE_CHECKING:
     from benchmarks.gateway.lookup_cost import LookupCost
@@ -43,10 +43,10 @@ def semantic_cache(
     from benchmarks.gateway.semantic_study import read_pairs, semantic_study
     from classifier.prediction.prompt_file import read_prompts
     from classifier.registry.artefact import load_artefact
-    from gateway.cli.classifier.versions import folder_of
-    from gateway.routing.active_classifier import ActiveClassifier
-    from gateway.routing.class_prior import class_prior
-    from gateway.routing.router import RoutingService
+    from gateway.inference.catalogue.class_prior import class_prior
+    from gateway.inference.routing.active_classifier import ActiveClassifier
+    from gateway.inference.routing.router import RoutingService
+    from gateway.operations.cli.classifier.versions import folder_of
     from tiers.catalog.load import load_catalog
 
     try:

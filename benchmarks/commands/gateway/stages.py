@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from gateway.cli.options import (
+from gateway.operations.cli.options import (
     cache_dir_option,
     catalog_option,
     data_dir_option,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.options import echo_json, json_option, settings_from, staged_progress
+from gateway.operations.cli.options import echo_json, json_option, settings_from, staged_progress
 
 if TYPE_CHECKING:
     from benchmarks.gateway.viewers import ViewersCost

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import httpx
 import msgspec
 
-from gateway.settings import Settings
+from gateway.base.settings import Settings
 from gateway.telemetry.objectives.alert_rules import RULES, AlertRule, Figure
 from gateway.telemetry.telemetry_url import telemetry_url
 from tiers.remote.http_exchange import bounded_answer

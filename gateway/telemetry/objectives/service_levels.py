@@ -8,9 +8,9 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from gateway.answering.answer import Answer
-from gateway.peers.peers import Peers
-from gateway.requests.slo_class import slo_class
+from gateway.base.requests.slo_class import slo_class
+from gateway.inference.answering.answer import Answer
+from gateway.runtime.peers.peers import Peers
 from gateway.telemetry.objectives.sketch import Sketch
 from inference_core.io.json_errors import JSON_ERRORS
 from quality.records.record import Record

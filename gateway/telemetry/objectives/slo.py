@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from gateway.requests.slo_class import SLO_CLASSES
+from gateway.base.requests.slo_class import SLO_CLASSES
 from gateway.telemetry.objectives.service_levels import STAGES, LevelsByTier, Stage, TierServiceLevels
 from gateway.telemetry.objectives.sketch import Sketch
 

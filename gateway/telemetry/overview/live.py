@@ -6,10 +6,10 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 
-from gateway.cores.reading import read_cores
-from gateway.peers.peers import Peers
-from gateway.routing.router import RoutingService
-from gateway.telemetry.metrics_export.metrics import Metrics
+from gateway.inference.routing.router import RoutingService
+from gateway.runtime.cores.reading import read_cores
+from gateway.runtime.peers.peers import Peers
+from gateway.telemetry.metrics.metrics import Metrics
 from gateway.telemetry.objectives.alert_figures import alert_figures
 from gateway.telemetry.objectives.service_levels import levels_of_all
 from gateway.telemetry.overview.figures import AlertNow, CoreNow, Overview, Point, over_limit, tiers_now

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gateway.protocols.http_request import Connection
-from gateway.protocols.trusted_proxies import TrustedProxies
-from gateway.settings import Settings
+from gateway.base.settings import Settings
+from gateway.edge.http_request import Connection
+from gateway.edge.trusted_proxies import TrustedProxies
 from gateway.tenancy.tenancy import Tenancy
 
 if TYPE_CHECKING:
-    from gateway.tenancy.dashboard_users.sessions import Sessions
+    from gateway.tenancy.users.sessions import Sessions
 
 ACCESS = "access"
 """The key of the app's state."""

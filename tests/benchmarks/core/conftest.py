@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers
 
-from gateway.bench import CoreTarget
+from gateway.planning.load_test import CoreTarget
 from inference_core.transport.core_thread import ThreadCoreClient
 from tests.gateway.bench.word_tokenizer import WordTokenizer
 from tests.inference_core.hash_model import hash_core

@@ -9,9 +9,9 @@ import pytest
 from benchmarks.core.ablation_worker import ArmError, ArmTask, Configuration, ReservingTarget, run_in_process
 from benchmarks.core.contiguous_cache import ContiguousArena
 from benchmarks.core.techniques import BASELINE, FULL, TECHNIQUES, changed
-from gateway.bench.report import Timing
-from gateway.bench.target import CoreTarget
-from gateway.bench.workload import Job
+from gateway.planning.load_test.report import Timing
+from gateway.planning.load_test.target import CoreTarget
+from gateway.planning.load_test.workload import Job
 from inference_core.engine.live_knobs import changed_knobs
 from inference_core.model_spec import ModelSpec
 from inference_core.protocol import Knobs

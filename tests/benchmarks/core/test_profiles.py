@@ -5,7 +5,7 @@ import pytest
 from benchmarks.core.profiles import FIGURES, ProfileOptions, compare_profiles, results_of
 from benchmarks.report.measurement import Measurement
 from benchmarks.report.tables import profiles_table
-from gateway.knobs.profiles import PROFILES
+from gateway.runtime.cores.knob_profiles import PROFILES
 from inference_core.kv_cache.layout import KVLayout
 
 LAYOUT = KVLayout(num_layers=1, num_kv_heads=1, head_dim=2, block_size=16, dtype="float32")

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.gateway.edge import bench_edge
-from gateway.settings import Settings
+from gateway.base.settings import Settings
 
 pytestmark = pytest.mark.processes
 

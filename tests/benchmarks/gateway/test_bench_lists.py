@@ -8,8 +8,8 @@ from sqlalchemy import func, select
 
 from benchmarks.gateway.lists import DECISIONS, LISTS, SUMMARIES, DatabaseInUseError, bench_lists, fill, queries
 from benchmarks.gateway.monitor import bench_monitor
-from gateway.dashboard.site import PAGES
-from gateway.settings import Settings
+from gateway.base.settings import Settings
+from gateway.operations.dashboard.site import PAGES
 from migrations.tables.quality import verifications
 from quality.store.database import migrate, open_database
 from quality.store.listings import ARTEFACTS, EXPERIMENTS, REQUESTS, RETRAININGS, ROLLOUTS, TRANSITIONS, VERIFICATIONS

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from benchmarks.gateway.constant_rate_core import ConstantRateCore
 from benchmarks.gateway.overhead import bench_overhead
-from gateway.settings import Settings
+from gateway.base.settings import Settings
 from inference_core.protocol import AddRequest, ModelInfo, SamplingParams
 
 INFO = ModelInfo(name="m", model_path="", max_context=100, vocab_size=100, weight_bytes=0, compute="paced")

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.gateway.stages import bench_stages
 from benchmarks.sources.stages import StageTimes, stages
-from gateway.settings import Settings
+from gateway.base.settings import Settings
 
 
 @pytest.mark.processes

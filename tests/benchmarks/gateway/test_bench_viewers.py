@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def test_pairs_of_rounds_are_asked_and_viewers_are_sent_what_moves(
     gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.dashboard.pages.overview.EVENT_SECONDS", 0.01)
+    monkeypatch.setattr("gateway.operations.dashboard.pages.overview.EVENT_SECONDS", 0.01)
     here = ServerProcess(gateway.url, os.getpid(), 0.0)
     cost = await bench_viewers(
         Target("here", gateway.url, "tier-1"), here,

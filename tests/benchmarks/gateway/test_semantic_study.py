@@ -12,8 +12,8 @@ from benchmarks.gateway.lookup_cost import lookup_cost
 from benchmarks.gateway.semantic_study import PromptPair, SemanticStudy, read_pairs, semantic_study
 from classifier.model.outcome_model import OutcomeModel
 from classifier.registry.artefact import default_artefact, load_artefact
-from gateway.routing.active_classifier import ActiveClassifier
-from gateway.routing.router import RoutingService
+from gateway.inference.routing.active_classifier import ActiveClassifier
+from gateway.inference.routing.router import RoutingService
 from tiers.catalog.load import load_catalog
 
 REWORDED = PromptPair(

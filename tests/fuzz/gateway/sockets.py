@@ -8,8 +8,8 @@ from typing import Any, cast
 import uvicorn
 from uvicorn.server import ServerState
 
+from gateway.edge.websocket_protocol import BoundedWebSocketProtocol
 from gateway.processes.server import WEBSOCKETS
-from gateway.protocols.websocket_protocol import BoundedWebSocketProtocol
 from tests.fuzz.asgi_gateway import ADMIN, gateway
 from tests.fuzz.gateway.bodies import CHAT
 from tests.fuzz.pieces import pieces_of

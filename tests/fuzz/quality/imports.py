@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from functools import cache
 from pathlib import Path
 
-from gateway.backtesting.log import BacktestLogError, read_log
-from gateway.jobs.batch_input import InputLine, InputRefusedError, checked_lines
+from gateway.batches.batch_input import InputLine, InputRefusedError, checked_lines
+from gateway.planning.backtests.log import BacktestLogError, read_log
 from quality.judges.json_validity import JsonValidityJudge
 from quality.learning.outcome_import import OutcomeFileError, read_outcomes
 from tests.fuzz.mutations import json_lines_mutated, json_mutated

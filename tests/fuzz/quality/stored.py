@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.cache.kept_answer import KeptAnswer
-from gateway.cache.response_cache import _decode as decode_kept_answer
+from gateway.inference.cache.kept_answer import KeptAnswer
+from gateway.inference.cache.response_cache import _decode as decode_kept_answer
 from gateway.telemetry.objectives.service_levels import LevelsByTier
 from inference_core.io.json_errors import JSON_ERRORS
 from quality.ledger.journal_segment import HEADER_BYTES, Location, SegmentError, frame, read_payload, recover

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.answering.answer import Answer
-from gateway.errors import ApiError
-from gateway.requests.inference_request import InferenceRequest
-from gateway.routing.router import RoutingService
-from gateway.service import Service
+from gateway.base.errors import ApiError
+from gateway.base.requests.inference_request import InferenceRequest
+from gateway.inference.answering.answer import Answer
+from gateway.inference.routing.router import RoutingService
+from gateway.inference.service import Service
 from inference_core.protocol import SamplingParams
 from quality.records.record import Record
 from tests.examples import examples

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.settings import Settings
+from gateway.base.settings import Settings
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.running_gateway import running_gateway
 from tests.tiers.remote.loopback_server import Call, LoopbackServer

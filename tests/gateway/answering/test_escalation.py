@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from classifier.registry.registry import ArtefactRegistry
-from gateway.answering.active_probes import ActiveProbes
-from gateway.answering.answer import Answer
-from gateway.requests.inference_request import InferenceRequest
-from gateway.routing.knobs import RoutingKnobFile
-from gateway.routing.router import RoutingService
-from gateway.service import Service
+from gateway.base.requests.inference_request import InferenceRequest
+from gateway.inference.answering.active_probes import ActiveProbes
+from gateway.inference.answering.answer import Answer
+from gateway.inference.routing.knobs import RoutingKnobFile
+from gateway.inference.routing.router import RoutingService
+from gateway.inference.service import Service
 from inference_core.protocol import SamplingParams
 from quality.records.record import Record
 from tests.examples import examples

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from gateway.settings import Settings
+from gateway.base.settings import Settings
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
 from tests.tiers.remote.loopback_server import Call, LoopbackServer

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.settings import Settings
-from gateway.tenancy.key_secrets import make_key
+from gateway.base.settings import Settings
+from gateway.tenancy.keys.key_secrets import make_key
 from inference_core.protocol import SamplingParams
 from tests.gateway.running_gateway import laptop_hash_core, running_gateway
 from tests.tiers.tier_world import chat, collect, tier_spec

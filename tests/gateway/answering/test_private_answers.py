@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from gateway.answering.generation import Generation
+from gateway.inference.answering.generation import Generation
 from gateway.tenancy.admission import Admission
 from tests.gateway.answering.test_escalation import CATALOG, UNSURE, World
 from tests.gateway.routing.test_conversations import ask

@@ -9,8 +9,8 @@ import pytest
 import pytest_asyncio
 from click.testing import CliRunner, Result
 
-from gateway.cli import main
-from gateway.settings import Settings
+from gateway.base.settings import Settings
+from gateway.operations.cli import main
 from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 

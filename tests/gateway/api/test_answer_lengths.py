@@ -11,11 +11,11 @@ from classifier.decision import Decision
 from classifier.evidence.model import EvidenceModels
 from classifier.features.surface_features import FEATURE_NAMES
 from classifier.model.answer_length import AnswerLength
-from gateway.answering.active_probes import ActiveProbes
-from gateway.requests.inference_request import InferenceRequest
-from gateway.routing.active_classifier import ActiveClassifier
-from gateway.routing.knobs import RoutingKnobFile
-from gateway.routing.router import RoutingService
+from gateway.base.requests.inference_request import InferenceRequest
+from gateway.inference.answering.active_probes import ActiveProbes
+from gateway.inference.routing.active_classifier import ActiveClassifier
+from gateway.inference.routing.knobs import RoutingKnobFile
+from gateway.inference.routing.router import RoutingService
 from inference_core.protocol import SamplingParams
 from tiers.catalog.load import load_catalog
 from tiers.catalog.pricing import predicted_costs

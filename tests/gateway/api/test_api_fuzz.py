@@ -17,7 +17,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from gateway.settings import Settings
+from gateway.base.settings import Settings
 from tests.gateway.administrator import ADMIN_HEADERS
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core
 from tests.gateway.threaded_gateway import threaded_gateway

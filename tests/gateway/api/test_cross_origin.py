@@ -12,7 +12,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from gateway.tenancy.host_names import host_is_allowed
+from gateway.edge.host_names import host_is_allowed
 from tests.gateway.administrator import ADMIN_HEADERS
 from tests.gateway.processes.left_behind import left_behind
 from tests.gateway.remote_catalog import write_remote_catalog

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from gateway.api.streaming.client_watch import DisconnectWatch
-from gateway.protocols.client_connection import CLIENT_CONNECTION
-from gateway.settings import Settings
+from gateway.base.settings import Settings
+from gateway.edge.client_connection import CLIENT_CONNECTION
+from gateway.edge.client_watch import DisconnectWatch
 from quality.records.record import Record
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.walk import BOUNDED
@@ -45,8 +45,8 @@ async def post(
 
 async def only_record(gateway: RunningGateway, request_id: str) -> Record:
     """The record, once the answer has ended and its record is durable."""
-    await gateway.serving.service.idle()
-    ledger = gateway.serving.records
+    await gateway.inference.serving.service.idle()
+    ledger = gateway.inference.serving.records
     await ledger.recorded(request_id)  # type: ignore[attr-defined]
     record = await ledger.find(request_id)
     assert record is not None
@@ -101,7 +101,7 @@ async def test_all_prompts_of_a_request_stop_when_the_caller_leaves(gateway: Run
     await tier.holding.wait()
     writer.close()
     await tier.ended.wait()
-    await gateway.serving.service.idle()
+    await gateway.inference.serving.service.idle()
     assert tier.closed_early == len({request.request_id for request in tier.requests}) == 3
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.api import operations
+from gateway.edge import openapi as operations
 from tests.gateway.running_gateway import RunningGateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -17,9 +17,9 @@ from classifier.features.routing_input import routing_input_of_text
 from classifier.features.surface_features import FEATURE_NAMES
 from classifier.model.outcome_model import OutcomeModel
 from classifier.registry.artefact import default_artefact, load_artefact
-from gateway.requests.inference_request import InferenceRequest
-from gateway.routing.loaded_version import LoadedVersion
-from gateway.routing.router import RoutingService
+from gateway.base.requests.inference_request import InferenceRequest
+from gateway.inference.routing.loaded_version import LoadedVersion
+from gateway.inference.routing.router import RoutingService
 from inference_core.protocol import SamplingParams
 from tiers.catalog.load import load_catalog
 from tiers.tier import ChatMessage

@@ -11,9 +11,9 @@ import pytest
 import pytest_asyncio
 from websockets.asyncio.client import connect
 
-from gateway.api.inference.chat import CHAT
-from gateway.api.inference.ignored_fields import MOST_CHARS, shown_names
-from gateway.settings import Settings
+from gateway.base.settings import Settings
+from gateway.inference.api.openai.chat import CHAT
+from gateway.inference.api.reading.ignored_fields import MOST_CHARS, shown_names
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

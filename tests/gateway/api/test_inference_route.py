@@ -9,8 +9,8 @@ from litestar import Litestar
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
-from gateway.api.access.guard import InferenceRoute
-from gateway.api.inference.chat import chat_completions
+from gateway.inference.api.openai.chat import chat_completions
+from gateway.tenancy.access.guard import InferenceRoute
 
 
 @pytest.mark.asyncio
@@ -47,7 +47,7 @@ def test_importing_them_imports_neither_jobs_nor_composition_nor_sign_ins_nor_me
     )  # fmt: skip
     others = ("jobs", "composition", "running", "dashboard", "telemetry", "tenancy.dashboard_users")
     program = (
-        f"import sys, {', '.join(f'gateway.api.{name}' for name in endpoints)}\n"
+        f"import sys, {', '.join(f'gateway.inference.api.{name}' for name in endpoints)}\n"
         f"print(*(name for name in {others} if f'gateway.{{name}}' in sys.modules))"
     )
 

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from gateway.cli import main
-from gateway.knobs.profiles import CATALOGUE, PROFILES, Profile
-from gateway.routing.knobs import RoutingKnobs
-from gateway.settings import Settings
+from gateway.base.settings import Settings
+from gateway.inference.routing.knobs import RoutingKnobs
+from gateway.operations.cli import main
+from gateway.runtime.cores.knob_profiles import CATALOGUE, PROFILES, Profile
 from inference_core.engine.live_knobs import changed_knobs
 from inference_core.protocol import Knobs
 from tests.gateway.administrator import ADMIN_KEY, ADMIN_NAME

@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner, Result
 from sqlalchemy import text
 
-from gateway.cli import main
-from gateway.cores.knobs import CoreKnobs, KnobOrder
-from gateway.settings import Settings
-from gateway.tenancy.key_secrets import new_key
+from gateway.base.settings import Settings
+from gateway.operations.cli import main
+from gateway.runtime.cores.knobs import CoreKnobs, KnobOrder
+from gateway.tenancy.keys.key_secrets import new_key
 from inference_core.protocol import Knobs
 from quality.store.database import migrate, open_database
 from tests.gateway.administrator import ADMIN_KEY, ADMIN_NAME

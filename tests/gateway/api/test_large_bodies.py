@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from gateway.api.inference import json_bounds, parsing
+from gateway.edge import json_bounds
+from gateway.inference.api.reading import parsing
 from tests.gateway.running_gateway import RunningGateway
 from tests.polling import eventually
 

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from gateway.answering.answer import Answer
-from gateway.api.inference.block_order import is_object
-from gateway.api.messages import events as events_module
-from gateway.api.messages.events import PING, MessageEvents
-from gateway.api.messages.message_body import SIGNATURE, ThinkingShown, whole_message
+from gateway.inference.answering.answer import Answer
+from gateway.inference.api.messages import events as events_module
+from gateway.inference.api.messages.events import PING, MessageEvents
+from gateway.inference.api.messages.message_body import SIGNATURE, ThinkingShown, whole_message
+from gateway.inference.api.writing.block_order import is_object
 from tiers.collected_choice import CollectedChoice
 from tiers.tier import Delta, Usage
 from tiers.tool_types import ToolCallDelta

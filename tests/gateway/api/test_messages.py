@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from pydantic import BaseModel
 
-from gateway.settings import Settings
+from gateway.base.settings import Settings
 from tests.gateway.api.test_disconnects import only_record, post
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.served_process import UNCACHED
@@ -425,7 +425,7 @@ async def test_a_stream_whose_reader_leaves_is_closed_at_once(
         await tier.holding.wait()
     await tier.ended.wait()
     assert tier.closed_early == 1
-    await eventually(lambda: gateway.serving.service.in_flight == 0)
+    await eventually(lambda: gateway.inference.serving.service.in_flight == 0)
 
 
 async def test_a_tier_that_breaks_half_way_is_an_error_event(

@@ -11,9 +11,9 @@ from sqlalchemy import delete, insert
 
 from classifier.decision import PolicyInputs
 from classifier.policy.decide import decide
-from gateway.composition.active_labels import ActiveLabels
-from gateway.routing.active_classifier import ActiveClassifier
-from gateway.settings import Settings
+from gateway.base.settings import Settings
+from gateway.inference.routing.active_classifier import ActiveClassifier
+from gateway.operations.quality_loop.active_labels import ActiveLabels
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import training_rows
 from quality.verification.training_rows import encode_prompt

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.settings import Settings
+from gateway.base.settings import Settings
 from tests.gateway.running_gateway import running_gateway
 from tests.gateway.walk import BOUNDED
 from tests.polling import eventually

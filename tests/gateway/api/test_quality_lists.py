@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import insert
 
-from gateway.settings import Settings
+from gateway.base.settings import Settings
 from migrations.tables.quality import classifier_versions, verifications
 from migrations.tables.requests import requests
 from tests.gateway.running_gateway import RunningGateway, running_gateway

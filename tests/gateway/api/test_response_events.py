@@ -13,12 +13,12 @@ from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from gateway.answering.answer import Answer
-from gateway.api.inference.block_order import BlockOrder, Piece, is_object
-from gateway.api.responses.body import ResponseBody
-from gateway.api.responses.events import ResponseEvents
-from gateway.api.responses.exchange import Exchange
-from gateway.api.responses.schemas import ResponsesRequest, ResponseTool
+from gateway.inference.answering.answer import Answer
+from gateway.inference.api.responses.body import ResponseBody
+from gateway.inference.api.responses.events import ResponseEvents
+from gateway.inference.api.responses.exchange import Exchange
+from gateway.inference.api.responses.schemas import ResponsesRequest, ResponseTool
+from gateway.inference.api.writing.block_order import BlockOrder, Piece, is_object
 from tests.gateway.running_gateway import RunningGateway
 from tiers.catalog.tier_spec import SamplingDefaults
 from tiers.collected_choice import CollectedChoice

@@ -8,8 +8,8 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from gateway.api.responses.as_chat import chat_of
-from gateway.api.responses.schemas import Item, ResponsesRequest
+from gateway.inference.api.responses.as_chat import chat_of
+from gateway.inference.api.responses.schemas import Item, ResponsesRequest
 from tests.gateway.running_gateway import RunningGateway
 from tiers.errors import TierError
 from tiers.tool_types import ToolCallDelta
@@ -48,7 +48,7 @@ async def test_a_text_is_answered_with_a_message_and_its_usage(gateway: RunningG
         ("user", "Say hello."),
     ]
     assert asked.max_tokens == 9
-    await gateway.serving.records.recorded(answer.id)  # type: ignore[attr-defined]
+    await gateway.inference.serving.records.recorded(answer.id)  # type: ignore[attr-defined]
     assert (await gateway.http.get(f"/v1/requests/{answer.id}")).json()["tags"] == {"team": "x"}
 
 

@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.exc import OperationalError
 
-from gateway.settings import Settings
-from gateway.stores.stored_responses import StoredResponses
+from gateway.base.settings import Settings
+from gateway.inference.api.responses.stored_responses import StoredResponses
 from migrations.tables.api_objects import stored_responses
 from quality.privacy.retention import Retention, RetentionLimits
 from tests.gateway.administrator import ADMIN_HEADERS
@@ -50,7 +50,7 @@ def client(gateway: RunningGateway, name: str) -> openai.AsyncOpenAI:
 
 
 async def num_stored(gateway: RunningGateway) -> int:
-    async with gateway.serving.database.connect() as connection:
+    async with gateway.inference.serving.database.connect() as connection:
         return (await connection.execute(select(func.count()).select_from(stored_responses))).scalar_one()
 
 

@@ -5,10 +5,10 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.answering.answer import Answer
-from gateway.api.inference.chunks import Chunks
-from gateway.api.streaming.client_watch import DisconnectWatch
-from gateway.api.streaming.sending import EventResponse
+from gateway.edge.client_watch import DisconnectWatch
+from gateway.inference.answering.answer import Answer
+from gateway.inference.api.writing.chunks import Chunks
+from gateway.inference.api.writing.sending import EventResponse
 from tiers.tier import Delta
 
 

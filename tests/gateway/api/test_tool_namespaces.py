@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.api.responses.schemas import ResponseTool
-from gateway.api.responses.tools import called_tools, flat_name
+from gateway.inference.api.responses.schemas import ResponseTool
+from gateway.inference.api.responses.tools import called_tools, flat_name
 from tests.gateway.running_gateway import RunningGateway
 from tiers.tool_types import ToolCallDelta
 

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.app import create_app
-from gateway.settings import Settings, SettingsError
+from gateway.base.settings import Settings, SettingsError
 from gateway.telemetry.objectives.alerts import webhook_url
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 from tests.tiers.remote.loopback_server import Call, LoopbackServer

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import httpx
 from litestar import Litestar
 
+from gateway.base.settings import Settings
 from gateway.http import http_app
-from gateway.settings import Settings
 from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.dashboard.browsing import forms_of
 from tests.gateway.remote_catalog import write_remote_catalog

@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.stores.data_folder import private_data_folder
+from gateway.base.stores.data_folder import private_data_folder
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import served
 from tests.gateway.upstream import running_upstream

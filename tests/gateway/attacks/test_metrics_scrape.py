@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.api.worker_answers import WITH_PRIVATE, worker_answers
-from gateway.settings import Settings
-from gateway.tenancy.key_secrets import make_key
+from gateway.base.settings import Settings
+from gateway.operations.worker_answers import WITH_PRIVATE, worker_answers
+from gateway.tenancy.keys.key_secrets import make_key
 from tests.gateway.dashboard.browsing import browser, sign_in
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 

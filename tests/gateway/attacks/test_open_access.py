@@ -9,13 +9,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.settings import Settings
-from gateway.setup.stored_keys import stored_keys
-from gateway.tenancy.host_names import is_reachable_from_elsewhere
-from gateway.tenancy.key_commands import create_key
-from gateway.tenancy.key_secrets import new_key
-from gateway.tenancy.key_terms import KeyTerms
-from gateway.tenancy.orders import Order
+from gateway.base.settings import Settings
+from gateway.edge.host_names import is_reachable_from_elsewhere
+from gateway.operations.security.stored_keys import stored_keys
+from gateway.tenancy.changes.orders import Order
+from gateway.tenancy.keys.key_commands import create_key
+from gateway.tenancy.keys.key_secrets import new_key
+from gateway.tenancy.keys.key_terms import KeyTerms
 from quality.store.database import migrate, open_database
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.running_gateway import running_gateway
@@ -72,7 +72,7 @@ def test_a_key_of_the_settings_or_of_the_database_lets_it_start_and_strangers_ar
     with served(data, cache, *options, "--host", "0.0.0.0", environment={"AIO_API_KEYS": f"app={HASHED}"}) as aio:
         assert httpx.post(f"{aio.url}{CHAT}", json=HELLO).status_code == 401
         assert httpx.get(f"{aio.url}/v1/models", headers={"authorization": f"Bearer {KEY}"}).status_code == 200
-    command = [sys.executable, "-c", "from gateway.cli import main; main()", "keys", "create", "app"]
+    command = [sys.executable, "-c", "from gateway.operations.cli import main; main()", "keys", "create", "app"]
     made = subprocess.run([*command, "--data-dir", str(data)], capture_output=True, text=True, check=True).stdout
     found = re.search(r"sk-aio-[\w-]{40,}", made)
     assert found is not None

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
-from gateway.protocols.http_protocol import MAX_PIPELINED, BoundedHttpProtocol
-from gateway.protocols.refusals import MAX_HEADERS
+from gateway.edge.http_protocol import MAX_PIPELINED, BoundedHttpProtocol
+from gateway.edge.refusals import MAX_HEADERS
 from tests.examples import examples
 
 LIMIT = 8192

@@ -14,8 +14,8 @@ from urllib.parse import urlencode
 import httpx
 import pytest
 
-from gateway.tenancy.dashboard_users.users import UserOrder, add_user
-from gateway.tenancy.orders import Order
+from gateway.tenancy.changes.orders import Order
+from gateway.tenancy.users.users import UserOrder, add_user
 from quality.store.database import open_database
 from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.attacks.hostile_pages import failures, status_of

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import uvicorn
 
+from gateway.edge import websocket_protocol
+from gateway.edge.websocket_protocol import UNADMITTED_BYTES, admit_frames
 from gateway.processes.server import WEBSOCKETS
-from gateway.protocols import websocket_protocol
-from gateway.protocols.websocket_protocol import UNADMITTED_BYTES, admit_frames
 from tests.polling import eventually
 
 UPGRADE = (

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from gateway.bench.http_target import HttpTarget
-from gateway.bench.report import Timing
-from gateway.bench.target import AskError
-from gateway.bench.workload import Job
+from gateway.planning.load_test.http_target import HttpTarget
+from gateway.planning.load_test.report import Timing
+from gateway.planning.load_test.target import AskError
+from gateway.planning.load_test.workload import Job
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 

@@ -5,9 +5,9 @@ import math
 
 import pytest
 
-from gateway.bench import BenchOptions, CoreTarget, row_text, run_bench
-from gateway.bench.report import Timing, percentile, summary
-from gateway.bench.run import busy_share
+from gateway.planning.load_test import BenchOptions, CoreTarget, row_text, run_bench
+from gateway.planning.load_test.report import Timing, percentile, summary
+from gateway.planning.load_test.run import busy_share
 from inference_core.errors import CoreError, CoreGoneError
 from inference_core.protocol import SequenceOutput
 from inference_core.transport.client import CoreClient
@@ -28,7 +28,7 @@ def no_look_at_the_machine(monkeypatch):
     async def share():
         return 0.25
 
-    monkeypatch.setattr("gateway.bench.run.busy_share", share)
+    monkeypatch.setattr("gateway.planning.load_test.run.busy_share", share)
 
 
 @pytest.fixture

@@ -2,9 +2,9 @@
 
 import pytest
 
-from gateway.bench import BenchOptions
-from gateway.bench.workload import Prompts, loads, warmup_jobs
-from gateway.fleet.trace_file import TraceError
+from gateway.planning.capacity.trace_file import TraceError
+from gateway.planning.load_test import BenchOptions
+from gateway.planning.load_test.workload import Prompts, loads, warmup_jobs
 
 GOLDEN_PROMPTS = [
     "family art parent home student car woman house area",

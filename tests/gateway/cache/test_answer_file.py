@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from gateway.cache import answer_file
-from gateway.cache.answer_file import AnswerFile, answers_path, delete_answers_beyond
-from gateway.cache.stores import AgedAnswer, MemoryStore
-from gateway.settings import Settings
+from gateway.base.settings import Settings
+from gateway.inference.cache import answer_file
+from gateway.inference.cache.answer_file import AnswerFile, answers_path, delete_answers_beyond
+from gateway.inference.cache.stores import AgedAnswer, MemoryStore
 from tests.gateway.cache.test_stores import Clock, kept, knobs
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
@@ -23,7 +23,7 @@ def left_in(folder: Path) -> list[Path]:
 async def asked(gateway: RunningGateway, **changes: Any) -> tuple[str, str]:
     answer = await gateway.http.post("/v1/chat/completions", json=BODY | changes)
     assert answer.status_code == 200, answer.text
-    await gateway.serving.service.idle()
+    await gateway.inference.serving.service.idle()
     return answer.headers["x-aio-cache"], answer.json()["choices"][0]["message"]["content"]
 
 

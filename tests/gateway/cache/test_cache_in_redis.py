@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest_asyncio
 
-from gateway.settings import Settings
+from gateway.base.settings import Settings
 from tests.database_servers import RedisServer
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
@@ -26,7 +26,7 @@ async def pair(tmp_path: Path, redis_server: RedisServer) -> AsyncIterator[tuple
 
 async def asked(gateway: RunningGateway, body: dict[str, Any] = BODY) -> tuple[int, str]:
     answer = await gateway.http.post("/v1/chat/completions", json=body)
-    await gateway.serving.service.idle()
+    await gateway.inference.serving.service.idle()
     return answer.status_code, answer.headers["x-aio-cache"]
 
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from gateway.cache.cache_key import CatalogueDigest
+from gateway.inference.cache.cache_key import CatalogueDigest
 from tiers.catalog.load import load_catalog
 
 

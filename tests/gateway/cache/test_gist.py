@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.gateway.prompt_edits import EDITS, words_of
-from gateway.cache.gist import gist
+from gateway.inference.cache.gist import gist
 from tests.examples import examples
 
 WORDS = ["how", "do", "I", "the", "momentum", "speed", "doubles", "not", "two", "7", "3.5", "Paris", "escobar", "duran"]

@@ -13,11 +13,11 @@ import pytest_asyncio
 
 from classifier.features.routing_input import RoutingInput
 from classifier.registry.artefact import default_artefact, load_artefact
-from gateway.cache import similar_prompts
-from gateway.cache.knobs import CacheKnobs
-from gateway.cache.similar_prompts import SimilarPrompts, Wording
-from gateway.cache.stores import MemoryStore
-from gateway.knobs.file import KnobFile
+from gateway.base.knobs.file import KnobFile
+from gateway.inference.cache import similar_prompts
+from gateway.inference.cache.knobs import CacheKnobs
+from gateway.inference.cache.similar_prompts import SimilarPrompts, Wording
+from gateway.inference.cache.stores import MemoryStore
 from tests.gateway.api.test_disconnects import only_record
 from tests.gateway.cache.test_response_cache import CHAT, Clock, content
 from tests.gateway.running_gateway import RunningGateway
@@ -61,7 +61,7 @@ async def asked(gateway: RunningGateway, prompt: str, wish: str | None = None, *
     headers = {} if wish is None else {"x-aio-cache": wish}
     answer = await gateway.http.post(CHAT, json=body, headers=headers)
     assert answer.status_code == 200, answer.text
-    await gateway.serving.service.idle()
+    await gateway.inference.serving.service.idle()
     return answer
 
 

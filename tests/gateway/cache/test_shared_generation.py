@@ -7,13 +7,13 @@ import msgspec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gateway.cache.knobs import CacheKnobs
-from gateway.cache.response_cache import ResponseCache
-from gateway.cache.stores import MemoryStore
-from gateway.knobs.file import KnobFile
-from gateway.requests.inference_request import InferenceRequest
-from gateway.routing.router import RoutingService
-from gateway.service import Service
+from gateway.base.knobs.file import KnobFile
+from gateway.base.requests.inference_request import InferenceRequest
+from gateway.inference.cache.knobs import CacheKnobs
+from gateway.inference.cache.response_cache import ResponseCache
+from gateway.inference.cache.stores import MemoryStore
+from gateway.inference.routing.router import RoutingService
+from gateway.inference.service import Service
 from inference_core.protocol import SamplingParams
 from quality.records.record import Record
 from tests.examples import examples

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from gateway.cache.knobs import CacheKnobs
-from gateway.cache.stores import ENTRY_BYTES, MemoryStore, SharedStore
-from gateway.knobs.file import KnobFile
-from gateway.stores.redis_store import REST_SECONDS, RedisStore
+from gateway.base.knobs.file import KnobFile
+from gateway.base.stores.redis_store import REST_SECONDS, RedisStore
+from gateway.inference.cache.knobs import CacheKnobs
+from gateway.inference.cache.stores import ENTRY_BYTES, MemoryStore, SharedStore
 from tests.database_servers import RedisServer
 
 

@@ -18,11 +18,11 @@ from classifier.training.data.dataset import (
     tier_scores,
 )
 from classifier.training.recipes.train_static import train
-from gateway.backtesting.backtest import Backtest
-from gateway.backtesting.estimates import gain_over_shuffled, saving
-from gateway.backtesting.log import BacktestLogError, LogRow, TierNames, read_log, training_rows, write_training
-from gateway.cli import main
-from gateway.routing.router import RoutingService
+from gateway.inference.routing.router import RoutingService
+from gateway.operations.cli import main
+from gateway.planning.backtests.backtest import Backtest
+from gateway.planning.backtests.estimates import gain_over_shuffled, saving
+from gateway.planning.backtests.log import BacktestLogError, LogRow, TierNames, read_log, training_rows, write_training
 from tests.classifier.synthetic_outcomes import generated_rows
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tiers.catalog.load import load_catalog

@@ -12,7 +12,7 @@ from classifier.prediction.batch import predict_lines
 from classifier.prediction.prompt_file import PromptRow
 from classifier.registry.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
 from classifier.registry.registry import ArtefactRegistry
-from gateway.cli import main
+from gateway.operations.cli import main
 
 SHIPPED = default_artefact().name
 PROMPTS = ["Why is the sky blue?", "", "What is 2 + 2?", "😀" * 50, "Explain why P = NP matters, step by step."]

@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 
 from classifier.decision import Decision, PolicyInputs, Prediction
 from classifier.policy.decide import decide
-from gateway.cli import main
-from gateway.settings import Settings
+from gateway.base.settings import Settings
+from gateway.operations.cli import main
 from quality.records.record import Record, Timings
 from quality.store.database import migrate, open_database
 from quality.store.queries import insert_records
@@ -42,21 +42,22 @@ def test_every_command_has_a_help_text() -> None:
 
 def test_help_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from gateway.cli import main; main(['--help'], standalone_mode=False); "
+        "import sys; from gateway.operations.cli import main; main(['--help'], standalone_mode=False); "
         "heavy = {'torch', 'numpy', 'litestar', 'sqlalchemy', 'uvicorn'} & set(sys.modules); sys.exit(len(heavy))"
     )
     assert status_of(code) == 0
 
 
 def test_options_import_nothing_that_starts_threads() -> None:
-    code = "import sys, gateway.cli.serving.serve; sys.exit('numpy' in sys.modules)"
+    code = "import sys, gateway.processes.commands.serve; sys.exit('numpy' in sys.modules)"
     assert status_of(code) == 0
 
 
 def test_numpy_delays_no_core_that_loads_in_a_process_of_its_own() -> None:
     code = (
-        "import sys; from tiers.catalog.load import load_catalog; from gateway.cores.core_clients import core_clients; "
-        "from gateway.settings import Settings; core_clients(load_catalog('laptop'), Settings()); "
+        "import sys; from tiers.catalog.load import load_catalog; "
+        "from gateway.runtime.cores.core_clients import core_clients; "
+        "from gateway.base.settings import Settings; core_clients(load_catalog('laptop'), Settings()); "
         "sys.exit('numpy' in sys.modules)"
     )
     assert status_of(code) == 0
@@ -64,8 +65,8 @@ def test_numpy_delays_no_core_that_loads_in_a_process_of_its_own() -> None:
 
 def test_checking_a_machine_imports_no_format_that_its_models_do_not_have(tmp_path: Path) -> None:
     code = (
-        "import asyncio, sys; from tiers.catalog.load import load_catalog; from gateway.settings import Settings; "
-        "from gateway.cores.machine_check import require_machine; "
+        "import asyncio, sys; from tiers.catalog.load import load_catalog; from gateway.base.settings import Settings; "
+        "from gateway.runtime.cores.machine_check import require_machine; "
         f"asyncio.run(require_machine(load_catalog('laptop'), Settings(cache_dir={str(tmp_path)!r}), ['cpu'])); "
         "sys.exit('inference_core.loaders.huggingface.hf_checkpoint' in sys.modules)"
     )
@@ -86,7 +87,7 @@ def test_settings_are_shown_with_their_variables_and_defaults() -> None:
 
 def test_a_gateway_process_never_imports_torch(tmp_path: Path) -> None:
     code = (
-        "import sys; from gateway.app import create_app; from gateway.settings import Settings; "
+        "import sys; from gateway.app import create_app; from gateway.base.settings import Settings; "
         f"create_app(Settings(role='gateway', data_dir={str(tmp_path)!r})); "
         "heavy = {'torch', 'transformers', 'sklearn', 'scipy'} & set(sys.modules); "
         "print(heavy); sys.exit(len(heavy))"
@@ -98,9 +99,9 @@ def test_a_gateway_process_imports_nothing_that_it_never_uses_and_without_a_moni
     tmp_path: Path,
 ) -> None:
     code = (
-        "import sys; from gateway.composition.unused_modules import import_litestar, leave_out_unused_modules; "
+        "import sys; from gateway.base.footprint.unused_modules import import_litestar, leave_out_unused_modules; "
         "leave_out_unused_modules(); import_litestar(); "
-        "from gateway.app import create_app; from gateway.settings import Settings; "
+        "from gateway.app import create_app; from gateway.base.settings import Settings; "
         f"create_app(Settings(data_dir={str(tmp_path)!r}, monitor=False)); "
         "unused = {'sqlalchemy.orm', 'attr', 'pydantic', 'yaml', 'apscheduler', 'gguf'} & set(sys.modules); "
         "print(unused); sys.exit(len(unused))"
@@ -110,7 +111,7 @@ def test_a_gateway_process_imports_nothing_that_it_never_uses_and_without_a_moni
 
 def test_the_database_answers_without_its_sessions(tmp_path: Path) -> None:
     code = (
-        "import asyncio, sys; from gateway.composition.unused_modules import leave_out_unused_modules; "
+        "import asyncio, sys; from gateway.base.footprint.unused_modules import leave_out_unused_modules; "
         "leave_out_unused_modules(); from quality.store.database import current_revision, migrate; "
         f"url = 'sqlite:///{tmp_path}/aio.db'; newest = asyncio.run(migrate(url)); "
         "sys.exit(asyncio.run(current_revision(url)) != newest)"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from gateway.cli import main
+from gateway.operations.cli import main
 
 
 def cost(*arguments: str) -> Result:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
-from gateway.cli.quality import quality
+from gateway.operations.cli.quality import quality
 
 
 def run(tmp_path: Path, *arguments: str) -> Result:

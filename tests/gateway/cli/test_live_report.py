@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from gateway.cli import main
+from gateway.operations.cli import main
 from quality.records.record import Timings
 from quality.store.database import migrate, open_database
 from quality.store.queries import insert_records

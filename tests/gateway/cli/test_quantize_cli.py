@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from gateway.cli import main
+from gateway.operations.cli import main
 from tests.inference_core.quantization.tiny_model import TEXT, write_tiny_model
 from tests.process_tree import children, command
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from gateway.cli import main
-from gateway.settings import Settings
+from gateway.base.settings import Settings
+from gateway.operations.cli import main
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
 PROMPT = "What is the capital of France?"

@@ -7,8 +7,8 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from gateway.settings import Settings
-from gateway.tenancy.key_secrets import new_key
+from gateway.base.settings import Settings
+from gateway.tenancy.keys.key_secrets import new_key
 from tests.gateway.running_gateway import running_gateway
 from tests.gateway.served_process import ServedProcess
 from tiers.errors import TierUnavailableError

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from gateway.cluster.registry import Announced, Role
-from gateway.cluster.replicated_core import ReplicatedCore
+from gateway.runtime.cluster.registry import Announced, Role
+from gateway.runtime.cluster.replicated_core import ReplicatedCore
 from inference_core.errors import CoreGoneError
 from inference_core.protocol import AddRequest, Knobs, SamplingParams, SequenceOutput
 from inference_core.transport.heartbeat import SILENT_SECONDS

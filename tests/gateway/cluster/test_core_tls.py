@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from gateway.cli import main
-from gateway.cluster import discovery
-from gateway.cluster.registry import Announced
-from gateway.cores.core_clients import core_clients
-from gateway.settings import Settings
+from gateway.base.settings import Settings
+from gateway.operations.cli import main
+from gateway.runtime.cluster import discovery
+from gateway.runtime.cluster.registry import Announced
+from gateway.runtime.cores.core_clients import core_clients
 from inference_core.errors import CoreGoneError, CoreTlsError
 from inference_core.transport.server import CoreServer
 from inference_core.transport.tcp import CoreAddress, TcpListener

@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gateway.cluster.errors import NoRoomError
-from gateway.cluster.placement import CorePlacement, NodeRoom, placement_of, require_room
+from gateway.runtime.cluster.errors import NoRoomError
+from gateway.runtime.cluster.placement import CorePlacement, NodeRoom, placement_of, require_room
 from tests.gateway.device_catalog import write_catalog
 from tiers.catalog.load import load_catalog
 

@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 import pytest
 
-from gateway.cluster.merged_stats import merged
+from gateway.runtime.cluster.merged_stats import merged
 from inference_core.protocol import Knobs, SamplingParams
 from tests.gateway.cluster.core_fleet import CoreFleet, answer, request, tokens_of, until_connected
 from tests.inference_core.hash_model import hash_core

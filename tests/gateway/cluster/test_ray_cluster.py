@@ -28,7 +28,7 @@ MODELS = ("tier-1", "tier-2", "auto")
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A head and two nodes with one CPU each, each with room for one replica of the laptop's core."""
-    from gateway.cluster.local_cluster import LocalCluster
+    from gateway.runtime.cluster.local_cluster import LocalCluster
 
     with LocalCluster(2) as local:
         yield local
@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def aio(cluster: Any, folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     """Run `aio cluster …`."""
-    command = [sys.executable, "-c", "from gateway.cli import main; main()", "cluster", *words]
+    command = [sys.executable, "-c", "from gateway.operations.cli import main; main()", "cluster", *words]
     variables = {
         "AIO_CLUSTER": cluster.address,
         "AIO_DATA_DIR": str(folder / "data"),
@@ -67,8 +67,8 @@ def replicas(cluster: Any) -> list[Any]:
 
 def replicas_of(cluster: Any, core: str, catalog: str) -> list[Any]:
     """What is announced, asked by this process: a command for each look would take most of the tests' time."""
-    from gateway.cluster.fleet import announced
-    from gateway.cluster.join import join
+    from gateway.runtime.cluster.fleet import announced
+    from gateway.runtime.cluster.join import join
     from tiers.catalog.load import load_catalog
 
     join(cluster.address)

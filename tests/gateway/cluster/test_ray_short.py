@@ -21,7 +21,7 @@ from tests.ports import held_port
 pytestmark = [pytest.mark.ray, pytest.mark.ray_short, pytest.mark.timeout(600)]
 pytest.importorskip("ray.serve", reason="the extra `ray` is not installed")
 
-_AIO = (sys.executable, "-c", "from gateway.cli import main; main()")
+_AIO = (sys.executable, "-c", "from gateway.operations.cli import main; main()")
 _ADDRESS = re.compile(r"aio serve --cluster (\S+)")
 _LISTENS, _LOOPBACK = "0A", ("0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000")
 
@@ -128,7 +128,7 @@ def test_a_cluster_that_is_not_there_is_named_with_what_was_tried(tmp_path: Path
         nothing = aio(tmp_path, "cluster", "status", cluster=address)
         held.listen()
         silent = subprocess.run(
-            [sys.executable, "-c", f"from gateway.cluster.join import join; join({address!r}, seconds=2)"],
+            [sys.executable, "-c", f"from gateway.runtime.cluster.join import join; join({address!r}, seconds=2)"],
             capture_output=True,
             text=True,
             timeout=100,
@@ -154,8 +154,8 @@ def test_a_folder_that_ray_cannot_make_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1", "ray://127.0.0.1"])
 def test_what_is_no_address_is_refused_with_the_forms_it_may_have(address: str) -> None:
-    from gateway.cluster.errors import ClusterError
-    from gateway.cluster.join import join
+    from gateway.runtime.cluster.errors import ClusterError
+    from gateway.runtime.cluster.join import join
 
     with pytest.raises(ClusterError, match="give auto, HOST:PORT or ray://HOST:PORT"):
         join(address)

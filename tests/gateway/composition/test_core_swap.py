@@ -14,8 +14,8 @@ import pytest_asyncio
 from click.testing import CliRunner
 from sqlalchemy import select
 
-from gateway.cli import main
-from gateway.settings import Settings
+from gateway.base.settings import Settings
+from gateway.operations.cli import main
 from inference_core.core import Core
 from inference_core.loading import load_core
 from inference_core.lora.random_adapter import write_random_adapter

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.knobs.profiles import PROFILES
+from gateway.runtime.cores.knob_profiles import PROFILES
 from inference_core.engine.live_knobs import knob_schemas
 
 PAGE = Path(__file__).parents[3] / "docs" / "knobs.md"

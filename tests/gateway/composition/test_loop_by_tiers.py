@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from classifier.decision import Decision
-from gateway.composition.quality_loop import QualityLoop
-from gateway.settings import Settings
+from gateway.base.settings import Settings
+from gateway.operations.quality_loop.quality_loop import QualityLoop
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.walk import BOUNDED
 from tests.polling import eventually

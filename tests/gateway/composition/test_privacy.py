@@ -9,8 +9,8 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import select
 
-from gateway.settings import Settings, SettingsError
-from gateway.tenancy.key_secrets import ApiKeys
+from gateway.base.settings import Settings, SettingsError
+from gateway.tenancy.keys.key_secrets import ApiKeys
 from migrations.tables.audit import audit_events
 from migrations.tables.requests import requests
 from quality.records.record import Record
@@ -96,7 +96,7 @@ async def test_a_shutdown_keeps_the_record_of_a_text_that_is_being_redacted_with
     kept: list[Record] = []
     async with running_gateway(Settings(data_dir=str(tmp_path), drain_seconds=0, redaction=str(patterns))) as gateway:
         gateway.tier(1).max_context = 1_000_000
-        gateway.serving.service._sinks.append(lambda answer, record: kept.append(record))
+        gateway.inference.serving.service._sinks.append(lambda answer, record: kept.append(record))
         choking = [{"role": "user", "content": "x" * 1_000_000}]
         answer = await gateway.http.post("/v1/chat/completions", json={"model": "tier-1", "messages": choking})
         assert (answer.status_code, kept) == (200, [])

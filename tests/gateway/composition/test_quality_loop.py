@@ -12,9 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from classifier.policy.experiment_split import Arm, Split
 from classifier.registry.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
 from classifier.registry.registry import ArtefactRegistry
-from gateway.composition.quality_loop import QualityLoop
-from gateway.settings import Settings
-from gateway.telemetry.metrics_export.metrics import Metrics
+from gateway.base.settings import Settings
+from gateway.operations.quality_loop.quality_loop import QualityLoop
+from gateway.telemetry.metrics.metrics import Metrics
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import retrain_runs
 from quality.judges.calibration import Calibration
@@ -125,11 +125,11 @@ async def test_a_refused_retraining_after_an_alarm_is_tried_again_a_day_later_an
             later.append((seconds, lambda: call(*args)))
             return running.call_later(1e6, lambda: None)
 
-    monkeypatch.setattr("gateway.composition.quality_loop.run_retraining", run)
+    monkeypatch.setattr("gateway.operations.quality_loop.quality_loop.run_retraining", run)
     running = asyncio.get_running_loop()
     try:
         with monkeypatch.context() as patched:
-            patched.setattr("gateway.composition.quality_loop.asyncio.get_running_loop", Clock)
+            patched.setattr("gateway.operations.quality_loop.quality_loop.asyncio.get_running_loop", Clock)
             await loop.on_alarm(ALARM)
             await loop.retraining_ended()
             [(seconds, again)] = later

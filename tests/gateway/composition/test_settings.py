@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.configuration.default_catalog import catalog_reason
-from gateway.configuration.load import load_settings
-from gateway.settings import Settings, SettingsError
-from gateway.tenancy.key_secrets import ApiKeys, new_key
+from gateway.base.configuration.default_catalog import catalog_reason
+from gateway.base.configuration.load import load_settings
+from gateway.base.settings import Settings, SettingsError
+from gateway.tenancy.keys.key_secrets import ApiKeys, new_key
 
 KEY = "test-ann-cf51f678d59fe375144ae295aaa5ecaa"
 

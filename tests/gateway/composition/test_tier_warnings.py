@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-import gateway.cores.engine
-from gateway.cli import main
-from gateway.cores.engine import Engine
-from gateway.settings import Settings
+import gateway.runtime.cores.engine
+from gateway.base.settings import Settings
+from gateway.operations.cli import main
+from gateway.runtime.cores.engine import Engine
 from quality.evaluation.tier_value import REPORT_FILE
 from tests.gateway.running_gateway import running_gateway
 from tests.quality.evaluation.knowing_tier import KnowingTier
@@ -43,7 +43,7 @@ def tiers(monkeypatch: pytest.MonkeyPatch) -> list[KnowingTier]:
         assert settings.role == "all"
         yield Engine(scripted, {})
 
-    monkeypatch.setattr(gateway.cores.engine, "running_engine", running_engine)
+    monkeypatch.setattr(gateway.runtime.cores.engine, "running_engine", running_engine)
     return scripted
 
 

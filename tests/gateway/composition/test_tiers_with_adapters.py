@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 from click.testing import CliRunner
 
-from gateway.cli import main
-from gateway.settings import Settings
+from gateway.base.settings import Settings
+from gateway.operations.cli import main
 from inference_core.lora.random_adapter import write_random_adapter
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.served_process import UNCACHED

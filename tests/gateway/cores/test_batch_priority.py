@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.settings import Settings
+from gateway.base.settings import Settings
 from inference_core.engine.live_knobs import KnobsFile, LiveKnobs
 from inference_core.protocol import AddRequest, Knobs, SequenceOutput
 from inference_core.transport.core_thread import ThreadCoreClient
@@ -60,7 +60,7 @@ async def test_a_user_is_answered_in_the_middle_of_a_verification(settings: Sett
 
     watching = msgspec.structs.replace(settings, monitor=True, verification_budget=1e6)
     async with running_gateway(watching, core=ThreadCoreClient(load), scripted=False) as gateway:
-        database = gateway.serving.database
+        database = gateway.inference.serving.database
         served = make_record("r-1", tier=1, created_at=time.time(), cost_usd=1.0)
         async with database.begin() as connection:
             await insert_records(connection, [served])

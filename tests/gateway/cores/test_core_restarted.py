@@ -10,9 +10,9 @@ from typing import Any
 import openai
 import pytest
 
-import gateway.cores.engine
-from gateway.settings import Settings
-from gateway.stores.retries import FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS, STEADY_SECONDS, RestartPauses
+import gateway.runtime.cores.engine
+from gateway.base.settings import Settings
+from gateway.base.stores.retries import FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS, STEADY_SECONDS, RestartPauses
 from inference_core.core import Core
 from inference_core.errors import ModelFileError
 from inference_core.protocol import CoreStats, SequenceOutput
@@ -80,7 +80,7 @@ class _Mortal:
 
 @pytest.fixture(autouse=True)
 def watched_closely(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway.cores.engine, "WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(gateway.runtime.cores.engine, "WATCH_SECONDS", 0.01)
 
 
 async def said(aio: RunningGateway, model: str) -> str:

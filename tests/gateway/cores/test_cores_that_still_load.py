@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gateway.cores.engine import Engine
+from gateway.base.settings import Settings
 from gateway.processes.announcement import problems_text
-from gateway.settings import Settings
+from gateway.runtime.cores.engine import Engine
 from inference_core.core import Core
 from inference_core.errors import CoreGoneError, MemoryPlanError
 from inference_core.execution.runner import ModelRunner

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cores.passed_adapters import inheriting
+from gateway.runtime.cores.passed_adapters import inheriting
 from inference_core.errors import ModelFileError
 from inference_core.loading.load_adapters import load_adapters
 from inference_core.lora.adapter import Adapter

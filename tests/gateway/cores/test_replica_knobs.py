@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.errors import ApiError
-from gateway.knobs.replicas import ReplicaKnobs
-from gateway.settings import Settings
+from gateway.base.errors import ApiError
+from gateway.base.settings import Settings
+from gateway.inference.catalogue.replica_knobs import ReplicaKnobs
 from tests.gateway.running_gateway import running_gateway
 from tests.tiers.tier_world import remote_spec
 from tiers.catalog.replica_spec import BalancingSpec

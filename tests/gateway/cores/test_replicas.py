@@ -5,9 +5,9 @@ import time
 import msgspec
 import pytest
 
-from gateway.requests.inference_request import InferenceRequest
-from gateway.routing.router import RoutingService
-from gateway.service import Service
+from gateway.base.requests.inference_request import InferenceRequest
+from gateway.inference.routing.router import RoutingService
+from gateway.inference.service import Service
 from inference_core.protocol import SamplingParams
 from quality.records.record import Record
 from tests.gateway.running_gateway import RunningGateway, scripted_tiers

@@ -10,9 +10,9 @@ import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.core_factory import chosen_core, core_title, knobs_file_of, socket_of
-from gateway.cores.engine import Engine
-from gateway.settings import Settings
+from gateway.base.settings import Settings
+from gateway.runtime.core_factory import chosen_core, core_title, knobs_file_of, socket_of
+from gateway.runtime.cores.engine import Engine
 from inference_core.core import Core
 from inference_core.engine.live_knobs import KnobsFile, LiveKnobs
 from inference_core.errors import InvalidRequestError

@@ -7,9 +7,9 @@ from typing import Any
 
 import httpx
 
-from gateway.tenancy.dashboard_users.sessions import RECHECK_SECONDS
-from gateway.tenancy.dashboard_users.users import Role, UserOrder, add_user
-from gateway.tenancy.orders import Order
+from gateway.tenancy.changes.orders import Order
+from gateway.tenancy.users.sessions import RECHECK_SECONDS
+from gateway.tenancy.users.users import Role, UserOrder, add_user
 from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.running_gateway import RunningGateway
 
@@ -62,7 +62,7 @@ async def sign_in(
 async def with_user(gateway: RunningGateway, name: str, role: Role) -> AsyncIterator[httpx.AsyncClient]:
     """A new user, signed in."""
     order = Order(actor="test", now=1.0)
-    await add_user(gateway.serving.database, UserOrder(name=name, password=PASSWORD, role=role), order)
+    await add_user(gateway.inference.serving.database, UserOrder(name=name, password=PASSWORD, role=role), order)
     async with browser(gateway) as client:
         answer = await sign_in(client, PASSWORD, name)
         assert answer.status_code == 303, answer.text

@@ -8,8 +8,8 @@ import pytest
 import pytest_asyncio
 from argon2 import PasswordHasher
 
-from gateway.settings import Settings
-from gateway.tenancy.dashboard_users import passwords
+from gateway.base.settings import Settings
+from gateway.tenancy.users import passwords
 from tests.gateway.dashboard.browsing import browser, sign_in
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 from playwright.sync_api import Browser, Page, ViewportSize
 
-from gateway.dashboard.site import PAGES
+from gateway.operations.dashboard.site import PAGES
 from gateway.telemetry.overview.live import SAMPLE_SECONDS
 from tests.gateway.dashboard.real_gateway import add_user, asked_gateway, chromium, signed_in
 from tests.gateway.dashboard.real_prompts import real_prompts

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from gateway.cli import main
+from gateway.operations.cli import main
 from tests.gateway.dashboard.browsing import PASSWORD
 
 

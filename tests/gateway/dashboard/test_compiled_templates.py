@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.dashboard.rendering import TEMPLATES
+from gateway.operations.dashboard.html.rendering import TEMPLATES
 from tests.gateway.dashboard.browsing import browser, sign_in
 from tests.gateway.running_gateway import RunningGateway
 

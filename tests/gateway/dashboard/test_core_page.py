@@ -6,7 +6,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from gateway.settings import Settings
+from gateway.base.settings import Settings
 from tests.gateway.dashboard.browsing import forms_of, submit, with_user
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 

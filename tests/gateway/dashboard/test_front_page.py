@@ -8,7 +8,7 @@ import httpx
 import msgspec
 import pytest
 
-from gateway.settings import Settings
+from gateway.base.settings import Settings
 from tests.gateway.dashboard.browsing import browser, sign_in
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tiers.tier import TierLoad

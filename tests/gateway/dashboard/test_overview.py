@@ -8,8 +8,8 @@ import threading
 import httpx
 import pytest
 
-from gateway.dashboard.first_steps import first_steps
-from gateway.settings import Settings
+from gateway.base.settings import Settings
+from gateway.operations.dashboard.first_steps import first_steps
 from gateway.telemetry.objectives.alert_rules import RULES
 from gateway.telemetry.overview.figures import over_limit
 from quality.estimates.upgrade_rate import UpgradeRate, UpgradeSettings, upgrade_rate
@@ -37,7 +37,7 @@ async def test_the_first_steps_are_done_once_the_installation_has_what_they_ask_
     async with running_gateway(settings) as gateway, browser(gateway) as client:
         await sign_in(client)
         assert await _done(gateway) == {"Add a second tier"}
-        await insert_requests(gateway.serving.database, {"request_id": "first", "created_at": 1.0})
+        await insert_requests(gateway.inference.serving.database, {"request_id": "first", "created_at": 1.0})
         assert await _done(gateway) == {"Add a second tier", "Send a first request"}
         await submit(client, await client.get("/admin/keys"), "/admin/keys", name="first", scopes="inference")
         assert await _done(gateway) == {"Add a second tier", "Send a first request", "Make a key"}
@@ -111,7 +111,7 @@ async def test_how_many_verified_answers_were_worse_is_of_the_last_sample(
 async def test_what_moves_comes_as_events(
     aio: RunningGateway, admin: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.dashboard.pages.overview.EVENT_SECONDS", 0.01)
+    monkeypatch.setattr("gateway.operations.dashboard.pages.overview.EVENT_SECONDS", 0.01)
     async with admin.stream("GET", "/admin/overview/events") as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         text = "".join([chunk async for chunk in answer.aiter_text()])
@@ -186,7 +186,7 @@ async def test_a_database_that_hangs_holds_up_one_look_at_most(
 
         async def __aexit__(self, *_: object) -> None: ...
 
-    monkeypatch.setattr("gateway.dashboard.first_steps.WAIT_SECONDS", 0.01)
+    monkeypatch.setattr("gateway.operations.dashboard.first_steps.WAIT_SECONDS", 0.01)
     monkeypatch.setattr(aio.operations.live, "tables_held", set())
     monkeypatch.setattr(type(aio.serving.database), "connect", lambda _: Silent())
     for _ in range(3):

@@ -8,9 +8,9 @@ import pytest
 from argon2 import PasswordHasher
 from sqlalchemy import select, update
 
-from gateway.tenancy.dashboard_users import passwords
-from gateway.tenancy.dashboard_users.users import UserOrder, add_user, password_is_right
-from gateway.tenancy.orders import Order
+from gateway.tenancy.changes.orders import Order
+from gateway.tenancy.users import passwords
+from gateway.tenancy.users.users import UserOrder, add_user, password_is_right
 from migrations.tables.tenancy import dashboard_users
 from tests.gateway.dashboard.browsing import PASSWORD, browser, sign_in
 from tests.gateway.running_gateway import RunningGateway

@@ -10,7 +10,7 @@ from sqlalchemy import insert
 
 from classifier.registry.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
 from classifier.registry.registry import ArtefactRegistry
-from gateway.settings import Settings
+from gateway.base.settings import Settings
 from migrations.tables.quality import classifier_versions, retrain_runs
 from quality.store.database import open_database
 from tests.gateway.dashboard.browsing import forms_of, submit, with_user

@@ -9,10 +9,10 @@ import pytest
 
 from classifier.decision import Exclusion, PolicyInputs, Prediction
 from classifier.policy.decide import decide
-from gateway.csv_export import cell
-from gateway.dashboard.request_path import chances_of, rerouted, stages_of
-from gateway.routing.active_classifier import ActiveClassifier
-from gateway.routing.model import RoutingModel
+from gateway.inference.routing.active_classifier import ActiveClassifier
+from gateway.inference.routing.model import RoutingModel
+from gateway.operations.csv_export import cell
+from gateway.operations.dashboard.html.request_path import chances_of, rerouted, stages_of
 from tests.gateway.dashboard.rows import insert_requests
 from tests.gateway.running_gateway import RunningGateway
 

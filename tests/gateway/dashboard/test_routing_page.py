@@ -14,10 +14,10 @@ from sqlalchemy import insert, update
 
 from classifier.decision import PolicyInputs, Prediction
 from classifier.policy.decide import decide
-from gateway.routing.active_classifier import ActiveClassifier
-from gateway.routing.model import RoutingRule
-from gateway.settings import Settings
-from gateway.usecases.target_preview import preview
+from gateway.base.settings import Settings
+from gateway.inference.routing.active_classifier import ActiveClassifier
+from gateway.inference.routing.model import RoutingRule
+from gateway.operations.usecases.target_preview import preview
 from migrations.tables.quality import training_rows, verifications
 from migrations.tables.requests import routing_decisions
 from quality.estimates.decision_sample import PER_SLOT, SLOTS, SampledDecision, sample_decisions

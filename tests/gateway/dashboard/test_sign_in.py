@@ -8,24 +8,24 @@ import httpx
 import pytest
 from sqlalchemy import insert, select, update
 
-from gateway.dashboard.sign_in.known_devices import (
+from gateway.base.settings import Settings
+from gateway.operations.dashboard.sign_in.known_devices import (
     DEVICE_SECONDS,
     device_cookie_name,
     known_device,
     new_device_cookie,
 )
-from gateway.dashboard.sign_in.login_limit import (
+from gateway.operations.dashboard.sign_in.login_limit import (
     MOST_FAILURES,
     MOST_FAILURES_OF_A_NETWORK,
     MOST_RECORDED,
     WINDOW_SECONDS,
     OwnLoginLimits,
 )
-from gateway.dashboard.sign_in.sign_in_trail import LIMITS
-from gateway.settings import Settings
-from gateway.tenancy.dashboard_users.sessions import COOKIE
-from gateway.tenancy.dashboard_users.users import remove_user
-from gateway.tenancy.orders import Order
+from gateway.operations.dashboard.sign_in.sign_in_trail import LIMITS
+from gateway.tenancy.changes.orders import Order
+from gateway.tenancy.users.sessions import COOKIE
+from gateway.tenancy.users.users import remove_user
 from migrations.tables.audit import audit_events
 from migrations.tables.tenancy import dashboard_sessions, dashboard_users
 from tests.gateway.dashboard.browsing import PASSWORD, browser, forms_of, look_again, sign_in, submit, with_user

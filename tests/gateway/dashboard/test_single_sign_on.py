@@ -8,8 +8,8 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import select
 
-from gateway.settings import Settings
-from gateway.tenancy.dashboard_users.sessions import COOKIE
+from gateway.base.settings import Settings
+from gateway.tenancy.users.sessions import COOKIE
 from migrations.tables.audit import audit_events
 from migrations.tables.tenancy import dashboard_users
 from tests.gateway.dashboard.browsing import PASSWORD, browser, sign_in, with_user

@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import text
 
-from gateway.settings import Settings
+from gateway.base.settings import Settings
 from quality.store.database import head_revision
 from tests.gateway.dashboard.browsing import browser, sign_in
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway

@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.engines.engine_process import EngineProcess, Timing, pause_after
-from gateway.stores.retries import background
+from gateway.base.stores.retries import background
+from gateway.runtime.engines.engine_process import EngineProcess, Timing, pause_after
 from tests.gateway.engines.scripted_engine import ScriptedEngine
 from tests.inference_core.loaders.model_hub import running_hub
 from tests.polling import eventually

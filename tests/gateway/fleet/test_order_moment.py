@@ -5,10 +5,10 @@ import math
 import msgspec
 import pytest
 
-from gateway.fleet.forecast import DAY_S
-from gateway.fleet.predictive import PredictiveKnobs, PredictiveRule
-from gateway.fleet.replica_profile import replica_profile
-from gateway.fleet.scaling import Observation, ServiceObjectives, replicas_for
+from gateway.planning.capacity.replica_profile import replica_profile
+from gateway.planning.scaling.forecast import DAY_S
+from gateway.planning.scaling.predictive import PredictiveKnobs, PredictiveRule
+from gateway.planning.scaling.scaling import Observation, ServiceObjectives, replicas_for
 
 INTERVAL_S = 900.0
 DAYS = 4

@@ -10,8 +10,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from gateway.fleet.replica_profile import replica_profile
-from gateway.knobs.profiles import PROFILES
+from gateway.planning.capacity.replica_profile import replica_profile
+from gateway.runtime.cores.knob_profiles import PROFILES
 from inference_core.core import Core
 from inference_core.engine.live_knobs import start_knobs
 from inference_core.protocol import AddRequest, SamplingParams

@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from gateway.fleet.capacity import operation
-from gateway.fleet.errors import PlanError
-from gateway.fleet.replica_profile import replica_profile
-from gateway.fleet.simulated.scheduled_core import simulate_schedule
-from gateway.fleet.workload import Workload
+from gateway.planning.capacity.capacity import operation
+from gateway.planning.capacity.errors import PlanError
+from gateway.planning.capacity.replica_profile import replica_profile
+from gateway.planning.capacity.workload import Workload
+from gateway.planning.simulated.scheduled_core import simulate_schedule
 from inference_core.scheduling.scheduler import Scheduler
 
 SEVENTY = replica_profile("llama-3.3-70b/fp8/8xh100")

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.fleet.capacity import operation
-from gateway.fleet.predictive import PredictiveKnobs, PredictiveRule
-from gateway.fleet.replica_profile import replica_profile
-from gateway.fleet.scaling import FixedRule, FleetSettings, Observation, ServiceObjectives, SlowDown
-from gateway.fleet.simulated.hindsight import ScheduleRule, cheapest_schedule
-from gateway.fleet.simulated.scoring import Setting, score
-from gateway.fleet.simulated.simulated_replica import SimulatedReplica, SimulatedRequest
-from gateway.fleet.simulated.simulation import FleetSimulation
-from gateway.fleet.trace_file import Arrival
-from gateway.fleet.workload import Workload
+from gateway.planning.capacity.capacity import operation
+from gateway.planning.capacity.replica_profile import replica_profile
+from gateway.planning.capacity.trace_file import Arrival
+from gateway.planning.capacity.workload import Workload
+from gateway.planning.scaling.predictive import PredictiveKnobs, PredictiveRule
+from gateway.planning.scaling.scaling import FixedRule, FleetSettings, Observation, ServiceObjectives, SlowDown
+from gateway.planning.simulated.hindsight import ScheduleRule, cheapest_schedule
+from gateway.planning.simulated.scoring import Setting, score
+from gateway.planning.simulated.simulated_replica import SimulatedReplica, SimulatedRequest
+from gateway.planning.simulated.simulation import FleetSimulation
 from tests.examples import examples
 
 PROFILE = msgspec.structs.replace(replica_profile("smollm2-135m-int4-cpu"), prompt_pair_s=0.0, context_token_s=0.0)

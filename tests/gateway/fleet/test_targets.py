@@ -10,12 +10,12 @@ import uvicorn
 from litestar import Litestar, Response, get
 from litestar.testing import AsyncTestClient
 
-from gateway.fleet.predictive import PredictiveKnobs
-from gateway.fleet.replica_profile import replica_profile
-from gateway.fleet.scaling import FleetSettings, ServiceObjectives
-from gateway.fleet.target_server import TargetService, addresses_of, target_app, target_exposition
-from gateway.fleet.targets import FleetTargets
-from gateway.fleet.traffic_counters import Passed, TrafficCounters
+from gateway.planning.capacity.replica_profile import replica_profile
+from gateway.planning.scaling.predictive import PredictiveKnobs
+from gateway.planning.scaling.scaling import FleetSettings, ServiceObjectives
+from gateway.planning.scaling.target_server import TargetService, addresses_of, target_app, target_exposition
+from gateway.planning.scaling.targets import FleetTargets
+from gateway.planning.scaling.traffic_counters import Passed, TrafficCounters
 
 PROFILE = replica_profile("smollm2-135m-int4-cpu")
 BUSY = Passed(requests=600, prompt_tokens=600 * 300, output_tokens=600 * 60)
@@ -129,7 +129,7 @@ async def test_an_autoscaler_reads_what_gateways_count_as_json_and_as_a_gauge(co
     async with httpx.AsyncClient() as client:
         for _ in range(6):
             await service.scrape(client)
-            gateway.requests += 600
+            gateway.base.requests += 600
     wanted = service.targets.tiers["1"].target
     assert wanted > 3
     assert f'aio_fleet_target_replicas{{tier="1"}} {wanted:.1f}' in target_exposition(service.targets).decode()

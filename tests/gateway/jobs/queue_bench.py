@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.jobs.batch import Batch, NewBatch
-from gateway.jobs.batch_book import BatchBook
-from gateway.jobs.batch_input import InputLine
-from gateway.jobs.database_queue import DatabaseQueue
-from gateway.jobs.file_store import Owner
-from gateway.jobs.job_queue import BatchJob, JobQueue
-from gateway.jobs.line_book import LineAnswer, LineBook
-from gateway.jobs.redis_queue import RedisQueue
-from gateway.stores.redis_store import RedisStore
-from gateway.tenancy.database_time import DatabaseTime
+from gateway.base.stores.database_time import DatabaseTime
+from gateway.base.stores.redis_store import RedisStore
+from gateway.batches.batch import Batch, NewBatch
+from gateway.batches.batch_book import BatchBook
+from gateway.batches.batch_input import InputLine
+from gateway.batches.database_queue import DatabaseQueue
+from gateway.batches.file_store import Owner
+from gateway.batches.job_queue import BatchJob, JobQueue
+from gateway.batches.line_book import LineAnswer, LineBook
+from gateway.batches.redis_queue import RedisQueue
 from quality.store.database import migrate, open_database
 from tests.database_servers import RedisServer
 from tests.polling import eventually

@@ -11,7 +11,7 @@ import pytest_asyncio
 from openai.types import Batch
 from sqlalchemy import func, select, update
 
-from gateway.settings import Settings
+from gateway.base.settings import Settings
 from migrations.tables.api_objects import batch_lines, batches
 from migrations.tables.requests import requests
 from tests.gateway.jobs.batching import (
@@ -45,7 +45,7 @@ async def working(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
         drain_seconds=5,
     )
     async with running_gateway(settings) as gateway:
-        gateway.jobs.knobs.change({"backoff_seconds": 0.01})
+        gateway.batches.knobs.change({"backoff_seconds": 0.01})
         yield gateway
 
 

@@ -11,8 +11,8 @@ import openai
 import pytest
 import pytest_asyncio
 
-from gateway.embedding.core_embedder import CoreEmbedder
 from gateway.http import worker_app
+from gateway.inference.embedding.core_embedder import CoreEmbedder
 from inference_core.errors import CoreLostError
 from tests.gateway.embedding_catalog import TEXTS, TOKEN_USD, embedding_settings
 from tests.gateway.jobs.batching import made, outcome, request_line

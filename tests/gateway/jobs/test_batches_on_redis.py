@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.jobs.redis_queue import RedisQueue
-from gateway.settings import Settings
+from gateway.base.settings import Settings
+from gateway.batches.redis_queue import RedisQueue
 from tests.database_servers import RedisServer
 from tests.gateway.jobs.batching import made, outcome, request_line, until_answered
 from tests.gateway.running_gateway import RunningGateway, running_gateway
@@ -17,7 +17,7 @@ from tests.gateway.running_gateway import RunningGateway, running_gateway
 async def working(tmp_path: Path, redis_server: RedisServer) -> AsyncIterator[RunningGateway]:
     settings = Settings(data_dir=str(tmp_path), monitor=False, redis_url=redis_server.url, batch_lease_seconds=1)
     async with running_gateway(settings) as gateway:
-        assert isinstance(gateway.jobs.queue, RedisQueue)
+        assert isinstance(gateway.batches.queue, RedisQueue)
         yield gateway
 
 

@@ -12,14 +12,14 @@ import openai
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gateway.jobs.batch import Batch
-from gateway.jobs.batch_input import InputLine
-from gateway.jobs.batch_knobs import BatchKnobs
-from gateway.jobs.line_book import LineBook
-from gateway.jobs.line_worker import AnswerLine, LineWorker
-from gateway.settings import Settings
-from gateway.stores.retries import background
-from gateway.telemetry.metrics_export.job_metrics import JobMetrics
+from gateway.base.settings import Settings
+from gateway.base.stores.retries import background
+from gateway.batches.batch import Batch
+from gateway.batches.batch_input import InputLine
+from gateway.batches.batch_knobs import BatchKnobs
+from gateway.batches.line_book import LineBook
+from gateway.batches.line_worker import AnswerLine, LineWorker
+from gateway.telemetry.metrics.job_metrics import JobMetrics
 from inference_core.transport.unix_socket import SocketCoreClient
 from tests.gateway.jobs import batching
 from tests.gateway.jobs.batching import ENDED, outcome, request_line

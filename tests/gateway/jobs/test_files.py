@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import func, select, update
 
-from gateway.jobs.file_store import PART_BYTES
-from gateway.settings import Settings
+from gateway.base.settings import Settings
+from gateway.batches.file_store import PART_BYTES
 from migrations.tables.api_objects import file_parts, files
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
@@ -61,7 +61,7 @@ async def raw(gateway: RunningGateway, body: bytes, boundary: str = "x") -> http
 
 
 async def count(gateway: RunningGateway, table: Any) -> int:
-    async with gateway.serving.database.connect() as connection:
+    async with gateway.inference.serving.database.connect() as connection:
         return int(await connection.scalar(select(func.count()).select_from(table)) or 0)
 
 

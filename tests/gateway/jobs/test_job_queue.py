@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gateway.jobs.job_queue import BatchJob, QueueUnavailableError
+from gateway.batches.job_queue import BatchJob, QueueUnavailableError
 from tests.database_servers import RedisServer
 from tests.gateway.jobs.queue_bench import LONG, SHORT, Bench, bench
 from tests.polling import eventually

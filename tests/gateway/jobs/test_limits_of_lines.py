@@ -8,9 +8,9 @@ import openai
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.errors import ApiError
-from gateway.jobs.retrying import LONGEST_BACKOFF_SECONDS, again
-from gateway.settings import Settings
+from gateway.base.errors import ApiError
+from gateway.base.settings import Settings
+from gateway.batches.retrying import LONGEST_BACKOFF_SECONDS, again
 from tests.gateway.jobs.batching import made, outcome, request_line
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from gateway.settings import Settings
+from gateway.base.settings import Settings
 from gateway.telemetry import traces
 from tests.gateway.jobs.batching import made, outcome, request_line
 from tests.gateway.running_gateway import running_gateway

@@ -4,8 +4,8 @@ from typing import cast
 
 import pytest
 
-from gateway.peers.peer_records import PeerRecords
-from gateway.peers.peers import Peers
+from gateway.runtime.peers.peer_records import PeerRecords
+from gateway.runtime.peers.peers import Peers
 from quality.ledger.ledger import Ledger
 from quality.records.any_record import Recorded, encoded
 from tests.quality.store.records import make_record

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from gateway.composition.allocator import give_back_free_memory
+from gateway.base.footprint.allocator import give_back_free_memory
 from gateway.processes.server_process import ServerProcess
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have other options")
@@ -32,7 +32,7 @@ print(len(re.findall("<heap nr=", open(sys.argv[1]).read())))
 """
 _SERVE = """
 import click
-from gateway.cli.serving.serve import serve
+from gateway.processes.commands.serve import serve
 try:
     # Refused, but not before libraries were imported.
     options = ["--role", "{role}", "--quality-target", "0.9", "--data-dir", sys.argv[1] + "-data"]

@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.core_factory import core_factory
-from gateway.settings import Settings
+from gateway.base.settings import Settings
+from gateway.runtime.core_factory import core_factory
 from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.transport.child_core import ChildCoreClient
 from inference_core.transport.core_thread import ThreadCoreClient
@@ -110,7 +110,7 @@ def test_a_core_that_cannot_be_loaded_after_the_first_serves_stops_the_server(tm
 
 NOTING = """
 import atexit, sys
-from gateway.cli import main
+from gateway.operations.cli import main
 atexit.register(lambda: open(sys.argv[-1], "w").write("\\n".join(sys.modules)))
 main(sys.argv[1:-1])
 """

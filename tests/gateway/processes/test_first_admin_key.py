@@ -13,9 +13,9 @@ import openai
 import pytest
 from sqlalchemy import select
 
-from gateway.tenancy.key_commands import create_first_admin_key, create_key, revoke_key
-from gateway.tenancy.key_terms import KeyTerms
-from gateway.tenancy.orders import Order
+from gateway.tenancy.changes.orders import Order
+from gateway.tenancy.keys.key_commands import create_first_admin_key, create_key, revoke_key
+from gateway.tenancy.keys.key_terms import KeyTerms
 from migrations.tables.audit import audit_events
 from migrations.tables.tenancy import api_keys
 from quality.store.database import migrate, open_database
@@ -113,7 +113,7 @@ def test_the_key_is_printed_once_opens_administration_and_is_kept_as_its_hash(
         assert httpx.get(f"{url}/v1/models").status_code == 200
         # After losing the key, one makes another on the machine.
         order = ["keys", "create", "boss", "--scope", "admin", "--data-dir", str(data)]
-        command = [sys.executable, "-c", "from gateway.cli import main; main()", *order]
+        command = [sys.executable, "-c", "from gateway.operations.cli import main; main()", *order]
         made = KEY.search(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
         assert made is not None
         until(lambda: httpx.get(f"{url}/v1/admin/routing", headers=bearer(made[0])).status_code == 200)

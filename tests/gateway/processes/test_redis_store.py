@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.stores.redis_store import REST_SECONDS, RedisStore, RedisUnavailableError, open_redis
+from gateway.base.stores.redis_store import REST_SECONDS, RedisStore, RedisUnavailableError, open_redis
 from tests.database_servers import RedisServer
 
 

@@ -17,7 +17,7 @@ from tests.ports import held_port
 
 pytestmark = pytest.mark.processes
 
-_AIO = (sys.executable, "-c", "from gateway.cli import main; main()")
+_AIO = (sys.executable, "-c", "from gateway.operations.cli import main; main()")
 _TIERS = ("--tier", "a=http://127.0.0.1:9/v1,x", "--tier", "b=http://127.0.0.1:9/v1,y")
 _READ_ONLY = 'mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && shift && exec "$@"'
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.cores.engine import FIRST_ANSWER_SECONDS, running_engine
-from gateway.settings import Settings
+from gateway.base.settings import Settings
+from gateway.runtime.cores.engine import FIRST_ANSWER_SECONDS, running_engine
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.running_gateway import running_gateway
 from tests.polling import eventually

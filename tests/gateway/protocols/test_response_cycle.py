@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from uvicorn.protocols.http.flow_control import FlowControl
 
-from gateway.protocols.response_cycle import ResponseCycle
+from gateway.edge.response_cycle import ResponseCycle
 
 LOG = logging.getLogger(__name__)
 DATE = (b"date", b"today")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gateway.protocols.trusted_proxies import ForwardedClient, TrustedProxies, is_authority, network_of
-from gateway.settings import SettingsError
+from gateway.base.settings import SettingsError
+from gateway.edge.trusted_proxies import ForwardedClient, TrustedProxies, is_authority, network_of
 
 
 def headers(**given: str) -> list[tuple[bytes, bytes]]:

@@ -19,10 +19,10 @@ from classifier.local.class_table import prior_table
 from classifier.policy.experiment_split import Arm, Split
 from classifier.registry.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
 from classifier.registry.registry import ArtefactRegistry
-from gateway.requests.inference_request import InferenceRequest
-from gateway.routing.active_classifier import ActiveClassifier
-from gateway.routing.model import RoutingRule
-from gateway.routing.router import RoutingService
+from gateway.base.requests.inference_request import InferenceRequest
+from gateway.inference.routing.active_classifier import ActiveClassifier
+from gateway.inference.routing.model import RoutingRule
+from gateway.inference.routing.router import RoutingService
 from inference_core.protocol import SamplingParams
 from tiers.catalog.load import load_catalog
 from tiers.tier import ChatMessage

@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from classifier.registry.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
 from classifier.registry.registry import ArtefactRegistry
-from gateway.settings import Settings
+from gateway.base.settings import Settings
 from quality.store.database import open_database
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.requests.caller import Caller
-from gateway.requests.inference_request import InferenceRequest
-from gateway.routing.conversations import TIERS_KEPT, Conversations, circumstances
+from gateway.base.requests.caller import Caller
+from gateway.base.requests.inference_request import InferenceRequest
+from gateway.inference.routing.conversations import TIERS_KEPT, Conversations, circumstances
 from inference_core.protocol import SamplingParams
 from tests.gateway.running_gateway import RunningGateway
 from tiers.catalog.load import load_catalog

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from classifier.policy.experiment_split import Arm, Split, SplitBy
-from gateway.requests.caller import Caller
-from gateway.requests.inference_request import InferenceRequest
-from gateway.routing.experiment_unit import unit_of
-from gateway.routing.router import RoutingService
+from gateway.base.requests.caller import Caller
+from gateway.base.requests.inference_request import InferenceRequest
+from gateway.inference.routing.experiment_unit import unit_of
+from gateway.inference.routing.router import RoutingService
 from inference_core.protocol import SamplingParams
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tiers.catalog.load import load_catalog

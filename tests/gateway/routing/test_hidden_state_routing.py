@@ -20,10 +20,10 @@ from classifier.registry.artefact import default_artefact
 from classifier.registry.registry import ArtefactRegistry
 from classifier.training.recipes.train_hidden_state import ReadLayer, train_over_hidden_states
 from classifier.training.recipes.train_static import Candidate
-from gateway.cores.hidden_states import CoreStates, require_model
-from gateway.requests.inference_request import InferenceRequest
-from gateway.routing.active_classifier import ActiveClassifier
-from gateway.routing.router import RoutingService
+from gateway.base.requests.inference_request import InferenceRequest
+from gateway.inference.routing.active_classifier import ActiveClassifier
+from gateway.inference.routing.router import RoutingService
+from gateway.runtime.cores.hidden_states import CoreStates, require_model
 from inference_core.loading.load_core import load_core
 from inference_core.protocol import SamplingParams
 from inference_core.transport.core_thread import ThreadCoreClient
@@ -169,7 +169,8 @@ async def test_a_core_that_was_started_with_another_model_is_refused(
 
 async def test_a_gateway_process_reads_states_without_torch() -> None:
     program = (
-        "import sys, gateway.routing.active_classifier, gateway.cores.hidden_states; print('torch' in sys.modules)"
+        "import sys, gateway.inference.routing.active_classifier, gateway.runtime.cores.hidden_states; "
+        "print('torch' in sys.modules)"
     )
     done = await asyncio.to_thread(
         subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True, check=True

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from gateway.settings import Settings
+from gateway.base.settings import Settings
 from inference_core.tokenization.tokenizer import Tokenizer
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 from tiers.decoding.text_threads import TextThreads

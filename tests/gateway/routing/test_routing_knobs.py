@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.errors import ApiError
-from gateway.routing.knobs import RoutingKnobFile, RoutingKnobs
+from gateway.base.errors import ApiError
+from gateway.inference.routing.knobs import RoutingKnobFile, RoutingKnobs
 from tests.gateway.running_gateway import RunningGateway
 
 ROUTING = "/v1/admin/routing"

@@ -6,11 +6,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gateway.routing.conversations import MOST, REPEAT_SECONDS, Conversations
-from gateway.routing.router import RoutingService
-from gateway.routing.shared_turns import SharedTurns
-from gateway.settings import Settings
-from gateway.stores.redis_store import open_redis
+from gateway.base.settings import Settings
+from gateway.base.stores.redis_store import open_redis
+from gateway.inference.routing.conversations import MOST, REPEAT_SECONDS, Conversations
+from gateway.inference.routing.router import RoutingService
+from gateway.inference.routing.shared_turns import SharedTurns
 from tests.database_servers import RedisServer
 from tests.gateway.routing.test_conversations import ANSWER, CATALOG, HELLO, MORE, Clock, ask
 from tests.gateway.running_gateway import RunningGateway, running_gateway

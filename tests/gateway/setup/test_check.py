@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from gateway.cli import main
+from gateway.operations.cli import main
 from tests.gateway.setup.model_servers import model_server, openai_pages, vllm_pages
 
 SECRET = "s3cret"

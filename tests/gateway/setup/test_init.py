@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from gateway.cli import main
-from gateway.cli.setup.init import port_option
-from gateway.setup.candidate import Candidate
-from gateway.setup.provider_keys import PROPOSALS
+from gateway.operations.cli import main
+from gateway.operations.cli.setup.init import port_option
+from gateway.operations.setup.candidate import Candidate
+from gateway.operations.setup.provider_keys import PROPOSALS
 from inference_core.loaders.model_path import resolve_model_path
 from tests.gateway.setup.model_servers import (
     ModelServer,

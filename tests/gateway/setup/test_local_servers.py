@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gateway.setup.candidate import Candidate
-from gateway.setup.local_servers import ask_server, find_servers
+from gateway.operations.setup.candidate import Candidate
+from gateway.operations.setup.local_servers import ask_server, find_servers
 from tests.gateway.setup.model_servers import (
     Pages,
     llama_pages,

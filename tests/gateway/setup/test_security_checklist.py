@@ -9,17 +9,17 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from gateway.cli import main
-from gateway.configuration.load import SETTINGS
+from gateway.base.configuration.load import SETTINGS
+from gateway.base.settings import Settings, SettingsError
+from gateway.operations.cli import main
+from gateway.operations.security.security_checklist import ITEMS
+from gateway.operations.security.security_facts import Facts
+from gateway.operations.security.stored_keys import AdminKey, StoredKeys
 from gateway.processes.open_access import refuse_open_access
-from gateway.settings import Settings, SettingsError
-from gateway.setup.security_checklist import ITEMS
-from gateway.setup.security_facts import Facts
-from gateway.setup.stored_keys import AdminKey, StoredKeys
-from gateway.tenancy.key_commands import create_key, revoke_key
-from gateway.tenancy.key_secrets import new_key
-from gateway.tenancy.key_terms import KeyTerms
-from gateway.tenancy.orders import Order
+from gateway.tenancy.changes.orders import Order
+from gateway.tenancy.keys.key_commands import create_key, revoke_key
+from gateway.tenancy.keys.key_secrets import new_key
+from gateway.tenancy.keys.key_terms import KeyTerms
 from quality.store.database import migrate, open_database
 from tests.gateway.remote_catalog import write_remote_catalog
 from tiers.catalog.load import load_catalog
@@ -226,7 +226,7 @@ def test_the_command_exits_with_1_where_an_item_failed(tmp_path: Path, monkeypat
 
 
 async def test_it_reads_the_keys_of_the_database(tmp_path: Path) -> None:
-    from gateway.setup.security_checklist import check_security
+    from gateway.operations.security.security_checklist import check_security
 
     settings = Settings(data_dir=str(tmp_path), catalog="laptop", host="0.0.0.0", admin_keys=f"ops={HASHED}")
     await migrate(settings.database)

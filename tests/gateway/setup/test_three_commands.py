@@ -13,7 +13,7 @@ from tests.gateway.setup.model_servers import model_server, ollama_pages, openai
 
 pytestmark = pytest.mark.processes
 
-AIO = [sys.executable, "-c", "from gateway.cli import main; main()"]
+AIO = [sys.executable, "-c", "from gateway.operations.cli import main; main()"]
 
 
 def test_init_serve_and_one_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

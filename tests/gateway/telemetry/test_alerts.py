@@ -8,8 +8,8 @@ import httpx
 import msgspec
 import pytest
 
-from gateway.configuration.load import load_settings
-from gateway.settings import Settings, SettingsError
+from gateway.base.configuration.load import load_settings
+from gateway.base.settings import Settings, SettingsError
 from gateway.telemetry.objectives.alert_figures import alert_figures
 from gateway.telemetry.objectives.alert_rules import RULES, AlertRule
 from gateway.telemetry.objectives.alerts import Alerts, keep_looking, webhook_url

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from gateway.cluster.merged_stats import merged
-from gateway.telemetry.metrics_export.core_collector import CoreCollector
+from gateway.runtime.cluster.merged_stats import merged
+from gateway.telemetry.metrics.core_collector import CoreCollector
 from inference_core.engine.step_statistics import STEP_SECONDS
 from inference_core.protocol import CoreStats, ModelStats, PipelineStats
 

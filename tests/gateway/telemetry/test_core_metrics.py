@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.settings import Settings
+from gateway.base.settings import Settings
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 from tiers.errors import TierUnavailableError
 

@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from gateway.settings import Settings
-from gateway.telemetry.metrics_export.gpus import Gpus
+from gateway.base.settings import Settings
+from gateway.telemetry.gpus import Gpus
 from tests.gateway.running_gateway import laptop_hash_core, running_gateway
 from tests.gateway.telemetry.fake_nvml import H200, FakeNvml
 from tests.gateway.telemetry.promql import metric_names

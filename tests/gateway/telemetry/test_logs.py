@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.logs.log_context import LOG_CONTEXT, LogContext
-from gateway.logs.log_format import JsonFormatter, TextFormatter, configure_logging
-from gateway.settings import Settings
+from gateway.base.logs.log_context import LOG_CONTEXT, LogContext
+from gateway.base.logs.log_format import JsonFormatter, TextFormatter, configure_logging
+from gateway.base.settings import Settings
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from gateway.configuration.load import load_settings
-from gateway.requests.trace_context import trace_context
-from gateway.settings import SettingsError
+from gateway.base.configuration.load import load_settings
+from gateway.base.requests.trace_context import trace_context
+from gateway.base.settings import SettingsError
 from tests.gateway.running_gateway import running_gateway
 from tests.gateway.telemetry.otlp_collector import running_collector
 

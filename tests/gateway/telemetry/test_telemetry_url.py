@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from gateway.app import create_app
+from gateway.base.settings import Settings, SettingsError
 from gateway.processes.server import first_cause
-from gateway.settings import Settings, SettingsError
 from gateway.telemetry import telemetry_url
 from gateway.telemetry.sentry import sentry_sender
 from gateway.telemetry.telemetry_url import refuse_metadata_behind

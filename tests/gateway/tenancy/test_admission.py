@@ -13,7 +13,7 @@ import openai
 import pytest
 import pytest_asyncio
 
-from gateway.settings import Settings
+from gateway.base.settings import Settings
 from gateway.tenancy.admission import duration
 from tests.database_servers import RedisServer
 from tests.gateway.running_gateway import RunningGateway, running_gateway

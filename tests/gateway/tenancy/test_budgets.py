@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from sqlalchemy import event, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.requests.caller import BudgetRef, Period
-from gateway.tenancy.budget_commands import BudgetState, remove_budget, set_budget, states_of
-from gateway.tenancy.budget_leases import BudgetExceededError, BudgetLeases, BudgetsUnavailableError, Hold
-from gateway.tenancy.database_time import DatabaseTime
-from gateway.tenancy.lease_book import LeaseBook
-from gateway.tenancy.listings import BUDGETS
-from gateway.tenancy.orders import Order
-from gateway.tenancy.periods import MICRO, microusd, period_bounds, period_key
+from gateway.base.requests.caller import BudgetRef, Period
+from gateway.base.stores.database_time import DatabaseTime
+from gateway.tenancy.budgets.budget_commands import BudgetState, remove_budget, set_budget, states_of
+from gateway.tenancy.budgets.budget_leases import BudgetExceededError, BudgetLeases, BudgetsUnavailableError, Hold
+from gateway.tenancy.budgets.lease_book import LeaseBook
+from gateway.tenancy.budgets.periods import MICRO, microusd, period_bounds, period_key
+from gateway.tenancy.changes.orders import Order
+from gateway.tenancy.keys.listings import BUDGETS
 from migrations.tables.tenancy import budget_leases, budgets
 from quality.store.database import migrate, open_database
 from quality.store.queries import insert_records
@@ -343,10 +343,10 @@ async def test_a_slice_is_not_spent_after_its_time_though_the_database_is_away(s
 
 _DOOMED = """
 import asyncio, sys
-from gateway.requests.caller import BudgetRef
-from gateway.tenancy.database_time import DatabaseTime
-from gateway.tenancy.lease_book import LeaseBook
-from gateway.tenancy.budget_leases import BudgetLeases
+from gateway.base.requests.caller import BudgetRef
+from gateway.base.stores.database_time import DatabaseTime
+from gateway.tenancy.budgets.lease_book import LeaseBook
+from gateway.tenancy.budgets.budget_leases import BudgetLeases
 from quality.store.database import open_database
 
 async def main():

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from gateway.settings import Settings
-from gateway.tenancy.key_commands import FIRST_KEY_NOTICE
+from gateway.base.settings import Settings
+from gateway.tenancy.keys.key_commands import FIRST_KEY_NOTICE
 from tests.gateway.administrator import ADMIN_HEADERS, ADMIN_KEYS
 from tests.gateway.dashboard.browsing import browser, sign_in, submit
 from tests.gateway.running_gateway import RunningGateway, running_gateway

@@ -14,8 +14,8 @@ import pytest
 from joserfc import jwt
 from joserfc.jwk import KeySet, OctKey, RSAKey
 
-from gateway.settings import Settings, SettingsError
-from gateway.tenancy.dashboard_users.identity_provider import IdentityProvider, SignInError, roles_of
+from gateway.base.settings import Settings, SettingsError
+from gateway.tenancy.users.identity_provider import IdentityProvider, SignInError, roles_of
 
 BACK = "http://127.0.0.1:8080/admin/oidc/callback"
 KEY = RSAKey.generate_key(2048, auto_kid=True)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from gateway.cache.knobs import CacheKnobs
-from gateway.settings import Settings
+from gateway.base.settings import Settings
+from gateway.inference.cache.knobs import CacheKnobs
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

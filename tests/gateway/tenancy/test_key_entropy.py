@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.settings import SettingsError
-from gateway.tenancy.key_entropy import NEEDED_BITS, entropy_bits
-from gateway.tenancy.key_secrets import ApiKeys, new_key
+from gateway.base.settings import SettingsError
+from gateway.tenancy.keys.key_entropy import NEEDED_BITS, entropy_bits
+from gateway.tenancy.keys.key_secrets import ApiKeys, new_key
 
 MADE_UP = [
     "",

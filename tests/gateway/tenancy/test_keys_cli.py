@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from gateway.cli import main
-from gateway.settings import Settings
-from gateway.tenancy.key_commands import FIRST_KEY_NOTICE
+from gateway.base.settings import Settings
+from gateway.operations.cli import main
+from gateway.tenancy.keys.key_commands import FIRST_KEY_NOTICE
 from tests.gateway.running_gateway import running_gateway
 from tests.polling import eventually
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from sqlalchemy import select
 
-from gateway.requests.caller import BudgetRef
-from gateway.tenancy.budget_commands import set_budget
-from gateway.tenancy.budget_leases import BudgetExceededError, BudgetLeases, Hold
-from gateway.tenancy.database_time import DatabaseTime
-from gateway.tenancy.lease_book import LEASE_SECONDS, LeaseBook
-from gateway.tenancy.orders import Order
-from gateway.tenancy.periods import MICRO, period_bounds
+from gateway.base.requests.caller import BudgetRef
+from gateway.base.stores.database_time import DatabaseTime
+from gateway.tenancy.budgets.budget_commands import set_budget
+from gateway.tenancy.budgets.budget_leases import BudgetExceededError, BudgetLeases, Hold
+from gateway.tenancy.budgets.lease_book import LEASE_SECONDS, LeaseBook
+from gateway.tenancy.budgets.periods import MICRO, period_bounds
+from gateway.tenancy.changes.orders import Order
 from migrations.tables.tenancy import budget_leases
 from quality.store.database import migrate, open_database
 from quality.store.queries import insert_records

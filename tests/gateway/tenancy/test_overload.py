@@ -9,9 +9,9 @@ import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.errors import ApiError
-from gateway.settings import Settings
-from gateway.tenancy.overload import OverloadQueue
+from gateway.base.errors import ApiError
+from gateway.base.settings import Settings
+from gateway.tenancy.limits.overload import OverloadQueue
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -65,7 +65,7 @@ async def test_a_full_queue_sends_the_newest_of_the_least_urgent_away() -> None:
 
 async def test_the_time_to_come_back_is_what_the_queue_will_take(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("gateway.tenancy.overload.time.monotonic", lambda: now)
+    monkeypatch.setattr("gateway.tenancy.limits.overload.time.monotonic", lambda: now)
     queue = OverloadQueue(2, 3)
     entered = await queue.enter(1)
     now = 112.0

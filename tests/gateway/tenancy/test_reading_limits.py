@@ -10,7 +10,7 @@ import openai
 import pytest
 import pytest_asyncio
 
-from gateway.settings import Settings
+from gateway.base.settings import Settings
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer

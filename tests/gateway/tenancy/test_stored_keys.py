@@ -9,10 +9,10 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import select
 
-from gateway.settings import Settings
-from gateway.tenancy.database_time import DatabaseTime
-from gateway.tenancy.key_commands import revoke_key
-from gateway.tenancy.orders import Order
+from gateway.base.settings import Settings
+from gateway.base.stores.database_time import DatabaseTime
+from gateway.tenancy.changes.orders import Order
+from gateway.tenancy.keys.key_commands import revoke_key
 from migrations.tables.audit import audit_events
 from migrations.tables.tenancy import api_keys
 from quality.store.database import migrate, open_database

@@ -8,11 +8,11 @@ import pytest_asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.requests.caller import Allowance
-from gateway.stores.redis_store import RedisStore, RedisUnavailableError
-from gateway.tenancy import redis_windows, windows
-from gateway.tenancy.redis_windows import RedisWindows
-from gateway.tenancy.windows import Entry, LocalWindows, Windows
+from gateway.base.requests.caller import Allowance
+from gateway.base.stores.redis_store import RedisStore, RedisUnavailableError
+from gateway.tenancy.limits import redis_windows, windows
+from gateway.tenancy.limits.redis_windows import RedisWindows
+from gateway.tenancy.limits.windows import Entry, LocalWindows, Windows
 from tests.database_servers import RedisServer
 from tests.polling import eventually
 

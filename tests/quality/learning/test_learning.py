@@ -12,7 +12,7 @@ from classifier.complexity.prior import adequacies, like_of
 from classifier.decision import Prediction
 from classifier.model.outcome_model import OutcomeModel
 from classifier.registry.artefact import default_artefact, load_artefact
-from gateway.cli import main
+from gateway.operations.cli import main
 from migrations.tables.quality import training_rows
 from migrations.tables.tenancy import api_keys
 from quality.estimates.kinds import Tally, kind_share

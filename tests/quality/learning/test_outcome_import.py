@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.model.outcome_model import OutcomeModel
 from classifier.registry.artefact import load_artefact
-from gateway.cli import main
+from gateway.operations.cli import main
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import training_rows
 from quality.learning.outcome_import import (

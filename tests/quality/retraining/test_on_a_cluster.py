@@ -18,8 +18,8 @@ pytest.importorskip("ray", reason="the extra `ray` is not installed")
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
-    from gateway.cluster.join import join
-    from gateway.cluster.local_cluster import LocalCluster
+    from gateway.runtime.cluster.join import join
+    from gateway.runtime.cluster.local_cluster import LocalCluster
 
     with LocalCluster(2) as local:
         join(local.address)
@@ -29,7 +29,7 @@ def cluster() -> Iterator[None]:
 async def test_a_candidate_trained_on_a_cluster_is_the_one_trained_here(
     engine: AsyncEngine, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    from gateway.cluster.training import train_on_cluster
+    from gateway.runtime.cluster.training import train_on_cluster
 
     shipped = base_artefact(tmp_path_factory.mktemp("shipped"))
     registry, elsewhere = fresh_registry(tmp_path / "here", shipped), fresh_registry(tmp_path / "there", shipped)
@@ -45,7 +45,7 @@ async def test_a_candidate_trained_on_a_cluster_is_the_one_trained_here(
 
 
 async def test_a_training_that_fails_on_a_cluster_says_why(tmp_path: Path) -> None:
-    from gateway.cluster.training import train_on_cluster
+    from gateway.runtime.cluster.training import train_on_cluster
 
     (tmp_path / ORDER).write_bytes(
         b'{"root_artefact": "/nowhere/r", "incumbent": "/nowhere/i", "registry": "/nowhere", "catalogue_fingerprint": '

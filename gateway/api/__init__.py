@@ -1,1 +1,0 @@
-"""The HTTP endpoints: OpenAI's, and AIO's for routing, records, health and metrics."""

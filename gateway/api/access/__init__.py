@@ -1,1 +1,0 @@
-"""Who may call what: keys, sessions, host names and cross-site requests."""

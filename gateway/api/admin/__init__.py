@@ -1,1 +1,0 @@
-"""Endpoints for operators: live knobs, keys, budgets, costs, statistics."""

@@ -1,1 +1,0 @@
-"""Files of callers and batches of requests."""

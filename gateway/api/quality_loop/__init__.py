@@ -1,1 +1,0 @@
-"""Endpoints for operators about answers, labels, classifier versions and experiments."""

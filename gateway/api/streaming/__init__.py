@@ -1,1 +1,0 @@
-"""Answers on their way to the caller: whole, as server-sent events or over a WebSocket."""

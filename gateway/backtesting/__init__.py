@@ -1,1 +1,0 @@
-"""What routing would have done with past requests."""

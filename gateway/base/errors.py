@@ -1,0 +1,144 @@
+"""The OpenAI error envelope: one exception that carries it, and handlers that apply it to every other failure."""
+
+import http
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from litestar.connection import Request
+from litestar.datastructures import State
+from litestar.exceptions import HTTPException
+from litestar.response import Response
+
+from gateway.base.request_ids import caller_request_id, new_request_id
+from tiers.errors import TierAnswerError, TierAnswerTooLongError, TierError, TierRequestError, TierUnavailableError
+
+log = logging.getLogger(__name__)
+
+# As OpenAI has it: an error that the caller can fix, including an unknown model or key, is an invalid request.
+TYPE_OF_STATUS = {429: "rate_limit_error", 500: "server_error", 502: "server_error", 503: "server_error"}
+CODE_OF_STATUS = {
+    401: "invalid_api_key",
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "request_too_large",
+    415: "unsupported_media_type",
+}
+# nginx's "client closed request": the client is gone, only the record keeps it.
+CLIENT_CLOSED_REQUEST = 499
+# litestar's message, as a server failure, for a client that disconnects in the middle of its body.
+_LITESTAR_DISCONNECT = "client disconnected prematurely"
+# Seconds: a predicted queue time may be long and wrong, and callers poll.
+MAX_RETRY_AFTER = 60
+
+
+class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields that OpenAI clients read; `param` names the offending field of the request."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorEnvelope(msgspec.Struct, frozen=True):
+    """The body of every answer that is not 2xx, and of error events in streams."""
+
+    error: ErrorBody
+
+
+class ApiError(Exception):
+    """A failure with its HTTP status, envelope and further headers; a 503 sets `retry-after` to 1 to 60 seconds."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        type_: str | None = None,
+        retry_after_seconds: float = 1.0,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = dict(headers or {})
+        self.retry_after = str(max(1, min(math.ceil(retry_after_seconds), MAX_RETRY_AFTER)))
+        self.body = ErrorBody(
+            message=message,
+            type=type_ or TYPE_OF_STATUS.get(status, "invalid_request_error"),
+            param=param,
+            code=code or CODE_OF_STATUS.get(status),
+        )
+
+
+class ClientGoneError(ApiError):
+    """The caller disconnected before there was an answer."""
+
+    def __init__(self) -> None:
+        super().__init__(CLIENT_CLOSED_REQUEST, "The client closed the connection.", code="client_closed_request")
+
+
+def bad_request(message: str, param: str | None, code: str | None = None) -> ApiError:
+    """Return a 400 that names the parameter."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def as_api_error(error: BaseException) -> ApiError:
+    """Convert any failure to an `ApiError`; details stay in the log, only our own wording leaves the process."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, TierRequestError):
+        return ApiError(400, str(error), param=error.param, code=error.code)
+    if isinstance(error, TierUnavailableError):
+        return ApiError(
+            503,
+            f"No tier could take the request: {error}. Try again later.",
+            code="tier_unavailable",
+            retry_after_seconds=error.retry_after_seconds,
+        )
+    if isinstance(error, TierAnswerTooLongError):
+        return ApiError(502, f"No tier could answer: {error}", code="answer_too_long")
+    if isinstance(error, TierAnswerError):
+        return ApiError(502, f"No tier could answer: {error}", code="tier_failed")
+    if isinstance(error, HTTPException):
+        return _of_http_exception(error)
+    return ApiError(500, "The server failed while answering. The failure is logged under the request's id.")
+
+
+def _of_http_exception(error: HTTPException) -> ApiError:
+    status = error.status_code
+    if status == 413:
+        return ApiError(413, "The request body is larger than the server accepts (AIO_BODY_LIMIT).", param=None)
+    if status == 500 and error.detail == _LITESTAR_DISCONNECT:
+        return ClientGoneError()
+    return ApiError(status, error.detail or http.HTTPStatus(status).phrase)
+
+
+def envelope_response(request: Request[Any, Any, State], error: Exception) -> Response[ErrorEnvelope]:
+    """Litestar's exception handler for everything."""
+    failure = as_api_error(error)
+    request_id = request_id_of(request)
+    if failure.status >= 500:
+        # An expected failure needs no traceback; a bug does.
+        bug = None if isinstance(error, (ApiError, TierError, HTTPException)) else error
+        log.error("request %s: %d, %s", request_id, failure.status, type(error).__name__, exc_info=bug)
+    headers = {"x-request-id": request_id} | failure.headers
+    if failure.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    if failure.status == 503:
+        headers["retry-after"] = failure.retry_after
+    if isinstance(error, HTTPException) and error.headers:
+        headers |= {name.lower(): value for name, value in error.headers.items()}
+    return Response(
+        ErrorEnvelope(failure.body), status_code=failure.status, headers=headers, media_type="application/json"
+    )
+
+
+def request_id_of(request: Request[Any, Any, State]) -> str:
+    """Return the id of a failed request in headers and logs: the caller's own, else the one from its guard."""
+    known: str | None = caller_request_id(request.headers.get("x-request-id")) or request.state.get("request_id")
+    return known or new_request_id("req")

@@ -1,0 +1,64 @@
+"""Numbers as text: those that callers write are read whole, into a range that every later use can hold; and money.
+
+JSON bodies declare their ranges in their types; texts (query parameters, headers, form fields) are read here.
+"""
+
+import re
+from typing import Annotated
+
+from msgspec import Meta
+
+from gateway.base.errors import ApiError, bad_request
+
+MOST_EPOCH = 4_102_444_800.0
+"""The year 2100: of times in the future, calendars and both databases hold every one up to it."""
+EpochSeconds = Annotated[float, Meta(ge=0, le=MOST_EPOCH)]
+
+# Neither digits of other scripts, nor underscores, nor spaces; and no text on which conversion takes long.
+_WHOLE = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+_DECIMAL = re.compile(r"[+-]?(?:[0-9]{1,32}(?:\.[0-9]{0,64})?|\.[0-9]{1,64})(?:[eE][+-]?[0-9]{1,3})?", re.ASCII)
+
+
+def usd_text(usd: float) -> str:
+    """Return US dollars with six decimals, or as many more as a cost below a micro-dollar has."""
+    text = f"{usd:.12f}"
+    return text[:-6] + text[-6:].rstrip("0")
+
+
+def whole_number(given: str, name: str, least: int, most: int) -> int:
+    """Return the integer that `given`, the value of the parameter `name`, is. Raises `ApiError` 400 unless it is one
+    from `least` to `most`."""
+    if _WHOLE.fullmatch(given):
+        value = int(given)
+        if least <= value <= most:
+            return value
+    raise _refused(given, name, f"a whole number from {least} to {most}")
+
+
+def number(given: str, name: str, least: float, most: float, also: str = "") -> float:
+    """Return the number that `given`, the value of the parameter `name`, is. Raises `ApiError` 400 unless it is one
+    from `least` to `most`. `also`: what else is allowed, for the message."""
+    if _DECIMAL.fullmatch(given):
+        value = float(given)
+        if least <= value <= most:
+            return value
+    raise _refused(given, name, f"a number from {least:.15g} to {most:.15g}{also}")
+
+
+def whole_seconds(at: float | None) -> int | None:
+    """Return a stored time in whole epoch seconds; None for none, and for one that no clock shows."""
+    return int(at) if at is not None and -MOST_EPOCH <= at <= MOST_EPOCH else None
+
+
+def is_number(given: str) -> bool:
+    """Return whether `given` is a number, of whatever size."""
+    return _DECIMAL.fullmatch(given) is not None
+
+
+def epoch_seconds(given: str, name: str) -> float:
+    """Return the time that `given` is. Raises `ApiError` 400 unless it is one of 1970 to 2100, in epoch seconds."""
+    return number(given, name, 0, MOST_EPOCH)
+
+
+def _refused(given: str, name: str, allowed: str) -> ApiError:
+    return bad_request(f"Invalid {name}: {given[:64]!r} is not {allowed}.", name, "invalid_value")

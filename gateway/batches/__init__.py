@@ -1,0 +1,1 @@
+"""Batches and files: jobs that wait for idle time."""

@@ -1,0 +1,225 @@
+"""`/v1/batches`: many requests in one file, answered at low priority."""
+
+import re
+from typing import Annotated, Any, Literal
+
+import msgspec
+from litestar import get, post
+from litestar.params import FromPath
+from litestar.response import Response
+from msgspec import Meta
+
+from gateway.base.errors import ApiError, bad_request
+from gateway.base.numbers import whole_seconds
+from gateway.base.stores.database_reach import reached
+from gateway.batches.api.files import LEAST_SECONDS, MOST_SECONDS, owner_of
+from gateway.batches.api.line_answers import ENDPOINTS
+from gateway.batches.api.running_jobs import jobs_of
+from gateway.batches.batch import Batch, NewBatch, NotCancellableError, TooManyBatchesError
+from gateway.batches.jobs import Jobs
+from gateway.edge.http_request import HttpRequest
+from gateway.edge.openapi import describe
+from gateway.inference.api.reading.aio_headers import CONSENT
+from gateway.inference.api.reading.list_queries import is_id, not_found, owned_query
+from gateway.inference.api.reading.parsing import read_body
+from gateway.inference.api.reading.schemas import Metadata
+from gateway.tenancy.access.guard import caller_of
+
+MOST_LISTED = 100
+_DEFAULT_LISTED = 20
+_WINDOW = re.compile(r"([1-9]\d{0,2})h\Z")
+_MOST_HOURS = 168
+_TRACEPARENT_LENGTH = 64
+
+
+class OutputExpiry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When the batch's output files expire, in seconds after their creation."""
+
+    anchor: Literal["created_at"]
+    seconds: Annotated[int, Meta(ge=LEAST_SECONDS, le=MOST_SECONDS)]
+
+
+class BatchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`completion_window`: hours, 1h to 168h, after which unanswered lines expire."""
+
+    input_file_id: Annotated[str, Meta(min_length=1, max_length=64)]
+    endpoint: str
+    completion_window: str
+    metadata: Metadata | None = None
+    output_expires_after: OutputExpiry | None = None
+
+
+class RequestCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Lines: all, answered, and those whose answer is an error. The others wait, or were never answered."""
+
+    total: int
+    completed: int
+    failed: int
+
+
+class BatchErrors(msgspec.Struct, frozen=True, kw_only=True):
+    """Errors of the input, by line."""
+
+    object: str = "list"
+    data: list[dict[str, Any]]
+
+
+class BatchObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch as OpenAI shows it; times are UTC epoch seconds."""
+
+    id: str
+    object: str = "batch"
+    endpoint: str
+    errors: BatchErrors | None
+    input_file_id: str
+    completion_window: str
+    status: str
+    output_file_id: str | None
+    error_file_id: str | None
+    created_at: int
+    in_progress_at: int | None
+    expires_at: int
+    finalizing_at: int | None
+    completed_at: int | None
+    failed_at: int | None
+    expired_at: int | None
+    cancelling_at: int | None
+    cancelled_at: int | None
+    request_counts: RequestCounts
+    metadata: dict[str, str] | None
+
+
+class BatchList(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of batches; `last_id` is the `after` of the next one."""
+
+    object: str = "list"
+    data: list[BatchObject]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+_decoder = msgspec.json.Decoder(BatchRequest)
+
+
+@post("/batches", status_code=200, operation_class=describe(BatchRequest, BatchObject), summary="Make a batch")
+async def create_batch(request: HttpRequest) -> Response[Any]:
+    """From an uploaded file of purpose `batch`, in which each line is a request; see docs/batches.md."""
+    if CONSENT in request.headers:
+        # Its lines are answered later, as requests of their own: what they would not know must not look promised.
+        raise bad_request(
+            f"{CONSENT} is not taken with a batch: make it with a key whose terms say so (local_only, consent).",
+            CONSENT,
+            "unsupported_parameter",
+        )
+    body = await read_body(request, _decoder)
+    jobs = jobs_of(request)
+    new = await _checked(request, jobs, body)
+    try:
+        batch = await reached(jobs.create(owner_of(caller_of(request)), new))
+    except TooManyBatchesError as error:
+        raise ApiError(
+            429, f"Wait until a batch has ended, or cancel one: {error}.", code="batch_limit_exceeded",
+            headers={"retry-after": "60"},
+        ) from None  # fmt: skip
+    return await _shown(jobs, batch)
+
+
+@get("/batches", operation_class=describe(None, BatchList), summary="List batches")
+async def list_batches(request: HttpRequest) -> Response[Any]:
+    """Newest first. Query: `after`, `limit` (1 to 100)."""
+    query = owned_query(request, most=MOST_LISTED, default=_DEFAULT_LISTED)
+    jobs = jobs_of(request)
+    found, more = await reached(jobs.book.page(caller_of(request).tenant, after=query.after, limit=query.limit))
+    data = [await _object(jobs, batch) for batch in found]
+    first, last = (data[0].id, data[-1].id) if data else (None, None)
+    return Response(BatchList(data=data, first_id=first, last_id=last, has_more=more), media_type="application/json")
+
+
+@get("/batches/{batch_id:str}", operation_class=describe(None, BatchObject), summary="Show a batch")
+async def show_batch(request: HttpRequest, batch_id: FromPath[str]) -> Response[Any]:
+    """Its progress; another tenant's batch is not found."""
+    jobs = jobs_of(request)
+    batch = await reached(jobs.book.find(caller_of(request).tenant, batch_id)) if is_id(batch_id) else None
+    if batch is None:
+        raise not_found("batch", batch_id)
+    return await _shown(jobs, batch)
+
+
+@post(
+    "/batches/{batch_id:str}/cancel",
+    status_code=200,
+    operation_class=describe(None, BatchObject),
+    summary="Cancel a batch",
+)
+async def cancel_batch(request: HttpRequest, batch_id: FromPath[str]) -> Response[Any]:
+    """Running lines end within a step; existing answers are in the output files."""
+    jobs = jobs_of(request)
+    try:
+        batch = await reached(jobs.cancel(caller_of(request).tenant, batch_id)) if is_id(batch_id) else None
+    except NotCancellableError as error:
+        raise ApiError(409, f"Too late to cancel: {error}.", param="batch_id", code="batch_not_cancellable") from None
+    if batch is None:
+        raise not_found("batch", batch_id)
+    return await _shown(jobs, batch)
+
+
+async def _checked(request: HttpRequest, jobs: Jobs, body: BatchRequest) -> NewBatch:
+    if body.endpoint not in ENDPOINTS:
+        raise bad_request(
+            f"Invalid endpoint {body.endpoint[:64]!r}: allowed are {', '.join(ENDPOINTS)}.", "endpoint", "invalid_value"
+        )
+    window = _WINDOW.match(body.completion_window)
+    if window is None or int(window[1]) > _MOST_HOURS:
+        raise bad_request(
+            f"Invalid completion_window {body.completion_window[:16]!r}: give hours, from 1h to {_MOST_HOURS}h.",
+            "completion_window",
+            "invalid_value",
+        )
+    tenant, file_id = caller_of(request).tenant, body.input_file_id
+    found = await reached(jobs.files.find(tenant, file_id)) if is_id(file_id) else None
+    if found is None:
+        raise ApiError(404, f"No such file: {file_id[:64]!r}.", param="input_file_id", code="file_not_found")
+    if found.purpose != "batch":
+        raise bad_request(
+            f"The file's purpose is {found.purpose}; upload it with purpose batch.", "input_file_id", "invalid_purpose"
+        )
+    traceparent = request.headers.get("traceparent", "")
+    return NewBatch(
+        endpoint=body.endpoint,
+        input_file_id=file_id,
+        completion_window=body.completion_window,
+        seconds=int(window[1]) * 3600.0,
+        metadata=body.metadata,
+        traceparent=traceparent if 0 < len(traceparent) <= _TRACEPARENT_LENGTH else None,
+        output_seconds=None if body.output_expires_after is None else float(body.output_expires_after.seconds),
+    )
+
+
+async def _shown(jobs: Jobs, batch: Batch) -> Response[Any]:
+    return Response(await _object(jobs, batch), media_type="application/json")
+
+
+async def _object(jobs: Jobs, batch: Batch) -> BatchObject:
+    counts = await reached(jobs.book.counts(batch))
+    return BatchObject(
+        id=batch.batch_id,
+        endpoint=batch.endpoint,
+        errors=None if batch.errors is None else BatchErrors(data=batch.errors),
+        input_file_id=batch.input_file_id,
+        completion_window=batch.completion_window,
+        status=batch.status,
+        output_file_id=batch.output_file_id,
+        error_file_id=batch.error_file_id,
+        created_at=int(batch.created_at),
+        expires_at=int(batch.expires_at),
+        request_counts=RequestCounts(total=counts.total, completed=counts.completed, failed=counts.failed),
+        metadata=batch.metadata,
+        in_progress_at=whole_seconds(batch.in_progress_at),
+        finalizing_at=whole_seconds(batch.finalizing_at),
+        completed_at=whole_seconds(batch.completed_at),
+        failed_at=whole_seconds(batch.failed_at),
+        expired_at=whole_seconds(batch.expired_at),
+        cancelling_at=whole_seconds(batch.cancelling_at),
+        cancelled_at=whole_seconds(batch.cancelled_at),
+    )

@@ -1,0 +1,182 @@
+"""`/v1/files`: callers' stored files, above all the input and output of batches."""
+
+from typing import Any
+
+import msgspec
+from litestar import delete, get, post
+from litestar.params import FromPath
+from litestar.response import Response, Stream
+
+from gateway.base.errors import ApiError, bad_request
+from gateway.base.numbers import whole_number, whole_seconds
+from gateway.base.requests.caller import Caller
+from gateway.base.stores.database_reach import reached
+from gateway.batches.api.running_jobs import jobs_of
+from gateway.batches.api.uploads import FILE, UploadedForm, declared_size, unused_fields
+from gateway.batches.file_store import FileWriter, Owner, Purpose, QuotaError, StoredFile
+from gateway.edge.http_request import HttpRequest
+from gateway.edge.openapi import describe, describe_form
+from gateway.inference.api.reading.list_queries import is_id, not_found, owned_query
+from gateway.inference.serving import serving_of
+from gateway.tenancy.access.guard import caller_of
+
+# OpenAI's purposes that apply here; models do not read files.
+PURPOSES: dict[str, Purpose] = {"batch": "batch", "user_data": "user_data"}
+MOST_LISTED = 10_000
+# OpenAI's limits of `expires_after[seconds]`.
+LEAST_SECONDS, MOST_SECONDS = 3600, 2_592_000
+_ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
+
+
+class FileUpload(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of the form; `file` is the file."""
+
+    file: str
+    purpose: str
+
+
+class FileObject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A file as OpenAI shows it; times are UTC epoch seconds."""
+
+    id: str
+    object: str
+    bytes: int
+    created_at: int
+    filename: str
+    purpose: str
+    status: str
+    expires_at: int | None = None
+
+
+class FileList(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of files; `last_id` is the `after` of the next one."""
+
+    object: str = "list"
+    data: list[FileObject]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class FileDeleted(msgspec.Struct, frozen=True, kw_only=True):
+    """The file is deleted."""
+
+    id: str
+    object: str = "file"
+    deleted: bool = True
+
+
+@post("/files", status_code=200, operation_class=describe_form(FileUpload, FileObject), summary="Upload a file")
+async def upload_file(request: HttpRequest) -> Response[Any]:
+    """A form of `purpose` (batch, user_data), `file`, and optionally `expires_after[anchor]` (created_at) and
+    `expires_after[seconds]`."""
+    jobs, file_limit = jobs_of(request), serving_of(request).settings.file_limit
+    size = declared_size(request, file_limit)
+    try:
+        writer = await reached(jobs.files.begin_upload(owner_of(caller_of(request)), size))
+        async with writer:
+            form = UploadedForm(writer, file_limit)
+            await reached(form.read(request))
+            stored = await reached(_finished(form, writer))
+    except QuotaError as error:
+        raise ApiError(
+            413,
+            f"Quota exceeded: {error} (AIO_FILES_QUOTA). Delete some files.",
+            param=FILE,
+            code="storage_limit_exceeded",
+        ) from None
+    return Response(shown(stored), media_type="application/json")
+
+
+@get("/files", operation_class=describe(None, FileList), summary="List files")
+async def list_files(request: HttpRequest) -> Response[Any]:
+    """Newest first. Query: `after`, `limit` (1 to 10,000), `order` (asc, desc), `purpose`."""
+    query = owned_query(request, most=MOST_LISTED, default=MOST_LISTED, order=True, purpose=True)
+    store = jobs_of(request).files
+    tenant = caller_of(request).tenant
+    found, more = await reached(
+        store.page(tenant, query.purpose, after=query.after, limit=query.limit, ascending=query.ascending)
+    )
+    data = [shown(one) for one in found]
+    first, last = (data[0].id, data[-1].id) if data else (None, None)
+    return Response(FileList(data=data, first_id=first, last_id=last, has_more=more), media_type="application/json")
+
+
+@get("/files/{file_id:str}", operation_class=describe(None, FileObject), summary="Show a file")
+async def show_file(request: HttpRequest, file_id: FromPath[str]) -> Response[Any]:
+    """A file's metadata; another tenant's file is not found."""
+    return Response(shown(await _file(request, file_id)), media_type="application/json")
+
+
+@get(
+    "/files/{file_id:str}/content",
+    media_type="application/octet-stream",
+    operation_class=describe(None),
+    summary="Download a file",
+)
+async def show_content(request: HttpRequest, file_id: FromPath[str]) -> Stream:
+    """The bytes as they were sent."""
+    stored = await _file(request, file_id)
+    return Stream(
+        jobs_of(request).files.content(stored.file_id),
+        media_type="application/octet-stream",
+        headers={"x-content-type-options": "nosniff", "content-disposition": "attachment"},
+    )
+
+
+@delete("/files/{file_id:str}", status_code=200, operation_class=describe(None, FileDeleted), summary="Delete a file")
+async def delete_file(request: HttpRequest, file_id: FromPath[str]) -> Response[Any]:
+    """Immediate and permanent. Batches that have read it go on."""
+    gone = is_id(file_id) and await reached(jobs_of(request).files.delete(caller_of(request).tenant, file_id))
+    if not gone:
+        raise not_found("file", file_id)
+    return Response(FileDeleted(id=file_id), media_type="application/json")
+
+
+def owner_of(caller: Caller) -> Owner:
+    """The owner of what this caller makes."""
+    return Owner(caller.tenant, caller.key_id)
+
+
+def shown(stored: StoredFile) -> FileObject:
+    """In OpenAI's form."""
+    return FileObject(
+        id=stored.file_id,
+        object="file",
+        bytes=stored.size,
+        created_at=int(stored.created_at),
+        filename=stored.filename,
+        purpose=stored.purpose,
+        status="processed",
+        expires_at=whole_seconds(stored.expires_at),
+    )
+
+
+async def _finished(form: UploadedForm, writer: FileWriter) -> StoredFile:
+    unused_fields(form, frozenset(("purpose", _ANCHOR, _SECONDS)))
+    purpose = PURPOSES.get(form.fields.get("purpose", ""))
+    if purpose is None:
+        allowed = ", ".join(PURPOSES)
+        given = form.fields.get("purpose")
+        said = "You must provide purpose" if given is None else f"Invalid purpose {given[:64]!r}"
+        raise bad_request(f"{said}: allowed are {allowed}.", "purpose", "invalid_value")
+    if not writer.size:
+        raise bad_request("The file is empty.", FILE, "empty_file")
+    return await writer.finish(purpose, form.filename or FILE, _expires_in(form.fields))
+
+
+def _expires_in(fields: dict[str, str]) -> float | None:
+    anchor, seconds = fields.get(_ANCHOR), fields.get(_SECONDS)
+    if anchor is None and seconds is None:
+        return None
+    if anchor != "created_at":
+        raise bad_request(f"{_ANCHOR} must be created_at.", _ANCHOR, "invalid_value")
+    return float(whole_number(seconds or "", _SECONDS, LEAST_SECONDS, MOST_SECONDS))
+
+
+async def _file(request: HttpRequest, file_id: str) -> StoredFile:
+    tenant = caller_of(request).tenant
+    found = await reached(jobs_of(request).files.find(tenant, file_id)) if is_id(file_id) else None
+    if found is None:
+        raise not_found("file", file_id)
+    return found

@@ -1,0 +1,121 @@
+"""Answers one line of a batch as its endpoint would, completely and at the lowest priority."""
+
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import msgspec
+from sqlalchemy.exc import SQLAlchemyError
+
+from gateway.base.errors import ApiError, bad_request
+from gateway.base.requests.caller import Caller
+from gateway.base.requests.inference_request import InferenceRequest
+from gateway.base.requests.slo_class import SLO_CLASSES
+from gateway.batches.batch import Batch
+from gateway.batches.batch_input import InputLine
+from gateway.inference.answering.answer import Answer
+from gateway.inference.api.openai.chat import CHAT
+from gateway.inference.api.openai.completions import COMPLETION
+from gateway.inference.api.openai.embeddings import EMBEDDINGS, embedded
+from gateway.inference.api.reading.build_request import Received, chat_request, completion_request
+from gateway.inference.api.reading.parsing import decoded_fields
+from gateway.inference.api.responses.as_chat import renamed
+from gateway.inference.api.responses.create import RESPONSES, ResponsesFormat
+from gateway.inference.api.responses.exchange import exchange_of
+from gateway.inference.api.writing.chunks import AnswerFormat, CompletionsFormat
+from gateway.inference.api.writing.sending import BeforeEnd, whole_body
+from gateway.inference.serving import Serving
+from gateway.tenancy.keys.directory import KeysUnavailableError, UnknownKeyError
+from gateway.tenancy.tenancy import Tenancy
+
+_BATCH = SLO_CLASSES["batch"]
+
+
+class LineAnswers:
+    """Call it with a batch, one of its lines, and the request's id; returns the JSON of the answer.
+
+    The line's caller is the batch's creator, with the current limits and budgets. Raises what the endpoint would.
+    """
+
+    def __init__(self, serving: Serving, tenancy: Tenancy) -> None:
+        self._serving, self._tenancy = serving, tenancy
+
+    async def __call__(self, batch: Batch, line: InputLine, request_id: str) -> bytes:
+        """See the class."""
+        headers: dict[str, str] = {"x-aio-slo": _BATCH.name}
+        if batch.traceparent is not None:
+            headers["traceparent"] = batch.traceparent
+        caller = await self._caller(batch.key_id)
+        given = Received(request_id=request_id, arrival=time.monotonic(), caller=caller, headers=headers)
+        return await ENDPOINTS[batch.endpoint](self._serving, given, line.body.encode(), {"batch_id": batch.batch_id})
+
+    async def _caller(self, key_id: str | None) -> Caller:
+        directory = self._tenancy.directory
+        try:
+            with suppress(UnknownKeyError):
+                return directory.caller_of(key_id)
+            # Another process may have made the key since the last look.
+            await directory.load()
+            return directory.caller_of(key_id)
+        except UnknownKeyError as error:
+            raise ApiError(401, str(error)) from None
+        except (KeysUnavailableError, SQLAlchemyError, OSError):
+            raise ApiError(503, "Keys cannot be checked now.", code="keys_unavailable") from None
+
+
+async def _chat_line(serving: Serving, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
+    asked, _ = await decoded_fields(serving, CHAT, body, given.caller)
+    return await _generated(serving, chat_request(serving, given, asked), CompletionsFormat(serving, None), tags)
+
+
+async def _completion_line(serving: Serving, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
+    asked, _ = await decoded_fields(serving, COMPLETION, body, given.caller)
+    return await _generated(serving, completion_request(serving, given, asked), CompletionsFormat(serving, None), tags)
+
+
+async def _responses_line(serving: Serving, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
+    asked, _ = await decoded_fields(serving, RESPONSES, body, given.caller)
+    exchange = await exchange_of(serving, given, asked)
+    answer_format = ResponsesFormat(serving, exchange)
+    try:
+        return await _generated(serving, exchange.request, answer_format, tags, answer_format.store)
+    except ApiError as error:
+        raise renamed(error) from None
+
+
+async def _embeddings_line(serving: Serving, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
+    asked, _ = await decoded_fields(serving, EMBEDDINGS, body, given.caller)
+    asked = msgspec.structs.replace(asked, metadata=(asked.metadata or {}) | tags)
+    answer, _ = await embedded(serving, given, asked, _BATCH.priority)
+    return msgspec.json.encode(answer)
+
+
+async def _generated(
+    serving: Serving,
+    inference_request: InferenceRequest,
+    answer_format: AnswerFormat,
+    tags: dict[str, str],
+    before_end: BeforeEnd | None = None,
+) -> bytes:
+    if inference_request.stream:
+        raise bad_request("Lines of a batch cannot stream: leave stream out.", "stream", "unsupported_parameter")
+    inference_request = msgspec.structs.replace(
+        inference_request,
+        priority=max(inference_request.priority, _BATCH.priority),
+        service_tier=None if inference_request.service_tier is None else "batch",
+        metadata=(inference_request.metadata or {}) | tags,
+    )
+    answer: Answer = await serving.service.complete(inference_request)
+    if before_end is not None:
+        await before_end(answer)
+    return await whole_body(answer_format, answer)
+
+
+LineEndpoint = Callable[[Serving, Received, bytes, dict[str, str]], Awaitable[bytes]]
+
+ENDPOINTS: dict[str, LineEndpoint] = {
+    "/v1/chat/completions": _chat_line,
+    "/v1/completions": _completion_line,
+    "/v1/embeddings": _embeddings_line,
+    "/v1/responses": _responses_line,
+}

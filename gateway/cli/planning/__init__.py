@@ -1,1 +1,0 @@
-"""Commands about models, memory, cost and capacity."""

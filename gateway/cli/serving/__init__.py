@@ -1,1 +1,0 @@
-"""Commands that start processes or prepare their data folder."""

@@ -1,0 +1,422 @@
+"""The server's HTTP protocol with limits on what a connection may cost before its request is admitted."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import unquote
+
+from httptools import HttpParserError, HttpParserUpgrade, parse_url
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from gateway.base.errors import ApiError
+from gateway.edge.client_connection import CLIENT_CONNECTION
+from gateway.edge.refusals import MAX_HEADERS, refusal_response, too_large, too_many_headers
+from gateway.edge.response_cycle import ResponseCycle
+from gateway.edge.trusted_proxies import is_authority
+
+log = logging.getLogger(__name__)
+
+STEADY_BYTES_PER_SECOND = 65_536
+# A connection may be accepted a moment before a stop, with its first request on the way.
+FIRST_REQUEST_SECONDS = 1.0
+# Requests on one connection that wait behind an unfinished answer.
+MAX_PIPELINED = 16
+# Uncounted bytes of the lines around a chunk: its size, two line ends, and some more.
+_CHUNK_LINES = 16
+# Bytes of a line that are kept to name the header in an error message.
+_NAME_BYTES = 64
+
+
+class BoundedHttpProtocol(HttpToolsProtocol):
+    """uvicorn's protocol, with limits on connections, on the arrival time of a request, and on request heads.
+
+    Beyond `most` connections a new one gets a 503. A request must arrive within `patience` seconds of its
+    connection or its first byte. While it arrives at `STEADY_BYTES_PER_SECOND` or faster, the deadline is extended by
+    as much: a large file on a slow line. Most requests arrive in one piece and set no timer.
+
+    A head may have `head_limit` bytes, including line ends and empty lines before it, its request line an eighth of
+    them, one header a quarter, and `MAX_HEADERS` headers. Data is passed to the parser in pieces: of a head never more
+    than is left of its limits, nor than a request line may have, so that no line exceeds its limit within a piece.
+    Nothing beyond a limit is parsed, however a head is split into packets. A head that starts in mid-piece, behind the
+    end of another request, is counted from the next piece on, and measured once it is parsed. A piece of a body has at
+    most `head_limit` bytes. Chunk extensions and trailers may have as many bytes in addition to the chunks, two pieces
+    more at most. An error response is sent after the answers to the requests before, and closes the connection.
+
+    At a stop idle connections are closed; one without a request yet is given `FIRST_REQUEST_SECONDS` for it. Requests
+    received until then are answered with `Connection: close`.
+    """
+
+    # Next to the attributes of uvicorn's class: together fewer than the 30 that CPython looks up fast.
+    __slots__ = (
+        "_arrived",
+        "_arriving",
+        "_deadline",
+        "_ended",
+        "_follows",
+        "_framing",
+        "_head",
+        "_head_limit",
+        "_header_limit",
+        "_in_head",
+        "_in_request_line",
+        "_is_lost",
+        "_last_answer",
+        "_line",
+        "_line_begins",
+        "_most",
+        "_patience",
+        "_refused",
+        "_request_line_limit",
+        "_room",
+        "_stops",
+        "_watching",
+    )
+
+    def __init__(self, *arguments: Any, patience: float, most: int, head_limit: int, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._patience, self._most = patience, most
+        self._head_limit, self._header_limit, self._request_line_limit = head_limit, head_limit // 4, head_limit // 8
+        # Whether a request has been received partly.
+        self._arriving = False
+        # Whether the last event of the parsed piece was the end of a request.
+        self._ended = False
+        self._deadline: asyncio.TimerHandle | None = None
+        # Bytes since the deadline was set.
+        self._arrived = 0
+        # The head being received: its bytes so far, those of its last line, and how that line starts.
+        self._in_head = self._in_request_line = True
+        self._head = self._line = 0
+        self._line_begins = b""
+        # How many bytes the parser may get at once.
+        self._room = self._request_line_limit
+        # Whether the head started in mid-piece.
+        self._follows = False
+        # Bytes of a chunked body's lines beyond those of its chunks.
+        self._framing = 0
+        self._refused = False
+        # Whether the server stops.
+        self._stops = False
+        self._last_answer: bytes | None = None
+        # What is called when the client disconnects.
+        self._watching: set[Callable[[], None]] = set()
+        self._is_lost = False
+        # As before every request: empty lines may precede the first one.
+        self.url, self.headers = b"", []
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """See asyncio."""
+        super().connection_made(transport)
+        if len(self.connections) > self._most:
+            self._refuse(ApiError(503, "Too many connections. Try again later.", code="too_many_connections"))
+        else:
+            self._set_deadline()
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio."""
+        if len(data) > self._room:
+            self._parse_in_pieces(data)
+        else:
+            self._ended = False
+            try:
+                self.parser.feed_data(data)
+            except (HttpParserUpgrade, HttpParserError) as error:
+                self._stop(error)
+            else:
+                if not self._ended:
+                    self._count(data, 0, len(data))
+        if self._arriving:
+            if self._deadline is None:
+                self._set_deadline()
+            self._arrived += len(data)
+
+    def on_message_begin(self) -> None:
+        """See httptools."""
+        self._follows = self._ended
+        self._ended = False
+        self._arriving = True
+        if self._stops:
+            # From here on a deadline as that of any request.
+            self._clear_deadline()
+        # Not with every byte: empty lines between requests must not keep a connection open.
+        self._unset_keepalive_if_required()
+        HttpToolsProtocol.on_message_begin(self)
+
+    def on_headers_complete(self) -> None:
+        """See httptools. Raises `ApiError`, for `_stop`."""
+        if len(self.headers) > MAX_HEADERS:
+            raise too_many_headers()
+        if self._follows:
+            self._require_limits()
+        hosts = [value for name, value in self.headers if name == b"host"]
+        if hosts and (len(hosts) > 1 or not is_authority(hosts[0])):
+            # RFC 9112, section 3.2.
+            raise ApiError(400, "The request has no single valid Host header.", param="host", code="invalid_host")
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise ApiError(
+                429,
+                f"More than {MAX_PIPELINED} requests wait on this connection. Send the next one after an answer.",
+                code="too_many_pipelined_requests",
+            )
+        self._complete_scope()
+        if not (self.parser.should_upgrade() and self._should_upgrade()):
+            self._begin_cycle()
+        self._in_head = False
+        self._room = self._head_limit
+        # The piece that ends the head does not count as lines of chunks.
+        self._framing = -self._head_limit
+        if self._head:
+            self._in_request_line = True
+            self._head = self._line = 0
+
+    def _complete_scope(self) -> None:
+        scope: Any = self.scope
+        scope["method"] = self.parser.get_method().decode("ascii")
+        scope["http_version"] = self.parser.get_http_version()
+        url = parse_url(self.url)
+        path = url.path.decode("ascii")
+        scope["path"] = unquote(path) if "%" in path else path
+        scope["raw_path"] = url.path
+        scope["query_string"] = url.query or b""
+        scope["extensions"] = {CLIENT_CONNECTION: self}
+
+    def _begin_cycle(self) -> None:
+        before = self.cycle
+        self.cycle = ResponseCycle(
+            loop=self.loop,
+            scope=self.scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=self.access_log,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=not self._stops and self.scope["http_version"] != "1.0" and self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        if before is None or before.response_complete:
+            self._start_asgi_task(self.cycle, self.app)
+        else:
+            # Pipelined requests wait.
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
+
+    def on_body(self, body: bytes) -> None:
+        """See httptools."""
+        # Once for these bytes, once for as many bytes of lines.
+        self._framing -= 2 * len(body)
+        HttpToolsProtocol.on_body(self, body)
+
+    def on_chunk_header(self) -> None:
+        """See httptools."""
+        # Trailers would become headers of the request, unseen by proxies.
+        self.headers = []
+
+    def on_chunk_complete(self) -> None:
+        """See httptools."""
+        self._framing = max(self._framing - _CHUNK_LINES, -self._head_limit)
+
+    def on_message_complete(self) -> None:
+        """See httptools."""
+        self._arriving = False
+        self._ended = self._in_head = True
+        self._room = self._request_line_limit
+        if self._deadline is not None:
+            self._clear_deadline()
+        HttpToolsProtocol.on_message_complete(self)
+
+    def on_response_complete(self) -> None:
+        """See uvicorn."""
+        last = not self.pipeline
+        super().on_response_complete()
+        if self._arriving:
+            # The next request has started, and the deadline belongs to it.
+            self._unset_keepalive_if_required()
+        if last and self._last_answer is not None and not self.transport.is_closing():
+            self.transport.write(self._last_answer)
+            self.transport.close()
+
+    def handle_websocket_upgrade(self) -> None:
+        """See uvicorn; from here on the connection belongs to another protocol."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            # Its answer would be sent without flow control, between the frames of the WebSocket.
+            message = "The connection becomes a WebSocket only once the requests before are answered."
+            self._refuse(ApiError(400, message, code="pipelined_upgrade"))
+            return
+        if self._stops:
+            self._refuse(ApiError(503, "The server is shutting down. Connect elsewhere.", code="shutting_down"))
+            return
+        self._clear_deadline()
+        super().handle_websocket_upgrade()
+
+    def shutdown(self) -> None:
+        """See uvicorn, which would close on a client whose first request is on the way, or its next one half here."""
+        self._stops = True
+        if self._arriving and self._in_head:
+            return
+        if not self.cycle:
+            self._clear_deadline()
+            self._deadline = self.loop.call_later(FIRST_REQUEST_SECONDS, self.transport.close)
+        else:
+            super().shutdown()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio."""
+        self._clear_deadline()
+        super().connection_lost(exc)
+        self._is_lost = True
+        for gone in list(self._watching):
+            gone()
+
+    def watch(self, gone: Callable[[], None]) -> None:
+        """See `ClientConnection`. Reads on, as uvicorn's `receive` does: the end of a connection that is not read would
+        not be noticed."""
+        self._watching.add(gone)
+        self.flow.resume_reading()
+        if self._is_lost:
+            gone()
+
+    def unwatch(self, gone: Callable[[], None]) -> None:
+        """See `ClientConnection`."""
+        self._watching.discard(gone)
+
+    def _parse_in_pieces(self, data: bytes) -> None:
+        start, view = 0, memoryview(data)
+        while start < len(data) and not self._refused:
+            end = min(start + self._room, len(data))
+            self._ended = False
+            try:
+                self.parser.feed_data(view[start:end])
+            except (HttpParserUpgrade, HttpParserError) as error:
+                self._stop(error)
+                return
+            if not self._ended:
+                self._count(data, start, end)
+            start = end
+
+    def _stop(self, error: Exception) -> None:
+        """Act on the reason why the parser stopped."""
+        if isinstance(error, HttpParserError):
+            # An exception of our callbacks is the context.
+            refusal = error.__context__
+            if not isinstance(refusal, ApiError):
+                refusal = ApiError(400, "The request is not valid HTTP.", code="invalid_http")
+            self._refuse(refusal)
+        elif self._should_upgrade():
+            self.handle_websocket_upgrade()
+        else:
+            log.debug("an upgrade to an unknown protocol was ignored")
+
+    def _count(self, data: bytes, start: int, end: int) -> None:
+        """Count bytes parsed while the request continues; reject it if it must be too long."""
+        if self._in_head:
+            self._count_head(data, start, end)
+        else:
+            self._framing += end - start
+            if self._framing > self._head_limit or len(self.headers) > MAX_HEADERS:
+                allowed = f"{self._head_limit} bytes (AIO_HEAD_LIMIT) and {MAX_HEADERS} trailers"
+                self._refuse(too_large(f"Besides a body's chunks, {allowed} are allowed."))
+
+    def _count_head(self, data: bytes, start: int, end: int) -> None:
+        if self._follows and not self._head:
+            # Where it started in the piece is unknown, and whether its first line has ended.
+            self._in_request_line = False
+            self._head = 1
+            return
+        self._head += end - start
+        if self._in_request_line and not self._line:
+            start = end - len(data[start:end].lstrip(b"\r\n"))
+        newline = data.rfind(b"\n", start, end)
+        if newline < 0:
+            self._line += end - start
+            if len(self._line_begins) < _NAME_BYTES:
+                self._line_begins += data[start : min(start + _NAME_BYTES, end)]
+        else:
+            self._in_request_line = False
+            self._line = end - newline - 1
+            self._line_begins = data[newline + 1 : min(newline + 1 + _NAME_BYTES, end)]
+        limit = self._request_line_limit if self._in_request_line else self._header_limit
+        if self._line >= limit:
+            if self._in_request_line or len(self.url) >= self._request_line_limit:
+                self._refuse(self._too_long_request_line())
+            else:
+                name, colon, _ = self._line_begins.partition(b":")
+                self._refuse(self._too_long_header(name if colon else b""))
+        elif len(self.headers) > MAX_HEADERS:
+            self._refuse(too_many_headers())
+        elif self._head >= self._head_limit:
+            self._refuse(self._too_long_head())
+        else:
+            self._room = min(self._request_line_limit, limit - self._line, self._head_limit - self._head)
+
+    def _require_limits(self) -> None:
+        """Measure a parsed head. Raises `ApiError`."""
+        head = len(self.url)
+        if head > self._request_line_limit:
+            raise self._too_long_request_line()
+        for name, value in self.headers:
+            # Including a colon, a space and a line end.
+            line = len(name) + len(value) + 4
+            if line > self._header_limit:
+                raise self._too_long_header(name)
+            head += line
+        if head > self._head_limit:
+            raise self._too_long_head()
+
+    def _too_long_request_line(self) -> ApiError:
+        message = f"The request line has more than {self._request_line_limit} bytes (an eighth of AIO_HEAD_LIMIT)."
+        return ApiError(414, message, code="uri_too_long")
+
+    def _too_long_header(self, name: bytes) -> ApiError:
+        param = name[:_NAME_BYTES].decode("ascii", "replace").lower()
+        message = f"The header {param!r} has more than {self._header_limit} bytes (a quarter of AIO_HEAD_LIMIT)."
+        return too_large(message, param or None)
+
+    def _too_long_head(self) -> ApiError:
+        return too_large(f"The head has more than {self._head_limit} bytes (AIO_HEAD_LIMIT).")
+
+    def _set_deadline(self) -> None:
+        self._arrived = 0
+        self._deadline = self.loop.call_later(self._patience, self._give_up)
+
+    def _clear_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _give_up(self) -> None:
+        if self._arriving and self._arrived >= STEADY_BYTES_PER_SECOND * self._patience:
+            self._set_deadline()
+            return
+        self._deadline = None
+        message = f"The request did not arrive within {self._patience:g} s."
+        self._refuse(ApiError(408, message, code="request_timeout"))
+
+    def _refuse(self, error: ApiError) -> None:
+        """Answer without the application, after the answers to earlier requests, and close; nothing more is read."""
+        self._refused, self._arriving, self._room = True, False, -1
+        self._clear_deadline()
+        # Otherwise an attacker could fill the log.
+        log.debug("refused: %s", error.body.code)
+        cycle = self.cycle
+        waits = cycle is not None and not cycle.response_complete
+        if cycle is not None and not self._in_head:
+            # It is this request, and the application may already have it.
+            waits = bool(self.pipeline) and self.pipeline[0][0] is cycle
+            if waits:
+                self.pipeline.popleft()
+            elif cycle.response_started:
+                self.transport.close()
+                return
+            cycle.disconnected = True
+            cycle.message_event.set()
+        if waits:
+            self._last_answer = refusal_response(error)
+            # Other requests would resume it through `flow`.
+            self.flow.read_paused = False
+            self.transport.pause_reading()
+        else:
+            self.transport.write(refusal_response(error))
+            self.transport.close()

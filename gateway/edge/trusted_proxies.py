@@ -1,0 +1,186 @@
+"""Whose forwarding headers are believed: the proxies of AIO_TRUSTED_PROXIES, and no other sender.
+
+Anyone can send `X-Forwarded-For`. A header counts only if the connection comes from a trusted proxy, and of its
+addresses only those that trusted proxies wrote: from the right, up to the first address that is no trusted proxy.
+"""
+
+import asyncio
+import ipaddress
+import logging
+import re
+import socket
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+import msgspec
+
+from gateway.base.settings import SettingsError
+
+log = logging.getLogger(__name__)
+
+RESOLVE_SECONDS = 30.0
+"""How often host names of proxies are resolved again: a restarted container has another address."""
+RETRY_SECONDS = 2.0
+START_SECONDS = 2.0
+"""How long a start waits for these names."""
+_NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9_]([A-Za-z0-9_-]{0,62})(\.[A-Za-z0-9_]([A-Za-z0-9_-]{0,62}))*\.?\Z")
+_AUTHORITY = re.compile(rb"(?:\[([0-9A-Fa-f:.]+)\]|[A-Za-z0-9._~!$&'()*+,;=%-]*)(?::([0-9]{0,5}))?\Z")
+_GONE = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
+_MOST_HOPS = 32
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Headers = Iterable[tuple[bytes, bytes]]
+
+
+class ForwardedClient(msgspec.Struct, frozen=True):
+    """The client of a request. `address`: empty if unknown; `https`: whether it speaks TLS with a proxy or with us."""
+
+    address: str
+    https: bool
+
+
+class TrustedProxies:
+    """`setting`: comma-separated addresses, networks and host names. Raises `SettingsError` for anything else.
+
+    Names count once they are resolved: await `resolve` first and keep `follow` running.
+    """
+
+    def __init__(self, setting: str) -> None:
+        self._networks: list[Network] = []
+        self._names: dict[str, frozenset[Address]] = {}
+        self._unresolved: set[str] = set()
+        for entry in filter(None, (part.strip() for part in setting.split(","))):
+            network = _network(entry)
+            if network is not None:
+                self._networks.append(network)
+            elif _NAME.match(entry) and not entry.rpartition(".")[2].isdigit():
+                self._names[entry] = frozenset()
+            else:
+                raise SettingsError(
+                    f"AIO_TRUSTED_PROXIES: {entry!r:.64} is no address, network or host name; an example is "
+                    "'10.0.0.5, 10.1.0.0/16, traefik'"
+                )
+
+    @property
+    def has_names(self) -> bool:
+        """Whether there are host names to resolve."""
+        return bool(self._names)
+
+    async def resolve(self) -> None:
+        """Look up the host names. One that exists no more loses its addresses; other failures change nothing."""
+        loop = asyncio.get_running_loop()
+        for name, before in self._names.items():
+            try:
+                found = await loop.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+            except OSError as error:
+                if name not in self._unresolved:
+                    log.warning("AIO_TRUSTED_PROXIES: %s was not resolved and will be tried again: %s", name, error)
+                self._unresolved.add(name)
+                if error.errno in _GONE:
+                    self._names[name] = frozenset()
+                continue
+            self._unresolved.discard(name)
+            addresses = [_address(str(sockaddr[0])) for *_, sockaddr in found]
+            self._names[name] = frozenset(address for address in addresses if address is not None)
+            if self._names[name] != before:
+                log.info("AIO_TRUSTED_PROXIES: %s is %s", name, ", ".join(sorted(map(str, self._names[name]))))
+
+    async def follow(self) -> None:
+        """Resolve again and again until cancelled."""
+        while True:
+            await asyncio.sleep(RESOLVE_SECONDS if all(self._names.values()) else RETRY_SECONDS)
+            await self.resolve()
+
+    def client(self, peer: str | None, scheme: str, headers: Headers) -> ForwardedClient:
+        """Return the client of a request that came from the address `peer` by `scheme`.
+
+        `Forwarded` counts only without `X-Forwarded-For`, so that a proxy that writes one and passes the other on
+        cannot be deceived.
+        """
+        nearest, https = _address(peer or ""), scheme in ("https", "wss")
+        if nearest is None or not self._trusts(nearest):
+            return ForwardedClient(peer or "" if nearest is None else str(nearest), https)
+        given = [(name, value.decode("latin-1")) for name, value in headers if name in _HEADERS]
+        hops = _listed(b"x-forwarded-for", given)
+        protocols = _listed(b"x-forwarded-proto", given)
+        if not hops:
+            elements = [_parameters(element) for element in _listed(b"forwarded", given)]
+            hops = [element.get("for", "") for element in elements]
+            protocols = protocols or [element["proto"] for element in elements if "proto" in element]
+        for hop in reversed(hops[-_MOST_HOPS:]):
+            found = _address(_without_port(hop))
+            if found is None:
+                # What follows further left was said by an unknown sender.
+                break
+            nearest = found
+            if not self._trusts(found):
+                break
+        return ForwardedClient(str(nearest), protocols[-1].lower() in ("https", "wss") if protocols else https)
+
+    def _trusts(self, address: Address) -> bool:
+        return any(address in network for network in self._networks) or any(
+            address in addresses for addresses in self._names.values()
+        )
+
+
+_HEADERS = frozenset({b"x-forwarded-for", b"x-forwarded-proto", b"forwarded"})
+
+
+@lru_cache(maxsize=256)
+def is_authority(host: bytes) -> bool:
+    """Return whether a Host header is a host name or an address with or without a port (RFC 3986, section 3.2.2)."""
+    found = _AUTHORITY.match(host)
+    if found is None or int(found[2] or 0) > 65_535:
+        return False
+    return found[1] is None or (b":" in found[1] and _address(found[1].decode()) is not None)
+
+
+def network_of(address: str) -> str:
+    """Return what one client can choose from: an IPv4 address itself, of an IPv6 address its network of 64 bits."""
+    found = _address(address)
+    if isinstance(found, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((found, 64), strict=False))
+    return address
+
+
+def _listed(wanted: bytes, headers: Sequence[tuple[bytes, str]]) -> list[str]:
+    """Return the elements of a header that may come in several lines, without empty ones."""
+    text = ",".join(value for name, value in headers if name == wanted)
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _parameters(element: str) -> dict[str, str]:
+    """Return the parameters of an element of `Forwarded` (RFC 7239, section 4)."""
+    pairs = (pair.partition("=") for pair in element.split(";"))
+    return {name.strip().lower(): value.strip().strip('"') for name, _, value in pairs}
+
+
+def _without_port(text: str) -> str:
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.partition(":")[0] if text.count(":") == 1 else text
+
+
+def _network(entry: str) -> Network | None:
+    try:
+        network = ipaddress.ip_network(entry)
+    except ValueError as error:
+        if "/" in entry:
+            raise SettingsError(f"AIO_TRUSTED_PROXIES: {entry!r:.64} is no network: {error}") from None
+        return None
+    if network.prefixlen == 0:
+        raise SettingsError(f"AIO_TRUSTED_PROXIES: {entry} trusts every client; name the networks of the proxies")
+    return network
+
+
+@lru_cache(maxsize=1024)
+def _address(text: str) -> Address | None:
+    """Return an address, an IPv4-mapped one as IPv4; None for anything else, also with a zone."""
+    if len(text) > 45 or "%" in text:
+        return None
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address

@@ -1,0 +1,1 @@
+"""The mission's path: from a request to the cheapest answer that is good enough."""

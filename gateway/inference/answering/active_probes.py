@@ -1,0 +1,96 @@
+"""The evidence models that judge answers: loaded at start and when others are promoted, refused for other models."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from classifier.decision import Decision
+from classifier.errors import ArtefactError
+from classifier.evidence.artefact import load_probes
+from classifier.evidence.model import EvidenceModel, EvidenceModels
+from classifier.model.answer_length import AnswerLength
+from classifier.registry.registry import POINTER, ArtefactRegistry
+from gateway.base.requests.inference_request import InferenceRequest
+from gateway.inference.answering.escalation import Escalation, may_escalate
+from gateway.inference.routing.knobs import RoutingKnobFile
+from gateway.inference.routing.router import RoutingService
+from tiers.catalog.catalog import Catalog
+
+log = logging.getLogger(__name__)
+
+
+class ActiveProbes:
+    """Serves the current version of the registry at `root`; without one nothing is judged.
+
+    A version that cannot be loaded changes nothing, and the log says why. `knobs` are read for each answer that begins.
+    `on_lengths` is called with the predictor of answers' lengths, or None.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        catalog: Catalog,
+        knobs: RoutingKnobFile,
+        on_lengths: Callable[[AnswerLength | None], None] = lambda lengths: None,
+    ) -> None:
+        self._registry = ArtefactRegistry(root)
+        self._catalog, self._knobs, self._on_lengths = catalog, knobs, on_lengths
+        self._models: dict[int, EvidenceModel] = {}
+        self._seen: tuple[int, int] | None = None
+
+    def escalation(
+        self, request: InferenceRequest, decision: Decision, tier: int, routing: RoutingService
+    ) -> Escalation | None:
+        """What will judge the answer of `tier` to `request`; None where nothing can or may."""
+        model = self._models.get(tier)
+        knobs = self._knobs.active
+        if model is None or not knobs.judge_answers or not may_escalate(request, decision, knobs.hold_tokens):
+            return None
+        if routing.next_up(request, decision, tier) is None:
+            return None
+        return Escalation(model, knobs, request, decision, self._catalog.tier(tier), routing)
+
+    def load(self) -> None:
+        """Load what is current now; never raises."""
+        self._seen = self._pointer_state()
+        if self._seen is None:
+            return
+        try:
+            self.use(load_probes(self._registry.current()))
+        except (ArtefactError, OSError) as error:
+            log.error("probes are not used: %s", error)
+
+    def use(self, found: EvidenceModels) -> None:
+        """Activate `found`, as far as it belongs to this catalogue's tiers."""
+        models: dict[int, EvidenceModel] = {}
+        for tier in found.tiers:
+            if tier > len(self._catalog.tiers):
+                continue
+            try:
+                model = found.model(tier, self._catalog.tier_fingerprint(tier))
+            except ArtefactError as error:
+                log.error("%s", error)
+            else:
+                if model is not None:
+                    models[tier] = model
+        self._models = models
+        catalog = self._catalog
+        self._on_lengths(
+            found.lengths_for({spec.number: catalog.tier_fingerprint(spec.number) for spec in catalog.tiers})
+        )
+        log.info("%s judge the answers of tiers %s", found.version, ", ".join(map(str, models)) or "none")
+
+    async def follow(self, seconds: float) -> None:
+        """Look at the registry's pointer every `seconds` and load what it names when it has changed."""
+        while True:
+            await asyncio.sleep(seconds)
+            if self._pointer_state() != self._seen:
+                await asyncio.to_thread(self.load)
+
+    def _pointer_state(self) -> tuple[int, int] | None:
+        try:
+            state = (self._registry.root / POINTER).stat()
+        except OSError:
+            return None
+        return state.st_mtime_ns, state.st_ino

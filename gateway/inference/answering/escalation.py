@@ -1,0 +1,169 @@
+"""Judge a tier's answer by its own evidence before any of it reaches the caller (SPEC RT-11)."""
+
+import time
+from typing import Literal
+
+import msgspec
+
+from classifier.decision import Decision
+from classifier.evidence.features import Float, evidence_features, with_agreement
+from classifier.evidence.model import EvidenceModel
+from classifier.policy.escalation import EscalationChoice, weigh_escalation
+from gateway.base.requests.inference_request import InferenceRequest
+from gateway.inference.routing.knobs import RoutingKnobs
+from gateway.inference.routing.router import RoutingService
+from tiers.catalog.tier_spec import TierSpec
+from tiers.collected_choice import CollectedChoice
+from tiers.policies.final_answer import agreement, checkable_answer
+from tiers.tier import Delta, GenerationRequest, Tier, UsageMeter
+from tiers.uncertainty import SECOND_TEMPERATURE, uncertainty_of
+
+Stage = Literal["opening", "whole", "agreement"]
+
+
+class EscalationDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """The judgement of an answer. `p_ok` by tier; for the answering tier, of this answer."""
+
+    stage: Stage
+    p_ok: list[float]
+    escalate: bool
+    reason: str
+
+
+class Escalation:
+    """Judges the answer of the tier of `spec` to `request` as its deltas come; the generation acts on the verdict.
+
+    There is one verdict: at the end of a whole answer; for a stream once `hold_tokens` tokens are held, or at its end
+    if that comes first. `holding`: whether deltas must be held back because there is no verdict yet.
+    If a second sample of the same tier is likely to save the next tier's price, `second_sample` returns its request and
+    `compared` judges again.
+    """
+
+    def __init__(
+        self,
+        model: EvidenceModel,
+        knobs: RoutingKnobs,
+        request: InferenceRequest,
+        decision: Decision,
+        spec: TierSpec,
+        routing: RoutingService,
+    ) -> None:
+        self.verdict: EscalationDecision | None = None
+        self.holding = request.stream
+        self._model, self._request, self._decision, self._spec, self._routing = model, request, decision, spec, routing
+        self._hold = knobs.hold_tokens
+        self._answer = CollectedChoice()
+        self._uncertainty: list[float] = []
+        self._drawn = 0
+
+    def take(self, delta: Delta) -> EscalationDecision | None:
+        """Add the next delta; returns the verdict once there is one. After a verdict nothing more is taken."""
+        if self.verdict is not None or (self._request.stream and not self.holding):
+            return None
+        ended = delta.end is not None
+        self._answer.take(delta)
+        self._uncertainty += uncertainty_of(delta)
+        self._drawn += max(len(delta.token_ids), bool(delta.text or delta.reasoning))
+        if not (ended or (self.holding and self._drawn >= self._hold)):
+            return None
+        self.holding = False
+        if not ended and not self._answer.text:
+            return None  # a chain of thought that is streamed: nothing of the answer has come
+        self.verdict = self._judge("whole" if ended else "opening", self._evidence())
+        return self.verdict
+
+    def second_sample(self, request: GenerationRequest) -> GenerationRequest | None:
+        """Return the request for a second sample of the same tier before escalating, or None if it would not pay.
+
+        Only for a whole answer whose result can be checked, if agreement would keep it, and if the chance of that
+        times the next tier's price is above the price of the sample.
+        """
+        verdict, tier, inputs = self.verdict, self._spec.number, self._decision.inputs
+        higher = self._routing.next_up(self._request, self._decision, tier)
+        if verdict is None or not verdict.escalate or higher is None or not self._model.spec.reads_agreement:
+            return None
+        if self._request.stream or self._request.deadline_seconds is not None or inputs.max_cost_usd is not None:
+            return None
+        if checkable_answer(self._question, self._answer.text) is None:
+            return None
+        disagreed, agreed = self._model.p_ok_by_agreement(self._evidence(), inputs.prediction.p_ok)
+        low, high = disagreed[tier - 1], agreed[tier - 1]
+        if high <= low or self._weigh(higher, agreed, 0.0).advantage > 0:
+            return None
+        # P(good) is the mean over both outcomes, which gives the chance of each.
+        chance = min(max((verdict.p_ok[tier - 1] - low) / (high - low), 0.0), 1.0)
+        if chance * inputs.costs[higher.number - 1] <= inputs.costs[tier - 1]:
+            return None
+        again = msgspec.structs.replace(
+            request, request_id=f"{request.request_id}-second", evidence=None, whole=True, meter=UsageMeter()
+        )
+        drawn = msgspec.structs.replace(request.sampling, temperature=SECOND_TEMPERATURE, seed=None, logprobs=None)
+        return msgspec.structs.replace(again, sampling=drawn)
+
+    def compared(self, text: str) -> EscalationDecision:
+        """The verdict with the second sample `text`."""
+        agreed = agreement(self._question, self._answer.text, text)
+        self.verdict = self._judge("agreement", with_agreement(self._evidence(), agreed or 0.0))
+        return self.verdict
+
+    @property
+    def _question(self) -> str:
+        return self._request.messages[-1].content if self._request.messages else ""
+
+    def _evidence(self) -> Float:
+        return evidence_features(self._answer.text, self._answer.finish_reason, self._uncertainty)
+
+    def _judge(self, stage: Stage, evidence: Float) -> EscalationDecision:
+        p_ok = self._model.p_ok(evidence, self._decision.inputs.prediction.p_ok)
+        higher = self._routing.next_up(self._request, self._decision, self._spec.number)
+        if higher is None:
+            return EscalationDecision(stage=stage, p_ok=p_ok, escalate=False, reason="no tier above may take over")
+        choice = self._weigh(higher, p_ok, self._left_usd() if stage == "opening" else 0.0)
+        problem = self._lateness(higher) if choice.advantage > 0 else None
+        reason = f"{_STAGE_NAMES[stage]}: {choice.reason}" + (f"; but {problem}" if problem else "")
+        return EscalationDecision(
+            stage=stage, p_ok=p_ok, escalate=choice.advantage > 0 and problem is None, reason=reason
+        )
+
+    def _weigh(self, higher: Tier, p_ok: list[float], left_usd: float) -> EscalationChoice:
+        return weigh_escalation(self._decision.inputs, self._spec.number, higher.number, p_ok, left_usd)
+
+    def _left_usd(self) -> float:
+        """Predicted US dollars of the rest of the answer."""
+        left = max(_expected_tokens(self._request, self._decision, self._spec) - self._drawn, 0.0)
+        return left * self._spec.price.output_usd_per_million / 1e6
+
+    def _lateness(self, higher: Tier) -> str | None:
+        """Why the next tier cannot start in time; None if it can."""
+        if self._request.deadline_seconds is None:
+            return None
+        left = self._request.arrival + self._request.deadline_seconds - time.monotonic()
+        wait = higher.load().predicted_wait_seconds
+        if left > 0 and wait <= left:
+            return None
+        return (
+            f"tier {higher.number}'s queue takes {wait * 1e3:.0f} ms, the deadline leaves {max(left, 0) * 1e3:.0f} ms"
+        )
+
+
+_STAGE_NAMES: dict[Stage, str] = {
+    "opening": "judged by its beginning",
+    "whole": "judged by the whole answer",
+    "agreement": "judged by the whole answer and a second sample",
+}
+
+
+def may_escalate(request: InferenceRequest, decision: Decision, hold_tokens: int) -> bool:
+    """Whether an answer is judged: a single unconstrained chat answer by a tier that neither caller nor operator named;
+    a stream only if part of it is held."""
+    single = request.choices == 1 and request.best_of in (None, 1)
+    named = decision.inputs.pinned_tier is not None or decision.would_be is not None or decision.by_edge
+    seen = not request.stream or hold_tokens > 0
+    return seen and request.messages is not None and single and not request.is_bound and not named
+
+
+def _expected_tokens(request: InferenceRequest, decision: Decision, spec: TierSpec) -> float:
+    predicted = decision.inputs.prediction.predicted_tokens
+    expected = predicted[spec.number - 1] if len(predicted) >= spec.number else None
+    tokens = float(spec.expected_answer_tokens) if expected is None else expected
+    return tokens if request.max_tokens is None else min(tokens, float(request.max_tokens * spec.samples_per_choice))

@@ -1,0 +1,346 @@
+"""Generate an answer by one or more tiers, with hold, escalation and fall-over, and record each attempt's cost."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import cast
+
+import msgspec
+
+from classifier.decision import Decision
+from gateway.base.logs.log_format import FIELDS
+from gateway.base.requests.inference_request import InferenceRequest
+from gateway.inference.answering.active_probes import ActiveProbes
+from gateway.inference.answering.bill import Bill
+from gateway.inference.answering.escalation import Escalation, EscalationDecision
+from gateway.inference.answering.tier_deltas import tier_deltas
+from gateway.inference.routing.router import RoutingService
+from gateway.tenancy.admission import Admission
+from gateway.tenancy.budgets.cost_bound import MostTokens, most_tokens, most_usd
+from quality.records.record import Attempt, AttemptStatus, CacheUse
+from tiers.attempt import ReplicaTry
+from tiers.catalog.pricing import cost_usd
+from tiers.collected_choice import CollectedChoice
+from tiers.consent import hidden_from
+from tiers.errors import TierError, TierLostError, TierRequestError, TierUnavailableError
+from tiers.tier import Delta, GenerationRequest, Tier, Usage
+from tiers.uncertainty import asking_uncertainty
+
+log = logging.getLogger(__name__)
+
+# The other fields that mean something to a provider are heard here, too: prefixes are cached, tags recorded.
+_NOT_IN_PROCESS = ("verbosity",)
+
+
+class Generation:
+    """The deltas of one answer, over all tiers that are tried for it. Iterate over it, and always `aclose` it.
+
+    A stream cannot move to another tier after its first delta. A whole answer can at any time, because nothing has
+    reached the caller. A request falls over at most once (SPEC RT-11) and escalates at most once: the answer's own
+    evidence may show that it is not good enough before any of it is passed on. If the fast path fails, normal routing
+    runs: `rerouted` is then True and `decision` is the new one. `attempted`: start of the current attempt, monotonic
+    seconds; when it changes, all earlier deltas are void.
+    """
+
+    # This answer has one reader and is not kept.
+    cached: CacheUse | None = None
+
+    def __init__(
+        self,
+        request: InferenceRequest,
+        decision: Decision,
+        tier: Tier,
+        routing: RoutingService,
+        admission: Admission,
+        probes: ActiveProbes | None,
+    ) -> None:
+        """`admission`: where the caller's budget is held; `probes`: judge the answer, None if nothing does."""
+        self.request = request
+        self.decision = decision
+        self.rerouted = False
+        self.tier = tier
+        self.attempted = time.monotonic()
+        self.attempts: list[Attempt] = []
+        self.usage: Usage | None = None
+        self._routing, self._admission = routing, admission
+        self._replicas: list[ReplicaTry] = []
+        self._escalation = None if probes is None else probes.escalation(request, decision, tier.number, routing)
+        self._spec = routing.spec(tier.number)
+        self._most = self._most_tokens()
+        self._requests = self._asked()
+        # Log-probabilities requested for the judge alone are not passed on.
+        self._hides_logprobs = self._escalation is not None and request.sampling.logprobs is None
+        if self._escalation is not None:
+            self._requests = [asking_uncertainty(one, tier, self._spec) for one in self._requests]
+        self._deltas = self._generated(tier, self._requests, request.n)
+        self._held: deque[Delta] = deque()
+        self._let_go = False
+        self._over = False
+        self._lost: TierLostError | None = None
+
+    def __aiter__(self) -> "Generation":
+        return self
+
+    async def __anext__(self) -> Delta:
+        if self._over:
+            raise StopAsyncIteration
+        try:
+            delta = await self._next_delta()
+        except StopAsyncIteration:
+            self._end("ok", None)
+            raise
+        except Exception as error:
+            await self._deltas.aclose()
+            self._end("error", error)
+            raise
+        self._let_go = True
+        return delta
+
+    async def aclose(self) -> None:
+        """Stop: the tier's work is freed within one step. Idempotent; closes the bill even if cancelled."""
+        try:
+            await self._deltas.aclose()
+        finally:
+            self._end("aborted", None)
+
+    @property
+    def verdict(self) -> EscalationDecision | None:
+        """What the answering tier's own evidence said of the answer, or that of the tier that it was taken from."""
+        return None if self._escalation is None else self._escalation.verdict
+
+    @property
+    def p_ok(self) -> float:
+        """P(the answer is no worse than the strongest tier's), with its own evidence where that was judged."""
+        verdict = self.verdict
+        p_ok = self.decision.inputs.prediction.p_ok if verdict is None else verdict.p_ok
+        return p_ok[self.tier.number - 1]
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """The caller's fields that the server of the tier has not got, because its API lacks them."""
+        if self._spec.remote is None:
+            return tuple([name for name in _NOT_IN_PROCESS if name in self.request.passed])
+        return self._requests[0].sent.dropped
+
+    def bill(self) -> Bill:
+        """The bill so far; before the end, as if the generation were aborted now."""
+        if self._over:
+            return Bill(attempts=self.attempts, usage=self.usage or Usage())
+        usage = self.usage or self._used_so_far(None)
+        return Bill(attempts=[*self.attempts, self._attempt("aborted", None, usage)], usage=usage)
+
+    async def _next_delta(self) -> Delta:
+        while True:
+            if self._held and not self._is_holding:
+                return self._held.popleft()
+            try:
+                delta = await anext(self._deltas)
+                if delta.finish_reason == "error":
+                    raise TierError(f"tier {self.tier.number} ended a choice with an error")
+                if delta.end is not None:
+                    self.usage = self._within_hold(delta.end.usage)
+                    delta.end = msgspec.structs.replace(delta.end, usage=self.usage)
+                self._replicas += delta.tries
+                if self._escalation is not None and await self._is_handed_over(self._escalation, delta):
+                    continue
+                if self._hides_logprobs:
+                    delta.logprobs = None
+                delta.made_at = time.monotonic()
+                if self._escalation is None:
+                    return delta
+                self._held.append(delta)
+            except StopAsyncIteration:
+                if not self._held:
+                    raise
+                self._escalation = None
+            except TierRequestError:
+                raise
+            except Exception as error:
+                await self._fall_over(error)
+
+    @property
+    def _is_holding(self) -> bool:
+        return self._escalation is not None and self._escalation.holding
+
+    async def _is_handed_over(self, escalation: Escalation, delta: Delta) -> bool:
+        """Judge the answer with `delta`; returns whether it was not good enough and another tier answers now."""
+        verdict = escalation.take(delta)
+        if verdict is None or not verdict.escalate:
+            return False
+        again = escalation.second_sample(self._requests[0])
+        if again is not None and self._affords(self.tier):
+            text = await self._second_sample(again)
+            verdict = verdict if text is None else escalation.compared(text)
+        return verdict.escalate and await self._escalate(verdict)
+
+    async def _second_sample(self, request: GenerationRequest) -> str | None:
+        """Return a second answer of the same tier to compare with the first; None if it fails. It is billed as a
+        separate attempt, even if the caller disconnects before its end."""
+        sample, failed, tries = CollectedChoice(), None, []
+        try:
+            async with aclosing(self._generated(self.tier, [request], 1)) as deltas:
+                async for delta in deltas:
+                    sample.take(delta)
+                    tries += delta.tries
+        except TierError as error:
+            failed = error
+            tries += error.tries
+        finally:
+            self.attempts.append(
+                Attempt(
+                    tier=self.tier.number,
+                    model=self.tier.model,
+                    status="compared",
+                    cost_usd=cost_usd(self._spec, self._within_hold(sample.usage or request.meter.usage())),
+                    error=None if failed is None else f"{type(failed).__name__}: {failed}",
+                    replicas=tries,
+                    claimed=_claimed([request]),
+                )
+            )
+        return None if failed is not None else sample.text
+
+    async def _escalate(self, verdict: EscalationDecision) -> bool:
+        """Continue with the next tier up. Returns False if there is none."""
+        higher = self._next_up()
+        if higher is None:
+            return False
+        await self._deltas.aclose()
+        self._close_attempt("escalated", None)
+        log.info(
+            "request %s: tier %d hands over to tier %d (%s)",
+            self.request.request_id, self.tier.number, higher.number, verdict.reason,
+        )  # fmt: skip
+        self._go_on_with(higher)
+        return True
+
+    async def _fall_over(self, error: Exception) -> None:
+        """Continue with the next tier up, or raise `error` if that is no longer possible. If a process died of the
+        request and the next tier is down because of it, the first error is raised."""
+        if not isinstance(error, TierError):
+            log.error(
+                "tier %d failed in request %s", self.tier.number, self.request.request_id,
+                exc_info=error, extra={FIELDS: {"tier": self.tier.number}},
+            )  # fmt: skip
+        if isinstance(error, TierLostError):
+            self._lost = error
+        committed = self.request.stream and self._let_go
+        failed_before = any(attempt.status == "error" for attempt in self.attempts)
+        may_move = not committed and not failed_before
+        stand_in = await self._stand_in() if may_move else None
+        if stand_in is None:
+            raise self._lost if self._lost is not None and isinstance(error, TierUnavailableError) else error
+        await self._deltas.aclose()
+        self._close_attempt("error", error)
+        log.warning(
+            "request %s: tier %d failed (%s), tier %d takes over",
+            self.request.request_id, self.tier.number, type(error).__name__, stand_in.number,
+        )  # fmt: skip
+        self._go_on_with(stand_in)
+
+    async def _stand_in(self) -> Tier | None:
+        """Return what replaces a failed tier: the ordinary route's if the fast path failed, else the next one up."""
+        if not self.decision.by_edge:
+            return self._next_up()
+        ordinary = await self._routing.ordinary_route(self.request, self.decision)
+        if ordinary is None or not self._affords(tier := self._routing.tier(ordinary.tier)):
+            return None
+        self.decision, self.rerouted = ordinary, True
+        return tier
+
+    def _asked(self) -> list[GenerationRequest]:
+        """Return the requests for the tier; charged to a budget, they bound the answer by the tokens that are held."""
+        requests = self.request.generations(self._spec)
+        if self._most is None:
+            return requests
+        return [msgspec.structs.replace(one, max_tokens=self._most.choice) for one in requests]
+
+    def _next_up(self) -> Tier | None:
+        """Return the next tier that is allowed and that the caller's budgets cover."""
+        higher = self._routing.next_up(self.request, self.decision, self.tier.number)
+        return higher if higher is not None and self._affords(higher) else None
+
+    def _affords(self, tier: Tier) -> bool:
+        """Whether the caller's budgets cover another attempt, by `tier`; its maximum cost is then reserved."""
+        if self._admission.hold is None:
+            return True
+        return self._admission.affords(most_usd(self.request, tier, self._routing.spec(tier.number)))
+
+    def _go_on_with(self, tier: Tier) -> None:
+        """Start again with `tier`; its answer is not judged."""
+        self.tier, self._escalation, self._hides_logprobs = tier, None, False
+        self.attempted = time.monotonic()
+        self._held.clear()
+        self.usage, self._replicas = None, []
+        self._spec = self._routing.spec(tier.number)
+        self._most = self._most_tokens()
+        self._requests = self._asked()
+        self._deltas = self._generated(tier, self._requests, self.request.n)
+
+    def _generated(self, tier: Tier, requests: list[GenerationRequest], n: int) -> AsyncGenerator[Delta, None]:
+        """The deltas of `n` choices for each of `requests` by `tier`, if it may still see them: every attempt and every
+        sample begins here, and a reload may have changed the tier since the request was routed."""
+        hidden = hidden_from(tier, self.request.consent)
+        return _generate(tier, requests, n) if hidden is None else _refused(tier, hidden)
+
+    def _end(self, status: AttemptStatus, error: Exception | None) -> None:
+        if not self._over:
+            self._over = True
+            self._close_attempt(status, error)
+
+    def _close_attempt(self, status: AttemptStatus, error: Exception | None) -> None:
+        self.usage = self.usage or self._used_so_far(error)
+        self.attempts.append(self._attempt(status, error, self.usage))
+
+    def _attempt(self, status: AttemptStatus, error: Exception | None, usage: Usage) -> Attempt:
+        verdict = self.verdict
+        return Attempt(
+            tier=self.tier.number,
+            model=self.tier.model,
+            status=status,
+            cost_usd=cost_usd(self._spec, usage),
+            max_tokens=self._requests[0].sent.max_tokens,
+            error=None if error is None else f"{type(error).__name__}: {error}",
+            stage=None if verdict is None else verdict.stage,
+            p_ok=None if verdict is None else verdict.p_ok[self.tier.number - 1],
+            reason=None if verdict is None else verdict.reason,
+            replicas=[*self._replicas, *(error.tries if isinstance(error, TierError) else ())],
+            claimed=_claimed(self._requests),
+        )
+
+    def _used_so_far(self, error: Exception | None) -> Usage:
+        """Tokens to bill for an attempt that was cut short: none if the tier never accepted the request."""
+        used = Usage.total(request.meter.usage() for request in self._requests)
+        refused = isinstance(error, (TierUnavailableError, TierRequestError)) and not used.completion_tokens
+        return Usage() if refused else self._within_hold(used)
+
+    def _most_tokens(self) -> MostTokens | None:
+        """Return what is held for the attempt; None without a budget."""
+        return None if self._admission.hold is None else most_tokens(self.request, self.tier, self._spec)
+
+    def _within_hold(self, usage: Usage) -> Usage:
+        """Return what is billed of `usage`: at most what is held, whatever a server counts."""
+        return usage if self._most is None else self._most.bound(usage)
+
+
+def _claimed(requests: list[GenerationRequest]) -> Usage | None:
+    """Return the sum of the counts that servers reported and that cannot be; None if there are none."""
+    claims = [claim for request in requests for claim in request.meter.claims]
+    return Usage.total(claims) if claims else None
+
+
+async def _refused(tier: Tier, reason: str) -> AsyncGenerator[Delta, None]:
+    """Instead of the deltas of a tier that may not see the request."""
+    nothing: list[Delta] = []
+    for delta in nothing:
+        yield delta
+    raise TierUnavailableError(f"tier {tier.number} is not asked: {reason}")
+
+
+def _generate(tier: Tier, requests: list[GenerationRequest], n: int) -> AsyncGenerator[Delta, None]:
+    """The deltas of `n` choices for each of `requests`, from the tier itself where there is one request."""
+    if len(requests) == 1 and requests[0].n == n:
+        # Contract of `Tier`: the iterator can be closed early, so it is a generator.
+        return cast(AsyncGenerator[Delta, None], tier.generate(requests[0]))
+    return tier_deltas(tier, requests, n)

@@ -1,0 +1,1 @@
+"""The APIs of inference: endpoints, reading of requests, writing of answers."""

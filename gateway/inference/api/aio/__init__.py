@@ -1,0 +1,1 @@
+"""Our own endpoints: feedback, records, dry runs of routing."""

@@ -1,0 +1,244 @@
+"""The messages of a request as those of a chat: blocks become texts, parts, calls and results of tools."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from gateway.base.errors import ApiError, bad_request
+from gateway.inference.api.messages.schemas import Block, ResultBlock, Source, Text, Turn
+from gateway.inference.api.reading.schemas import ContentPart, FunctionCall, Message, MessageToolCall
+
+# Claude Code's first system block; its numbers change with every request, so that no prefix would ever be cached.
+BILLING_HEADER = "x-anthropic-billing-header:"
+# Between blocks, which are paragraphs of their own. An assistant's are pieces of one text.
+_BETWEEN = "\n\n"
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Placed(NamedTuple):
+    """A block and its place: the numbers of its message and in it."""
+
+    message: int
+    place: int
+    block: Block
+
+    @property
+    def where(self) -> str:
+        """The path of the block in the request."""
+        return f"messages.{self.message}.content.{self.place}"
+
+
+class Conversation(NamedTuple):
+    """The messages of the chat, and for each the path of the message that it comes from."""
+
+    messages: list[Message]
+    origins: list[str]
+
+
+def conversation_of(system: str | list[Text] | None, turns: Sequence[Turn]) -> Conversation:
+    """The chat that says the same. Raises `ApiError` 400 that names the block."""
+    if not turns:
+        raise bad_request("messages: at least one message is required.", "messages", "empty_array")
+    if turns[-1].role == "assistant":
+        raise bad_request(
+            "This model does not support assistant message prefill. The conversation must end with a user message.",
+            "messages",
+            "unsupported_content",
+        )
+    messages: list[Message] = []
+    origins: list[str] = []
+    if text := _system_text(system):
+        messages.append(Message(role="system", content=text))
+        origins.append("system")
+    number = 0
+    while number < len(turns):
+        first, role = number, turns[number].role
+        placed = _placed(number, turns[number])
+        number += 1
+        # As Anthropic does it: consecutive turns of the same role are one turn.
+        while number < len(turns) and turns[number].role == role:
+            placed += _placed(number, turns[number])
+            number += 1
+        where = f"messages.{first}"
+        if role == "user" and not placed:
+            raise bad_request(f"{where}: a user message must have content.", where, "invalid_value")
+        for message in _CONVERSIONS[role](placed):
+            messages.append(message)
+            origins.append(where)
+    return Conversation(messages, origins)
+
+
+def _system_text(system: str | list[Text] | None) -> str:
+    if system is None or isinstance(system, str):
+        return system or ""
+    return _BETWEEN.join(block.text for block in system if not block.text.startswith(BILLING_HEADER))
+
+
+def _placed(number: int, turn: Turn) -> list[Placed]:
+    if isinstance(turn.content, str):
+        return [Placed(number, 0, Block(type="text", text=turn.content))]
+    return [Placed(number, place, block) for place, block in enumerate(turn.content)]
+
+
+def _user(placed: Sequence[Placed]) -> list[Message]:
+    """Results of tools come first: they answer the calls right before."""
+    messages: list[Message] = []
+    parts: list[ContentPart] = []
+    for one in placed:
+        if one.block.type == "tool_result":
+            message, shown = _result(one)
+            messages.append(message)
+            parts += shown
+    for one in placed:
+        if one.block.type != "tool_result":
+            parts += _read(one.block, one)
+    if parts:
+        is_text = all(part.type == "text" for part in parts)
+        messages.append(Message(role="user", content=_text_of(parts) if is_text else parts))
+    return messages
+
+
+def _result(placed: Placed) -> tuple[Message, list[ContentPart]]:
+    """The result of a tool, which is text in OpenAI's API, and what else it has, for the user's own turn."""
+    block, shown = placed.block, []
+    if not block.tool_use_id:
+        raise _missing(f"{placed.where}.tool_use_id")
+    if isinstance(block.content, list):
+        read = [part for one in block.content for part in _read(one, placed)]
+        text, shown = _text_of(read), [part for part in read if part.type != "text"]
+    else:
+        text = block.content or ""
+    if shown:
+        kind = "file" if all(part.type == "file" for part in shown) else "image"
+        text = _BETWEEN.join(filter(None, [text, f"(The {kind} of this result follows in the next message.)"]))
+    content = f"Error: {text}" if block.is_error else text
+    return Message(role="tool", tool_call_id=block.tool_use_id, content=content), shown
+
+
+def _text_of(parts: Sequence[ContentPart]) -> str:
+    return _BETWEEN.join(part.text or "" for part in parts if part.type == "text")
+
+
+def _assistant(placed: Sequence[Placed]) -> list[Message]:
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[MessageToolCall] = []
+    for one in placed:
+        block = one.block
+        if block.type == "text":
+            texts.append(_text(block.text, one))
+        elif block.type == "tool_use":
+            calls.append(_call(block, one))
+        elif block.type == "thinking":
+            thoughts.append(block.thinking or "")
+        elif block.type != "redacted_thinking":
+            raise _unknown(block.type, one, "text, thinking, redacted_thinking and tool_use")
+    thought = _BETWEEN.join(filter(None, thoughts)) or None
+    said = "".join(texts)
+    return [Message(role="assistant", content=said, reasoning_content=thought, tool_calls=calls or None)]
+
+
+def _system(placed: Sequence[Placed]) -> list[Message]:
+    for one in placed:
+        if one.block.type != "text":
+            raise _unknown(one.block.type, one, "text")
+    return [Message(role="system", content=_BETWEEN.join(_text(one.block.text, one) for one in placed))]
+
+
+_CONVERSIONS = {"user": _user, "assistant": _assistant, "system": _system}
+
+
+def _call(block: Block, placed: Placed) -> MessageToolCall:
+    if not block.id:
+        raise _missing(f"{placed.where}.id")
+    if not block.name:
+        raise _missing(f"{placed.where}.name")
+    arguments = _encode(block.input or {}).decode()
+    return MessageToolCall(id=block.id, function=FunctionCall(name=block.name, arguments=arguments))
+
+
+def _read(block: Block | ResultBlock, placed: Placed) -> list[ContentPart]:
+    """The parts that a block of a user's turn, or of a tool's result, is."""
+    if block.type == "text":
+        return [_text_part(_text(block.text, placed))]
+    if block.type == "image":
+        return [_image(_source(block, placed), placed)]
+    if block.type == "document":
+        return _document(block, _source(block, placed), placed)
+    if block.type == "search_result":
+        head = " ".join(filter(None, [block.title, f"({block.source})" if isinstance(block.source, str) else None]))
+        return [_text_part(_lines(head, _joined(block.content)))]
+    raise _unknown(block.type, placed, "text, image, document, search_result and tool_result")
+
+
+def _source(block: Block | ResultBlock, placed: Placed) -> Source:
+    if not isinstance(block.source, Source):
+        raise _missing(f"{placed.where}.source")
+    return block.source
+
+
+def _image(source: Source, placed: Placed) -> ContentPart:
+    if source.type == "base64":
+        return ContentPart(type="image_url", image_url={"url": _data_url(source, placed)})
+    if source.type == "url" and source.url:
+        return ContentPart(type="image_url", image_url={"url": source.url})
+    raise _unknown_source(source, placed, "base64 and url")
+
+
+def _document(block: Block | ResultBlock, source: Source, placed: Placed) -> list[ContentPart]:
+    head = _lines(block.title, block.context)
+    if source.type == "text":
+        return [_text_part(_lines(head, source.data))]
+    if source.type == "content":
+        return [_text_part(_lines(head, _joined(source.content)))]
+    if source.type == "base64":
+        file = {"filename": block.title or "document.pdf", "file_data": _data_url(source, placed)}
+        part = ContentPart(type="file", file=file)
+        return [_text_part(block.context), part] if block.context else [part]
+    raise _unknown_source(source, placed, "base64, text and content")
+
+
+def _data_url(source: Source, placed: Placed) -> str:
+    if not source.media_type:
+        raise _missing(f"{placed.where}.source.media_type")
+    if not source.data:
+        raise _missing(f"{placed.where}.source.data")
+    return f"data:{source.media_type};base64,{source.data}"
+
+
+def _joined(content: str | Sequence[Text | ResultBlock] | None) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    return _BETWEEN.join(block.text or "" for block in content)
+
+
+def _lines(*texts: str | None) -> str:
+    return "\n".join(filter(None, texts))
+
+
+def _text_part(text: str) -> ContentPart:
+    return ContentPart(type="text", text=text)
+
+
+def _text(text: str | None, placed: Placed) -> str:
+    if text is None:
+        raise _missing(f"{placed.where}.text")
+    return text
+
+
+def _missing(where: str) -> ApiError:
+    return bad_request(f"{where}: Field required.", where, "missing_required_parameter")
+
+
+def _unknown(kind: str, placed: Placed, allowed: str) -> ApiError:
+    where = f"{placed.where}.type"
+    message = f"{where}: blocks of type {kind!r} are not supported here; allowed are {allowed}."
+    return bad_request(message, where, "unsupported_content")
+
+
+def _unknown_source(source: Source, placed: Placed, allowed: str) -> ApiError:
+    where = f"{placed.where}.source.type"
+    message = f"{where}: sources of type {source.type!r} are not supported here; allowed are {allowed}."
+    return bad_request(message, where, "unsupported_content")

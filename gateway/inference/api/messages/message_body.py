@@ -1,0 +1,139 @@
+"""A Message as Anthropic shapes it, built from a finished Answer."""
+
+from typing import Literal
+
+import msgspec
+
+from gateway.base.requests.slo_class import SERVICE_TIERS
+from gateway.inference.answering.answer import Answer
+from gateway.inference.api.writing.block_order import is_object
+from tiers.tier import Usage
+
+# Thoughts are not signed: clients send the signature back, and nothing is checked of it.
+SIGNATURE = "YWlvLXVuc2lnbmVk"
+_SERVED = {"priority": "priority", "batch": "batch"}
+
+StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal"]
+_REASONS: dict[str, StopReason] = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
+
+
+class TextBlock(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
+    """A piece of the answer."""
+
+    text: str
+
+
+class ThinkingBlock(msgspec.Struct, frozen=True, tag_field="type", tag="thinking"):
+    """What was thought before the answer."""
+
+    thinking: str
+    signature: str
+
+
+class ToolUseBlock(msgspec.Struct, frozen=True, tag_field="type", tag="tool_use"):
+    """A call of a tool; `input` is an object."""
+
+    id: str
+    name: str
+    input: msgspec.Raw
+
+
+class MessageUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Token counts; `input_tokens` are those that no cache had. `service_tier`: the class it was served in."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+    service_tier: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class MessageBody(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of a whole answer, and of the first event of a stream."""
+
+    id: str
+    type: str = "message"
+    role: str = "assistant"
+    model: str
+    content: list[TextBlock | ThinkingBlock | ToolUseBlock]
+    stop_reason: StopReason | None
+    stop_sequence: str | None
+    usage: MessageUsage
+
+
+class ThinkingShown(msgspec.Struct, frozen=True):
+    """Which thoughts a client asked for: without `blocks` none, without `texts` only that there were some."""
+
+    blocks: bool
+    texts: bool
+
+
+def whole_message(answer: Answer, thinking: ThinkingShown) -> MessageBody:
+    """The body of a finished answer: thoughts, text, calls."""
+    choice = answer.choices[0]
+    content: list[TextBlock | ThinkingBlock | ToolUseBlock] = []
+    if choice.reasoning and thinking.blocks:
+        content.append(ThinkingBlock(choice.reasoning if thinking.texts else "", SIGNATURE))
+    if choice.text:
+        content.append(TextBlock(choice.text))
+    for place, call in enumerate(choice.tool_calls):
+        content.append(ToolUseBlock(tool_use_id(answer, call.id, place), call.name, _input(call.arguments)))
+    reason, sequence = stop_of(answer)
+    return message_body(answer, content, usage_of(answer.usage, answer), reason, sequence)
+
+
+def message_body(
+    answer: Answer,
+    content: list[TextBlock | ThinkingBlock | ToolUseBlock],
+    usage: MessageUsage,
+    stop_reason: StopReason | None = None,
+    stop_sequence: str | None = None,
+) -> MessageBody:
+    """The body with this content."""
+    return MessageBody(
+        id=answer.request.request_id,
+        model=answer.tier.model,
+        content=content,
+        stop_reason=stop_reason,
+        stop_sequence=stop_sequence,
+        usage=usage,
+    )
+
+
+def usage_of(usage: Usage | None, answer: Answer) -> MessageUsage:
+    """Token counts as Anthropic divides them."""
+    usage = usage or Usage()
+    served = SERVICE_TIERS[answer.request.priority]
+    return MessageUsage(
+        input_tokens=max(0, usage.prompt_tokens - usage.cached_tokens - usage.cache_write_tokens),
+        cache_creation_input_tokens=usage.cache_write_tokens,
+        cache_read_input_tokens=usage.cached_tokens,
+        output_tokens=usage.completion_tokens,
+        service_tier=_SERVED.get(served, "standard"),
+    )
+
+
+def stop_of(answer: Answer) -> tuple[StopReason, str | None]:
+    """Why the answer ended, and the stop sequence that ended it."""
+    choice = answer.choices[0]
+    reason = _REASONS.get(choice.finish_reason or "stop")
+    if reason is None and choice.stop_sequence in answer.request.stop:
+        return "stop_sequence", choice.stop_sequence
+    if reason is None:
+        # Some servers report a call that was forced as a stop.
+        return ("tool_use" if choice.calls else "end_turn"), None
+    return reason, None
+
+
+def tool_use_id(answer: Answer, call_id: str, place: int) -> str:
+    """The id of a call: a server's own, else one in Anthropic's format."""
+    if not call_id:
+        return f"toolu_{answer.request.request_id.removeprefix('msg_')}{place}"
+    if answer.tier.core_name is None:
+        return call_id
+    return f"toolu_{call_id.removeprefix('call_')}"
+
+
+def _input(arguments: str) -> msgspec.Raw:
+    """The arguments as an object; an empty one where they were cut off or are none."""
+    return msgspec.Raw(arguments.encode() if is_object(arguments) else b"{}")

@@ -1,0 +1,33 @@
+"""`POST /v1/completions`: continuing raw text or token ids, without a chat template."""
+
+from litestar.types import ASGIApp
+
+from gateway.edge.http_request import HttpRequest
+from gateway.edge.openapi import describe
+from gateway.inference.api.reading.build_request import completion_request, received
+from gateway.inference.api.reading.ignored_fields import FieldReader
+from gateway.inference.api.reading.parsing import read_fields
+from gateway.inference.api.reading.schemas import CompletionRequest
+from gateway.inference.api.writing.answers import CompletionAnswer
+from gateway.inference.api.writing.chunks import CompletionsFormat
+from gateway.inference.api.writing.sending import respond
+from gateway.inference.serving import serving_of
+from gateway.tenancy.access.guard import InferenceRoute
+
+COMPLETION = FieldReader("/v1/completions", CompletionRequest)
+
+
+@InferenceRoute(
+    "/completions",
+    http_method="POST",
+    status_code=200,
+    operation_class=describe(CompletionRequest, CompletionAnswer, streamed=True),
+    summary="Continue a text",
+    opt={"id_prefix": "cmpl"},
+)
+async def completions(request: HttpRequest) -> ASGIApp:
+    """Continue each prompt, whole or as server-sent events."""
+    body = await read_fields(request, COMPLETION)
+    serving = serving_of(request)
+    answer_format = CompletionsFormat(serving, body.stream_options)
+    return await respond(request, serving, completion_request(serving, received(request), body), answer_format)

@@ -1,0 +1,108 @@
+"""`GET /v1/models`: what a request may name as its model."""
+
+from typing import Any
+
+import msgspec
+from litestar import get
+from litestar.params import FromPath
+from litestar.response import Response
+
+from gateway.base.errors import ApiError
+from gateway.base.requests.caller import Caller
+from gateway.edge.http_request import HttpRequest
+from gateway.edge.openapi import describe
+from gateway.inference.serving import Serving, serving_of
+from gateway.tenancy.access.guard import caller_of
+from tiers.catalog.tier_spec import TierSpec
+
+
+class ModelTier(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands behind a name: tier, model, context in tokens, prices in US dollars per million tokens.
+
+    `price_estimated`: from what, where the catalogue gives none (size, seconds or order); else empty. `capabilities`:
+    what it supports of vision, audio, files, tools, json_schema and logprobs. `adapter`: the LoRA adapter that the tier
+    binds; null for the model alone."""
+
+    tier: int
+    tier_class: str | None
+    model: str
+    max_context: int
+    input_usd_per_million: float
+    output_usd_per_million: float
+    price_estimated: str
+    capabilities: list[str]
+    adapter: str | None = None
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """One model in OpenAI's shape; `x_aio` lists the tiers it may lead to: none for one that only embeds."""
+
+    id: str
+    created: int
+    object: str = "model"
+    owned_by: str = "aio"
+    x_aio: list[ModelTier] = []
+
+
+class ModelList(msgspec.Struct, frozen=True, kw_only=True):
+    """All models."""
+
+    data: list[ModelCard]
+    object: str = "list"
+
+
+async def model_cards(serving: Serving, caller: Caller) -> list[ModelCard]:
+    """A card for `auto`, for each tier, for each model of the catalogue, for each model with a loaded adapter, for
+    each that embeds, and for each alias; of those that `caller` may use."""
+    adapted = [name for name in await serving.core_adapters.served_names() if serving.routing.split_adapter(name)[1]]
+    aliases = (name for name in (*caller.aliases, *serving.routing.catalog.aliases) if name != "*")
+    names = dict.fromkeys((*serving.routing.model_names(), *adapted, *serving.embedders, *aliases))
+    return [card for name in names if (card := _card(serving, name, caller)) is not None]
+
+
+def _card(serving: Serving, name: str, caller: Caller) -> ModelCard | None:
+    model = name if name in serving.embedders else serving.routing.unaliased(name, caller)
+    if model in serving.embedders:
+        return ModelCard(id=name, created=serving.created)
+    try:
+        pinned = serving.routing.pinned_tier(model)
+    except ApiError:
+        # Nothing keeps the alias of a key from a model that the catalogue no longer has.
+        if model == name:
+            raise
+        return None
+    specs = serving.routing.catalog.tiers if pinned is None else [serving.routing.spec(pinned)]
+    tiers = [_tier(serving, spec) for spec in specs if caller.may_use(spec)]
+    return ModelCard(id=name, created=serving.created, x_aio=tiers) if tiers else None
+
+
+def _tier(serving: Serving, spec: TierSpec) -> ModelTier:
+    return ModelTier(
+        tier=spec.number,
+        tier_class=None if spec.tier_class is None else spec.tier_class.value,
+        model=spec.model_name,
+        adapter=spec.adapter,
+        max_context=serving.routing.tier(spec.number).max_context,
+        input_usd_per_million=spec.price.input_usd_per_million,
+        output_usd_per_million=spec.price.output_usd_per_million,
+        price_estimated=spec.price.estimated,
+        capabilities=sorted(spec.has),
+    )
+
+
+@get("/models", operation_class=describe(None, ModelList), summary="List the models")
+async def list_models(request: HttpRequest) -> Response[Any]:
+    """`auto`, the tiers, the catalogue's models, those that loaded adapters make of them (`MODEL:ADAPTER`), and aliases
+    of all these; what the caller's key may use."""
+    cards = await model_cards(serving_of(request), caller_of(request))
+    return Response(ModelList(data=cards), media_type="application/json")
+
+
+@get("/models/{model:path}", operation_class=describe(None, ModelCard), summary="Show one model")
+async def show_model(request: HttpRequest, model: FromPath[str]) -> Response[Any]:
+    """One model by name; 404 in the error envelope for a name that is not served, or that the key may not use."""
+    name = model.lstrip("/")
+    card = _card(serving_of(request), name, caller_of(request))
+    if card is None:
+        raise ApiError(404, f"This key does not have access to model {name!r}.", param="model", code="model_not_found")
+    return Response(card, media_type="application/json")

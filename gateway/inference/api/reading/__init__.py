@@ -1,0 +1,1 @@
+"""From a body and its headers to a checked request."""

@@ -1,0 +1,138 @@
+"""The x-aio request headers (what the caller wants of routing) and response headers (what became of it)."""
+
+import re
+from collections.abc import Mapping
+from typing import get_args
+
+import msgspec
+from litestar.datastructures import Headers
+
+from classifier.complexity.quality_setting import QUALITY_SETTINGS
+from gateway.base.errors import bad_request
+from gateway.base.numbers import number, usd_text, whole_number
+from gateway.base.requests.inference_request import CacheMode
+from gateway.base.requests.slo_class import SLO_CLASSES, SloName
+from gateway.inference.answering.answer import Answer
+from tiers.consent import ALL, Consent
+
+_CONVERSATION = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
+
+CONSENT = "x-aio-consent"
+CACHE_MODES: tuple[CacheMode, ...] = get_args(CacheMode)
+
+
+class RoutingHeaders(msgspec.Struct, frozen=True, kw_only=True):
+    """`x-aio-quality` (a number, or a named setting), `x-aio-min-tier`, `x-aio-max-cost` (US dollars),
+    `x-aio-deadline-ms` (to the first token), `x-aio-conversation` (the caller's own id of the conversation),
+    `x-aio-slo` (what it is for: `SLO_CLASSES`),
+    `x-aio-consent` (answer: to be used for its answer alone, local: to be seen by local tiers alone, or both),
+    `x-aio-cache` (use: of sampled answers too, refresh: a new answer, exact: of an equal request only, off)."""
+
+    quality_target: float | None = None
+    min_tier: int | None = None
+    max_cost_usd: float | None = None
+    deadline_seconds: float | None = None
+    conversation: str | None = None
+    slo: SloName | None = None
+    cache: CacheMode | None = None
+    consent: Consent = ALL
+
+
+def routing_headers(headers: Mapping[str, str], tiers: int) -> RoutingHeaders:
+    """Read and check the headers. Raises `ApiError` 400 naming the header, its value and what is allowed."""
+    deadline_ms = _number(headers, "x-aio-deadline-ms", 1, 86_400_000)
+    min_tier = headers.get("x-aio-min-tier")
+    return RoutingHeaders(
+        quality_target=_quality(headers),
+        min_tier=None if min_tier is None else whole_number(min_tier, "x-aio-min-tier", 1, tiers),
+        max_cost_usd=_number(headers, "x-aio-max-cost", 0, 1e6),
+        deadline_seconds=None if deadline_ms is None else deadline_ms / 1e3,
+        conversation=_conversation(headers.get("x-aio-conversation")),
+        slo=_slo(headers.get("x-aio-slo")),
+        cache=_cache(headers.get("x-aio-cache")),
+        consent=_consent(headers),
+    )
+
+
+def _quality(headers: Mapping[str, str]) -> float | None:
+    named = QUALITY_SETTINGS.get(headers.get("x-aio-quality", ""))
+    also = f", or one of {', '.join(QUALITY_SETTINGS)}"
+    return _number(headers, "x-aio-quality", 0, 1, also) if named is None else named
+
+
+def _number(headers: Mapping[str, str], name: str, least: float, most: float, also: str = "") -> float | None:
+    given = headers.get(name)
+    return None if given is None else number(given, name, least, most, also)
+
+
+def _conversation(given: str | None) -> str | None:
+    if given is None or _CONVERSATION.match(given):
+        return given
+    raise bad_request(
+        f"Invalid header x-aio-conversation: {given[:64]!r}; allowed are 1 to 128 letters, digits, dots, colons, "
+        "underscores and hyphens.",
+        "x-aio-conversation",
+        "invalid_value",
+    )
+
+
+def _slo(given: str | None) -> SloName | None:
+    if given is None:
+        return None
+    found = SLO_CLASSES.get(given)
+    if found is None:
+        allowed = ", ".join(SLO_CLASSES)
+        raise bad_request(
+            f"Invalid header x-aio-slo: {given[:64]!r}; allowed are {allowed}.", "x-aio-slo", "invalid_value"
+        )
+    return found.name
+
+
+def _consent(headers: Mapping[str, str]) -> Consent:
+    if CONSENT not in headers:
+        return ALL
+    # Of several headers each one binds.
+    given = ",".join(headers.getall(CONSENT)) if isinstance(headers, Headers) else headers[CONSENT]
+    words = {word.strip() for word in given.split(",")}
+    if words <= {"answer", "local"}:
+        return Consent(local="local" in words, reuse="answer" not in words)
+    raise bad_request(
+        f"Invalid header {CONSENT}: {given[:64]!r}; allowed are answer, local, and both with a comma between them.",
+        CONSENT,
+        "invalid_value",
+    )
+
+
+def _cache(given: str | None) -> CacheMode | None:
+    if given is None:
+        return None
+    for wish in CACHE_MODES:
+        if given == wish:
+            return wish
+    raise bad_request(
+        f"Invalid header x-aio-cache: {given[:64]!r}; allowed are {', '.join(CACHE_MODES)}.",
+        "x-aio-cache",
+        "invalid_value",
+    )
+
+
+def response_headers(answer: Answer, *, whole: bool) -> dict[str, str]:
+    """What became of the request; the cost is known, and given, on whole answers only."""
+    headers = {
+        "x-aio-decision-id": answer.request.request_id,
+        "x-aio-tier": str(answer.tier.number),
+        "x-aio-model": answer.tier.model,
+        "x-aio-p-ok": f"{answer.p_ok:.4f}",
+        "x-aio-classifier": answer.decision.inputs.prediction.classifier_version,
+        "x-aio-cache": answer.source.cached or "bypass",
+        "x-aio-overhead-ms": f"{answer.overhead_ms():.3f}",
+    }
+    if answer.decision.would_be is not None:
+        headers["x-aio-would-be-tier"] = str(answer.decision.would_be)
+    if answer.escalated_from is not None:
+        headers["x-aio-escalated-from"] = str(answer.escalated_from.tier)
+    if whole:
+        headers["x-aio-cost-usd"] = usd_text(answer.cost_usd)
+        if answer.cost_is_estimated:
+            headers["x-aio-cost-estimated"] = "true"
+    return headers

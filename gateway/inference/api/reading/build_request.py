@@ -1,0 +1,205 @@
+"""Build the InferenceRequest of each endpoint from its checked body, its headers and what the guard found out."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from litestar.connection import ASGIConnection
+
+from gateway.base.logs.log_context import LOG_CONTEXT, LogContext
+from gateway.base.requests.caller import CALLER, Caller
+from gateway.base.requests.inference_request import InferenceRequest, Prompt
+from gateway.base.requests.trace_context import TraceContext, trace_context
+from gateway.inference.api.reading.aio_headers import RoutingHeaders, routing_headers
+from gateway.inference.api.reading.constraints import format_of, template_variables_of, tooling_of
+from gateway.inference.api.reading.parsing import (
+    check_chat,
+    check_completion,
+    given_of,
+    passed_of,
+    priority_of,
+    sampling_params,
+    served_tier,
+    stops_of,
+    token_limit,
+    unset_of,
+)
+from gateway.inference.api.reading.schemas import ChatRequest, CompletionRequest
+from gateway.inference.serving import Serving
+from inference_core.protocol import SamplingParams
+from tiers.consent import Consent
+from tiers.tier import ChatMessage
+
+
+class Received(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a request before its body is read; on a socket one connection brings many of them.
+
+    `arrival`: monotonic seconds.
+    """
+
+    request_id: str
+    arrival: float
+    caller: Caller
+    headers: Mapping[str, str]
+
+
+def received(connection: ASGIConnection[Any, Any, Any, Any]) -> Received:
+    """What the guard found out about a request."""
+    state = connection.scope["state"]
+    return Received(
+        request_id=state["request_id"],
+        arrival=state["arrival"],
+        caller=state[CALLER],
+        headers=connection.headers,
+    )
+
+
+def chat_request(serving: Serving, given: Received, body: ChatRequest) -> InferenceRequest:
+    """The request of a chat. Raises `ApiError` 400 that names the parameter."""
+    messages = check_chat(body)
+    caller, routing = given.caller, serving.routing
+    model = routing.unaliased(body.model, caller)
+    headers = routing_headers(given.headers, routing.strongest)
+    sampling = sampling_params(body, (body.top_logprobs or 0) if body.logprobs else None)
+    priority = max(priority_of(body, headers.slo), caller.priority_ceiling)
+    return InferenceRequest(
+        request_id=given.request_id,
+        api="chat",
+        requested_model=model,
+        sampling=sampling,
+        arrival=given.arrival,
+        created_at=time.time(),
+        unset=unset_of(body),
+        given=given_of(body),
+        passed=passed_of(body, caller.priority_ceiling),
+        messages=messages,
+        stream=bool(body.stream),
+        caller=caller,
+        own_consent=_consent(serving, headers, store=body.store is not False),
+        max_tokens=token_limit(body),
+        stop=stops_of(body),
+        tooling=tooling_of(body),
+        response_format=format_of(body.response_format),
+        n=body.n or 1,
+        include_stop=bool(body.include_stop_str_in_output),
+        reasoning_effort=body.reasoning_effort,
+        reasoning_budget=body.thinking_token_budget,
+        template_variables=template_variables_of(body),
+        priority=priority,
+        service_tier=served_tier(body.service_tier, priority),
+        metadata=body.metadata,
+        quality_target=headers.quality_target,
+        min_tier=headers.min_tier,
+        max_cost_usd=headers.max_cost_usd,
+        deadline_seconds=headers.deadline_seconds,
+        user=body.user or body.safety_identifier,
+        conversation=headers.conversation,
+        slo=headers.slo,
+        cache=headers.cache,
+        trace=_traced(serving, given),
+    )
+
+
+def completion_request(serving: Serving, given: Received, body: CompletionRequest) -> InferenceRequest:
+    """The request of a text completion. Raises `ApiError` 400 that names the parameter."""
+    prompts = check_completion(body)
+    caller, routing = given.caller, serving.routing
+    model = routing.unaliased(body.model, caller)
+    headers = routing_headers(given.headers, routing.strongest)
+    return InferenceRequest(
+        request_id=given.request_id,
+        api="completion",
+        requested_model=model,
+        sampling=sampling_params(body, body.logprobs),
+        arrival=given.arrival,
+        created_at=time.time(),
+        unset=unset_of(body),
+        given=given_of(body),
+        passed=passed_of(body),
+        prompts=prompts,
+        stream=bool(body.stream),
+        caller=caller,
+        own_consent=_consent(serving, headers, store=True),
+        max_tokens=token_limit(body),
+        usual_max_tokens=body.max_tokens is None,
+        stop=stops_of(body),
+        n=body.n or 1,
+        best_of=body.best_of,
+        echo=bool(body.echo),
+        include_stop=bool(body.include_stop_str_in_output),
+        priority=max(priority_of(body, headers.slo), caller.priority_ceiling),
+        quality_target=headers.quality_target,
+        min_tier=headers.min_tier,
+        max_cost_usd=headers.max_cost_usd,
+        deadline_seconds=headers.deadline_seconds,
+        user=body.user,
+        conversation=headers.conversation,
+        slo=headers.slo,
+        cache=headers.cache,
+        trace=_traced(serving, given),
+    )
+
+
+def reading_request(
+    given: Received,
+    model: str,
+    *,
+    messages: list[ChatMessage] | None = None,
+    prompts: list[Prompt] | None = None,
+    priority: int = 1,
+    metadata: dict[str, str] | None = None,
+) -> InferenceRequest:
+    """The request of an endpoint that reads a text and generates none: its caller's limits apply to it."""
+    return InferenceRequest(
+        request_id=given.request_id,
+        api="completion",
+        requested_model=model,
+        sampling=SamplingParams(),
+        arrival=given.arrival,
+        created_at=time.time(),
+        messages=messages,
+        prompts=prompts,
+        caller=given.caller,
+        priority=max(priority, given.caller.priority_ceiling),
+        metadata=metadata,
+    )
+
+
+def dry_run_request(
+    given: Received, headers: RoutingHeaders, model: str, messages: list[ChatMessage], max_tokens: int | None
+) -> InferenceRequest:
+    """The request of a dry run of routing."""
+    return InferenceRequest(
+        request_id=given.request_id,
+        api="chat",
+        requested_model=model,
+        sampling=SamplingParams(),
+        arrival=given.arrival,
+        created_at=time.time(),
+        messages=messages,
+        caller=given.caller,
+        max_tokens=max_tokens,
+        quality_target=headers.quality_target,
+        min_tier=headers.min_tier,
+        max_cost_usd=headers.max_cost_usd,
+        deadline_seconds=headers.deadline_seconds,
+        conversation=headers.conversation,
+        slo=headers.slo,
+        cache=headers.cache,
+        own_consent=headers.consent,
+    )
+
+
+def _consent(serving: Serving, headers: RoutingHeaders, *, store: bool) -> Consent:
+    """What a request itself consents to; `store`: its body does not refuse to be stored."""
+    return headers.consent if store and serving.settings.store_texts else headers.consent.narrowed(Consent(reuse=False))
+
+
+def _traced(serving: Serving, given: Received) -> TraceContext | None:
+    """The trace of the request, which log lines name from now on."""
+    trace = trace_context(
+        given.headers, serving.settings.traced_share, parent_based=serving.settings.trace_parent_based
+    )
+    LOG_CONTEXT.set(LogContext(given.request_id, "" if trace is None else f"{trace.trace_id:032x}"))
+    return trace

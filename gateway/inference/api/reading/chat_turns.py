@@ -1,0 +1,180 @@
+"""The messages of a chat as models are given them: roles, content parts and tool calls, each checked."""
+
+from collections.abc import Mapping
+from typing import cast
+from urllib.parse import urlsplit
+
+from gateway.base.errors import bad_request
+from gateway.inference.api.reading.custom_tools import CUSTOM, arguments_of
+from gateway.inference.api.reading.schemas import (
+    MAX_MESSAGES,
+    MAX_PARTS,
+    ContentPart,
+    FunctionCall,
+    Message,
+    MessageToolCall,
+)
+from tiers.content_parts import ContentPart as MessagePart
+from tiers.content_parts import MediaType, media_part, text_part
+from tiers.metadata_addresses import is_metadata_host
+from tiers.tier import ChatMessage
+from tiers.tool_types import ToolCall
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+
+# Types of parts that are no text, with the fields of which one at least is needed.
+MEDIA_TYPES: Mapping[str, tuple[str, ...]] = {
+    "image_url": ("url",),
+    "input_audio": ("data",),
+    "file": ("file_data", "file_id"),
+}
+MAX_MEDIA_FIELDS = 16
+
+
+def turns_of(messages: list[Message]) -> list[ChatMessage]:
+    """The conversation. Raises `ApiError` 400 for a message that no model could read."""
+    if not messages:
+        raise bad_request("messages is empty: give at least one message.", "messages", "empty_array")
+    if len(messages) > MAX_MESSAGES:
+        raise bad_request(
+            f"messages holds {len(messages)}; at most {MAX_MESSAGES} fit one request.", "messages", "array_too_long"
+        )
+    parts = sum(map(_num_parts, messages))
+    if parts > MAX_PARTS:
+        raise bad_request(
+            f"messages hold {parts} content parts and tool calls; at most {MAX_PARTS} fit one request.",
+            "messages",
+            "array_too_long",
+        )
+    return [_turn(message, f"messages[{place}]") for place, message in enumerate(messages)]
+
+
+def _num_parts(message: Message) -> int:
+    parts = len(message.content) if isinstance(message.content, list) else 0
+    return parts if message.tool_calls is None else parts + len(message.tool_calls)
+
+
+def _turn(message: Message, where: str) -> ChatMessage:
+    if message.role not in ROLES:
+        raise bad_request(
+            f"Invalid role {message.role!r}: allowed are system, developer, user, assistant and tool.", f"{where}.role"
+        )
+    if message.role == "function":
+        raise bad_request(
+            "Unsupported role 'function': give tools, and results in the role tool.",
+            f"{where}.role",
+            "unsupported_parameter",
+        )
+    if message.function_call or message.audio:
+        name = "function_call" if message.function_call else "audio"
+        raise bad_request(f"Unsupported {name} in a message.", f"{where}.{name}", "unsupported_parameter")
+    calls = _calls(message, where)
+    if message.role == "tool" and not message.tool_call_id:
+        raise bad_request(
+            "A message of the role tool needs the tool_call_id that it answers.",
+            f"{where}.tool_call_id",
+            "missing_required_parameter",
+        )
+    role = "system" if message.role == "developer" else message.role
+    if isinstance(message.content, list) and any(part.type in MEDIA_TYPES for part in message.content):
+        parts = (_content_part(part, f"{where}.content[{place}]") for place, part in enumerate(message.content))
+        return ChatMessage.of_parts(role, parts, name=message.name, tool_calls=calls, tool_call_id=message.tool_call_id)
+    content = "" if calls and not message.content else _text(message.content, f"{where}.content")
+    thoughts = (message.reasoning_content or message.reasoning) if role == "assistant" else ""
+    return ChatMessage(
+        role=role,
+        content=content,
+        name=message.name,
+        tool_calls=calls,
+        tool_call_id=message.tool_call_id,
+        reasoning=thoughts if isinstance(thoughts, str) else "",
+    )
+
+
+def _calls(message: Message, where: str) -> tuple[ToolCall, ...]:
+    if not message.tool_calls:
+        return ()
+    if message.role != "assistant":
+        raise bad_request(
+            f"Only an assistant calls tools, not a {message.role}.", f"{where}.tool_calls", "invalid_value"
+        )
+    for place, call in enumerate(message.tool_calls):
+        if call.type not in ("function", CUSTOM):
+            raise bad_request(
+                f"Unsupported tool call type {call.type!r}.", f"{where}.tool_calls[{place}].type", "invalid_value"
+            )
+        if (call.function if call.type == "function" else call.custom) is None:
+            raise bad_request(
+                f"A tool call of type {call.type!r} needs the object {call.type}.",
+                f"{where}.tool_calls[{place}].{call.type}",
+                "missing_required_parameter",
+            )
+    return tuple(map(_call, message.tool_calls))
+
+
+def _call(call: MessageToolCall) -> ToolCall:
+    if call.custom is not None and call.type == CUSTOM:
+        return ToolCall(id=call.id, name=call.custom.name, arguments=arguments_of(call.custom.input))
+    function = call.function or FunctionCall(name="", arguments="")
+    return ToolCall(id=call.id, name=function.name, arguments=function.arguments)
+
+
+def _text(content: str | list[ContentPart] | None, where: str) -> str:
+    if isinstance(content, str):
+        return content
+    if not content:
+        raise bad_request("A message needs content: a string or a list of parts.", where, "invalid_value")
+    return "\n".join(_part(part, f"{where}[{place}]") for place, part in enumerate(content))
+
+
+def _part(part: ContentPart, where: str) -> str:
+    if part.type == "text" and part.text is not None:
+        return part.text
+    if part.type == "refusal" and part.refusal is not None:
+        return part.refusal
+    if part.type in ("text", "refusal"):
+        raise bad_request(f"A part of type {part.type!r} needs the field {part.type}.", f"{where}.{part.type}")
+    raise bad_request(
+        f"Invalid content type {part.type!r}: allowed are text, refusal, {', '.join(MEDIA_TYPES)}.", f"{where}.type"
+    )
+
+
+def _content_part(part: ContentPart, where: str) -> MessagePart:
+    if part.type not in MEDIA_TYPES:
+        return text_part(_part(part, where))
+    kind = cast(MediaType, part.type)
+    given = getattr(part, kind)
+    where = f"{where}.{part.type}"
+    if isinstance(given, str) and kind == "image_url":
+        given = {"url": given}
+    if not isinstance(given, dict):
+        raise bad_request(f"A part of type {kind!r} needs the object {kind}.", where, "invalid_value")
+    names = MEDIA_TYPES[kind]
+    bodies = [name for name in names if given.get(name) is not None]
+    if not bodies or not all(isinstance(given[name], str) for name in bodies):
+        raise bad_request(f"{kind} needs {' or '.join(names)}, as text.", f"{where}.{names[0]}", "invalid_value")
+    if len(given) > MAX_MEDIA_FIELDS or any(isinstance(value, (dict, list)) for value in given.values()):
+        raise bad_request(
+            f"{kind} has fields that no server reads: allowed are {MAX_MEDIA_FIELDS} plain values.",
+            where,
+            "invalid_value",
+        )
+    if kind == "image_url" and not _is_image_url(given["url"]):
+        raise bad_request(
+            "An image is given as a data: URL of its bytes, or by its public https: or http: address.",
+            f"{where}.url",
+            "invalid_value",
+        )
+    return media_part(kind, given)
+
+
+def _is_image_url(url: str) -> bool:
+    """Whether a model server may open it: not its own disk, nor the address where clouds keep credentials."""
+    if url[:11].lower() == "data:image/":
+        return True
+    try:
+        parsed = urlsplit(url)
+        host = parsed.hostname or ""
+    except ValueError:
+        return False
+    return parsed.scheme in ("http", "https") and host != "" and not is_metadata_host(host)

@@ -1,0 +1,242 @@
+"""What binds an answer: `response_format`, `structured_outputs`, `tools`, `tool_choice` and `chat_template_kwargs`,
+checked and translated."""
+
+import json
+from typing import Any, Literal
+
+import msgspec
+
+from gateway.base.errors import bad_request
+from gateway.inference.api.reading.custom_tools import CUSTOM, as_function
+from gateway.inference.api.reading.schemas import (
+    ChatRequest,
+    NamedTool,
+    NamedToolChoice,
+    ResponseFormat,
+    StructuredOutputs,
+    ToolDefinition,
+)
+from inference_core.grammar.limits import MAX_CHARACTERS
+from inference_core.protocol import Grammar
+from tiers.tool_types import Tool, Tooling
+
+MAX_VARIABLES_BYTES = 8192
+MAX_VARIABLES_DEPTH = 8
+# What the template gets from us, options of other servers that are no variables, and what Jinja cannot take.
+_RESERVED = ("messages", "tools", "add_generation_prompt", "chat_template", "tokenize", "self")
+_CHOICES: dict[str, Literal["none", "auto", "required"]] = {"none": "none", "auto": "auto", "required": "required"}
+
+
+def grammar_of(response_format: ResponseFormat | None, structured: StructuredOutputs | None) -> Grammar | None:
+    """The grammar that an answer must follow; None if it is free. Whether it can be compiled, the core will tell."""
+    by_format = None if response_format is None else _of_format(response_format)
+    if structured is None:
+        return by_format
+    if by_format is not None:
+        raise bad_request(
+            "Give response_format or structured_outputs, not both.", "structured_outputs", "invalid_value"
+        )
+    return _of_extension(structured)
+
+
+def format_of(response_format: ResponseFormat | None) -> dict[str, Any] | None:
+    """`response_format` as the caller wrote it, for servers that read it themselves; None where it asks for nothing."""
+    if response_format is None or response_format.type == "text":
+        return None
+    built: dict[str, Any] = msgspec.to_builtins(response_format)
+    _check_packable(built, "response_format")
+    inner = built.get("json_schema")
+    given = {"type": built["type"]}
+    return given if inner is None else given | {"json_schema": {k: v for k, v in inner.items() if v is not None}}
+
+
+def _of_format(given: ResponseFormat) -> Grammar | None:
+    if given.type not in ("text", "json_object", "json_schema"):
+        raise bad_request(
+            f"Invalid response_format.type {given.type!r}: allowed are text, json_object and json_schema.",
+            "response_format.type",
+            "invalid_value",
+        )
+    if (given.type == "json_schema") != (given.json_schema is not None):
+        raise bad_request(
+            "response_format.json_schema goes with the type json_schema, and with no other.",
+            "response_format.json_schema",
+            "invalid_value",
+        )
+    if given.type == "text":
+        return None
+    if given.json_schema is None:
+        return Grammar(kind="json_object", param="response_format")
+    if given.json_schema.schema is None:
+        raise bad_request(
+            "You must provide the parameter response_format.json_schema.schema.",
+            "response_format.json_schema.schema",
+            "missing_required_parameter",
+        )
+    return _schema(given.json_schema.schema, "response_format.json_schema.schema")
+
+
+def _of_extension(given: StructuredOutputs) -> Grammar:
+    named = {
+        "json": given.json,
+        "regex": given.regex,
+        "choice": given.choice,
+        "grammar": given.grammar,
+        "json_object": given.json_object or None,
+    }
+    chosen = [name for name, value in named.items() if value is not None]
+    if len(chosen) != 1:
+        raise bad_request(
+            f"structured_outputs needs exactly one of {', '.join(named)}; given: {', '.join(chosen) or 'none'}.",
+            "structured_outputs",
+            "invalid_value",
+        )
+    param = f"structured_outputs.{chosen[0]}"
+    if given.json is not None:
+        return _schema(given.json, param)
+    if given.regex is not None:
+        return Grammar(kind="regex", text=given.regex, param=param)
+    if given.choice is not None:
+        return Grammar(kind="choice", text=_text(given.choice), param=param)
+    if given.grammar is not None:
+        return Grammar(kind="lark", text=given.grammar, param=param)
+    return Grammar(kind="json_object", param=param)
+
+
+def _schema(given: dict[str, Any] | str, param: str) -> Grammar:
+    # In another format than ours it may be a little longer, and is refused where it is compiled.
+    if not isinstance(given, str) and (size := len(msgspec.json.encode(given))) > MAX_CHARACTERS:
+        raise bad_request(
+            f"{param}: at most {MAX_CHARACTERS} characters are allowed; it has {size}.", param, "invalid_value"
+        )
+    return Grammar(kind="json_schema", text=given if isinstance(given, str) else _text(given), param=param)
+
+
+def tooling_of(body: ChatRequest) -> Tooling | None:
+    """The tools of a chat; None if there are none."""
+    choice = body.tool_choice
+    if not body.tools:
+        if choice not in (None, "none", "auto"):
+            raise bad_request("tool_choice needs tools to choose from.", "tool_choice", "invalid_value")
+        return None
+    tools = tuple(_tool(given, f"tools[{place}]") for place, given in enumerate(body.tools))
+    names = [tool.name for tool in tools]
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            where = f"tools[{place}].{CUSTOM if tools[place].custom else 'function'}.name"
+            raise bad_request(f"Two tools are called {name!r}.", where, "invalid_value")
+    parallel = body.parallel_tool_calls is not False
+    if isinstance(choice, NamedToolChoice):
+        return _chosen(tools, choice, parallel)
+    known = _CHOICES.get(choice or "auto")
+    if known is None:
+        raise bad_request(
+            f"Invalid tool_choice {choice!r}: allowed are {', '.join(_CHOICES)}, a named tool and allowed_tools.",
+            "tool_choice",
+            "invalid_value",
+        )
+    return Tooling(tools=tools, choice=known, parallel=parallel)
+
+
+def _chosen(tools: tuple[Tool, ...], choice: NamedToolChoice, parallel: bool) -> Tooling:
+    """The tools under a choice by name. Of `allowed_tools` the model is given no others: no server can call them."""
+    if choice.type != "allowed_tools":
+        return Tooling(tools=tools, choice="named", name=_known(tools, choice, "tool_choice"), parallel=False)
+    if choice.allowed_tools is None:
+        raise bad_request(
+            "You must provide the parameter tool_choice.allowed_tools.",
+            "tool_choice.allowed_tools",
+            "missing_required_parameter",
+        )
+    where = "tool_choice.allowed_tools.tools"
+    allowed = {_known(tools, tool, f"{where}[{place}]") for place, tool in enumerate(choice.allowed_tools.tools)}
+    given = tuple(tool for tool in tools if tool.name in allowed)
+    return Tooling(tools=given, choice=choice.allowed_tools.mode, parallel=parallel)
+
+
+def _known(tools: tuple[Tool, ...], choice: NamedTool, where: str) -> str:
+    """The name of a tool of `tool_choice`, which must be among the tools."""
+    if choice.type not in ("function", CUSTOM):
+        raise bad_request(
+            f"Unsupported type {choice.type[:64]!r} in tool_choice: allowed are function, custom and allowed_tools.",
+            f"{where}.type",
+            "unsupported_parameter",
+        )
+    name = choice.name
+    if name is None or name not in [tool.name for tool in tools if tool.custom == (choice.type == CUSTOM)]:
+        raise bad_request(
+            f"tool_choice names {name!r}; the tools given are {', '.join(tool.name for tool in tools)}.",
+            f"{where}.{choice.type}.name",
+            "invalid_value",
+        )
+    return name
+
+
+def template_variables_of(body: ChatRequest) -> dict[str, Any]:
+    """The further variables of the chat template: a few plain values, whose text a template may repeat."""
+    given = body.chat_template_kwargs
+    if not given:
+        return {}
+    for name in _RESERVED:
+        if name in given:
+            raise bad_request(
+                f"chat_template_kwargs cannot set {name}.", f"chat_template_kwargs.{name}", "invalid_value"
+            )
+    if _depth(given) > MAX_VARIABLES_DEPTH or len(msgspec.json.encode(given)) > MAX_VARIABLES_BYTES:
+        raise bad_request(
+            f"chat_template_kwargs may have {MAX_VARIABLES_BYTES} bytes and {MAX_VARIABLES_DEPTH} levels at most.",
+            "chat_template_kwargs",
+            "invalid_value",
+        )
+    _check_packable(given, "chat_template_kwargs")
+    return given
+
+
+def _check_packable(value: dict[str, Any], where: str) -> None:
+    """Raises `ApiError` 400 for what the cache's keys and the records cannot hold."""
+    try:
+        msgspec.msgpack.encode(value)
+    except OverflowError:
+        raise bad_request(f"{where} has an integer of more than 64 bits.", where, "invalid_value") from None
+
+
+def _depth(value: Any, level: int = 1) -> int:
+    """Levels of nested objects and arrays; one too many ends the count."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    if not inner or level > MAX_VARIABLES_DEPTH:
+        return level
+    return max(_depth(one, level + 1) for one in inner)
+
+
+def _tool(given: ToolDefinition, where: str) -> Tool:
+    if given.type not in ("function", CUSTOM):
+        raise bad_request(
+            f"Unsupported tool type {given.type!r}: allowed are function and custom.",
+            f"{where}.type",
+            "unsupported_parameter",
+        )
+    if given.custom is not None and given.type == CUSTOM:
+        return as_function(given.custom, f"{where}.{CUSTOM}")
+    function = given.function
+    if function is None or given.type == CUSTOM:
+        name = f"{where}.{given.type}"
+        raise bad_request(f"You must provide the parameter {name}.", name, "missing_required_parameter")
+    kind = None if function.parameters is None else function.parameters.get("type", "object")
+    if kind not in (None, "object"):
+        raise bad_request(
+            f"The parameters of a function are a JSON schema of type object, not of {kind!r}.",
+            f"{where}.function.parameters",
+            "invalid_value",
+        )
+    if function.parameters is not None:
+        _check_packable(function.parameters, f"{where}.function.parameters")
+    return Tool(
+        name=function.name,
+        description=function.description,
+        parameters=None if function.parameters is None else {"type": "object"} | function.parameters,
+        strict=bool(function.strict),
+    )
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,59 @@
+"""The query of OpenAI's lists: `after`, `limit`, `order`, and a list's own parameters; errors name the parameter."""
+
+import re
+
+import msgspec
+
+from gateway.base.errors import ApiError, bad_request
+from gateway.base.numbers import whole_number
+from gateway.edge.http_request import HttpRequest
+
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+_ORDERS = ("asc", "desc")
+
+
+class OwnedQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """`after`: the id of the last item of the previous page. `purpose`: if the list supports it."""
+
+    after: str | None
+    limit: int
+    ascending: bool
+    purpose: str | None = None
+
+
+def owned_query(
+    request: HttpRequest,
+    *,
+    most: int,
+    default: int,
+    order: bool = False,
+    purpose: bool = False,
+    ignored: tuple[str, ...] = (),
+) -> OwnedQuery:
+    """Parse the query. Raises `ApiError` 400. `order`, `purpose`: whether the list supports these. `ignored`: names of
+    parameters that it accepts and needs nothing of."""
+    given = {name: value for name, value in dict(request.query_params).items() if name not in ignored}
+    after = given.pop("after", None)
+    if after is not None and not _ID.match(after):
+        raise bad_request(f"Invalid after: {after[:64]!r} is not an id.", "after", "invalid_value")
+    limit = whole_number(given.pop("limit", str(default)), "limit", 1, most)
+    direction = given.pop("order", "desc") if order else "desc"
+    if direction not in _ORDERS:
+        raise bad_request(f"Invalid order: {direction[:64]!r}; allowed are asc and desc.", "order", "invalid_value")
+    wanted = given.pop("purpose", None) if purpose else None
+    if wanted is not None and not _ID.match(wanted):
+        raise bad_request(f"Invalid purpose: {wanted[:64]!r}.", "purpose", "invalid_value")
+    if given:
+        name = next(iter(given))
+        raise bad_request(f"Unknown query parameter {name[:64]!r}.", name[:64], "unknown_parameter")
+    return OwnedQuery(after=after, limit=limit, ascending=direction == "asc", purpose=wanted)
+
+
+def is_id(given: str) -> bool:
+    """Return whether it has the form of an id."""
+    return _ID.match(given) is not None
+
+
+def not_found(what: str, given: str) -> ApiError:
+    """Return the error for what the tenant does not have, even if another tenant does."""
+    return ApiError(404, f"No such {what}: {given[:64]!r}.", param=f"{what}_id", code=f"{what}_not_found")

@@ -1,0 +1,348 @@
+"""From bytes to a checked request: every refusal is a 400 that names the parameter, the value and what is allowed."""
+
+import re
+from collections.abc import Callable
+from functools import partial
+from operator import attrgetter
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from gateway.base.errors import ApiError, bad_request
+from gateway.base.requests.caller import CALLER, Caller
+from gateway.base.requests.inference_request import TIER_DEFAULTS, Prompt
+from gateway.base.requests.slo_class import SERVICE_TIERS, SloName, slo_class
+from gateway.edge.body_bounds import structure_refusal
+from gateway.edge.http_request import HttpRequest
+from gateway.edge.json_bounds import json_excess
+from gateway.inference.api.reading.answer_bounds import check_echo, check_logprobs
+from gateway.inference.api.reading.chat_turns import turns_of
+from gateway.inference.api.reading.constraints import grammar_of
+from gateway.inference.api.reading.ignored_fields import FieldReader
+from gateway.inference.api.reading.schemas import MAX_PROMPTS, ChatRequest, CompletionRequest, Sampling
+from gateway.inference.serving import Serving, serving_of
+from inference_core.protocol import SamplingParams
+from tiers.remote.optional_fields import ALL_SAMPLING, SERVICE_FIELDS
+from tiers.tier import ChatMessage
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+Decoded = TypeVar("Decoded")
+
+UNKNOWN = "unknown_parameter"
+IGNORED = "ignored_fields"
+"""Where a request's state holds the names of its fields that were ignored, if there are any."""
+
+PRIORITY_OF_SERVICE_TIER = {"auto": 1, "default": 1, "scale": 1, "priority": 0, "flex": 2, "batch": 2}
+# Those that providers have; `batch` is our own.
+SERVICE_TIERS_ELSEWHERE = ("auto", "default", "flex", "priority", "scale")
+# OpenAI's default of the older API; chat has none.
+COMPLETION_MAX_TOKENS = 16
+
+# Larger bodies are decoded on a thread, which costs less than their decoding.
+_DECODED_AT_ONCE = 1 << 17
+_PATH = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>.*)`)?$", re.DOTALL)
+_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+_MISSING_FIELD = re.compile(r"Object missing required field `(.*)`")
+
+
+async def read_body(request: HttpRequest, decoder: msgspec.json.Decoder[Body]) -> Body:
+    """The decoded JSON body. Raises `ApiError`: 415 for another media type, 400 for what does not decode."""
+    return await decoded_body(serving_of(request), decoder, await _json_of(request), request.scope["state"][CALLER])
+
+
+async def read_fields(request: HttpRequest, fields: FieldReader[Body]) -> Body:
+    """Like `read_body`, but unless the caller's key or the server is strict, fields that have no meaning here are left
+    out; a header of the answer names them."""
+    found = await _json_of(request)
+    body, ignored = await decoded_fields(serving_of(request), fields, found, request.scope["state"][CALLER])
+    if ignored:
+        request.scope["state"][IGNORED] = ignored
+    return body
+
+
+async def decoded_body(serving: Serving, decoder: msgspec.json.Decoder[Body], body: bytes, caller: Caller) -> Body:
+    """What `decode_body` returns, of a large body without holding up the event loop."""
+    return await _apart(serving, caller, body, partial(decode_body, decoder, body))
+
+
+async def decoded_fields(
+    serving: Serving, fields: FieldReader[Body], body: bytes, caller: Caller
+) -> tuple[Body, list[str]]:
+    """The request in `body`, and the names of its fields that are ignored. Raises `ApiError` as `read_body` does."""
+    return await _apart(serving, caller, body, partial(_decode_fields, serving, fields, body, caller))
+
+
+async def _apart(serving: Serving, caller: Caller, body: bytes, decode: Callable[[], Decoded]) -> Decoded:
+    """Return what `decode` makes of `body`: of a large one on a thread, since it takes tens of milliseconds."""
+    if len(body) <= _DECODED_AT_ONCE:
+        return decode()
+    return await serving.routing.threads.run(caller.tenant, decode)
+
+
+def _decode_fields(serving: Serving, fields: FieldReader[Body], body: bytes, caller: Caller) -> tuple[Body, list[str]]:
+    strict = caller.strict or serving.settings.strict_fields
+    ignored: list[str] = []
+    try:
+        found = _decoded(fields.decode, body)
+    except ApiError as error:
+        if strict or error.body.code != UNKNOWN:
+            raise
+        found, ignored = _decoded(fields.known_part, body)
+    given = [name for name in fields.harmless if getattr(found, name) is not None]
+    if given and strict:
+        refuse_given(found, fields.harmless)
+    if given or ignored:
+        serving.count_ignored(fields.endpoint)
+        ignored += given
+    return found, ignored
+
+
+async def _json_of(request: HttpRequest) -> bytes:
+    # Forms and plain text, whatever their parameters say, are what web pages may send to other sites unasked.
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type and media_type != "application/json" and not media_type.endswith("+json"):
+        raise ApiError(415, f"Send the body as application/json, not as {media_type[:64]!r}.")
+    return await request.body()
+
+
+def decode_body(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
+    """Decode JSON strictly. Raises `ApiError` 400 for bad UTF-8, bad JSON, wrong types, ranges and unknown fields."""
+    return _decoded(decoder.decode, body)
+
+
+def _decoded(decode: Callable[[bytes], Decoded], body: bytes) -> Decoded:
+    if (excess := json_excess(body)) is not None:
+        raise structure_refusal(body, excess)
+    try:
+        return decode(body)
+    except msgspec.ValidationError as error:
+        raise refusal_of(error) from None
+    except UnicodeDecodeError as error:
+        raise bad_request(f"The body is not valid UTF-8: {error.reason} in a string.", None, "invalid_utf8") from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise bad_request(f"The body is not valid JSON: {error}.", None, "invalid_json") from None
+
+
+def refusal_of(error: msgspec.ValidationError) -> ApiError:
+    """The 400 that names what did not fit."""
+    matched = _PATH.match(str(error))
+    what, path = (matched["what"], matched["path"] or "") if matched else (str(error), "")
+    if unknown := _UNKNOWN_FIELD.match(what):
+        name = _join(path, unknown[1])
+        return bad_request(f"Unrecognized request argument supplied: {name}.", name, UNKNOWN)
+    if missing := _MISSING_FIELD.match(what):
+        name = _join(path, missing[1])
+        return bad_request(f"You must provide the parameter {name}.", name, "missing_required_parameter")
+    name = path.replace("[...]", "")
+    return bad_request(f"Invalid value for {name or 'the body'}: {what}.", name or None, "invalid_value")
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def check_chat(body: ChatRequest) -> list[ChatMessage]:
+    """The conversation, after everything that decoding could not check."""
+    refuse_given(body, ("function_call", "audio", "web_search_options"))
+    if body.functions:
+        raise bad_request("Unsupported parameter functions: give tools.", "functions", "unsupported_parameter")
+    if body.modalities not in (None, ["text"]):
+        raise bad_request('Unsupported modalities: only ["text"] is available.', "modalities", "unsupported_parameter")
+    if body.max_tokens == 0:
+        raise bad_request("max_tokens is 0: an answer needs at least 1.", "max_tokens", "invalid_value")
+    if body.max_tokens and body.max_completion_tokens:
+        raise bad_request("Give max_completion_tokens or max_tokens, not both.", "max_tokens", "invalid_value")
+    if body.top_logprobs is not None and not body.logprobs:
+        raise bad_request("top_logprobs needs logprobs to be true.", "top_logprobs", "invalid_value")
+    check_sampling(body)
+    check_logprobs(body.n or 1, body.top_logprobs or 0 if body.logprobs else None, token_limit(body), "top_logprobs")
+    return turns_of(body.messages)
+
+
+def check_completion(body: CompletionRequest) -> list[Prompt]:
+    """The prompts, one or more, each a text or token ids, after everything that decoding could not check."""
+    if body.suffix is not None:
+        raise bad_request(
+            "Unsupported parameter suffix: the models here continue a text and cannot fill one in. Leave it out.",
+            "suffix",
+            "unsupported_parameter",
+        )
+    if body.max_tokens == 0 and not body.echo:
+        raise bad_request(
+            "max_tokens is 0: give at least 1, or echo with logprobs to score the prompt alone.",
+            "max_tokens",
+            "invalid_value",
+        )
+    _check_best_of(body)
+    check_sampling(body)
+    prompts = prompts_of(body.prompt, "prompt")
+    if len(prompts) > MAX_PROMPTS:
+        raise bad_request(
+            f"prompt holds {len(prompts)} prompts; at most {MAX_PROMPTS} fit one request.", "prompt", "array_too_long"
+        )
+    for place, prompt in enumerate(prompts):
+        if not prompt:
+            raise bad_request("A prompt is empty: give some text.", f"prompt[{place}]" if place else "prompt", "empty")
+    n = body.n or 1
+    if body.echo:
+        check_echo(prompts, n)
+    check_logprobs(len(prompts) * (body.best_of or n), body.logprobs, token_limit(body), "logprobs")
+    return prompts
+
+
+def _check_best_of(body: CompletionRequest) -> None:
+    wanted = body.n or 1
+    if body.best_of is None or body.best_of == wanted:
+        return
+    if body.best_of < wanted:
+        raise bad_request(
+            f"best_of is {body.best_of}: of fewer than n = {wanted} choices no {wanted} can be returned.",
+            "best_of",
+            "invalid_value",
+        )
+    if body.stream:
+        raise bad_request(
+            "best_of above n cannot be streamed: the best choices are known once all have ended.",
+            "best_of",
+            "invalid_value",
+        )
+
+
+def prompts_of(given: str | list[str | int | list[int]], param: str) -> list[Prompt]:
+    """The texts, or lists of token ids, that `param` gives, one or several."""
+    if isinstance(given, str):
+        return [given]
+    if not given:
+        raise bad_request(f"{param} is empty: give at least one.", param, "empty_array")
+    # Millions of token ids may be given, so they are looked at in one pass.
+    kinds = set(map(type, given))
+    if kinds == {int}:
+        return [cast(list[int], given)]
+    if kinds in ({str}, {list}):
+        return cast(list[Prompt], given)
+    raise bad_request(f"{param} mixes texts and token ids: give texts, token ids, or lists of one kind.", param)
+
+
+def check_sampling(body: Sampling) -> None:
+    """Checks common to both APIs."""
+    if body.stream_options is not None and not body.stream:
+        raise bad_request("stream_options is only allowed when stream is true.", "stream_options", "invalid_value")
+    for name in body.logit_bias or {}:
+        if not name.isascii() or not name.isdigit() or len(name) > 9:
+            raise bad_request(f"logit_bias maps token ids to biases; {name!r} is no token id.", "logit_bias")
+    limit = token_limit(body)
+    if body.min_tokens is not None and limit is not None and body.min_tokens > limit:
+        raise bad_request(
+            f"min_tokens {body.min_tokens} is above the token limit {limit}.", "min_tokens", "invalid_value"
+        )
+
+
+def refuse_given(body: msgspec.Struct, names: tuple[str, ...]) -> None:
+    """Refuse by name every field that has a value and no machinery."""
+    for name in names:
+        if getattr(body, name) is not None:
+            raise bad_request(f"Unsupported parameter {name}: leave it out.", name, "unsupported_parameter")
+
+
+def token_limit(body: Sampling) -> int | None:
+    """The limit on generated tokens, by either name; None (chat only) for as many as the context allows."""
+    if isinstance(body, ChatRequest):
+        return body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    return COMPLETION_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+
+
+def priority_of(body: Sampling, slo: SloName | None = None) -> int:
+    """The scheduling class: `priority` if given, else what `service_tier` says, else that of the class of service
+    that was asked for."""
+    if body.priority is not None:
+        return body.priority
+    service_tier = body.service_tier if isinstance(body, ChatRequest) else None
+    if service_tier is None:
+        return slo_class(slo, 1).priority
+    if service_tier not in PRIORITY_OF_SERVICE_TIER:
+        allowed = ", ".join(PRIORITY_OF_SERVICE_TIER)
+        raise bad_request(f"Invalid service_tier {service_tier!r}: allowed are {allowed}.", "service_tier")
+    return PRIORITY_OF_SERVICE_TIER[service_tier]
+
+
+def served_tier(asked: str | None, priority: int) -> str | None:
+    """What `service_tier` of an answer says: the class it was served in, which a key's ceiling may have lowered; None
+    where the caller did not ask."""
+    if asked is None or PRIORITY_OF_SERVICE_TIER.get(asked) == priority:
+        return "default" if asked == "auto" else asked
+    return SERVICE_TIERS[priority]
+
+
+def _only(name: str, body: Sampling) -> tuple[Any]:
+    return (getattr(body, name),)
+
+
+class _Fields:
+    """Fields of both APIs by name: called with a body, it returns those that are set. Most bodies set none."""
+
+    def __init__(self, *names: str) -> None:
+        self._of: dict[type[Sampling], tuple[list[str], Callable[[Sampling], Any], tuple[None, ...]]] = {}
+        for api in (ChatRequest, CompletionRequest):
+            known = [name for name in names if name in api.__struct_fields__]
+            # With one name it returns no tuple.
+            values_of = attrgetter(*known) if len(known) > 1 else partial(_only, known[0])
+            self._of[api] = known, values_of, (None,) * len(known)
+
+    def __call__(self, body: Sampling) -> dict[str, Any]:
+        names, values_of, unset = self._of[ChatRequest if isinstance(body, ChatRequest) else CompletionRequest]
+        values = values_of(body)
+        if values == unset:
+            return {}
+        return {name: value for name, value in zip(names, values, strict=True) if value is not None}
+
+
+_sampling_fields = _Fields(
+    "temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed",
+    "min_tokens", "ignore_eos",
+)  # fmt: skip
+# What is not sent to a server elsewhere where it has its usual value, unless the caller said so.
+_saying_fields = _Fields(*ALL_SAMPLING, "n", "top_logprobs", "tool_choice", "parallel_tool_calls")
+_service_fields = _Fields(*SERVICE_FIELDS)
+
+
+def sampling_params(body: Sampling, logprobs: int | None) -> SamplingParams:
+    """The core's sampling parameters; what the caller left open takes the tier's default later (`unset_of`)."""
+    return SamplingParams(
+        **_sampling_fields(body),
+        top_k=max(body.top_k or 0, 0),  # -1 is vLLM's way to switch it off
+        logit_bias={int(token): bias for token, bias in (body.logit_bias or {}).items()},
+        stop_token_ids=tuple(body.stop_token_ids or ()),
+        logprobs=logprobs,
+        grammar=grammar_of(body.response_format if isinstance(body, ChatRequest) else None, body.structured_outputs),
+    )
+
+
+def unset_of(body: Sampling) -> tuple[str, ...]:
+    """The sampling fields that the caller left to the tier."""
+    return tuple([name for name in TIER_DEFAULTS if getattr(body, name) is None])
+
+
+def given_of(body: Sampling) -> tuple[str, ...]:
+    """The fields that the caller set and whose neutral value says something to a server elsewhere."""
+    return tuple(_saying_fields(body))
+
+
+def passed_of(body: Sampling, ceiling: int = 0) -> dict[str, Any]:
+    """The fields that mean something to a provider alone, as the caller set them. `ceiling`: the most urgent class that
+    the caller's key may ask for, of a provider too."""
+    passed = _service_fields(body)
+    asked = passed.get("service_tier")
+    if asked is None:
+        return passed
+    if PRIORITY_OF_SERVICE_TIER[asked] < ceiling:
+        return passed | {"service_tier": SERVICE_TIERS[ceiling]}
+    if asked not in SERVICE_TIERS_ELSEWHERE:
+        del passed["service_tier"]
+    return passed
+
+
+def stops_of(body: Sampling) -> tuple[str, ...]:
+    """The stop strings as a tuple."""
+    if body.stop is None:
+        return ()
+    return (body.stop,) if isinstance(body.stop, str) else tuple(body.stop)

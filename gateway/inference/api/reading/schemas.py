@@ -1,0 +1,267 @@
+"""Bodies of the two generating endpoints, field by field as OpenAI documents them, plus vLLM's extensions.
+
+Types and ranges are checked while decoding; `gateway.inference.api.reading.parsing` checks what depends on several.
+Fields typed `Unsupported` are known to OpenAI clients but have no machinery here: all but null is refused by name,
+unless `HARMLESS` names them. Other fields are unknown: left out and named in a header, or refused for a strict key.
+"""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+Unsupported = Any
+
+MAX_CHOICES = 16
+MAX_PROMPTS = 64
+MAX_STOPS = 4
+MAX_TOOLS = 128
+# OpenAI's own bound of a conversation, which keeps what is done for each turn short.
+MAX_MESSAGES = 2048
+# Parts of messages and calls in them, over a conversation; also items that it is given as.
+MAX_PARTS = 8192
+
+# Fields of a chat that change at most the speed of an answer: accepted without effect.
+HARMLESS = ("prediction",)
+
+Temperature = Annotated[float, Meta(ge=0, le=2)]
+TopP = Annotated[float, Meta(gt=0, le=1)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Bias = Annotated[float, Meta(ge=-100, le=100)]
+Choices = Annotated[int, Meta(ge=1, le=MAX_CHOICES)]
+PositiveInt = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+NaturalInt = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+StopString = Annotated[str, Meta(min_length=1, max_length=1024)]
+StopList = Annotated[list[StopString], Meta(max_length=MAX_STOPS)]
+# OpenAI's own bounds on what callers may attach.
+MetadataKey = Annotated[str, Meta(min_length=1, max_length=64)]
+Metadata = Annotated[dict[MetadataKey, Annotated[str, Meta(max_length=512)]], Meta(max_length=16)]
+# vLLM's name for further variables of a model's chat template, such as `enable_thinking`.
+TemplateVariable = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=64)]
+TemplateVariables = Annotated[dict[TemplateVariable, Any], Meta(max_length=32)]
+
+
+class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`include_usage` asks for a last chunk with the token counts; `include_obfuscation` is accepted and not needed."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class ContentPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A piece of a message; only `text` (and an assistant's `refusal`) is understood."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+    image_url: Unsupported = None
+    input_audio: Unsupported = None
+    file: Unsupported = None
+    cache_control: Any = None
+
+
+class FunctionCall(msgspec.Struct, frozen=True, kw_only=True):
+    """What an assistant called; `arguments` is JSON text. Clients add fields of their own."""
+
+    name: str
+    arguments: str
+
+
+class CustomCall(msgspec.Struct, frozen=True, kw_only=True):
+    """Which custom tool an assistant called, with what text."""
+
+    name: str
+    input: str
+
+
+class MessageToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call in an assistant's earlier turn, of a function or of a custom tool."""
+
+    id: str
+    function: FunctionCall | None = None
+    custom: CustomCall | None = None
+    type: str = "function"
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One turn as OpenAI clients send it, answers of earlier turns included; their thoughts have either name."""
+
+    role: str
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    refusal: str | None = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    annotations: Any = None
+    audio: Unsupported = None
+    tool_calls: list[MessageToolCall] | None = None
+    tool_call_id: str | None = None
+    function_call: Unsupported = None
+    parsed: Any = None
+
+
+class JsonSchemaFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`response_format.json_schema`. Answers obey the schema whether `strict` or not."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+    description: str | None = None
+
+
+class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the answer must be: `text`, `json_object` (any JSON object) or `json_schema`."""
+
+    type: str
+    json_schema: JsonSchemaFormat | None = None
+
+
+class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """vLLM's extension: one of a JSON schema (data or text), a regular expression, texts to choose from, a grammar in
+    Lark or GBNF, or any JSON object."""
+
+    json: dict[str, Any] | str | None = None
+    regex: Annotated[str, Meta(min_length=1)] | None = None
+    choice: Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1, max_length=1000)] | None = None
+    grammar: Annotated[str, Meta(min_length=1)] | None = None
+    json_object: bool | None = None
+
+
+class FunctionDefinition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A function that the model may call; `parameters` is a JSON schema of an object."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class CustomGrammar(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A grammar of the input of a custom tool."""
+
+    definition: str
+    syntax: Literal["lark", "regex"]
+
+
+class CustomFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The input of a custom tool: `text`, or text that follows a `grammar`."""
+
+    type: Literal["text", "grammar"]
+    grammar: CustomGrammar | None = None
+
+
+class CustomTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A tool that takes text."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    description: str | None = None
+    format: CustomFormat | None = None
+
+
+class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A tool that the caller runs: a `function`, or a `custom` one, which takes text."""
+
+    type: str
+    function: FunctionDefinition | None = None
+    custom: CustomTool | None = None
+
+
+class NamedFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The name of a tool in `tool_choice`."""
+
+    name: str
+
+
+class NamedTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A tool in `tool_choice`: of the type `function` or `custom`, by its name in the field of that name."""
+
+    type: str
+    function: NamedFunction | None = None
+    custom: NamedFunction | None = None
+
+    @property
+    def name(self) -> str | None:
+        """Its name, if the field of its type has one."""
+        named = {"function": self.function, "custom": self.custom}.get(self.type)
+        return None if named is None else named.name
+
+
+class AllowedTools(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`tool_choice.allowed_tools`: which of the tools may (`auto`) or must (`required`) be called."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Meta(min_length=1, max_length=MAX_TOOLS)]
+
+
+class NamedToolChoice(NamedTool, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`tool_choice` as an object: call this function or custom tool, or only `allowed_tools`."""
+
+    allowed_tools: AllowedTools | None = None
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The fields that chat and text completions share."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=256)]
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Choices | None = None
+    max_tokens: NaturalInt | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: dict[str, Bias] | None = None
+    stop: StopString | StopList | None = None
+    seed: Seed | None = None
+    user: Annotated[str, Meta(max_length=512)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: Annotated[list[TokenId], Meta(max_length=64)] | None = None
+    include_stop_str_in_output: bool | None = None
+    priority: Annotated[int, Meta(ge=0, le=2)] | None = None
+    structured_outputs: StructuredOutputs | None = None
+
+
+class ChatRequest(Sampling, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`POST /v1/chat/completions`."""
+
+    messages: list[Message]
+    max_completion_tokens: PositiveInt | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    service_tier: str | None = None
+    metadata: Metadata | None = None
+    store: bool | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
+    modalities: list[str] | None = None
+    tools: Annotated[list[ToolDefinition], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: str | NamedToolChoice | None = None
+    functions: Unsupported = None
+    function_call: Unsupported = None
+    audio: Unsupported = None
+    prediction: Unsupported = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    thinking_token_budget: NaturalInt | None = None
+    chat_template_kwargs: TemplateVariables | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    web_search_options: Unsupported = None
+
+
+class CompletionRequest(Sampling, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`POST /v1/completions`; `prompt` is text, texts, token ids of the named model, or lists of those."""
+
+    prompt: str | list[str | int | list[TokenId]]
+    logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
+    echo: bool | None = None
+    suffix: Unsupported = None
+    best_of: Choices | None = None

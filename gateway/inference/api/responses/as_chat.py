@@ -1,0 +1,265 @@
+"""What a request to `/v1/responses` asks for, said as a chat: there is one way from a body to a tier."""
+
+import base64
+import binascii
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from gateway.base.errors import ApiError, bad_request
+from gateway.inference.api.reading.custom_tools import arguments_of
+from gateway.inference.api.reading.parsing import refuse_given
+from gateway.inference.api.reading.schemas import (
+    ChatRequest,
+    ContentPart,
+    FunctionCall,
+    JsonSchemaFormat,
+    Message,
+    MessageToolCall,
+    ResponseFormat,
+)
+from gateway.inference.api.responses.schemas import Item, Part, ResponsesRequest, TextFormat
+from gateway.inference.api.responses.tools import chat_choice, chat_tools, flat_name
+
+# By what names the caller knows the fields of the chat.
+_NAMES = {
+    "messages": "input",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
+}
+LOGPROBS, SEALED_REASONING = "message.output_text.logprobs", "reasoning.encrypted_content"
+# The others belong to tools that OpenAI runs, of which there are no items here.
+INCLUDABLE = (
+    LOGPROBS,
+    SEALED_REASONING,
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+)
+# What `encrypted_content` of ours begins with. It is readable: the same thoughts are in `content`.
+_SEAL = "aio1."
+
+
+def chat_of(body: ResponsesRequest, earlier: Sequence[Item] = ()) -> ChatRequest:
+    """The chat that says the same. `earlier`: the conversation of `previous_response_id`. Raises `ApiError` 400 that
+    names the parameter."""
+    _check(body)
+    instructions = [] if body.instructions is None else [Message(role="system", content=body.instructions)]
+    logprobs = wants_logprobs(body)
+    return ChatRequest(
+        model=body.model,
+        messages=[*instructions, *_messages(body.input, earlier)],
+        max_completion_tokens=body.max_output_tokens,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        logprobs=logprobs or None,
+        top_logprobs=body.top_logprobs if logprobs else None,
+        tools=None if body.tools is None else chat_tools(body.tools),
+        tool_choice=chat_choice(body.tool_choice),
+        parallel_tool_calls=body.parallel_tool_calls,
+        response_format=_format(body.text.format if body.text else None),
+        reasoning_effort=body.reasoning.effort if body.reasoning else None,
+        verbosity=body.text.verbosity if body.text else None,
+        stream=body.stream,
+        store=body.store,
+        metadata=body.metadata,
+        service_tier=body.service_tier,
+        user=body.user,
+        safety_identifier=body.safety_identifier,
+        prompt_cache_key=body.prompt_cache_key,
+        prompt_cache_retention=body.prompt_cache_retention,
+    )
+
+
+def wants_logprobs(body: ResponsesRequest) -> bool:
+    """Whether the answer's text comes with log-probabilities."""
+    return bool(body.top_logprobs) or LOGPROBS in (body.include or ())
+
+
+def sealed(thoughts: str) -> str:
+    """`encrypted_content` of a reasoning item: what agents send back to go on without stored responses."""
+    return _SEAL + base64.urlsafe_b64encode(thoughts.encode(errors="replace")).decode()
+
+
+def renamed(error: ApiError) -> ApiError:
+    """A refusal of the chat in the words of this API."""
+    param = error.body.param
+    head, dot, rest = (param or "").partition(".")
+    name, bracket, place = head.partition("[")
+    if param is None or name not in _NAMES:
+        return error
+    message = error.body.message.replace(name, _NAMES[name])
+    # Where instructions stand before it, a place in the chat is none in the input.
+    where = _NAMES[name] + ("" if name == "messages" else bracket + place + dot + rest)
+    return ApiError(error.status, message, param=where, code=error.body.code, type_=error.body.type)
+
+
+def _check(body: ResponsesRequest) -> None:
+    refuse_given(body, ("prompt", "context_management", "moderation"))
+    if body.conversation is not None:
+        raise bad_request(
+            "Unsupported parameter conversation: give previous_response_id to go on from a stored response.",
+            "conversation",
+            "unsupported_parameter",
+        )
+    if body.background:
+        raise bad_request(
+            "Unsupported parameter background: an answer is given on the connection that asked for it. Leave it out.",
+            "background",
+            "unsupported_parameter",
+        )
+    for place, name in enumerate(body.include or ()):
+        if name not in INCLUDABLE:
+            raise bad_request(
+                f"Invalid include {name[:64]!r}: allowed are {', '.join(INCLUDABLE)}.",
+                f"include[{place}]",
+                "invalid_value",
+            )
+    if body.stream_options is not None and not body.stream:
+        raise bad_request("stream_options is only allowed when stream is true.", "stream_options", "invalid_value")
+
+
+def _messages(given: str | Sequence[Item], earlier: Sequence[Item]) -> list[Message]:
+    """The turns of the earlier items and of the given ones, which errors name by their place."""
+    if not given:
+        raise bad_request("input is empty: give a text or at least one item.", "input", "empty_array")
+    before = (turn for item in earlier for turn in _turns(item, "previous_response_id"))
+    if isinstance(given, str):
+        return list(_joined([*before, Message(role="user", content=given)]))
+    return list(
+        _joined([*before, *(turn for place, item in enumerate(given) for turn in _turns(item, f"input[{place}]"))])
+    )
+
+
+def _turns(item: Item, where: str) -> Iterator[Message]:
+    if item.type == "message":
+        if item.role not in ("user", "assistant", "system", "developer"):
+            raise bad_request(
+                f"Invalid role {item.role!r}: allowed are user, assistant, system and developer.", f"{where}.role"
+            )
+        yield Message(role=item.role, content=_content(item.content, where))
+    elif item.type in ("function_call", "custom_tool_call"):
+        custom = item.type == "custom_tool_call"
+        field, arguments = ("input", item.input) if custom else ("arguments", item.arguments)
+        if item.call_id is None or item.name is None or arguments is None:
+            raise bad_request(f"A {item.type} needs call_id, name and {field}.", where, "missing_required_parameter")
+        called = flat_name(item.name, item.namespace)
+        function = FunctionCall(name=called, arguments=arguments_of(arguments) if custom else arguments)
+        yield Message(role="assistant", tool_calls=[MessageToolCall(id=item.call_id, function=function)])
+    elif item.type in ("function_call_output", "custom_tool_call_output"):
+        if item.call_id is None or item.output is None:
+            raise bad_request(f"A {item.type} needs call_id and output.", where, "missing_required_parameter")
+        yield Message(role="tool", tool_call_id=item.call_id, content=_content(item.output, where))
+    elif item.type == "reasoning":
+        if thoughts := _thoughts(item):
+            yield Message(role="assistant", reasoning_content=thoughts)
+    else:
+        raise bad_request(
+            f"Unsupported item of type {item.type[:64]!r}: allowed are message, reasoning, function_call, "
+            "custom_tool_call, their outputs and item_reference.",
+            f"{where}.type",
+            "unsupported_content",
+        )
+
+
+def _thoughts(item: Item) -> str | None:
+    """The text of a reasoning item: ours in full, else its summary. What another server sealed cannot be read."""
+    parts = item.content if isinstance(item.content, list) else []
+    if text := "".join(part.text or "" for part in parts):
+        return text
+    if item.encrypted_content is not None and item.encrypted_content.startswith(_SEAL):
+        try:
+            return base64.urlsafe_b64decode(item.encrypted_content.removeprefix(_SEAL)).decode()
+        except (binascii.Error, ValueError):
+            return None
+    return "\n".join(part.text or "" for part in item.summary or ()) or None
+
+
+def _joined(messages: Iterable[Message]) -> Iterator[Message]:
+    """An assistant's thoughts, text and calls, which come as items of their own, as the one turn that they were.
+    Thoughts that nothing of the assistant follows are left out."""
+    turn: Message | None = None
+    calls: list[MessageToolCall] = []
+    thoughts: list[str] = []
+    waiting: list[str] = []  # thoughts before the next item
+    for message in messages:
+        if message.reasoning_content is not None:
+            waiting.append(message.reasoning_content)
+            continue
+        if turn is not None and turn.role == message.role == "assistant" and (message.tool_calls or calls):
+            # Between calls and their results there is no turn of its own.
+            turn = _saying(turn, message.content)
+            calls += message.tool_calls or ()
+            thoughts += waiting
+        else:
+            if turn is not None:
+                yield _with(turn, calls, thoughts)
+            turn, calls = message, list(message.tool_calls or ())
+            thoughts = waiting if message.role == "assistant" else []
+        waiting = []
+    if turn is not None:
+        yield _with(turn, calls, thoughts)
+
+
+def _saying(turn: Message, more: str | list[ContentPart] | None) -> Message:
+    """The turn with more content after its own."""
+    if not more or not turn.content:
+        return turn if not more else msgspec.structs.replace(turn, content=more)
+    parts = [[ContentPart(type="text", text=one)] if isinstance(one, str) else one for one in (turn.content, more)]
+    return msgspec.structs.replace(turn, content=[*parts[0], *parts[1]])
+
+
+def _with(turn: Message, calls: list[MessageToolCall], thoughts: list[str]) -> Message:
+    if not calls and not thoughts:
+        return turn
+    return msgspec.structs.replace(turn, tool_calls=calls or None, reasoning_content="\n".join(thoughts) or None)
+
+
+def _content(given: str | Sequence[Part] | None, where: str) -> str | list[ContentPart] | None:
+    if given is None or isinstance(given, str):
+        return given
+    return [_part(part, f"{where}.content[{place}]") for place, part in enumerate(given)]
+
+
+def _part(part: Part, where: str) -> ContentPart:
+    if part.type in ("input_text", "output_text", "text") and part.text is not None:
+        return ContentPart(type="text", text=part.text)
+    if part.type == "refusal" and part.refusal is not None:
+        return ContentPart(type="refusal", refusal=part.refusal)
+    if part.type == "input_image":
+        if part.image_url is None:
+            raise bad_request("An input_image needs its image_url.", f"{where}.image_url", "missing_required_parameter")
+        return ContentPart(type="image_url", image_url=_given(part, url="image_url", detail="detail"))
+    if part.type == "input_file":
+        if part.file_url is not None:
+            raise bad_request("Unsupported file_url: give file_data.", f"{where}.file_url", "unsupported_content")
+        file = _given(part, file_data="file_data", file_id="file_id", filename="filename")
+        return ContentPart(type="file", file=file)
+    if part.type == "input_audio":
+        return ContentPart(type="input_audio", input_audio=part.input_audio)
+    raise bad_request(
+        f"Unsupported content of type {part.type[:64]!r}: allowed are input_text, input_image, input_file, "
+        "input_audio, output_text and refusal.",
+        f"{where}.type",
+        "unsupported_content",
+    )
+
+
+def _given(part: Part, **names: str) -> dict[str, str]:
+    """The fields of a part that are given, by their names in a chat."""
+    return {name: value for name, field in names.items() if (value := getattr(part, field)) is not None}
+
+
+def _format(given: TextFormat | None) -> ResponseFormat | None:
+    if given is None:
+        return None
+    if given.type != "json_schema":
+        return ResponseFormat(type=given.type)
+    if given.name is None:
+        raise bad_request("You must provide text.format.name.", "text.format.name", "missing_required_parameter")
+    schema = JsonSchemaFormat(name=given.name, schema=given.schema, strict=given.strict, description=given.description)
+    return ResponseFormat(type="json_schema", json_schema=schema)

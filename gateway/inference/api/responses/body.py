@@ -1,0 +1,189 @@
+"""A Response as OpenAI shapes it: what was asked for, and the items of the answer so far."""
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+
+from gateway.base.errors import ErrorBody
+from gateway.inference.answering.answer import Answer
+from gateway.inference.api.reading.custom_tools import input_of
+from gateway.inference.api.responses.as_chat import SEALED_REASONING, sealed, wants_logprobs
+from gateway.inference.api.responses.exchange import Exchange
+from gateway.inference.api.responses.schemas import ResponsesRequest
+from gateway.inference.api.responses.tools import CalledTool, called_tools, shown_choice, shown_tool
+from gateway.inference.api.writing.answers import billed_usage, routed
+from gateway.inference.api.writing.logprobs import chat_logprobs
+from tiers.catalog.tier_spec import SamplingDefaults
+from tiers.tier import TextLogprob, Usage
+from tiers.tool_types import ToolCall
+
+
+class ResponseBody:
+    """The Response of an answer, whole (`finished`) or at a stage of its stream (`shown`), and its items.
+
+    `logprobs`: whether its text comes with log-probabilities. `summarises`: whether thoughts are given as a summary,
+    which many clients show, because one was asked for; nothing of them is left out. `streamed`: the items of a stream
+    that are done.
+    """
+
+    def __init__(self, exchange: Exchange, answer: Answer, sampling: SamplingDefaults) -> None:
+        """`sampling`: of the tier that answers, for what the caller left open."""
+        body = exchange.body
+        self._exchange, self._answer = exchange, answer
+        self._own = _own(exchange, answer, sampling)
+        self.streamed: list[dict[str, Any]] = []
+        self._earlier: Counter[str] = Counter()  # streamed items by the prefix of their ids
+        self._finished: dict[str, Any] | None = None
+        self._tools = called_tools(body.tools or ())
+        self._seals = SEALED_REASONING in (body.include or ())
+        self.logprobs = wants_logprobs(body)
+        self.summarises = _asked_summary(body) is not None
+
+    def finished(self) -> dict[str, Any]:
+        """The Response of a finished answer, the same every time but for whether it is stored."""
+        if self._finished is None:
+            self._finished = self.shown(self.status, self.output())
+        self._finished["store"] = self._exchange.stored
+        return self._finished
+
+    def shown(self, status: str, output: list[dict[str, Any]], error: ErrorBody | None = None) -> dict[str, Any]:
+        """The Response with these items. After the answer's end, failed or not, with its usage and its origin."""
+        record = self._answer.record
+        completed, over = status in ("completed", "incomplete"), status != "in_progress"
+        shown = self._own | {
+            "status": status,
+            "output": output,
+            "store": self._exchange.stored and status != "failed",
+            "completed_at": int(record.created_at + record.timings.e2e_ms / 1e3) if completed and record else None,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "error": None if error is None else {"code": error.code or error.type, "message": error.message},
+            "usage": _usage(billed_usage(record)) if over and record else None,
+        }
+        return shown | {"x_aio": routed(self._answer)} if over and record else shown
+
+    @property
+    def status(self) -> str:
+        """What became of a finished answer."""
+        return "incomplete" if self._answer.choices[0].finish_reason == "length" else "completed"
+
+    def output(self) -> list[dict[str, Any]]:
+        """The items of a finished answer: as they were streamed, else thoughts, text, calls."""
+        if self.streamed:
+            return self.streamed
+        choice, items = self._answer.choices[0], []
+        if choice.reasoning:
+            items.append(self.reasoning_item(choice.reasoning))
+        calls = [(place, call) for place, call in enumerate(choice.tool_calls) if call.id or call.name]
+        if choice.text or not calls:
+            drawn = logprobs_of(choice.logprobs) if self.logprobs else []
+            items.append(self.message_item(choice.text, self.status, drawn))
+        return items + [self.call_item(place, call, self.status) for place, call in calls]
+
+    def add(self, item: dict[str, Any]) -> None:
+        """Add an item of the stream that is done."""
+        self.streamed.append(item)
+        self._earlier[item["id"].partition("_")[0]] += 1
+
+    def reasoning_item(self, text: str) -> dict[str, Any]:
+        """What was thought before the answer, or between its items."""
+        parts = [self.reasoning_part(text)] if text else []
+        given = {"summary": parts} if self.summarises else {"summary": [], "content": parts}
+        item = {"id": self._item_id("rs"), "type": "reasoning", **given}
+        return item | {"encrypted_content": sealed(text)} if text and self._seals else item
+
+    def reasoning_part(self, text: str) -> dict[str, Any]:
+        """The only part of a reasoning item."""
+        return {"type": "summary_text" if self.summarises else "reasoning_text", "text": text}
+
+    def message_item(self, text: str, status: str, logprobs: list[Any]) -> dict[str, Any]:
+        """The text, with its log-probabilities."""
+        content = [] if status == "in_progress" else [text_part(text, logprobs)]
+        item_id = self._item_id("msg")
+        return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": content}
+
+    def call_item(self, place: int, call: ToolCall, status: str) -> dict[str, Any]:
+        """A call of a function, or of a custom tool."""
+        tool = self._tools.get(call.name, CalledTool(call.name, None, is_custom=False))
+        custom = tool.is_custom
+        given = {"input": input_of(call.arguments)} if custom else {"arguments": call.arguments}
+        return {
+            "id": f"{'ctc' if custom else 'fc'}_{self._id}_{place}",
+            "type": "custom_tool_call" if custom else "function_call",
+            "status": status,
+            "call_id": call.id,
+            "name": tool.name,
+            **({} if tool.namespace is None else {"namespace": tool.namespace}),
+            **given,
+        }
+
+    def _item_id(self, prefix: str) -> str:
+        """The id of the next item of this kind: a stream may have several."""
+        earlier = self._earlier[prefix]
+        return f"{prefix}_{self._id}-{earlier}" if earlier else f"{prefix}_{self._id}"
+
+    @property
+    def _id(self) -> str:
+        return self._answer.request.request_id
+
+
+def text_part(text: str, logprobs: list[Any]) -> dict[str, Any]:
+    """The only part of a message."""
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+
+
+def logprobs_of(drawn: list[TextLogprob]) -> list[Any]:
+    """Drawn tokens as this API shows them."""
+    shown: list[Any] = msgspec.to_builtins(chat_logprobs(drawn).content)
+    return shown
+
+
+def _own(exchange: Exchange, answer: Answer, sampling: SamplingDefaults) -> dict[str, Any]:
+    body = exchange.body
+    form = {"type": "text"} if body.text is None or body.text.format is None else _given(body.text.format)
+    reasoning = body.reasoning
+    return {
+        "id": answer.request.request_id,
+        "object": "response",
+        "created_at": int(answer.request.created_at),
+        "model": answer.tier.model,
+        "previous_response_id": body.previous_response_id,
+        "instructions": body.instructions,
+        "tools": [shown_tool(tool) for tool in body.tools or ()],
+        "tool_choice": shown_choice(body.tool_choice),
+        "truncation": body.truncation or "disabled",
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "text": {"format": form, "verbosity": (body.text and body.text.verbosity) or "medium"},
+        "temperature": sampling.temperature if body.temperature is None else body.temperature,
+        "top_p": sampling.top_p if body.top_p is None else body.top_p,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "top_logprobs": body.top_logprobs or 0,
+        "reasoning": {"effort": reasoning.effort if reasoning else None, "summary": _asked_summary(body)},
+        "max_output_tokens": body.max_output_tokens,
+        "max_tool_calls": body.max_tool_calls,
+        "background": False,
+        "service_tier": answer.request.service_tier or "default",
+        "metadata": body.metadata or {},
+        "user": body.user,
+        "safety_identifier": body.safety_identifier,
+        "prompt_cache_key": body.prompt_cache_key,
+    }
+
+
+def _asked_summary(body: ResponsesRequest) -> str | None:
+    return None if body.reasoning is None else body.reasoning.summary or body.reasoning.generate_summary
+
+
+def _given(form: Any) -> dict[str, Any]:
+    return {name: value for name in form.__struct_fields__ if (value := getattr(form, name)) is not None}
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }

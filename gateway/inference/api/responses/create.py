@@ -1,0 +1,75 @@
+"""`POST /v1/responses`: OpenAI's newer API over the same tiers."""
+
+import msgspec
+from litestar.types import ASGIApp
+
+from gateway.base.errors import ApiError
+from gateway.edge.http_request import HttpRequest
+from gateway.edge.openapi import describe
+from gateway.inference.answering.answer import Answer
+from gateway.inference.api.reading.build_request import received
+from gateway.inference.api.reading.ignored_fields import FieldReader
+from gateway.inference.api.reading.parsing import read_fields
+from gateway.inference.api.responses.as_chat import renamed
+from gateway.inference.api.responses.body import ResponseBody
+from gateway.inference.api.responses.events import ResponseEvents
+from gateway.inference.api.responses.exchange import Exchange, exchange_of
+from gateway.inference.api.responses.schemas import ResponsesRequest
+from gateway.inference.api.writing.chunks import OpenAIStream
+from gateway.inference.api.writing.sending import respond
+from gateway.inference.serving import Serving, serving_of
+from gateway.tenancy.access.guard import InferenceRoute
+
+RESPONSES = FieldReader("/v1/responses", ResponsesRequest)
+
+
+@InferenceRoute(
+    "/responses",
+    http_method="POST",
+    status_code=200,
+    operation_class=describe(ResponsesRequest, streamed=True),
+    summary="Answer an input",
+    # Clients know a response that they may go on from by its "resp_".
+    opt={"id_prefix": "resp", "id_separator": "_"},
+)
+async def responses(request: HttpRequest) -> ASGIApp:
+    """Answer a text or a list of items, whole or as OpenAI's events; docs/clients.md says what is stored."""
+    body = await read_fields(request, RESPONSES)
+    serving = serving_of(request)
+    exchange = await exchange_of(serving, received(request), body)
+    answer_format = ResponsesFormat(serving, exchange)
+    try:
+        return await respond(request, serving, exchange.request, answer_format, answer_format.store)
+    except ApiError as error:
+        raise renamed(error) from None
+
+
+class ResponsesFormat(OpenAIStream):
+    """The format of `/v1/responses`."""
+
+    def __init__(self, serving: Serving, exchange: Exchange) -> None:
+        self._serving, self._exchange = serving, exchange
+        self._kept: ResponseBody | None = None
+        self._events: ResponseEvents | None = None
+
+    async def store(self, answer: Answer) -> None:
+        """Store the response of a finished answer, before its last bytes are written."""
+        if self._events is not None:
+            self._events.end()
+        await self._exchange.store(self._body(answer).finished())
+
+    def whole(self, answer: Answer) -> bytes:
+        """See `AnswerFormat.whole`."""
+        return msgspec.json.encode(self._body(answer).finished())
+
+    def chunks(self, answer: Answer) -> ResponseEvents:
+        """See `AnswerFormat.chunks`."""
+        self._events = ResponseEvents(answer, self._body(answer))
+        return self._events
+
+    def _body(self, answer: Answer) -> ResponseBody:
+        """The body of the answer, which has started."""
+        if self._kept is None:
+            sampling = self._serving.routing.spec(answer.tier.number).sampling
+            self._kept = ResponseBody(self._exchange, answer, sampling)
+        return self._kept

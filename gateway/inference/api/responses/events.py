@@ -1,0 +1,158 @@
+"""The events of a streamed Response: each item is added, grows by deltas, and is done before the next one begins
+(`BlockOrder`)."""
+
+from typing import Any
+
+import msgspec
+
+from gateway.base.errors import as_api_error
+from gateway.inference.answering.answer import Answer
+from gateway.inference.api.reading.custom_tools import InputReader
+from gateway.inference.api.responses.body import ResponseBody, logprobs_of, text_part
+from gateway.inference.api.writing.block_order import BlockOrder, Piece, pieces_of
+from tiers.tier import Delta, TextLogprob
+from tiers.tool_types import ToolCall, ToolCallDelta
+
+_encode = msgspec.json.Encoder().encode
+
+
+class ResponseEvents:
+    """`Chunks` in the wording of `/v1/responses`. The items that are done are the body's."""
+
+    def __init__(self, answer: Answer, body: ResponseBody) -> None:
+        self._answer, self._body = answer, body
+        self._order = BlockOrder()
+        self._number = 0
+        self._open: Piece | None = None  # the first piece of the item under way
+        self._item_id = ""
+        self._said: list[str] = []  # of the item under way, as are the next two
+        self._logprobs: list[Any] = []
+        self._custom: InputReader | None = None  # if it is a call of a custom tool
+        self._drawn: list[TextLogprob] = []  # of tokens whose text has not come yet
+        self._last: bytes | None = None
+
+    def opening(self) -> bytes:
+        """The Response, with nothing in it yet."""
+        shown = self._body.shown("in_progress", [])
+        return self._event("response.created", response=shown) + self._event("response.in_progress", response=shown)
+
+    def piece(self, delta: Delta) -> bytes:
+        """Events for one delta; empty if it says nothing new."""
+        if delta.logprobs and self._body.logprobs and not delta.reasoning:
+            self._drawn += delta.logprobs
+        if delta.text and self._order.passes_text and not (delta.reasoning or delta.tool_calls):
+            return self._grow(delta.text)
+        return b"".join(self._show(ready) for piece in pieces_of(delta) for ready in self._order.put(piece))
+
+    def end(self) -> None:
+        """No further delta comes: make the events of what is still open or waits. The body then holds all items."""
+        events = b"".join(map(self._show, self._order.rest()))
+        if self._open is None:
+            events += self._begin(Piece("text", ""))
+        self._last = events + self._done()
+
+    def closing(self, answer: Answer) -> bytes:
+        """The last items, and the Response as a whole."""
+        if self._last is None:
+            self.end()
+        return (self._last or b"") + self._event(f"response.{self._body.status}", response=self._body.finished())
+
+    def failed(self, error: Exception) -> bytes:
+        """The Response, with what went wrong."""
+        failure = as_api_error(error).body
+        return self._event("response.failed", response=self._body.shown("failed", [], failure))
+
+    def _show(self, piece: Piece) -> bytes:
+        """Events of a piece of the block that is written now."""
+        if self._open is not None and self._open.key == piece.key:
+            return self._grow(piece.text)
+        return self._done() + self._begin(piece) + self._grow(piece.text)
+
+    def _begin(self, piece: Piece) -> bytes:
+        self._open, self._said, self._logprobs = piece, [], []
+        item = self._item("in_progress")
+        self._item_id = item["id"]
+        self._custom = InputReader() if item["type"] == "custom_tool_call" else None
+        events = self._event("response.output_item.added", output_index=self._index, item=item)
+        if piece.key == "text":
+            events += self._growth("response.content_part.added", content_index=0, part=text_part("", []))
+        elif piece.key == "thinking":
+            events += self._thoughts_part("added", "")
+        return events
+
+    def _grow(self, text: str) -> bytes:
+        """More of the item under way."""
+        if not text or self._open is None:
+            return b""
+        self._said.append(text)
+        if self._open.key == "text":
+            drawn, self._drawn = logprobs_of(self._drawn) if self._drawn else [], []
+            self._logprobs += drawn
+            return self._growth("response.output_text.delta", content_index=0, delta=text, logprobs=drawn)
+        if self._open.key == "thinking":
+            return self._thoughts("delta", delta=text)
+        if self._custom is None:
+            return self._growth("response.function_call_arguments.delta", delta=text)
+        return self._input(self._custom.take(text))
+
+    def _done(self) -> bytes:
+        """End the item under way, if there is one."""
+        if self._open is None:
+            return b""
+        if self._open.key == "text" and self._drawn:
+            self._logprobs += logprobs_of(self._drawn)
+            self._drawn = []
+        said, item = "".join(self._said), self._item(self._body.status)
+        if self._open.key == "thinking":
+            events = self._thoughts("done", text=said) + self._thoughts_part("done", said)
+        elif self._open.key == "text":
+            (part,) = item["content"]
+            events = self._growth("response.output_text.done", content_index=0, text=said, logprobs=part["logprobs"])
+            events += self._growth("response.content_part.done", content_index=0, part=part)
+        elif self._custom is not None:
+            events = self._input(self._custom.rest())
+            events += self._growth("response.custom_tool_call_input.done", input=item["input"])
+        else:
+            events = self._growth("response.function_call_arguments.done", name=item["name"], arguments=said)
+        events += self._event("response.output_item.done", output_index=self._index, item=item)
+        self._body.add(item)
+        self._open = None
+        return events
+
+    def _item(self, status: str) -> dict[str, Any]:
+        """The item under way; one that has just started shows nothing but a call's name."""
+        piece, said = self._open or Piece("text", ""), "".join(self._said)
+        if piece.key == "thinking":
+            return self._body.reasoning_item(said)
+        if piece.key == "text":
+            return self._body.message_item(said, status, self._logprobs)
+        first = piece.call or ToolCallDelta(index=0)
+        call = ToolCall(id=first.id, name=first.name, arguments=said)
+        return self._body.call_item(first.index, call, status)
+
+    @property
+    def _index(self) -> int:
+        return len(self._body.streamed)
+
+    def _input(self, text: str) -> bytes:
+        return self._growth("response.custom_tool_call_input.delta", delta=text) if text else b""
+
+    def _thoughts(self, what: str, **fields: Any) -> bytes:
+        if self._body.summarises:
+            return self._growth(f"response.reasoning_summary_text.{what}", summary_index=0, **fields)
+        return self._growth(f"response.reasoning_text.{what}", content_index=0, **fields)
+
+    def _thoughts_part(self, what: str, text: str) -> bytes:
+        part = self._body.reasoning_part(text)
+        if self._body.summarises:
+            return self._growth(f"response.reasoning_summary_part.{what}", summary_index=0, part=part)
+        return self._growth(f"response.content_part.{what}", content_index=0, part=part)
+
+    def _growth(self, kind: str, **fields: Any) -> bytes:
+        """An event about the item under way."""
+        return self._event(kind, item_id=self._item_id, output_index=self._index, **fields)
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        event = {"type": kind, "sequence_number": self._number, **fields}
+        self._number += 1
+        return b"event: %b\ndata: %b\n\n" % (kind.encode(), _encode(event))

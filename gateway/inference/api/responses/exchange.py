@@ -1,0 +1,156 @@
+"""One request to `/v1/responses` with the conversation that it goes on from, and the storing of its response."""
+
+import asyncio
+import logging
+from typing import Any
+
+import msgspec
+from sqlalchemy.exc import SQLAlchemyError
+
+from gateway.base.errors import ApiError, bad_request
+from gateway.base.requests.inference_request import InferenceRequest
+from gateway.base.stores.database_reach import reached
+from gateway.inference.api.reading.build_request import Received, chat_request
+from gateway.inference.api.reading.list_queries import is_id
+from gateway.inference.api.responses.as_chat import chat_of, renamed
+from gateway.inference.api.responses.references import resolved
+from gateway.inference.api.responses.schemas import Item, ResponsesRequest
+from gateway.inference.api.responses.stored_responses import (
+    ContextTooLargeError,
+    StoredContext,
+    StoredResponse,
+    StoredResponses,
+)
+from gateway.inference.routing.truncation import truncated
+from gateway.inference.serving import Serving
+
+log = logging.getLogger(__name__)
+
+# How long an answer's end may wait for the database; then it is given without being stored.
+STORE_SECONDS = 5.0
+_ID_PREFIXES = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "custom_tool_call": "ctc",
+    "function_call_output": "fco",
+    "custom_tool_call_output": "ctco",
+}
+
+
+class Exchange:
+    """A request and what it goes on from. `stored`: whether its response is, or will be, found by its id.
+
+    The response is stored before the last bytes of its answer are sent, so that whatever a client asks next finds it,
+    on every gateway process; what waits is one commit, at the end of an answer that took much longer.
+    """
+
+    def __init__(
+        self, serving: Serving, body: ResponsesRequest, request: InferenceRequest, context: StoredContext | None
+    ) -> None:
+        self.body, self.request = body, request
+        self._context = context
+        self._store = StoredResponses(serving.database)
+        # A redaction would change what models and tools had said.
+        self.stored = request.consent.reuse and not serving.settings.redaction
+
+    async def store(self, response: dict[str, Any]) -> None:
+        """Store the finished response, if it is to be. On failure `stored` becomes False."""
+        if not self.stored:
+            return
+        try:
+            async with asyncio.timeout(STORE_SECONDS):
+                self.stored = await self._store.add(self._row(response))
+        except (SQLAlchemyError, OSError, TimeoutError, OverflowError) as error:
+            self.stored = False
+            log.warning("response %s is not stored: %s", self.request.request_id, type(error).__name__)
+
+    def _row(self, response: dict[str, Any]) -> StoredResponse:
+        request, context = self.request, self._context
+        given = msgspec.json.encode(input_items(self.body.input, request.request_id))
+        own = len(given) + len(msgspec.json.encode(response["output"]))
+        return StoredResponse(
+            response_id=request.request_id,
+            key_id=request.key_id,
+            tenant=request.caller.tenant,
+            previous_response_id=None if context is None else context.response_id,
+            conversation=request.conversation or request.request_id,
+            context_bytes=own + (0 if context is None else context.size),
+            input=msgspec.Raw(given),
+            response=response,
+            consent=request.consent,
+            created_at=request.created_at,
+        )
+
+
+async def exchange_of(serving: Serving, given: Received, body: ResponsesRequest) -> Exchange:
+    """The exchange of a request. Raises `ApiError`: 400 that names the parameter, 404 for a previous response that the
+    caller's tenant has not stored, or an item of one, 503 while the database is down."""
+    context = None
+    if body.previous_response_id is not None:
+        context = await _context(serving, given.caller.tenant, body.previous_response_id)
+    body, conversation, named_consent = await resolved(serving, given.caller.tenant, body)
+    earlier = [] if context is None else msgspec.convert(context.items, list[Item])
+    try:
+        request = chat_request(serving, given, chat_of(body, earlier))
+    except ApiError as error:
+        raise renamed(error) from None
+    if context is not None:
+        conversation = context.conversation
+    for earlier_consent in (named_consent, None if context is None else context.consent):
+        if earlier_consent is not None:
+            request = msgspec.structs.replace(request, own_consent=request.own_consent.narrowed(earlier_consent))
+    if request.conversation is None and (conversation is not None or request.consent.reuse):
+        # Routing recognises the conversation by its first response, whatever instructions come with a turn.
+        known = conversation or request.request_id
+        request = msgspec.structs.replace(request, conversation=known)
+    if body.truncation == "auto":
+        request = await truncated(serving.routing, request)
+    return Exchange(serving, body, request, context)
+
+
+def input_items(given: str | list[Item], request_id: str) -> list[dict[str, Any]]:
+    """The items of a request as they are stored and listed, each with an id."""
+    items = [Item(role="user", content=given)] if isinstance(given, str) else given
+    return [_shown(item, item.id or f"{_ID_PREFIXES[item.type]}_{request_id}_{n}") for n, item in enumerate(items)]
+
+
+def _shown(item: Item, item_id: str) -> dict[str, Any]:
+    shown: dict[str, Any] = {name: value for name, value in msgspec.to_builtins(item).items() if value is not None}
+    shown |= {"id": item_id, "status": "completed"}
+    if item.type == "reasoning":
+        return shown | {"summary": shown.get("summary", [])}
+    if item.type == "message":
+        kind = "output_text" if item.role == "assistant" else "input_text"
+        content = item.content
+        parts = [{"type": kind, "text": content}] if isinstance(content, str) else shown["content"]
+        shown["content"] = [_shown_part(part) for part in parts]
+    return shown
+
+
+def _shown_part(part: dict[str, Any]) -> dict[str, Any]:
+    part = {name: value for name, value in part.items() if value is not None}
+    return part | {"annotations": []} if part["type"] == "output_text" else part
+
+
+async def _context(serving: Serving, tenant: str, response_id: str) -> StoredContext:
+    most = serving.settings.body_limit
+    try:
+        store = StoredResponses(serving.database)
+        context = await reached(store.context(tenant, response_id, most)) if is_id(response_id) else None
+    except ContextTooLargeError as error:
+        raise bad_request(
+            f"The conversation of {response_id[:64]!r} holds {error.size} bytes; only from {most} (AIO_BODY_LIMIT) or "
+            "less can a request go on. Begin a new conversation with a summary of it.",
+            "previous_response_id",
+            "context_too_large",
+        ) from None
+    if context is None:
+        raise ApiError(
+            404,
+            f"Previous response with id {response_id[:64]!r} not found: it was not stored, or it or one before it was "
+            "deleted. Send the whole conversation as input.",
+            param="previous_response_id",
+            code="previous_response_not_found",
+        )
+    return context

@@ -1,0 +1,159 @@
+"""Bodies of `POST /v1/responses`, field by field as OpenAI documents them; what has no machinery is refused by name."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from gateway.inference.api.reading.schemas import (
+    MAX_PARTS,
+    MAX_TOOLS,
+    Metadata,
+    PositiveInt,
+    StreamOptions,
+    Temperature,
+    TopP,
+    Unsupported,
+)
+
+FunctionName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of a message (`input_text`, `input_image`, `input_file`, `input_audio`, `output_text` or `refusal`) or of
+    thoughts (`reasoning_text`, `summary_text`). Other fields that clients repeat from earlier answers are ignored."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+    image_url: str | None = None
+    detail: str | None = None
+    file_data: str | None = None
+    file_id: str | None = None
+    file_url: str | None = None
+    filename: str | None = None
+    input_audio: dict[str, Any] | None = None
+
+
+class Item(msgspec.Struct, frozen=True, kw_only=True):
+    """One item of the input; `type` says which fields count.
+
+    `message` (the default): `role` and `content`. `function_call`: `call_id`, `name` (with its `namespace`) and
+    `arguments`. `custom_tool_call`: `call_id`, `name` and `input`. `function_call_output`, `custom_tool_call_output`:
+    `call_id` and `output`. `reasoning`: earlier thoughts, in `content`, `encrypted_content` or `summary`.
+    `item_reference`: the `id` of an item of a stored response.
+    """
+
+    type: str = "message"
+    id: Annotated[str, Meta(max_length=128)] | None = None
+    role: str | None = None
+    content: str | list[Part] | None = None
+    call_id: str | None = None
+    name: str | None = None
+    namespace: str | None = None
+    arguments: str | None = None
+    input: str | None = None
+    output: str | list[Part] | None = None
+    summary: list[Part] | None = None
+    encrypted_content: str | None = None
+
+
+class ToolFormat(msgspec.Struct, frozen=True, kw_only=True):
+    """The input of a custom tool: `text`, or a `grammar` whose `syntax` is lark or regex."""
+
+    type: Literal["text", "grammar"]
+    syntax: Literal["lark", "regex"] | None = None
+    definition: str | None = None
+
+
+class NamespacedTool(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool that the caller runs: a `function` with `parameters`, or a `custom` one, which takes text."""
+
+    type: str
+    name: FunctionName = "tool"
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    format: ToolFormat | None = None
+
+
+class ResponseTool(NamespacedTool, frozen=True, kw_only=True):
+    """A tool, or a `namespace` of `tools`."""
+
+    tools: Annotated[list[NamespacedTool], Meta(max_length=MAX_TOOLS)] | None = None
+
+
+class ChosenTool(msgspec.Struct, frozen=True, kw_only=True):
+    """A function or custom tool by its name, and its namespace if it has one."""
+
+    type: str
+    name: str = ""
+    namespace: str | None = None
+
+
+class ToolChoice(ChosenTool, frozen=True, kw_only=True):
+    """`tool_choice` as an object: call this tool, or of `allowed_tools` only `tools`, if any (`auto`) or at least one
+    (`required`)."""
+
+    mode: Literal["auto", "required"] = "auto"
+    tools: Annotated[list[ChosenTool], Meta(max_length=MAX_TOOLS)] | None = None
+
+
+class TextFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`text.format`: `text`, `json_object`, or `json_schema` with its name and schema."""
+
+    type: str
+    name: FunctionName | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+    description: str | None = None
+
+
+class TextOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the text must be."""
+
+    format: TextFormat | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class Reasoning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much to think. `summary`: thoughts are given as a summary, which is all of them, and not as content."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    summary: str | None = None
+    generate_summary: str | None = None
+
+
+class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`POST /v1/responses`. With `previous_response_id`, `input` goes on from that response's conversation."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=256)]
+    input: str | Annotated[list[Item], Meta(max_length=MAX_PARTS)]
+    instructions: str | None = None
+    max_output_tokens: PositiveInt | None = None
+    max_tool_calls: PositiveInt | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    tools: Annotated[list[ResponseTool], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: str | ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextOptions | None = None
+    reasoning: Reasoning | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    store: bool | None = None
+    metadata: Metadata | None = None
+    service_tier: str | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    include: list[str] | None = None
+    user: Annotated[str, Meta(max_length=512)] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    background: bool | None = None
+    previous_response_id: Annotated[str, Meta(max_length=128)] | None = None
+    conversation: Unsupported = None
+    prompt: Unsupported = None
+    context_management: Unsupported = None
+    moderation: Unsupported = None

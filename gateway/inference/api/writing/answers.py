@@ -1,0 +1,230 @@
+"""Whole answers as OpenAI shapes them, built from a finished Answer."""
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from gateway.inference.answering.answer import Answer
+from gateway.inference.api.reading.custom_tools import CUSTOM, custom_names, input_of
+from gateway.inference.api.writing.logprobs import ChatLogprobs, CompletionLogprobs, chat_logprobs, completion_logprobs
+from quality.records.record import CacheUse, Record
+from tiers.collected_choice import CollectedChoice
+from tiers.tier import ThoughtEnd, Usage
+from tiers.tool_types import ToolCall
+
+
+class PromptDetails(msgspec.Struct, frozen=True):
+    """`usage.prompt_tokens_details`: tokens whose keys and values were in the prefix cache."""
+
+    cached_tokens: int
+
+
+class CompletionDetails(msgspec.Struct, frozen=True):
+    """`usage.completion_tokens_details`: tokens spent on thinking."""
+
+    reasoning_tokens: int
+
+
+class UsageBody(msgspec.Struct, frozen=True):
+    """`usage`, of whole answers and of the last chunk of a stream."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails
+
+
+class Routed(msgspec.Struct, frozen=True):
+    """`x_aio`: how the answer came about; on streams it travels with the usage, as the headers left long before.
+
+    `latency_ms`: from the request's arrival to the answer's end (SPEC GW-10). `ttft_ms`: to its first text; to its
+    end, if it came in one piece or has no text. `classifier`: the version that decided. `version`: hash of all that
+    affects the answers of the tier (`Catalog.tier_fingerprint`): its model's file and arithmetic, its server, its
+    policy. `cache`: what the response cache had to do with it, null for nothing. `cost_estimated`: there, and true,
+    where a tier's price was not given and `cost_usd` rests on an estimate. `thought_end`: there if a thought was ended
+    early, and why; `dropped_turns`: how many of the oldest turns were left out for length, there if there are any.
+    """
+
+    decision_id: str
+    tier: int
+    model: str
+    p_ok: float
+    cost_usd: float
+    latency_ms: float
+    ttft_ms: float
+    overhead_ms: float
+    classifier: str
+    reason: str
+    version: str
+    cache: CacheUse | None = None
+    cost_estimated: Literal[True] | UnsetType = UNSET
+    thought_end: ThoughtEnd | UnsetType = UNSET
+    dropped_turns: int | UnsetType = UNSET
+
+
+class FunctionBody(msgspec.Struct, frozen=True):
+    """The function of a call; `arguments` is JSON text."""
+
+    name: str
+    arguments: str
+
+
+class CustomBody(msgspec.Struct, frozen=True):
+    """The custom tool of a call, and the text that it is given."""
+
+    name: str
+    input: str
+
+
+class ToolCallBody(msgspec.Struct, frozen=True):
+    """A call of a function or of a custom tool."""
+
+    id: str
+    type: str
+    function: FunctionBody | UnsetType = UNSET
+    custom: CustomBody | UnsetType = UNSET
+
+
+class ChatMessageBody(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An assistant's turn; `reasoning_content` is what a chain-of-thought tier thought before it answered, and so is
+    `reasoning`: clients read one name or the other.
+
+    `content` is null where there is nothing but calls.
+    """
+
+    role: str
+    content: str | None
+    refusal: None
+    annotations: list[Any]
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[ToolCallBody] | None = None
+
+
+class ChatChoice(msgspec.Struct, frozen=True):
+    """One choice of a chat."""
+
+    index: int
+    message: ChatMessageBody
+    logprobs: ChatLogprobs | None
+    finish_reason: str | None
+
+
+class CompletionChoice(msgspec.Struct, frozen=True):
+    """One choice of a text completion."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: str | None
+
+
+class ChatAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of a whole chat answer; `service_tier` is there if the caller asked for one."""
+
+    id: str
+    object: str = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: UsageBody
+    system_fingerprint: str
+    service_tier: str | msgspec.UnsetType = msgspec.UNSET
+    x_aio: Routed
+
+
+class CompletionAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of a whole text completion."""
+
+    id: str
+    object: str = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: UsageBody
+    system_fingerprint: str
+    x_aio: Routed
+
+
+def whole_answer(answer: Answer, fingerprint: str) -> ChatAnswer | CompletionAnswer:
+    """The body for a finished answer."""
+    shared: dict[str, Any] = {
+        "id": answer.request.request_id,
+        "created": int(answer.request.created_at),
+        "model": answer.tier.model,
+        "usage": usage_body(answer.usage),
+        "system_fingerprint": fingerprint,
+        "x_aio": routed(answer),
+    }
+    numbered = enumerate(answer.choices)
+    if answer.request.api == "chat":
+        choices = [_chat_choice(place, choice, answer) for place, choice in numbered]
+        return ChatAnswer(choices=choices, service_tier=answer.request.service_tier or msgspec.UNSET, **shared)
+    return CompletionAnswer(choices=[_completion_choice(place, choice, answer) for place, choice in numbered], **shared)
+
+
+def _chat_choice(index: int, choice: CollectedChoice, answer: Answer) -> ChatChoice:
+    tooling = answer.request.tooling
+    custom = frozenset() if tooling is None else custom_names(tooling)
+    calls = [_call(call, custom) for call in choice.tool_calls]
+    content, thoughts = choice.text or (None if calls else ""), choice.reasoning or None
+    message = ChatMessageBody("assistant", content, None, [], thoughts, thoughts, calls or None)
+    drawn = chat_logprobs(choice.logprobs) if answer.request.sampling.logprobs is not None else None
+    return ChatChoice(index, message, drawn, choice.finish_reason)
+
+
+def _call(call: ToolCall, custom: frozenset[str]) -> ToolCallBody:
+    if call.name in custom:
+        return ToolCallBody(call.id, CUSTOM, custom=CustomBody(call.name, input_of(call.arguments)))
+    return ToolCallBody(call.id, "function", FunctionBody(call.name, call.arguments))
+
+
+def _completion_choice(index: int, choice: CollectedChoice, answer: Answer) -> CompletionChoice:
+    drawn = completion_logprobs(choice.logprobs) if answer.request.sampling.logprobs is not None else None
+    return CompletionChoice(index, choice.echo + choice.text, drawn, choice.finish_reason)
+
+
+def usage_body(usage: Usage | None) -> UsageBody:
+    """Token counts in OpenAI's shape."""
+    usage = usage or Usage(prompt_tokens=0, completion_tokens=0)
+    return UsageBody(
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        usage.prompt_tokens + usage.completion_tokens,
+        PromptDetails(usage.cached_tokens),
+        CompletionDetails(usage.reasoning_tokens),
+    )
+
+
+def billed_usage(record: Record) -> Usage:
+    """The tokens that a finished answer is billed for, also one that broke before its tier reported them."""
+    return Usage(
+        prompt_tokens=record.prompt_tokens,
+        completion_tokens=record.completion_tokens,
+        cached_tokens=record.cached_tokens,
+        reasoning_tokens=record.reasoning_tokens,
+    )
+
+
+def routed(answer: Answer) -> Routed:
+    """How an answer that has ended came about."""
+    before, timings = answer.escalated_from, answer.timings
+    return Routed(
+        decision_id=answer.request.request_id,
+        tier=answer.tier.number,
+        model=answer.tier.model,
+        p_ok=answer.p_ok,
+        cost_usd=answer.cost_usd,
+        latency_ms=round(timings.e2e_ms, 3),
+        ttft_ms=round(timings.e2e_ms if timings.ttft_ms is None else timings.ttft_ms, 3),
+        overhead_ms=round(timings.overhead_ms, 3),
+        classifier=answer.decision.inputs.prediction.classifier_version,
+        reason=answer.decision.reason if before is None else f"{answer.decision.reason}; {before.reason}",
+        version=answer.tier.version,
+        cache=answer.source.cached,
+        cost_estimated=True if answer.cost_is_estimated else UNSET,
+        thought_end=answer.thought_end or UNSET,
+        dropped_turns=answer.request.dropped_turns or UNSET,
+    )

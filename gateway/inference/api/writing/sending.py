@@ -1,0 +1,240 @@
+"""Answer a request over HTTP, whole or as a stream of events; the bytes go straight to the server."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+
+from litestar.types import ASGIApp, Receive, Scope, Send
+
+from gateway.base.errors import ClientGoneError
+from gateway.base.request_ids import caller_request_id
+from gateway.base.requests.inference_request import InferenceRequest
+from gateway.edge.client_watch import DisconnectWatch, StallWatch
+from gateway.edge.http_request import HttpRequest
+from gateway.inference.answering.answer import Answer
+from gateway.inference.api.reading.aio_headers import response_headers
+from gateway.inference.api.reading.ignored_fields import shown_names
+from gateway.inference.api.reading.parsing import IGNORED
+from gateway.inference.api.writing.chunks import AnswerFormat, Chunks
+from gateway.inference.serving import Serving
+
+Headers = list[tuple[bytes, bytes]]
+# Log-probabilities that are formatted in a millisecond or two.
+_FEW_LOGPROBS = 512
+# What is awaited between an answer's end and its last bytes.
+BeforeEnd = Callable[[Answer], Awaitable[None]]
+
+JSON = (b"content-type", b"application/json")
+EVENT_STREAM = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+async def respond(
+    request: HttpRequest,
+    serving: Serving,
+    inference_request: InferenceRequest,
+    answer_format: AnswerFormat,
+    before_end: BeforeEnd | None = None,
+) -> ASGIApp:
+    """Answer the request. When the client disconnects, at any time, the tier's work is freed within one step."""
+    disconnect = DisconnectWatch(request.scope, request.receive)
+    if inference_request.stream:
+        return await _stream(request, serving, inference_request, answer_format, disconnect, before_end)
+    try:
+        answer = await serving.service.complete(inference_request)
+    except BaseException as error:
+        if disconnect.is_reason(error):
+            raise ClientGoneError from None
+        raise
+    finally:
+        disconnect.end()
+    if before_end is not None:
+        await before_end(answer)
+    return WholeResponse(await whole_body(answer_format, answer), _headers(request, answer, answer_format))
+
+
+async def _stream(
+    request: HttpRequest,
+    serving: Serving,
+    inference_request: InferenceRequest,
+    answer_format: AnswerFormat,
+    disconnect: DisconnectWatch,
+    before_end: BeforeEnd | None,
+) -> ASGIApp:
+    settings = serving.settings
+    early = _early_headers(request, inference_request, answer_format)
+    waiting = KeepAlive(request.send, early, answer_format.keep_alive, settings.keep_alive_seconds)
+    answer: Answer | None = None
+    try:
+        answer = await serving.service.start(inference_request)
+        started = await waiting.end()
+    except BaseException as error:
+        disconnect.end()
+        if answer is not None:
+            # Its first delta was there, but the client disconnected before it could be sent.
+            await answer.aclose()
+        started = await waiting.end()
+        if disconnect.is_reason(error):
+            error = ClientGoneError()
+        if started and isinstance(error, Exception):
+            return EndOfEvents(answer_format.failed(error))
+        raise error from None
+    return EventResponse(
+        answer,
+        answer_format.chunks(answer),
+        _headers(request, answer, answer_format),
+        disconnect,
+        started=started,
+        stalled_seconds=settings.stalled_reader_seconds,
+        before_end=before_end,
+    )
+
+
+async def whole_body(answer_format: AnswerFormat, answer: Answer) -> bytes:
+    """The body of a finished answer. Log-probabilities may take a tenth of a second, so many of them are formatted on a
+    thread, where others have their turns meanwhile."""
+    if sum(len(choice.logprobs) for choice in answer.choices) <= _FEW_LOGPROBS:
+        return answer_format.whole(answer)
+    return await asyncio.to_thread(answer_format.whole, answer)
+
+
+def _early_headers(request: HttpRequest, inference_request: InferenceRequest, answer_format: AnswerFormat) -> Headers:
+    named = (b"x-aio-decision-id", inference_request.request_id.encode())
+    return [named, *_id_headers(request, inference_request.request_id, answer_format), *ignored_header(request)]
+
+
+def _headers(request: HttpRequest, answer: Answer, answer_format: AnswerFormat) -> Headers:
+    headers = {**response_headers(answer, whole=not answer.request.stream), **answer.rate_headers}
+    found = [(name.encode(), value.encode("latin-1", errors="replace")) for name, value in headers.items()]
+    found += _id_headers(request, answer.request.request_id, answer_format)
+    return found + ignored_header(request, answer.source.dropped)
+
+
+def _id_headers(request: HttpRequest, request_id: str, answer_format: AnswerFormat) -> Headers:
+    own = (caller_request_id(request.headers.get("x-request-id")) or request_id).encode()
+    return [(name, own) for name in answer_format.id_headers]
+
+
+def ignored_header(request: HttpRequest, dropped: Sequence[str] = ()) -> Headers:
+    """The header that names the fields of the request's body that were ignored, and those that the server of the tier
+    has not got (`dropped`), if there are any."""
+    names = [*request.scope["state"].get(IGNORED, ()), *dropped]
+    return [(b"x-aio-ignored-fields", shown_names(list(dict.fromkeys(names))).encode())] if names else []
+
+
+class KeepAlive:
+    """Sends `event` after every `seconds` without a token, since proxies drop connections that are silent.
+
+    The first one starts the response: its status is then 200 and its headers are `headers`, without the tier that
+    answers, and a failure is an event. Until then it costs a timer.
+    """
+
+    def __init__(self, send: Send, headers: Headers, event: bytes, seconds: float) -> None:
+        self._send, self._headers, self._event, self._seconds = send, headers, event, seconds
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(seconds, self._due)
+        self._speaking: asyncio.Task[None] | None = None
+
+    async def end(self) -> bool:
+        """Send no more of them. Returns whether the response has started."""
+        self._timer.cancel()
+        if self._speaking is not None:
+            # Half an event must not be left behind: a cancelled caller of this one waits for the rest of it again.
+            await asyncio.shield(self._speaking)
+        return self._speaking is not None
+
+    def _due(self) -> None:
+        started = self._speaking is not None
+        self._speaking = self._loop.create_task(self._speak(started))
+        self._timer = self._loop.call_later(self._seconds, self._due)
+
+    async def _speak(self, started: bool) -> None:
+        if not started:
+            headers = [*EVENT_STREAM, *self._headers]
+            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self._send({"type": "http.response.body", "body": self._event, "more_body": True})
+
+
+class WholeResponse:
+    """A JSON body whose bytes are known."""
+
+    def __init__(self, body: bytes, headers: Headers) -> None:
+        self._body = body
+        self._headers = [JSON, (b"content-length", b"%d" % len(body)), *headers]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        await send({"type": "http.response.start", "status": 200, "headers": self._headers})
+        await send({"type": "http.response.body", "body": self._body, "more_body": False})
+
+
+class EventResponse:
+    """The events of an opened answer, as they come. The answer is closed at the end, and at once when the client
+    disconnects or reads nothing for `stalled_seconds`.
+
+    `started`: what kept it alive has already started the response.
+    """
+
+    def __init__(
+        self,
+        answer: Answer,
+        chunks: Chunks,
+        headers: Headers,
+        disconnect: DisconnectWatch,
+        *,
+        started: bool,
+        stalled_seconds: float,
+        before_end: BeforeEnd | None = None,
+    ) -> None:
+        self._before_end = before_end
+        self._answer, self._chunks, self._disconnect = answer, chunks, disconnect
+        self._headers, self._started, self._stalled_seconds = [*EVENT_STREAM, *headers], started, stalled_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        reader = StallWatch(self._stalled_seconds)
+        try:
+            if not self._started:
+                await send({"type": "http.response.start", "status": 200, "headers": self._headers})
+            async for events, more in self._events():
+                reader.sending()
+                await send({"type": "http.response.body", "body": events, "more_body": more})
+                reader.taken()
+        except BaseException as error:
+            if not (self._disconnect.is_reason(error) or reader.is_reason(error)):
+                raise
+        finally:
+            reader.end()
+            self._disconnect.end()
+            await self._answer.aclose()
+
+    async def _events(self) -> AsyncGenerator[tuple[bytes, bool], None]:
+        """Yield the events as they come, and whether there are more; what a server elsewhere sent at once is passed on
+        at once."""
+        events, pieces = self._chunks.opening(), 0
+        try:
+            async for delta in self._answer:
+                events += self._chunks.piece(delta)
+                pieces = (delta.pieces or pieces) - 1
+                if events and pieces <= 0:
+                    yield events, True
+                    events = b""
+            if self._before_end is not None:
+                await self._before_end(self._answer)
+        except Exception as error:
+            yield events + self._chunks.failed(error), False
+            return
+        yield events + self._chunks.closing(self._answer), False
+
+
+class EndOfEvents:
+    """The end of a response that has started: the last events, if there are any."""
+
+    def __init__(self, events: bytes = b"") -> None:
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        await send({"type": "http.response.body", "body": self._events, "more_body": False})

@@ -1,0 +1,1 @@
+"""What is served: tiers, names, aliases, prices."""

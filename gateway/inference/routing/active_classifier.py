@@ -1,0 +1,234 @@
+"""The active classifier and its canary: loaded at start, replaced in one assignment when the registry's
+pointer names others."""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from classifier.decision import Prediction
+from classifier.encoders.hidden_state_encoder import HiddenStateEncoder
+from classifier.encoders.hidden_states import StateSource, StateSpec
+from classifier.encoders.static_encoder import SlowEncoder
+from classifier.errors import ArtefactError
+from classifier.features.routing_input import RoutingInput
+from classifier.local.class_table import ClassTable
+from classifier.model.answer_length import AnswerLength
+from classifier.model.outcome_model import OutcomeModel
+from classifier.policy.experiment_split import Arm, ArmName, Split
+from classifier.registry.acceptance import accepted_artefact
+from classifier.registry.artefact import default_artefact
+from classifier.registry.registry import POINTER, ArtefactRegistry
+from gateway.inference.routing.loaded_version import LoadedVersion
+from inference_core.extras import MissingExtraError, optional_imports
+
+log = logging.getLogger(__name__)
+
+_PERSON = b"aio-canary-v1"
+
+
+class ActiveVersions(msgspec.Struct, frozen=True):
+    """What serves: `current`, a `canary` for a `share` of the requests, and the versions of an experiment's arms.
+    Replaced whole, so that its versions always belong together."""
+
+    current: LoadedVersion
+    canary: LoadedVersion | None = None
+    share: float = 0.0
+    split: Split | None = None
+    arms: dict[str, LoadedVersion] = {}
+
+    @property
+    def versions(self) -> list[LoadedVersion]:
+        """All that decide, each once."""
+        trial = [] if self.canary is None else [self.canary]
+        return list(dict.fromkeys([self.current, *trial, *self.arms.values()]))
+
+    def version_for(self, request_id: str, arm: ArmName | None = None) -> LoadedVersion:
+        """The version that decides about a request of this `arm`: the same one whenever and wherever it is asked."""
+        if arm is not None and arm in self.arms:
+            return self.arms[arm]
+        if self.canary is None or canary_draw(request_id) >= self.share:
+            return self.current
+        return self.canary
+
+
+class ActiveClassifier:
+    """Serves the registry's current version, or the one that ships with the package while nothing was promoted.
+
+    A version that is not accepted changes nothing: the one before it goes on, and `refusal` and the log say why; a
+    canary that is not accepted gets no requests. Without any version every call raises `ArtefactError`, and routing
+    falls back on its heuristic. `on_change` is called with what serves, after each change.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        catalogue_fingerprint: str,
+        on_change: Callable[[ActiveVersions], None] = lambda serving: None,
+        *,
+        prior: ClassTable | None = None,
+        must_be_measured: bool = False,
+        states: Callable[[StateSpec], StateSource] | None = None,
+    ) -> None:
+        """`prior`: what is known of the catalogue's tiers by class, for versions that learned nothing of them; None: of
+        as many tiers as the version is for, spread evenly.
+
+        `states`: who computes hidden states for an encoder that reads them; by default it loads the model here."""
+        self._states = states
+        self._registry = ArtefactRegistry(root)
+        self._fingerprint, self._prior, self._must_be_measured = catalogue_fingerprint, prior, must_be_measured
+        self._on_change = on_change
+        self._serving: ActiveVersions | None = None
+        self._lengths: AnswerLength | None = None
+        self._seen: tuple[int, int] | None = None
+        self.refusal = "no artefact was loaded yet"
+
+    @property
+    def prior(self) -> ClassTable | None:
+        """What is known of the catalogue's tiers without any version."""
+        return self._prior
+
+    @property
+    def serving(self) -> ActiveVersions:
+        """What serves now. Raises `ArtefactError` if nothing does."""
+        if self._serving is None:
+            raise ArtefactError(self.refusal)
+        return self._serving
+
+    @property
+    def serving_or_none(self) -> ActiveVersions | None:
+        """What serves now, if anything does."""
+        return self._serving
+
+    @property
+    def model(self) -> OutcomeModel:
+        """The current version's model. Raises `ArtefactError` if there is none."""
+        return self.serving.current.model
+
+    def model_for(self, request_id: str, arm: ArmName | None = None) -> LoadedVersion:
+        """The version that decides about this request, of this `arm` of the experiment."""
+        return self.serving.version_for(request_id, arm)
+
+    def split(self) -> Split | None:
+        """The experiment under way, unless an arm of it cannot serve."""
+        return None if self._serving is None else self._serving.split
+
+    def predict(self, given: RoutingInput) -> Prediction:
+        """The current version's prediction."""
+        return self.serving.current.predict(given)
+
+    def use_lengths(self, lengths: AnswerLength | None) -> None:
+        """Predict answers' lengths by `lengths` from now on, with whatever version serves."""
+        self._lengths = lengths
+        if self._serving is not None:
+            self._give_lengths(self._serving)
+
+    def _give_lengths(self, serving: ActiveVersions) -> None:
+        for version in (serving.current, serving.canary):
+            if version is not None:
+                version.use_lengths(self._lengths)
+
+    def load(self) -> None:
+        """Load what the pointer names now; never raises."""
+        self._seen = self._pointer_state()
+        self._activate(*self._read())
+
+    async def serve_catalogue(self, fingerprint: str, prior: ClassTable | None) -> None:
+        """Go on for a catalogue of other answers, whose outcomes may not have been measured."""
+        self._fingerprint, self._prior = fingerprint, prior
+        serving = self._serving
+        if serving is None or self._must_be_measured:
+            self._activate(*await asyncio.to_thread(self._read))
+            return
+        now = {id(version): version.for_catalogue(fingerprint, prior) for version in serving.versions}
+        renewed = msgspec.structs.replace(
+            serving,
+            current=now[id(serving.current)],
+            canary=None if serving.canary is None else now[id(serving.canary)],
+            arms={name: now[id(version)] for name, version in serving.arms.items()},
+        )
+        self._activate(renewed, [])
+
+    async def follow(self, seconds: float) -> None:
+        """Look at the registry's pointer every `seconds` and load what it names when it has changed."""
+        while True:
+            await asyncio.sleep(seconds)
+            if self._pointer_state() != self._seen:
+                self._seen = self._pointer_state()
+                self._activate(*await asyncio.to_thread(self._read))
+
+    def _read(self) -> tuple[ActiveVersions | None, list[str]]:
+        """What the pointer names, with the reasons of refusals; what serves already is not loaded again."""
+        problems: list[str] = []
+        current = self._serving.current if self._serving is not None else None
+        try:
+            folder = self._registry.current_or(default_artefact())
+            current = LoadedVersion(self._accepted(folder), prior=self._prior)
+        except (ArtefactError, OSError) as error:
+            problems.append(f"the classifier stays {current.version if current else 'missing'}: {error}")
+        if current is None:
+            return None, problems
+        canary, share = None, 0.0
+        try:
+            given = self._registry.canary() if self._pointer_state() else None
+            if given is not None and given.version != current.version:
+                model = self._accepted(self._registry.folder(given.version))
+                canary, share = LoadedVersion(model, on_trial=True, prior=self._prior), given.share
+        except (ArtefactError, OSError) as error:
+            problems.append(f"the canary gets no requests: {error}")
+        split, arms = None, {}
+        try:
+            if self._pointer_state() and (split := self._registry.experiment()) is not None:
+                arms = {"a": self._arm(split.a, current), "b": self._arm(split.b, current)}
+        except (ArtefactError, OSError) as error:
+            split = None
+            problems.append(f"the experiment gets no requests: {error}")
+        return ActiveVersions(current, canary, share, split, arms), problems
+
+    def _arm(self, arm: Arm, current: LoadedVersion) -> LoadedVersion:
+        """The version that decides about an arm: of an arm that is a tier, the current one."""
+        if arm.version is None or arm.version == current.version:
+            return current
+        return LoadedVersion(self._accepted(self._registry.folder(arm.version)), prior=self._prior)
+
+    def _accepted(self, folder: Path) -> OutcomeModel:
+        tiers = None if self._prior is None else self._prior.p.shape[1] + 1
+        model = accepted_artefact(folder, self._fingerprint, tiers=tiers, must_be_measured=self._must_be_measured)
+        if isinstance(model.encoder, HiddenStateEncoder) and self._states is not None:
+            model.encoder.read_from(self._states(model.encoder.spec))
+        if isinstance(model.encoder, SlowEncoder):
+            try:
+                with optional_imports(f"the encoder of {model.manifest.version}"):
+                    model.encoder.warm()
+            except MissingExtraError as error:
+                raise ArtefactError(str(error)) from error
+        return model
+
+    def _activate(self, serving: ActiveVersions | None, problems: list[str]) -> None:
+        """One assignment: a request holds the old versions or the new ones, whichever thread routes it."""
+        self.refusal = "; ".join(problems)
+        for problem in problems:
+            log.error("%s", problem)
+        if serving is None:
+            return
+        self._give_lengths(serving)
+        self._serving = serving
+        trial = f", {serving.canary.version} on trial for {serving.share:.1%}" if serving.canary is not None else ""
+        log.info("classifier %s (%s) is active%s", serving.current.version, serving.current.kind, trial)
+        self._on_change(serving)
+
+    def _pointer_state(self) -> tuple[int, int] | None:
+        try:
+            state = (self._registry.root / POINTER).stat()
+        except OSError:
+            return None
+        return state.st_mtime_ns, state.st_ino
+
+
+def canary_draw(request_id: str) -> float:
+    """A number in [0, 1) that depends on the request's id alone; a canary has those below its share."""
+    digest = hashlib.blake2b(request_id.encode(errors="replace"), digest_size=8, person=_PERSON)
+    return int.from_bytes(digest.digest(), "big") / 2**64

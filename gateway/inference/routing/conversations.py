@@ -1,0 +1,232 @@
+"""Which tiers answered a conversation so far, remembered for a while by digests: no text and no client is needed."""
+
+import hashlib
+import math
+import mmap
+import secrets
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from gateway.base.requests.inference_request import InferenceRequest
+from gateway.inference.routing.shared_turns import SharedTurns
+from inference_core.tokenization.prompt_size import FITTED_CHARS_PER_TOKEN, FITTED_TOKENS_PER_MESSAGE
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.pricing import reread_usd, reuse_usd
+from tiers.catalog.tier_spec import TierSpec
+from tiers.tier import ChatMessage
+
+# Room for 150,000 conversations (SPEC GW-19), also where each has an id and was asked again lately.
+MOST = 524_288
+SECONDS = 3600.0
+# An earlier turn is remembered this much longer, for an answer that is asked for once more.
+REPEAT_SECONDS = 300.0
+DIGEST_BYTES = 16
+COMMON_SECRET = b"AIO conversations, version 1"
+# So many of a digest's tiers are kept, the newest.
+TIERS_KEPT = 8
+# Which places a digest may have; more of them forget more evenly and take longer to look through.
+_WAYS = 128
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a conversation before its newest turn.
+
+    `tiers`: those that answered, oldest first; empty if not remembered. `tokens`: estimate of its length up to the last
+    answer, which the tier that gave it has read. `in_tool_loop`: the newest turn brings the results of tool calls.
+    """
+
+    tiers: tuple[int, ...] = ()
+    tokens: int = 0
+    in_tool_loop: bool = False
+
+
+class Conversations:
+    """The tiers of the conversations that this process answered lately: at most `most`, each for `seconds` since its
+    last turn, which is about as long as its keys and values stay cached.
+
+    A conversation is known by the id that its caller gives (`x-aio-conversation`), or else by a keyed digest of the
+    messages before its last answer, which its next request repeats. So an edited answer changes nothing, and an
+    edited question starts a new one. Digests include the caller's key, so callers never share conversations.
+
+    With `shared`, processes go on with each other's conversations. Their digests then have no secret of their own, like
+    those of the shared response cache.
+    """
+
+    def __init__(
+        self,
+        most: int = MOST,
+        seconds: float = SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+        shared: SharedTurns | None = None,
+    ) -> None:
+        self.seconds, self._clock, self._shared = seconds, clock, shared
+        self._secret = secrets.token_bytes(32) if shared is None else COMMON_SECRET
+        self._tiers = TiersByDigest(most)
+
+    def __len__(self) -> int:
+        return self._tiers.noted_since(self._clock() - self.seconds)
+
+    async def fetch(self, request: InferenceRequest) -> None:
+        """Look up in `shared` what other processes know of the conversation, so that `history` knows it. An id may have
+        been continued elsewhere since this process saw it; a digest of messages has the same tiers everywhere."""
+        if self._shared is None:
+            return
+        keys = [] if request.conversation is None else [self._key_of_id(request)]
+        messages = request.messages or []
+        answered = _last_answer(messages)
+        if answered is not None and not self._recall(key := self._key_of(request, messages[:answered])):
+            keys.append(key)
+        for key in keys:
+            if tiers := await self._shared.get(key):
+                self._tiers.note(self._clock(), key, tiers)
+
+    def history(self, request: InferenceRequest) -> History:
+        """What is remembered of the conversation that `request` goes on with."""
+        messages = request.messages or []
+        answered = _last_answer(messages)
+        if answered is None and request.conversation is None:
+            return History()
+        known = () if request.conversation is None else self._recall(self._key_of_id(request))
+        if not known and answered is not None:
+            known = self._recall(self._key_of(request, messages[:answered]))
+        read = messages[: answered + 1] if answered is not None else ()
+        return History(
+            tiers=known,
+            tokens=sum(len(m.content) for m in read) // FITTED_CHARS_PER_TOKEN
+            + sum(m.media_tokens for m in read if m.parts)
+            + FITTED_TOKENS_PER_MESSAGE * len(read),
+            in_tool_loop=bool(messages) and messages[-1].role == "tool",
+        )
+
+    def remember(self, request: InferenceRequest, tier: int, seconds: float | None = None) -> None:
+        """Note that `tier` answered `request`. `seconds`: for how long conversations are remembered from now on."""
+        if seconds is not None:
+            self.seconds = seconds
+        if request.messages is None:
+            return
+        tiers, now = (*self.history(request).tiers, tier)[-TIERS_KEPT:], self._clock()
+        keys = [self._key_of(request, request.messages)]
+        if request.conversation is not None:
+            keys.append(self._key_of_id(request))
+        for key in keys:
+            self._tiers.note(now, key, tiers)
+            if self._shared is not None:
+                self._shared.note(key, tiers, self.seconds)
+        answered = _last_answer(request.messages)
+        if answered is not None:
+            # Its place goes to another conversation before that of one that may still be continued.
+            self._tiers.age(now - self.seconds + REPEAT_SECONDS, self._key_of(request, request.messages[:answered]))
+
+    def _recall(self, key: bytes) -> tuple[int, ...]:
+        return self._tiers.since(self._clock() - self.seconds, key)
+
+    def _key_of_id(self, request: InferenceRequest) -> bytes:
+        return self._digest(request, b"id", [(request.conversation or "").encode()])
+
+    def _key_of(self, request: InferenceRequest, messages: Sequence[ChatMessage]) -> bytes:
+        parts = [part for m in messages for part in digested(m)]
+        return self._digest(request, b"messages", parts)
+
+    def _digest(self, request: InferenceRequest, kind: bytes, parts: Sequence[bytes]) -> bytes:
+        digest = hashlib.blake2b(key=self._secret, digest_size=DIGEST_BYTES)
+        for part in (kind, (request.key_id or "").encode(), *parts):
+            # The length goes first, so that no two lists of parts run into the same bytes.
+            digest.update(len(part).to_bytes(8, "little") + part)
+        return digest.digest()
+
+
+class TiersByDigest:
+    """At most `most` digests with the tiers noted for them, in 32 bytes each; the memory is reserved once.
+
+    A cache of sets: a digest's first bytes choose up to 128 places, and among those the longest unnoted makes room. So
+    up to 128 digests the oldest goes first; of more, some go before their turn and some after it, but none that fewer
+    than a quarter of `most` came after (the chance is below 1e-15). Digests must be evenly spread, as a keyed hash's.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._ways = min(most, _WAYS)
+        self._sets = most // self._ways
+        places = self._sets * self._ways
+        # Pages of a map are not in memory before they are used.
+        self._digests = mmap.mmap(-1, places * DIGEST_BYTES)
+        # No numpy array: among other work, its `argmin` of so few numbers took several times as long as `min` does.
+        self._noted = array("d", [-math.inf]) * places
+        # A place's tiers from the oldest on, then zeros: tiers count from 1.
+        self._tiers = mmap.mmap(-1, places * TIERS_KEPT)
+
+    def noted_since(self, moment: float) -> int:
+        """How many digests were noted at `moment` or later."""
+        return int(np.count_nonzero(np.frombuffer(self._noted) >= moment))
+
+    def since(self, moment: float, digest: bytes) -> tuple[int, ...]:
+        """The tiers of `digest`, oldest first; none if it was last noted before `moment` or had to make room."""
+        place = self._place_of(digest)
+        if place is None or self._noted[place] < moment:
+            return ()
+        return tuple(self._tiers[place * TIERS_KEPT : (place + 1) * TIERS_KEPT].rstrip(b"\0"))
+
+    def note(self, now: float, digest: bytes, tiers: tuple[int, ...]) -> None:
+        """Keep the last `TIERS_KEPT` of `tiers` for `digest`, in place of what was there."""
+        place = self._place_of(digest)
+        if place is None:
+            first = self._first_of(digest)
+            noted = self._noted[first : first + self._ways]
+            place = first + noted.index(min(noted))
+            self._digests[place * DIGEST_BYTES : (place + 1) * DIGEST_BYTES] = digest
+        self._noted[place] = now
+        kept = bytes(tiers[-TIERS_KEPT:])
+        self._tiers[place * TIERS_KEPT : (place + 1) * TIERS_KEPT] = kept.ljust(TIERS_KEPT, b"\0")
+
+    def age(self, moment: float, digest: bytes) -> None:
+        """Treat `digest`, if it is there, as noted at `moment` if that is earlier."""
+        place = self._place_of(digest)
+        if place is not None:
+            self._noted[place] = min(self._noted[place], moment)
+
+    def _first_of(self, digest: bytes) -> int:
+        return int.from_bytes(digest[:8], "little") % self._sets * self._ways
+
+    def _place_of(self, digest: bytes) -> int | None:
+        # Two digests' neighbouring halves look like a third as seldom as two digests are equal: it is not looked for.
+        first = self._first_of(digest)
+        at = self._digests.find(digest, first * DIGEST_BYTES, (first + self._ways) * DIGEST_BYTES)
+        return None if at < 0 else at // DIGEST_BYTES
+
+
+def _last_answer(messages: Sequence[ChatMessage]) -> int | None:
+    for place in range(len(messages) - 1, -1, -1):
+        if messages[place].role == "assistant":
+            return place
+    return None
+
+
+def digested(message: ChatMessage) -> tuple[bytes, ...]:
+    """Return what makes a message unlike others: its role, its text, and what is attached to it."""
+    parts = message.role.encode(), message.recorded_content().encode(errors="replace")
+    return (*parts, message.attachments.encode()) if message.parts else parts
+
+
+def circumstances(history: History, catalog: Catalog, prompt_tokens: int) -> dict[str, Any]:
+    """The fields of `PolicyInputs` that say what a conversation's history means for its next turn; {} without any.
+
+    `prompt_tokens`: of the whole request. A tier that has read the beginning pays its price of cached tokens for it; a
+    tier that would read it for the first time may pay its price of cache writes.
+    """
+    if not history.tiers or history.tiers[-1] > len(catalog.tiers):
+        return {}
+    previous = catalog.tier(history.tiers[-1])
+    read = min(history.tokens, prompt_tokens)
+    reuse = [
+        reuse_usd(spec, read) if _share_a_cache(spec, previous) else -reread_usd(spec, read) for spec in catalog.tiers
+    ]
+    return {"previous_tier": previous.number, "reuse_usd": reuse, "in_tool_loop": history.in_tool_loop}
+
+
+def _share_a_cache(one: TierSpec, other: TierSpec) -> bool:
+    """A model of ours caches prefixes for all of its tiers; of other servers we only know that each has its own."""
+    return one.number == other.number or (one.model is not None and one.model == other.model)

@@ -1,0 +1,243 @@
+"""Which tiers cannot take a request, whatever it is worth: by the caller's key, what it needs, its length, or the
+tier's state."""
+
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import msgspec
+
+from classifier.decision import Exclusion
+from gateway.base.errors import ApiError, bad_request
+from gateway.base.requests.inference_request import InferenceRequest
+from tiers.catalog.capabilities import MEDIA, Capability
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.tier_spec import TierSpec
+from tiers.consent import hidden_from
+from tiers.content_parts import PartType
+from tiers.remote.optional_fields import NEUTRAL, SAMPLING, sampling_of
+from tiers.tier import Tier, TierLoad
+
+_MEDIA: Mapping[PartType, tuple[Capability, str]] = {
+    "image_url": ("vision", "images"),
+    "input_audio": ("audio", "audio"),
+    "file": ("files", "files"),
+}
+
+
+class Need(msgspec.Struct, frozen=True):
+    """`param`: where the request says so; `subject`: what it is there; `noun`: what the tier has to support.
+    `refusal`: what the API of the tier's server cannot do, in its own words, instead of a declared capability."""
+
+    capability: Capability | None
+    param: str
+    subject: str = ""
+    noun: str = ""
+    refusal: str = ""
+
+
+FIRST_EXTENSION = len(SAMPLING)
+"""Of the sampling fields: those before it are known to every kind of server, or can be left out."""
+MAX_SCORES = 1 << 17
+"""Log-probabilities of repeated prompts in one answer: about 4 MB of JSON, as much as a request may have."""
+
+
+def needs_of(request: InferenceRequest) -> list[Need]:
+    """Return what `request` needs, parts of its messages first; empty for plain text."""
+    needs = list(_media(request)) if request.messages and any(m.parts for m in request.messages) else []
+    if request.tooling is not None:
+        needs.append(Need("tools", "tools", "tools", "function calls"))
+    sampling = request.sampling
+    if sampling.grammar is not None:
+        param = sampling.grammar.param or "response_format"
+        needs.append(Need("json_schema", param, param, "structured output"))
+    if sampling.logprobs is not None:
+        needs.append(Need("logprobs", "logprobs", "logprobs", "log-probabilities"))
+    return needs
+
+
+def lacking(needs: Collection[Need], spec: TierSpec) -> list[Need]:
+    """Return those of `needs` that the tier of `spec` does not support."""
+    has = spec.has
+    return [need for need in needs if need.capability not in has]
+
+
+def is_plain(request: InferenceRequest) -> bool:
+    """Whether every kind of server can serve the fields of the request, or drop them: a chat of texts with common
+    sampling."""
+    sampling = request.sampling
+    bound = sampling.grammar is not None or sampling.logit_bias or sampling.logprobs is not None
+    extended = bound or request.echo or request.include_stop or request.n > 1
+    if extended or request.messages is None or sampling_of(sampling)[FIRST_EXTENSION:] != NEUTRAL[FIRST_EXTENSION:]:
+        return False
+    return not any(message.parts for message in request.messages)
+
+
+def lacks_of(request: InferenceRequest, needs: Collection[Need], tier: Tier, spec: TierSpec) -> list[Need]:
+    """Return what the tier lacks for the request: of `needs` what it is not declared to support, else what the API of
+    its server cannot do."""
+    lacks = lacking(needs, spec) if needs else []
+    if lacks or spec.remote is None:
+        return lacks
+    refused = tier.refusal(request.generations(spec)[0])
+    if refused is None:
+        return []
+    return [Need(None, refused.param or "", refusal=str(refused).partition(";")[0])]
+
+
+class Excluded(msgspec.Struct, frozen=True, kw_only=True):
+    """Tiers that cannot take a request now. `too_long`: those among them whose context is too short for it;
+    `incapable`: those that lack what it needs, with what they lack."""
+
+    exclusions: list[Exclusion] = []
+    too_long: list[int] = []
+    incapable: dict[int, list[Need]] = {}
+
+
+def exclusions(
+    request: InferenceRequest,
+    pinned: int | None,
+    tiers: Mapping[int, Tier],
+    catalog: Catalog,
+    loads: Mapping[int, TierLoad],
+) -> Excluded:
+    """Return the tiers that cannot take the request now, of all, or of `pinned` alone. `loads`: of every tier."""
+    excluded = Excluded()
+    needs, plain, consent = needs_of(request), is_plain(request), request.consent
+    most, many_scores = request.most_prompt_tokens(), request.echo and request.most_scores() > MAX_SCORES
+    may_be_too_long = many_scores or not _fits_every_context(request, most, tiers)
+    for spec in catalog.tiers:
+        number, tier = spec.number, tiers.get(spec.number)
+        if pinned is not None and number != pinned:
+            continue
+        reason = hidden_from(spec, consent)
+        if reason is not None or tier is None:
+            pass
+        elif (needs or not plain) and (lacks := lacks_of(request, needs, tier, spec)):
+            excluded.incapable[number] = lacks
+            declared = " and ".join(need.noun for need in lacks if not need.refusal)
+            reason = f"it does not support {declared}" if declared else lacks[0].refusal
+        elif (may_be_too_long and tier.max_context) and (
+            reason := _context_problem(request, most, tier, spec)
+            or (_scores_problem(request, tier, spec) if many_scores else None)
+        ):
+            excluded.too_long.append(number)
+        elif (load := loads[number]).healthy and request.deadline_seconds is None:
+            continue
+        else:
+            reason = _load_problem(request, load)
+        if reason:
+            excluded.exclusions.append(Exclusion(tier=number, reason=reason))
+    return excluded
+
+
+def unsupported(
+    request: InferenceRequest,
+    incapable: Mapping[int, list[Need]],
+    wanted: Sequence[int],
+    specs: Sequence[TierSpec],
+    tiers: Mapping[int, Tier],
+) -> ApiError:
+    """Return the 400 for a request whose needs none of the tiers `wanted` supports, by what each lacks (`incapable`);
+    it names the tiers of `specs` that do."""
+    common = [need for need in incapable[wanted[0]] if all(need in incapable[number] for number in wanted)]
+    need = (common or incapable[wanted[-1]])[0]
+    who = f"tier {wanted[0]} does not" if len(wanted) == 1 else "no tier that may answer this request does"
+    what = need.noun if common else " and ".join(one.noun for one in needs_of(request))
+    needs = needs_of(request)
+    able = [f"tier-{s.number} ({s.name})" for s in specs if not lacks_of(request, needs, tiers[s.number], s)]
+    is_content = need.capability in MEDIA or need.param == "messages"
+    code = "unsupported_content" if is_content else "unsupported_parameter"
+    if need.refusal:
+        others = f"it is supported by {', '.join(able)}" if able else "no other tier of the catalogue does it either"
+        return bad_request(f"{need.refusal}; {others}.", need.param or None, code)
+    declaring = f"no tier of the catalogue is declared to (capabilities = {{ {need.capability} = true }})"
+    others = f"it is supported by {', '.join(able)}" if able else declaring
+    return bad_request(f"{need.subject} is not supported: {who} support {what}; {others}.", need.param, code)
+
+
+def count_in_doubt(request: InferenceRequest, pinned: int | None, tiers: Mapping[int, Tier], catalog: Catalog) -> None:
+    """Count the prompt's tokens for each tier that `exclusions` cannot judge by its bytes, and only once for those that
+    read it alike; `exclusions` then takes no time. For a thread: takes as long as the prompt is long."""
+    for number, tier in _in_doubt(request, pinned, tiers, catalog):
+        _longest(request, tier, catalog.tier(number))
+
+
+def is_in_doubt(request: InferenceRequest, pinned: int | None, tiers: Mapping[int, Tier], catalog: Catalog) -> bool:
+    """Whether there is anything to count."""
+    return next(_in_doubt(request, pinned, tiers, catalog), None) is not None
+
+
+def _in_doubt(
+    request: InferenceRequest, pinned: int | None, tiers: Mapping[int, Tier], catalog: Catalog
+) -> Iterator[tuple[int, Tier]]:
+    most, many_scores = request.most_prompt_tokens(), request.echo and request.most_scores() > MAX_SCORES
+    if not many_scores and _fits_every_context(request, most, tiers):
+        return
+    for number, tier in tiers.items():
+        if not tier.max_context:
+            continue  # It has not started: it is down, and cannot count.
+        room = request.least_room(tier.max_context)
+        is_unclear = many_scores or most + room > tier.max_context
+        asked = is_unclear and pinned in (None, number) and request.caller.may_use(catalog.tier(number))
+        # A tier for text alone cannot count the tokens of an image.
+        if asked and not lacking(needs_of(request), catalog.tier(number)):
+            yield number, tier
+
+
+def _fits_every_context(request: InferenceRequest, most: int, tiers: Mapping[int, Tier]) -> bool:
+    """Whether the request, of at most `most` tokens, fits each tier that has started: the shortest context decides,
+    because a longer one has at least as much room beyond the answer's."""
+    shortest = min([tier.max_context for tier in tiers.values() if tier.max_context], default=0)
+    return most + request.least_room(shortest) <= shortest
+
+
+def _context_problem(request: InferenceRequest, most: int, tier: Tier, spec: TierSpec) -> str | None:
+    """Why the request, of at most `most` tokens, cannot fit the tier's context; they are counted only in doubt."""
+    wanted = request.least_room(tier.max_context)
+    if most + wanted <= tier.max_context:
+        return None
+    prompt = _longest(request, tier, spec)
+    if prompt + wanted <= tier.max_context:
+        return None
+    return f"at least {prompt} prompt tokens and {wanted} answer tokens exceed the context of {tier.max_context} tokens"
+
+
+def _scores_problem(request: InferenceRequest, tier: Tier, spec: TierSpec) -> str | None:
+    """Why the answer would have too many log-probabilities of its prompts, which each choice repeats."""
+    each, tokens = request.scores_per_token, sum(_lengths(request, tier, spec))
+    if each * tokens <= MAX_SCORES:
+        return None
+    return f"{tokens} prompt tokens with {each} log-probabilities each exceed the {MAX_SCORES} that an answer may have"
+
+
+def _longest(request: InferenceRequest, tier: Tier, spec: TierSpec) -> int:
+    return max(_lengths(request, tier, spec))
+
+
+def _lengths(request: InferenceRequest, tier: Tier, spec: TierSpec) -> list[int]:
+    room = tier.max_context - request.least_room(tier.max_context)
+    return [tier.prompt_tokens_up_to(one, room) for one in request.generations(spec)]
+
+
+def _load_problem(request: InferenceRequest, load: TierLoad) -> str | None:
+    if not load.healthy:
+        return "the tier is down"
+    if request.deadline_seconds is None:
+        return None
+    left = request.arrival + request.deadline_seconds - time.monotonic()
+    if load.predicted_wait_seconds <= left:
+        return None
+    return (
+        f"its queue takes {load.predicted_wait_seconds * 1e3:.0f} ms, the deadline leaves {max(left, 0) * 1e3:.0f} ms"
+    )
+
+
+def _media(request: InferenceRequest) -> Iterator[Need]:
+    found: set[PartType] = set()
+    for place, message in enumerate(request.messages or []):
+        for position, part in enumerate(message.parts):
+            if part.type != "text" and part.type not in found:
+                found.add(part.type)
+                capability, noun = _MEDIA[part.type]
+                param = f"messages[{place}].content[{position}].{part.type}"
+                yield Need(capability, param, f"Content of type {part.type!r}", noun)

@@ -1,0 +1,82 @@
+"""Which unit of an experiment a request belongs to: its user, its key, its conversation, or the request itself (SPEC
+QM-11). A function of the request alone, so that all processes agree without a word to each other."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from classifier.policy.experiment_split import ArmName, Split, SplitBy
+from gateway.base.requests.inference_request import InferenceRequest
+from gateway.inference.routing.conversations import digested
+from tiers.tier import ChatMessage
+
+# How the dashboard's signed-in users are named among keys.
+_SIGNED_IN = "user:"
+
+
+class Unit(NamedTuple):
+    """`kind`: what the unit is. `name`: what its arm is a hash of; no two units of an installation share one."""
+
+    kind: SplitBy
+    name: str
+
+
+class Assigned(NamedTuple):
+    """A request's place in the experiment `split`. `unit`: kind and pseudonym of its unit, as records keep them."""
+
+    split: Split
+    arm: ArmName
+    unit: str
+
+
+def assigned(split: Split, request: InferenceRequest) -> Assigned | None:
+    """Return the request's place in the experiment; None for a unit outside its share."""
+    unit = unit_of(request, split.by)
+    arm = split.arm_of(unit.name)
+    return None if arm is None else Assigned(split, arm, f"{unit.kind}:{split.pseudonym(unit.name)}")
+
+
+def unit_of(request: InferenceRequest, by: SplitBy) -> Unit:
+    """Return the request's unit: by `user` or by `key` it is that, where the request has one, else the conversation,
+    else the request itself.
+
+    A user belongs to the tenant, and a conversation to the caller's key. A conversation without an id of its own is
+    known by its messages up to the first of the user, which all of its turns repeat; unlike in
+    `gateway.inference.routing.conversations`, nothing has to be remembered. A client that cuts off the
+    beginning thereby starts another conversation.
+    """
+    caller = request.caller
+    if by == "user" and (user := _user_of(request)):
+        return Unit("user", _name("user", [caller.tenant.encode(errors="replace"), user.encode(errors="replace")]))
+    if by == "key" and caller.key_id:
+        return Unit("key", _name("key", [caller.key_id.encode(errors="replace")]))
+    if by != "request" and (parts := _conversation_of(request)):
+        return Unit("conversation", _name("conversation", [(caller.key_id or "").encode(errors="replace"), *parts]))
+    return Unit("request", request.request_id)
+
+
+def _user_of(request: InferenceRequest) -> str:
+    key_id = request.key_id or ""
+    return request.user or (key_id if key_id.startswith(_SIGNED_IN) else "")
+
+
+def _conversation_of(request: InferenceRequest) -> list[bytes]:
+    """What makes the conversation unlike others of its key; empty without one."""
+    if request.conversation is not None:
+        return [b"id", request.conversation.encode(errors="replace")]
+    opening = _opening(request.messages or ())
+    return [part for message in opening for part in digested(message)]
+
+
+def _opening(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
+    first = next((place for place, message in enumerate(messages) if message.role == "user"), None)
+    return () if first is None else messages[: first + 1]
+
+
+def _name(kind: str, parts: Iterable[bytes]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        # The length goes first, so that no two lists of parts run into the same bytes.
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return f"{kind}:{digest.hexdigest()}"

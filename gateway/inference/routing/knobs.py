@@ -1,0 +1,140 @@
+"""The live knobs of routing."""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from classifier.complexity.quality_setting import QualitySetting
+from gateway.base.errors import bad_request
+from gateway.base.knobs.file import KnobFile
+from tiers.catalog.tier_spec import MAX_TIERS, TierNumber
+
+log = logging.getLogger(__name__)
+
+# Earlier names of knobs, and what they are called now; None: it does nothing any more.
+EARLIER_NAMES: dict[str, str | None] = {"stage_2": None, "stage_3": "judge_answers"}
+MAX_HOLD_TOKENS = 256
+# Knobs of earlier releases: files that name them are read as if they did not.
+RETIRED = frozenset({"novelty_threshold", "safe_tier", "novelty_fallback", "auto_promotion", "promotion_cost_share"})
+
+
+class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator may change while serving; the bounds are enforced and the descriptions shown."""
+
+    mode: Annotated[
+        Literal["route", "observe"],
+        Meta(description="route: the decision holds. observe: one tier answers all, what would be is written down."),
+    ] = "route"
+    observe_tier: Annotated[
+        TierNumber | None,
+        Meta(description="The tier that answers what names none while observing; null is the strongest."),
+    ] = None
+    shadow_share: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="Most of the observed requests that the tier of routing answers too, in the background and "
+            "within the budget of verification; 0: none.",
+        ),
+    ] = 0.05
+    quality_target: Annotated[
+        QualitySetting | None,
+        Meta(
+            description="Share of answers no worse than the strongest tier's where neither request nor key asks for "
+            "one: 0 to 1, economy, balanced or careful; null is AIO_QUALITY_TARGET, else the classifier's own."
+        ),
+    ] = None
+    conversations: Annotated[
+        bool, Meta(description="Whether a tool loop keeps its tier and a conversation moves down only if that pays.")
+    ] = True
+    conversation_seconds: Annotated[
+        float, Meta(ge=1, le=86_400, description="Seconds for which a conversation's tier is remembered.")
+    ] = 3600.0
+    judge_answers: Annotated[
+        bool, Meta(description="Whether an answer's own evidence may hand it to the next tier before anything is sent.")
+    ] = True
+    queue_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=3600,
+            description="Predicted seconds of a tier's queue beyond which a request without a deadline goes to a "
+            "higher tier with a shorter queue, for a higher price; batch requests wait; 0: all do.",
+        ),
+    ] = 0.0
+    truncate_chats: Annotated[
+        bool,
+        Meta(
+            description="Whether a chat that is too long for every tier loses its oldest turns instead of being "
+            "refused; system messages at its beginning stay."
+        ),
+    ] = False
+    edge_max_prompt_tokens: Annotated[
+        int,
+        Meta(
+            ge=0, le=4096, description="Most tokens of a prompt that goes to edge_tier without the classifier; 0: none."
+        ),
+    ] = 0
+    edge_max_new_tokens: Annotated[
+        int,
+        Meta(ge=1, le=4096, description="Most tokens that such a request may ask for; one without a limit does not."),
+    ] = 64
+    edge_tier: Annotated[
+        int, Meta(ge=1, le=MAX_TIERS, description="The tier of the fast path; only one that runs in process.")
+    ] = 1
+    hold_tokens: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=MAX_HOLD_TOKENS,
+            description="Tokens of a stream held back to be judged by; 0 never holds, and streams are not judged.",
+        ),
+    ] = 0
+
+
+class RoutingKnobFile(KnobFile[RoutingKnobs]):
+    """The current knobs of routing, from `path`; None keeps them in memory alone.
+
+    `tiers`: of the catalogue; a change that names a tier beyond them is refused. A file that names one, written for a
+    longer catalogue, still applies: the strongest tier stands for it, and there is no fast path.
+    """
+
+    def __init__(self, path: Path | None = None, tiers: int = MAX_TIERS) -> None:
+        self._tiers = tiers
+        super().__init__(RoutingKnobs, "routing", path, RETIRED)
+
+    def change(self, changes: Mapping[str, Any]) -> tuple[RoutingKnobs, RoutingKnobs]:
+        """See `KnobFile.change`."""
+        for name in ("observe_tier", "edge_tier"):
+            wanted = changes.get(name)
+            if isinstance(wanted, int) and wanted > self._tiers:
+                raise bad_request(
+                    f"Invalid {name}: {wanted}; the catalogue has tiers 1 to {self._tiers}.", name, "invalid_value"
+                )
+        return super().change(changes)
+
+    def _take(self, content: bytes) -> None:
+        stored = msgspec.json.decode(content, type=dict[str, Any])
+        if "stage_2" in stored:
+            # Written when 8 was the default of all streams; nothing says that an operator wanted it.
+            stored.pop("hold_tokens", None)
+        super()._take(msgspec.json.encode(stored))
+
+    def _checked(self, values: Mapping[str, Any]) -> RoutingKnobs:
+        return super()._checked(_renamed(values))
+
+
+def _renamed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` by the names that knobs have now."""
+    found = {name: value for name, value in values.items() if name not in EARLIER_NAMES}
+    for name, now in EARLIER_NAMES.items():
+        if name in values:
+            log.warning("knob %s of routing %s", name, "does nothing any more" if now is None else f"is now {now}")
+            if now is not None:
+                found[now] = values[name]
+    return found

@@ -1,0 +1,421 @@
+"""Routing: from an InferenceRequest to a Decision, on the CPU alone and in well under a millisecond."""
+
+import logging
+from collections.abc import Mapping
+from functools import partial
+
+import msgspec
+
+from classifier.complexity.quality_setting import QualitySetting, target_of
+from classifier.decision import Decision, EdgePath, Exclusion, PolicyInputs
+from classifier.errors import ClassifierError, NoTierAllowedError
+from classifier.features.routing_input import RoutingInput, routing_input
+from classifier.policy.decide import barred_tiers, decide, may_answer
+from classifier.policy.experiment_split import ArmName
+from classifier.policy.length_heuristic import heuristic_prediction
+from gateway.base.errors import ApiError, bad_request
+from gateway.base.requests.caller import Caller
+from gateway.base.requests.inference_request import InferenceRequest
+from gateway.base.requests.slo_class import SLO_CLASSES
+from gateway.inference.routing.conversations import Conversations, History, circumstances
+from gateway.inference.routing.edge_path import edge_path, unclassified
+from gateway.inference.routing.exclusions import Excluded, count_in_doubt, exclusions, is_in_doubt, unsupported
+from gateway.inference.routing.experiment_unit import Assigned, assigned
+from gateway.inference.routing.knobs import RoutingKnobFile
+from gateway.inference.routing.model import Classifier, EncodesAhead, Routed, RoutingRule, VersionPrediction
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.pricing import cost_usd, predicted_costs
+from tiers.catalog.tier_spec import TierSpec
+from tiers.consent import hidden_from
+from tiers.decoding.text_threads import TextThreads
+from tiers.tier import Tier, TierLoad, Usage
+
+log = logging.getLogger(__name__)
+
+AUTO = "auto"
+
+
+class RoutingService:
+    """Decides which tier answers; owns the mapping from tier numbers to tiers."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        tiers: Mapping[int, Tier],
+        classifier: Classifier,
+        quality_target: QualitySetting | None,
+        knobs: RoutingKnobFile | None = None,
+        threads: TextThreads | None = None,
+        conversations: Conversations | None = None,
+    ) -> None:
+        """`threads`: where long prompts are counted."""
+        self.catalog, self.fingerprint = catalog, catalog.fingerprint
+        self.tiers = dict(tiers)
+        self.classifier = classifier
+        self.quality_target = quality_target
+        self.knobs = knobs or RoutingKnobFile()
+        self.threads = threads or TextThreads()
+        self.conversations = Conversations() if conversations is None else conversations
+        # Logged once per kind of failure, not once per request.
+        self._classifier_failure = ""
+
+    @property
+    def strongest(self) -> int:
+        """The number of the dearest tier."""
+        return len(self.catalog.tiers)
+
+    @property
+    def active_target(self) -> float | None:
+        """The quality target of requests that ask for none: the knob's, else the setting's; None is the version's."""
+        wanted = self.knobs.active.quality_target
+        return target_of(self.quality_target if wanted is None else wanted)
+
+    def tier(self, number: int) -> Tier:
+        """The tier of this number, as it is now."""
+        return self.tiers[number].active_tier()
+
+    def spec(self, number: int) -> TierSpec:
+        """The catalogue's entry of this tier."""
+        return self.catalog.tier(number)
+
+    def price(self, number: int, usage: Usage) -> float:
+        """US dollars of `usage` on a tier; a number that a longer catalogue stored is priced as the strongest."""
+        return cost_usd(self.spec(min(number, self.strongest)), usage)
+
+    def model_names(self) -> list[str]:
+        """Every value of `model` that a request may carry: auto, the tiers, the catalogue's models, alone and with the
+        adapters that tiers bind."""
+        tiers = [f"tier-{spec.number}" for spec in self.catalog.tiers]
+        models = [name for spec in self.catalog.tiers for name in (spec.model_name, spec.served_name)]
+        return list(dict.fromkeys([AUTO, *tiers, *models]))
+
+    def pinned_tier(self, model: str) -> int | None:
+        """The tier a model name asks for, its adapter aside: the cheapest one that serves it, or None for `auto`.
+
+        Raises `ApiError` 404 for a name that is not served.
+        """
+        base = model if model == AUTO else self.split_adapter(model)[0]
+        if base == AUTO:
+            return None
+        if (spec := self._named(base)) is not None:
+            return spec.number
+        known = ", ".join(self.model_names())
+        raise ApiError(
+            404,
+            f"The model {model!r} does not exist here; there are {known}. An alias in the catalogue or of the key "
+            f"gives it a meaning, such as {model[:64]!r} = 'auto'.",
+            param="model",
+            code="model_not_found",
+        )
+
+    def unaliased(self, model: str, caller: Caller) -> str:
+        """What `model` stands for: itself, or what the aliases of the caller's key or of the catalogue say."""
+        own, common = caller.aliases, self.catalog.aliases
+        if not own and not common:
+            return model
+        named = own.get(model, model)
+        named = common.get(named, named)
+        if "*" not in own and "*" not in common:
+            return named
+        base, _ = self.split_adapter(named)
+        if base == AUTO or self._named(base) is not None:
+            return named
+        other = own["*"] if "*" in own else common["*"]
+        return common.get(other, other)
+
+    def split_adapter(self, model: str) -> tuple[str, str]:
+        """The base of a model name and the adapter that it asks for, as in `tier-1:sql`; "" for none.
+
+        A tier of another server has no adapters here, and a name that is served as it stands has none in it.
+        """
+        base, colon, adapter = model.rpartition(":")
+        if not colon or not adapter or model == AUTO or self._named(model) is not None:
+            return model, ""
+        spec = self._named(base)
+        return (base, adapter) if spec is not None and spec.model is not None else (model, "")
+
+    def _named(self, model: str) -> TierSpec | None:
+        """The cheapest tier of that name, or with that model and its adapter; else one with another adapter over it."""
+        tiers = self.catalog.tiers
+        named = (s for s in tiers if model in (f"tier-{s.number}", s.name, s.served_name))
+        return next(named, None) or next((s for s in tiers if model == s.model_name), None)
+
+    async def prepare(self, request: InferenceRequest, failed: Exclusion | None = None) -> None:
+        """Do the parts of routing that take milliseconds while other requests are served, so that `route` never waits.
+
+        `failed` as for `route`. Never raises; what fails here fails in `route` too, which has a fallback.
+        """
+        try:
+            if failed is None and self.knobs.active.conversations:
+                await self.conversations.fetch(request)
+            await self._count_in_doubt(request)
+            place = self._in_split(request)
+            version = self.classifier.model_for(request.request_id, None if place is None else place.arm)
+            # Asked first, because to look whether an object has a protocol's methods takes ten microseconds.
+            if (
+                getattr(version, "slow", False)
+                and isinstance(version, EncodesAhead)
+                and not self._edge(request, failed)
+            ):
+                await version.encode_ahead(routing_input_of(request))
+        except Exception as error:
+            log.debug("nothing was prepared: %s", error)
+
+    async def is_too_long(self, request: InferenceRequest) -> bool:
+        """Whether the prompt exceeds the context of every tier that the request may go to. Raises `ApiError` 404 for
+        an unknown model."""
+        pinned = self.pinned_tier(request.requested_model)
+        await self._count_in_doubt(request)
+        excluded = exclusions(request, pinned, self.tiers, self.catalog, self._loads())
+        shown = {k for k in self.tiers if pinned in (None, k) and hidden_from(self.spec(k), request.consent) is None}
+        usable = shown - excluded.incapable.keys()
+        return bool(usable) and usable <= set(excluded.too_long)
+
+    async def _count_in_doubt(self, request: InferenceRequest) -> None:
+        pinned = self.pinned_tier(request.requested_model)
+        if is_in_doubt(request, pinned, self.tiers, self.catalog):
+            work = partial(count_in_doubt, request, pinned, self.tiers, self.catalog)
+            await self.threads.run(request.caller.tenant, work)
+
+    def route(self, request: InferenceRequest, failed: Exclusion | None = None) -> Decision:
+        """The decision of `routed`."""
+        return self.routed(request, failed).decision
+
+    async def ordinary_route(self, request: InferenceRequest, edge: Decision) -> Decision | None:
+        """Return the ordinary decision after the fast path of `edge` failed; None if no other tier may answer."""
+        failed = Exclusion(tier=edge.tier, reason="it failed on the fast path")
+        await self.prepare(request, failed)
+        try:
+            return self.route(request, failed)
+        except ApiError:
+            return None
+
+    def routed(self, request: InferenceRequest, failed: Exclusion | None = None) -> Routed:
+        """Choose a tier. Raises `ApiError`: 404 for an unknown model, 400 or 503 if no tier may answer.
+
+        `failed`: the tier of the fast path, where the ordinary route has to stand in for it.
+        """
+        pinned = self.pinned_tier(request.requested_model)
+        if pinned is None and request.prompts and any(isinstance(prompt, list) for prompt in request.prompts):
+            raise bad_request(
+                "A prompt of token ids belongs to one model's vocabulary: name that model or a tier, not 'auto'.",
+                "model",
+            )
+        self._check_allowed(request, pinned)
+        history = self._history(request)
+        given = routing_input_of(request, history.tiers)
+        loads = self._loads()
+        excluded = exclusions(request, pinned, self.tiers, self.catalog, loads)
+        barred = excluded.exclusions
+        if failed is not None:
+            barred = [*(one for one in barred if one.tier != failed.tier), failed]
+        settled = partial(self._inputs, request, given, history, pinned, barred, loads)
+        if (edge := self._edge(request, failed)) is not None:
+            inputs = settled(self._verdict(request, given, classified=False), edge)
+            if may_answer(inputs, edge.tier):
+                return Routed(decide(inputs))
+        place = self._in_split(request)
+        verdict = self._verdict(request, given, None if place is None else place.arm)
+        inputs = settled(verdict, None)
+        try:
+            return Routed(decide(_in_experiment(inputs, place)), verdict.embedding)
+        except NoTierAllowedError as error:
+            raise self._refusal(error, request, inputs, excluded) from None
+
+    def _edge(self, request: InferenceRequest, failed: Exclusion | None) -> EdgePath | None:
+        knobs = self.knobs.active
+        if not knobs.edge_max_prompt_tokens or request.requested_model != AUTO or failed is not None:
+            return None
+        return edge_path(request, self.tiers, knobs)
+
+    def _inputs(
+        self,
+        request: InferenceRequest,
+        given: RoutingInput,
+        history: History,
+        pinned: int | None,
+        barred: list[Exclusion],
+        loads: Mapping[int, TierLoad],
+        verdict: VersionPrediction,
+        edge: EdgePath | None,
+    ) -> PolicyInputs:
+        rule = verdict.rule
+        inputs = PolicyInputs(
+            prediction=verdict.prediction,
+            costs=predicted_costs(
+                self.catalog, given.prompt_tokens, request.max_tokens, verdict.prediction.predicted_tokens
+            ),
+            quality_target=rule.quality_target,
+            tau=rule.tau,
+            pinned_tier=pinned,
+            min_tier=request.min_tier,
+            key_min_tier=request.caller.min_tier,
+            max_cost_usd=request.max_cost_usd,
+            exclusions=barred,
+            predicted_waits=[load.predicted_wait_seconds for load in loads.values()],
+            most_wait_seconds=self._most_wait_seconds(request),
+            canary=verdict.on_trial,
+            observe_tier=self._observed_tier() if pinned is None else None,
+            edge=edge,
+        )
+        known = circumstances(history, self.catalog, given.prompt_tokens)
+        return msgspec.structs.replace(inputs, **known) if known else inputs
+
+    def _loads(self) -> dict[int, TierLoad]:
+        return {number: tier.load() for number, tier in self.tiers.items()}
+
+    def _most_wait_seconds(self, request: InferenceRequest) -> float | None:
+        """How long a queue the request accepts before it costs more; a deadline says that itself, and a batch waits."""
+        seconds = self.knobs.active.queue_seconds
+        waits = request.deadline_seconds is not None or request.priority >= SLO_CLASSES["batch"].priority
+        return None if waits or not seconds else seconds
+
+    def _in_split(self, request: InferenceRequest) -> Assigned | None:
+        """Return the request's place in the experiment under way, if it has one."""
+        split = self.classifier.split()
+        return None if split is None else assigned(split, request)
+
+    def next_up(self, request: InferenceRequest, decision: Decision, number: int) -> Tier | None:
+        """The next tier above `number` that this decision's constraints allow, and that may see the request as the
+        catalogue is now; a pinned request has none."""
+        barred, consent = barred_tiers(decision.inputs), request.consent
+        for k in range(number + 1, self.strongest + 1):
+            tier = self.tiers[k]
+            if k not in barred and hidden_from(self.spec(k), consent) is None and tier.load().healthy:
+                return tier.active_tier()
+        return None
+
+    def _observed_tier(self) -> int | None:
+        """The tier that answers everything while routing is only observed; None in the mode `route`."""
+        knobs = self.knobs.active
+        if knobs.mode == "route":
+            return None
+        return min(knobs.observe_tier or self.strongest, self.strongest)
+
+    def remember(self, request: InferenceRequest, tier: int) -> None:
+        """Note that `tier` answered `request`, or would have, for the conversation's next turn."""
+        if self.knobs.active.conversations:
+            self.conversations.remember(request, tier, self.knobs.active.conversation_seconds)
+
+    def _verdict(
+        self, request: InferenceRequest, given: RoutingInput, arm: ArmName | None = None, *, classified: bool = True
+    ) -> VersionPrediction:
+        """Return the prediction and rule of one version, that of `arm` if the request is in one, or the length
+        heuristic's if that fails (SPEC RT-13).
+
+        Unless `classified`, only the rule is read from the classifier: it gives the request's quality target.
+        """
+        target = self.active_target if request.wanted_quality is None else request.wanted_quality
+        try:
+            model = self.classifier.model_for(request.request_id, arm)
+            if not classified:
+                return VersionPrediction(unclassified(given, self.strongest), RoutingRule.of_classes(target))
+            reading = model.read(given)
+            return VersionPrediction(
+                reading.prediction, RoutingRule.of_classes(target), model.on_trial, reading.embedding
+            )
+        except Exception as error:
+            if str(error) != self._classifier_failure:
+                self._classifier_failure = str(error)
+                # Our own errors say what is missing; any other may quote the prompt.
+                said = error if isinstance(error, ClassifierError) else type(error).__name__
+                log.error("the classifier failed, the length heuristic routes: %s", said, exc_info=error)
+            return VersionPrediction(heuristic_prediction(given, self.strongest), RoutingRule.of_heuristic(target))
+
+    def _history(self, request: InferenceRequest) -> History:
+        return self.conversations.history(request) if self.knobs.active.conversations else History()
+
+    def _check_allowed(self, request: InferenceRequest, pinned: int | None) -> None:
+        """Raises `ApiError` 403, in the words of OpenAI's own, where the key may not use what the request asks for."""
+        least = max(request.min_tier or 1, request.caller.min_tier or 1)
+        consent, hidden = request.consent, None
+        for number in range(least, self.strongest + 1) if pinned is None else [pinned]:
+            spec = self.spec(number)
+            if request.caller.may_use(spec):
+                hidden = hidden_from(spec, consent)
+                if hidden is None:
+                    return
+        if hidden is not None:
+            raise ApiError(
+                403,
+                f"No tier that may answer {request.requested_model!r} may see this request: {hidden}.",
+                param="x-aio-consent",
+                code="no_tier_may_see",
+            )
+        raise ApiError(
+            403,
+            f"This key does not have access to model {request.requested_model!r}"
+            + (f" from tier {least} on." if least > 1 and pinned is None else "."),
+            param="model",
+            code="model_not_found",
+        )
+
+    def _refusal(
+        self, error: NoTierAllowedError, request: InferenceRequest, inputs: PolicyInputs, excluded: Excluded
+    ) -> ApiError:
+        """503 if a tier that the caller allows and that could take the request is unavailable; else a 400."""
+        pinned = range(1, self.strongest + 1) if inputs.pinned_tier is None else [inputs.pinned_tier]
+        wanted = [k for k in pinned if k >= max(inputs.min_tier or 1, inputs.key_min_tier or 1)]
+        if not wanted:
+            return bad_request(str(error), "x-aio-min-tier", "no_tier_allowed")
+        reasons = {exclusion.tier: exclusion.reason for exclusion in inputs.exclusions}
+        if not all(k in reasons for k in wanted):
+            return bad_request(str(error), "x-aio-max-cost", "no_tier_allowed")
+        own = [k for k in wanted if hidden_from(self.spec(k), request.consent) is None]
+        if own and all(k in excluded.incapable for k in own):
+            return unsupported(request, excluded.incapable, own, self.catalog.tiers, self.tiers)
+        never = all(k in excluded.incapable or k in excluded.too_long for k in own)
+        if never and (too_long := [k for k in own if k in excluded.too_long]):
+            return bad_request(
+                f"The request does not fit: {reasons[too_long[-1]]}. Shorten it or ask for fewer tokens.",
+                "messages" if request.messages is not None else "prompt",
+                "context_length_exceeded",
+            )
+        return ApiError(503, str(error), code="no_tier_available")
+
+
+def routing_input_of(request: InferenceRequest, previous_tiers: tuple[int, ...] = ()) -> RoutingInput:
+    """The classifier's input for a request; of several prompts, the longest."""
+    if request.messages is not None:
+        messages, media_tokens = [], 0
+        for message in request.messages:
+            messages.append({"role": message.role, "content": message.content})
+            if message.parts:
+                media_tokens += message.media_tokens
+        return routing_input(
+            messages,
+            key=request.key_id or "",
+            tenant=request.caller.tenant,
+            max_tokens=request.max_tokens,
+            has_tools=request.tooling is not None,
+            has_schema=request.sampling.grammar is not None,
+            previous_tiers=previous_tiers,
+            media_tokens=media_tokens,
+        )
+    longest = max(request.prompts or [""], key=len)
+    if isinstance(longest, str):
+        return routing_input(
+            [{"role": "user", "content": longest}],
+            key=request.key_id or "",
+            tenant=request.caller.tenant,
+            max_tokens=request.max_tokens,
+        )
+    return RoutingInput(turn="", turn_chars=0, prompt_tokens=len(longest), max_tokens=request.max_tokens)
+
+
+def _in_experiment(inputs: PolicyInputs, place: Assigned | None) -> PolicyInputs:
+    """Return `inputs` with the request's arm of the experiment.
+
+    A request has no arm if it names a tier, is in a tool loop, if routing is only observed, if either arm's tier is
+    barred for it (so that both arms draw from the same population), or if the heuristic or, during a swap, another
+    version decides.
+    """
+    bound = inputs.pinned_tier is not None or inputs.in_tool_loop or inputs.observe_tier is not None
+    if place is None or bound or not barred_tiers(inputs).keys().isdisjoint(place.split.tiers):
+        return inputs
+    arm = place.split.arm(place.arm)
+    if inputs.prediction.kind == "heuristic" or arm.version not in (None, inputs.prediction.classifier_version):
+        return inputs
+    return msgspec.structs.replace(
+        inputs, experiment_id=place.split.experiment_id, arm=place.arm, arm_tier=arm.tier, unit=place.unit
+    )

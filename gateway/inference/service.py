@@ -1,0 +1,193 @@
+"""Answer requests, independent of HTTP: admission, route, generation or cache, and the record for the sinks."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from gateway.base.requests.inference_request import InferenceRequest
+from gateway.inference.answering.active_probes import ActiveProbes
+from gateway.inference.answering.answer import Answer, AnswerSource
+from gateway.inference.answering.generation import Generation
+from gateway.inference.cache.response_cache import ResponseCache
+from gateway.inference.routing.router import RoutingService
+from gateway.inference.routing.truncation import truncated
+from gateway.tenancy.admission import Admission
+from gateway.tenancy.budgets.cost_bound import most_usd
+from gateway.tenancy.limits.overload import OverloadQueue
+from gateway.tenancy.tenancy import Tenancy
+from inference_core.io.background_tasks import once
+from quality.records.record import Record
+from quality.records.redaction import without_texts
+from quality.records.redaction_process import RedactionProcess
+
+log = logging.getLogger(__name__)
+
+MOST_IN_FLIGHT, MOST_WAITING = 1000, 4000
+
+
+class RecordSink(Protocol):
+    """Takes finished requests without blocking: the ledger, the monitor, the metrics, the traces."""
+
+    def __call__(self, answer: Answer, record: Record) -> None: ...
+
+
+class Service:
+    """Answers requests. The only state that it keeps of them is which answers are open; a shutdown waits for these.
+
+    `redaction` is applied to the texts of a record before any of `sinks` gets it. Without `tenancy` no limits apply,
+    and without `cache` every answer is generated.
+    """
+
+    def __init__(
+        self,
+        routing: RoutingService,
+        sinks: list[RecordSink],
+        probes: ActiveProbes | None = None,
+        tenancy: Tenancy | None = None,
+        overload: OverloadQueue | None = None,
+        cache: ResponseCache | None = None,
+        redaction: RedactionProcess | None = None,
+    ) -> None:
+        self.routing = routing
+        self.replica = None if tenancy is None else tenancy.replica
+        self.overload = overload or OverloadQueue(MOST_IN_FLIGHT, MOST_WAITING)
+        self._admission_control = None if tenancy is None else tenancy.admission_control
+        self.probes = probes
+        self._cache, self._sinks = cache, sinks
+        self._redaction = redaction
+        self._redacting: set[asyncio.Task[None]] = set()
+        self._open: set[Answer] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._draining = False
+
+    async def start(self, request: InferenceRequest) -> Answer:
+        """Route `request` and wait for the first delta of its answer; the caller iterates over it and closes it.
+
+        Raises `ApiError` if no tier may serve it, and what the tier raised if it failed before its first delta.
+        """
+        answer = await self._admitted(request)
+        await answer.open()
+        return answer
+
+    async def complete(self, request: InferenceRequest) -> Answer:
+        """Route `request` and answer it to the end."""
+        answer = await self._admitted(request)
+        await answer.whole()
+        return answer
+
+    @asynccontextmanager
+    async def reading(self, request: InferenceRequest) -> AsyncIterator[Admission]:
+        """Admit a request whose text is read and that gets no answer of a tier: it counts against the caller's limits
+        as any other, with the estimated tokens of its text unless the block settles for others."""
+        admission, entered = await self._enter(msgspec.structs.replace(request, max_tokens=0))
+        try:
+            yield admission
+        finally:
+            self.overload.leave(entered, answered=False)
+            admission.settle(0.0, 0 if admission.entry is None else admission.entry.requested_tokens)
+
+    @property
+    def in_flight(self) -> int:
+        """Answers that have started and not finished."""
+        return len(self._open)
+
+    async def idle(self) -> None:
+        """Wait until nothing is in flight."""
+        await self._idle.wait()
+
+    async def drain(self, seconds: float) -> int:
+        """Refuse new requests, wait up to `seconds` for open answers, and return how many are still open. Records that
+        are still being redacted then are kept without their texts."""
+        self._draining = True
+        self.overload.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.idle()
+                await asyncio.gather(*self._redacting)
+        for task in self._redacting:
+            task.cancel()
+        await asyncio.gather(*self._redacting, return_exceptions=True)
+        return self.in_flight
+
+    async def _admitted(self, request: InferenceRequest) -> Answer:
+        """Admit and route `request`: the caller's limits first, then a place among the answers in flight, then the
+        route, which determines what the budget must cover."""
+        admission, entered = await self._enter(request)
+        try:
+            _, adapter = self.routing.split_adapter(request.requested_model)
+            if adapter:
+                request = msgspec.structs.replace(request, adapter=adapter)
+            if self.routing.knobs.active.truncate_chats and request.messages:
+                request = await truncated(self.routing, request)
+            await self.routing.prepare(request)
+            source = await self._source(request, admission)
+        except BaseException:
+            self.overload.leave(entered, answered=False)
+            admission.close(None)
+            raise
+        finished = partial(self._finished, admission, entered)
+        answer = Answer(request, source, self.routing, finished, self.replica, admission.headers)
+        self._open.add(answer)
+        self._idle.clear()
+        return answer
+
+    async def _enter(self, request: InferenceRequest) -> tuple[Admission, float]:
+        """Admission by the caller's limits, and the time of entry to `overload`. Raises `ApiError` 429 or 503."""
+        if self._draining:
+            raise self.overload.shutting_down(request.priority)
+        admission = Admission() if self._admission_control is None else await self._admission_control.enter(request)
+        try:
+            return admission, await self.overload.enter(request.priority)
+        except BaseException:
+            admission.close(None)
+            raise
+
+    async def _source(self, request: InferenceRequest, admission: Admission) -> AnswerSource:
+        """Choose a tier, reserve what it may cost, and return a generation by it or what the cache has instead."""
+        decision, embedding = self.routing.routed(request)
+        tier = self.routing.tier(decision.tier)
+        if request.caller.allowance.budgets:
+            await admission.reserve(request.caller, most_usd(request, tier, self.routing.spec(decision.tier)))
+            # A reload may have replaced it meanwhile; the key of the response cache is that of the catalogue now.
+            tier = self.routing.tier(decision.tier)
+
+        def generate() -> Generation:
+            return Generation(request, decision, tier, self.routing, admission, self.probes)
+
+        return generate() if self._cache is None else await self._cache.source(request, decision, generate, embedding)
+
+    def _finished(self, admission: Admission, entered: float, answer: Answer, record: Record) -> None:
+        """Account for an answer that has ended."""
+        if record.status == "ok":
+            self.routing.remember(answer.request, record.decision.would_be or record.tier)
+        self._open.discard(answer)
+        self.overload.leave(entered, answered=record.status == "ok")
+        admission.close(record)
+        if not self._open:
+            self._idle.set()
+        if self._redaction is None:
+            self._publish(answer, record)
+        else:
+            task = once(self._redact(answer, record, self._redaction), "redaction of a record")
+            self._redacting.add(task)
+            task.add_done_callback(self._redacting.discard)
+
+    async def _redact(self, answer: Answer, record: Record, process: RedactionProcess) -> None:
+        kept = without_texts(record)
+        try:
+            kept = await process.redacted(record)
+        finally:
+            self._publish(answer, kept)
+
+    def _publish(self, answer: Answer, record: Record) -> None:
+        for sink in self._sinks:
+            try:
+                sink(answer, record)
+            except Exception:
+                log.exception("request %s was answered, but a sink of its record failed", record.request_id)

@@ -1,1 +1,0 @@
-"""Files that callers store, and batches of requests answered from a queue."""

@@ -1,0 +1,1 @@
+"""Administration: use cases, and their faces: API, dashboard and command line."""

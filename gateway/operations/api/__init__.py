@@ -1,0 +1,1 @@
+"""The admin API: handlers of the use cases."""

@@ -1,0 +1,53 @@
+"""`/v1/admin/cache`: the live knobs of the response cache, and its contents."""
+
+from typing import Any, Literal
+
+from litestar import get, patch
+from litestar.response import Response
+
+from gateway.base.knobs.values import knob_schemas
+from gateway.edge.http_request import HttpRequest
+from gateway.edge.openapi import describe
+from gateway.inference.cache.knobs import CacheKnobs
+from gateway.inference.cache.stores import MemoryStore
+from gateway.operations.api.knob_patch import FileKnobs, FileKnobsChanged, KnobPatch
+from gateway.operations.running import operations_of
+from gateway.tenancy.access.admin_guard import OPERATOR
+
+
+class CacheShown(FileKnobs[CacheKnobs], frozen=True, kw_only=True):
+    """Also shows where answers are stored, and number and bytes of those in the memory of the answering process."""
+
+    store: Literal["memory", "redis"]
+    entries: int | None
+    bytes: int | None
+
+
+_patch = KnobPatch("CachePatch", CacheKnobs)
+
+
+@get("/cache", operation_class=describe(None, CacheShown), summary="Show the response cache and its knobs")
+async def show_cache(request: HttpRequest) -> Response[Any]:
+    """The current knobs and contents."""
+    cache = operations_of(request).cache
+    memory = cache.store if isinstance(cache.store, MemoryStore) else None
+    shown = CacheShown(
+        knobs=cache.knobs.active,
+        schemas=knob_schemas(CacheKnobs),
+        store="redis" if memory is None else "memory",
+        entries=None if memory is None else len(memory),
+        bytes=None if memory is None else memory.bytes,
+    )
+    return Response(shown, media_type="application/json")
+
+
+@patch(
+    "/cache",
+    opt=OPERATOR,
+    operation_class=describe(CacheKnobs, FileKnobsChanged[CacheKnobs]),
+    summary="Change the knobs of the response cache",
+)
+async def change_cache(request: HttpRequest) -> Response[Any]:
+    """All named knobs change at once, or none; null restores a default. They survive restarts, and the other gateway
+    processes of this data folder follow within `AIO_ARTEFACT_POLL_SECONDS`."""
+    return await _patch.change_file(request, operations_of(request).cache.knobs)

@@ -1,0 +1,59 @@
+"""The `aio` command line: one module per command, imported only when that command runs."""
+
+from gateway.operations.cli.group import LazyGroup
+
+main = LazyGroup(
+    name="aio",
+    help="AIO: an OpenAI-compatible gateway that answers each request with the cheapest tier that is good enough.",
+    commands={
+        "init": ("gateway.operations.cli.setup.init:init", "Find your models and write a catalogue of them."),
+        "check": ("gateway.operations.cli.setup.check:check", "Ask every tier of the catalogue one question."),
+        "serve": ("gateway.processes.commands.serve:serve", "Start the gateway (or one of its roles)."),
+        "settings": (
+            "gateway.processes.commands.show_settings:show_settings",
+            "Show the settings with their defaults.",
+        ),
+        "cluster": ("gateway.operations.cli.cluster:cluster", "Cores on a Ray cluster: start, deploy, show, drain."),
+        "worker": ("gateway.processes.commands.worker:worker", "Answer lines of batches, without serving the API."),
+        "route": ("gateway.planning.commands.route:route", "Show which tier would answer a prompt, and why."),
+        "backtest": ("gateway.planning.commands.backtest:backtest", "Show what routing would have done with a log."),
+        "cost": ("gateway.planning.commands.cost:cost", "Calculate what a traffic mix costs and saves."),
+        "fleet": ("gateway.planning.commands.fleet:fleet", "Predictive scaling: simulate rules, compare pools."),
+        "plan": ("gateway.planning.commands.plan:plan", "Calculate replicas and cost for a load and its objectives."),
+        "models": ("gateway.planning.commands.models:models", "Show the catalogue: tiers, files, memory."),
+        "kv-calc": ("gateway.planning.commands.kv_calc:kv_calc", "Calculate the memory of a KV cache."),
+        "triton-config": (
+            "gateway.planning.commands.triton_config:triton_config",
+            "Describe a tier's model for Triton Inference Server.",
+        ),
+        "knobs": ("gateway.operations.cli.live.knobs:knobs", "Show and change a running server's live knobs."),
+        "reload": ("gateway.operations.cli.live.reload:reload", "Make a running server read its catalogue again."),
+        "adapters": ("gateway.operations.cli.live.adapters:adapters", "Train, load and unload LoRA adapters."),
+        "quantize": (
+            "gateway.planning.commands.quantize:quantize",
+            "Make a smaller copy of a model: INT4, INT8 or FP8.",
+        ),
+        "quality": ("gateway.operations.cli.quality:quality", "Measure quantised models, judges and experiments."),
+        "migrate": ("gateway.processes.commands.migrate:migrate", "Bring the database schema up to date."),
+        "retrain": (
+            "gateway.operations.cli.classifier.retrain:retrain",
+            "Retrain the classifier from recorded outcomes.",
+        ),
+        "outcomes": ("gateway.operations.cli.classifier.import_outcomes:outcomes", "Import known outcomes as labels."),
+        "classifier": ("gateway.operations.cli.classifier:classifier", "Train and evaluate the classifier."),
+        "bench": ("gateway.planning.commands.bench:bench", "Measure the core, server processes and tiers."),
+        "report": (
+            "gateway.operations.cli.quality.report:report",
+            "Show what was served, what was learned, what routing would save.",
+        ),
+        "keys": ("gateway.operations.cli.access.keys:keys", "Make, show, limit, rotate and revoke API keys."),
+        "teams": ("gateway.operations.cli.access.teams:teams", "Make and show teams and their budgets."),
+        "admin": ("gateway.operations.cli.access.admin:admin", "Add, show and remove users of the dashboard."),
+        "certificates": (
+            "gateway.operations.cli.access.certificates:certificates",
+            "Make the certificates of cores on several machines.",
+        ),
+        "new-key": ("gateway.operations.cli.access.new_key:new_key", "Make an API key for the settings, and its hash."),
+    },
+)
+main.params.append(main.version_option())

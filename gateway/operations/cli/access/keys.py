@@ -1,0 +1,292 @@
+"""`aio keys`: make, list, change, rotate and revoke keys in the database; running servers follow within seconds."""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import msgspec
+
+from gateway.operations.cli.options import (
+    QUALITY_METAVAR,
+    data_dir_option,
+    database_option,
+    echo_json,
+    json_option,
+    settings_from,
+    table,
+)
+from gateway.operations.cli.stored_order import with_database
+
+if TYPE_CHECKING:
+    from gateway.tenancy.changes.orders import Order
+    from gateway.tenancy.keys.key_terms import KeyTerms
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+reason_option = click.option("--reason", metavar="TEXT", help="Reason, recorded with the change.")
+DAY_SECONDS = 86_400.0
+ACTOR = "command line"
+# Columns of a key in the list, with their headings.
+_SHOWN = ("key_id", "name", "prefix", "team_id", "scopes")
+
+
+@click.group()
+def keys() -> None:
+    """Make, show, change, rotate and revoke API keys."""
+
+
+def stored_options(command: Command) -> Command:
+    """Options for the database and for JSON output."""
+    return data_dir_option(database_option(json_option(command)))
+
+
+def terms_options(command: Command) -> Command:
+    """Options for a key's terms; "none" removes a limit."""
+    for option in reversed(
+        (
+            click.option("--scope", "scopes", multiple=True, help="inference, viewer or admin; may be repeated."),
+            click.option(
+                "--tier", "tiers", multiple=True, metavar="N|none", help="A tier it may use; may be repeated."
+            ),
+            click.option(
+                "--model", "models", multiple=True, metavar="NAME|none", help="A model it may use; may be repeated."
+            ),
+            click.option("--min-tier", metavar="N|none", help="Never answered below this tier."),
+            click.option(
+                "--quality",
+                metavar=f"{QUALITY_METAVAR}|none",
+                help="Quality target of requests that name none.",
+            ),
+            click.option("--consent/--no-consent", default=None, help="Texts may be stored, sampled and learned from."),
+            click.option("--local-only/--any-tier", default=None, help="Only local tiers may see its requests."),
+            click.option(
+                "--priority-ceiling", type=click.IntRange(0, 2), help="Highest priority it may use; 0 goes first."
+            ),
+            click.option("--strict/--no-strict", default=None, help="Refuse unknown fields instead of ignoring them."),
+            click.option(
+                "--alias",
+                "aliases",
+                multiple=True,
+                metavar="NAME=MODEL|none",
+                help="A name of its own for auto, a tier or a model; * for any other name. May be repeated.",
+            ),
+            click.option("--rpm", "requests_per_minute", metavar="N|none", help="Requests per minute."),
+            click.option("--tpm", "tokens_per_minute", metavar="N|none", help="Tokens per minute."),
+            click.option("--concurrency", metavar="N|none", help="Requests in flight."),
+            click.option("--expires-in-days", metavar="DAYS|none", help="Time until it expires, from now."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@keys.command()
+@click.argument("name")
+@click.option("--team", help="Its team, by name or id; cannot be changed.")
+@terms_options
+@reason_option
+@stored_options
+def create(name: str, team: str | None, reason: str | None, as_json: bool, **given: Any) -> None:
+    """Make a key called NAME. It is shown once: only its hash is stored."""
+    from gateway.operations.usecases.keys import KeyOrder
+    from gateway.tenancy.keys.key_commands import create_key
+
+    settings, wanted = settings_from(**_database_of(given)), terms_of(given)
+    checked(KeyOrder, {"name": name, "team": team})
+    issued = with_database(settings, lambda engine: create_key(engine, name, team, wanted, order(reason)))
+    if as_json:
+        echo_json(issued)
+    else:
+        click.echo(f"key {issued.key_id} of {issued.name}, shown once:\n{issued.key}")
+        if issued.notice is not None:
+            click.echo(issued.notice, err=True)
+
+
+@keys.command("list")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@stored_options
+def list_keys(limit: int, as_json: bool, **given: Any) -> None:
+    """Show keys, newest first, including ended ones."""
+    from gateway.tenancy.keys.listings import KEYS
+
+    page = with_database(settings_from(**given), lambda engine: KEYS.page(engine, {}, limit=limit))
+    if as_json:
+        echo_json(page)
+        return
+    rows = [[*(_text(row[name]) for name in _SHOWN), _bounds(row), _state(row, time.time())] for row in page.rows]
+    click.echo(table(["id", "name", "prefix", "team", "scopes", "bounds", "state"], rows))
+
+
+@keys.command()
+@click.argument("key")
+@stored_options
+def show(key: str, as_json: bool, **given: Any) -> None:
+    """Show one key (id or name) and its budgets."""
+    from gateway.tenancy.budgets.budget_commands import states_of
+    from gateway.tenancy.keys.key_commands import shown_key
+    from gateway.tenancy.keys.listings import BUDGETS
+
+    async def look(engine: Any) -> tuple[dict[str, Any], list[Any]]:
+        row = await shown_key(engine, key)
+        budgets = [
+            budget
+            for subject in (row["key_id"], row["team_id"])
+            if subject is not None
+            for budget in (await BUDGETS.page(engine, {"subject": subject})).rows
+        ]
+        return row, await states_of(engine, budgets, time.time())
+
+    row, budgets = with_database(settings_from(**given), look)
+    if as_json:
+        echo_json({"key": row, "budgets": budgets})
+        return
+    click.echo("\n".join(f"{name:20} {_text(value)}" for name, value in row.items()))
+    for budget in budgets:
+        click.echo(
+            f"budget of the {budget.subject_kind:8} ${budget.spent_usd:.6f} spent and ${budget.leased_usd:.6f} leased "
+            f"of ${budget.amount_usd:g} ({budget.period_key})"
+        )
+
+
+@keys.command()
+@click.argument("key")
+@terms_options
+@click.option("--budget-day", type=click.FloatRange(0), metavar="USD", help="Most US dollars per day (UTC).")
+@click.option("--budget-month", type=click.FloatRange(0), metavar="USD", help="Most US dollars per month (UTC).")
+@click.option("--budget-total", type=click.FloatRange(0), metavar="USD", help="Most US dollars in total.")
+@reason_option
+@stored_options
+def limit(key: str, reason: str | None, as_json: bool, **given: Any) -> None:
+    """Change the terms and budgets of KEY (id or name); omitted ones stay."""
+    from gateway.tenancy.budgets.budget_commands import set_budget
+    from gateway.tenancy.keys.key_commands import change_key
+
+    budgets: dict[Any, float | None] = {period: given.pop(f"budget_{period}") for period in ("day", "month", "total")}
+    settings, wanted = settings_from(**_database_of(given)), terms_of(given)
+
+    async def change(engine: Any) -> dict[str, Any]:
+        changed = await change_key(engine, key, wanted, order(reason))
+        for period, amount in budgets.items():
+            if amount is not None:
+                await set_budget(engine, "key", key, period, amount, order(reason))
+                changed[f"budget_{period}"] = [None, amount]
+        return changed
+
+    changed = with_database(settings, change)
+    if as_json:
+        echo_json({"changed": changed})
+        return
+    for name, (old, new) in changed.items():
+        click.echo(f"{name}: {_text(new)}" if name.startswith("budget_") else f"{name}: {_text(old)} -> {_text(new)}")
+    if not changed:
+        click.echo("nothing to change")
+
+
+@keys.command()
+@click.argument("key")
+@click.option("--grace-hours", type=click.FloatRange(0, 24 * 90), default=24.0, show_default=True)
+@reason_option
+@stored_options
+def rotate(key: str, grace_hours: float, reason: str | None, as_json: bool, **given: Any) -> None:
+    """Give KEY (id or name) a new secret; the old one stays valid for the grace period."""
+    from gateway.tenancy.keys.key_commands import rotate_key
+
+    issued = with_database(
+        settings_from(**given), lambda engine: rotate_key(engine, key, grace_hours * 3600, order(reason))
+    )
+    if as_json:
+        echo_json(issued)
+    else:
+        click.echo(f"key {issued.key_id} of {issued.name}, shown once:\n{issued.key}")
+
+
+@keys.command()
+@click.argument("key")
+@reason_option
+@stored_options
+def revoke(key: str, reason: str | None, as_json: bool, **given: Any) -> None:
+    """Revoke KEY (id or name) permanently."""
+    from gateway.tenancy.keys.key_commands import revoke_key
+
+    key_id = with_database(settings_from(**given), lambda engine: revoke_key(engine, key, order(reason)))
+    if as_json:
+        echo_json({"key_id": key_id})
+    else:
+        click.echo(f"{key_id} is revoked; running servers refuse it within seconds")
+
+
+def order(reason: str | None) -> "Order":
+    """A command given on the command line."""
+    from gateway.tenancy.changes.orders import Order
+
+    return Order(actor=ACTOR, now=time.time(), reason=reason)
+
+
+def terms_of(given: dict[str, Any]) -> "KeyTerms":
+    """The terms among options. Raises `click.UsageError`."""
+    from gateway.tenancy.keys.key_terms import KeyTerms
+
+    fields = {name: value for name, value in given.items() if name in KeyTerms.__struct_fields__}
+    days = given.get("expires_in_days")
+    if days is not None:
+        fields["expires_at"] = None if days == "none" else time.time() + float(checked(float, days)) * DAY_SECONDS
+    wanted = {name: _value(value) for name, value in fields.items() if value is not None and value != ()}
+    if days == "none":
+        wanted["expires_at"] = None
+    if aliases := wanted.get("aliases"):
+        wanted["aliases"] = _aliases(aliases)
+    return checked(KeyTerms, wanted)
+
+
+T = TypeVar("T")
+
+
+def checked(kind: type[T], value: Any) -> T:
+    """`value` as a `kind`. Raises `click.UsageError`."""
+    try:
+        return msgspec.convert(value, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _value(given: Any) -> Any:
+    none = given in ("none", ("none",))
+    return None if none else list(given) if isinstance(given, tuple) else given
+
+
+def _aliases(given: list[str]) -> dict[str, str]:
+    pairs = [one.partition("=") for one in given]
+    for name, equals, model in pairs:
+        if not name or not equals or not model:
+            raise click.UsageError(f"--alias {name}{equals}{model}: give NAME=MODEL, such as gpt-4o=auto.")
+    return {name: model for name, _, model in pairs}
+
+
+def _database_of(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: given[name] for name in ("data_dir", "database_url")}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    if isinstance(value, dict):
+        return " ".join(f"{name}={target}" for name, target in value.items())
+    return "" if value is None else str(value)
+
+
+def _bounds(row: dict[str, Any]) -> str:
+    heads = {"requests_per_minute": "rpm", "tokens_per_minute": "tpm", "concurrency": "in flight", "tiers": "tiers"}
+    bounds = [f"{_text(row[name])} {head}" for name, head in heads.items() if row[name] is not None]
+    bounds += [f"from tier {row['min_tier']} on"] if row["min_tier"] is not None else []
+    bounds += [f"quality {row['quality']}"] if row["quality"] is not None else []
+    bounds += ["strict"] if row["strict"] else []
+    return ", ".join([*bounds, *(name for name in ("models", "aliases") if row[name] is not None)])
+
+
+def _state(row: dict[str, Any], now: float) -> str:
+    if row["revoked_at"] is not None:
+        return "revoked"
+    if row["expires_at"] is None:
+        return "good"
+    return "expired" if row["expires_at"] <= now else f"good for {(row['expires_at'] - now) / DAY_SECONDS:.1f} days"

@@ -1,0 +1,80 @@
+"""`aio teams`: teams, whose keys share budgets, caches and prefixes."""
+
+import time
+from typing import Any
+
+import click
+
+from gateway.operations.cli.access.keys import checked, order, reason_option, stored_options
+from gateway.operations.cli.options import echo_json, settings_from, table
+from gateway.operations.cli.stored_order import with_database
+
+
+@click.group()
+def teams() -> None:
+    """Make and show teams, and set what they may spend."""
+
+
+@teams.command()
+@click.argument("name")
+@reason_option
+@stored_options
+def create(name: str, reason: str | None, as_json: bool, **given: Any) -> None:
+    """Make a team called NAME."""
+    from gateway.operations.usecases.keys import TeamOrder
+    from gateway.tenancy.keys.key_commands import create_team
+
+    checked(TeamOrder, {"name": name})
+    team_id = with_database(settings_from(**given), lambda engine: create_team(engine, name, order(reason)))
+    if as_json:
+        echo_json({"team_id": team_id})
+    else:
+        click.echo(f"team {team_id}: {name}")
+
+
+@teams.command("list")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@stored_options
+def list_teams(limit: int, as_json: bool, **given: Any) -> None:
+    """Show teams, newest first."""
+    from gateway.tenancy.keys.listings import TEAMS
+
+    page = with_database(settings_from(**given), lambda engine: TEAMS.page(engine, {}, limit=limit))
+    if as_json:
+        echo_json(page)
+    else:
+        click.echo(table(["id", "name"], [[row["team_id"], row["name"]] for row in page.rows]))
+
+
+@teams.command()
+@click.argument("team")
+@click.option("--day", type=click.FloatRange(0), metavar="USD", help="Most US dollars per day (UTC).")
+@click.option("--month", type=click.FloatRange(0), metavar="USD", help="Most US dollars per month (UTC).")
+@click.option("--total", type=click.FloatRange(0), metavar="USD", help="Most US dollars in total.")
+@reason_option
+@stored_options
+def budget(team: str, reason: str | None, as_json: bool, **given: Any) -> None:
+    """Set the budgets of TEAM (id or name), if given, and show what it has spent."""
+    from gateway.tenancy.budgets.budget_commands import BudgetState, set_budget, states_of
+    from gateway.tenancy.keys.key_commands import team_named
+    from gateway.tenancy.keys.listings import BUDGETS
+
+    bounds: dict[Any, float | None] = {period: given.pop(period) for period in ("day", "month", "total")}
+
+    async def change(engine: Any) -> list[BudgetState]:
+        team_id = await team_named(engine, team)
+        for period, amount in bounds.items():
+            if amount is not None:
+                await set_budget(engine, "team", team_id, period, amount, order(reason))
+        page = await BUDGETS.page(engine, {"subject": team_id})
+        return await states_of(engine, page.rows, time.time())
+
+    states = with_database(settings_from(**given), change)
+    if as_json:
+        echo_json({"budgets": states})
+        return
+    rows = [
+        [one.period_key, f"{one.amount_usd:g}", f"{one.spent_usd:.6f}", f"{one.leased_usd:.6f}", one.budget_id]
+        for one in states
+    ]
+    click.echo(table(["period", "US dollars", "spent", "leased", "id"], rows))

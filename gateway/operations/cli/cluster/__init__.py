@@ -1,0 +1,48 @@
+"""`aio cluster`: the cores of a catalogue on a Ray cluster."""
+
+from importlib.util import find_spec
+from typing import Any
+
+import click
+
+from gateway.operations.cli.group import LazyGroup
+
+cluster = LazyGroup(
+    name="cluster",
+    help="Serve the cores of a catalogue from a Ray cluster (pip install 'aio-gateway[ray]').",
+    commands={
+        "up": ("gateway.operations.cli.cluster.up:up", "Start a cluster of several nodes on this machine, for trials."),
+        "deploy": (
+            "gateway.operations.cli.cluster.deploy:deploy",
+            "Start the catalogue's cores, with this many replicas.",
+        ),
+        "status": ("gateway.operations.cli.cluster.status:status", "Show the replicas of every core with their nodes."),
+        "down": ("gateway.operations.cli.cluster.deploy:down", "Stop the catalogue's cores, each once it has drained."),
+    },
+)
+
+address_option = click.option(
+    "--cluster",
+    "address",
+    metavar="ADDRESS",
+    envvar="AIO_CLUSTER",
+    default="auto",
+    show_default=True,
+    help="auto, HOST:PORT or ray://HOST:PORT.  [AIO_CLUSTER]",
+)
+
+
+def require_ray() -> None:
+    """Raises a click error that says what to install."""
+    if find_spec("ray") is None or find_spec("ray.serve") is None:
+        raise click.ClickException("Ray is not installed: pip install 'aio-gateway[ray]'")
+
+
+def joined(address: str) -> Any:
+    """Join the cluster and return the fleet's module."""
+    require_ray()
+    from gateway.runtime.cluster import fleet
+    from gateway.runtime.cluster.join import join
+
+    join(address)
+    return fleet

@@ -1,0 +1,116 @@
+"""`aio cluster deploy` and `aio cluster down`."""
+
+from typing import Any
+
+import click
+import msgspec
+
+from gateway.operations.cli.cluster import address_option, joined
+from gateway.operations.cli.live.knobs import assignment
+from gateway.operations.cli.options import cache_dir_option, catalog_option, data_dir_option, settings_from
+
+
+@click.command()
+@address_option
+@catalog_option
+@data_dir_option
+@cache_dir_option
+@click.option(
+    "--replicas", type=click.IntRange(min=1), default=1, show_default=True, help="Minimum replicas of every core."
+)
+@click.option("--most", type=click.IntRange(min=1), help="Maximum replicas of every core.  [--replicas]")
+@click.option(
+    "--prefill",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Minimum of additional replicas that only compute long prompts.",
+)
+@click.option("--most-prefill", type=click.IntRange(min=1), help="Maximum of these.  [--prefill]")
+@click.option(
+    "--prefill-knob",
+    "prefill_knobs",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="A live knob of the prefill replicas only.",
+)
+@click.option("--cpus", type=click.FloatRange(min=0), default=1.0, show_default=True, help="CPUs per rank of a core.")
+@click.option(
+    "--up-seconds",
+    type=click.FloatRange(min=0),
+    default=10.0,
+    show_default=True,
+    help="Seconds of high load before replicas start.",
+)
+@click.option(
+    "--down-seconds",
+    type=click.FloatRange(min=0),
+    default=300.0,
+    show_default=True,
+    help="Seconds of low load before a replica stops.",
+)
+def deploy(
+    address: str,
+    replicas: int,
+    most: int | None,
+    prefill: int,
+    most_prefill: int | None,
+    prefill_knobs: tuple[str, ...],
+    cpus: float,
+    up_seconds: float,
+    down_seconds: float,
+    **given: Any,
+) -> None:
+    """Start the catalogue's cores and wait until they serve; running ones are rescaled.
+
+    With --prefill, prompts of at least the live knob handover_min_tokens go to a second pool of each core first, and
+    their keys and values from there to the first; each pool is scaled alone. Folders are the nodes' own: --data-dir
+    for knobs that were kept, --cache-dir for repacked weights.
+    """
+    from tiers.catalog.load import load_catalog
+
+    settings = settings_from(**given)
+    catalog = load_catalog(settings.catalog)
+    for few, many, name in ((replicas, most, "replicas"), (prefill, most_prefill, "prefill")):
+        if many is not None and many < few:
+            least, bound = f"--{name} {few}", f"--most{'' if name == 'replicas' else '-' + name} {many}"
+            raise click.UsageError(f"{bound} is fewer than {least}")
+    own = _own_knobs(prefill_knobs, prefill)
+    fleet = joined(address)
+    scale = fleet.Scale(
+        fewest=replicas, most=most or replicas, cpus=cpus, up_seconds=up_seconds, down_seconds=down_seconds
+    )
+    second = msgspec.structs.replace(scale, fewest=prefill, most=most_prefill or prefill, knobs=own)
+    fleet.deploy(catalog, settings, scale, prefill=second if prefill else None, redeploy=True)
+    for core in catalog.core_names:
+        click.echo(f"{fleet.service_of(catalog, core)} serves")
+        if prefill:
+            click.echo(f"{fleet.service_of(catalog, core, 'prefill')} serves")
+
+
+def _own_knobs(given: tuple[str, ...], prefill: int) -> dict[str, Any]:
+    """Raises a click error for a knob that cannot be set, or without prefill replicas to set it on."""
+    from inference_core.engine.live_knobs import changed_knobs
+    from inference_core.errors import InvalidRequestError
+    from inference_core.protocol import Knobs
+
+    knobs = dict(map(assignment, given))
+    if knobs and not prefill:
+        raise click.UsageError("--prefill-knob needs --prefill")
+    try:
+        changed_knobs(Knobs(), knobs, Knobs())
+    except InvalidRequestError as error:
+        raise click.UsageError(f"--prefill-knob: {error}") from None
+    return knobs
+
+
+@click.command()
+@address_option
+@catalog_option
+def down(address: str, **given: Any) -> None:
+    """Stop the catalogue's cores; running answers may end first."""
+    from tiers.catalog.load import load_catalog
+
+    catalog = load_catalog(settings_from(**given).catalog)
+    for name in joined(address).remove(catalog):
+        click.echo(f"{name} is down")

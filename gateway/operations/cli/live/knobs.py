@@ -1,0 +1,195 @@
+"""`aio knobs`: show and change the live knobs of a running server, and show their history."""
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from gateway.operations.cli.group import LazyGroup
+from gateway.operations.cli.options import echo_json, json_option, table
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+knobs = LazyGroup(
+    name="knobs",
+    help="Show and change the live knobs of a running server.",
+    commands={
+        "show": ("gateway.operations.cli.live.knobs:show", "Show the current knobs."),
+        "set": (
+            "gateway.operations.cli.live.knobs:set_knobs",
+            "Change knobs: NAME=VALUE, or NAME=null for the start value.",
+        ),
+        "profile": (
+            "gateway.operations.cli.live.knobs_profile:profile",
+            "Apply a set of knobs: throughput, latency, cost, tail.",
+        ),
+        "history": ("gateway.operations.cli.live.knobs:history", "Show who changed what, when and why."),
+        "cache": ("gateway.operations.cli.live.knobs_cache:cache", "Show or change the knobs of the response cache."),
+        "routing": ("gateway.operations.cli.live.knobs_routing:routing", "Show or change the knobs of routing."),
+    },
+)
+
+
+def server_options(command: Command) -> Command:
+    """`--url` and `--key`, for commands that speak to a running server."""
+    url = click.option(
+        "--url",
+        envvar="AIO_URL",
+        default="http://127.0.0.1:8080",
+        show_default=True,
+        help="Where the server listens.  [AIO_URL]",
+    )
+    key = click.option("--key", envvar="AIO_ADMIN_KEY", help="An admin key of the server.  [AIO_ADMIN_KEY]")
+    return url(key(command))
+
+
+@click.command()
+@server_options
+@json_option
+def show(url: str, key: str | None, as_json: bool) -> None:
+    """Show every knob with its value for each model, what is allowed, and what it does."""
+    shown = ask_server(url, key, "GET", "/knobs")
+    if as_json:
+        echo_json(shown)
+        return
+    models = list(shown["models"])
+    several = len(set(shown["cores"].values())) > 1
+    heads = [f"{model} ({shown['cores'][model]})" if several else model for model in models]
+    rows = [
+        [name, *(_json(shown["models"][model][name]) for model in models), _allowed(schema), schema["description"]]
+        for name, schema in shown["knobs"].items()
+    ]
+    click.echo(table(["knob", *heads, "allowed", "what it is"], rows))
+    for model, tuning in shown["tuning"].items():
+        if shown["models"][model]["auto_tune"]:
+            click.echo(f"\n{_tuned(model, tuning)}")
+
+
+@click.command("set")
+@click.argument("assignments", metavar="NAME=VALUE…", nargs=-1, required=True)
+@click.option("--model", metavar="NAME", help="Change one model's knobs only.")
+@click.option("--core", metavar="NAME", help="Change the knobs of one core's models only: cpu or a GPU group.")
+@click.option("--keep", is_flag=True, help="Keep the change across restarts of the core.")
+@click.option("--reason", metavar="TEXT", help="Reason, recorded with the change.")
+@server_options
+@json_option
+def set_knobs(
+    assignments: tuple[str, ...],
+    model: str | None,
+    core: str | None,
+    keep: bool,
+    reason: str | None,
+    url: str,
+    key: str | None,
+    as_json: bool,
+) -> None:
+    """Change all named knobs at once, from the server's next step on; a value is JSON or a bare word.
+
+    NAME=null puts a knob back to the value that its model was started with.
+    """
+    body = dict(map(assignment, assignments)) | {"model": model, "core": core, "keep": keep, "reason": reason}
+    answer = ask_server(url, key, "PATCH", "/knobs", body)
+    if as_json:
+        echo_json(answer)
+        return
+    for change in answer["changed"]:
+        kept = ", kept" if change["kept"] else ""
+        old, new = _json(change["old_value"]), _json(change["new_value"])
+        click.echo(f"{change['model']}: {change['knob']} {old} -> {new}{kept}")
+    if not answer["changed"]:
+        click.echo("nothing to change: these are the current values")
+    if not answer["recorded"]:
+        click.secho("warning: the server's database is down; the change is applied but not recorded yet", fg="yellow")
+
+
+@click.command()
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Number of changes, newest first."
+)
+@click.option("--knob", metavar="NAME", help="One knob only.")
+@server_options
+@json_option
+def history(limit: int, knob: str | None, url: str, key: str | None, as_json: bool) -> None:
+    """Show the last changes, refused ones included."""
+    answer = ask_server(url, key, "GET", "/knobs/changes", query={"limit": limit} | ({"knob": knob} if knob else {}))
+    if as_json:
+        echo_json(answer)
+        return
+    rows = [
+        [
+            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(change["created_at"])),
+            change["actor"],
+            change["model"] or "all",
+            change["knob"],
+            _json(change["old_value"]),
+            _json(change["new_value"]),
+            f"REFUSED: {change['refused']}" if change["refused"] else change["reason"] or "",
+        ]
+        for change in answer["changes"]
+    ]
+    click.echo(table(["when", "who", "model", "knob", "from", "to", "why"], rows))
+
+
+def ask_server(
+    url: str,
+    key: str | None,
+    method: str,
+    path: str,
+    body: Any = None,
+    query: dict[str, Any] | None = None,
+    timeout: float = 30.0,
+) -> Any:
+    """Return the server's answer. Raises `click.ClickException` with the server's error message, or why there is no
+    answer."""
+    import httpx
+
+    headers = {} if key is None else {"authorization": f"Bearer {key}"}
+    try:
+        answer = httpx.request(
+            method, f"{url.rstrip('/')}/v1/admin{path}", headers=headers, json=body, params=query, timeout=timeout
+        )
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise click.ClickException(
+            f"no answer from {url} ({error}); is `aio serve` running there? --url says where"
+        ) from error
+    try:
+        content = msgspec.json.decode(answer.content)
+        if answer.is_success:
+            return content
+        if answer.status_code == 404:
+            raise click.ClickException(f"{url} has no {path}: {content['error']['message']} ({answer.status_code})")
+        missing = " Give it as --key or in AIO_ADMIN_KEY." if answer.status_code == 401 else ""
+        raise click.ClickException(content["error"]["message"] + missing)
+    except (msgspec.DecodeError, KeyError, TypeError) as error:
+        raise click.ClickException(f"{url} answered {answer.status_code} and is not an AIO server") from error
+
+
+def _tuned(model: str, tuning: dict[str, Any]) -> str:
+    limits = ", ".join(f"{name} {tuning[name]}" for name in ("max_num_batched_tokens", "prefill_chunk", "max_num_seqs"))
+    why = f"; last changed because {tuning['reason']}" if tuning["reason"] else ""
+    return f"{model} is tuned: {limits} after {tuning['decisions']} changes{why}"
+
+
+def assignment(given: str) -> tuple[str, Any]:
+    """Parse NAME=VALUE, with VALUE as JSON or a bare word."""
+    name, separator, value = given.partition("=")
+    if not separator or not name:
+        raise click.UsageError(f"{given!r} is not NAME=VALUE")
+    try:
+        return name, msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return name, value
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _allowed(schema: dict[str, Any]) -> str:
+    if "enum" in schema:
+        return " ".join(schema["enum"])
+    if "minimum" in schema:
+        return f"{schema['minimum']:,} to {schema['maximum']:,}"
+    return "list" if schema["type"] == "array" else "true false"

@@ -1,0 +1,165 @@
+"""`aio quality compare`: figures of a quantised model against full precision, and a verdict for every use."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from gateway.operations.cli.options import (
+    cache_dir_option,
+    echo_json,
+    json_option,
+    settings_from,
+    staged_progress,
+    table,
+)
+
+if TYPE_CHECKING:
+    from inference_core.model_spec import QualityLimits
+    from inference_core.quantization.quality_report import QualityReport, Use
+
+_ON_CPU = ["int4-int8", "int4", "bfloat16", "float32"]
+_COMPUTE = click.Choice([*_ON_CPU, "int8", "fp8"])
+_KV_DTYPE = click.Choice(["float32", "bfloat16", "int8"])
+
+
+@click.command()
+@click.argument("reference")
+@click.argument("candidate")
+@click.option(
+    "--compute",
+    type=_COMPUTE,
+    default="int4-int8",
+    show_default=True,
+    help="Arithmetic of CANDIDATE; int8 and fp8 are those of cards.",
+)
+@click.option("--kv-dtype", type=_KV_DTYPE, default="bfloat16", show_default=True, help="KV cache of CANDIDATE.")
+@click.option("--reference-compute", type=click.Choice(_ON_CPU), default="float32", show_default=True)
+@click.option("--reference-kv-dtype", type=_KV_DTYPE, default="float32", show_default=True)
+@click.option(
+    "--text",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="UTF-8 text to measure on.  [pages of novels and essays in the public domain]",
+)
+@click.option("--tokens", type=click.IntRange(min=2), default=2048, show_default=True, help="Most tokens of the text.")
+@click.option("--window", type=click.IntRange(min=2), default=512, show_default=True, help="Tokens per context.")
+@click.option("--first-tokens", type=click.IntRange(0, 60), default=60, show_default=True, help="Short questions.")
+@click.option("--generations", type=click.IntRange(min=0), default=16, show_default=True, help="Greedy continuations.")
+@click.option("--generation-tokens", type=click.IntRange(min=1), default=64, show_default=True)
+@click.option(
+    "--questions",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="JSON lines with a prompt and a numeric answer.  [none: reasoning is not measured]",
+)
+@click.option("--questions-limit", type=click.IntRange(min=1), help="Most questions.  [all]")
+@click.option("--answer-tokens", type=click.IntRange(min=1), default=256, show_default=True)
+@click.option(
+    "--limit",
+    "changed",
+    multiple=True,
+    metavar="USE.NAME=VALUE",
+    help="Override a limit, such as chat.max_perplexity_rise=0.05; VALUE none removes it.",
+)
+@click.option(
+    "--report", type=click.Path(dir_okay=False, path_type=Path), help="Write the report to this file as JSON."
+)
+@cache_dir_option
+@json_option
+def compare(
+    reference: str,
+    candidate: str,
+    questions: Path | None,
+    questions_limit: int | None,
+    changed: tuple[str, ...],
+    text: Path | None,
+    report: Path | None,
+    cache_dir: str | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Compare CANDIDATE with REFERENCE, both a GGUF file or a Hugging Face folder with the same vocabulary.
+
+    Perplexity, divergence and top-1 agreement on real text; cosine of the last hidden states; the first tokens of
+    answers to short questions; ROUGE-L and BLEU of greedy continuations; right answers to questions. Exits with 1
+    unless the candidate may be used for something.
+    `aio serve` looks for the report at CANDIDATE.COMPUTE.quality.json.
+    """
+    from inference_core.quantization.quality_report import write_report
+    from quality.evaluation.model_outputs import Side, Variant
+    from quality.evaluation.quantised_model import ComparisonError, Effort, compare_models, read_questions
+
+    limits = _limits(changed)
+    settings = settings_from(cache_dir=cache_dir)
+    effort = Effort(
+        text_tokens=given["tokens"],
+        window=given["window"],
+        first_tokens=given["first_tokens"],
+        generations=given["generations"],
+        generation_tokens=given["generation_tokens"],
+        answer_tokens=given["answer_tokens"],
+    )
+    try:
+        with staged_progress("comparing") as progress:
+            found = compare_models(
+                Side(reference, Variant(given["reference_compute"], given["reference_kv_dtype"])),
+                Side(candidate, Variant(given["compute"], given["kv_dtype"])),
+                settings.cache_path,
+                limits=limits,
+                text=None if text is None else text.read_text("utf-8"),
+                questions=[] if questions is None else read_questions(questions, questions_limit),
+                effort=effort,
+                progress=progress,
+            )
+    except (ComparisonError, UnicodeDecodeError) as error:
+        raise click.ClickException(str(error)) from error
+    if report is not None:
+        write_report(found, report)
+    if as_json:
+        echo_json(found)
+    else:
+        click.echo(_shown(found))
+    if not any(verdict.passes for verdict in found.verdicts):
+        raise SystemExit(1)
+
+
+def _limits(changed: tuple[str, ...]) -> "dict[Use, QualityLimits]":
+    """Return the default limits, overridden by the given ones. Raises UsageError for an unknown limit."""
+    from inference_core.model_spec import QualityLimits
+    from inference_core.quantization.quality_report import DEFAULT_LIMITS
+
+    limits = dict(DEFAULT_LIMITS)
+    for entry in changed:
+        place, _, value = entry.partition("=")
+        use, _, name = place.partition(".")
+        known = list(QualityLimits.__struct_fields__)
+        if use not in limits or name not in known or not value:
+            raise click.UsageError(
+                f"--limit {entry}: expected USE.NAME=VALUE with USE of {', '.join(limits)} and NAME of "
+                f"{', '.join(known)}"
+            )
+        bounds = msgspec.to_builtins(limits[use]) | {name: None if value == "none" else value}
+        try:
+            limits[use] = msgspec.convert(bounds, QualityLimits, strict=False)
+        except msgspec.ValidationError as error:
+            raise click.UsageError(f"--limit {entry}: {error}") from error
+    return limits
+
+
+def _shown(report: "QualityReport") -> str:
+    rows: list[list[str]] = []
+    for figures in (report.text, report.first_tokens, report.generations, report.questions):
+        if figures is not None:
+            rows += [[name, _number(getattr(figures, name))] for name in figures.__struct_fields__ if name != "sha256"]
+    verdicts = [
+        [verdict.use, "passes" if verdict.passes else "refused", "; ".join(verdict.reasons)]
+        for verdict in report.verdicts
+    ]
+    candidate = f"{report.candidate.path} ({report.candidate.compute}, {report.candidate.kv_dtype})"
+    reference = f"{report.reference.path} ({report.reference.compute}, {report.reference.kv_dtype})"
+    head = f"{candidate} against {reference}"
+    return "\n\n".join([head, table(["figure", "value"], rows), table(["use", "verdict", "why"], verdicts)])
+
+
+def _number(value: float) -> str:
+    return f"{value}" if isinstance(value, int) else f"{value:.5f}"

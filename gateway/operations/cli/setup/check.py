@@ -1,0 +1,96 @@
+"""`aio check`: ask every tier one question, or verify the deployment checklist, and say what to do where it fails."""
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.operations.cli.options import (
+    cache_dir_option,
+    catalog_option,
+    data_dir_option,
+    database_option,
+    echo_json,
+    json_option,
+    setting_option,
+    settings_from,
+    table,
+)
+
+if TYPE_CHECKING:
+    from gateway.base.settings import Settings
+    from gateway.operations.setup.tier_answers import TierAnswer
+
+
+@click.command()
+@click.option("--security", is_flag=True, help="Verify the deployment checklist of docs/security.md instead.")
+@setting_option("host")
+@catalog_option
+@data_dir_option
+@cache_dir_option
+@database_option
+@json_option
+def check(security: bool, as_json: bool, **given: Any) -> None:
+    """Ask every tier of the catalogue one short question, all at once. Exits with 1 if a tier does not answer.
+
+    Shows the time to the first token, tokens per second, and what 1,000 requests would cost. Models that AIO runs
+    itself are loaded for it, as `aio serve` does. Nothing is recorded.
+
+    With --security nothing is asked: settings, files and database are read as `aio serve` would use them, and each item
+    is ok, warning or failed. Exits with 1 if one failed.
+    """
+    if security:
+        _check_security(settings_from(**given), as_json)
+        return
+    from gateway.base.configuration.default_catalog import catalog_reason
+    from gateway.operations.setup.tier_answers import ask_tiers
+    from tiers.catalog.load import load_catalog
+
+    settings = settings_from(role="all", **given)
+    catalog = load_catalog(settings.catalog)
+    if not as_json:
+        click.echo(f"catalogue: {settings.catalog} ({catalog_reason(settings)})\n")
+    answers = asyncio.run(ask_tiers(catalog, settings))
+    failed = [answer for answer in answers if answer.problem]
+    if as_json:
+        echo_json(answers)
+    else:
+        click.echo(_table(answers))
+        if any(answer.price_estimated for answer in answers):
+            click.echo("\n~ by an estimated price; give the tier a price to replace it")
+        for answer in failed:
+            click.secho(f"\nproblem: {answer.problem}", fg="red")
+    if failed:
+        raise SystemExit(1)
+
+
+def _check_security(settings: "Settings", as_json: bool) -> None:
+    from gateway.operations.security.security_checklist import check_security
+
+    checked = asyncio.run(check_security(settings))
+    if as_json:
+        echo_json(checked)
+    else:
+        click.echo(table(["item", "", "found"], [[item.id, item.status, item.says] for item in checked]))
+        for status, colour in (("failed", "red"), ("warning", "yellow")):
+            for item in checked:
+                if item.status == status:
+                    click.secho(f"\n{status}: {item.id}: {item.mend}", fg=colour)
+    if any(item.status == "failed" for item in checked):
+        raise SystemExit(1)
+
+
+def _table(answers: "list[TierAnswer]") -> str:
+    rows = [
+        [
+            str(answer.tier),
+            answer.name,
+            answer.model,
+            "PROBLEM" if answer.problem else "ok",
+            "" if answer.ttft_seconds is None else f"{answer.ttft_seconds:.2f} s",
+            "" if answer.tokens_per_second is None else f"{answer.tokens_per_second:.0f}",
+            f"{'~' if answer.price_estimated else ''}${answer.usd_per_1000:.4g}",
+        ]
+        for answer in answers
+    ]
+    return table(["tier", "name", "model", "", "first token", "tokens/s", "per 1,000 requests"], rows)

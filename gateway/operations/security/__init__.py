@@ -1,0 +1,1 @@
+"""The security checklist: facts and checks."""

@@ -1,0 +1,175 @@
+"""Items of the deployment checklist about who reaches what, and over which connections."""
+
+from sqlalchemy import make_url
+
+from gateway.base.settings import SettingsError
+from gateway.edge.host_names import is_loopback_host
+from gateway.edge.trusted_proxies import TrustedProxies
+from gateway.operations.security.security_facts import (
+    Facts,
+    Finding,
+    failed,
+    host_of,
+    is_plain_and_remote,
+    ok,
+    open_mode,
+    warning,
+)
+
+
+def callers_need_keys(facts: Facts) -> Finding:
+    """No stranger gets answers."""
+    if facts.needs_keys:
+        return ok("every caller needs a key")
+    host = facts.settings.host
+    if not facts.is_reachable:
+        return ok(f"callers need no key, and only this machine reaches {host}")
+    if facts.settings.insecure:
+        return failed(
+            f"callers need no key, and other machines reach AIO_HOST={host}",
+            "unset AIO_INSECURE and make a key: `aio keys create NAME`, or `aio new-key` for AIO_API_KEYS",
+        )
+    if facts.stored is None:
+        return warning(
+            "the database cannot be read; while it is away every caller is refused",
+            "see AIO_DATABASE_URL, or AIO_API_KEYS",
+        )
+    return failed(
+        f"there is no key, so a gateway on AIO_HOST={host} does not start",
+        "make a key: `aio keys create NAME`, or `aio new-key` for AIO_API_KEYS",
+    )
+
+
+def host_names(facts: Facts) -> Finding:
+    """Without keys the Host header keeps rebound names out."""
+    if "*" not in _entries(facts.settings.allowed_hosts):
+        return ok("callers without a key reach it by known names only")
+    if facts.needs_keys:
+        return ok("every host name is allowed, and every caller needs a key")
+    return failed(
+        "AIO_ALLOWED_HOSTS=* lets a web page use a gateway without keys under a name of its own",
+        "list the names in AIO_ALLOWED_HOSTS",
+    )
+
+
+def web_pages(facts: Facts) -> Finding:
+    """Which origins' pages may use the API."""
+    origins = _entries(facts.settings.cors_origins)
+    if "*" in origins:
+        says = "AIO_CORS_ORIGINS=* lets every web page call the API"
+        mend = "list the origins in AIO_CORS_ORIGINS"
+        return warning(f"{says}, with a key that it knows", mend) if facts.needs_keys else failed(says, mend)
+    plain = sorted(origin for origin in origins if is_plain_and_remote(origin))
+    if plain:
+        return warning(
+            f"pages of {', '.join(plain)} arrive unencrypted and can be changed on their way", "AIO_CORS_ORIGINS"
+        )
+    return ok("pages of other sites may not use it" if not origins else f"pages of {len(origins)} origins may use it")
+
+
+def connections_encrypted(facts: Facts) -> Finding:
+    """AIO serves plain HTTP; a proxy in front has the certificate."""
+    if not facts.is_reachable:
+        return ok("only this machine connects; a proxy on it may add TLS")
+    return warning(
+        f"keys, prompts and answers arrive as plain HTTP on AIO_HOST={facts.settings.host}",
+        "put a proxy with TLS in front and let nothing else reach AIO_PORT",
+    )
+
+
+def trusted_proxies(facts: Facts) -> Finding:
+    """Whose word about a client's address and scheme is taken."""
+    try:
+        TrustedProxies(facts.settings.trusted_proxies)
+    except SettingsError as error:
+        return failed(str(error), "the proxies' own addresses in AIO_TRUSTED_PROXIES")
+    entries = _entries(facts.settings.trusted_proxies)
+    if facts.is_reachable and not entries:
+        return warning(
+            "behind a proxy every client has the proxy's address, and cookies of the dashboard are not marked Secure",
+            "the proxies' addresses in AIO_TRUSTED_PROXIES, where there are any",
+        )
+    return ok("no proxy is trusted" if not entries else "named proxies alone are trusted")
+
+
+def sign_in_encrypted(facts: Facts) -> Finding:
+    """Codes and tokens of single sign-on."""
+    named = {"AIO_OIDC_ISSUER": facts.settings.oidc_issuer, "AIO_OIDC_REDIRECT_URL": facts.settings.oidc_redirect_url}
+    plain = [name for name, url in named.items() if is_plain_and_remote(url)]
+    if plain:
+        return failed(f"single sign-on uses plain HTTP: {', '.join(plain)}", f"an https URL in {', '.join(plain)}")
+    return ok("single sign-on uses HTTPS" if facts.settings.oidc_issuer else "there is no single sign-on")
+
+
+def reports_encrypted(facts: Facts) -> Finding:
+    """Traces, alerts and error reports leave the machine encrypted."""
+    settings = facts.settings
+    named = {"AIO_ALERT_WEBHOOK": settings.alert_webhook, "AIO_ERROR_REPORT_DSN": settings.error_report_dsn}
+    if settings.trace_exporter == "otlp":
+        named |= {
+            "AIO_OTLP_TRACES_ENDPOINT": settings.otlp_traces_endpoint,
+            "AIO_OTLP_ENDPOINT": "" if settings.otlp_traces_endpoint else settings.otlp_endpoint,
+        }
+    plain = [name for name, url in named.items() if is_plain_and_remote(url)]
+    if plain:
+        return failed(f"sent unencrypted to another machine: {', '.join(plain)}", f"an https URL in {', '.join(plain)}")
+    return ok("traces, alerts and error reports leave this machine encrypted or not at all")
+
+
+def tiers_encrypted(facts: Facts) -> Finding:
+    """Keys of providers and prompts leave the machine encrypted."""
+    plain = []
+    for spec in facts.catalog.tiers:
+        if (remote := spec.remote) is not None and remote.engine is None:
+            urls = [remote.base_url, *remote.base_urls, *(replica.base_url for replica in remote.replicas)]
+            plain += [f"{spec.name} ({host_of(url)})" for url in urls if url and is_plain_and_remote(url)]
+    if plain:
+        return warning(
+            f"prompts, and keys where there are any, go unencrypted to {', '.join(plain)}",
+            "an https URL in the catalogue, unless that network is yours alone",
+        )
+    return ok("tiers are on this machine or asked over HTTPS")
+
+
+def stores_encrypted(facts: Facts) -> Finding:
+    """Connections to database and Redis."""
+    plain = []
+    database = make_url(facts.settings.database)
+    if database.host and not is_loopback_host(database.host) and not database.query.keys() & {"ssl", "sslmode"}:
+        plain.append("AIO_DATABASE_URL (?ssl=require)")
+    redis = facts.settings.redis_url
+    if redis.startswith("redis://") and not is_loopback_host(host_of(redis)):
+        plain.append("AIO_REDIS_URL (rediss://)")
+    if plain:
+        return warning(f"not encrypted: {', '.join(plain)}", "these URLs, unless that network is yours alone")
+    return ok("database and Redis are on this machine or reached over TLS")
+
+
+def cores_private(facts: Facts) -> Finding:
+    """Who may talk to the cores, which ask for no key."""
+    if facts.settings.cluster:
+        return warning(
+            "cores and Ray's own ports, which run any code, listen on the network of the cluster",
+            "let only its nodes and the gateways reach them (AIO_CLUSTER; docs/cluster.md)",
+        )
+    folder = facts.settings.socket_path.absolute().parent
+    if not folder.exists() or open_mode(folder, 0o022) is None:
+        return ok("cores are in this process, or on sockets in a folder that others cannot change")
+    says, mend = f"others may replace the cores' sockets in {folder}", "a folder of mode 0700 in AIO_CORE_SOCKET"
+    return failed(says, mend) if folder.stat().st_uid == facts.user else warning(says, mend)
+
+
+def cores_encrypted(facts: Facts) -> Finding:
+    """Prompts and answers between gateways and the cores of other machines."""
+    if not facts.settings.cluster:
+        return ok("no core is on another machine")
+    if facts.settings.core_tls == "off":
+        return warning(
+            "AIO_CORE_TLS=off leaves the encryption between gateways and cores to the network",
+            "a folder of `aio certificates` in AIO_CORE_TLS, unless a service mesh encrypts",
+        )
+    return ok("gateways and cores of other machines speak mutual TLS")
+
+
+def _entries(setting: str) -> set[str]:
+    return {entry.strip() for entry in setting.split(",")} - {""}

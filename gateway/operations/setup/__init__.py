@@ -1,0 +1,1 @@
+"""The first start: what the machine and its environment offer."""

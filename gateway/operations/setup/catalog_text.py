@@ -1,0 +1,75 @@
+"""Writes a catalogue: one short commented TOML, which names variables and never holds a key."""
+
+import json
+from collections.abc import Sequence
+from datetime import date
+from typing import Any
+
+import msgspec
+
+from gateway.operations.setup.candidate import Candidate
+from tiers.catalog.price_list import list_version
+from tiers.catalog.tier_spec import Price
+
+_HEAD = """\
+# AIO's tiers, cheapest first; written by `aio init` on {day}. `aio serve` in this folder takes this file.
+# `aio check` asks every tier one question. Prices: US dollars per million tokens.
+"""
+
+_UNMEASURED = """
+# What quantisation cost these models is not known; each start warns of it. `aio quality compare` measures it: without
+# their line here, `aio serve` says the command.
+[unmeasured]"""
+
+
+def catalog_text(candidates: Sequence[Candidate], day: date) -> str:
+    """Return the catalogue's text; every candidate has a name."""
+    return _HEAD.format(day=day.isoformat()) + "".join(map(_entry, candidates))
+
+
+def unmeasured_text(models: Sequence[str]) -> str:
+    """Return the table that lets quantised `models` be served without a quality report; empty without models."""
+    if not models:
+        return ""
+    lines = [_line(json.dumps(model, ensure_ascii=False), "not measured yet") for model in models]
+    return "\n".join([_UNMEASURED, *lines]) + "\n"
+
+
+def _entry(candidate: Candidate) -> str:
+    lines = [f"\n[[tiers]]  # {' '.join(candidate.source.split())}", _line("name", candidate.name)]
+    if candidate.provider:
+        lines.append(_line("provider", candidate.provider))
+    if candidate.url:
+        lines.append(_line("url", candidate.url))
+        if candidate.kind != "openai":
+            lines.append(_line("kind", candidate.kind))
+    if candidate.path or candidate.model:
+        lines.append(_line("model", candidate.path or candidate.model))
+    if candidate.api_key_env:
+        lines.append(_line("api_key_env", candidate.api_key_env, "the variable that holds the key"))
+    if candidate.max_context:
+        lines.append(_line("max_context", candidate.max_context, candidate.context_note))
+    able = {name: value for name, value in msgspec.structs.asdict(candidate.capabilities).items() if value is not None}
+    if able:
+        lines.append(_line("capabilities", able))
+    if candidate.price is not None and not candidate.price.estimated:
+        lines.append(_line("price", _price(candidate.price), f"genai-prices {list_version()}"))
+    elif (estimate := candidate.estimate) is not None:
+        lines.append(_line("price", _price(estimate), "yours, without `estimated`, is better"))
+    return "\n".join(lines) + "\n"
+
+
+def _price(price: Price) -> dict[str, Any]:
+    return {name: value for name, value in msgspec.structs.asdict(price).items() if value not in (None, "")}
+
+
+def _line(key: str, value: Any, note: str = "") -> str:
+    line = f"{key} = {_toml(value)}"
+    return f"{line}  # {note}" if note else line
+
+
+def _toml(value: Any) -> str:
+    """Return a TOML value; JSON's strings, numbers and booleans are TOML's."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_toml(each)}" for key, each in value.items()) + " }"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

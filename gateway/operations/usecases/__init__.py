@@ -1,0 +1,1 @@
+"""What an operator does and sees, for every face alike."""

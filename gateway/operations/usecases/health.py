@@ -1,0 +1,30 @@
+"""Whether the server takes requests, and what is missing."""
+
+import msgspec
+
+from gateway.operations.running import Operations
+from inference_core.io.background_tasks import task_problems
+
+NOT_READY = "not ready"
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`status` is "ok", "degraded" (some tiers take no requests and others do, or a background task failed) or "not
+    ready"; `problems` names each missing part, with the reason."""
+
+    status: str
+    problems: dict[str, str] = {}
+
+
+def health_of(operations: Operations) -> Health:
+    """The state of the whole server, without secrets."""
+    problems = operations.problems | task_problems()
+    tiers = operations.serving.routing.tiers
+    down = [str(tier.number) for tier in tiers.values() if not tier.load().healthy]
+    if len(down) == len(tiers):
+        problems["tiers"] = "no tier takes requests"
+    elif down:
+        problems["tiers"] = f"these take no requests: {', '.join(down)}"
+    if operations.not_ready or len(down) == len(tiers):
+        return Health(status=NOT_READY, problems=problems)
+    return Health(status="degraded" if problems else "ok", problems=problems)

@@ -1,0 +1,12 @@
+"""The source of what was learned for each key: labels for the serving version at the active target."""
+
+from gateway.inference.routing.label_source import label_source
+from gateway.inference.serving import Serving
+from gateway.operations.usecases.routing_views import active_version, rule_at
+from quality.learning.learning import LabelSource
+
+
+def learning_source(serving: Serving) -> LabelSource:
+    """Return the source for the serving version at the active target. Raises `ApiError` 409 without one."""
+    tau = rule_at(serving, serving.routing.active_target).tau
+    return label_source(active_version(serving).model, serving.routing.catalog, serving.settings.data_path, tau)

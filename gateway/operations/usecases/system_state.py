@@ -1,0 +1,202 @@
+"""The current state of a gateway: its dependencies and what happens without each, its versions, its disk."""
+
+import asyncio
+import platform
+import shutil
+import time
+from collections.abc import Awaitable
+from typing import Any, Literal
+
+import msgspec
+from sqlalchemy import text
+
+from gateway import __version__
+from gateway.base.settings import Settings
+from gateway.base.stores.redis_store import RedisUnavailableError
+from gateway.inference.serving import Serving
+from gateway.operations.running import Operations
+from gateway.runtime.cores.reading import read_cores
+from quality.store.database import head_revision
+from tiers.engines.engine_status import EngineStatus
+
+State = Literal["ok", "away", "not used"]
+PATIENCE_SECONDS = 2.0
+
+
+class Dependency(msgspec.Struct, frozen=True, kw_only=True):
+    """`detail`: how long it took to answer, or why it does not. `policy`: what happens while it is down."""
+
+    name: str
+    state: State
+    detail: str
+    policy: str
+
+
+class SchemaState(msgspec.Struct, frozen=True, kw_only=True):
+    """The database's schema revision, and this version's; None while it is down."""
+
+    current: str | None
+    newest: str
+
+
+class DiskState(msgspec.Struct, frozen=True, kw_only=True):
+    """The disk of the data folder, in bytes."""
+
+    path: str
+    total: int
+    free: int
+
+
+class SystemState(msgspec.Struct, frozen=True, kw_only=True):
+    """`started`: epoch seconds. `workers`: gateway processes behind this port. `problems` keep the server from serving,
+    wholly or in part. `memory`: the memory plan of each GPU group, line by line."""
+
+    version: str
+    python: str
+    started: float
+    workers: int
+    catalogue: str
+    fingerprint: str
+    classifier: str | None
+    problems: dict[str, str]
+    dependencies: list[Dependency]
+    schema: SchemaState
+    disk: DiskState
+    memory: dict[str, list[str]]
+
+
+async def system_state(operations: Operations) -> SystemState:
+    """Ask every dependency, for at most `PATIENCE_SECONDS` each."""
+    database, redis, cores, current = await asyncio.gather(
+        _database(operations.serving), _redis(operations), _cores(operations), _within(_revision(operations.serving))
+    )
+    data, catalog = operations.serving.settings.data_path, operations.serving.routing.catalog
+    usage = await asyncio.to_thread(shutil.disk_usage, data)
+    model = operations.serving.routing.classifier
+    return SystemState(
+        version=__version__,
+        python=platform.python_version(),
+        started=operations.serving.created,
+        workers=1 if operations.peers is None else operations.serving.settings.gateway_workers,
+        catalogue=catalog.name,
+        fingerprint=operations.serving.fingerprint,
+        classifier=_version_of(model),
+        problems=operations.problems,
+        dependencies=[database, redis, *cores, *_tiers(operations.serving)],
+        schema=SchemaState(current=current if isinstance(current, str) else None, newest=head_revision()),
+        disk=DiskState(path=str(data), total=usage.total, free=usage.free),
+        memory={group.name: group.memory_lines() for group in catalog.gpu_groups},
+    )
+
+
+async def _database(serving: Serving) -> Dependency:
+    async def ask() -> None:
+        async with serving.database.connect() as connection:
+            await connection.execute(text("SELECT 1"))
+
+    kind = serving.database.dialect.name
+    name = f"database ({'SQLite' if kind == 'sqlite' else 'PostgreSQL'})"
+    return _dependency(name, await _timed(ask()), _database_policy(serving.settings))
+
+
+def _database_policy(settings: Settings) -> str:
+    spent = "requests go on" if settings.budgets_without_database == "open" else "its requests get 503"
+    return (
+        "Requests are served and recorded in the journal, which replays them; known keys stay valid, admin changes "
+        f"fail; once a budget's slice is spent, {spent}."
+    )
+
+
+async def _redis(operations: Operations) -> Dependency:
+    opened = operations.serving.settings.limits_without_redis == "open"
+    policy = "Every process counts limits by itself." if opened else "Keys with limits get 503."
+    store = operations.redis
+    if store is None:
+        detail = "Each process counts by itself; set AIO_REDIS_URL if several share limits."
+        return Dependency(name="Redis", state="not used", detail=detail, policy=policy)
+
+    async def ask() -> None:
+        await store.ask(lambda redis: redis.exists("aio"))
+
+    return _dependency("Redis", await _timed(ask()), policy)
+
+
+async def _cores(operations: Operations) -> list[Dependency]:
+    cores = operations.core_knobs.cores
+    there, away = await read_cores(cores)
+    policy = "Its streams end with an error, routing avoids its tiers, and the gateway starts it again, or reconnects."
+    found = []
+    for name in cores:
+        problem = str(away[name]) if name in away else None
+        steps = there[name].steps if name in there else 0
+        found.append(
+            Dependency(
+                name=f"core {name}",
+                state="ok" if problem is None else "away",
+                detail=problem or f"{steps:,} steps since its start",
+                policy=policy,
+            )
+        )
+    return found
+
+
+def _tiers(serving: Serving) -> list[Dependency]:
+    """Remote tiers; the others share the state of their core."""
+    found = []
+    for number, tier in sorted(serving.routing.tiers.items()):
+        if tier.core_name is not None:
+            continue
+        healthy, engine = tier.load().healthy, tier.engine()
+        detail = "takes requests" if healthy else "takes no requests now"
+        found.append(
+            Dependency(
+                name=f"tier {number}, {tier.model}",
+                state="ok" if healthy else "away",
+                detail=detail if engine is None else _engine_detail(detail, engine),
+                policy="The next allowed tier up answers; without one, 503 with Retry-After.",
+            )
+        )
+    return found
+
+
+def _engine_detail(detail: str, engine: EngineStatus) -> str:
+    where = f" on {engine.url}" if engine.url else ""
+    restarts = f", restarted {engine.restarts} times" if engine.restarts else ""
+    return f"{detail}; {engine.detail}{where}{restarts}; log: {engine.log}"
+
+
+async def _revision(serving: Serving) -> str | None:
+    async with serving.database.connect() as connection:
+        found: Any = await connection.scalar(text("SELECT version_num FROM alembic_version"))
+    return None if found is None else str(found)
+
+
+async def _timed(work: Awaitable[None]) -> float | Exception:
+    began = time.perf_counter()
+    failure = await _within(work)
+    return failure if isinstance(failure, Exception) else time.perf_counter() - began
+
+
+async def _within(work: Awaitable[Any]) -> Any:
+    """Return its result, or why there is none."""
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return await work
+    except TimeoutError:
+        return TimeoutError(f"no answer within {PATIENCE_SECONDS:g} s")
+    except RedisUnavailableError as error:
+        return error
+    except Exception as error:
+        # Every failure of a dependency is reported here; addresses and secrets are not shown.
+        return RuntimeError(type(error).__name__)
+
+
+def _dependency(name: str, took: float | Exception, policy: str) -> Dependency:
+    if isinstance(took, Exception):
+        return Dependency(name=name, state="away", detail=str(took), policy=policy)
+    return Dependency(name=name, state="ok", detail=f"answered in {took * 1e3:.1f} ms", policy=policy)
+
+
+def _version_of(model: object) -> str | None:
+    serving = getattr(model, "serving_or_none", None)
+    return None if serving is None else str(serving.current.version)

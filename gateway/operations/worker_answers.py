@@ -1,0 +1,38 @@
+"""A gateway process's answers to the others behind its port, and to its supervisor."""
+
+import os
+import signal
+
+import msgspec
+
+from gateway.operations.running import Operations
+from gateway.runtime.peers.peer_records import PeerRecords
+from gateway.runtime.peers.peers import Answer
+
+WITH_PRIVATE = "private"
+"""The argument of the question `metrics` that asks for the names and costs too."""
+
+
+def worker_answers(operations: Operations, records: PeerRecords) -> dict[str, Answer]:
+    """Return the answers by question: whether it is `ready`, its own `metrics` and service `levels`, and a `record`
+    that the database does not hold yet; `reload` makes it reload the catalogue, as SIGHUP does."""
+
+    async def ready(_: str) -> bytes:
+        # A remote tier that is down does not prevent a start; a local core will be up soon.
+        missing = [*operations.not_ready, *(name for name in operations.away if name.startswith("core"))]
+        return (", ".join(missing) or f"ready {os.getpid()}").encode()
+
+    async def metrics(which: str) -> bytes:
+        await operations.refresh_metrics()
+        return operations.metrics.own_exposition(
+            list(operations.serving.routing.tiers.values()), private=which == WITH_PRIVATE
+        )
+
+    async def levels(_: str) -> bytes:
+        return msgspec.msgpack.encode(operations.metrics.levels.figures())
+
+    async def reload(_: str) -> bytes:
+        os.kill(os.getpid(), signal.SIGHUP)
+        return b""
+
+    return {"ready": ready, "metrics": metrics, "levels": levels, "record": records.answer, "reload": reload}

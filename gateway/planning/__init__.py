@@ -1,0 +1,1 @@
+"""Simulated fleets, backtests, capacity: nothing that serves imports it."""

@@ -1,0 +1,181 @@
+"""A back-test: what routing would have done with past requests, the cost, and the quality."""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from classifier.decision import Exclusion
+from classifier.training.data.dataset import RIGHT
+from gateway.inference.routing.model import choice_at, rule_of
+from gateway.inference.routing.router import RoutingService
+from gateway.planning.backtests.dry_run import dry_request
+from gateway.planning.backtests.estimates import Interval, gain_over_shuffled, saving
+from gateway.planning.backtests.log import BacktestLogError, LogRow, TierNames
+from quality.estimates.upgrade_rate import Share, wilson_interval
+from tiers.catalog.pricing import request_cost_usd
+from tiers.tier import ChatMessage
+
+TARGETS = (0.8, 0.85, 0.9, 0.95, 0.99)
+
+Floats = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.intp]
+
+
+class Labelled(msgspec.Struct, frozen=True, kw_only=True):
+    """Measured on labelled rows, choosing among the labelled tiers of each.
+
+    `no_worse`: share of answers no worse than the strongest tier's. `gain`: improvement over assigning the same choices
+    at random, at the same cost; an uninformed router has 0.
+    """
+
+    no_worse: Share
+    gain: Interval
+    saving: Interval
+
+
+class TargetResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One quality target. `split`: share of the requests by tier; `cost_usd` of all of them; `saving` against the
+    strongest tier alone; `predicted_no_worse`: the classifier's prediction for its choices."""
+
+    quality_target: float
+    split: list[float]
+    cost_usd: float
+    cost_per_request_usd: float
+    saving: Interval
+    predicted_no_worse: float
+    labelled: Labelled | None
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """`strongest_cost_usd`: all requests on the strongest tier. `paid_usd`: actual cost of the `priced` rows that give
+    it. `estimated_answers`: rows without `answer_tokens`, priced at the catalogue's expected answer. `labelled`: rows
+    with labels of the strongest tier and another; `tiers_labelled`: number of labels of each tier."""
+
+    classifier: str
+    kind: str
+    rows: int
+    estimated_answers: int
+    priced: int
+    paid_usd: float
+    strongest_cost_usd: float
+    labelled: int
+    tiers_labelled: list[int]
+    targets: list[TargetResult]
+
+
+class Backtest:
+    """Takes rows one by one and keeps only numbers, some hundred bytes a row. Rows do not influence each other.
+
+    `routing` decides as it would now, without load: every tier is up and nothing waits.
+    """
+
+    def __init__(self, routing: RoutingService, names: TierNames, targets: Sequence[float] = TARGETS) -> None:
+        self._routing, self._names = routing, names
+        self._rules = [rule_of(routing.classifier, "backtest", target) for target in targets]
+        self._chosen: list[list[int]] = []
+        self._chosen_labelled: list[list[int]] = []
+        self._p_ok: list[list[float]] = []
+        self._costs: list[list[float]] = []
+        self._scores: list[list[float]] = []
+        self._paid: list[float] = []
+        self._estimated = 0
+        self._said_by: tuple[str, str] = ("", "")
+
+    def add(self, row: LogRow) -> None:
+        """Decide about one row at every target. Raises `BacktestLogError` for a score of an unknown tier."""
+        scores = self._names.scores(row)
+        turns = [ChatMessage(role=turn.role, content=turn.text) for turn in row.turns]
+        inputs = self._routing.route(dry_request(turns, max_tokens=row.max_tokens)).inputs
+        self._said_by = inputs.prediction.classifier_version, inputs.prediction.kind
+        chosen = [choice_at(inputs, rule) for rule in self._rules]
+        self._chosen.append(chosen)
+        self._p_ok.append([inputs.prediction.p_ok[tier - 1] for tier in chosen])
+        self._costs.append(self._costs_of(row))
+        self._scores.append([np.nan if score is None else score for score in scores])
+        unlabelled = [k for k, score in enumerate(scores, start=1) if score is None]
+        if not unlabelled or scores[-1] is None:
+            self._chosen_labelled.append(chosen)
+        else:
+            barred = [Exclusion(tier=k, reason="the log has no label") for k in unlabelled]
+            among = msgspec.structs.replace(inputs, exclusions=[*inputs.exclusions, *barred])
+            self._chosen_labelled.append([choice_at(among, rule) for rule in self._rules])
+        if row.cost_usd is not None:
+            self._paid.append(row.cost_usd)
+
+    def report(self) -> Report:
+        """Return the results of all rows. Raises `BacktestLogError` if there are none."""
+        if not self._chosen:
+            raise BacktestLogError("the log has no rows.")
+        costs, scores = np.array(self._costs), np.array(self._scores)
+        no_worse = _no_worse(scores)
+        labelled = np.flatnonzero((~np.isnan(no_worse)).sum(axis=1) > 1)
+        chosen, among = np.array(self._chosen) - 1, np.array(self._chosen_labelled) - 1
+        p_ok = np.array(self._p_ok)
+        return Report(
+            classifier=self._said_by[0],
+            kind=self._said_by[1],
+            rows=len(costs),
+            estimated_answers=self._estimated,
+            priced=len(self._paid),
+            paid_usd=sum(self._paid),
+            strongest_cost_usd=float(costs[:, -1].sum()),
+            labelled=len(labelled),
+            tiers_labelled=(~np.isnan(scores)).sum(axis=0).tolist(),
+            targets=[
+                TargetResult(
+                    quality_target=rule.quality_target,
+                    split=(np.bincount(chosen[:, i], minlength=costs.shape[1]) / len(costs)).tolist(),
+                    cost_usd=float(_taken(costs, chosen[:, i]).sum()),
+                    cost_per_request_usd=float(_taken(costs, chosen[:, i]).mean()),
+                    saving=saving(_taken(costs, chosen[:, i]), costs[:, -1]),
+                    predicted_no_worse=float(p_ok[:, i].mean()),
+                    labelled=_measured(no_worse[labelled], among[labelled, i], costs[labelled]),
+                )
+                for i, rule in enumerate(self._rules)
+            ],
+        )
+
+    def _costs_of(self, row: LogRow) -> list[float]:
+        """Return the US dollars of this request on each tier; an answer is as long as the logged one."""
+        prompt = row.prompt_tokens
+        if prompt is None:
+            prompt = sum(len(turn.text) for turn in row.turns) // 4 + 4 * len(row.turns)
+        self._estimated += row.answer_tokens is None
+        return [
+            request_cost_usd(
+                spec.price,
+                prompt,
+                spec.expected_answer_tokens
+                if row.answer_tokens is None
+                else row.answer_tokens * spec.samples_per_choice,
+            )
+            for spec in self._routing.catalog.tiers
+        ]
+
+
+def _taken(values: Floats, tiers: Numbers) -> Floats:
+    """Return, from `values` [n, tiers], those of the chosen tiers."""
+    taken: Floats = values[np.arange(len(values)), tiers]
+    return taken
+
+
+def _measured(no_worse: Floats, chosen: Numbers, costs: Floats) -> Labelled | None:
+    """Return None without labelled rows."""
+    if not len(no_worse):
+        return None
+    _, group = np.unique(np.isnan(no_worse), axis=0, return_inverse=True)
+    return Labelled(
+        no_worse=wilson_interval(int(_taken(no_worse, chosen).sum()), len(no_worse)),
+        gain=gain_over_shuffled(no_worse, chosen, group.ravel()),
+        saving=saving(_taken(costs, chosen), costs[:, -1]),
+    )
+
+
+def _no_worse(scores: Floats) -> Floats:
+    """Return [n, tiers] from scores [n, tiers]: right, or the strongest is wrong too (docs/classifier.md); unknown if
+    either score is."""
+    right = np.where(np.isnan(scores), np.nan, scores >= RIGHT)
+    unknown = np.isnan(right) | np.isnan(right[:, -1:])
+    return np.where(unknown, np.nan, np.maximum(right, 1 - right[:, -1:]))

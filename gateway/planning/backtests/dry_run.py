@@ -1,0 +1,68 @@
+"""Routing without a server: decisions about prompts with the classifier, probes and knobs of a data folder."""
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from gateway.base.requests.caller import Caller
+from gateway.base.requests.inference_request import InferenceRequest
+from gateway.base.settings import Settings
+from gateway.inference.answering.active_probes import ActiveProbes
+from gateway.inference.catalogue.class_prior import class_prior
+from gateway.inference.routing.active_classifier import ActiveClassifier
+from gateway.inference.routing.knobs import RoutingKnobFile
+from gateway.inference.routing.router import RoutingService
+from gateway.tenancy.keys.directory import INFERENCE
+from gateway.tenancy.keys.key_commands import shown_key
+from gateway.tenancy.keys.key_secrets import keys_of
+from gateway.tenancy.keys.known_keys import KnownKeys
+from inference_core.protocol import SamplingParams
+from quality.learning.own_labels import OwnLabels
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.load import load_catalog
+from tiers.tier import ChatMessage
+
+
+def dry_routing(settings: Settings) -> RoutingService:
+    """Without tiers: none is down and nothing is queued, so that the prompt alone decides."""
+    catalog = load_catalog(settings.catalog)
+    classifier = ActiveClassifier(
+        settings.registry_path, catalog.fingerprint, prior=class_prior(catalog, settings.data_path)
+    )
+    classifier.load()
+    knobs = RoutingKnobFile(settings.routing_knobs_path)
+    ActiveProbes(settings.probes_path, catalog, knobs, classifier.use_lengths).load()
+    return RoutingService(catalog, {}, classifier, settings.quality_target, knobs)
+
+
+async def follow_labels(routing: RoutingService, engine: AsyncEngine) -> None:
+    """Let the version of `routing` follow the labels in the database, as those of a server do."""
+    if not isinstance(routing.classifier, ActiveClassifier) or (serving := routing.classifier.serving_or_none) is None:
+        return
+    for version in serving.versions:
+        labels = OwnLabels(engine, version.model, version.table, lambda: routing.catalog.tier_fingerprints)
+        version.own = await labels.catch_up(time.time())
+
+
+async def caller_named(settings: Settings, catalog: Catalog, engine: AsyncEngine, key: str) -> Caller:
+    """Return the caller with the key of this id or name, of the settings or stored. Raises `UnknownSubjectError`."""
+    given = keys_of(settings).answers
+    if key in given.names:
+        return given.caller(key, INFERENCE)
+    return KnownKeys(catalog, {}).caller_of(await shown_key(engine, key))
+
+
+def dry_request(messages: Iterable[ChatMessage], **wishes: Any) -> InferenceRequest:
+    """A request for `auto` that is not sent; `wishes` are fields of the InferenceRequest."""
+    return InferenceRequest(
+        request_id="dry-run",
+        api="chat",
+        requested_model="auto",
+        sampling=SamplingParams(),
+        arrival=time.monotonic(),
+        created_at=time.time(),
+        messages=list(messages),
+        **wishes,
+    )

@@ -1,0 +1,148 @@
+"""`aio bench tiers`: what each tier of a catalogue gets right, and which tiers are not worth their price."""
+
+import asyncio
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+
+from gateway.operations.cli.options import (
+    cache_dir_option,
+    catalog_option,
+    data_dir_option,
+    echo_json,
+    json_option,
+    settings_from,
+    staged_progress,
+    table,
+)
+
+if TYPE_CHECKING:
+    from gateway.base.settings import Settings
+    from quality.estimates.upgrade_rate import Share
+    from quality.evaluation.tier_accuracy import AccuracyReport, Progress
+    from quality.evaluation.tier_value import TierComparison
+    from tiers.catalog.catalog import Catalog
+
+
+@click.command()
+@click.option(
+    "--per-level", type=click.IntRange(min=1), default=10, show_default=True, help="Tasks of each kind and level."
+)
+@click.option("--seed", default=7, show_default=True, help="Of the generated tasks.")
+@click.option(
+    "--concurrency", type=click.IntRange(min=1), default=16, show_default=True, help="Tasks in flight on one tier."
+)
+@catalog_option
+@data_dir_option
+@cache_dir_option
+@json_option
+def tiers(seed: int, per_level: int, concurrency: int, as_json: bool, **given: Any) -> None:
+    """Ask the graded task set to every tier: copying, spelling, comparing and arithmetic, five levels each.
+
+    Shows how often each tier is right, what it costs, and whether the dearer tiers are measurably better than the
+    cheaper ones. The result is kept in the data folder; `aio serve` and `aio models` warn by it.
+    """
+    from gateway.base.stores.data_folder import private_data_folder
+    from quality.evaluation.task_set import tasks
+    from quality.evaluation.tier_value import compare_tiers, store_report, warnings_of
+    from tiers.catalog.load import load_catalog
+
+    settings = settings_from(role="all", **given)
+    catalog = load_catalog(settings.catalog)
+    try:
+        tasks(seed, per_level)
+    except ValueError as error:
+        raise click.UsageError(f"--per-level {per_level}: {error}") from error
+    with _progress() as progress:
+        report = asyncio.run(_measure(settings, catalog, seed, per_level, concurrency, progress))
+    private_data_folder(settings.data_path)
+    path = store_report(settings.data_path, report)
+    comparisons, warnings = compare_tiers(report, catalog), warnings_of(report, catalog)
+    if as_json:
+        echo_json({"report": report, "comparisons": comparisons, "warnings": warnings})
+        return
+    click.echo(_accuracies(report, catalog))
+    click.echo("\nright answers by kind and level\n" + _cells(report))
+    click.echo("\nis the dearer tier better? (exact McNemar test, one-sided)\n" + _comparisons(comparisons))
+    for line in warnings:
+        click.secho(f"warning: {line}", fg="yellow")
+    click.echo(f"kept in {path}")
+
+
+def _progress() -> "AbstractContextManager[Progress]":
+    return staged_progress("starting") if sys.stderr.isatty() else nullcontext(lambda stage, share: None)
+
+
+async def _measure(
+    settings: "Settings", catalog: "Catalog", seed: int, per_level: int, concurrency: int, progress: "Progress"
+) -> "AccuracyReport":
+    from gateway.runtime.cores.engine import running_engine
+    from quality.evaluation.tier_accuracy import measure_tiers
+
+    async with running_engine(settings, catalog) as engine:
+        return await measure_tiers(
+            list(engine.tiers.values()),
+            catalog,
+            seed=seed,
+            per_level=per_level,
+            concurrency=concurrency,
+            progress=progress,
+        )
+
+
+def _accuracies(report: "AccuracyReport", catalog: "Catalog") -> str:
+    from quality.evaluation.task_set import Kind
+    from quality.evaluation.tier_value import mean_cost_usd
+
+    kinds = get_args(Kind)
+    rows = []
+    for tier in report.tiers:
+        total = tier.accuracy.total
+        rows.append(
+            [
+                str(tier.tier),
+                tier.model,
+                tier.policy,
+                f"{tier.accuracy.count}/{total}",
+                _percent(tier.accuracy),
+                f"{tier.accuracy.low:.1%} to {tier.accuracy.high:.1%}",
+                *(_percent(tier.of_kind(kind)) for kind in kinds),
+                f"{tier.prompt_tokens / total:.1f}",
+                f"{tier.completion_tokens / total:.1f}",
+                f"${mean_cost_usd(tier, catalog.tier(tier.tier).price):.3g}",
+                f"{tier.mean_latency_seconds:.2f} s",
+            ]
+        )
+    costs = ["tokens in", "tokens out", "cost", f"latency, {report.concurrency} in flight"]
+    return table(["tier", "model", "policy", "right", "accuracy", "95% interval", *kinds, *costs], rows)
+
+
+def _cells(report: "AccuracyReport") -> str:
+    head = ["kind", "level", *(tier.name for tier in report.tiers)]
+    rows = [
+        [cells[0].kind, str(cells[0].level), *(f"{cell.right.count}/{cell.right.total}" for cell in cells)]
+        for cells in zip(*(tier.cells for tier in report.tiers), strict=True)
+    ]
+    return table(head, rows)
+
+
+def _comparisons(comparisons: "list[TierComparison]") -> str:
+    rows = [
+        [
+            f"tier {c.dearer}",
+            f"tier {c.cheaper}",
+            "" if c.cost_ratio is None else f"{c.cost_ratio:.3g} x",
+            str(c.gains),
+            str(c.losses),
+            f"{c.p_value:.2g}",
+            "better" if c.better else "not measurably better",
+        ]
+        for c in comparisons
+    ]
+    return table(["dearer", "cheaper", "cost", "only dearer right", "only cheaper right", "p", ""], rows)
+
+
+def _percent(share: "Share") -> str:
+    return "" if share.value is None else f"{share.value:.1%}"

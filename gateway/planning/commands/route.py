@@ -1,0 +1,160 @@
+"""`aio route`: a routing decision without a server, or a past one replayed from its record."""
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.operations.cli.options import (
+    QUALITY_METAVAR,
+    catalog_option,
+    data_dir_option,
+    database_option,
+    echo_json,
+    json_option,
+    quality_of,
+    settings_from,
+)
+from gateway.operations.cli.options import table as text_table
+from gateway.operations.cli.stored_order import with_database
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from classifier.decision import Decision
+    from gateway.base.requests.caller import Caller
+    from gateway.base.settings import Settings
+    from quality.records.any_record import Recorded
+    from tiers.catalog.catalog import Catalog
+
+
+@click.command()
+@click.argument("prompt", required=False)
+@click.option(
+    "--quality",
+    type=quality_of,
+    metavar=QUALITY_METAVAR,
+    help="Share of answers no worse than the strongest tier's.",
+)
+@click.option("--max-cost", type=float, metavar="USD", help="Most US dollars that the answer may cost.")
+@click.option("--min-tier", type=click.IntRange(min=1), help="Lowest tier that may answer.")
+@click.option("--max-tokens", type=click.IntRange(min=1), help="Token limit of the answer, which limits its cost.")
+@click.option("--key", metavar="ID", help="Id or name of the key that asks, with its terms and labels.  [no key]")
+@click.option("--replay", metavar="ID", help="Reproduce the decision of a past request from its record.")
+@catalog_option
+@data_dir_option
+@database_option
+@json_option
+def route(
+    prompt: str | None,
+    replay: str | None,
+    quality: float | None,
+    max_cost: float | None,
+    min_tier: int | None,
+    max_tokens: int | None,
+    key: str | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Show which tier would answer PROMPT, the probabilities and prices of all tiers, and why.
+
+    It decides as a server of this data folder and database would: with its classifier, knobs and labels.
+    """
+    if (prompt is None) == (replay is None):
+        raise click.UsageError("give either a PROMPT or --replay ID")
+    from gateway.base.stores.data_folder import refuse_file
+
+    settings = settings_from(**given)
+    refuse_file(settings.data_path)
+    if replay is not None:
+        _replay(settings, replay, as_json)
+        return
+    wishes = {"quality_target": quality, "max_cost_usd": max_cost, "min_tier": min_tier}
+    decision, milliseconds, catalog = _decide(settings, prompt or "", key, max_tokens, wishes)
+    if as_json:
+        echo_json({"decision": decision, "cpu_ms": milliseconds})
+    else:
+        click.echo(_text(decision, catalog))
+        click.echo(f"\ndecided in {milliseconds:.2f} ms of CPU time")
+
+
+def _decide(
+    settings: "Settings", prompt: str, key: str | None, max_tokens: int | None, wishes: dict[str, Any]
+) -> "tuple[Decision, float, Catalog]":
+    from gateway.base.requests.caller import KEYLESS
+    from gateway.planning.backtests.dry_run import caller_named, dry_request, dry_routing, follow_labels
+    from tiers.tier import ChatMessage
+
+    routing = dry_routing(settings)
+
+    async def as_a_server(engine: "AsyncEngine") -> "Caller":
+        await follow_labels(routing, engine)
+        return KEYLESS if key is None else await caller_named(settings, routing.catalog, engine, key)
+
+    caller = with_database(settings, as_a_server)
+    turn = ChatMessage(role="user", content=prompt)
+    request = dry_request([turn], max_tokens=max_tokens, caller=caller, **wishes)
+    routing.route(request)  # the first decision fills caches that are warm in a server
+    began = time.thread_time()
+    decision = routing.route(request)
+    return decision, (time.thread_time() - began) * 1e3, routing.catalog
+
+
+def _text(decision: "Decision", catalog: "Catalog") -> str:
+    inputs, prediction = decision.inputs, decision.inputs.prediction
+    estimated = {spec.number for spec in catalog.tiers if spec.price.estimated}
+    rows = [
+        [
+            f"{'→' if number == decision.tier else ' '} {number}",
+            catalog.tier(number).served_name if number <= len(catalog.tiers) else "?",
+            f"{prediction.p_ok[number - 1]:.3f}",
+            f"${inputs.costs[number - 1]:.6f}{' estimated' if number in estimated else ''}",
+            "ruled out" if score is None else f"{score:.4f}",
+        ]
+        for number, score in enumerate(decision.scores, start=1)
+    ]
+    lines = [
+        f"tier {decision.tier}: {decision.reason}",
+        "",
+        text_table(["tier", "model", "P(good enough)", "predicted cost", "score"], rows),
+        "",
+        f"tau {inputs.tau:.3f} for a quality target of {inputs.quality_target:.3f}",
+        f"classifier {prediction.classifier_version} ({prediction.kind}), novelty {prediction.novelty:.2f}",
+    ]
+    if prediction.contributions:
+        moved = ", ".join(f"{name} {effect:+.2f}" for name, effect in prediction.contributions)
+        lines.append(f"moved by (logit of tier 1): {moved}")
+    return "\n".join(lines)
+
+
+def _replay(settings: "Settings", request_id: str, as_json: bool) -> None:
+    from classifier.policy.decide import decide
+    from quality.records.record import Record
+    from tiers.catalog.load import load_catalog
+
+    record = asyncio.run(_find(settings, request_id))
+    if record is None:
+        raise click.ClickException(f"no request {request_id!r} is in the database {settings.database}")
+    if not isinstance(record, Record):
+        raise click.ClickException(f"request {request_id!r} was for embeddings, which are not routed")
+    again = decide(record.decision.inputs)
+    same = again == record.decision
+    if as_json:
+        echo_json({"request_id": request_id, "same": same, "recorded": record.decision, "replayed": again})
+    else:
+        click.echo(_text(again, load_catalog(settings.catalog)))
+        click.echo(f"\n{'the same decision as recorded' if same else f'RECORDED DIFFERENTLY: {record.decision}'}")
+    if not same:
+        raise SystemExit(1)
+
+
+async def _find(settings: "Settings", request_id: str) -> "Recorded | None":
+    from quality.store.database import open_database
+    from quality.store.queries import get_request
+
+    engine = open_database(settings.database)
+    try:
+        return await get_request(engine, request_id)
+    finally:
+        await engine.dispose()

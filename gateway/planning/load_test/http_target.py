@@ -1,0 +1,155 @@
+"""A server over HTTP as a target of benchmarks: streamed completions, read by a client that costs little itself."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from time import monotonic, perf_counter
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from gateway.planning.load_test.report import Timing
+from gateway.planning.load_test.target import AskError, BenchTarget
+from gateway.planning.load_test.workload import Job
+
+# A kept connection that has been idle for longer may be closed at the other end by now.
+_STALE_SECONDS = 2.0
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class _Choice(msgspec.Struct):
+    text: str = ""
+
+
+class _Event(msgspec.Struct):
+    """What counts in an event of a streamed completion."""
+
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    error: Any = None
+
+
+_DECODER = msgspec.json.Decoder(_Event)
+
+
+# What is measured is answers that are made; other servers pass it over.
+NO_CACHE = "x-aio-cache: off\r\n"
+
+
+class HttpTarget(BenchTarget):
+    """`model` of the OpenAI-compatible server at `url`, plain HTTP. Connections are kept and used again.
+
+    The load generator shares the machine with the server, so this speaks just enough HTTP/1.1 on asyncio streams.
+    """
+
+    api = "completions"
+
+    def __init__(self, url: str, model: str) -> None:
+        parts = urlsplit(url)
+        self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
+        self._model = model
+        self._head = (
+            f"POST /v1/completions HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n{NO_CACHE}"
+        )
+        self._idle: list[tuple[float, _Connection]] = []
+
+    async def ask(self, job: Job, due: float, timing: Timing) -> None:
+        body = {
+            "model": self._model,
+            "prompt": job.prompt,
+            "max_tokens": job.output_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        try:
+            async with contextlib.aclosing(self._events(msgspec.json.encode(body))) as events:
+                await _read(events, due, timing)
+        except (OSError, EOFError) as error:
+            raise AskError("connection", str(error)) from error
+        except (ValueError, msgspec.MsgspecError) as error:
+            raise AskError("bad or error event", str(error)) from error
+
+    def close(self) -> None:
+        """Close the kept connections."""
+        for _, connection in self._idle:
+            connection.writer.close()
+        self._idle.clear()
+
+    async def _events(self, body: bytes) -> AsyncGenerator[bytes, None]:
+        """The data of every event of one answer. The connection is kept if the answer was read to its end."""
+        connection = await self._connection()
+        whole = False
+        try:
+            connection.writer.write(f"{self._head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            status = await connection.read_head()
+            rest = b""
+            async for chunk in connection.body():
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines if status == 200 else []:
+                    if line.startswith(b"data:") and line[5:].strip() != b"[DONE]":
+                        yield line[5:]
+            if status != 200:
+                raise AskError(f"http {status}", rest.decode(errors="replace")[:300])
+            whole = True
+        finally:
+            if whole:
+                self._idle.append((monotonic(), connection))
+            else:
+                connection.writer.close()
+
+    async def _connection(self) -> "_Connection":
+        while self._idle:
+            since, connection = self._idle.pop()
+            if monotonic() - since < _STALE_SECONDS and not connection.reader.at_eof():
+                return connection
+            connection.writer.close()
+        return _Connection(*await asyncio.open_connection(self._host, self._port, limit=2**20))
+
+
+async def _read(events: AsyncIterator[bytes], due: float, timing: Timing) -> None:
+    last, pieces = due, 0
+    async for data in events:
+        now, event = perf_counter(), _DECODER.decode(data)
+        if event.error is not None:
+            raise ValueError(f"the answer broke off: {event.error}")
+        if event.usage is not None:
+            timing.prompt_tokens, timing.output_tokens = event.usage.prompt_tokens, event.usage.completion_tokens
+        if any(choice.text for choice in event.choices):
+            last, pieces = timing.note_text(now, due, last), pieces + 1
+    timing.has_usage = timing.output_tokens > 0
+    timing.output_tokens = timing.output_tokens or pieces
+
+
+class _Connection:
+    """One kept connection; answers come one after another."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self._length: int | None = None
+
+    async def read_head(self) -> int:
+        """The status of the next answer."""
+        first, *lines = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower().split("\r\n")
+        headers = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        self._length = int(headers["content-length"]) if "content-length" in headers else None
+        if self._length is None and headers.get("transfer-encoding") != "chunked":
+            raise ValueError("the answer has neither a length nor chunks")
+        return int(first.split()[1])
+
+    async def body(self) -> AsyncIterator[bytes]:
+        """Chunks of the answer whose head was read."""
+        if self._length is not None:
+            yield await self.reader.readexactly(self._length)
+            return
+        while size := int((await self.reader.readuntil(b"\r\n")).split(b";")[0], 16):
+            yield (await self.reader.readexactly(size + 2))[:-2]
+        while (await self.reader.readuntil(b"\r\n")).strip():
+            pass

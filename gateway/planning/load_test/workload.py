@@ -1,0 +1,101 @@
+"""What a benchmark sends and when: seeded prompts, closed loops, Poisson arrivals and recorded traces."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gateway.planning.capacity.trace_file import read_trace
+from gateway.planning.load_test.options import BenchOptions
+
+# These words in this order, with the draws below, make the prompts that the load generators of other servers
+# send for the same seed, so that rows can be set side by side.
+_WORD_LIST = (
+    "time year people way day man thing woman life child world school state family student group country problem "
+    "hand part place case week company system program question work government number night point home water room "
+    "mother area money story fact month lot right study book eye job word business issue side kind head house "
+    "service friend father power hour game line end member law car city community name president team minute idea "
+    "body information back parent face others level office door health person art war history party result change "
+    "morning reason research girl guy moment air teacher force education"
+)
+WORDS = _WORD_LIST.split()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request; `due` is in seconds after the load began, None for a closed loop.
+
+    `limit`: the longest answer that its sender would have asked for, not knowing how long it turns out. `salt`: jobs of
+    different ones share no cached prefix; only for a core in this process.
+    """
+
+    prompt: str
+    output_tokens: int
+    due: float | None = None
+    limit: int | None = None
+    salt: str = "bench"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One row to measure: its first columns, its jobs, and how many may be in flight (None: as they fall due)."""
+
+    columns: dict[str, Any]
+    jobs: list[Job]
+    concurrency: int | None = None
+
+
+class Prompts:
+    """Seeded prompts, distinct from each other but for `shared_prefix` words in front."""
+
+    def __init__(self, seed: int, shared_prefix: int) -> None:
+        self._random = random.Random(seed)
+        self._prefix = " ".join(random.Random(1).choices(WORDS, k=shared_prefix))
+
+    def draw(self, words: int) -> str:
+        text = " ".join(self._random.choices(WORDS, k=max(1, words)))
+        return f"{self._prefix} {text}" if self._prefix else text
+
+
+def warmup_jobs(options: BenchOptions, prompts: Prompts) -> list[Job]:
+    return jobs_of(prompts, options.warmup, options.prompt_tokens, options.output_tokens)
+
+
+def jobs_of(prompts: Prompts, count: int, prompt_tokens: int, output_tokens: int) -> list[Job]:
+    """`count` jobs of one size for a closed loop."""
+    return [Job(prompts.draw(prompt_tokens), output_tokens) for _ in range(count)]
+
+
+def loads(options: BenchOptions, prompts: Prompts) -> Iterator[Load]:
+    """The loads of `options`, one row each. Raises `TraceError`."""
+    if options.trace is not None:
+        columns = {"trace": options.trace.name, "speed": options.trace_speed}
+        yield Load(columns, list(_trace_jobs(options.trace, options, prompts)))
+        return
+    for rate in options.rate:
+        yield Load({"rate": rate}, _poisson_jobs(options, prompts, rate))
+    for concurrency in () if options.rate else options.concurrency:
+        count = max(options.requests, concurrency * options.rounds)
+        jobs = jobs_of(prompts, count, options.prompt_tokens, options.output_tokens)
+        yield Load({"concurrency": concurrency}, jobs, concurrency)
+
+
+def _poisson_jobs(options: BenchOptions, prompts: Prompts, rate: float) -> list[Job]:
+    """Arrivals with exponential gaps of mean 1/rate, the first at once."""
+    gaps = random.Random(f"{options.seed} {rate}")
+    count = options.requests or max(1, round(rate * options.duration))
+    due, jobs = 0.0, []
+    for job in jobs_of(prompts, count, options.prompt_tokens, options.output_tokens):
+        jobs.append(Job(job.prompt, job.output_tokens, due))
+        due += gaps.expovariate(rate)
+    return jobs
+
+
+def _trace_jobs(path: Path, options: BenchOptions, prompts: Prompts) -> list[Job]:
+    jobs = []
+    for arrival in read_trace(path, options.trace_unit, options.requests):
+        words = arrival.prompt_tokens
+        words = min(words, options.max_prompt) if options.max_prompt else words
+        jobs.append(Job(prompts.draw(words), arrival.output_tokens, arrival.at / options.trace_speed))
+    return jobs

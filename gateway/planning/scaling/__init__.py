@@ -1,0 +1,1 @@
+"""Policies that scale a fleet."""

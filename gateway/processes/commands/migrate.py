@@ -1,0 +1,39 @@
+"""`aio migrate`: bring the database schema up to date, as a server does at start, or take it back."""
+
+import asyncio
+from typing import Any
+
+import click
+
+from gateway.operations.cli.options import data_dir_option, database_option, echo_json, json_option, settings_from
+
+
+@click.command()
+@click.option(
+    "--to", metavar="REVISION", help="Go back to an earlier revision, dropping what later ones added.  [newest]"
+)
+@database_option
+@data_dir_option
+@json_option
+def migrate(to: str | None, as_json: bool, **given: Any) -> None:
+    """Bring the schema to the newest revision; safe to repeat and to run while servers run.
+
+    An earlier version of AIO refuses a schema that is newer than itself. To go back to one, stop the servers and take
+    the schema back with the later version: its tables and columns are dropped with all that is in them.
+    """
+    from gateway.base.stores.data_folder import private_data_folder
+    from quality.store.database import current_revision, downgrade
+    from quality.store.database import migrate as migrate_database
+
+    async def run(url: str) -> tuple[str | None, str | None]:
+        before = await current_revision(url)
+        await (migrate_database(url) if to is None else downgrade(url, to))
+        return before, await current_revision(url)
+
+    settings = settings_from(**given)
+    private_data_folder(settings.data_path)
+    before, after = asyncio.run(run(settings.database))
+    if as_json:
+        echo_json({"before": before, "after": after})
+    else:
+        click.echo(f"schema at {after}" + (", as before" if before == after else f" (was {before or 'empty'})"))

@@ -1,0 +1,267 @@
+"""`aio serve`: all of AIO, or one of its two roles."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.operations.cli.options import (
+    QUALITY_METAVAR,
+    cache_dir_option,
+    catalog_option,
+    core_socket_option,
+    data_dir_option,
+    database_option,
+    log_level_option,
+    setting_option,
+    settings_from,
+)
+
+if TYPE_CHECKING:
+    from gateway.base.settings import Settings
+    from inference_core.transport.client import CoreClient
+    from inference_core.transport.core_thread import CoreFactory, SteppingCore
+    from tiers.catalog.catalog import Catalog
+
+
+@click.command()
+@click.option(
+    "--role",
+    type=click.Choice(["all", "gateway", "core"]),
+    default="all",
+    show_default=True,
+    help="all: HTTP and cores. core: a core's models, on a Unix socket. gateway: HTTP, no models, on cores' sockets.",
+)
+@setting_option("gateway_workers", type=int, metavar="N")
+@setting_option("host")
+@setting_option("port", type=int)
+@setting_option("insecure", is_flag=True, default=None)
+@catalog_option
+@data_dir_option
+@cache_dir_option
+@database_option
+@click.option(
+    "--group",
+    metavar="NAME",
+    envvar="AIO_GROUP",
+    help="With --role core: the core to run, cpu or a GPU group of the catalogue.  [the only one]",
+)
+@core_socket_option
+@setting_option("cluster", metavar="ADDRESS")
+@setting_option("quality_target", metavar=QUALITY_METAVAR)
+@setting_option("sampling_rate", type=float)
+@log_level_option
+@click.option("--supervised", is_flag=True, hidden=True, help="End when standard input is closed.")
+@click.option("--replaces", is_flag=True, hidden=True, help="Take the core's socket over once the core has loaded.")
+@click.option("--channel", type=int, hidden=True, help="With --role core: the descriptor of its only connection.")
+@click.option("--worker", hidden=True, help="Which of several gateway processes this is, as JSON.")
+def serve(
+    role: str,
+    group: str | None,
+    supervised: bool,
+    replaces: bool,
+    channel: int | None,
+    worker: str | None,
+    **given: Any,
+) -> None:
+    """Start the gateway on http://127.0.0.1:8080 and serve until interrupted.
+
+    Every option can also be set in the environment as AIO_NAME; API keys only there (AIO_API_KEYS).
+    """
+    from gateway.base.footprint.unused_modules import leave_out_unused_modules
+
+    leave_out_unused_modules()
+    from gateway.base.stores.data_folder import claim_for_one_server, private_data_folder
+    from gateway.telemetry.startup import set_up_telemetry
+
+    settings = settings_from(role="all" if role == "core" else role, **given)
+    if role == "gateway" or (role == "all" and settings.core_process):
+        # Early, because libraries start threads on import. A core's threads compute, and keep their own heaps.
+        from gateway.base.footprint.allocator import share_one_heap
+
+        share_one_heap()
+    if role != "core" and worker is None:
+        from gateway.processes.open_access import refuse_open_access
+
+        refuse_open_access(settings)
+    if settings.cluster:
+        settings = _with_cores_elsewhere(settings, role, deploys=worker is None)
+    set_up_telemetry(settings, f"core {group or ''}".strip() if role == "core" else role)
+    if group is not None and role != "core":
+        raise click.UsageError(f"--group {group} goes with --role core; --role {role} serves all cores")
+    private_data_folder(settings.data_path)
+    if role != "core" and worker is None:
+        claim_for_one_server(settings)
+    if supervised:
+        from gateway.runtime.peers.worker_place import end_with_supervisor
+
+        end_with_supervisor()
+    if role == "core" and channel is not None:
+        _serve_core_to_parent(settings, group, channel)
+    elif role == "core":
+        _serve_core(settings, group, replaces=replaces)
+    elif worker is None and settings.gateway_workers > 1:
+        _serve_supervised(settings)
+    else:
+        _serve_http(settings, worker)
+
+
+def _with_cores_elsewhere(settings: "Settings", role: str, *, deploys: bool) -> "Settings":
+    """Start the catalogue's cores on the cluster unless they run there; this process is then a gateway."""
+    import msgspec
+
+    if role == "core":
+        raise click.UsageError("--role core serves a core here; with --cluster Ray starts the cores")
+    if deploys:
+        from gateway.operations.cli.cluster import require_ray
+        from tiers.catalog.load import load_catalog
+
+        require_ray()
+        from gateway.runtime.cluster.fleet import Scale, deploy
+        from gateway.runtime.cluster.join import join
+
+        join(settings.cluster)
+        deploy(load_catalog(settings.catalog), settings, Scale())
+    return msgspec.structs.replace(settings, role="gateway")
+
+
+def _serve_core(settings: "Settings", group: str | None, *, replaces: bool) -> None:
+    import asyncio
+
+    from gateway.runtime.core_factory import chosen_core, core_title, socket_of, watchdog_seconds_of
+    from gateway.runtime.cores.machine_check import require_machine
+    from gateway.runtime.cores.passed_adapters import inheriting
+    from gateway.runtime.hub_models import fetch_core_models
+    from inference_core.transport.listener import ReplacingListener, UnixListener
+    from inference_core.transport.server import serve_core
+    from tiers.catalog.load import load_catalog
+
+    catalog = load_catalog(settings.catalog)
+    core = chosen_core(catalog, group)
+    fetch_core_models(catalog, [core])
+    asyncio.run(require_machine(catalog, settings, [core]))
+    path = socket_of(settings, core)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    title = core_title(catalog, core)
+    click.echo(f"{title.removeprefix('the ')} of catalogue {catalog.name!r} on {path}")
+    # One that takes another's place does so with all its models.
+    load = _own_process_factory(catalog, settings, core, early=not replaces)
+    serve_core(
+        inheriting(load, path) if replaces else load,
+        ReplacingListener(path) if replaces else UnixListener(path),
+        watchdog_seconds=watchdog_seconds_of(catalog, core),
+        title=title,
+    )
+
+
+def _serve_core_to_parent(settings: "Settings", group: str | None, channel: int) -> None:
+    """Serve a core to the process that started this one, which checks that it can be served here. What ends the
+    core early goes to that process."""
+    from gateway.runtime.core_factory import chosen_core, core_title, watchdog_seconds_of
+    from inference_core.errors import CoreGoneError
+    from inference_core.transport.listener import InheritedListener
+    from inference_core.transport.server import serve_core
+    from tiers.catalog.load import load_catalog
+
+    catalog = load_catalog(settings.catalog)
+    core = chosen_core(catalog, group)
+    try:
+        serve_core(
+            _own_process_factory(catalog, settings, core, early=True),
+            InheritedListener(channel),
+            watchdog_seconds=watchdog_seconds_of(catalog, core),
+            title=core_title(catalog, core),
+        )
+    except CoreGoneError:
+        click.get_current_context().exit(1)
+
+
+def _own_process_factory(catalog: "Catalog", settings: "Settings", core: str, *, early: bool) -> "CoreFactory":
+    """Return the `core_factory` of a core that has this process to itself: the CPU's needs little of torch."""
+    from gateway.runtime.core_factory import core_factory
+    from tiers.catalog.catalog import CPU_CORE
+
+    load = core_factory(catalog, settings, core, early=early)
+    if core != CPU_CORE:
+        return load
+
+    def load_on_the_cpu() -> "SteppingCore":
+        from inference_core.loading.eager_torch import import_eager_torch
+
+        import_eager_torch()
+        return load()
+
+    return load_on_the_cpu
+
+
+def _serve_supervised(settings: "Settings") -> None:
+    from gateway.processes.supervisor import run_supervised
+    from gateway.tenancy.keys.key_secrets import keys_of
+
+    # Refused here, not by every one of the processes.
+    keys_of(settings)
+    click.get_current_context().exit(run_supervised(settings))
+
+
+def _serve_http(settings: "Settings", worker: str | None) -> None:
+    import gc
+
+    import msgspec
+
+    # Until the server has started: imports make hundreds of thousands of objects, and next to no garbage.
+    gc.disable()
+    try:
+        if worker is None:
+            from gateway.processes.listening import require_port
+
+            # Before anything is loaded, and before a first admin key is made.
+            require_port(settings.host, settings.port)
+        cores = _loading_cores(settings) if settings.role == "all" else None
+        # Imported now: the cores load meanwhile.
+        from gateway.base.footprint.unused_modules import import_litestar
+
+        import_litestar()
+        from gateway.processes.server import run_server
+        from gateway.runtime.peers.worker_place import WorkerPlace
+
+        run_server(settings, None if worker is None else msgspec.json.decode(worker, type=WorkerPlace), cores=cores)
+    finally:
+        gc.enable()
+
+
+def _loading_cores(settings: "Settings") -> "dict[str, CoreClient]":
+    """Return a client of every core of the catalogue; those with a process of their own load from now on. The core of
+    the CPU loads while it is checked that all can be served here, those of cards once it is."""
+    import asyncio
+
+    from gateway.runtime.core_factory import require_local_models
+    from gateway.runtime.cores.core_clients import core_clients
+    from gateway.runtime.hub_models import fetch_core_models
+    from inference_core.transport.child_core import ChildCoreClient
+    from tiers.catalog.catalog import CPU_CORE
+    from tiers.catalog.load import load_catalog
+
+    catalog = load_catalog(settings.catalog)
+    require_local_models(catalog)
+    fetch_core_models(catalog, catalog.core_names)
+    cores = core_clients(catalog, settings)
+    children = {name: core for name, core in cores.items() if isinstance(core, ChildCoreClient)}
+    if CPU_CORE in children:
+        children[CPU_CORE].launch_ahead()
+    asyncio.run(_require_machine_or_close(catalog, settings, cores))
+    for name, core in children.items():
+        if name != CPU_CORE:
+            core.launch_ahead()
+    return cores
+
+
+async def _require_machine_or_close(catalog: "Catalog", settings: "Settings", cores: "dict[str, CoreClient]") -> None:
+    """Check that `cores` can be served here; if not, or if it is interrupted, they are closed before it raises."""
+    # Imported once cores load, since it imports what reads model files.
+    from gateway.runtime.cores.machine_check import require_machine
+
+    try:
+        await require_machine(catalog, settings, cores)
+    except BaseException:
+        for core in cores.values():
+            await core.close()
+        raise

@@ -1,1 +1,0 @@
-"""HTTP and WebSocket as uvicorn speaks them, with bounds."""

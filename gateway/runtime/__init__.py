@@ -1,0 +1,1 @@
+"""Where models run: cores, engines, cluster and peers."""

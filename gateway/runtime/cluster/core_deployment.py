@@ -1,0 +1,137 @@
+"""A replica of a core as Ray Serve runs it: loads the core, listens for gateways, announces itself, and drains."""
+
+import asyncio
+import logging
+import os
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import ray
+from ray import serve
+from ray.serve._private import replica
+
+from gateway.base.settings import Settings
+from gateway.runtime.cluster.autoscaling import pressures
+from gateway.runtime.cluster.registry import ANNOUNCE_SECONDS, NAME, NAMESPACE, Announced, Registry, Role
+from gateway.runtime.cluster.stage_ranks import stage_places
+from gateway.runtime.core_factory import core_factory, core_title, watchdog_seconds_of
+from inference_core.errors import CoreGoneError
+from inference_core.io.background_tasks import repeated
+from inference_core.protocol import KnobValue
+from inference_core.transport.server import CoreServer
+from inference_core.transport.tcp import TcpCoreClient, TcpListener
+from inference_core.transport.tls import tls_of
+from tiers.catalog.catalog import Catalog
+
+log = logging.getLogger(__name__)
+
+
+class ReplicaTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """Start parameters of every replica of a pool; folders are on each node. `knobs`: those of the pool. `core_tls`:
+    the setting."""
+
+    service: str
+    catalog: Catalog
+    core: str
+    data_dir: str
+    cache_dir: str
+    drain_seconds: float
+    core_tls: str = ""
+    role: Role = "both"
+    knobs: dict[str, KnobValue] = {}
+
+
+class CoreDeployment:
+    """One replica. Tokens do not pass through Ray: gateways connect to the announced address."""
+
+    async def __init__(self, terms: ReplicaTerms) -> None:  # type: ignore[misc]  # Serve awaits constructors
+        """Return when the core has loaded. Raises what prevents that."""
+        _bind_serves_port_to_loopback()
+        self._terms = terms
+        settings = Settings(data_dir=terms.data_dir, cache_dir=terms.cache_dir)
+        settings.data_path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        tls = tls_of(terms.core_tls)
+        listener = TcpListener(ray.util.get_node_ip_address(), secrets.token_bytes(32), tls=tls)
+        self._server = CoreServer(
+            core_factory(terms.catalog, settings, terms.core, stage_places()),
+            listener,
+            watchdog_seconds=watchdog_seconds_of(terms.catalog, terms.core),
+            title=core_title(terms.catalog, terms.core),
+        )
+        await self._server.start()
+        self._client = TcpCoreClient(listener.address, tls=tls)
+        try:
+            await self._client.start()
+            await self._client.set_knobs(terms.knobs)
+        except CoreGoneError:
+            await self._server.stop()  # raises why
+            raise
+        context = serve.get_replica_context()
+        node = ray.get_runtime_context().get_node_id()
+        self._said = Announced(
+            name=context.replica_id.unique_id,
+            node=node[:8],
+            pid=os.getpid(),
+            address=listener.address,
+            role=terms.role,
+            own_knobs=frozenset(terms.knobs),
+        )
+        self._registry = registry()
+        self._announcing = repeated(self._announce, "announcement of a core")
+
+    def check_health(self) -> None:
+        """Raise if the core is gone, or if its watchdog reports no progress: Serve then replaces it."""
+        if self._client.stuck is not None:
+            raise RuntimeError(self._client.stuck)
+        self._client.require_core()
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """The figures by which `autoscaling.desired_replicas` decides."""
+        return pressures(await self._client.stats())
+
+    async def __del__(self) -> None:
+        """Drain: gateways send nothing more, and running requests may end within `drain_seconds`."""
+        self._said = msgspec.structs.replace(self._said, leaving=True)
+        await self._tell()
+        with suppress(CoreGoneError):
+            await self._server.stop(self._terms.drain_seconds)
+        self._announcing.cancel()
+        await self._client.close()
+
+    async def _announce(self) -> None:
+        """Announce the replica repeatedly: a restarted registry is empty."""
+        while True:
+            await self._tell()
+            await asyncio.sleep(ANNOUNCE_SECONDS)
+
+    async def _tell(self) -> None:
+        try:
+            await self._registry.announce.remote(self._terms.service, self._said)
+        except ray.exceptions.RayError as error:
+            log.warning("%s cannot reach the registry: %s", self._said.name, error)
+
+
+def _bind_serves_port_to_loopback() -> None:
+    """Keep other machines from the port that Serve opens in every replica, after its constructor, on all addresses: it
+    unpickles what it receives, and asks for no secret. It is for calls between deployments, of which there are none
+    here. Versions of Ray without such a port need nothing."""
+    if (add := getattr(replica, "add_port_to_grpc_server", None)) is not None:
+        replica.add_port_to_grpc_server = lambda server, address: add(server, f"127.0.0.1:{address.rpartition(':')[2]}")
+
+
+def registry() -> Any:
+    """Return a handle of the cluster's registry, started if there is none; Ray restarts it wherever it is lost."""
+    options: dict[str, Any] = {
+        "name": NAME,
+        "namespace": NAMESPACE,
+        "get_if_exists": True,
+        "lifetime": "detached",
+        "num_cpus": 0,
+        "max_restarts": -1,
+        "max_task_retries": -1,
+    }
+    make: Callable[..., Any] = ray.remote(Registry).options(**options).remote
+    return make()

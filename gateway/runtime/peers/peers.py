@@ -1,0 +1,77 @@
+"""Messages between the gateway processes behind one port, each on its own Unix socket."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from gateway.runtime.peers.worker_place import WorkerPlace, socket_of_worker
+
+log = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 2.0
+"""A process that is busy for longer is left out of an answer."""
+
+Answer = Callable[[str], Awaitable[bytes]]
+_question = msgspec.msgpack.Decoder(tuple[str, str])
+
+
+class Peers:
+    """The other gateway processes of this one's supervisor."""
+
+    def __init__(self, place: WorkerPlace) -> None:
+        self.place = place
+
+    @asynccontextmanager
+    async def answering(self, answers: Mapping[str, Answer]) -> AsyncIterator[None]:
+        """Listen while the context is open; the function named by a question answers it, with the question's
+        argument."""
+
+        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    question, argument = _question.decode(await reader.read())
+                    writer.write(await answers[question](argument))
+                    await writer.drain()
+            except (TimeoutError, OSError, KeyError, msgspec.DecodeError) as error:
+                log.warning("a question of another worker was not answered: %r", error)
+            finally:
+                writer.close()
+
+        path = self.place.socket_path
+        # A draining predecessor no longer answers; its end does not affect this process.
+        path.unlink(missing_ok=True)
+        server = await asyncio.start_unix_server(connected, path)
+        ours = path.stat().st_ino
+        try:
+            yield
+        finally:
+            server.close()
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_ino == ours:
+                    path.unlink()
+
+    async def ask(self, question: str, argument: str = "") -> dict[int, bytes]:
+        """Return the answers of all other workers that are up, by number."""
+        others = [number for number in range(self.place.count) if number != self.place.number]
+        folder = Path(self.place.folder)
+        replies = await asyncio.gather(*(ask_worker(folder, other, question, argument) for other in others))
+        return {other: reply for other, reply in zip(others, replies, strict=True) if reply is not None}
+
+
+async def ask_worker(folder: Path, number: int, question: str, argument: str = "") -> bytes | None:
+    """Return one worker's answer; None if it is not up or too busy."""
+    with contextlib.suppress(TimeoutError, OSError):
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            reader, writer = await asyncio.open_unix_connection(socket_of_worker(folder, number))
+            try:
+                writer.write(msgspec.msgpack.encode((question, argument)))
+                writer.write_eof()
+                return await reader.read()
+            finally:
+                writer.close()
+    return None

@@ -1,0 +1,161 @@
+"""Prometheus metrics: vLLM's names where the meaning is the same, so that its dashboards work, `aio_*` for the rest."""
+
+import asyncio
+from collections.abc import Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+
+from gateway.runtime.cores.reading import read_cores
+from gateway.telemetry.gpus import GpuCollector, Gpus
+from gateway.telemetry.metrics.core_collector import CoreCollector
+from gateway.telemetry.metrics.job_metrics import JobMetrics
+from gateway.telemetry.metrics.loop_lag import LoopLag
+from gateway.telemetry.metrics.replica_gauges import ReplicaGauges
+from gateway.telemetry.metrics.request_metrics import RequestMetrics
+from gateway.telemetry.metrics.slo_collector import SloCollector
+from gateway.telemetry.objectives.alert_figures import queues_elsewhere
+from gateway.telemetry.objectives.service_levels import ServiceLevels
+from gateway.telemetry.objectives.slo import SloReport, slo_report
+from inference_core.transport.client import CoreClient
+from quality.verification.second_opinion import OpinionsGiven
+from tiers.tier import Tier
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metrics:
+    """All metrics of one gateway, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        # With names of keys and servers, or amounts of money: for callers that may look at them elsewhere too.
+        self.private = CollectorRegistry()
+        # Metrics that several gateway processes share, counted separately.
+        self.shared = CollectorRegistry()
+        self.core = CoreCollector()
+        self.shared.register(self.core)
+        self.gpus = GpuCollector()
+        self._gpus = Gpus()
+        self.shared.register(self.gpus)
+        self.jobs = JobMetrics(self.registry, self.shared)
+        self.loop_lag = LoopLag(self.registry)
+        self.levels = ServiceLevels()
+        self.requests = RequestMetrics(self.registry, self.private, self.levels)
+        self._models: dict[int, str] = {}
+        self.registry.register(SloCollector(self._slo_report))
+        self._declare_gauges()
+
+    def _declare_gauges(self) -> None:
+        self._saving = Gauge("aio_saving_ratio", "1 - cost / baseline cost, since start.", registry=self.private)
+        self._healthy = Gauge("aio_tier_healthy", "Whether a tier takes requests.", ["tier"], registry=self.registry)
+        self._tier_wait = Gauge(
+            "aio_tier_predicted_wait_seconds",
+            "Predicted queueing, as routing sees it.",
+            ["tier"],
+            registry=self.registry,
+        )
+        self._tier_versions = Gauge(
+            "aio_tier_version_info",
+            "1 for the version of a tier that takes new requests.",
+            ["tier", "model", "version"],
+            registry=self.registry,
+        )
+        self._remote_waiting = Gauge(
+            "aio_remote_waiting",
+            "Requests that wait at servers elsewhere: of all clients where a server tells, else of this process.",
+            registry=self.registry,
+        )
+        self._engine_restarts = Gauge(
+            "aio_engine_restarts", "Restarts of a tier's engine since AIO started.", ["tier"], registry=self.registry
+        )
+        self._replicas = ReplicaGauges(self.private)
+        self.in_flight = Gauge("aio_in_flight", "Answers in progress.", registry=self.registry)
+        self.ledger_lag = Gauge("aio_ledger_lag_records", "Records not in the database yet.", registry=self.registry)
+        self._cache_entries = Gauge(
+            "aio_cache_entries", "Answers in the response cache of this process.", registry=self.registry
+        )
+        self._cache_bytes = Gauge(
+            "aio_cache_bytes", "Bytes in the response cache of this process.", registry=self.registry
+        )
+        self.cache_failures = Counter(
+            "aio_cache_failures", "Times that Redis was unreachable for the response cache.", registry=self.registry
+        )
+        self.ignored_fields = Counter(
+            "aio_ignored_fields", "Requests with fields that were ignored.", ["endpoint"], registry=self.registry
+        )
+        self.upgrade_rate = Gauge(
+            "aio_upgrade_rate", "Share of the last 100 verified answers that need an upgrade.", ["tier"],
+            registry=self.registry,
+        )  # fmt: skip
+        self._opinions = Counter(
+            "aio_second_opinions", "Verdicts of \"worse\" for which further answers were asked for.", ["result"],
+            registry=self.registry,
+        )  # fmt: skip
+        self._opinions_usd = Counter(
+            "aio_second_opinions_cost_usd", "What those further answers cost, judging included.", registry=self.private
+        )
+        self._opinions_shown = OpinionsGiven()
+        self.own_labels = Gauge(
+            "aio_own_labels", "Labels of the catalogue that count in decisions.", registry=self.registry
+        )
+        self.classifier = Gauge("aio_classifier_info", "1 for the active version.", ["version"], registry=self.registry)
+        self.canary = Gauge(
+            "aio_classifier_canary_share", "Share of requests decided by a version on trial.", ["version"],
+            registry=self.registry,
+        )  # fmt: skip
+
+    def show_classifier(self, version: str, canary: str | None = None, share: float = 0.0) -> None:
+        """Set the active classifier version, and the one on trial for a `share` of the requests."""
+        self.classifier.clear()
+        self.classifier.labels(version).set(1)
+        self.canary.clear()
+        if canary is not None:
+            self.canary.labels(canary).set(share)
+
+    def show_opinions(self, given: OpinionsGiven) -> None:
+        """Count the second opinions of verification; `given`: all since the monitor's start."""
+        shown, self._opinions_shown = self._opinions_shown, given
+        self._opinions.labels("confirmed").inc(given.confirmed - shown.confirmed)
+        self._opinions.labels("uncertain").inc(given.uncertain - shown.uncertain)
+        self._opinions_usd.inc(given.cost_usd - shown.cost_usd)
+
+    def show_cache(self, entries: int, size: int) -> None:
+        """Set the contents of this process's response cache."""
+        self._cache_entries.set(entries)
+        self._cache_bytes.set(size)
+
+    async def read_gpus(self) -> None:
+        """Take a reading of every GPU of this machine."""
+        self.gpus.readings = await asyncio.to_thread(self._gpus.read)
+
+    async def read_cores(self, cores: Mapping[str, CoreClient]) -> None:
+        """Take a snapshot of every core; a core that is gone leaves no stale figures."""
+        self.core.stats, away = await read_cores(cores)
+        self.core.away = list(away)
+
+    def exposition(self, tiers: list[Tier], *, private: bool) -> bytes:
+        """Return the exposition of one process, with the tiers' current health."""
+        return self.own_exposition(tiers, private=private) + self.shared_exposition()
+
+    def shared_exposition(self) -> bytes:
+        """Return its part about the cores."""
+        return generate_latest(self.shared)
+
+    def own_exposition(self, tiers: list[Tier], *, private: bool) -> bytes:
+        """Return its part about this process; `private`: with names of keys and servers, and with costs."""
+        self._models = {tier.number: tier.model for tier in tiers}
+        self._tier_versions.clear()
+        for tier in tiers:
+            load = tier.load()
+            self._tier_versions.labels(str(tier.number), tier.model, tier.version).set(1)
+            self._healthy.labels(str(tier.number)).set(load.healthy)
+            self._tier_wait.labels(str(tier.number)).set(load.predicted_wait_seconds)
+            if (engine := tier.engine()) is not None:
+                self._engine_restarts.labels(str(tier.number)).set(engine.restarts)
+        self._remote_waiting.set(sum(queues_elsewhere(tiers).values()))
+        self._replicas.show(tiers)
+        self._saving.set(self.requests.saving)
+        return generate_latest(self.registry) + (generate_latest(self.private) if private else b"")
+
+    def _slo_report(self) -> SloReport:
+        return slo_report(self.levels.figures(), self.levels.window_seconds, self._models)

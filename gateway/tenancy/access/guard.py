@@ -1,0 +1,204 @@
+"""The guards of all endpoints: they name the request, note its arrival, identify the caller, and refuse other sites.
+
+Any page may have its reader's browser send forms and texts to any server that the browser can reach, this machine's
+included. So the guards look at headers that browsers set and pages cannot choose. Programs that are no browser send
+neither `Sec-Fetch-Site` nor `Origin`, and no page of another site knows a key, so neither is hindered.
+
+Guards wait for nothing, but litestar runs a plain function in a thread, so they are coroutines.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any
+
+from litestar import Litestar
+from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
+from litestar.types import ASGIApp
+
+from gateway.base.errors import ApiError
+from gateway.base.logs.log_context import LOG_CONTEXT, LogContext
+from gateway.base.request_ids import new_request_id
+from gateway.base.requests.caller import CALLER, KEYLESS, Caller
+from gateway.edge.host_names import host_is_allowed, hostname_of, is_loopback_host
+from gateway.edge.http_request import Connection, HttpRequest
+from gateway.tenancy.access.access import access_of
+from gateway.tenancy.keys.directory import KeysUnavailableError, UnknownKeyError
+from gateway.tenancy.keys.known_keys import ADMINISTRATION
+
+READING = frozenset({"GET", "HEAD", "OPTIONS"})
+_ORIGIN_OF = {
+    "API key": "the operator hands them out",
+    "admin key": "the gateway printed one at its first start, and 'aio keys create NAME --scope admin' makes another",
+}
+
+
+class InferenceRoute(HTTPRouteHandler):
+    """The decorator of the endpoints with the most requests, each a coroutine that takes the request, and nothing else,
+    and returns an ASGI application.
+
+    litestar gives each guard a copy of the handler, which costs as much as all that the guard does. Guards of ours only
+    read it. It also looks for a handler's arguments and checks them, and asks what kind of response came: here both are
+    known.
+    """
+
+    async def authorize_connection(self, connection: Connection) -> None:
+        """Run the guards in scope."""
+        for guard in self.resolve_guards():
+            await guard(connection, self)  # type: ignore[misc]
+
+    def resolve_before_request(self) -> Any:
+        """The endpoint itself: what comes before a handler gets the request alone, and may answer in its place."""
+        return self.fn
+
+    async def to_response(self, app: Litestar, data: Any, request: HttpRequest) -> ASGIApp:
+        """The application that the endpoint returned."""
+        answer: ASGIApp = data
+        return answer
+
+
+def caller_of(request: HttpRequest) -> Caller:
+    """The caller, as the guard identified it."""
+    caller: Caller = request.scope["state"][CALLER]
+    return caller
+
+
+async def admit(connection: Connection, handler: BaseRouteHandler) -> None:
+    """Set `request_id`, `arrival` (monotonic seconds) and `caller` of the request's state.
+
+    Raises `ApiError` 401 where keys are configured and the caller has none of them, and 403 for what a web page of
+    another site sends.
+    """
+    state = begun(connection, handler)
+    directory = access_of(connection).tenancy.directory
+    if directory.asks_for_keys:
+        caller = known_caller(directory.inference_caller, connection, "API key")
+        if "inference" not in caller.scopes:
+            raise out_of_scope(caller, "inference")
+        state[CALLER] = caller
+    else:
+        refuse_unknown_hosts(connection)
+
+
+async def admit_visitor(connection: Connection, handler: BaseRouteHandler) -> None:
+    """As `admit`, for pages that need no sign-in: any caller, but no page of another site."""
+    begun(connection, handler)
+
+
+def may_see_private_metrics(connection: Connection) -> bool:
+    """Return whether /metrics shows the series with names and costs: with a key for viewing or administration; where
+    no key is asked for, to callers that reach this machine by a loopback name.
+
+    Other keys are no error: one scrape configuration may serve gateways with different keys, and a scrape must not
+    depend on the database.
+    """
+    directory, authorization = access_of(connection).tenancy.directory, authorization_of(connection.headers)
+    with suppress(UnknownKeyError, KeysUnavailableError):
+        if not ADMINISTRATION.isdisjoint(directory.admin_caller(authorization).scopes):
+            return True
+    if directory.asks_for_keys:
+        return False
+    host = hostname_of(connection.headers.get("host", ""))
+    return is_loopback_host(access_of(connection).settings.host) and is_loopback_host(host)
+
+
+def authorization_of(headers: Mapping[str, str]) -> str | None:
+    """The `Authorization` header; without one, the key in Anthropic's `x-api-key`, in the same form."""
+    given = headers.get("authorization")
+    if given is None and (key := headers.get("x-api-key")) is not None:
+        return f"Bearer {key}"
+    return given
+
+
+def known_caller(find: Callable[[str | None], Caller], connection: Connection, what: str) -> Caller:
+    """Return the owner of the key that was sent, which `find` knows. Raises `ApiError` 401, or 503 while keys are
+    unknown."""
+    try:
+        return find(authorization_of(connection.headers))
+    except UnknownKeyError as error:
+        raise ApiError(401, f"{error} Send an {what} as 'Authorization: Bearer KEY'; {_ORIGIN_OF[what]}.") from None
+    except KeysUnavailableError:
+        raise ApiError(503, "Keys cannot be checked yet. Try again later.", code="keys_unavailable") from None
+
+
+def out_of_scope(caller: Caller, needed: str) -> ApiError:
+    """The 403 of a caller whose scopes lack `needed`."""
+    return ApiError(
+        403,
+        f"{_whose(caller)} scopes are {', '.join(sorted(caller.scopes))}; the request needs {needed}.",
+        code="insufficient_scope",
+    )
+
+
+def _whose(caller: Caller) -> str:
+    return "Your" if (caller.key_id or "").startswith("user:") else "This key's"
+
+
+def begun(connection: Connection, handler: BaseRouteHandler) -> Any:
+    """What every guard does first: the state of the request, in which it has its name and no caller yet.
+
+    Raises `ApiError` 403 for a change that a page of another site sends.
+    """
+    # litestar makes a new object of it at every `connection.state`.
+    state = connection.scope["state"]
+    state["arrival"] = time.monotonic()
+    state["request_id"] = new_request_id(handler.opt.get("id_prefix", "req"), handler.opt.get("id_separator", "-"))
+    state[CALLER] = KEYLESS
+    LOG_CONTEXT.set(LogContext(state["request_id"]))
+    refuse_other_sites(connection)
+    return state
+
+
+def refuse_other_sites(connection: Connection) -> None:
+    """Raises `ApiError` 403 if a page of another origin would change something or open a WebSocket, unless the origin
+    is one of AIO_CORS_ORIGINS or the request has a valid key."""
+    # A WebSocket has no method.
+    if connection.scope.get("method") in READING:
+        return
+    headers = connection.headers
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    if site is None and origin is None:
+        return
+    # Over plain HTTP browsers leave the first one out, except to this machine.
+    if site in ("same-origin", "none") if site is not None else _is_own(origin, headers.get("host")):
+        return
+    settings = access_of(connection).settings
+    if not _origins_of(settings.cors_origins).isdisjoint((origin, "*")) or _has_key(connection):
+        return
+    raise ApiError(
+        403,
+        f"A page of another site (origin {origin or 'unknown'!r:.128}) may not do this without a key. The operator "
+        "lists the origins whose pages may in AIO_CORS_ORIGINS.",
+        code="cross_origin_request",
+    )
+
+
+def refuse_unknown_hosts(connection: Connection) -> None:
+    """For callers without a key. Raises `ApiError` 403 if the Host header is no known name of this server's."""
+    settings = access_of(connection).settings
+    host = connection.headers.get("host", "")
+    if host_is_allowed(host, settings.host, settings.allowed_hosts) or _has_key(connection):
+        return
+    raise ApiError(
+        403,
+        f"The host name {host!r:.128} is not known to be this server's; without a key it might be a web page's own. "
+        "The operator lists the names of this server in AIO_ALLOWED_HOSTS.",
+        code="host_not_allowed",
+    )
+
+
+@lru_cache(maxsize=16)
+def _origins_of(setting: str) -> frozenset[str]:
+    return frozenset(entry.strip() for entry in setting.split(",")) - {""}
+
+
+def _is_own(origin: str | None, host: str | None) -> bool:
+    """Whether an origin is this server's, as the browser calls it; a proxy in front may speak TLS."""
+    scheme, _, authority = (origin or "").lower().partition("://")
+    port = {"http": ":80", "https": ":443"}.get(scheme)
+    return port is not None and authority.removesuffix(port) == (host or "").lower().removesuffix(port) != ""
+
+
+def _has_key(connection: Connection) -> bool:
+    return access_of(connection).tenancy.directory.knows(authorization_of(connection.headers))

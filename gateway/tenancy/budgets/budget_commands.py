@@ -1,0 +1,108 @@
+"""Commands on budgets, and what is spent of them."""
+
+import secrets
+from typing import Any
+
+import msgspec
+from sqlalchemy import case, delete, func, insert, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from gateway.base.requests.caller import Period
+from gateway.tenancy.budgets.periods import MICRO, period_key
+from gateway.tenancy.changes.errors import UnknownSubjectError
+from gateway.tenancy.changes.orders import Order, budgets_changed, tenancy_transaction, write_down
+from migrations.tables.tenancy import api_keys, budget_leases, budgets, teams
+
+_SUBJECTS = {"key": (api_keys.c.key_id, api_keys.c.name), "team": (teams.c.team_id, teams.c.name)}
+
+
+class BudgetState(msgspec.Struct, frozen=True, kw_only=True):
+    """A budget in the current period, US dollars: `leased_usd` is with replicas that may still spend it."""
+
+    budget_id: str
+    subject_kind: str
+    subject: str
+    period: str
+    period_key: str
+    amount_usd: float
+    spent_usd: float
+    leased_usd: float
+
+
+async def set_budget(
+    engine: AsyncEngine, kind: str, subject: str, period: Period, amount_usd: float, order: Order, static: bool = False
+) -> str:
+    """Limit what a key or team (by id or name) may spend; return the budget's id. An existing budget is changed and
+    keeps its spending. `static`: `subject` is the name of a key of the settings.
+
+    Raises `UnknownSubjectError`.
+    """
+    amount = round(amount_usd * MICRO)
+    async with tenancy_transaction(engine) as connection:
+        subject_id = subject if static else await _subject_id(connection, kind, subject)
+        same = (budgets.c.subject_kind == kind, budgets.c.subject == subject_id, budgets.c.period == period)
+        found = (await connection.execute(select(budgets).where(*same))).mappings().first()
+        if found is None:
+            budget_id = f"budget_{secrets.token_hex(8)}"
+            row = {"budget_id": budget_id, "subject_kind": kind, "subject": subject_id, "period": period}
+            await connection.execute(insert(budgets).values(row | {"amount_microusd": amount, "created_at": order.now}))
+        else:
+            budget_id = found["budget_id"]
+            mine = budgets.c.budget_id == budget_id
+            await connection.execute(update(budgets).where(mine).values(amount_microusd=amount))
+        await budgets_changed(connection)
+        before = None if found is None else found["amount_microusd"] / MICRO
+        details = {"subject": subject_id, "period": period, "amount_usd": [before, amount_usd]}
+        await write_down(connection, order, "budget.set", budget_id, details)
+    return budget_id
+
+
+async def remove_budget(engine: AsyncEngine, budget_id: str, order: Order) -> None:
+    """Remove a budget with its spending. Raises `UnknownSubjectError`."""
+    async with tenancy_transaction(engine) as connection:
+        mine = budgets.c.budget_id == budget_id
+        # Locked first, like every lease of it.
+        found = (await connection.execute(select(budgets).where(mine).with_for_update())).mappings().first()
+        if found is None:
+            raise UnknownSubjectError(f"there is no budget {budget_id[:128]!r}", "budget_id")
+        # Not every connection enforces the foreign key that would cascade.
+        await connection.execute(delete(budget_leases).where(budget_leases.c.budget_id == budget_id))
+        await connection.execute(delete(budgets).where(mine))
+        await budgets_changed(connection)
+        details = {"subject": found["subject"], "period": found["period"]}
+        await write_down(connection, order, "budget.removed", budget_id, details)
+
+
+async def states_of(engine: AsyncEngine, rows: list[dict[str, Any]], now: float) -> list[BudgetState]:
+    """Return the state of budgets in the periods of `now` (epoch seconds), as last reported by replicas."""
+    columns = budget_leases.c
+    free = case((columns.status == "active", columns.granted_microusd - columns.spent_microusd), else_=0)
+    keys = {row["budget_id"]: period_key(row["period"], now) for row in rows}
+    query = (
+        select(columns.budget_id, columns.period_key, func.sum(columns.spent_microusd), func.sum(free))
+        .where(columns.budget_id.in_(keys), columns.period_key.in_(set(keys.values())))
+        .group_by(columns.budget_id, columns.period_key)
+    )
+    async with engine.connect() as connection:
+        found = {(one, key): (spent, leased) for one, key, spent, leased in await connection.execute(query)}
+    states = []
+    for row in rows:
+        spent, leased = found.get((row["budget_id"], keys[row["budget_id"]]), (0, 0))
+        states.append(
+            BudgetState(
+                **{name: row[name] for name in ("budget_id", "subject_kind", "subject", "period")},
+                period_key=keys[row["budget_id"]],
+                amount_usd=row["amount_microusd"] / MICRO,
+                spent_usd=int(spent) / MICRO,
+                leased_usd=max(int(leased), 0) / MICRO,
+            )
+        )
+    return states
+
+
+async def _subject_id(connection: AsyncConnection, kind: str, subject: str) -> str:
+    key, name = _SUBJECTS[kind]
+    found: str | None = await connection.scalar(select(key).where(or_(key == subject, name == subject)))
+    if found is None:
+        raise UnknownSubjectError(f"there is no {kind} {subject[:128]!r}", "subject")
+    return found

@@ -1,0 +1,1 @@
+"""Audited changes: orders and their errors."""

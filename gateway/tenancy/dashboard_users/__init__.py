@@ -1,1 +1,0 @@
-"""Users of the dashboard: names, roles, password hashes and sessions."""

@@ -1,0 +1,1 @@
+"""Keys: stored, found and changed."""

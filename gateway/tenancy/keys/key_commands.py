@@ -1,0 +1,177 @@
+"""Commands on keys and teams: made, changed, rotated, revoked, each with its audit row."""
+
+import secrets
+from typing import Any
+
+import msgspec
+from sqlalchemy import String, cast, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from gateway.tenancy.changes.errors import TenancyError, UnknownSubjectError
+from gateway.tenancy.changes.orders import REVISION, Order, tenancy_transaction, write_down
+from gateway.tenancy.keys.key_secrets import MadeKey, make_key
+from gateway.tenancy.keys.key_terms import KeyTerms, check_expiry, columns_of_new, given
+from migrations.tables.tenancy import api_keys, teams
+
+FIRST_KEY_NOTICE = (
+    "This is the first key for answers: callers without a key are refused from now on, also once this key has ended."
+)
+# Columns never shown with a key.
+UNSHOWN = ("digest", "old_digest", "revision")
+
+
+class IssuedKey(msgspec.Struct, frozen=True, kw_only=True):
+    """`key` is shown only once: only its hash is stored. After a rotation the old one is valid until `old_until`.
+
+    `notice`: what changes for callers because of this key; None for most.
+    """
+
+    key_id: str
+    name: str
+    prefix: str
+    key: str
+    old_until: float | None = None
+    notice: str | None = None
+
+
+async def create_team(engine: AsyncEngine, name: str, order: Order) -> str:
+    """Create a team and return its id. Raises `TenancyError` if the name is taken."""
+    team_id = f"team_{secrets.token_hex(8)}"
+    try:
+        async with tenancy_transaction(engine) as connection:
+            await connection.execute(insert(teams).values(team_id=team_id, name=name, created_at=order.now))
+            await write_down(connection, order, "team.created", team_id, {"name": name})
+    except IntegrityError as error:
+        raise TenancyError(f"there is a team {name!r} already", "name") from error
+    return team_id
+
+
+async def create_key(engine: AsyncEngine, name: str, team: str | None, terms: KeyTerms, order: Order) -> IssuedKey:
+    """Create a key, permanently of `team` (its name or id). Raises `TenancyError` if the name is taken, or there is no
+    such team."""
+    columns = columns_of_new(terms, order.now)
+    try:
+        async with tenancy_transaction(engine) as connection:
+            team_id = None if team is None else await _team_id(connection, team)
+            is_first = "inference" in columns["scopes"] and not await _ever_had(connection, "inference")
+            issued = await _insert_key(connection, name, team_id, columns, order)
+    except IntegrityError as error:
+        raise TenancyError(f"there is, or was, a key {name!r} already; names are not used again", "name") from error
+    return msgspec.structs.replace(issued, notice=FIRST_KEY_NOTICE) if is_first else issued
+
+
+async def create_first_admin_key(engine: AsyncEngine, order: Order) -> IssuedKey | None:
+    """Create a key with the scope admin, if the database has never had one; None if it has, ended ones included.
+
+    If several processes call this at the same time, one gets the key.
+    """
+    async with engine.connect() as connection:
+        if await _ever_had(connection, "admin"):
+            return None
+    async with tenancy_transaction(engine) as connection:
+        # Check again, now that every other transaction of this kind has to wait.
+        if await _ever_had(connection, "admin"):
+            return None
+        name = f"first-admin-{secrets.token_hex(4)}"
+        return await _insert_key(connection, name, None, columns_of_new(KeyTerms(scopes=["admin"]), order.now), order)
+
+
+async def change_key(engine: AsyncEngine, key: str, terms: KeyTerms, order: Order) -> dict[str, Any]:
+    """Change the terms of the key of this id or name; return what changed, as name → [old, new]."""
+    wanted = given(terms)
+    check_expiry(wanted.get("expires_at"), order.now)
+    async with tenancy_transaction(engine) as connection:
+        row = await _live_key(connection, key)
+        changed = {name: [row[name], value] for name, value in wanted.items() if row[name] != value}
+        if changed:
+            await _update(connection, row["key_id"], {name: new for name, (_, new) in changed.items()})
+            await write_down(connection, order, "key.changed", row["key_id"], changed)
+    return changed
+
+
+async def rotate_key(engine: AsyncEngine, key: str, grace_seconds: float, order: Order) -> IssuedKey:
+    """Give the key of this id or name a new secret; the previous one stays valid for `grace_seconds`, older ones
+    end."""
+    made, until = make_key(), order.now + grace_seconds
+    async with tenancy_transaction(engine) as connection:
+        row = await _live_key(connection, key)
+        old = {"old_prefix": row["prefix"], "old_digest": row["digest"], "old_until": until, "rotated_at": order.now}
+        await _update(connection, row["key_id"], old | _kept(made))
+        details = {"prefix": made.prefix, "old_prefix": row["prefix"], "old_until": until}
+        await write_down(connection, order, "key.rotated", row["key_id"], details)
+    return IssuedKey(key_id=row["key_id"], name=row["name"], prefix=made.prefix, key=made.key, old_until=until)
+
+
+async def revoke_key(engine: AsyncEngine, key: str, order: Order) -> str:
+    """Revoke the key of this id or name permanently; return its id."""
+    async with tenancy_transaction(engine) as connection:
+        row = await _live_key(connection, key)
+        await _update(connection, row["key_id"], {"revoked_at": order.now})
+        await write_down(connection, order, "key.revoked", row["key_id"], {"name": row["name"]})
+    key_id: str = row["key_id"]
+    return key_id
+
+
+async def shown_key(engine: AsyncEngine, key: str) -> dict[str, Any]:
+    """Return the row of the key of this id or name, without its hashes. Raises `UnknownSubjectError`."""
+    async with engine.connect() as connection:
+        row = await _key(connection, key)
+    return {name: value for name, value in row.items() if name not in UNSHOWN}
+
+
+async def team_named(engine: AsyncEngine, team: str) -> str:
+    """Return the id of the team of this id or name. Raises `UnknownSubjectError`."""
+    async with engine.connect() as connection:
+        return await _team_id(connection, team)
+
+
+async def _insert_key(
+    connection: AsyncConnection, name: str, team_id: str | None, columns: dict[str, Any], order: Order
+) -> IssuedKey:
+    key_id, made = f"key_{secrets.token_hex(8)}", make_key()
+    row = {"key_id": key_id, "name": name, "team_id": team_id, "created_at": order.now, "revision": REVISION}
+    await connection.execute(insert(api_keys).values(row | _kept(made) | columns))
+    details = {"name": name, "team_id": team_id, "prefix": made.prefix} | columns
+    await write_down(connection, order, "key.created", key_id, details)
+    return IssuedKey(key_id=key_id, name=name, prefix=made.prefix, key=made.key)
+
+
+async def _ever_had(connection: AsyncConnection, scope: str) -> bool:
+    """Return whether any key, ended ones included, has this scope."""
+    # A JSON list of scope names: only one of them contains the word.
+    has_scope = cast(api_keys.c.scopes, String).like(f'%"{scope}"%')
+    return await connection.scalar(select(api_keys.c.key_id).where(has_scope).limit(1)) is not None
+
+
+async def _live_key(connection: AsyncConnection, key: str) -> dict[str, Any]:
+    row = await _key(connection, key)
+    if row["revoked_at"] is not None:
+        raise TenancyError(f"the key {key!r} was revoked, which is permanent", "key")
+    return row
+
+
+async def _key(connection: AsyncConnection, key: str) -> dict[str, Any]:
+    query = select(api_keys).where(or_(api_keys.c.key_id == key, api_keys.c.name == key))
+    row = (await connection.execute(query)).mappings().first()
+    if row is None:
+        raise UnknownSubjectError(f"there is no key {key[:128]!r}", "key")
+    return dict(row)
+
+
+async def _team_id(connection: AsyncConnection, team: str) -> str:
+    query = select(teams.c.team_id).where(or_(teams.c.team_id == team, teams.c.name == team))
+    found: str | None = await connection.scalar(query)
+    if found is None:
+        raise UnknownSubjectError(f"there is no team {team[:128]!r}", "team")
+    return found
+
+
+async def _update(connection: AsyncConnection, key_id: str, values: dict[str, Any]) -> None:
+    await connection.execute(
+        update(api_keys).where(api_keys.c.key_id == key_id).values(values | {"revision": REVISION})
+    )
+
+
+def _kept(made: MadeKey) -> dict[str, str]:
+    return {"prefix": made.prefix, "digest": made.digest.hex()}

@@ -1,0 +1,1 @@
+"""Rates per minute, and the queue of an overloaded gateway."""
