@@ -60,11 +60,11 @@ snapshots: install
 
 # The dashboard in Debian's Chromium, with accessibility checks; a minute or two. AIO_REQUIRE_BROWSER=1: no browser is a failure.
 test-browser: install
-	$(BIN)/pytest -n $(BUSY_WORKERS) --dist loadfile -m "browser" tests/gateway/dashboard
+	$(BIN)/pytest -n $(BUSY_WORKERS) --dist loadfile -m "browser" tests/gateway/operations/dashboard
 
 # Pictures of every page of the dashboard, of a gateway with real traffic, for docs/dashboard.md.
 screenshots: install
-	$(BIN)/python -m tests.gateway.dashboard.screenshots docs/images
+	$(BIN)/python -m tests.gateway.operations.dashboard.screenshots docs/images
 
 # Models over several processes, beyond `make test`: more meshes, more failures, launcher, torchrun.
 test-mesh: install
@@ -87,12 +87,12 @@ test-ray: $(RAY)/.installed
 
 # The part that .ci/run takes: a cluster comes up, answers, loses a node, answers, goes down; a minute or two.
 test-ray-short: $(RAY)/.installed
-	$(RAY)/bin/python -m pytest --timeout 600 -m "ray_short" tests/gateway/cluster
+	$(RAY)/bin/python -m pytest --timeout 600 -m "ray_short" tests/gateway/runtime/cluster
 
 # Every month: the newest versions that the ranges of pyproject.toml allow, in a new environment, and the tests of what
 # uses them. A failure becomes a bound in pyproject.toml, or a mend.
 NEWEST := build/newest
-NEWEST_TESTS := tests/test_dependencies.py tests/classifier tests/gateway/clients tests/gateway/fleet tests/gateway/jobs \
+NEWEST_TESTS := tests/test_dependencies.py tests/classifier tests/gateway/inference/clients tests/gateway/planning tests/gateway/batches \
 	tests/gateway/telemetry tests/gateway/tenancy tests/gateway/processes/test_redis_store.py tests/inference_core/exactness \
 	tests/inference_core/grammar tests/inference_core/loaders tests/inference_core/tokenization tests/quality/retraining \
 	tests/quality/store tests/tiers
@@ -191,7 +191,7 @@ fuzz-files: install
 
 # Every operation of the OpenAPI document under 500 generated requests of each kind, others each time; some minutes.
 fuzz-api: install
-	HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest --timeout 3600 tests/gateway/api/test_api_fuzz.py
+	HYPOTHESIS_PROFILE=fuzz $(BIN)/pytest --timeout 3600 tests/gateway/inference/api/test_api_fuzz.py
 
 # More than 20,000 hostile inputs of every class against gateways of our own, on loopback; about ten minutes on two idle cores.
 # A table of what each class did; docs/results/attacks.md shows the last one. ATTACK="--class NAME --inputs N --seed N" for a part.

@@ -14,7 +14,7 @@ Float = npt.NDArray[np.float32]
 
 
 class Embedder(Protocol):
-    """Contract of both kinds; `tests/gateway/api/test_embeddings.py` runs it against each.
+    """Contract of both kinds; `tests/gateway/inference/api/test_embeddings.py` runs it against each.
 
     - A row's vector does not depend on what else is computed at the time, beyond rounding.
     - Cancelling `embed` frees what it holds.

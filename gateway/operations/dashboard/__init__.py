@@ -34,5 +34,6 @@ How a page is added:
    others by `gateway.operations.csv_export.csv_response`. A session's cookie opens these as an admin key does; changes
    come with the header `x-csrf-token` then.
 
-6. Tests: `tests/gateway/dashboard`, HTTP in a module of the page's name, and a line in `test_browser.py`'s PAGES.
+6. Tests: `tests/gateway/operations/dashboard`, HTTP in a module of the page's name, and a line in PAGES of
+   `test_browser.py`.
 """

@@ -9,7 +9,7 @@ import transformers
 
 from gateway.planning.load_test import CoreTarget
 from inference_core.transport.core_thread import ThreadCoreClient
-from tests.gateway.bench.word_tokenizer import WordTokenizer
+from tests.gateway.planning.load_test.word_tokenizer import WordTokenizer
 from tests.inference_core.hash_model import hash_core
 
 

@@ -15,7 +15,7 @@ from gateway.planning.load_test.workload import Job
 from inference_core.engine.live_knobs import changed_knobs
 from inference_core.model_spec import ModelSpec
 from inference_core.protocol import Knobs
-from tests.gateway.bench.word_tokenizer import WordTokenizer
+from tests.gateway.planning.load_test.word_tokenizer import WordTokenizer
 
 
 def test_the_full_system_has_the_knobs_that_serve_and_nothing_tunes_them():

@@ -14,7 +14,7 @@ from benchmarks.core.workloads import (
     read_prompts,
     workload,
 )
-from tests.gateway.bench.word_tokenizer import WordTokenizer
+from tests.gateway.planning.load_test.word_tokenizer import WordTokenizer
 
 
 class ChatTokenizer(WordTokenizer):

@@ -19,7 +19,7 @@ from litestar import Litestar
 from gateway.base.settings import Settings
 from gateway.http import http_app
 from tests.gateway.administrator import ADMIN_KEY
-from tests.gateway.dashboard.browsing import forms_of
+from tests.gateway.operations.dashboard.browsing import forms_of
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import ServedProcess, served
 from tests.gateway.upstream import running_upstream

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.base.settings import Settings
 from gateway.operations.worker_answers import WITH_PRIVATE, worker_answers
 from gateway.tenancy.keys.key_secrets import make_key
-from tests.gateway.dashboard.browsing import browser, sign_in
+from tests.gateway.operations.dashboard.browsing import browser, sign_in
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
 APP, ADMIN = make_key().key, make_key().key

@@ -20,7 +20,7 @@ from quality.store.database import open_database
 from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.attacks.hostile_pages import failures, status_of
 from tests.gateway.attacks.test_hostile_clients import resident_bytes
-from tests.gateway.dashboard.browsing import PASSWORD, forms_of
+from tests.gateway.operations.dashboard.browsing import PASSWORD, forms_of
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import ServedProcess, served
 from tests.gateway.upstream import running_upstream

@@ -9,7 +9,7 @@ from sqlalchemy import select
 from gateway.base.settings import Settings
 from gateway.tenancy.keys.key_secrets import make_key
 from migrations.tables.tenancy import dashboard_sessions
-from tests.gateway.dashboard.browsing import browser, look_again, sign_in
+from tests.gateway.operations.dashboard.browsing import browser, look_again, sign_in
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
 PAGE = "/admin/requests"

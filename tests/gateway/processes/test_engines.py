@@ -12,7 +12,7 @@ import httpx
 import openai
 import pytest
 
-from tests.gateway.engines.scripted_engine import ScriptedEngine
+from tests.gateway.runtime.engines.scripted_engine import ScriptedEngine
 from tests.gateway.served_process import ServedProcess, served
 from tests.gateway.upstream import Upstream
 from tests.polling import until

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.gateway.dashboard.real_traffic import WATCHED
 from tests.gateway.gateway_only import without_extras
+from tests.gateway.operations.dashboard.real_traffic import WATCHED
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import ServedProcess, served
 from tests.gateway.upstream import running_upstream

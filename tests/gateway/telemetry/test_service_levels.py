@@ -22,7 +22,7 @@ from gateway.telemetry.objectives.service_levels import LevelsByTier, ServiceLev
 from gateway.telemetry.objectives.sketch import Sketch
 from gateway.telemetry.objectives.slo import SECONDS, SPEED, SPREAD, TTFT, bucket_quantile, slo_report, tier_level
 from quality.records.record import Record, Timings
-from tests.gateway.api.test_disconnects import only_record
+from tests.gateway.inference.api.test_disconnects import only_record
 from tests.gateway.running_gateway import RunningGateway
 from tests.quality.store.records import make_record
 

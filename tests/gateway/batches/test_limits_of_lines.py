@@ -1,0 +1,120 @@
+"""Batch lines obey the current limits of their key: rate limits wait, budgets and revocation end them."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest_asyncio
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.base.errors import ApiError
+from gateway.base.settings import Settings
+from gateway.batches.retrying import LONGEST_BACKOFF_SECONDS, again
+from tests.gateway.batches.batching import made, outcome, request_line
+from tests.gateway.running_gateway import RunningGateway, running_gateway
+
+ADMIN = {"authorization": "Bearer test-admin-07158b06243a3ef4b8e7746013aa659a"}
+
+
+@pytest_asyncio.fixture
+async def working(tmp_path: Path) -> AsyncIterator[RunningGateway]:
+    settings = Settings(
+        data_dir=str(tmp_path), monitor=False, admin_keys="root=test-admin-07158b06243a3ef4b8e7746013aa659a"
+    )
+    async with running_gateway(settings) as gateway:
+        yield gateway
+
+
+async def order(gateway: RunningGateway, method: str, path: str, body: Any) -> Any:
+    answer = await gateway.http.request(method, f"/admin/api{path}", json=body, headers=ADMIN)
+    assert answer.is_success, answer.text
+    return answer.json()
+
+
+async def key_of(gateway: RunningGateway, **terms: Any) -> tuple[str, openai.AsyncOpenAI]:
+    """A stored key's id, and a client with it."""
+    key = await order(gateway, "POST", "/keys", {"name": "ada", "terms": terms})
+    return key["key_id"], gateway.openai.with_options(api_key=key["key"])
+
+
+async def test_lines_beyond_the_budget_are_errors(working: RunningGateway) -> None:
+    _, ada = await key_of(working)
+    budget = {"kind": "key", "subject": "ada", "period": "day", "amount_usd": 0.0}
+    await order(working, "PUT", "/budgets", budget)
+    batch, output, errors = await outcome(ada, (await made(ada, [request_line("a"), request_line("b")])).id)
+    assert (batch.status, output, list(errors)) == ("completed", {}, ["a", "b"])
+    response = errors["a"]["response"]
+    assert (response["status_code"], response["body"]["error"]["code"]) == (429, "insufficient_quota")
+    assert working.tier(1).requests == []
+
+
+async def test_lines_over_a_keys_concurrency_wait_and_none_is_lost(working: RunningGateway) -> None:
+    _, ada = await key_of(working, concurrency=1)
+    # Rejection by a rate limit is not an attempt.
+    await working.http.patch("/v1/admin/batches", json={"most_attempts": 1}, headers=ADMIN)
+    tier = working.tier(1)
+    tier.hold_at = 1
+    batch = await made(ada, [request_line(f"r{n}") for n in range(4)])
+    await tier.holding.wait()
+    while _outcomes((await working.http.get("/metrics")).text).get("retried", 0) < 1:
+        continue
+    tier.go.set()
+    batch, output, errors = await outcome(ada, batch.id)
+    assert (batch.status, len(output), errors) == ("completed", 4, {})
+
+
+async def test_the_lines_of_a_revoked_key_are_errors(working: RunningGateway) -> None:
+    key_id, ada = await key_of(working)
+    tier = working.tier(1)
+    tier.hold_at = 1
+    await working.http.patch("/v1/admin/batches", json={"concurrency": 1}, headers=ADMIN)
+    batch = await made(ada, [request_line("before"), request_line("after")])
+    await tier.holding.wait()
+    await order(working, "POST", f"/keys/{key_id}/revoke", {})
+    tier.go.set()
+    caught = await working.jobs.book.find(key_id, batch.id)
+    while caught is not None and caught.completed is None:
+        caught = await working.jobs.book.find(key_id, batch.id)
+    assert caught is not None
+    assert (caught.status, caught.completed, caught.failed) == ("completed", 1, 1)
+
+
+def _outcomes(text: str) -> dict[str, float]:
+    return {
+        sample.labels["outcome"]: sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == "aio_batch_lines_total"
+    }
+
+
+def test_what_the_request_is_to_blame_for_is_not_asked_again() -> None:
+    for status in (400, 401, 403, 404, 409, 413, 422):
+        assert again(ApiError(status, "no"), 1, 8, 1.0) is None
+    quota = ApiError(429, "no", code="insufficient_quota", headers={"retry-after": "60"})
+    too_large_for_ever = ApiError(429, "no")
+    assert again(quota, 1, 8, 1.0) is None
+    assert again(too_large_for_ever, 1, 8, 1.0) is None
+
+
+def test_backoff_doubles_with_jitter_up_to_a_bound_and_then_it_is_over() -> None:
+    failure = ApiError(503, "not now")
+    for attempts in range(1, 20):
+        wait = again(failure, attempts, 20, 1.0)
+        assert wait is not None
+        whole = min(2.0 ** (attempts - 1), LONGEST_BACKOFF_SECONDS)
+        assert whole / 2 <= wait.seconds <= whole
+        assert wait.counted
+    assert again(failure, 20, 20, 1.0) is None
+
+
+def test_a_rate_limit_is_no_attempt_and_pauses_the_batch_for_retry_after() -> None:
+    failure = ApiError(429, "not now", headers={"retry-after": "7"})
+    wait = again(failure, 100, 8, 1.0)
+    assert wait is not None
+    assert (wait.counted, wait.batch) == (False, True)
+    assert 7 <= wait.seconds <= 9
+    drained = again(ApiError(503, "bye", code="shutting_down"), 100, 8, 1.0)
+    assert drained is not None
+    assert (drained.seconds, drained.counted) == (0.0, False)

@@ -1,0 +1,132 @@
+"""Pictures of every page of the dashboard, of a gateway with its real model and real prompts: `make screenshots`."""
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from playwright.sync_api import Browser, Page, ViewportSize
+
+from gateway.operations.dashboard.site import PAGES
+from gateway.telemetry.overview.live import SAMPLE_SECONDS
+from tests.gateway.operations.dashboard.real_gateway import add_user, asked_gateway, chromium, signed_in
+from tests.gateway.operations.dashboard.real_prompts import real_prompts
+from tests.gateway.operations.dashboard.real_traffic import (
+    ADMIN,
+    WATCHED,
+    ask,
+    ask_until_judged_worse,
+    complain,
+    order,
+    rate,
+    retrain,
+)
+from tests.gateway.served_process import ServedProcess, served
+
+SIZE: ViewportSize = {"width": 1280, "height": 860}
+PHONE: ViewportSize = {"width": 390, "height": 844}
+# Long pages end in long tables, whose start is enough.
+MOST_HEIGHT = {"/requests": 1000, "/system": 665}
+USUAL_MOST_HEIGHT = 2200
+PROMPTS, SAMPLES = 12, 6
+# The request in the picture: `auto` chose its tier, and it has positive feedback.
+TYPICAL = (
+    "What causes the seasons on Earth? A. its distance from the sun B. the tilt of its axis C. its speed D. the moon"
+)
+
+
+def take(folder: Path) -> None:
+    """Take one picture of each page by its name, and of some in dark mode and on a phone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _first_day(folder)
+    with (
+        tempfile.TemporaryDirectory() as data,
+        asked_gateway(Path(data), Path(data) / "cache", PROMPTS, **WATCHED) as gateway,
+    ):
+        request_id = _lived_in(gateway)
+        for name, role in (("vera", "viewer"), ("oscar", "operator"), ("ada", "admin")):
+            add_user(Path(data), name, role)
+        with chromium() as browser:
+            _every_page(browser, gateway, folder, request_id)
+            _login(browser, gateway, folder)
+            for name, scheme, size in (("dark", "dark", SIZE), ("phone", "light", PHONE)):
+                other = browser.new_context(base_url=gateway.url, viewport=size, color_scheme=scheme)  # type: ignore[arg-type]
+                signed_in(other).screenshot(path=folder / f"dashboard-overview-{name}.png")
+
+
+def _first_day(folder: Path) -> None:
+    """The overview of a gateway that has answered nothing yet."""
+    with (
+        tempfile.TemporaryDirectory() as data,
+        served(Path(data), Path(data) / "cache", environment={"AIO_ADMIN_KEYS": f"boss={ADMIN}"}) as gateway,
+        chromium() as browser,
+    ):
+        page = signed_in(browser.new_context(base_url=gateway.url, viewport=SIZE))
+        _whole(page, folder / "dashboard-first-day.png")
+
+
+def _lived_in(gateway: ServedProcess) -> str:
+    """Use the gateway until its pages have content; return the id of a request to show."""
+    complain(gateway, real_prompts(2)[-1])
+    ask_until_judged_worse(gateway, 6)
+    retrain(gateway)
+    typical = ask(gateway, "auto", TYPICAL, 64)
+    rate(gateway, typical, "up")
+    order(gateway)
+    # The curve needs some of the gateway's samples.
+    prompts = real_prompts(4 * SAMPLES)
+    for begin in range(0, len(prompts), 4):
+        for model, prompt in zip(("auto", "tier-1", "auto", "tier-2"), prompts[begin:], strict=False):
+            ask(gateway, model, prompt)
+        time.sleep(SAMPLE_SECONDS)
+    return typical
+
+
+def _every_page(browser: Browser, gateway: ServedProcess, folder: Path, request_id: str) -> None:
+    page = signed_in(browser.new_context(base_url=gateway.url, viewport=SIZE))
+    for path in (*(one.path for one in PAGES), "/quality/review"):
+        page.goto(f"/admin{path}".rstrip("/"))
+        _whole(page, folder / f"dashboard-{name_of(path)}.png", MOST_HEIGHT.get(path, USUAL_MOST_HEIGHT))
+    page.goto(f"/admin/requests/{request_id}?quality=0.8")
+    _whole(page, folder / "dashboard-request.png")
+    page.goto("/admin/keys")
+    page.get_by_role("link", name="reports").first.click()
+    _whole(page, folder / "dashboard-key.png")
+
+
+def _whole(page: Page, path: Path, most: int = USUAL_MOST_HEIGHT) -> None:
+    height = min(most, int(page.evaluate("document.documentElement.scrollHeight")))
+    page.screenshot(path=path, full_page=True, clip={"x": 0, "y": 0, "width": SIZE["width"], "height": height})
+
+
+def _login(browser: Browser, gateway: ServedProcess, folder: Path) -> None:
+    page = browser.new_context(base_url=gateway.url, viewport=SIZE).new_page()
+    page.goto("/admin/login")
+    page.screenshot(path=folder / "dashboard-login.png", clip={"x": 340, "y": 0, "width": 600, "height": 420})
+
+
+def shrink(folder: Path) -> None:
+    """Reduce the colours: a few make up nearly the whole page, the tiers' own among them, and stay exact; the others
+    become their nearest. Saves two thirds of the bytes."""
+    for path in folder.glob("dashboard-*.png"):
+        pixels = np.asarray(Image.open(path).convert("RGB"), np.int32)
+        packed, place, counts = np.unique(pixels @ [1 << 16, 1 << 8, 1], return_inverse=True, return_counts=True)
+        colours = np.stack([packed >> 16, packed >> 8 & 255, packed & 255], axis=1)
+        # Coloured pixels matter more than another grey at a letter's edge.
+        kept = colours[np.argsort(-counts * (1 + np.ptp(colours, axis=1)), kind="stable")[:256]]
+        nearest = np.square(colours[:, None] - kept[None]).sum(axis=2).argmin(axis=1).astype(np.uint8)
+        picture = Image.fromarray(nearest[place].reshape(pixels.shape[:2]), "P")
+        picture.putpalette(kept.astype(np.uint8).tobytes())
+        picture.save(path, optimize=True)
+
+
+def name_of(path: str) -> str:
+    """Name of a page's file."""
+    return path.strip("/").replace("/", "-") or "overview"
+
+
+if __name__ == "__main__":
+    take(Path(sys.argv[1]))
+    shrink(Path(sys.argv[1]))

@@ -1,0 +1,118 @@
+"""The dashboard without traffic, while the database is down, and after its core has died."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+# A missing package only fails a run that requires it.
+if not os.environ.get("AIO_REQUIRE_BROWSER"):
+    pytest.importorskip("playwright", reason="needs playwright and axe-playwright-python, of the extra dev")
+
+from playwright.sync_api import Page, expect
+
+from gateway.operations.dashboard.site import PAGES
+from tests.database_servers import PostgresServer
+from tests.gateway.administrator import ADMIN_KEY
+from tests.gateway.operations.dashboard.real_gateway import IN_CHROMIUM, chromium, headline, serious_findings, signed_in
+from tests.gateway.operations.dashboard.real_traffic import ADMIN
+from tests.gateway.served_process import served, started
+
+pytestmark = IN_CHROMIUM
+
+PATHS = {page.title: f"/admin{page.path}".rstrip("/") for page in PAGES}
+WITHOUT_DATABASE = ("Overview", "Core", "System")
+"""What is read from memory is shown without the database."""
+
+Installation = tuple[Page, "subprocess.Popen[str]"]
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory, postgres_server: PostgresServer) -> Iterator[Installation]:
+    """A signed-in page of a gateway without traffic, and its core in a separate process."""
+    folder, cache = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("cache")
+    socket = ("--socket", str(folder / "core.sock"))
+    environment = {"AIO_ADMIN_KEYS": f"boss={ADMIN}"}
+    options = ("--role", "gateway", *socket, "--database-url", postgres_server.emptied_database())
+    with ExitStack() as stack:
+        core = stack.enter_context(started(folder / "core", cache, "--role", "core", *socket))
+        gateway = stack.enter_context(served(folder / "gateway", cache, *options, environment=environment))
+        browser = stack.enter_context(chromium())
+        context = browser.new_context(base_url=gateway.url)
+        context.set_default_timeout(20_000)
+        yield signed_in(context), core
+
+
+def checked(page: Page, title: str) -> None:
+    """Check a page: its place in the navigation, and axe's serious findings."""
+    page.goto(PATHS[title])
+    expect(page.get_by_role("link", name=title, exact=True).first).to_have_attribute("aria-current", "page")
+    assert not serious_findings(page)
+
+
+def test_an_empty_installation_says_what_is_missing_on_every_page(installation: Installation) -> None:
+    page, _ = installation
+    for title in PATHS:
+        checked(page, title)
+        expect(headline(page, title)).to_be_visible()
+    for title, said in (
+        ("Routing", "Nothing was routed in the last 24 hours."),
+        ("Experiments", "No experiment has been run yet."),
+        ("Core", "No knob has been changed yet."),
+        ("Keys", "No key has been made yet."),
+    ):
+        page.goto(PATHS[title])
+        expect(page.get_by_text(said)).to_be_visible()
+
+
+def test_pages_say_that_the_database_is_away_and_are_whole_when_it_is_back(
+    installation: Installation, postgres_server: PostgresServer
+) -> None:
+    page, _ = installation
+    postgres_server.stop()
+    try:
+        for title in PATHS:
+            checked(page, title)
+            if title in WITHOUT_DATABASE:
+                expect(headline(page, title)).to_be_visible()
+            else:
+                expect(page.get_by_role("heading", name="Not available now")).to_be_visible()
+                expect(page.get_by_text("Requests are still answered and kept in the journal")).to_be_visible()
+    finally:
+        postgres_server.start()
+    page.goto(PATHS["Keys"])
+    expect(page.get_by_text("No key has been made yet.")).to_be_visible()
+
+
+def test_where_answers_need_no_key_the_dashboard_does_and_leads_on_to_the_page_that_was_asked_for(
+    installation: Installation, tmp_path: Path
+) -> None:
+    other = installation[0].context.browser
+    assert other is not None
+    options = ("--role", "gateway", "--socket", str(tmp_path / "no-core.sock"))
+    with served(tmp_path, tmp_path / "cache", *options) as gateway:
+        page = other.new_context(base_url=gateway.url).new_page()
+        page.goto("/admin/keys")
+        expect(page.get_by_role("button")).to_have_count(1)
+        page.get_by_label("Password or admin key").fill(ADMIN_KEY)
+        page.get_by_role("button", name="Sign in").click()
+        page.wait_for_url("**/admin/keys")
+        expect(page.get_by_role("heading", name="Make a key")).to_be_visible()
+        page.context.close()
+
+
+# Last in this module: the core stays dead.
+def test_pages_say_that_the_core_is_dead(installation: Installation) -> None:
+    page, core = installation
+    core.kill()
+    core.wait()
+    for title in PATHS:
+        checked(page, title)
+        expect(headline(page, title)).to_be_visible()
+    page.goto(PATHS["Core"])
+    expect(page.get_by_role("alert")).to_contain_text("does not answer")
+    page.goto(PATHS["Overview"])
+    expect(page.get_by_role("alert").first).to_contain_text("does not answer")

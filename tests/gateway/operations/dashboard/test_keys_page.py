@@ -1,0 +1,164 @@
+"""The pages of keys and budgets: made, changed, rotated and revoked by admins only, and a secret is shown once."""
+
+import re
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.gateway.operations.dashboard.browsing import forms_of, submit, with_user
+from tests.gateway.running_gateway import RunningGateway
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+ADMIN = "test-admin-07158b06243a3ef4b8e7746013aa659a"
+SETTINGS = {"admin_keys": f"ann={ADMIN}"}
+PAGE = "/admin/keys"
+CHAT = {"model": "tier-1", "messages": [{"role": "user", "content": "Hello"}]}
+
+
+def secret_in(page: httpx.Response) -> str:
+    assert page.status_code == 200, page.text
+    return page.text.split('aria-label="The key">')[1].split("<")[0]
+
+
+async def made(admin: httpx.AsyncClient, name: str, **fields: str) -> tuple[str, str]:
+    """Return the secret and the id of a new key."""
+    issued = await submit(admin, await admin.get(PAGE), PAGE, name=name, scopes="inference", **fields)
+    return secret_in(issued), issued.text.split('href="/admin/keys/')[1].split('"')[0]
+
+
+async def status_with(aio: RunningGateway, secret: str) -> int:
+    answer = await aio.http.post("/v1/chat/completions", json=CHAT, headers={"authorization": f"Bearer {secret}"})
+    return answer.status_code
+
+
+async def stored(aio: RunningGateway, key_id: str) -> dict[str, Any]:
+    answer = await aio.http.get(f"/admin/api/keys/{key_id}", headers={"authorization": f"Bearer {ADMIN}"})
+    row: dict[str, Any] = answer.json()["key"]
+    return row
+
+
+async def test_an_empty_installation_says_how_to_make_a_key(admin: httpx.AsyncClient) -> None:
+    page = await admin.get(PAGE)
+    assert page.status_code == 200
+    assert "No key has been made yet." in page.text
+    assert "No budget limits spending." in page.text
+
+
+async def test_a_key_is_made_with_its_bounds_shown_once_and_works(
+    aio: RunningGateway, admin: httpx.AsyncClient
+) -> None:
+    await submit(admin, await admin.get(PAGE), "/admin/teams", name="research")
+    secret, key_id = await made(
+        admin, "ada", team="research", tiers="1, 2", requests_per_minute="90", consent="false", priority_ceiling="1"
+    )
+    assert await status_with(aio, secret) == 200
+    row = await stored(aio, key_id)
+    assert (row["tiers"], row["requests_per_minute"], row["consent"], row["tokens_per_minute"]) == (
+        [1, 2],
+        90,
+        False,
+        None,
+    )
+    for path in (PAGE, f"{PAGE}/{key_id}", "/admin/api/keys?format=csv"):
+        shown = await admin.get(path)
+        assert "ada" in shown.text
+        assert secret not in shown.text
+    assert "research" in (await admin.get(f"{PAGE}/{key_id}")).text
+
+
+async def test_only_what_the_form_changed_is_changed(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
+    _, key_id = await made(admin, "bob", concurrency="4", tiers="1", expires_at="2099-01-02T03:04")
+    page, path = await admin.get(f"{PAGE}/{key_id}"), f"{PAGE}/{key_id}"
+    before = await stored(aio, key_id)
+    shown = forms_of(page)[path]["fields"] | {"scopes": "inference", "consent": "true", "priority_ceiling": "0"}
+    sent = await admin.post(path, data=shown | {"concurrency": "", "tokens_per_minute": "1000", "reason": "more"})
+    assert sent.status_code == 303, sent.text
+    after = await stored(aio, key_id)
+    changed = {name for name in after if after[name] != before[name]} - {"revision"}
+    assert changed == {"concurrency", "tokens_per_minute"}
+    assert (after["concurrency"], after["tokens_per_minute"]) == (None, 1000)
+    again = await admin.post(path, data=shown | {"concurrency": "", "was.concurrency": "", "reason": ""})
+    assert again.status_code == 303
+    assert (await stored(aio, key_id))["tokens_per_minute"] == 1000
+
+
+async def test_a_rotated_secret_goes_on_for_its_hours_and_a_revoked_key_ends(
+    aio: RunningGateway, admin: httpx.AsyncClient
+) -> None:
+    old, key_id = await made(admin, "eve")
+    path = f"{PAGE}/{key_id}"
+    new = secret_in(await submit(admin, await admin.get(path), f"{path}/rotate", hours="1"))
+    assert [await status_with(aio, secret) for secret in (old, new)] == [200, 200]
+    newest = secret_in(await submit(admin, await admin.get(path), f"{path}/rotate", hours="0"))
+    assert [await status_with(aio, secret) for secret in (new, newest)] == [401, 200]
+    revoked = await submit(admin, await admin.get(path), f"{path}/revoke", reason="left")
+    assert revoked.status_code == 303
+    assert await status_with(aio, newest) == 401
+    page = await admin.get(path)
+    assert "revoked" in page.text
+    assert f"{path}/revoke" not in forms_of(page)
+    events = (await admin.get("/admin/api/transitions?limit=3")).json()["rows"]
+    assert (events[0]["actor"], events[0]["reason"]) == ("ann", "left")
+
+
+async def test_a_budget_is_set_shown_with_what_is_spent_and_removed(
+    aio: RunningGateway, admin: httpx.AsyncClient
+) -> None:
+    _, key_id = await made(admin, "fay")
+    await submit(
+        admin, await admin.get(PAGE), "/admin/budgets", kind="key", subject="fay", period="day", amount_usd="12.5"
+    )
+    for path in (PAGE, f"{PAGE}/{key_id}"):
+        assert "$12.50" in (await admin.get(path)).text
+    assert ",12.5," in (await admin.get("/admin/api/budgets?format=csv")).text
+    remove = next(action for action in forms_of(await admin.get(PAGE)) if action.endswith("/remove"))
+    assert (await submit(admin, await admin.get(PAGE), remove)).status_code == 303
+    assert "$12.50" not in (await admin.get(PAGE)).text
+
+
+async def test_making_a_key_asks_for_four_things_and_hides_the_rest(admin: httpx.AsyncClient) -> None:
+    form = (await admin.get(PAGE)).text.split('<form method="post" action="/admin/keys">')[1].split("</form>")[0]
+    shown, _, more = form.partition("<details>")
+    assert re.findall(r'name="(\w+)"', shown) == ["csrf_token", "name", "team", "tiers", "expires_at"]
+    advanced = set(re.findall(r'name="(\w+)"', more))
+    assert {"scopes", "models", "requests_per_minute", "consent", "reason"} <= advanced
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"name": ""}, "name"),
+        ({"name": "<script>alert(1)</script>"}, "name"),
+        ({"name": "gus", "tiers": "9"}, "tiers"),
+        ({"name": "gus", "requests_per_minute": "few"}, "requests_per_minute"),
+        ({"name": "gus", "expires_at": "2001-01-01T00:00"}, "expires_at"),
+        ({"name": "gus", "team": "missing"}, "missing"),
+        ({"name": "ada"}, "ada"),
+    ],
+)
+async def test_what_cannot_be_is_refused_with_the_field(
+    admin: httpx.AsyncClient, fields: dict[str, str], named: str
+) -> None:
+    refused = await submit(admin, await admin.get(PAGE), PAGE, scopes="inference", **fields)
+    assert refused.status_code in (400, 404, 409), refused.text
+    assert named in refused.text
+    assert "<script>alert" not in refused.text
+
+
+async def test_only_an_admin_changes_anything(aio: RunningGateway) -> None:
+    for role in ("viewer", "operator"):
+        async with with_user(aio, f"keys-{role}", role) as client:  # type: ignore[arg-type]
+            page = await client.get(PAGE)
+            assert page.status_code == 200
+            assert PAGE not in forms_of(page)
+            token = forms_of(page)["/admin/logout"]["fields"]["csrf_token"]
+            for path in (PAGE, "/admin/teams", "/admin/budgets", "/admin/budgets/b/remove", f"{PAGE}/k/revoke"):
+                answer = await client.post(path, data={"csrf_token": token, "name": "x", "scopes": "inference"})
+                assert answer.status_code == 403, path
+
+
+async def test_a_form_without_its_token_changes_nothing(admin: httpx.AsyncClient) -> None:
+    answer = await admin.post(PAGE, data={"name": "mallory", "scopes": "admin"})
+    assert answer.status_code == 403
+    assert "mallory" not in (await admin.get(PAGE)).text

@@ -1,0 +1,201 @@
+"""The overview: the gateway's measurements, live, and plain words when there is nothing or a dependency is down."""
+
+import asyncio
+import csv
+import io
+import threading
+
+import httpx
+import pytest
+
+from gateway.base.settings import Settings
+from gateway.operations.dashboard.first_steps import first_steps
+from gateway.telemetry.objectives.alert_rules import RULES
+from gateway.telemetry.overview.figures import over_limit
+from quality.estimates.upgrade_rate import UpgradeRate, UpgradeSettings, upgrade_rate
+from tests.gateway.operations.dashboard.browsing import browser, sign_in, submit
+from tests.gateway.operations.dashboard.rows import insert_requests
+from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+HELLO = [{"role": "user", "content": "Say hello."}]
+
+
+async def test_an_empty_installation_says_what_to_do(admin: httpx.AsyncClient) -> None:
+    page = await admin.get("/admin")
+    assert page.status_code == 200
+    assert "No request in the last five minutes." in page.text
+    assert 'aria-current="page">Overview' in page.text
+    assert "curl http://127.0.0.1:" in page.text
+    assert "<figure" not in page.text
+
+
+async def test_the_first_steps_are_done_once_the_installation_has_what_they_ask_for(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    settings = Settings(data_dir=str(tmp_path_factory.mktemp("new")), monitor=False)
+    async with running_gateway(settings) as gateway, browser(gateway) as client:
+        await sign_in(client)
+        assert await _done(gateway) == {"Add a second tier"}
+        await insert_requests(gateway.inference.serving.database, {"request_id": "first", "created_at": 1.0})
+        assert await _done(gateway) == {"Add a second tier", "Send a first request"}
+        await submit(client, await client.get("/admin/keys"), "/admin/keys", name="first", scopes="inference")
+        assert await _done(gateway) == {"Add a second tier", "Send a first request", "Make a key"}
+        page = await client.get("/admin/keys")
+        budget = {"kind": "key", "subject": "first", "period": "day", "amount_usd": "1"}
+        await submit(client, page, "/admin/budgets", **budget)
+        assert await _done(gateway) >= {"Limit spending"}
+        _forget(gateway)
+        page = await client.get("/admin")
+        assert "4 of 5 done" in page.text
+
+
+async def _done(gateway: RunningGateway) -> set[str]:
+    return {step.title for step in await first_steps(gateway.operations) if step.done}
+
+
+async def test_figures_are_of_the_requests_that_were_served(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
+    for model in ("tier-1", "tier-1", "tier-3"):
+        await aio.openai.chat.completions.create(model=model, messages=HELLO)
+    _forget(aio)
+    now = (await admin.get("/admin/api/overview")).json()
+    assert [tier["requests"] for tier in now["tiers"]] == [2, 0, 1, 0]
+    assert now["tiers"][0]["share"] == pytest.approx(2 / 3)
+    first, overall = now["tiers"][0], now["overall"]
+    assert first["ttft_seconds"]["p50"] > 0
+    assert first["e2e_seconds"]["p99"] >= first["e2e_seconds"]["p50"]
+    assert overall["requests"] == 3
+    assert 0 < overall["saving"] < 1
+    assert overall["cost_usd"] == pytest.approx(sum(tier["cost_usd"] for tier in now["tiers"]))
+    assert overall["requests_per_second"] == pytest.approx(3 / now["window_seconds"])
+    rows = list(csv.DictReader(io.StringIO((await admin.get("/admin/api/overview?format=csv")).text)))
+    assert [row["tier"] for row in rows] == ["", "1", "2", "3", "4"]
+    assert rows[1]["requests"] == "2"
+    assert (await admin.get("/admin/api/overview?format=xml")).status_code == 400
+    page = await admin.get("/admin")
+    assert "No request in the last five minutes." not in page.text
+    assert "66.7%" in page.text
+    shown = page.text.partition("<main")[2]
+    assert shown.index("Saving") < shown.index("Answers worse") < shown.index("Requests/s")
+    # Their servers elsewhere have no cache of ours.
+    assert "KV cache" not in page.text
+
+
+async def test_samples_make_the_history(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
+    await aio.openai.chat.completions.create(model="tier-2", messages=HELLO)
+    await aio.operations.live.sample()
+    _forget(aio)
+    history = (await admin.get("/admin/api/overview")).json()["history"]
+    assert history[-1]["requests_per_second"]["2"] > 0
+    assert history[-1]["ttft_p95"] > 0
+
+
+async def test_how_many_verified_answers_were_worse_is_of_the_last_sample(
+    aio: RunningGateway, admin: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _forget(aio)
+    assert (await admin.get("/admin/api/overview")).json()["upgrade"] is None
+    assert "none verified yet" in (await admin.get("/admin")).text
+
+    async def three_of_fifty() -> UpgradeRate:
+        return upgrade_rate([False] * 3 + [True] * 47, UpgradeSettings())
+
+    monkeypatch.setattr(aio.operations.live, "_quality", three_of_fifty)
+    await aio.operations.live.sample()
+    assert (await admin.get("/admin/api/overview")).json()["upgrade"]["needs_upgrade"]["count"] == 3
+    page = await admin.get("/admin")
+    assert "6.0%" in page.text
+    assert "of 50 verified" in page.text
+
+
+async def test_what_moves_comes_as_events(
+    aio: RunningGateway, admin: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.operations.dashboard.pages.overview.EVENT_SECONDS", 0.01)
+    async with admin.stream("GET", "/admin/overview/events") as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        text = "".join([chunk async for chunk in answer.aiter_text()])
+    assert text.startswith("retry: 1000\n\n")
+    assert text.count("\n\n") == 1 + 5
+    assert 'data-live="tiers"' in text
+    async with browser(aio) as stranger:
+        assert (await stranger.get("/admin/overview/events")).status_code == 303
+
+
+async def test_many_viewers_share_one_look(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
+    _forget(aio)
+    seen = await asyncio.gather(*(admin.get("/admin/api/overview") for _ in range(8)))
+    assert len({answer.json()["at"] for answer in seen}) == 1
+
+
+async def test_an_alert_stands_after_its_time_and_until_it_is_over() -> None:
+    rule = next(rule for rule in RULES if rule.name == "AioErrors")
+    since: dict[str, float] = {}
+    for at, value, expected in (
+        (0.0, 0.5, 0), (rule.for_seconds - 1, 0.5, 0), (rule.for_seconds, 0.5, 1), (rule.for_seconds + 1, None, 0),
+        (rule.for_seconds + 2, 0.5, 1), (rule.for_seconds + 3, rule.above, 0), (rule.for_seconds + 4, 0.5, 0),
+    ):  # fmt: skip
+        found = over_limit({"error_share": value}, since, at)
+        assert len(found) == expected, at
+        assert all((alert.name, alert.since) == ("AioErrors", 0.0) for alert in found)
+
+
+async def test_a_core_that_is_gone_is_said_and_the_page_still_there(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    settings = Settings(data_dir=str(tmp_path_factory.mktemp("core")), monitor=False, drain_seconds=1)
+    core = laptop_hash_core(settings, threading.Event())
+    async with running_gateway(settings, core=core, scripted=False) as gateway, browser(gateway) as client:
+        await sign_in(client)
+        well = (await client.get("/admin/api/overview")).json()
+        assert well["cores"][0]["problem"] is None
+        assert well["cores"][0]["arena_bytes"] > 0
+        assert well["tiers"][0]["kv_share"] == 0.0
+        await gateway.openai.chat.completions.create(model="tier-1", messages=HELLO, max_tokens=2)
+        _forget(gateway)
+        assert "KV cache" in (await client.get("/admin")).text
+        await core.close()
+        _forget(gateway)
+        page = await client.get("/admin")
+        assert page.status_code == 200
+        assert "Core cpu does not answer." in page.text
+
+
+async def test_the_overview_needs_no_database(aio: RunningGateway, tmp_path_factory: pytest.TempPathFactory) -> None:
+    data, nowhere = str(tmp_path_factory.mktemp("away")), "postgresql://missing@127.0.0.1:1/none"
+    away = Settings(data_dir=data, database_url=nowhere, monitor=False)
+    async with running_gateway(away) as gateway, browser(gateway) as client:
+        await sign_in(client)
+        page = await client.get("/admin")
+        assert page.status_code == 200
+        assert "unknown" in page.text
+        assert (await client.get("/admin/requests")).status_code == 503
+
+
+async def test_a_database_that_hangs_holds_up_one_look_at_most(
+    aio: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent, asked = asyncio.Event(), 0
+
+    class Silent:
+        async def __aenter__(self) -> None:
+            nonlocal asked
+            asked += 1
+            await silent.wait()
+            raise OSError
+
+        async def __aexit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr("gateway.operations.dashboard.first_steps.WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(aio.operations.live, "tables_held", set())
+    monkeypatch.setattr(type(aio.serving.database), "connect", lambda _: Silent())
+    for _ in range(3):
+        steps = await first_steps(aio.operations)
+        assert next(step for step in steps if step.title == "Limit spending").done is None
+    assert asked == 1
+    silent.set()
+
+
+def _forget(gateway: RunningGateway) -> None:
+    """Drop the snapshot, as if time had passed."""
+    gateway.operations.live._snapshot = None

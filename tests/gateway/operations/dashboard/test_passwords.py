@@ -1,0 +1,69 @@
+"""Passwords of dashboard users: Argon2id, and scrypt hashes of earlier versions that become Argon2id at sign-in."""
+
+import base64
+import hashlib
+import time
+
+import pytest
+from argon2 import PasswordHasher
+from sqlalchemy import select, update
+
+from gateway.tenancy.changes.orders import Order
+from gateway.tenancy.users import passwords
+from gateway.tenancy.users.users import UserOrder, add_user, password_is_right
+from migrations.tables.tenancy import dashboard_users
+from tests.gateway.operations.dashboard.browsing import PASSWORD, browser, sign_in
+from tests.gateway.running_gateway import RunningGateway
+
+
+@pytest.fixture(autouse=True)
+def password_hasher() -> None:
+    """That of production."""
+
+
+def scrypt_hash(password: str) -> str:
+    salt = bytes(range(16))
+    digest = hashlib.scrypt(password.encode(), salt=salt, n=2**14, r=8, p=1, maxmem=2**25, dklen=32)
+    return f"scrypt:16384:8:1:{base64.b64encode(salt).decode()}:{base64.b64encode(digest).decode()}"
+
+
+def test_only_the_right_password_matches() -> None:
+    for kept in (passwords.hashed(PASSWORD), scrypt_hash(PASSWORD)):
+        assert passwords.matches(PASSWORD, kept)
+        assert not passwords.matches(f"{PASSWORD} ", kept)
+    assert not passwords.matches(PASSWORD, None)
+
+
+def test_two_hashes_of_a_password_differ() -> None:
+    assert passwords.hashed(PASSWORD) != passwords.hashed(PASSWORD)
+
+
+async def test_a_scrypt_hash_is_replaced_by_argon2_when_its_password_proves_right(aio: RunningGateway) -> None:
+    kept = select(dashboard_users.c.password).where(dashboard_users.c.name == "eve")
+    await add_user(aio.serving.database, UserOrder(name="eve", password=PASSWORD), Order(actor="test", now=time.time()))
+    async with aio.serving.database.begin() as connection:
+        await connection.execute(
+            update(dashboard_users).where(dashboard_users.c.name == "eve").values(password=scrypt_hash(PASSWORD))
+        )
+    assert not await password_is_right(aio.serving.database, "eve", "wrong password")
+    async with aio.serving.database.connect() as connection:
+        assert str(await connection.scalar(kept)).startswith("scrypt:")
+    assert await password_is_right(aio.serving.database, "eve", PASSWORD)
+    async with aio.serving.database.connect() as connection:
+        assert str(await connection.scalar(kept)).startswith("$argon2id$")
+    assert await password_is_right(aio.serving.database, "eve", PASSWORD)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_an_argon2_hash_with_weaker_parameters_is_replaced_at_sign_in(aio: RunningGateway) -> None:
+    kept = select(dashboard_users.c.password).where(dashboard_users.c.name == "fay")
+    await add_user(aio.serving.database, UserOrder(name="fay", password=PASSWORD), Order(actor="test", now=time.time()))
+    weak = PasswordHasher(time_cost=1, memory_cost=8 * 1024, parallelism=1).hash(PASSWORD)
+    async with aio.serving.database.begin() as connection:
+        await connection.execute(update(dashboard_users).where(dashboard_users.c.name == "fay").values(password=weak))
+    async with browser(aio) as client:
+        assert (await sign_in(client, PASSWORD, "fay")).status_code == 303
+    async with aio.serving.database.connect() as connection:
+        replaced = str(await connection.scalar(kept))
+    assert replaced.startswith("$argon2id$v=19$m=65536,t=3,p=1$")
+    assert passwords.matches(PASSWORD, replaced)

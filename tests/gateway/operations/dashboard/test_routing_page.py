@@ -1,0 +1,226 @@
+"""The routing page: curve, preview on recorded decisions, calibration; and a target applied by authorised users."""
+
+import csv
+import io
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+import pytest_asyncio
+from sqlalchemy import insert, update
+
+from classifier.decision import PolicyInputs, Prediction
+from classifier.policy.decide import decide
+from gateway.base.settings import Settings
+from gateway.inference.routing.active_classifier import ActiveClassifier
+from gateway.inference.routing.model import RoutingRule
+from gateway.operations.usecases.target_preview import preview
+from migrations.tables.quality import training_rows, verifications
+from migrations.tables.requests import routing_decisions
+from quality.estimates.decision_sample import PER_SLOT, SLOTS, SampledDecision, sample_decisions
+from quality.verification.training_rows import encode_prompt
+from tests.gateway.operations.dashboard.browsing import browser, forms_of, sign_in, submit, with_user
+from tests.gateway.operations.dashboard.rows import insert_requests
+from tests.gateway.running_gateway import RunningGateway, running_gateway
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+PAGE, APPLY = "/admin/routing", "/admin/routing/target"
+SCRIPT = "<script>alert(1)</script>"
+COSTS = [0.001, 0.002, 0.004, 0.01]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+    """The packaged classifier; no request yet."""
+    settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False)
+    async with running_gateway(settings) as running:
+        classifier = ActiveClassifier(settings.registry_path, running.serving.routing.catalog.fingerprint)
+        classifier.load()
+        running.serving.routing.classifier = classifier
+        yield running
+
+
+def inputs_of(p_ok: list[float]) -> PolicyInputs:
+    prediction = Prediction(p_ok=p_ok, kind="measured", novelty=0.1, classifier_version="v")
+    return PolicyInputs(prediction=prediction, costs=COSTS, quality_target=0.9, tau=0.9)
+
+
+def rule(target: float) -> RoutingRule:
+    return RoutingRule(quality_target=target, tau=target)
+
+
+async def decided(aio: RunningGateway, at: list[float], p_ok: list[float], name: str) -> None:
+    """A served request at each time, decided with these probabilities."""
+    ids = [f"{name}{number}" for number in range(len(at))]
+    requests = [{"request_id": one, "created_at": when} for one, when in zip(ids, at, strict=True)]
+    inputs = inputs_of(p_ok)
+    decision = decide(inputs)
+    row = {
+        "tier": decision.tier, "reason": decision.reason, "classifier_version": "v", "prediction_kind": "measured",
+        "novelty": 0.1, "quality_target": 0.9, "p_ok": p_ok, "scores": decision.scores,
+        "inputs": msgspec.to_builtins(inputs),
+    }  # fmt: skip
+    await insert_requests(aio.serving.database, *requests)
+    async with aio.serving.database.begin() as connection:
+        await connection.execute(insert(routing_decisions), [row | one for one in requests])
+
+
+async def test_an_empty_installation_says_what_is_missing(admin: httpx.AsyncClient) -> None:
+    page = await admin.get(PAGE)
+    assert page.status_code == 200
+    for said in ("Nothing was routed in the last 24 hours.", "No answer has been verified yet.", "Not measured yet"):
+        assert said in page.text
+    assert "There are no probes yet" in page.text
+    curve = (await admin.get("/admin/api/routing/curve")).json()
+    assert (curve["probes"], curve["points"], curve["no_worse"], curve["cost_share"]) == (0, [], None, None)
+    for wrong in ("2", "-0.1", "nan", "x"):
+        assert (await admin.get(PAGE, params={"quality_target": wrong})).status_code == 400, wrong
+    assert (await admin.get("/admin/api/routing/preview")).json() == {"preview": None}
+
+
+async def test_a_preview_decides_again_and_weighs_what_a_sample_stands_for() -> None:
+    sure, doubtful = inputs_of([0.99, 0.99, 0.99, 1.0]), inputs_of([0.5, 0.6, 0.99, 1.0])
+    sample = [SampledDecision(sure, 3.0), SampledDecision(doubtful, 1.0)]
+    shown = preview(sample, 4, rule(0.9), rule(0.4), 0.0, 1.0)
+    assert shown is not None
+    assert (shown.sampled, shown.requests, shown.moved) == (2, 4.0, 0.25)
+    assert shown.now.split == [0.75, 0.0, 0.25, 0.0]
+    assert shown.now.cost_usd == pytest.approx((3 * 0.001 + 0.004) / 4)
+    assert shown.now.no_worse == pytest.approx((3 * 0.99 + 0.99) / 4)
+    assert shown.then.split == [1.0, 0.0, 0.0, 0.0]
+    assert shown.then.cost_share == pytest.approx(0.1)
+    assert preview(sample, 3, rule(0.9), rule(0.4), 0.0, 1.0) is None
+
+
+async def test_of_little_traffic_all_is_taken_and_of_much_what_stands_for_it(aio: RunningGateway) -> None:
+    at, slot = 1000.0, 100.0
+    busy = [at + n * slot / 1000 for n in range(1000)]
+    await decided(aio, [*busy, at + 1.5 * slot, at + 2.5 * slot], [0.99, 0.99, 0.99, 1.0], "s")
+    sample = await sample_decisions(aio.serving.database, at, at + SLOTS * slot)
+    assert len(sample) == PER_SLOT + 2
+    assert sum(one.weight for one in sample) == pytest.approx(1002, rel=0.05)
+    assert [one.weight for one in sample[-2:]] == [1.0, 1.0]
+
+
+async def test_what_another_version_wrote_is_left_out_and_the_rest_is_taken(aio: RunningGateway) -> None:
+    await decided(aio, [5001.0, 5002.0], [0.99, 0.99, 0.99, 1.0], "o")
+    older = update(routing_decisions).where(routing_decisions.c.request_id == "o0").values(inputs={"prediction": {}})
+    async with aio.serving.database.begin() as connection:
+        await connection.execute(older)
+    assert len(await sample_decisions(aio.serving.database, 5000.0, 5100.0)) == 1
+
+
+async def test_yesterdays_traffic_is_shown_at_a_target_and_exported(
+    aio: RunningGateway, admin: httpx.AsyncClient
+) -> None:
+    now = time.time()
+    await decided(aio, [now - 3600] * 3, [0.99, 0.995, 0.999, 1.0], "d")
+    page = await admin.get(PAGE, params={"quality_target": "1"})
+    assert page.status_code == 200
+    assert "Previewed" in page.text
+    assert "100.0% of them would go to another tier" in page.text
+    assert page.text.count("<script") == 1
+    shown = (await admin.get("/admin/api/routing/preview?quality_target=1")).json()["preview"]
+    assert shown["then"]["split"] == [0.0, 0.0, 0.0, 1.0]
+    assert shown["then"]["no_worse"] == 1.0
+    assert shown["now"]["cost_usd"] < shown["then"]["cost_usd"]
+    answer = await admin.get("/admin/api/routing/preview?quality_target=1&format=csv")
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    assert [float(row["no_worse"]) for row in rows] == [shown["now"]["no_worse"], 1.0]
+    assert (await admin.get("/admin/api/routing/preview?format=xlsx")).status_code == 400
+
+
+async def test_a_target_is_applied_with_a_reason_and_written_down(
+    aio: RunningGateway, admin: httpx.AsyncClient
+) -> None:
+    page = await admin.get(PAGE, params={"quality_target": "0.9"})
+    assert (await submit(admin, page, APPLY)).status_code == 400, "no reason"
+    assert aio.serving.routing.active_target is None
+    done = await submit(admin, page, APPLY, reason=SCRIPT)
+    assert (done.status_code, done.headers["location"]) == (303, PAGE)
+    assert aio.serving.routing.active_target == 0.9
+    decision = (
+        await aio.http.post("/v1/route", json={"model": "auto", "messages": [{"role": "user", "content": "Hi"}]})
+    ).json()
+    assert decision["decision"]["inputs"]["quality_target"] == 0.9
+    change = (await aio.http.get("/v1/admin/knobs/changes?knob=quality_target")).json()["changes"][0]
+    assert (change["old_value"], change["new_value"], change["reason"]) == (None, 0.9, SCRIPT)
+    after = await admin.get(PAGE)
+    assert SCRIPT not in after.text
+    back = await submit(admin, after, APPLY, reason="enough", default="1")
+    assert back.status_code == 303
+    assert aio.serving.routing.active_target is None
+
+
+async def test_viewers_and_foreign_pages_change_nothing(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
+    async with with_user(aio, "vera", "viewer") as viewer:
+        page = await viewer.get(PAGE, params={"quality_target": "0.9"})
+        assert page.status_code == 200
+        assert APPLY not in forms_of(page)
+        token = forms_of(page)["/admin/logout"]["fields"]["csrf_token"]
+        order = {"quality_target": "0.9", "reason": "why", "csrf_token": token}
+        assert (await viewer.post(APPLY, data=order)).status_code == 403
+    async with with_user(aio, "oscar", "operator") as operator:
+        page = await operator.get(PAGE, params={"quality_target": "0.8"})
+        del order["csrf_token"]
+        assert (await operator.post(APPLY, data=order)).status_code == 403
+        assert aio.serving.routing.active_target is None
+        assert (await submit(operator, page, APPLY, reason="why")).status_code == 303
+        assert aio.serving.routing.active_target == 0.8
+    assert (await admin.post(APPLY, data=order)).status_code == 403
+
+
+async def test_probes_draw_a_curve_again_after_another_and_verdicts_the_calibration(
+    aio: RunningGateway, admin: httpx.AsyncClient
+) -> None:
+    now, version = time.time(), aio.serving.routing.classifier.serving.current  # type: ignore[attr-defined]
+    encoded = encode_prompt(version.model, [{"role": "user", "content": "What is the capital of France?"}])
+    row = {
+        "source": "probe", "feature_spec": encoded.feature_spec, "embedding": encoded.embedding,
+        "features": encoded.features, "classes": encoded.classes, "no_worse": [False, True, True, True],
+        "weights": [1.0] * 4, "created_at": now,
+    }  # fmt: skip
+    verdict = {
+        "tier": 1, "model": "m", "sampled_probability": 0.05, "sampled_reason": "sample", "status": "done",
+        "judge": "exact", "label": "worse", "cost_usd": 0.0, "reserved_usd": 0.0, "attempts": 1, "created_at": now,
+        "finished_at": now,
+    }  # fmt: skip
+    await decided(aio, [now], [0.25, 0.5, 0.9, 1.0], "v")
+    async with aio.serving.database.begin() as connection:
+        await connection.execute(insert(training_rows), [row | {"request_id": f"p{n}"} for n in range(4)])
+        await connection.execute(insert(verifications).values(verdict | {"request_id": "v0"}))
+    curve = (await admin.get("/admin/api/routing/curve")).json()
+    first, last = curve["points"][0], curve["points"][-1]
+    # At a threshold of 0 the cheapest tier answers, which was worse; at 1 the strongest.
+    assert (curve["probes"], first["threshold"], first["no_worse"], last["threshold"]) == (4, 0.0, 0.0, 1.0)
+    assert (last["no_worse"], last["cost_share"]) == (1.0, 1.0)
+    assert 0.0 <= curve["no_worse"] <= 1.0
+    bins = (await admin.get("/admin/api/routing/reliability")).json()["bins"]
+    assert [(one["tier"], one["predicted"], one["no_worse"]["count"]) for one in bins] == [(1, 0.25, 0)]
+    page = await admin.get(PAGE)
+    assert "probes (4)" in page.text
+    assert "tier 1, 0 of 1" in page.text
+    for view in ("curve", "reliability", "kinds", "tiers"):
+        answer = await admin.get(f"/admin/api/routing/{view}?format=csv")
+        assert answer.headers["content-type"] == "text/csv; charset=utf-8", view
+        assert list(csv.DictReader(io.StringIO(answer.text))), view
+
+    curves, table = aio.operations.cost_quality_curves, version.table
+    drawn = await curves.of("a version", table)
+    assert await curves.of("a version", table) is drawn
+    async with aio.serving.database.begin() as connection:
+        await connection.execute(insert(training_rows).values(row | {"request_id": "p4", "created_at": now + 1}))
+    assert (await curves.of("a version", table)).probes == 5
+    assert await curves.of("another", table) is not await curves.of("a version", table)
+
+
+async def test_without_its_database_the_page_says_so(tmp_path: Path) -> None:
+    settings = Settings(data_dir=str(tmp_path), monitor=False, database_url="postgresql://missing@127.0.0.1:1/none")
+    async with running_gateway(settings) as running, browser(running) as client:
+        await sign_in(client)
+        page = await client.get(PAGE)
+        assert page.status_code == 503
+        assert "this page needs the database" in page.text

