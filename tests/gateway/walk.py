@@ -183,7 +183,7 @@ async def _send(gateway: RunningGateway) -> None:
         response.raise_for_status()
         lines = [line async for line in response.aiter_lines()]
     assert lines[-2] == "data: [DONE]"
-    ledger: Any = gateway.inference.serving.records
+    ledger: Any = gateway.serving.records
 
     await eventually(lambda: ledger.status().stored == ledger.status().appended)
 

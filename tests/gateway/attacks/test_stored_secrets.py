@@ -68,7 +68,7 @@ async def test_a_thief_of_session_rows_cannot_make_a_cookie_of_them(tmp_path: Pa
     settings = Settings(data_dir=str(tmp_path), monitor=False, admin_keys=f"root={root}")
     async with running_gateway(settings) as gateway, browser(gateway) as client:
         await sign_in(client, root)
-        async with gateway.inference.serving.database.connect() as connection:
+        async with gateway.serving.database.connect() as connection:
             stolen = await connection.scalar(select(dashboard_sessions.c[column]))
         async with browser(gateway, cookies={"aio_session": stolen}) as thief:
             assert (await thief.get(PAGE)).status_code == 303
@@ -76,7 +76,7 @@ async def test_a_thief_of_session_rows_cannot_make_a_cookie_of_them(tmp_path: Pa
 
 async def session_row(gateway: RunningGateway) -> str:
     """The only session as text."""
-    async with gateway.inference.serving.database.connect() as connection:
+    async with gateway.serving.database.connect() as connection:
         return repr((await connection.execute(select(dashboard_sessions))).mappings().one())
 
 

@@ -45,7 +45,7 @@ async def working(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
         drain_seconds=5,
     )
     async with running_gateway(settings) as gateway:
-        gateway.batches.knobs.change({"backoff_seconds": 0.01})
+        gateway.jobs.knobs.change({"backoff_seconds": 0.01})
         yield gateway
 
 

@@ -37,7 +37,7 @@ async def test_batches_are_answered_refused_and_cancelled(tmp_path: Path, postgr
         file = await client.files.create(file=("x", content), purpose="user_data")
         assert (await client.files.content(file.id)).content == content
         await client.files.delete(file.id)
-        assert await gateway.batches.files.sweep() == 0
-        assert await gateway.batches.book.purge(gateway.batches.book.now() + 1) == 3
+        assert await gateway.jobs.files.sweep() == 0
+        assert await gateway.jobs.book.purge(gateway.jobs.book.now() + 1) == 3
         with pytest.raises(Exception, match="batch_not_found"):
             await client.batches.retrieve(batch.id)

@@ -17,7 +17,7 @@ from tests.gateway.running_gateway import RunningGateway, running_gateway
 async def working(tmp_path: Path, redis_server: RedisServer) -> AsyncIterator[RunningGateway]:
     settings = Settings(data_dir=str(tmp_path), monitor=False, redis_url=redis_server.url, batch_lease_seconds=1)
     async with running_gateway(settings) as gateway:
-        assert isinstance(gateway.batches.queue, RedisQueue)
+        assert isinstance(gateway.jobs.queue, RedisQueue)
         yield gateway
 
 

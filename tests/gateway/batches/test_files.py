@@ -61,7 +61,7 @@ async def raw(gateway: RunningGateway, body: bytes, boundary: str = "x") -> http
 
 
 async def count(gateway: RunningGateway, table: Any) -> int:
-    async with gateway.inference.serving.database.connect() as connection:
+    async with gateway.serving.database.connect() as connection:
         return int(await connection.scalar(select(func.count()).select_from(table)) or 0)
 
 

@@ -38,12 +38,12 @@ async def test_a_batch_leaves_texts_in_its_owners_files_only_and_nothing_once_th
 
 async def is_recorded(gateway: RunningGateway) -> bool:
     """Whether a request is in the database, redacted."""
-    await gateway.inference.serving.records.flush()  # type: ignore[attr-defined]
+    await gateway.serving.records.flush()  # type: ignore[attr-defined]
     return "requests" in await tables_with(gateway, "[redacted]")
 
 
 async def tables_with(gateway: RunningGateway, text: str) -> set[str]:
     """The tables with this text in any row."""
-    async with gateway.inference.serving.database.connect() as connection:
+    async with gateway.serving.database.connect() as connection:
         rows = {name: (await connection.execute(select(table))).all() for name, table in metadata.tables.items()}
     return {name for name, found in rows.items() if text in repr(found)}

@@ -95,7 +95,7 @@ async def test_who_reads_nothing_is_given_up_and_recorded_as_gone(settings: Sett
         reader, writer = await post(gateway, "/v1/chat/completions", STREAM)
         await reader.readuntil(b"\r\n\r\n")
         await tier.ended.wait()
-        await gateway.inference.serving.service.idle()
+        await gateway.serving.service.idle()
         assert tier.closed_early == 1
         writer.transport.abort()
 

@@ -95,7 +95,7 @@ async def test_the_saving_is_counted_against_the_strongest_tier(gateway: Running
     answer = await gateway.openai.chat.completions.create(model="tier-1", messages=HELLO)
     assert answer.usage is not None
     record = await only_record(gateway, answer.id)
-    price = gateway.inference.serving.routing.spec(gateway.inference.serving.routing.strongest).price
+    price = gateway.serving.routing.spec(gateway.serving.routing.strongest).price
     micro = (
         answer.usage.prompt_tokens * price.input_usd_per_million
         + answer.usage.completion_tokens * price.output_usd_per_million
@@ -107,11 +107,11 @@ async def test_the_saving_is_counted_against_the_strongest_tier(gateway: Running
     totals = [sample for sample in families["aio_requests"].samples if sample.name.endswith("_total")]
 
     async def stored() -> bool:
-        async with gateway.inference.serving.database.connect() as connection:
+        async with gateway.serving.database.connect() as connection:
             return (await connection.scalar(select(func.count()).select_from(requests))) == sum(s.value for s in totals)
 
     await eventually(stored)
-    async with gateway.inference.serving.database.connect() as connection:
+    async with gateway.serving.database.connect() as connection:
         sums = select(func.sum(requests.c.cost_usd), func.sum(requests.c.baseline_cost_usd))
         cost, baseline = (await connection.execute(sums)).one()
     assert families["aio_saving_ratio"].samples[0].value == pytest.approx(1 - cost / baseline)
@@ -151,7 +151,7 @@ async def test_a_shutdown_waits_for_the_answer_under_way_and_records_it(settings
         gateway.tier(1).hold_at = 2
         asking = asyncio.create_task(gateway.openai.chat.completions.create(model="tier-1", messages=HELLO))
         await gateway.tier(1).holding.wait()
-        draining = asyncio.create_task(gateway.inference.serving.service.drain(30))
+        draining = asyncio.create_task(gateway.serving.service.drain(30))
         await asyncio.sleep(0)
         refused = await gateway.http.post("/v1/chat/completions", json={"model": "tier-1", "messages": HELLO})
         assert refused.status_code == 503
@@ -185,7 +185,7 @@ async def test_a_database_that_is_away_does_not_stop_the_service(settings: Setti
     away = Settings(data_dir=settings.data_dir, database_url="postgresql://missing@127.0.0.1:1/none", monitor=False)
     async with running_gateway(away) as gateway:
         answer = await gateway.openai.chat.completions.create(model="auto", messages=HELLO)
-        await gateway.inference.serving.records.recorded(answer.id)  # type: ignore[attr-defined]
+        await gateway.serving.records.recorded(answer.id)  # type: ignore[attr-defined]
         shown = await gateway.http.get(f"/v1/requests/{answer.id}")
         assert shown.json()["status"] == "ok"
     async with running_gateway(settings) as back:
@@ -220,5 +220,5 @@ class TestKeys:
 
     async def show(self, gateway: RunningGateway, answer: httpx.Response, headers: dict[str, str]) -> httpx.Response:
         request_id = answer.headers["x-aio-decision-id"]
-        await gateway.inference.serving.records.recorded(request_id)  # type: ignore[attr-defined]
+        await gateway.serving.records.recorded(request_id)  # type: ignore[attr-defined]
         return await gateway.http.get(f"/v1/requests/{request_id}", headers=headers)

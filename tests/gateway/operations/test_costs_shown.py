@@ -46,7 +46,7 @@ async def test_operators_see_costs_that_are_those_of_the_records(gateway: Runnin
         body = {"model": model, "messages": [{"role": "user", "content": "hello"}]}
         answer = await gateway.http.post("/v1/chat/completions", json=body)
         records.append(await only_record(gateway, answer.json()["id"]))
-    await gateway.inference.serving.records.flush()  # type: ignore[attr-defined]
+    await gateway.serving.records.flush()  # type: ignore[attr-defined]
 
     report = (await gateway.http.get("/admin/api/costs")).json()
 

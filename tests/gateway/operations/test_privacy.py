@@ -96,7 +96,7 @@ async def test_a_shutdown_keeps_the_record_of_a_text_that_is_being_redacted_with
     kept: list[Record] = []
     async with running_gateway(Settings(data_dir=str(tmp_path), drain_seconds=0, redaction=str(patterns))) as gateway:
         gateway.tier(1).max_context = 1_000_000
-        gateway.inference.serving.service._sinks.append(lambda answer, record: kept.append(record))
+        gateway.serving.service._sinks.append(lambda answer, record: kept.append(record))
         choking = [{"role": "user", "content": "x" * 1_000_000}]
         answer = await gateway.http.post("/v1/chat/completions", json={"model": "tier-1", "messages": choking})
         assert (answer.status_code, kept) == (200, [])

@@ -129,7 +129,7 @@ async def test_an_autoscaler_reads_what_gateways_count_as_json_and_as_a_gauge(co
     async with httpx.AsyncClient() as client:
         for _ in range(6):
             await service.scrape(client)
-            gateway.base.requests += 600
+            gateway.requests += 600
     wanted = service.targets.tiers["1"].target
     assert wanted > 3
     assert f'aio_fleet_target_replicas{{tier="1"}} {wanted:.1f}' in target_exposition(service.targets).decode()

@@ -66,7 +66,7 @@ async def test_stages_of_a_core_follow_each_other_without_a_gap(
     async with running_gateway(exporting, core=laptop_hash_core(exporting), scripted=False) as gateway:
         body = {"model": "auto", "messages": HELLO, "max_tokens": 4}
         answer = (await gateway.http.post("/v1/chat/completions", json=body)).json()
-        record: Record = await gateway.inference.serving.records.find(answer["id"])  # type: ignore[attr-defined]
+        record: Record = await gateway.serving.records.find(answer["id"])  # type: ignore[attr-defined]
     spans = {span.name: span for span in memory.get_finished_spans()}
     schedule, kv, prefill, decode = (spans[name] for name in ("schedule", "kv cache", "prefill", "decode"))
     told = dict(schedule.attributes or {})
@@ -110,7 +110,7 @@ async def test_otlp_reaches_a_collector_and_the_trace_goes_on_at_a_tier_elsewher
         exporting = msgspec.structs.replace(settings, trace_exporter="otlp", otlp_endpoint=collector.url)
         async with LoopbackServer(well) as server, running_gateway(exporting) as gateway:
             remote = RemoteTier(remote_spec(base_url=server.base_url))
-            gateway.inference.serving.routing.tiers[1] = remote
+            gateway.serving.routing.tiers[1] = remote
             await ask(gateway, traceparent=TRACEPARENT, tracestate="vendor=1,other=2")
             await remote.close()
             [call] = server.calls

@@ -43,7 +43,7 @@ async def asked(settings: Settings, folder: Path, kind: str, answers: list[dict[
         path.write_text(path.read_text().replace('model = "upstream"', f'model = "upstream"\nkind = "{kind}"'))
         serving = msgspec.structs.replace(settings, catalog=str(path), data_dir=str(folder / "data"))
         async with running_gateway(serving, scripted=False) as gateway:
-            probes = gateway.inference.serving.service.probes
+            probes = gateway.serving.service.probes
             assert probes is not None
             probes.use(known_probes(load_catalog(str(path))))
             response = await gateway.http.post("/v1/chat/completions", json=PROMPT | body)

@@ -75,8 +75,8 @@ async def test_chats_follow_one_another_on_one_connection_and_are_recorded(gatew
             assert text(chunks) == SAID
             ids.append(end["id"])
     assert len(set(ids)) == 3
-    await gateway.inference.serving.records.recorded(ids[-1])  # type: ignore[attr-defined]
-    record = await gateway.inference.serving.records.find(ids[-1])
+    await gateway.serving.records.recorded(ids[-1])  # type: ignore[attr-defined]
+    record = await gateway.serving.records.find(ids[-1])
     assert record is not None
     assert (record.stream, record.answer) == (True, SAID)
 
@@ -121,7 +121,7 @@ async def test_a_chat_that_is_cancelled_in_the_same_breath_still_says_so(gateway
         await ask(socket)
         await socket.send('{"type": "cancel"}')
         assert (await frame(socket))["status"] == "cancelled"
-    await gateway.inference.serving.service.idle()
+    await gateway.serving.service.idle()
 
 
 async def test_a_disconnect_frees_all_running_work(gateway: RunningGateway) -> None:
@@ -133,7 +133,7 @@ async def test_a_disconnect_frees_all_running_work(gateway: RunningGateway) -> N
         while len(tier.requests) < 3:  # noqa: ASYNC110 - the tier has no event for the third
             await asyncio.sleep(0)
         socket.transport.abort()
-        await gateway.inference.serving.service.idle()
+        await gateway.serving.service.idle()
     assert tier.closed_early == 3
 
 
@@ -210,8 +210,8 @@ async def test_keys_come_in_the_header_or_as_the_first_message(settings: Setting
             await socket.send(json.dumps({"type": "authorize", "api_key": key}))
             await ask(socket)
             end = (await answer(socket))[-1]
-        await gateway.inference.serving.records.recorded(end["id"])  # type: ignore[attr-defined]
-        record = await gateway.inference.serving.records.find(end["id"])
+        await gateway.serving.records.recorded(end["id"])  # type: ignore[attr-defined]
+        record = await gateway.serving.records.find(end["id"])
         assert record is not None
         assert record.key_id == "team"
         with pytest.raises(InvalidStatus) as caught:

@@ -73,7 +73,7 @@ async def test_one_failing_prompt_fails_the_request_and_stops_the_others(gateway
     gateway.tier(1).fail_at = 2
     answer = await gateway.http.post("/v1/completions", json={"model": "tier-1", "prompt": ["a", "b"]})
     assert answer.status_code == 500
-    assert gateway.inference.serving.service.in_flight == 0
+    assert gateway.serving.service.in_flight == 0
 
 
 async def test_the_best_choices_are_returned_best_first_and_all_are_billed(gateway: RunningGateway) -> None:

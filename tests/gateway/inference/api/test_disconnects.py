@@ -45,8 +45,8 @@ async def post(
 
 async def only_record(gateway: RunningGateway, request_id: str) -> Record:
     """The record, once the answer has ended and its record is durable."""
-    await gateway.inference.serving.service.idle()
-    ledger = gateway.inference.serving.records
+    await gateway.serving.service.idle()
+    ledger = gateway.serving.records
     await ledger.recorded(request_id)  # type: ignore[attr-defined]
     record = await ledger.find(request_id)
     assert record is not None
@@ -101,7 +101,7 @@ async def test_all_prompts_of_a_request_stop_when_the_caller_leaves(gateway: Run
     await tier.holding.wait()
     writer.close()
     await tier.ended.wait()
-    await gateway.inference.serving.service.idle()
+    await gateway.serving.service.idle()
     assert tier.closed_early == len({request.request_id for request in tier.requests}) == 3
 
 

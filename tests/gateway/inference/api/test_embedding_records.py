@@ -48,14 +48,14 @@ async def embedded(client: openai.AsyncOpenAI, model: str = "tiny", **fields: An
 
 async def shown(gateway: RunningGateway, path: str, **query: Any) -> Any:
     """What an administrator sees, once everything is stored."""
-    await gateway.inference.serving.records.flush()  # type: ignore[attr-defined]
+    await gateway.serving.records.flush()  # type: ignore[attr-defined]
     answer = await gateway.http.get(path, params=query, headers=ADMIN)
     assert answer.status_code == 200, answer.text
     return answer
 
 
 async def record(gateway: RunningGateway, request_id: str) -> EmbeddingRecord:
-    found = await gateway.inference.serving.records.find(request_id)
+    found = await gateway.serving.records.find(request_id)
     assert isinstance(found, EmbeddingRecord)
     return found
 

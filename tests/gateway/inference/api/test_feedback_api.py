@@ -31,7 +31,7 @@ async def test_a_thumb_down_is_stored_as_a_verdict_of_the_user(gateway: RunningG
     assert answer.status_code == 200
     assert answer.json()["request_id"] == request_id
     assert (answer.json()["tier"], answer.json()["label"]) == (1, "worse")
-    engine = open_database(gateway.inference.serving.settings.database)
+    engine = open_database(gateway.serving.settings.database)
     async with engine.connect() as connection:
         query = select(verifications.c.judge, verifications.c.label).where(verifications.c.request_id == request_id)
         assert (await connection.execute(query)).all() == [("user", "worse")]

@@ -425,7 +425,7 @@ async def test_a_stream_whose_reader_leaves_is_closed_at_once(
         await tier.holding.wait()
     await tier.ended.wait()
     assert tier.closed_early == 1
-    await eventually(lambda: gateway.inference.serving.service.in_flight == 0)
+    await eventually(lambda: gateway.serving.service.in_flight == 0)
 
 
 async def test_a_tier_that_breaks_half_way_is_an_error_event(

@@ -118,7 +118,7 @@ async def test_auto_and_the_tiers_keep_their_names(gateway: RunningGateway, name
 
 
 async def test_a_reload_of_the_catalogue_takes_its_aliases(gateway: RunningGateway) -> None:
-    path = anyio.Path(gateway.inference.serving.settings.catalog)
+    path = anyio.Path(gateway.serving.settings.catalog)
     before = await path.read_text()
     try:
         await path.write_text(before.replace('"claude" = "large"', '"o5" = "tier-1"'))

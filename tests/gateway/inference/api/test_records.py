@@ -35,7 +35,7 @@ async def test_a_record_out_of_reach_is_no_bug_of_the_server(
     async def find(request_id: str) -> Record | None:
         raise error
 
-    monkeypatch.setattr(gateway.inference.serving.records, "find", find)
+    monkeypatch.setattr(gateway.serving.records, "find", find)
     answer = await gateway.http.get("/v1/requests/chatcmpl-1")
     assert answer.status_code == 503
     assert answer.json()["error"]["code"] == "database_unavailable"

@@ -48,7 +48,7 @@ async def test_a_text_is_answered_with_a_message_and_its_usage(gateway: RunningG
         ("user", "Say hello."),
     ]
     assert asked.max_tokens == 9
-    await gateway.inference.serving.records.recorded(answer.id)  # type: ignore[attr-defined]
+    await gateway.serving.records.recorded(answer.id)  # type: ignore[attr-defined]
     assert (await gateway.http.get(f"/v1/requests/{answer.id}")).json()["tags"] == {"team": "x"}
 
 

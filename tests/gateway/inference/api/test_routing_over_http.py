@@ -85,7 +85,7 @@ async def test_a_tier_whose_queue_is_longer_than_the_deadline_is_passed_over(gat
 
 async def test_without_a_deadline_the_knob_says_how_long_a_queue_is_passed_over(gateway: RunningGateway) -> None:
     gateway.tier(1).health = TierLoad(predicted_wait_seconds=30)
-    knobs = gateway.inference.serving.service.routing.knobs
+    knobs = gateway.serving.service.routing.knobs
     knobs.change({"queue_seconds": 10})
     try:
         assert await chosen(gateway) == 2

@@ -36,7 +36,7 @@ async def test_without_the_wish_nothing_is_said_and_a_given_priority_goes_first(
 async def test_metadata_is_recorded_with_the_request(gateway: RunningGateway) -> None:
     tags = {"team": "search", "x" * 64: "y" * 512}
     answer = await gateway.openai.chat.completions.create(**CHAT, metadata=tags)
-    await gateway.inference.serving.records.recorded(answer.id)  # type: ignore[attr-defined]
+    await gateway.serving.records.recorded(answer.id)  # type: ignore[attr-defined]
     shown = await gateway.http.get(f"/v1/requests/{answer.id}")
     assert shown.json()["tags"] == tags
 
@@ -53,7 +53,7 @@ async def test_metadata_beyond_openais_bounds_is_refused(gateway: RunningGateway
 async def test_the_database_gives_the_tags_back(gateway: RunningGateway) -> None:
     body = CHAT | {"metadata": {"cost centre": "42"}}
     answer = json.loads((await gateway.http.post("/v1/chat/completions", json=body)).content)
-    ledger = gateway.inference.serving.records
+    ledger = gateway.serving.records
     await ledger.flush()  # type: ignore[attr-defined]
     record = await ledger.find(answer["id"])
     assert record is not None

@@ -50,7 +50,7 @@ def client(gateway: RunningGateway, name: str) -> openai.AsyncOpenAI:
 
 
 async def num_stored(gateway: RunningGateway) -> int:
-    async with gateway.inference.serving.database.connect() as connection:
+    async with gateway.serving.database.connect() as connection:
         return (await connection.execute(select(func.count()).select_from(stored_responses))).scalar_one()
 
 

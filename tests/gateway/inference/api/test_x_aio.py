@@ -45,7 +45,7 @@ async def reply(gateway: RunningGateway, path: str, *, stream: bool) -> dict[str
     body = {"model": "tier-1", "temperature": 0, "stream": stream, **ASKS[path], **options}
     found = await gateway.http.post(f"/v1/{path}", json=body)
     assert found.status_code == 200, found.text
-    await gateway.inference.serving.service.idle()
+    await gateway.serving.service.idle()
     if not stream:
         return dict(found.json())
     data = [line.removeprefix("data: ") for line in found.text.splitlines() if line.startswith("data: {")]

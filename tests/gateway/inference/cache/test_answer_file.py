@@ -23,7 +23,7 @@ def left_in(folder: Path) -> list[Path]:
 async def asked(gateway: RunningGateway, **changes: Any) -> tuple[str, str]:
     answer = await gateway.http.post("/v1/chat/completions", json=BODY | changes)
     assert answer.status_code == 200, answer.text
-    await gateway.inference.serving.service.idle()
+    await gateway.serving.service.idle()
     return answer.headers["x-aio-cache"], answer.json()["choices"][0]["message"]["content"]
 
 

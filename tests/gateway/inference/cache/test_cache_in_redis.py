@@ -26,7 +26,7 @@ async def pair(tmp_path: Path, redis_server: RedisServer) -> AsyncIterator[tuple
 
 async def asked(gateway: RunningGateway, body: dict[str, Any] = BODY) -> tuple[int, str]:
     answer = await gateway.http.post("/v1/chat/completions", json=body)
-    await gateway.inference.serving.service.idle()
+    await gateway.serving.service.idle()
     return answer.status_code, answer.headers["x-aio-cache"]
 
 

@@ -46,7 +46,7 @@ async def asked(gateway: RunningGateway, wish: str | None = None, **changes: Any
     headers = {} if wish is None else {"x-aio-cache": wish}
     answer = await gateway.http.post(CHAT, json=body(**changes), headers=headers)
     assert answer.status_code == 200, answer.text
-    await gateway.inference.serving.service.idle()
+    await gateway.serving.service.idle()
     return answer
 
 
@@ -55,7 +55,7 @@ async def results(gateway: RunningGateway, *asks: dict[str, Any]) -> list[str]:
 
 
 async def until_in_flight(gateway: RunningGateway, count: int) -> None:
-    await eventually(lambda: gateway.inference.serving.service.in_flight == count)
+    await eventually(lambda: gateway.serving.service.in_flight == count)
 
 
 def content(answer: httpx.Response) -> str:
@@ -162,7 +162,7 @@ async def test_what_is_drawn_is_kept_only_for_who_asks_for_it(gateway: RunningGa
 
 async def test_the_tiers_own_temperature_counts_where_the_caller_names_none(gateway: RunningGateway) -> None:
     unset: dict[str, Any] = {"temperature": None}
-    assert gateway.inference.serving.routing.spec(1).sampling.temperature > 0
+    assert gateway.serving.routing.spec(1).sampling.temperature > 0
     assert await results(gateway, unset, unset) == ["bypass", "bypass"]
 
 
@@ -226,7 +226,7 @@ async def test_when_everybody_has_left_the_work_stops(gateway: RunningGateway) -
     for ask in asks:
         ask.cancel()
     await tier.ended.wait()
-    await gateway.inference.serving.service.idle()
+    await gateway.serving.service.idle()
 
     assert (tier.closed_early, len(tier.requests)) == (1, 1)
     tier.hold_at = None
@@ -298,7 +298,7 @@ async def test_a_stream_is_replayed_as_the_stream_that_it_was(gateway: RunningGa
         return [chunk.model_dump(exclude={"id", "created", "x_aio"}) async for chunk in stream]
 
     made = await streamed()
-    await gateway.inference.serving.service.idle()
+    await gateway.serving.service.idle()
     replayed = await streamed()
 
     assert replayed == made
@@ -330,7 +330,7 @@ async def test_calls_of_tools_and_thoughts_are_kept_too(gateway: RunningGateway)
 async def test_text_completions_are_kept_too(gateway: RunningGateway) -> None:
     raw = {"model": "tier-1", "prompt": ["Once", "Twice"], "temperature": 0, "n": 2}
     first = await gateway.http.post("/v1/completions", json=raw)
-    await gateway.inference.serving.service.idle()
+    await gateway.serving.service.idle()
     second = await gateway.http.post("/v1/completions", json=raw)
     assert (first.headers["x-aio-cache"], second.headers["x-aio-cache"]) == ("miss", "hit")
     assert first.json()["choices"] == second.json()["choices"]

@@ -61,7 +61,7 @@ async def asked(gateway: RunningGateway, prompt: str, wish: str | None = None, *
     headers = {} if wish is None else {"x-aio-cache": wish}
     answer = await gateway.http.post(CHAT, json=body, headers=headers)
     assert answer.status_code == 200, answer.text
-    await gateway.inference.serving.service.idle()
+    await gateway.serving.service.idle()
     return answer
 
 

@@ -16,9 +16,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 @pytest_asyncio.fixture(loop_scope="module")
 async def watched(gateway: RunningGateway) -> AsyncIterator[RunningGateway]:
     """The gateway while its routing is only watched."""
-    gateway.inference.serving.routing.knobs.change({"mode": "observe"})
+    gateway.serving.routing.knobs.change({"mode": "observe"})
     yield gateway
-    gateway.inference.serving.routing.knobs.change({"mode": None, "observe_tier": None})
+    gateway.serving.routing.knobs.change({"mode": None, "observe_tier": None})
 
 
 async def answered(gateway: RunningGateway, model: str = "auto", **headers: str) -> tuple[str, str | None, str]:

@@ -16,9 +16,9 @@ LONG = [
 
 @pytest.fixture
 def truncating(gateway: RunningGateway) -> Any:
-    gateway.inference.serving.routing.knobs.change({"truncate_chats": True})
+    gateway.serving.routing.knobs.change({"truncate_chats": True})
     yield gateway
-    gateway.inference.serving.routing.knobs.change({"truncate_chats": False})
+    gateway.serving.routing.knobs.change({"truncate_chats": False})
 
 
 async def asked(gateway: RunningGateway, path: str, **body: Any) -> Any:

@@ -22,8 +22,8 @@ def order(**changes: Any) -> dict[str, Any]:
 
 
 async def recorded(gateway: RunningGateway, request_id: str) -> Record:
-    await gateway.inference.serving.records.recorded(request_id)  # type: ignore[attr-defined]
-    record = await gateway.inference.serving.records.find(request_id)
+    await gateway.serving.records.recorded(request_id)  # type: ignore[attr-defined]
+    record = await gateway.serving.records.find(request_id)
     assert record is not None
     return record
 
@@ -32,7 +32,7 @@ async def test_an_experiment_is_started_listed_and_stopped(gateway: RunningGatew
     answer = await gateway.http.post("/admin/api/experiments", json=order())
     assert answer.status_code == 201, answer.text
     started = answer.json()["experiment_id"]
-    registry = ArtefactRegistry(gateway.inference.serving.settings.registry_path)
+    registry = ArtefactRegistry(gateway.serving.settings.registry_path)
     split = registry.experiment()
     assert (split and split.experiment_id) == started
     again = await gateway.http.post("/admin/api/experiments", json=order())

@@ -62,7 +62,7 @@ async def sign_in(
 async def with_user(gateway: RunningGateway, name: str, role: Role) -> AsyncIterator[httpx.AsyncClient]:
     """A new user, signed in."""
     order = Order(actor="test", now=1.0)
-    await add_user(gateway.inference.serving.database, UserOrder(name=name, password=PASSWORD, role=role), order)
+    await add_user(gateway.serving.database, UserOrder(name=name, password=PASSWORD, role=role), order)
     async with browser(gateway) as client:
         answer = await sign_in(client, PASSWORD, name)
         assert answer.status_code == 303, answer.text

@@ -37,7 +37,7 @@ async def test_the_first_steps_are_done_once_the_installation_has_what_they_ask_
     async with running_gateway(settings) as gateway, browser(gateway) as client:
         await sign_in(client)
         assert await _done(gateway) == {"Add a second tier"}
-        await insert_requests(gateway.inference.serving.database, {"request_id": "first", "created_at": 1.0})
+        await insert_requests(gateway.serving.database, {"request_id": "first", "created_at": 1.0})
         assert await _done(gateway) == {"Add a second tier", "Send a first request"}
         await submit(client, await client.get("/admin/keys"), "/admin/keys", name="first", scopes="inference")
         assert await _done(gateway) == {"Add a second tier", "Send a first request", "Make a key"}

@@ -60,7 +60,7 @@ async def test_a_user_is_answered_in_the_middle_of_a_verification(settings: Sett
 
     watching = msgspec.structs.replace(settings, monitor=True, verification_budget=1e6)
     async with running_gateway(watching, core=ThreadCoreClient(load), scripted=False) as gateway:
-        database = gateway.inference.serving.database
+        database = gateway.serving.database
         served = make_record("r-1", tier=1, created_at=time.time(), cost_usd=1.0)
         async with database.begin() as connection:
             await insert_records(connection, [served])
