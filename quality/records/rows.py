@@ -33,7 +33,11 @@ def request_row(record: Recorded) -> dict[str, Any]:
     """Return the row of `requests`."""
     if isinstance(record, EmbeddingRecord):
         return msgspec.structs.asdict(record) | _NO_ANSWER | {"baseline_cost_usd": record.cost_usd}
-    return dict(zip(_PLAIN, _plain_of(record), strict=True)) | msgspec.structs.asdict(record.timings)
+    row = dict(zip(_PLAIN, _plain_of(record), strict=True)) | msgspec.structs.asdict(record.timings)
+    if record.consent == ALL:
+        # As a row without any: most are, and each value of JSON has its price.
+        row["consent"] = None
+    return row
 
 
 def decision_row(record: Record) -> dict[str, Any]:

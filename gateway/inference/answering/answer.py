@@ -159,17 +159,20 @@ class Answer:
     @property
     def escalated_from(self) -> Attempt | None:
         """The attempt that escalated, if one did."""
-        return next((attempt for attempt in self.attempts if attempt.status == "escalated"), None)
+        for attempt in self.attempts:
+            if attempt.status == "escalated":
+                return attempt
+        return None
 
     @property
     def cost_usd(self) -> float:
         """US dollars of all attempts so far."""
-        return sum(attempt.cost_usd for attempt in self.attempts)
+        return sum([attempt.cost_usd for attempt in self.attempts])
 
     @property
     def cost_is_estimated(self) -> bool:
         """Whether the price of a tier that was tried is an estimate."""
-        return any(self._routing.spec(attempt.tier).price.estimated for attempt in self.attempts)
+        return any([self._routing.spec(attempt.tier).price.estimated for attempt in self.attempts])
 
     @property
     def ttft_limit(self) -> float:
@@ -215,7 +218,7 @@ class Answer:
         self._finished(self, self.record)
 
     def _recorded(self, status: Status, http_status: int, error: Exception | None, bill: Bill) -> Record:
-        request, first, usage = self.request, self.choices[0], bill.usage
+        request, first, usage, tier = self.request, self.choices[0], bill.usage, self.tier
         consent = request.consent
         return Record(
             request_id=request.request_id,
@@ -228,8 +231,8 @@ class Answer:
             http_status=http_status,
             error=None if error is None else _shown(error),
             decision=self.decision,
-            tier=self.tier.number,
-            model=self.tier.model,
+            tier=tier.number,
+            model=tier.model,
             attempts=bill.attempts,
             messages=request.recorded_messages(),
             answer=_recorded_answer(first) if consent.reuse else None,

@@ -17,7 +17,7 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def cost_usd(self) -> float:
         """What all attempts cost, in US dollars."""
-        return sum(attempt.cost_usd for attempt in self.attempts)
+        return sum([attempt.cost_usd for attempt in self.attempts])
 
     def unpaid(self) -> "Bill":
         """The same for a reader who owes nothing."""

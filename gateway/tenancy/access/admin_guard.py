@@ -41,7 +41,7 @@ async def admit_admin(connection: Connection, handler: BaseRouteHandler) -> None
     Raises `ApiError` 401, 403, or 503 while it cannot be known who may.
     """
     state = begun(connection, handler)
-    signed_in = None if "authorization" in connection.headers else await session_caller(connection)
+    signed_in = None if "authorization" in state["headers"] else await session_caller(connection)
     if signed_in is not None:
         demand_role(connection, handler, signed_in)
         await demand_csrf(connection)
@@ -49,7 +49,7 @@ async def admit_admin(connection: Connection, handler: BaseRouteHandler) -> None
         return
     directory = access_of(connection).tenancy.directory
     demand_administration(directory)
-    caller = known_caller(directory.admin_caller, connection, "admin key")
+    caller = known_caller(directory.admin_caller, state["headers"], "admin key")
     demand_role(connection, handler, caller)
     state[CALLER] = caller
 

@@ -65,7 +65,7 @@ def caller_of(request: HttpRequest) -> Caller:
 
 
 async def admit(connection: Connection, handler: BaseRouteHandler) -> None:
-    """Set `request_id`, `arrival` (monotonic seconds) and `caller` of the request's state.
+    """Set `request_id`, `arrival` (monotonic seconds), `headers` and `caller` of the request's state.
 
     Raises `ApiError` 401 where keys are configured and the caller has none of them, and 403 for what a web page of
     another site sends.
@@ -73,7 +73,7 @@ async def admit(connection: Connection, handler: BaseRouteHandler) -> None:
     state = begun(connection, handler)
     directory = access_of(connection).tenancy.directory
     if directory.asks_for_keys:
-        caller = known_caller(directory.inference_caller, connection, "API key")
+        caller = known_caller(directory.inference_caller, state["headers"], "API key")
         if "inference" not in caller.scopes:
             raise out_of_scope(caller, "inference")
         state[CALLER] = caller
@@ -111,11 +111,11 @@ def authorization_of(headers: Mapping[str, str]) -> str | None:
     return given
 
 
-def known_caller(find: Callable[[str | None], Caller], connection: Connection, what: str) -> Caller:
+def known_caller(find: Callable[[str | None], Caller], headers: Mapping[str, str], what: str) -> Caller:
     """Return the owner of the key that was sent, which `find` knows. Raises `ApiError` 401, or 503 while keys are
     unknown."""
     try:
-        return find(authorization_of(connection.headers))
+        return find(authorization_of(headers))
     except UnknownKeyError as error:
         raise ApiError(401, f"{error} Send an {what} as 'Authorization: Bearer KEY'; {_ORIGIN_OF[what]}.") from None
     except KeysUnavailableError:
@@ -145,18 +145,19 @@ def begun(connection: Connection, handler: BaseRouteHandler) -> Any:
     state["arrival"] = time.monotonic()
     state["request_id"] = new_request_id(handler.opt.get("id_prefix", "req"), handler.opt.get("id_separator", "-"))
     state[CALLER] = KEYLESS
+    # litestar looks for them anew at every `connection.headers`.
+    state["headers"] = connection.headers
     LOG_CONTEXT.set(LogContext(state["request_id"]))
-    refuse_other_sites(connection)
+    _refuse_other_sites(connection, state["headers"])
     return state
 
 
-def refuse_other_sites(connection: Connection) -> None:
+def _refuse_other_sites(connection: Connection, headers: Mapping[str, str]) -> None:
     """Raises `ApiError` 403 if a page of another origin would change something or open a WebSocket, unless the origin
     is one of AIO_CORS_ORIGINS or the request has a valid key."""
     # A WebSocket has no method.
     if connection.scope.get("method") in READING:
         return
-    headers = connection.headers
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     if site is None and origin is None:
         return

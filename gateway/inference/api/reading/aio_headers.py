@@ -118,10 +118,11 @@ def _cache(given: str | None) -> CacheMode | None:
 
 def response_headers(answer: Answer, *, whole: bool) -> dict[str, str]:
     """What became of the request; the cost is known, and given, on whole answers only."""
+    tier, escalated = answer.tier, answer.escalated_from
     headers = {
         "x-aio-decision-id": answer.request.request_id,
-        "x-aio-tier": str(answer.tier.number),
-        "x-aio-model": answer.tier.model,
+        "x-aio-tier": str(tier.number),
+        "x-aio-model": tier.model,
         "x-aio-p-ok": f"{answer.p_ok:.4f}",
         "x-aio-classifier": answer.decision.inputs.prediction.classifier_version,
         "x-aio-cache": answer.source.cached or "bypass",
@@ -129,8 +130,8 @@ def response_headers(answer: Answer, *, whole: bool) -> dict[str, str]:
     }
     if answer.decision.would_be is not None:
         headers["x-aio-would-be-tier"] = str(answer.decision.would_be)
-    if answer.escalated_from is not None:
-        headers["x-aio-escalated-from"] = str(answer.escalated_from.tier)
+    if escalated is not None:
+        headers["x-aio-escalated-from"] = str(escalated.tier)
     if whole:
         headers["x-aio-cost-usd"] = usd_text(answer.cost_usd)
         if answer.cost_is_estimated:

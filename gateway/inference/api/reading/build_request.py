@@ -51,7 +51,7 @@ def received(connection: ASGIConnection[Any, Any, Any, Any]) -> Received:
         request_id=state["request_id"],
         arrival=state["arrival"],
         caller=state[CALLER],
-        headers=connection.headers,
+        headers=state["headers"],
     )
 
 

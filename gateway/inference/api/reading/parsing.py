@@ -99,7 +99,7 @@ def _decode_fields(serving: Serving, fields: FieldReader[Body], body: bytes, cal
 
 async def _json_of(request: HttpRequest) -> bytes:
     # Forms and plain text, whatever their parameters say, are what web pages may send to other sites unasked.
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    media_type = request.scope["state"]["headers"].get("content-type", "").partition(";")[0].strip().lower()
     if media_type and media_type != "application/json" and not media_type.endswith("+json"):
         raise ApiError(415, f"Send the body as application/json, not as {media_type[:64]!r}.")
     return await request.body()

@@ -210,11 +210,11 @@ def billed_usage(record: Record) -> Usage:
 
 def routed(answer: Answer) -> Routed:
     """How an answer that has ended came about."""
-    before, timings = answer.escalated_from, answer.timings
+    before, timings, tier = answer.escalated_from, answer.timings, answer.tier
     return Routed(
         decision_id=answer.request.request_id,
-        tier=answer.tier.number,
-        model=answer.tier.model,
+        tier=tier.number,
+        model=tier.model,
         p_ok=answer.p_ok,
         cost_usd=answer.cost_usd,
         latency_ms=round(timings.e2e_ms, 3),
@@ -222,7 +222,7 @@ def routed(answer: Answer) -> Routed:
         overhead_ms=round(timings.overhead_ms, 3),
         classifier=answer.decision.inputs.prediction.classifier_version,
         reason=answer.decision.reason if before is None else f"{answer.decision.reason}; {before.reason}",
-        version=answer.tier.version,
+        version=tier.version,
         cache=answer.source.cached,
         cost_estimated=True if answer.cost_is_estimated else UNSET,
         thought_end=answer.thought_end or UNSET,

@@ -113,7 +113,7 @@ def _headers(request: HttpRequest, answer: Answer, answer_format: AnswerFormat) 
 
 
 def _id_headers(request: HttpRequest, request_id: str, answer_format: AnswerFormat) -> Headers:
-    own = (caller_request_id(request.headers.get("x-request-id")) or request_id).encode()
+    own = (caller_request_id(request.scope["state"]["headers"].get("x-request-id")) or request_id).encode()
     return [(name, own) for name in answer_format.id_headers]
 
 
