@@ -172,7 +172,7 @@ class Answer:
     @property
     def cost_is_estimated(self) -> bool:
         """Whether the price of a tier that was tried is an estimate."""
-        return any([self._routing.spec(attempt.tier).price.estimated for attempt in self.attempts])
+        return any(self._routing.spec(attempt.tier).price.estimated for attempt in self.attempts)
 
     @property
     def ttft_limit(self) -> float:
