@@ -145,7 +145,7 @@ def begun(connection: Connection, handler: BaseRouteHandler) -> Any:
     state["arrival"] = time.monotonic()
     state["request_id"] = new_request_id(handler.opt.get("id_prefix", "req"), handler.opt.get("id_separator", "-"))
     state[CALLER] = KEYLESS
-    # litestar looks for them anew at every `connection.headers`.
+    # litestar searches for them again at every `connection.headers`.
     state["headers"] = connection.headers
     LOG_CONTEXT.set(LogContext(state["request_id"]))
     _refuse_other_sites(connection, state["headers"])
