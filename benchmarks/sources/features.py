@@ -57,7 +57,7 @@ ENGINE_FEATURES = (
     ),
     Feature(
         name="structured output",
-        tests=("inference_core/grammar/test_answers_obey.py", "gateway/api/test_structured_answers.py"),
+        tests=("inference_core/grammar/test_answers_obey.py", "gateway/inference/api/test_structured_answers.py"),
         others=_of(ENGINES, "Outlines", "limited", "yes", "native (fast)"),
     ),
 )
@@ -67,13 +67,15 @@ SERVER_FEATURES = (
         tests=("inference_core/engine/test_batching.py",),
         others=_of(SERVERS, "yes", "yes"),
     ),
-    Feature(name="streaming", tests=("gateway/api/test_chat_stream.py",), others=_of(SERVERS, "yes", "not stated")),
+    Feature(
+        name="streaming", tests=("gateway/inference/api/test_chat_stream.py",), others=_of(SERVERS, "yes", "not stated")
+    ),
     Feature(
         name="versions without downtime",
         ours="of servers elsewhere, and of own models on the CPU or under several workers",
         tests=(
-            "gateway/composition/test_catalogue_reload.py",
-            "gateway/composition/test_core_swap.py",
+            "gateway/operations/test_catalogue_reload.py",
+            "gateway/runtime/cores/test_core_swap.py",
             "gateway/processes/test_core_renewed.py",
         ),
         others=_of(SERVERS, "yes", "not stated"),

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from openai import NotFoundError
 
 from gateway.base.settings import Settings
 from tests.gateway.batches.batching import ended, made, outcome, request_line
@@ -39,5 +40,6 @@ async def test_batches_are_answered_refused_and_cancelled(tmp_path: Path, postgr
         await client.files.delete(file.id)
         assert await gateway.jobs.files.sweep() == 0
         assert await gateway.jobs.book.purge(gateway.jobs.book.now() + 1) == 3
-        with pytest.raises(Exception, match="batch_not_found"):
+        with pytest.raises(NotFoundError) as missing:
             await client.batches.retrieve(batch.id)
+        assert missing.value.code == "batch_not_found"
