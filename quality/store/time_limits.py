@@ -25,6 +25,8 @@ COMMIT_SECONDS = 5.0
 """Of a commit, which waits for a disk."""
 CLOSE_SECONDS = 0.5
 """To part from a server in the regular way; after this the connection is cut."""
+WATCH_SECONDS = 0.5
+"""How often the calls of a SQLite connection are looked at: they fail so much later than their limit at most."""
 BUSY_MS = 4_000
 """How long SQLite waits for the lock of another writer."""
 MOST_STUCK = 32
@@ -69,16 +71,43 @@ def postgres_connection() -> type[Any]:
 class LimitedSqlite(aiosqlite.Connection):
     """A connection whose thread may be stuck in a call to the disk: its caller is not."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._limits: dict[asyncio.Future[Any], float] = {}
+        """Of each call under way: the loop's time at which it fails."""
+        self._watch: asyncio.TimerHandle | None = None
+
     async def _execute(self, fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         # aiosqlite sends everything to the thread of the connection this way.
-        async with asyncio.timeout(STATEMENT_SECONDS):
-            result: T = await super()._execute(fn, *args, **kwargs)  # type: ignore[no-untyped-call]
-            return result
+        return await self._answered(STATEMENT_SECONDS, functools.partial(fn, *args, **kwargs))
 
     async def commit(self) -> None:
         """Commit, as soon as the disk does."""
-        async with asyncio.timeout(COMMIT_SECONDS):
-            await super().commit()
+        await self._answered(COMMIT_SECONDS, self._conn.commit)
+
+    async def _answered(self, seconds: float, call: Callable[[], T]) -> T:
+        """Let the thread make `call`. One timer watches all calls of the connection: a stored request makes more than
+        ten, and a timer for each cost a twentieth of the gateway's time."""
+        if not self._running or not self._connection:
+            raise ValueError("Connection closed")
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+        self._limits[answer] = loop.time() + seconds
+        if self._watch is None:
+            self._watch = loop.call_later(WATCH_SECONDS, self._expire, loop)
+        self._tx.put_nowait((answer, call))
+        try:
+            return await answer
+        finally:
+            del self._limits[answer]
+
+    def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Fail the calls that have waited for too long; go on watching while there are others."""
+        now = loop.time()
+        for answer, limit in self._limits.items():
+            if limit <= now and not answer.done():
+                answer.set_exception(TimeoutError())
+        self._watch = loop.call_later(WATCH_SECONDS, self._expire, loop) if self._limits else None
 
     async def close(self) -> None:
         """Close it; if its thread is stuck, leave that to the thread."""
