@@ -58,10 +58,13 @@ async def _again_and_again(work: Callable[[], Awaitable[object]], name: str) -> 
             try:
                 await work()
             except asyncio.CancelledError as error:
-                if _is_cancelled():
+                if is_cancelled():
                     raise
                 failure: BaseException = error
             except Exception as error:
+                if is_cancelled():
+                    # What was awaited turned the cancellation into an error of its own, such as a time limit.
+                    raise asyncio.CancelledError from error
                 failure = error
             else:
                 return
@@ -80,7 +83,7 @@ async def _noted(work: Coroutine[Any, Any, None], name: str) -> None:
     try:
         await work
     except asyncio.CancelledError:
-        if _is_cancelled():
+        if is_cancelled():
             raise
         log.exception("the background task %r was given up", name)
     except Exception as error:
@@ -88,7 +91,7 @@ async def _noted(work: Coroutine[Any, Any, None], name: str) -> None:
         log.exception("the background task %r failed", name)
 
 
-def _is_cancelled() -> bool:
-    """Whether this task itself is cancelled, and not something that it awaits."""
+def is_cancelled() -> bool:
+    """Whether the current task itself is cancelled, and not something that it awaits."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from inference_core.io.background_tasks import repeated
+from inference_core.io.background_tasks import is_cancelled, repeated
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,9 @@ class WorkLoop:
             try:
                 while await self._step():
                     pass
-            except Exception:
+            except Exception as error:
+                if is_cancelled():
+                    raise asyncio.CancelledError from error
                 log.exception("%s could not work; it tries again within %s s", self.name, self._poll_seconds)
             if not self._wake.is_set():
                 self._idle.set()

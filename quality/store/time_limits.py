@@ -15,6 +15,8 @@ from sqlalchemy import event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_core.io.background_tasks import is_cancelled
+
 T = TypeVar("T")
 
 CONNECT_SECONDS = 3.0
@@ -56,7 +58,14 @@ def postgres_connection() -> type[Any]:
         async def execute(self, query: str, *args: Any, timeout: float | None = None) -> Any:  # noqa: ASYNC109
             if timeout is None:
                 timeout = _LIMITS.get(query.rstrip(";").partition(" ")[0])
-            return await super().execute(query, *args, timeout=timeout)
+            try:
+                return await super().execute(query, *args, timeout=timeout)
+            except TimeoutError as error:
+                if is_cancelled():
+                    # This rolls back what a cancelled statement began: a loop around it must not take the cancellation
+                    # for a database that is away.
+                    raise asyncio.CancelledError from error
+                raise
 
         async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109
             try:

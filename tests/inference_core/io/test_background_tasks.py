@@ -77,6 +77,24 @@ async def test_the_end_of_something_else_does_not_end_a_task(monkeypatch: pytest
     assert runs == 2
 
 
+async def test_a_task_ends_when_it_is_cancelled_although_its_work_makes_an_error_of_that() -> None:
+    waits = asyncio.Event()
+
+    async def work() -> None:
+        try:
+            waits.set()
+            await asyncio.sleep(3600)
+        finally:
+            raise TimeoutError
+
+    task = repeated(work, "watch of the test")
+    await waits.wait()
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert task_problems() == {}
+
+
 async def test_a_task_that_ends_by_itself_or_is_cancelled_has_not_failed() -> None:
     async def work() -> None:
         await asyncio.sleep(0)
