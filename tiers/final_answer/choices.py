@@ -57,9 +57,10 @@ def options(prompt: str) -> dict[str, str]:
     prompts."""
     for pattern in (_OPTION_LINE, _OPTION_INLINE):
         found = {letter: clean(text) for letter, text in pattern.findall(prompt)}
-        letters = "".join(sorted(found))
-        if len(found) >= 2 and "ABCDEFGHIJ".startswith(letters):
-            return found
+        # Statements I and II before the options are no ninth option.
+        run = [letter for place, letter in enumerate("ABCDEFGHIJ") if set("ABCDEFGHIJ"[: place + 1]) <= found.keys()]
+        if len(run) >= 2 and found.keys() - run <= {"C", "D", "I"}:
+            return {letter: found[letter] for letter in run}
     return {}
 
 
@@ -76,6 +77,8 @@ def choice_letter(text: str, offered: dict[str, str], *, brackets: bool = False)
         if mark.strict:
             return None
     flat = clean(text)
+    if (sole := re.fullmatch(r"\(?([a-j])[.):]?", flat)) and sole[1].upper() in offered:
+        return sole[1].upper()
     alone = {letter for letter in _LETTER_ALONE.findall(flat) if letter in offered}
     if first := _LETTER_FIRST.match(flat):
         if first[1] not in offered:

@@ -23,7 +23,8 @@ _OPEN = re.compile(
     r"\b(?:why|explain|describe|discuss|difference|differences|compare|best|better|worst|ways?|tips?|advice|should"
     r"|recommend|think|opinion|purpose|advantages?|disadvantages?|benefits?|pros|cons|steps|examples?|ideas?|write|code"
     r"|how (?:do|can|to|does|did|would|could|is|are)|mean|means|meaning|definition|impact|effects?|causes?|role"
-    r"|importance|strategy|you|your|my|me|i|we|our|all|list|summari[sz]e|implications?)\b",
+    r"|importance|strategy|your|my|summari[sz]e|implications?"
+    r"|(?:are|am|do|does|can|could|would|did|shall|will|have|if) (?:you|i|we))\b",
     re.IGNORECASE,
 )
 _ASKED = re.compile(

@@ -21,6 +21,7 @@ _SHORT_JSON_CHARS = 500
 _MOST_STRING_CHARS = 1000
 _SHORT_STRING_WORDS = 40
 _PERCENT_ASKED = re.compile(r"\bpercent|\bper cent\b|%\s*\)?\s*\?|\bin %|\bas a %", re.IGNORECASE)
+_UNCLOSED = re.compile(r"\\f?boxed|</?(?:final_)?answer>|\[/?answer\]", re.IGNORECASE)  # an empty or broken mark
 _MATHS_DELIMITERS = re.compile(r"^(?:\$+|\\\(|\\\[)|(?:\$+|\\\)|\\\])$")
 
 
@@ -64,8 +65,8 @@ def final_answer(
         case "string" | "entity" if found := _marked(prompt, end, kind, brackets):
             return found
         case "string":
-            is_short = len(end.split()) <= _SHORT_STRING_WORDS and not refuses(end)
-            return _by_shape(prompt, end) if is_short else None
+            is_alone = len(end.split()) <= _SHORT_STRING_WORDS and not _UNCLOSED.search(end)
+            return _by_shape(prompt, end) if is_alone else None
         case "entity":
             return _made("entity", key_words(prompt, text))
     return _unasked(prompt, text, end)
@@ -77,13 +78,13 @@ def _computed(prompt: str, end: str, kind: AnswerKind, brackets: bool) -> FinalA
         found = quantity(mark.content, whole=kind == "latex", percent_is_share=share)
         if found is not None:
             return _number(found)
-        if (formula := _formula(mark.content)) is not None:
+        if (mark.strict or kind == "latex") and (formula := _formula(mark.content)) is not None:
             return FinalAnswer("latex", formula)
         if mark.strict:
             return _by_shape(prompt, mark.content)
     if kind == "latex":
         formula = last_formula(end) or (end if len(end) <= 100 else None)
-        if formula is not None and (normal := normalised_latex(formula)) is not None:
+        if formula is not None and "boxed" not in formula and (normal := normalised_latex(formula)) is not None:
             alone = quantity(formula, whole=True, percent_is_share=share)
             return FinalAnswer("latex", normal) if alone is None else _number(alone)
     return _number(final_quantity(end, percent_is_share=share))

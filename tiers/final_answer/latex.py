@@ -50,7 +50,9 @@ def last_formula(text: str) -> str | None:
 
 
 def _is_formula(text: str) -> bool:
-    """Whether `text` has no words but those of functions."""
+    """Whether `text` is one formula, with no words but those of functions."""
+    if any(re.search(r"[^\W\d_]{3,}", words) for words in _FONT.findall(text)) or re.search(r"\b(?:or|and|to)\b", text):
+        return False
     plain = _FONT.sub(" ", text)
     words = [word for word in re.findall(r"[^\W\d_]{3,}", plain) if word.lower() not in _FUNCTIONS]
     commands = len(re.findall(r"\\[A-Za-z]{3,}", plain))

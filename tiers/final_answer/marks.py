@@ -17,7 +17,7 @@ _KEY = re.compile(r"[\"'](?:final[_ ])?answer[\"']\s{0,5}:\s{0,5}", re.IGNORECAS
 _SAID = re.compile(
     r"\banswer(?:\s(?:to|for)\s(?:this|the)\s(?:question|problem))?"
     r"(?:\s?\*{0,2}:\*{0,2}(?:\s{0,9}is:?)?|\s(?:is|are|would\sbe|should\sbe)\b\s?(?:therefore|thus|simply|just)?:?|\s?=)"
-    r"\s{0,9}([^\n]{1,300})",
+    r"\s{0,9}(?=([^\n]{1,300}))",
     re.IGNORECASE,
 )
 _LATER = re.compile(r"^(?:\*\*|__|:|\s)+")
@@ -89,8 +89,8 @@ def _bracketed(text: str) -> Iterator[Mark]:
         start = text.rfind("[[", 0, end) if end > 0 else -1
         if start < 0:
             return
-        if text[start - 1 : start] == "[" and text[end + 2 : end + 3] == "]":
-            start, end = start - 1, end + 1  # a list in the brackets
+        if text[start - 1 : start] == "[":
+            start -= 1  # a list in the brackets
         yield Mark(start, text[start + 2 : end], strict=True)
         until = start
 

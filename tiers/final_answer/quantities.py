@@ -9,7 +9,7 @@ from tiers.final_answer.text import clean, is_short, negates, word_set
 
 _NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,3})?(?:/[1-9]\d*)?|[-+]?\.\d+"
 # The guards exclude digits within words, times and dates: 17:40, v2, 2024-05-01 and 3/4/24 are not numbers.
-_STANDALONE = re.compile(rf"(?<![\w.,:/])(?<![\d)]-)({_NUMBER})(?![\w:/])(?!-\d)(?!,\d)(?!\.\d)")
+_STANDALONE = re.compile(rf"(?<![\w.,:/^])(?<![\d)]-)({_NUMBER})(?![\w:/])(?!-\d)(?!,\d)(?!\.\d)")
 _QUANTITY = re.compile(
     r"(?:[a-z](?:\([a-z]\))?\s?=\s?|(?:approximately|approx\.|about|roughly|around|exactly|only|~|≈|=)\s?)?"
     r"(?P<minus>minus\s|negative\s|-(?=\s?[$€£¥]))?\s?(?P<currency>(?:US|C|A)?[$€£¥])?\s?"
@@ -99,8 +99,11 @@ class Quantity(NamedTuple):
 
 def asks_for_number(prompt: str) -> bool:
     """Return whether the right answer to `prompt` is one quantity."""
-    if _NUMBER_ALONE.search(prompt) or _MEASURED.search(prompt):
+    if _NUMBER_ALONE.search(prompt):
         return True
+    if measured := _MEASURED.search(prompt):
+        # The difference between two protocols is no number.
+        return "difference" not in measured[0].lower() or any(character.isdigit() for character in prompt)
     if _ARITHMETIC.search(prompt) and _COMPUTED.search(prompt):
         return True
     is_question = is_short(prompt) or prompt.rstrip().endswith("?") or any(c.isdigit() for c in prompt)
@@ -197,8 +200,7 @@ def _plain(text: str) -> str:
     text = re.sub(r"\^\s?\{?\\circ\}?", "°", text)
     text = re.sub(r"\\[,!;: ]|\\left|\\right|~", " ", text)
     text = clean(text).replace("\\$", "$")
-    if text.startswith("$") and text.endswith("$") and len(text) > 2:
-        text = text[1:-1]
+    text = re.sub(r"^\$([^$]{1,100})\$(?!\d)", r"\1", text)
     text = text.removeprefix("\\(").removeprefix("\\[").removesuffix("\\)").removesuffix("\\]").strip()
     return re.sub(r"(?<=\d) (?=\d{3}\b)(?!\d{3}/)", "", text) if re.match(r"[-+]?\d{1,3}(?: \d{3})+\b", text) else text
 

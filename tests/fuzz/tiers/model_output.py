@@ -118,6 +118,13 @@ def thoughts(data: bytes) -> str:
 
 
 _PROMPTS = ("What is 2 + 2?", "Which one?\nA) red\nB) blue", "Answer as JSON.", "How many apples are there?")
+_MORE = (
+    "Put the result in \\boxed{}.",
+    "Answer with one of: red, green, blue.",
+    "Wrap it in [[your answer]], in double square brackets.",
+    "What is the output of print(f(1))?",
+    "Who wrote it?",
+)
 _FINAL = [
     b"The answer is 1,234.5e3",
     b"#### 17",
@@ -126,14 +133,33 @@ _FINAL = [
     b'{"a": [1, 2.0]}',
     b"Yes.",
     b"- 1e999",
+    b"<answer>{2, 1}</answer>",
+    b"[[a, b]]",
 ]
 
 
-@fuzz_target(_FINAL, [b"answer is ", b"#### ", b"\\boxed{", b"1e99", b"/1", b"(A) ", b"\nB. ", b"yes", b"**", b",000"])
+@fuzz_target(
+    _FINAL,
+    [
+        b"answer is ",
+        b"#### ",
+        b"\\boxed{",
+        b"1e99",
+        b"/1",
+        b"(A) ",
+        b"\nB. ",
+        b"yes",
+        b"**",
+        b",000",
+        b"[[",
+        b"</answer>",
+        b"\\frac",
+    ],
+)
 def final_answers(data: bytes) -> str:
     """Of a text of any length; equal texts agree with each other."""
     text, found = data.decode(errors="replace"), []
-    for prompt in (*_PROMPTS, text):
+    for prompt in (*_PROMPTS, *_MORE, text):
         said = agreement(prompt, text, text)
         assert said in (None, 1.0)
         found.append(said)
