@@ -31,7 +31,7 @@ _LIST_STATED = re.compile(
     r"\b(?:(?:exactly |only )?one of(?: the following| these)?(?: [a-z]{3,15}){0,3}"
     r"|(?:possible |allowed |valid )?(?:labels|categories|classes|sentiments|choices)(?: are)?"
     r"|(?:classify|label|categori[sz]e)\b[^\n:.]{0,80}?\b(?:as|into)(?: either| one of)?)"
-    r"\s*:?\s*([^\n.?;]{3,200})",
+    r"\s{0,5}:?\s{0,5}([^\n.?;]{3,200})",
     re.IGNORECASE,
 )
 _TWO_STATED = re.compile(
@@ -156,6 +156,8 @@ def stated_label(text: str, labels: tuple[str, ...], *, brackets: bool = False) 
 
 def _only_label(text: str, labels: tuple[str, ...]) -> str | None:
     """Return the only label that `text`, which must be short and deny nothing, mentions."""
+    if "{" in text and '"' in text:
+        return None  # a structure that mentions a label
     said = normalised(_BOX_WORDS.sub(" ", text))
     if said in labels:
         return said

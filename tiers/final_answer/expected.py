@@ -14,7 +14,7 @@ AnswerKind = Literal[
 ]
 
 _CREATIVE = re.compile(
-    r"(?:^|[.!?:]\s|\n)\s*(?:please |can you |could you )?(?:draft|compose|implement|translate|summari[sz]e|rewrite"
+    r"(?:^|[.!?:]\s|\n)\s{0,4}(?:please |can you |could you )?(?:draft|compose|implement|translate|summari[sz]e|rewrite"
     r"|paraphrase|create|generate|develop|design|refactor|brainstorm|explain|describe|discuss|suggest|edit)\b"
     r"|\b(?:write|implement|create|compose|complete|fix) (?:a|an|me|some|the following|code|python|sql)\b",
     re.IGNORECASE,
@@ -37,7 +37,7 @@ _ONLY_ASKED = re.compile(
     re.IGNORECASE,
 )
 _JSON = re.compile(r"\b(?:as|in|return|valid|output|reply with|respond with|only)\b[^.\n]{0,40}\bJSON\b", re.IGNORECASE)
-_CODE = re.compile(r"^\s*def \w+\(|\bprint\(|```(?:python|py)\b|\bassert \w+\(|>>> ", re.MULTILINE)
+_CODE = re.compile(r"^[ \t]{0,40}def \w+\(|\bprint\(|```(?:python|py)\b|\bassert \w+\(|>>> ", re.MULTILINE)
 _EXECUTED = re.compile(
     r"\b(?:what|predict|determine|complete the assertion|execute|evaluate)\b[^\n]{0,80}\b(?:outputs?|returns?"
     r"|returned|print|prints|printed|evaluates?|result|assertion|literal|value)\b",

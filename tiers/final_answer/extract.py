@@ -50,14 +50,16 @@ def final_answer(
     if kind is None and response_format is not None and schema_of(response_format) is not None:
         return None
     if kind == "json":
-        return _made("json", canonical_json(text))
+        inside = next((mark.content for mark in marks(text) if mark.strict and mark.content[:1] in "{["), text)
+        return _made("json", canonical_json(text) or canonical_json(inside))
     prompt, end = excerpt(prompt), ending(text)
     brackets = asks_for_brackets(prompt)
     match kind:
         case "choice":
             return _made("choice", choice_letter(end, options(prompt), brackets=brackets))
         case "label":
-            return _made("label", stated_label(end, stated_labels(prompt), brackets=brackets))
+            label = _made("label", stated_label(end, stated_labels(prompt), brackets=brackets))
+            return label or _strictly_marked(prompt, end, brackets)
         case "number" | "latex":
             return _computed(prompt, end, kind, brackets)
         case "literal":
@@ -114,10 +116,14 @@ def _marked(prompt: str, end: str, kind: AnswerKind, brackets: bool) -> FinalAns
 
 def _unasked(prompt: str, text: str, end: str) -> FinalAnswer | None:
     """The answer of a text whose prompt asks for none that can be checked."""
-    for mark in marks(end, hashes=False):
-        if mark.strict:
-            return _by_shape(prompt, mark.content)
+    if found := _strictly_marked(prompt, end, brackets=False):
+        return found
     return _made("json", canonical_json(text)) if len(text) <= _SHORT_JSON_CHARS else None
+
+
+def _strictly_marked(prompt: str, end: str, brackets: bool) -> FinalAnswer | None:
+    last = next((mark for mark in marks(end, brackets=brackets, hashes=False) if mark.strict), None)
+    return None if last is None else _by_shape(prompt, last.content)
 
 
 def _by_shape(prompt: str, content: str) -> FinalAnswer | None:

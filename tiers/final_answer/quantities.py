@@ -80,7 +80,7 @@ _MEASURED = re.compile(
 )
 _COMPUTED = re.compile(
     r"\b(?:calculate|compute|evaluate|solve|add|subtract|multiply|divide|sum|product|difference|remainder|quotient"
-    r"|total|what is|what's|plus|minus|times)\b|=\s*\??\s*$",
+    r"|total|what is|what's|plus|minus|times)\b|=\s{0,9}\??\s{0,9}$",
     re.IGNORECASE,
 )
 _ARITHMETIC = re.compile(r"\d\s*(?:[-+*/×÷^]|\bplus\b|\bminus\b|\btimes\b|\bdivided by\b)\s*\(?-?\d", re.IGNORECASE)
@@ -127,8 +127,16 @@ def quantity(text: str, *, whole: bool = False, percent_is_share: bool = False) 
     if found is None:
         return None
     rest = text[found.end() :]
-    if _CONTINUED.match(rest) or _OPERATOR.match(rest) or (whole and _BARE_END.fullmatch(rest) is None):
+    if (
+        re.match(r"\w", rest)
+        or _CONTINUED.match(rest)
+        or _OPERATOR.match(rest)
+        or (whole and _BARE_END.fullmatch(rest) is None)
+    ):
         return None
+    unit = found["unit"] or ""
+    if unit.isalpha() and text[found.start("unit") - 1].isdigit() and unit.casefold() not in _UNITS:
+        return None  # digits of another base, a code
     number = _value(found["number"]) if found["whole"] is None else Fraction(found["whole"]) + Fraction(found["part"])
     if number is None:
         return None
@@ -138,8 +146,8 @@ def quantity(text: str, *, whole: bool = False, percent_is_share: bool = False) 
     number *= _SCALES.get((found["scale"] or "").lower(), 1)
     if found["percent"] and percent_is_share:
         number /= 100
-    unit = _unit(found["currency"], found["unit"], found["per"])
-    return None if unit is None else Quantity(-number if found["minus"] else number, unit)
+    measure = _unit(found["currency"], found["unit"], found["per"])
+    return None if measure is None else Quantity(-number if found["minus"] else number, measure)
 
 
 def final_quantity(text: str, *, percent_is_share: bool = False) -> Quantity | None:

@@ -135,6 +135,8 @@ _FINAL = [
     b"- 1e999",
     b"<answer>{2, 1}</answer>",
     b"[[a, b]]",
+    b"\n" * 8000,
+    b"answer: labels: = 1 " + b" " * 8000,
 ]
 
 

@@ -335,6 +335,8 @@ PAIRS = [
     (JSON, '{"a": 1, "b": 2}', '{"b": 2, "a": 1}', True),
     (JSON, '{"a": 1}', '{"a": "1"}', False),
     (TAGS, "<answer>12</answer>", "<answer>12.0</answer>", True),
+    (TAGS, "<answer>0x530b</answer>", "<answer>0x44db</answer>", False),
+    (TAGS, "<answer>5bfa</answer>", "<answer>5bgd</answer>", False),
     (TAGS, "<answer>1.2.3</answer>", "<answer>1.2.4</answer>", False),
     (TAGS, "<answer>2024-05-01</answer>", "<answer>2024-05-02</answer>", False),
     (OPEN, "Dogs bark.", "Dogs bark.", False),
