@@ -1,4 +1,4 @@
-"""`python -m benchmarks demo`, `replay`, `utility`, `evidence`, `expert-errors`: measurements on recorded answers."""
+"""`python -m benchmarks demo`, `replay`, `utility`, `evidence`, `expert-errors`, `checkable`: on recorded answers."""
 
 import asyncio
 import sys
@@ -7,6 +7,7 @@ from typing import get_args
 
 import click
 
+from benchmarks.classifier.checkable import checkable_prompts, checkable_texts
 from benchmarks.classifier.evidence import evidence_table
 from benchmarks.classifier.utility import ERROR, ROUTED, read_customers, table
 from benchmarks.replay.checks import checks
@@ -110,6 +111,30 @@ def utility(
     for way, labels, points in table(customers, rate, counts or (0, 100, 300), draws, seed):
         shown = f"{points.value:+6.2f} [{points.low:+6.2f}, {points.high:+6.2f}]"
         click.echo(f"{way:<14} {f'{labels} labels' if way in (*ROUTED, ERROR) else '':>10}  {shown}")
+
+
+@click.command()
+@click.option(
+    "--data", type=click.Path(path_type=Path), help="Folder of the recorded files.  [AIO_DATA; ../shared/data]"
+)
+def checkable(data: Path | None) -> None:
+    """In what share of recorded prompts the kind of answer is known beforehand, by collection and metric; and in what
+    share of recorded texts a final answer is found."""
+    folder = data or data_folder()
+    try:
+        prompts, texts = checkable_prompts(folder), checkable_texts(folder)
+    except FileNotFoundError as error:
+        raise click.ClickException(f"{error.filename} is missing; give its folder with --data.") from error
+    click.echo(
+        "| collection, metric | prompts | kind known | with tags asked | kinds |\n| --- | --- | --- | --- | --- |"
+    )
+    for name, row in prompts.items():
+        kinds = ", ".join(f"{kind} {count}" for kind, count in row.kinds.most_common())
+        click.echo(f"| {name} | {row.prompts} | {row.share:.3f} | {row.tagged / row.prompts:.3f} | {kinds} |")
+    click.echo("\n| recorded texts | texts | kind known | found | found where known |\n| --- | --- | --- | --- | --- |")
+    for name, texts_row in texts.items():
+        known = texts_row.found_where_known / max(texts_row.known, 1)
+        click.echo(f"| {name} | {texts_row.texts} | {texts_row.known} | {texts_row.found} | {known:.3f} |")
 
 
 @click.command()

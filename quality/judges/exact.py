@@ -1,10 +1,13 @@
-"""The judge for verifiable answers: option letters, final numbers, and texts requested verbatim."""
+"""The judge for verifiable answers: letters, numbers, formulas, literals, labels, and texts requested verbatim."""
 
 import re
 from typing import Any
 
 from quality.judges.judge import Judge, JudgeVerdict
-from tiers.policies.final_answer import asks_for_number, choice_letter, final_number, normalised, options
+from tiers.final_answer.agreement import agree
+from tiers.final_answer.expected import expected_kind
+from tiers.final_answer.extract import final_answer
+from tiers.final_answer.text import normalised
 
 _DIGITS = re.compile(r"\d+(?:[.,:]\d+)*")
 _TO_THE_LETTER = re.compile(
@@ -15,6 +18,11 @@ _TO_THE_LETTER = re.compile(
     re.IGNORECASE,
 )
 _CLOSED_WORDS = 40
+_DECIDED = ("choice", "number", "latex", "literal", "label")  # an entity has too many names for a verdict
+_UNCLEAR = {
+    "choice": "an answer does not choose one of the options clearly",
+    "number": "an answer gives no clear final number",
+}
 
 
 class ExactJudge(Judge):
@@ -32,29 +40,20 @@ class ExactJudge(Judge):
     ) -> JudgeVerdict:
         """Score 1 for agreement, 0 for disagreement, None for an abstention."""
         verdict = (
-            self._choice(prompt, answer, reference_answer)
-            or self._number(prompt, answer, reference_answer)
+            self._final(prompt, answer, reference_answer)
             or self._same_words(answer, reference_answer)
             or self._to_the_letter(prompt, answer, reference_answer)
         )
         return verdict or JudgeVerdict(no_worse=None, reason="no single right answer to compare")
 
-    def _choice(self, prompt: str, answer: str, reference: str) -> JudgeVerdict | None:
-        offered = options(prompt)
-        if not offered:
+    def _final(self, prompt: str, answer: str, reference: str) -> JudgeVerdict | None:
+        kind = expected_kind(prompt)
+        if kind not in _DECIDED:
             return None
-        chosen, expected = choice_letter(answer, offered), choice_letter(reference, offered)
-        if chosen is None or expected is None:
-            return JudgeVerdict(no_worse=None, reason="an answer does not choose one of the options clearly")
-        return _compared(chosen == expected, f"option {chosen}", f"option {expected}")
-
-    def _number(self, prompt: str, answer: str, reference: str) -> JudgeVerdict | None:
-        if not asks_for_number(prompt):
-            return None
-        given, expected = final_number(answer), final_number(reference)
-        if given is None or expected is None:
-            return JudgeVerdict(no_worse=None, reason="an answer gives no clear final number")
-        return _compared(given == expected, str(given), str(expected))
+        given, expected = final_answer(prompt, answer), final_answer(prompt, reference)
+        if given is not None and expected is not None:
+            return _compared(agree(given, expected), f"{given.kind} {given.value}", f"{expected.kind} {expected.value}")
+        return JudgeVerdict(no_worse=None, reason=_UNCLEAR[kind]) if kind in _UNCLEAR else None
 
     def _same_words(self, answer: str, reference: str) -> JudgeVerdict | None:
         """Texts with the same words are compared by their numbers (SPEC QM-03)."""

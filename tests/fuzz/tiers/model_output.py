@@ -3,9 +3,11 @@
 from inference_core.tokenization.stop_strings import StopStrings
 from tests.fuzz.pieces import pieces_of, random_of
 from tests.fuzz.target import fuzz_target
+from tiers.final_answer.agreement import agreement
+from tiers.final_answer.choices import options, yes_or_no
+from tiers.final_answer.quantities import likely_number
 from tiers.policies.answer_vote import answer_kind, extract_answer
 from tiers.policies.chain_of_thought import _ThoughtText
-from tiers.policies.final_answer import agreement, likely_number, options, yes_or_no
 from tiers.tools.call_parser import CallParser
 from tiers.tools.dialect import DIALECTS
 
@@ -116,6 +118,13 @@ def thoughts(data: bytes) -> str:
 
 
 _PROMPTS = ("What is 2 + 2?", "Which one?\nA) red\nB) blue", "Answer as JSON.", "How many apples are there?")
+_MORE = (
+    "Put the result in \\boxed{}.",
+    "Answer with one of: red, green, blue.",
+    "Wrap it in [[your answer]], in double square brackets.",
+    "What is the output of print(f(1))?",
+    "Who wrote it?",
+)
 _FINAL = [
     b"The answer is 1,234.5e3",
     b"#### 17",
@@ -124,14 +133,35 @@ _FINAL = [
     b'{"a": [1, 2.0]}',
     b"Yes.",
     b"- 1e999",
+    b"<answer>{2, 1}</answer>",
+    b"[[a, b]]",
+    b"\n" * 8000,
+    b"answer: labels: = 1 " + b" " * 8000,
 ]
 
 
-@fuzz_target(_FINAL, [b"answer is ", b"#### ", b"\\boxed{", b"1e99", b"/1", b"(A) ", b"\nB. ", b"yes", b"**", b",000"])
+@fuzz_target(
+    _FINAL,
+    [
+        b"answer is ",
+        b"#### ",
+        b"\\boxed{",
+        b"1e99",
+        b"/1",
+        b"(A) ",
+        b"\nB. ",
+        b"yes",
+        b"**",
+        b",000",
+        b"[[",
+        b"</answer>",
+        b"\\frac",
+    ],
+)
 def final_answers(data: bytes) -> str:
     """Of a text of any length; equal texts agree with each other."""
     text, found = data.decode(errors="replace"), []
-    for prompt in (*_PROMPTS, text):
+    for prompt in (*_PROMPTS, *_MORE, text):
         said = agreement(prompt, text, text)
         assert said in (None, 1.0)
         found.append(said)

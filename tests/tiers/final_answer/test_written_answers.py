@@ -1,0 +1,120 @@
+"""Written answers give the value that they must, agree where they must, and odd texts are read in bounded work."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.tiers.final_answer.written_answers import (
+    CHOICE,
+    CODE,
+    FORMULA,
+    LEGS,
+    MOOD,
+    PAIRS,
+    TAGS,
+    WRITTEN,
+)
+from tiers.final_answer.agreement import agree
+from tiers.final_answer.expected import expected_kind
+from tiers.final_answer.extract import final_answer
+from tiers.final_answer.structured import agreeing_fields
+from tiers.tool_types import ToolCall
+
+CASES = [(written.prompt, text, said) for written in WRITTEN for text, said in written.texts.items()]
+FORMS = (
+    "\\boxed{ } [[ ]] <answer> </answer> #### answer: $ \\frac 1 , . - % ( ) [ { ' \" A B. yes \n x^ not ** ``` "
+    '"answer": 1,000 1e99 \ud800 İ'
+)
+PIECES = [*FORMS.split(" "), "the answer is "]
+
+
+@pytest.mark.parametrize(("prompt", "text", "said"), CASES)
+def test_a_written_answer_gives_its_value(prompt: str, text: str, said: str | None) -> None:
+    found = final_answer(prompt, text)
+    assert (None if found is None else f"{found.kind} {found.value}") == said
+
+
+@pytest.mark.parametrize(("prompt", "one", "other", "same"), PAIRS)
+def test_answers_agree_only_if_they_say_the_same(prompt: str, one: str, other: str, same: bool) -> None:
+    assert agree(final_answer(prompt, one), final_answer(prompt, other)) is same
+    assert agree(final_answer(prompt, other), final_answer(prompt, one)) is same
+
+
+@pytest.mark.parametrize(
+    ("prompt", "kind"),
+    [
+        ("Write a poem about how many legs dogs have.", None),
+        ("Write a function that adds two numbers.\nassert f(1, 2) == 3", None),
+        ("What is the difference between TCP and UDP?", None),
+        ("How do I learn Spanish?", None),
+        ("Explain gravity.", None),
+        ("who sings oh what a night", "entity"),
+        (LEGS, "number"),
+        (CHOICE, "choice"),
+        (CODE, "literal"),
+        (MOOD, "label"),
+        (TAGS, "string"),
+        ("x" * 50_000 + "\nHow many legs do nine dogs have?", "number"),
+    ],
+)
+def test_the_kind_is_known_from_the_prompt(prompt: str, kind: str | None) -> None:
+    assert expected_kind(prompt) == kind
+
+
+def _call(arguments: str) -> list[ToolCall]:
+    return [ToolCall(id="x", name="book", arguments=arguments)]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ('{"a": 1, "b": 2}', '{"b":2,"a":1}', True),
+        ('{"a": 1}', '{"a": "1"}', False),
+        ('{"a": 1}', '{"a": true}', False),
+        ("{", "{", False),
+    ],
+)
+def test_tool_calls_agree_by_name_and_arguments_with_their_types(one: str, other: str, same: bool) -> None:
+    assert agree(final_answer("", "", None, _call(one)), final_answer("", "", None, _call(other))) is same
+
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "city": {"enum": ["Rome", "Oslo"]},
+        "note": {"type": "string"},
+        "when": {"type": "string", "format": "date"},
+        "parts": {"type": "array", "items": {"$ref": "#/$defs/part"}},
+    },
+    "$defs": {"part": {"type": "object", "properties": {"n": {"type": "integer"}, "why": {"type": "string"}}}},
+}
+
+
+def test_structured_outputs_agree_by_field_and_free_text_does_not_count() -> None:
+    one = {"city": "Rome", "note": "warm", "when": "2026-01-01", "parts": [{"n": 1, "why": "a"}]}
+    other = {"city": "Oslo", "note": "cold", "when": "2026-01-01", "parts": [{"n": 1, "why": "b"}]}
+    texts = [json.dumps(value) for value in (one, other)]
+    assert agreeing_fields(SCHEMA, *texts) == {"city": False, "when": True, "parts": True}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+    assert expected_kind("Where?", form) == "fields"
+    same = json.dumps(one | {"note": "other"})
+    assert agree(final_answer("Where?", texts[0], form), final_answer("Where?", same, form))
+    assert not agree(final_answer("Where?", texts[0], form), final_answer("Where?", texts[1], form))
+    assert agreeing_fields(SCHEMA, texts[0], "no JSON") == {}
+
+
+def test_a_schema_of_free_text_has_nothing_to_check() -> None:
+    form = {"type": "json_schema", "json_schema": {"schema": {"properties": {"essay": {"type": "string"}}}}}
+    assert expected_kind("How many?", form) is None
+    assert final_answer("How many?", '{"essay": "x"}', form) is None
+
+
+@given(st.lists(st.sampled_from(PIECES) | st.text(max_size=5), max_size=60).map("".join), st.integers(1, 400))
+def test_any_text_is_read_and_agrees_with_itself_alone_if_it_has_an_answer(text: str, times: int) -> None:
+    for prompt in (LEGS, CHOICE, CODE, FORMULA, MOOD, TAGS, text):
+        found = final_answer(prompt, text)
+        assert agree(found, found) is (found is not None)
+    expected_kind(text * times)
