@@ -43,6 +43,7 @@ _COMMANDS = {
     "replay": ("replay:replay", "The whole gateway in front of recorded answers."),
     "utility": ("replay:utility", "What routing is worth after so many labels."),
     "expert-errors": ("replay:expert_errors", "What becomes of labels when the strongest tier errs."),
+    "cascade": ("cascade:cascade", "What cheap answers that agree are worth."),
     "evidence": ("replay:evidence", "How well the text of answers tells good ones from bad ones."),
 }
 

@@ -126,10 +126,8 @@ def plan_agreement(
     if inputs.max_cost_usd is not None and most > inputs.max_cost_usd:
         return AgreementPlan(reason=f"all answers would cost ${most:.6f}, above the maximum ${inputs.max_cost_usd:.6f}")
     levels = counted(group.tiers)
-    if why := _too_few(levels, settings, asked):
-        return AgreementPlan(reason=why)
     rates = estimated_rates(levels, AgreementRates(settings.prior_agreed, prior_loss(group, inputs.costs)))
-    if why := _does_not_pay(inputs, group, allowed, rates):
+    if why := _too_few(levels, rates, settings, asked) or _does_not_pay(inputs, group, allowed, rates):
         return AgreementPlan(reason=why, expected=rates)
     first = answering if answering in group.tiers else group.tiers[0]
     partner = partner_of(group, first)
@@ -152,13 +150,15 @@ def _fixed_by(inputs: PolicyInputs) -> str:
     return ""
 
 
-def _too_few(levels: Sequence[AgreementCounts], settings: AgreementSettings, asked: bool) -> str:
+def _too_few(levels: Sequence[AgreementCounts], rates: AgreementRates, settings: AgreementSettings, asked: bool) -> str:
+    """Return why too little is known of such answers, or why too few of them agree: by the estimate, once the narrowest
+    level has comparisons enough."""
     verified = max((level.verified for level in levels), default=0.0)
     if not asked and verified < settings.least_verified:
         return f"{verified:.0f} of {settings.least_verified:.0f} verified comparisons of such answers are known"
-    known = [level for level in levels if level.compared >= settings.least_compared]
-    if known and known[-1].agreed < settings.least_share * known[-1].compared:
-        return f"only {known[-1].agreed:.0f} of {known[-1].compared:.0f} such answers agreed"
+    compared = levels[-1].compared if levels else 0.0
+    if compared >= settings.least_compared and rates.agreed < settings.least_share:
+        return f"such answers agree with P {rates.agreed:.2f}, by {compared:.0f} comparisons"
     return ""
 
 
