@@ -152,13 +152,16 @@ def _fixed_by(inputs: PolicyInputs) -> str:
 
 def _too_few(levels: Sequence[AgreementCounts], rates: AgreementRates, settings: AgreementSettings, asked: bool) -> str:
     """Return why too little is known of such answers, or why too few of them agree: by the estimate, once the narrowest
-    level has comparisons enough."""
+    level has comparisons enough, unless a wider level with enough of its own reaches the least share. The cheap answers
+    of a system prompt are asked for longer where those of its whole key agree."""
     verified = max((level.verified for level in levels), default=0.0)
     if not asked and verified < settings.least_verified:
         return f"{verified:.0f} of {settings.least_verified:.0f} verified comparisons of such answers are known"
-    compared = levels[-1].compared if levels else 0.0
-    if compared >= settings.least_compared and rates.agreed < settings.least_share:
-        return f"such answers agree with P {rates.agreed:.2f}, by {compared:.0f} comparisons"
+    enough = [level for level in levels if level.compared >= settings.least_compared]
+    if not enough or enough[-1] is not levels[-1]:
+        return ""
+    if max(rates.agreed, *(level.agreed / level.compared for level in enough)) < settings.least_share:
+        return f"such answers agree with P {rates.agreed:.2f}, by {levels[-1].compared:.0f} comparisons"
     return ""
 
 
