@@ -27,7 +27,7 @@ from classifier.training.data.outcome_folder import row_of
 from classifier.training.fitting.probes import Examples, is_better, unseen_logits
 from classifier.training.metrics.cascade import Pair, Way, cascade_curves
 from classifier.training.metrics.metrics import auc, interval, resamples
-from tiers.policies.final_answer import agreement
+from tiers.final_answer.agreement import agreement
 
 Floats = npt.NDArray[np.floating]
 

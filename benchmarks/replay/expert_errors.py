@@ -18,7 +18,8 @@ from quality.judges.panel import Panel
 from quality.judges.synthetic_pairs import graded_pairs
 from quality.verification.queue import Ruling, VerificationJob
 from quality.verification.verifier import Verifier
-from tiers.policies.final_answer import asks_for_number, options
+from tiers.final_answer.choices import options
+from tiers.final_answer.quantities import asks_for_number
 from tiers.tier import AnswerEnd, Delta, GenerationRequest, Tier, TierLoad, Usage
 
 # Prices of an answer by tier, in units of tier 1 (the laboratory's).

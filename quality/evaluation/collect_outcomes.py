@@ -29,7 +29,10 @@ from tiers.catalog.catalog import Catalog
 from tiers.catalog.tier_spec import ChainOfThoughtSpec, TierSpec
 from tiers.collected_choice import CollectedChoice
 from tiers.errors import TierError
-from tiers.policies.final_answer import agreement, checkable_answer, choice_letter, final_number, options
+from tiers.final_answer.agreement import agreement
+from tiers.final_answer.choices import choice_letter, options
+from tiers.final_answer.extract import final_answer
+from tiers.final_answer.quantities import final_number
 from tiers.tier import ChatMessage, GenerationRequest, Tier
 from tiers.uncertainty import SECOND_TEMPERATURE, asking_uncertainty, uncertainty_of
 
@@ -233,7 +236,7 @@ async def _shard(
 
 async def _answered(tier: Tier, spec: TierSpec, question: Question, how: Collection) -> _Answered:
     found = await _sampled(tier, spec, question, 0.0)
-    if how.second and checkable_answer(question.prompt, found.text) is not None:
+    if how.second and final_answer(question.prompt, found.text) is not None:
         second = await _sampled(tier, spec, question, SECOND_TEMPERATURE)
         found.agreement = agreement(question.prompt, found.text, second.text)
     return found

@@ -28,7 +28,7 @@ from inference_core.tokenization.tokenizer import Tokenizer
 from quality.evaluation.model_outputs import Side, compare_on_text, greedy_continuations, same_ids
 from quality.statistics.mcnemar import better_p_value
 from quality.statistics.rouge_bleu import bleu, rouge_l
-from tiers.policies.final_answer import final_number
+from tiers.final_answer.quantities import final_number
 
 Progress = Callable[[str, float], None]
 PROMPT_TOKENS = 48

@@ -9,7 +9,8 @@ from typing import Literal
 
 import msgspec
 
-from tiers.policies.final_answer import final_number, normalised
+from tiers.final_answer.quantities import final_number
+from tiers.final_answer.text import normalised
 
 Kind = Literal["copy", "spell", "compare", "arithmetic"]
 Make = Callable[[random.Random, int], tuple[str, str]]

@@ -4,7 +4,9 @@ import re
 from typing import Any
 
 from quality.judges.judge import Judge, JudgeVerdict
-from tiers.policies.final_answer import asks_for_number, choice_letter, final_number, normalised, options
+from tiers.final_answer.choices import choice_letter, options
+from tiers.final_answer.quantities import asks_for_number, final_number
+from tiers.final_answer.text import normalised
 
 _DIGITS = re.compile(r"\d+(?:[.,:]\d+)*")
 _TO_THE_LETTER = re.compile(

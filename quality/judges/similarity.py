@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quality.judges.judge import Judge, JudgeVerdict
-from tiers.policies.final_answer import normalised
+from tiers.final_answer.text import normalised
 
 Embed = Callable[[str], Awaitable[NDArray[np.float32]]]
 

@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Sequence, Set
 from typing import Literal
 
-from tiers.policies.final_answer import asks_for_number, choice_letter, is_short, likely_number, options, yes_or_no
+from tiers.final_answer.choices import asks_yes_or_no, choice_letter, names_yes_and_no, options, yes_or_no
+from tiers.final_answer.quantities import asks_for_number, likely_number
 
 AnswerKind = Literal["number", "choice", "yes-no"]
 
@@ -14,9 +15,6 @@ _CREATIVE = re.compile(
     r"\b(write|draft|compose|implement|translate|summari[sz]e|rewrite|paraphrase|essay|poem|story|code|function)\b",
     re.I,
 )
-_YES_NO_ASKED = re.compile(r"\b(yes|true)\s*(?:or|/)\s*(no|false)\b", re.I)
-_POLAR = re.compile(r"^\s*(is|are|was|were|does|did)\b[^?.!\n]*\?\s*$", re.I)
-_NOT_POLAR = re.compile(r"\b(or|why|how|explain|what|which|there (a|any) way)\b", re.I)
 
 
 def answer_kind(prompt: str) -> AnswerKind | None:
@@ -30,13 +28,11 @@ def answer_kind(prompt: str) -> AnswerKind | None:
         return "choice"
     if _CREATIVE.search(prompt):
         return None
-    if _YES_NO_ASKED.search(prompt):
+    if names_yes_and_no(prompt):
         return "yes-no"
     if asks_for_number(prompt):
         return "number"
-    if is_short(prompt) and _POLAR.match(prompt) and not _NOT_POLAR.search(prompt):
-        return "yes-no"
-    return None
+    return "yes-no" if asks_yes_or_no(prompt) else None
 
 
 def extract_answer(prompt: str, kind: AnswerKind, text: str) -> str | None:

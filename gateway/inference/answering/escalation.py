@@ -14,7 +14,8 @@ from gateway.inference.routing.knobs import RoutingKnobs
 from gateway.inference.routing.router import RoutingService
 from tiers.catalog.tier_spec import TierSpec
 from tiers.collected_choice import CollectedChoice
-from tiers.policies.final_answer import agreement, checkable_answer
+from tiers.final_answer.agreement import agreement
+from tiers.final_answer.extract import final_answer
 from tiers.tier import Delta, GenerationRequest, Tier, UsageMeter
 from tiers.uncertainty import SECOND_TEMPERATURE, uncertainty_of
 
@@ -84,7 +85,7 @@ class Escalation:
             return None
         if self._request.stream or self._request.deadline_seconds is not None or inputs.max_cost_usd is not None:
             return None
-        if checkable_answer(self._question, self._answer.text) is None:
+        if final_answer(self._question, self._answer.text) is None:
             return None
         disagreed, agreed = self._model.p_ok_by_agreement(self._evidence(), inputs.prediction.p_ok)
         low, high = disagreed[tier - 1], agreed[tier - 1]

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tiers.policies.final_answer import agreement, checkable_answer
+from tiers.final_answer.agreement import agreement
+from tiers.final_answer.extract import final_answer
 
 NUMBER, OPEN = "How many legs do nine dogs have?", "Tell me about dogs."
 CHOICE = "Which planet is nearest to the Sun?\nA. Venus\nB. Mercury"
@@ -21,7 +22,7 @@ CHOICE = "Which planet is nearest to the Sun?\nA. Venus\nB. Mercury"
         (OPEN, '{"a": 1}', '{"a": 2}', 0.0),
         (OPEN, "Dogs bark.", "Dogs bark.", None),
         (OPEN, "[" * 500, "[]", None),
-        (NUMBER, "They have 36 legs. " * 1000, "36", None),  # too long to be read on the way
+        (NUMBER, "They have 36 legs. " * 1000, "36", 1.0),  # of a long text the end is read
         (OPEN, '{"a": "\ud800"}', "{}", None),
     ],
 )
@@ -29,4 +30,4 @@ def test_answers_agree_if_their_checkable_results_are_equal(
     prompt: str, one: str, other: str, expected: float | None
 ) -> None:
     assert agreement(prompt, one, other) == expected
-    assert (checkable_answer(prompt, one) is None) is (expected is None)
+    assert (final_answer(prompt, one) is None) is (expected is None)
