@@ -6,9 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# Words of two short entities that must be the same, as F1, unless one has all words of the other.
-_LEAST_F1 = 0.5
-COMPARATOR = "key words: one has all words of the other, or F1 >= 0.5; else equal; none never agrees"
+from tiers.final_answer.agreement import agree as agreed
+from tiers.final_answer.expected import AnswerKind
+from tiers.final_answer.extract import FinalAnswer
+
+COMPARATOR = "tiers.final_answer.agree: key words by containment or F1 >= 0.5, else equal; none never agrees"
+# The kinds of `tiers.final_answer` by the file's formats; other formats are compared as they are written.
+_KINDS: dict[str, AnswerKind] = {"letter": "choice", "number": "number", "keywords": "entity"}
 
 
 class Answer(NamedTuple):
@@ -49,14 +53,15 @@ def read_answers(path: Path, ladder: Sequence[str], source: str | None, domain: 
 
 
 def agree(one: Any, other: Any, kind: str) -> bool:
-    """Return whether two normalised answers of this kind are the same; a missing one never is."""
-    if one is None or other is None or one in ("", []) or other in ("", []):
-        return False
-    if kind != "keywords":
-        return bool(one == other)
-    words, others = set(str(one).split()), set(str(other).split())
-    shared = len(words & others)
-    return shared == min(len(words), len(others)) or 2 * shared >= _LEAST_F1 * (len(words) + len(others))
+    """Return whether two normalised answers of this format agree, as the gateway compares them; a missing one never
+    does."""
+    return agreed(_final(one, kind), _final(other, kind))
+
+
+def _final(value: Any, kind: str) -> FinalAnswer | None:
+    if value is None or value in ("", []):
+        return None
+    return FinalAnswer(_KINDS.get(kind, "literal"), value if isinstance(value, str) else json.dumps(value))
 
 
 def _completions(prompt: int, row: Mapping[str, Any], ladder: Sequence[str]) -> list[Asked]:
