@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.cascade.hull import best_quality, least_cost
+from benchmarks.cascade.hull import best_by_group, best_quality, least_cost
 from benchmarks.cascade.recorded import Asked
 from benchmarks.cascade.stage import Known, Served, serve
 
@@ -26,9 +26,10 @@ ENOUGH = 0.98
 
 class Worth(msgspec.Struct, frozen=True, kw_only=True):
     """`gain`: points over the lottery, with its 95% interval; `shuffled_gain`: the same with the agreements dealt out
-    among the compared prompts at random, at equal cost. `cost_at_98`: least cost of a mixture with fixed tiers that
-    reaches 98% of the strongest's quality. `asked`: share of prompts on which cheap answers were compared; `agreed`:
-    share of these that agreed. `utility`: points of quality less price, over the best fixed tier, at 1 - target."""
+    among the compared prompts at random, at equal cost; `gain_over_domains`: points over a lottery that also knows the
+    tiers' rates in each domain. `cost_at_98`: least cost of a mixture with fixed tiers that reaches 98% of the
+    strongest's quality. `asked`: share of prompts on which cheap answers were compared; `agreed`: share of these that
+    agreed. `utility`: points of quality less price, over the best fixed tier, at 1 - target."""
 
     cost: float
     quality: float
@@ -36,6 +37,7 @@ class Worth(msgspec.Struct, frozen=True, kw_only=True):
     gain_low: float
     gain_high: float
     shuffled_gain: float
+    gain_over_domains: float
     cost_at_98: float
     lottery_cost_at_98: float
     agreed: float
@@ -50,7 +52,7 @@ def without_labels(rows: Sequence[Asked], prices: Sequence[float], target: float
     return _worth([_Drawn(rows, prices, served)], target, rng)
 
 
-def after_labels(rows: Sequence[Asked], prices: Sequence[float], target: float, labels: int, seed: int) -> Worth:
+def after_labels(rows: Sequence[Asked], prices: Sequence[float], target: float, labels: int, seed: int) -> Worth | None:
     """Return the worth on the other rows after `labels` verified ones, mean over `DRAWS` draws of these. No request
     asks for agreement: the counts decide. Raises `ValueError` if too few rows are left."""
     if labels >= len(rows):
@@ -80,6 +82,11 @@ class _Drawn:
         self.agreed, self.asked = share, _mean(served.asked, weight)
         prompts = np.unique([row.prompt for row in rows], return_inverse=True)[1]
         columns = (np.ones(len(rows)), sent, shuffled, served.cost / prices[-1], *right.T)
+        domains = np.unique([f"{row.source} {row.domain}" for row in rows], return_inverse=True)[1]
+        weights = np.bincount(domains, weight)
+        fixed = np.stack([np.bincount(domains, weight * column) / weights for column in right.T], axis=1)
+        cost = _mean(served.cost / prices[-1], weight)
+        self.domains_best = best_by_group(self.prices.tolist(), fixed, weights / weights.sum(), cost)
         self._sums = np.stack([np.bincount(prompts, weight * column) for column in columns], axis=1)
 
     def means(self, resamples: int, rng: np.random.Generator) -> Float:
@@ -119,6 +126,7 @@ def _point(one: _Drawn, mean: Float, target: float) -> dict[str, float]:
     return {
         "cost": cost,
         "quality": sent / max(strongest, 1e-12),
+        "gain_over_domains": 100 * (sent - one.domains_best),
         "cost_at_98": least_cost([*ways, (cost, sent)], ENOUGH * strongest),
         "lottery_cost_at_98": least_cost(ways, ENOUGH * strongest),
         "agreed": one.agreed,
@@ -127,6 +135,6 @@ def _point(one: _Drawn, mean: Float, target: float) -> dict[str, float]:
     }
 
 
-def _mean(values: npt.NDArray[np.bool_], weight: Float) -> float:
+def _mean(values: Float | npt.NDArray[np.bool_], weight: Float) -> float:
     total = float(weight.sum())
     return float((values * weight).sum()) / total if total else 0.0

@@ -12,7 +12,7 @@ from tiers.final_answer.extract import FinalAnswer
 
 COMPARATOR = "tiers.final_answer.agree: key words by containment or F1 >= 0.5, else equal; none never agrees"
 # The kinds of `tiers.final_answer` by the file's formats; other formats are compared as they are written.
-_KINDS: dict[str, AnswerKind] = {"letter": "choice", "number": "number", "keywords": "entity"}
+_KINDS: dict[str, AnswerKind] = {"letter": "choice", "number": "number", "keywords": "entity", "entity": "entity"}
 
 
 class Answer(NamedTuple):

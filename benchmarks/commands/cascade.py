@@ -48,9 +48,10 @@ def cascade(
     try:
         rows = read_answers(file, names, source, domain)
         found = msgspec.structs.asdict(without_labels(rows, prices, target, seed))
-        known = {str(int(n)): msgspec.structs.asdict(after_labels(rows, prices, target, int(n), seed)) for n in labels}
+        after = {int(n): after_labels(rows, prices, target, int(n), seed) for n in labels}
     except (ValueError, KeyError, OSError) as error:
         raise click.ClickException(str(error)) from error
+    known = {n: None if one is None else msgspec.structs.asdict(one) for n, one in after.items()}
     said = {
         "rows": len({row.prompt for row in rows}),
         "sources": sorted({row.source for row in rows}),
@@ -64,9 +65,13 @@ def cascade(
         return
     click.echo(f"{said['rows']} prompts; {', '.join(names)} at {prices}; quality target {target}; {COMPARATOR}")
     for name, one in [("no labels", found), *((f"{n} labels", one) for n, one in known.items())]:
-        click.echo(
-            f"{name:<12} cost {one['cost']:.1%}, quality {one['quality']:.1%}, gain {one['gain']:+.2f} "
-            f"[{one['gain_low']:+.2f}, {one['gain_high']:+.2f}], shuffled {one['shuffled_gain']:+.2f}, asked "
-            f"{one['asked']:.0%}, agreed {one['agreed']:.0%}, utility {one['utility']:+.2f}; cost at 98% "
-            f"{one['cost_at_98']:.1%}, of a lottery {one['lottery_cost_at_98']:.1%}"
-        )
+        click.echo(f"{name:<12} {_line(one) if one else 'leave no rows to measure'}")
+
+
+def _line(one: dict[str, float]) -> str:
+    return (
+        f"cost {one['cost']:.1%}, quality {one['quality']:.1%}, gain {one['gain']:+.2f} "
+        f"[{one['gain_low']:+.2f}, {one['gain_high']:+.2f}], shuffled {one['shuffled_gain']:+.2f}, over domains "
+        f"{one['gain_over_domains']:+.2f}, asked {one['asked']:.0%}, agreed {one['agreed']:.0%}, utility "
+        f"{one['utility']:+.2f}; cost at 98% {one['cost_at_98']:.1%}, of a lottery {one['lottery_cost_at_98']:.1%}"
+    )

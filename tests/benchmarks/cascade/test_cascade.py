@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.__main__ import main
-from benchmarks.cascade.hull import best_quality, least_cost
+from benchmarks.cascade.hull import best_by_group, best_quality, least_cost
 from benchmarks.cascade.recorded import agree, read_answers
 
 LADDER = ("small", "middle", "large")
@@ -60,6 +60,7 @@ def test_the_figures_of_four_prompts_are_those_computed_by_hand(tmp_path: Path) 
     assert found["lottery_cost_at_98"] == pytest.approx(1 / 6 + 0.92 * 5 / 6)
     assert found["cost_at_98"] == pytest.approx(1 / 6 + 0.92 * (0.7 - 1 / 6))
     assert found["utility"] == pytest.approx(3.0)
+    assert found["gain_over_domains"] == pytest.approx(9.0)
     assert found["gain_low"] <= found["gain"] <= found["gain_high"]
 
 
@@ -129,7 +130,19 @@ def test_a_wrong_call_is_refused_with_what_is_allowed(tmp_path: Path) -> None:
     assert unknown.exit_code == 1
     assert "no answers of huge; its models are large, middle, small" in unknown.output
     assert "give two to eight" in CliRunner().invoke(main, [*given, "small,large"]).output
-    assert "leave none to measure" in CliRunner().invoke(main, [*given, "small,middle,large", "--labels", "4"]).output
+
+
+def test_labels_that_leave_no_rows_have_no_figures(tmp_path: Path) -> None:
+    file = written(tmp_path, FOUR)
+    found = run(file, "--labels", "2,4")["labels"]
+    assert found["2"]["cost"] == 1.0
+    assert found["4"] is None
+    shown = CliRunner().invoke(
+        main, ["cascade", str(file), "--ladder", "small,middle,large", "--prices", "1,5,30", "--labels", "4"]
+    )
+    assert [line.split("  ")[0] for line in shown.output.splitlines()[1:]] == ["no labels", "4 labels"]
+    assert "gain +9.00" in shown.output
+    assert "leave no rows to measure" in shown.output
 
 
 @pytest.mark.parametrize(
@@ -155,6 +168,17 @@ def test_the_best_lottery_is_the_concave_hull() -> None:
     found = best_quality(costs, qualities, np.array([0.55, 1.0, 0.75]))
     assert found == pytest.approx([0.7, 0.9, 0.95])
     assert best_quality(costs, qualities[:1], np.array([0.1])) == pytest.approx([0.4])
+
+
+def test_a_lottery_that_knows_each_group_buys_where_it_gains_most() -> None:
+    costs, qualities = [0.0, 1.0], np.array([[0.2, 1.0], [0.9, 1.0]])
+    weights = np.array([0.5, 0.5])
+    assert best_by_group(costs, qualities, weights, 0.5) == pytest.approx(0.95)
+    assert best_by_group(costs, qualities, weights, 0.75) == pytest.approx(0.975)
+    assert best_by_group(costs, qualities, weights, 0.25) == pytest.approx(0.75)
+    one = np.ones(1)
+    assert best_by_group([0.1, 0.5, 1.0], np.array([[0.4, 0.5, 1.0]]), one, 0.55) == pytest.approx(0.7)
+    assert best_by_group([0.1, 0.5, 1.0], np.array([[0.4, 0.9, 0.8]]), one, 1.0) == pytest.approx(0.9)
 
 
 def test_the_least_cost_of_a_quality_is_on_the_hull() -> None:
