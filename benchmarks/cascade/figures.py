@@ -54,9 +54,9 @@ def without_labels(rows: Sequence[Asked], prices: Sequence[float], target: float
 
 def after_labels(rows: Sequence[Asked], prices: Sequence[float], target: float, labels: int, seed: int) -> Worth | None:
     """Return the worth on the other rows after `labels` verified ones, mean over `DRAWS` draws of these. No request
-    asks for agreement: the counts decide. Raises `ValueError` if too few rows are left."""
+    asks for agreement: the counts decide. None if no rows are left to measure."""
     if labels >= len(rows):
-        raise ValueError(f"{labels} labels of {len(rows)} rows leave none to measure; give fewer")
+        return None
     rng = np.random.default_rng(seed)
     drawn = []
     for _ in range(DRAWS):
