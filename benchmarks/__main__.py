@@ -44,6 +44,7 @@ _COMMANDS = {
     "utility": ("replay:utility", "What routing is worth after so many labels."),
     "expert-errors": ("replay:expert_errors", "What becomes of labels when the strongest tier errs."),
     "checkable": ("replay:checkable", "Share of recorded prompts and answers with a final answer that can be checked."),
+    "cascade": ("cascade:cascade", "What cheap answers that agree are worth."),
     "evidence": ("replay:evidence", "How well the text of answers tells good ones from bad ones."),
 }
 

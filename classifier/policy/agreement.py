@@ -1,0 +1,178 @@
+"""Should cheap tiers answer at once, and the strongest one only where they differ? Which tiers, and does it pay?
+
+With r the exchange rate between price and quality, a the share of agreement, d what an agreed answer loses, p the price
+of the cheap answers and S that of the strongest, agreement is worth 1 - a d - r (p + (1 - a) S) / S. The strongest tier
+alone is worth 1 - r, so agreement beats it if a (r - d) > r p / S. It must beat every other fixed tier as well:
+P(no worse) - r cost / S. The target tau sends a cheap answer where at most 1 - tau is lost, so r = 1 - tau.
+"""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from classifier.decision import PolicyInputs
+from classifier.policy.agreement_counts import AgreementCounts, AgreementRates, estimated_rates
+from classifier.policy.decide import barred_tiers
+from classifier.policy.holds import held_back
+
+# What an agreed answer loses by prior: LOSS_AT_SHARE * least share of the strongest's price, within both bounds. A
+# middle partner at 1/6 of the price loses 1.5 points; at 1/30, as two small tiers, 7.5.
+_LOSS_TIMES_PRICE, _LEAST_LOSS, _MOST_LOSS = 0.0025, 0.015, 0.15
+
+
+class AgreementSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`price_share`: the most that a tier asked for agreement may cost, of the strongest's price. `least_share`: least
+    share of agreement after `least_compared` comparisons. `least_verified`: verified comparisons without which
+    only a request that asks for it has agreement. `prior_agreed`: P(agree) without counts, about the mean of recorded
+    ladders. `most_answers`: of cheap tiers, at once."""
+
+    price_share: float = 1.0 / 6.0
+    least_share: float = 0.4
+    least_compared: float = 20.0
+    least_verified: float = 20.0
+    prior_agreed: float = 0.6
+    most_answers: int = 3
+
+
+class AgreementGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """`tiers`, ascending, answer at once. The last one's answer is sent if another equals it, else `higher` answers."""
+
+    tiers: tuple[int, ...]
+    higher: int
+
+    @property
+    def middle(self) -> int:
+        """The tier whose answer is sent."""
+        return self.tiers[-1]
+
+
+class AgreementPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether cheap tiers are compared, and which. `partner` None: they are not. `first` is asked as usual: the chosen
+    tier, unless it is too dear. `partner` and `others` are asked at once with it. `expected`: the rates counted on."""
+
+    reason: str
+    first: int | None = None
+    partner: int | None = None
+    others: tuple[int, ...] = ()
+    group: AgreementGroup | None = None
+    expected: AgreementRates | None = None
+
+
+# The counts of a group of tiers for the request's tenant, key, system prompt and kind; the widest level first.
+Counted = Callable[[tuple[int, ...]], Sequence[AgreementCounts]]
+
+
+def group_of(
+    costs: Sequence[float], allowed: Sequence[int], answering: int, settings: AgreementSettings
+) -> AgreementGroup | None:
+    """Return the tiers to compare, out of the `allowed` ones (ascending), or None if there are not two cheap enough.
+
+    The best tier that costs at most `price_share` of the strongest allowed one is the middle. `answering` joins it if
+    it is cheap enough, and then the cheapest ones.
+    """
+    if not allowed:
+        return None
+    higher = allowed[-1]
+    most = settings.price_share * costs[higher - 1] * (1.0 + 1e-9)
+    cheap = [k for k in allowed[:-1] if costs[k - 1] <= most]
+    if len(cheap) < 2:
+        return None
+    middle = cheap[-1]
+    joined = [middle, *([answering] if answering in cheap and answering != middle else [])]
+    joined += [k for k in cheap if k not in joined][: settings.most_answers - len(joined)]
+    return AgreementGroup(tiers=tuple(sorted(joined)), higher=higher)
+
+
+def partner_of(group: AgreementGroup, first: int) -> int:
+    """Return the partner of `first`: the best other tier of the group."""
+    return max(k for k in group.tiers if k != first)
+
+
+def agreed_tier(group: AgreementGroup, equal: Callable[[int, int], bool]) -> int | None:
+    """Return the tier whose answer is sent, or None if the higher tier is to be asked. `equal`: whether the answers of
+    two tiers agree."""
+    middle = group.middle
+    return middle if any(equal(k, middle) for k in group.tiers[:-1]) else None
+
+
+def prior_loss(group: AgreementGroup, costs: Sequence[float]) -> float:
+    """Return what an agreed answer loses by the middle's price relative to the strongest's: 0.0025 over their ratio,
+    within 0.015 (from 1/6 on) and 0.15 (up to 1/60)."""
+    share = costs[group.middle - 1] / costs[group.higher - 1]
+    return _MOST_LOSS if share * _MOST_LOSS <= _LOSS_TIMES_PRICE else max(_LOSS_TIMES_PRICE / share, _LEAST_LOSS)
+
+
+def worth_of_agreement(group: AgreementGroup, costs: Sequence[float], rates: AgreementRates, exchange: float) -> float:
+    """Return the expected quality less `exchange` times the share of the strongest's price."""
+    cheap = sum(costs[k - 1] for k in group.tiers) / costs[group.higher - 1]
+    return 1.0 - rates.agreed * rates.lost - exchange * (cheap + 1.0 - rates.agreed)
+
+
+def plan_agreement(
+    inputs: PolicyInputs, answering: int, counted: Counted, settings: AgreementSettings, asked: bool
+) -> AgreementPlan:
+    """Plan agreement for a request whose tier by `decide` is `answering`. `asked`: the key or the request wants it, so
+    that no verified comparisons are needed."""
+    if why := _fixed_by(inputs):
+        return AgreementPlan(reason=why)
+    barred = barred_tiers(inputs)
+    allowed = [k for k in range(1, len(inputs.costs) + 1) if k not in barred]
+    held = held_back(inputs, allowed) if allowed else {}
+    allowed = [k for k in allowed if k not in held]
+    group = group_of(inputs.costs, allowed, answering, settings)
+    if group is None:
+        return AgreementPlan(reason=f"fewer than two tiers cost at most {settings.price_share:.2f} of the strongest")
+    most = sum(inputs.costs[k - 1] for k in (*group.tiers, group.higher))
+    if inputs.max_cost_usd is not None and most > inputs.max_cost_usd:
+        return AgreementPlan(reason=f"all answers would cost ${most:.6f}, above the maximum ${inputs.max_cost_usd:.6f}")
+    levels = counted(group.tiers)
+    rates = estimated_rates(levels, AgreementRates(settings.prior_agreed, prior_loss(group, inputs.costs)))
+    if why := _too_few(levels, rates, settings, asked) or _does_not_pay(inputs, group, allowed, rates):
+        return AgreementPlan(reason=why, expected=rates)
+    first = answering if answering in group.tiers else group.tiers[0]
+    partner = partner_of(group, first)
+    reason = (
+        f"tiers {', '.join(map(str, group.tiers))} answer at once, tier {group.higher} where they differ: they agree "
+        f"with P {rates.agreed:.2f}, and then lose {rates.lost:.3f}"
+    )
+    others = tuple(k for k in group.tiers if k not in (first, partner))
+    return AgreementPlan(reason=reason, first=first, partner=partner, others=others, group=group, expected=rates)
+
+
+def _fixed_by(inputs: PolicyInputs) -> str:
+    """Return why one tier alone may answer, if so."""
+    if inputs.pinned_tier is not None:
+        return f"the request is pinned to tier {inputs.pinned_tier}"
+    if inputs.arm_tier is not None:
+        return f"the experiment's arm is tier {inputs.arm_tier}"
+    if inputs.observe_tier is not None:
+        return f"routing is only observed, and tier {inputs.observe_tier} answers"
+    return ""
+
+
+def _too_few(levels: Sequence[AgreementCounts], rates: AgreementRates, settings: AgreementSettings, asked: bool) -> str:
+    """Return why too little is known of such answers, or why too few of them agree: by the estimate, once the narrowest
+    level has comparisons enough, unless a wider level with enough of its own reaches the least share. The cheap answers
+    of a system prompt are asked for longer where those of its whole key agree."""
+    verified = max((level.verified for level in levels), default=0.0)
+    if not asked and verified < settings.least_verified:
+        return f"{verified:.0f} of {settings.least_verified:.0f} verified comparisons of such answers are known"
+    enough = [level for level in levels if level.compared >= settings.least_compared]
+    if not enough or enough[-1] is not levels[-1]:
+        return ""
+    if max(rates.agreed, *(level.agreed / level.compared for level in enough)) < settings.least_share:
+        return f"such answers agree with P {rates.agreed:.2f}, by {levels[-1].compared:.0f} comparisons"
+    return ""
+
+
+def _does_not_pay(inputs: PolicyInputs, group: AgreementGroup, allowed: Sequence[int], rates: AgreementRates) -> str:
+    """Return the fixed tier that is worth as much as agreement, if any. A cheaper tier counts only by measured
+    outcomes: a table of the first day does not know which answers are wrong."""
+    costs, prediction, exchange = inputs.costs, inputs.prediction, 1.0 - inputs.tau
+    worth = worth_of_agreement(group, costs, rates, exchange)
+    for k in allowed:
+        p_ok = 1.0 if k == group.higher else prediction.p_ok[k - 1]
+        fixed = p_ok - exchange * costs[k - 1] / costs[group.higher - 1]
+        if (k == group.higher or prediction.kind == "measured" or any(prediction.labels)) and worth <= fixed:
+            return f"tier {k} alone is worth {fixed:.3f}, agreement {worth:.3f}"
+    return ""

@@ -1,0 +1,248 @@
+"""Which cheap tiers are compared, what that is worth, and that they are never asked where it does not pay."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from classifier.decision import Exclusion, PolicyInputs, Prediction
+from classifier.policy.agreement import (
+    AgreementGroup,
+    AgreementPlan,
+    AgreementSettings,
+    Counted,
+    agreed_tier,
+    group_of,
+    partner_of,
+    plan_agreement,
+    prior_loss,
+    worth_of_agreement,
+)
+from classifier.policy.agreement_counts import (
+    AgreementCounts,
+    AgreementPlace,
+    AgreementRates,
+    AgreementTable,
+    estimated_rates,
+)
+from tests.examples import examples
+
+SETTINGS = AgreementSettings()
+KNOWN = AgreementCounts(compared=200.0, agreed=120.0, verified=100.0, lost=1.0)
+
+
+def example(costs: Sequence[float] = (1.0, 5.0, 30.0), **changes: Any) -> PolicyInputs:
+    low = [0.1] * (len(costs) - 1)
+    prediction = Prediction(p_ok=[*low, 1.0], kind="measured", novelty=0.0, classifier_version="t")
+    base = PolicyInputs(prediction=prediction, costs=list(costs), quality_target=0.9, tau=0.9)
+    return msgspec.structs.replace(base, **changes)
+
+
+def by(*levels: AgreementCounts) -> Counted:
+    return lambda tiers: levels
+
+
+def plan(inputs: PolicyInputs, *levels: AgreementCounts, answering: int = 1, asked: bool = False) -> AgreementPlan:
+    return plan_agreement(inputs, answering, by(*levels), SETTINGS, asked)
+
+
+@pytest.mark.parametrize(
+    ("costs", "answering", "tiers", "partner"),
+    [
+        ((1, 5, 30), 1, (1, 2), 2),
+        ((1, 5, 30), 2, (1, 2), 1),
+        ((1, 2, 5, 30), 1, (1, 2, 3), 3),
+        ((1, 2, 5, 30), 3, (1, 2, 3), 2),
+        ((1, 2.5, 10, 30), 1, (1, 2), 2),
+        ((1, 2, 3, 4, 30), 3, (1, 3, 4), 4),
+        ((1, 2, 3, 4, 5, 6, 7, 60), 5, (1, 5, 7), 7),
+    ],
+)
+def test_the_partner_is_the_best_other_tier_of_at_most_a_sixth_of_the_strongest_price(
+    costs: tuple[float, ...], answering: int, tiers: tuple[int, ...], partner: int
+) -> None:
+    group = group_of(costs, range(1, len(costs) + 1), answering, SETTINGS)
+    assert group == AgreementGroup(tiers=tiers, higher=len(costs))
+    assert partner_of(group, answering) == partner
+
+
+@pytest.mark.parametrize("costs", [(1, 30), (1, 6, 30), (10, 20, 30), (30,)])
+def test_without_two_cheap_tiers_there_is_no_agreement(costs: tuple[float, ...]) -> None:
+    assert group_of(costs, range(1, len(costs) + 1), 1, SETTINGS) is None
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=2, max_size=8), st.data())
+@settings(max_examples=examples(100))
+def test_every_tier_of_a_group_is_allowed_and_cheap_and_the_chosen_one_is_in_it(
+    prices: list[float], data: st.DataObject
+) -> None:
+    costs = sorted(prices)
+    allowed = sorted(data.draw(st.sets(st.integers(1, len(costs)), min_size=1)))
+    answering = data.draw(st.sampled_from(allowed))
+    group = group_of(costs, allowed, answering, SETTINGS)
+    most = costs[allowed[-1] - 1] / 6 * (1 + 1e-9)
+    cheap = [k for k in allowed[:-1] if costs[k - 1] <= most]
+    if group is None:
+        assert len(cheap) < 2
+        return
+    assert set(group.tiers) <= set(cheap)
+    assert 2 <= len(group.tiers) <= 3
+    assert group.middle == cheap[-1]
+    assert answering in group.tiers or answering not in cheap
+
+
+def test_the_middle_answer_is_sent_where_either_cheap_one_equals_it() -> None:
+    group = AgreementGroup(tiers=(1, 2, 3), higher=4)
+    assert agreed_tier(group, lambda one, other: {one, other} == {1, 3}) == 3
+    assert agreed_tier(group, lambda one, other: {one, other} == {2, 3}) == 3
+    assert agreed_tier(group, lambda one, other: {one, other} == {1, 2}) is None
+
+
+@pytest.mark.parametrize(("middle", "loss"), [(5.0, 0.015), (1.0, 0.075), (2.0, 0.0375), (0.1, 0.15), (0.0, 0.15)])
+def test_a_cheaper_middle_loses_more_by_prior(middle: float, loss: float) -> None:
+    assert prior_loss(AgreementGroup(tiers=(1, 2), higher=3), (0.0, middle, 30.0)) == pytest.approx(loss)
+
+
+def test_the_worth_is_one_less_what_is_lost_and_paid() -> None:
+    group = AgreementGroup(tiers=(1, 2), higher=3)
+    worth = worth_of_agreement(group, (1.0, 5.0, 30.0), AgreementRates(0.6, 0.02), 0.1)
+    assert worth == pytest.approx(1 - 0.6 * 0.02 - 0.1 * (0.2 + 0.4))
+
+
+def test_each_level_moves_the_one_above_by_its_counts() -> None:
+    wide = AgreementCounts(compared=20.0, agreed=4.0, verified=20.0, lost=4.0)
+    narrow = AgreementCounts(compared=60.0, agreed=60.0)
+    found = estimated_rates([wide, narrow], AgreementRates(0.6, 0.0))
+    assert tuple(found) == pytest.approx(((20 * 0.4 + 60) / 80, 0.1))
+
+
+def test_counts_are_kept_by_system_prompt_key_tenant_kind_and_tiers() -> None:
+    table, place = AgreementTable(), AgreementPlace("t", "k", "p", "number")
+    table.compared(place, (1, 2), agreed=True)
+    table.compared(place._replace(prompt="q"), (1, 2), agreed=False)
+    table.verified(place._replace(key="l"), (1, 2), lost=0.5)
+    table.compared(place._replace(kind="letter"), (1, 2), agreed=True)
+    table.compared(place, (1, 3), agreed=True)
+    others, tenant, key, prompt = table.levels(place, (1, 2))
+    assert others == AgreementCounts()
+    assert tenant == AgreementCounts(compared=2.0, agreed=1.0, verified=1.0, lost=0.5)
+    assert key == AgreementCounts(compared=2.0, agreed=1.0)
+    assert prompt == AgreementCounts(compared=1.0, agreed=1.0)
+
+
+def test_another_tenant_counts_for_at_most_four_comparisons() -> None:
+    table = AgreementTable()
+    for name, agreed in (("a", True), ("b", False)):
+        place = AgreementPlace(name, "k", "p", "number")
+        for _ in range(100):
+            table.compared(place, (1, 2), agreed)
+            table.verified(place, (1, 2), lost=float(agreed))
+    others = table.levels(AgreementPlace("c", "k", "p", "number"), (1, 2))[0]
+    assert others == AgreementCounts(compared=8.0, agreed=4.0, verified=8.0, lost=4.0)
+
+
+def test_keys_without_a_tenant_are_others_to_each_other() -> None:
+    table, place = AgreementTable(), AgreementPlace("", "k", "", "number")
+    table.compared(place, (1, 2), agreed=True)
+    one = AgreementCounts(compared=1.0, agreed=1.0)
+    assert table.levels(place, (1, 2)) == [AgreementCounts(), AgreementCounts(), one, one]
+    assert table.levels(place._replace(key="l"), (1, 2)) == [one, *[AgreementCounts()] * 3]
+
+
+def test_a_plan_names_the_first_tier_its_partner_and_why() -> None:
+    found = plan(example(), KNOWN)
+    assert (found.first, found.partner, found.others) == (1, 2, ())
+    assert found.reason.startswith("tiers 1, 2 answer at once, tier 3 where they differ")
+    dear = plan(example((1, 2, 5, 30)), KNOWN, answering=4)
+    assert (dear.first, dear.partner, dear.others) == (1, 3, (2,))
+
+
+def test_without_twenty_verified_comparisons_only_a_request_that_asks_has_agreement() -> None:
+    few = msgspec.structs.replace(KNOWN, verified=19.0)
+    assert plan(example(), few).partner is None
+    assert plan(example(), few).reason == "19 of 20 verified comparisons of such answers are known"
+    assert plan(example(), msgspec.structs.replace(KNOWN, verified=20.0)).partner == 2
+    assert plan(example(), few, asked=True).partner == 2
+    assert plan(example(), asked=True).partner == 2
+
+
+def test_a_kind_that_agrees_too_rarely_is_asked_no_more_after_twenty_comparisons() -> None:
+    rare = AgreementCounts(compared=19.0)
+    assert plan(example(), rare, asked=True).partner == 2
+    assert plan(example(), AgreementCounts(compared=20.0), asked=True).partner is None
+    some = AgreementCounts(compared=40.0, agreed=10.0)
+    assert plan(example(), some, asked=True).reason == "such answers agree with P 0.37, by 40 comparisons"
+    assert plan(example(), KNOWN, some, asked=True).partner == 2
+
+
+def test_a_measured_fixed_tier_of_more_worth_is_not_replaced() -> None:
+    def inputs(kind: str) -> PolicyInputs:
+        known = Prediction(p_ok=[0.1, 0.97, 1.0], kind=kind, novelty=0.0, classifier_version="t")  # type: ignore[arg-type]
+        return example(prediction=known)
+
+    assert plan(inputs("measured"), KNOWN).reason.startswith("tier 2 alone is worth 0.953, agreement 0.93")
+    assert plan(inputs("prior"), KNOWN).partner == 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pinned_tier": 1},
+        {"arm_tier": 2},
+        {"observe_tier": 3},
+        {"max_cost_usd": 35.9},
+        {"exclusions": [Exclusion(tier=1, reason="the tier is down")]},
+        {"previous_tier": 2, "in_tool_loop": True},
+        {"tau": 1.0},
+    ],
+)
+def test_no_partner_is_asked_where_one_tier_must_answer_or_cost_is_bounded(changes: dict[str, Any]) -> None:
+    assert plan(example(max_cost_usd=36.0), KNOWN, asked=True).partner == 2
+    assert plan(example(**changes), KNOWN, asked=True).partner is None
+
+
+COUNTS = st.builds(
+    lambda compared, agreed, verified, lost: AgreementCounts(
+        compared=float(compared), agreed=compared * agreed, verified=float(verified), lost=verified * lost
+    ),
+    st.integers(0, 500),
+    st.floats(0, 1),
+    st.integers(0, 500),
+    st.floats(0, 1),
+)
+
+
+@given(
+    st.lists(st.floats(0.01, 100), min_size=2, max_size=8),
+    st.lists(COUNTS, max_size=4),
+    st.floats(0, 1),
+    st.floats(0.1, 200) | st.none(),
+    st.booleans(),
+    st.data(),
+)
+@settings(max_examples=examples(200))
+def test_a_plan_never_asks_where_the_inequality_fails_or_beyond_the_maximum_cost(
+    prices: list[float], levels: list[AgreementCounts], tau: float, most: float | None, asked: bool, data: st.DataObject
+) -> None:
+    costs = sorted(prices)
+    p_ok = data.draw(st.lists(st.floats(0, 1), min_size=len(costs) - 1, max_size=len(costs) - 1))
+    prediction = Prediction(p_ok=[*p_ok, 1.0], kind="measured", novelty=0.0, classifier_version="t")
+    inputs = example(costs, prediction=prediction, tau=tau, max_cost_usd=most)
+    found = plan(inputs, *levels, answering=data.draw(st.integers(1, len(costs))), asked=asked)
+    if found.partner is None:
+        assert found.reason
+        return
+    assert found.group is not None
+    assert found.expected is not None
+    assert {found.first, found.partner, *found.others} == set(found.group.tiers)
+    cheap, dear, exchange = sum(costs[k - 1] for k in found.group.tiers), costs[found.group.higher - 1], 1 - tau
+    assert most is None or cheap + dear <= most
+    agreed, lost = found.expected
+    assert agreed * (exchange - lost) > exchange * cheap / dear - 1e-9
+    worth = 1 - agreed * lost - exchange * (cheap / dear + 1 - agreed)
+    allowed = [k for k in range(1, len(costs) + 1) if most is None or costs[k - 1] <= most]
+    assert all(worth > prediction.p_ok[k - 1] - exchange * costs[k - 1] / dear - 1e-9 for k in allowed)
+    assert asked or any(level.verified >= 20 for level in levels)
