@@ -9,11 +9,12 @@ from typing import Any
 
 import click
 import msgspec
-from gateway.cli import main
-from gateway.configuration.load import variable_of
-from gateway.settings import Settings
 from prometheus_client import CollectorRegistry
 from sqlalchemy import Connection, inspect
+
+from gateway.base.configuration.load import variable_of
+from gateway.base.settings import Settings
+from gateway.operations.cli import main
 
 Json = dict[str, Any]
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")

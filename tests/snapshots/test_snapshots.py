@@ -9,11 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from gateway.fleet.target_server import target_exposition
-from gateway.settings import Settings
-from gateway.telemetry.metrics_export.gpus import Gpus
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.base.settings import Settings
+from gateway.planning.scaling.target_server import target_exposition
+from gateway.telemetry.gpus import Gpus
 from quality.store.database import migrate, open_database
 from tests.gateway.running_gateway import laptop_hash_core, running_gateway
 from tests.gateway.telemetry.fake_nvml import H200, FakeNvml
