@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-from sqlalchemy import RowMapping, Text, cast, select
+from sqlalchemy import RowMapping, Text, cast, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from classifier.decision import PolicyInputs
@@ -73,7 +73,7 @@ class WorthFound(msgspec.Struct, frozen=True, kw_only=True):
 
 class WorthRecord:
     """What the stored probes say about routing; only new rows are read. It begins again when the catalogue's tiers
-    change and when labels are reset."""
+    change, when labels are reset, and when rows are deleted."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -87,7 +87,7 @@ class WorthRecord:
         async with self._turn:
             async with self._engine.connect() as connection:
                 since = await labels_count_from(connection)
-                if self._of != (asked.tiers, since):
+                if self._of != (asked.tiers, since) or await self._some_were_erased(connection, since):
                     self._of, self._probes, self._found = (asked.tiers, since), {}, None
                 while await self._read(connection, asked.tiers, since):
                     pass
@@ -107,6 +107,15 @@ class WorthRecord:
                 self._found = asked, newest, found
             return self._found[2]
 
+    async def _some_were_erased(self, connection: AsyncConnection, since: float) -> bool:
+        """Whether rows that were read are gone, because a user or old records were deleted."""
+        if not self._probes:
+            return False
+        number = training_rows.c.training_row_id
+        between = number.between(min(self._probes), max(self._probes))
+        stored = await connection.scalar(select(func.count()).select_from(_JOINED).where(*_wanted(since), between))
+        return (stored or 0) < len(self._probes)
+
     async def _read(self, connection: AsyncConnection, tiers: Sequence[str], since: float) -> bool:
         """Read the next rows; return whether there may be more."""
         # The first time the newest are wanted, in the order of their numbers; later what came since.
@@ -125,20 +134,19 @@ class WorthRecord:
         return len(rows) == CHUNK + OVERLAP and bool(new)
 
 
-_SELECT = (
-    select(
-        training_rows.c.training_row_id.label("number"),
-        training_rows.c.key_id,
-        training_rows.c.no_worse,
-        training_rows.c.tiers,
-        requests.c.tier.label("answered"),
-        requests.c.attempts,
-        routing_decisions.c.tier.label("decided"),
-        cast(routing_decisions.c.inputs, Text).label("inputs"),
-    )
-    .join(requests, requests.c.request_id == training_rows.c.request_id)
-    .join(routing_decisions, routing_decisions.c.request_id == training_rows.c.request_id)
+_JOINED = training_rows.join(requests, requests.c.request_id == training_rows.c.request_id).join(
+    routing_decisions, routing_decisions.c.request_id == training_rows.c.request_id
 )
+_SELECT = select(
+    training_rows.c.training_row_id.label("number"),
+    training_rows.c.key_id,
+    training_rows.c.no_worse,
+    training_rows.c.tiers,
+    requests.c.tier.label("answered"),
+    requests.c.attempts,
+    routing_decisions.c.tier.label("decided"),
+    cast(routing_decisions.c.inputs, Text).label("inputs"),
+).select_from(_JOINED)
 
 
 def _wanted(since: float) -> tuple[Any, ...]:

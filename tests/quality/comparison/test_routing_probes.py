@@ -12,7 +12,7 @@ from migrations.tables.quality import training_rows
 from quality.comparison.routing_probes import LEAST_OF_KEY, WorthAsked, WorthRecord
 from quality.records.record import Attempt, Record
 from quality.store.label_reset import reset_labels
-from quality.store.queries import insert_records
+from quality.store.queries import delete_key_data, insert_records
 from tests.quality.loop_world import record
 
 TIERS = ("a", "b", "c", "d")
@@ -137,3 +137,17 @@ async def test_more_probes_than_one_query_reads_are_all_counted(
 
     assert found is not None
     assert found.probes == 40
+
+
+async def test_probes_of_an_erased_user_are_forgotten(engine: AsyncEngine) -> None:
+    record_of = WorthRecord(engine)
+    mine, other = record("mine", tier=3), msgspec.structs.replace(record("other", tier=3), key_id="bob")
+    good: list[bool | None] = [True] * 4
+    await store(engine, [mine, other], [probe("mine", good), probe("other", good, key_id="bob")])
+    await record_of.of(ASKED)
+
+    await delete_key_data(engine, "alice", now=5000.0)
+    found = (await record_of.of(ASKED)).catalogue
+
+    assert found is not None
+    assert found.probes == 1
