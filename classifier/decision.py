@@ -53,6 +53,14 @@ class EdgePath(msgspec.Struct, frozen=True, kw_only=True):
     max_new_tokens: int
 
 
+class ConstantTier(msgspec.Struct, frozen=True, kw_only=True):
+    """The tier that answers in place of routing, where routing does not pay: for requests that ask for a share no worse
+    of at most `meets`, which it was measured to reach."""
+
+    tier: int
+    meets: float
+
+
 class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that `decide` uses; recorded with the request, so that the decision can be replayed.
 
@@ -70,7 +78,7 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     `experiment_id` and `arm`: the request's experiment; `arm_tier`: the tier of its arm, if arms are tiers. `unit`: the
     kind and the pseudonym of the user, key or conversation whose requests all have this arm, or of the request alone.
     `observe_tier`: observe mode; this tier answers whatever is chosen. `edge`: the fast path open to the request, which
-    precedes the rule.
+    precedes the rule. `constant`: what answers in place of routing.
     """
 
     prediction: Prediction
@@ -94,6 +102,13 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     unit: str | None = None
     observe_tier: int | None = None
     edge: EdgePath | None = None
+    constant: ConstantTier | None = None
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the constant decides: not for a pinned request or one of an experiment, nor for a higher target."""
+        free = self.pinned_tier is None and self.experiment_id is None
+        return free and self.constant is not None and self.quality_target <= self.constant.meets
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,4 +128,5 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     def by_edge(self) -> bool:
         """Whether the fast path chose the tier that answers."""
         edge = self.inputs.edge
-        return edge is not None and self.would_be is None and self.tier == edge.tier
+        routed = self.would_be is None and not self.inputs.is_constant
+        return edge is not None and routed and self.tier == edge.tier

@@ -38,6 +38,7 @@ from gateway.inference.service import RecordSink, Service
 from gateway.inference.serving import SERVING, RecordStore, Serving
 from gateway.operations.privacy import Privacy
 from gateway.operations.quality_loop.active_labels import ActiveLabels
+from gateway.operations.quality_loop.constant_tier import ConstantFollower
 from gateway.operations.quality_loop.quality_loop import QualityLoop, running_quality_loop
 from gateway.operations.reload.catalogue_reload import CatalogueReload
 from gateway.operations.reload.hangup import reloading_on_hangup
@@ -213,6 +214,7 @@ class Composition:
         )
         encode = encoder_of(lambda: classifier.model) if isinstance(classifier, ActiveClassifier) else None
         active_labels = await self._start_active_labels(stack, database, classifier)
+        constant = await self._start_constant(stack, database, routing)
         if self._redaction is not None:
             stack.push_async_callback(self._redaction.close)
         loop = await self._start_quality_loop(stack, database, engine, encode, knobs)
@@ -278,7 +280,7 @@ class Composition:
                 replica_knobs,
                 database,
                 CoreSwap(engine.cores.get(CPU_CORE), partial(next_core, settings), threads, settings.drain_seconds),
-                [tenancy.directory.renew, *(() if loop is None else (loop.renew,))],
+                [tenancy.directory.renew, constant.renew, *(() if loop is None else (loop.renew,))],
             ),
             cache=cache,
             privacy=privacy,
@@ -286,6 +288,7 @@ class Composition:
             live=await self._start_live(stack, routing, engine, loop),
             quality_loop=loop,
             active_labels=active_labels,
+            constant=constant,
             cost_quality_curves=CostQualityCurves(database),
             learning=learning,
             kind_names=KindNames(database),
@@ -409,6 +412,15 @@ class Composition:
             background(partial(labels.follow, self.settings.artefact_poll_seconds), "labels")
         )
         return labels
+
+    async def _start_constant(
+        self, stack: AsyncExitStack, database: AsyncEngine, routing: RoutingService
+    ) -> ConstantFollower:
+        """Where there is one tier, there is nothing to compare."""
+        constant = ConstantFollower(database, routing, self.metrics)
+        if routing.strongest > 1:
+            await stack.enter_async_context(background(constant.follow, "whether routing pays"))
+        return constant
 
     async def _start_probes(
         self, stack: AsyncExitStack, knobs: RoutingKnobFile, classifier: Classifier

@@ -85,6 +85,7 @@ from gateway.operations.api.quality.routing_views import (
     show_tiers,
     show_traffic,
 )
+from gateway.operations.api.quality.worth import show_worth
 from gateway.operations.api.reload import reload_catalogue
 from gateway.operations.api.replicas import change_replicas, show_replicas
 from gateway.operations.api.routing import change_routing, show_routing
@@ -204,6 +205,7 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
             show_kinds,
             show_traffic,
             show_learning,
+            show_worth,
             show_tiers,
             show_system,
             reset_own_labels,

@@ -3,10 +3,13 @@
 The cheapest allowed tier with `p_ok >= tau` answers, else the strongest allowed one (docs/routing.md, SPEC RT-05).
 Costs never fall with the tier; ties go to the lower number. Constraints exclude tiers; `classifier.policy.holds` then
 holds back some of the rest. Neither depends on tau, so that a higher quality target chooses among the same tiers and
-never a lower one. The fast path's tier, if allowed, is chosen before the rule.
+never a lower one. The fast path's tier, if allowed, is chosen before the rule, and a constant tier before both.
 """
 
 import math
+from collections.abc import Sequence
+
+import msgspec
 
 from classifier.complexity.classes import Complexity
 from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction
@@ -42,10 +45,12 @@ def decide(inputs: PolicyInputs) -> Decision:
         tier = inputs.arm_tier
     if inputs.edge is not None and inputs.edge.tier in open_tiers:
         tier = inputs.edge.tier
+    if inputs.is_constant and inputs.constant is not None:
+        tier = _at_least(inputs.constant.tier, open_tiers)
     reason = _reason(inputs, tier, barred, held)
     if inputs.observe_tier is None:
         return Decision(tier=tier, reason=reason, scores=scores, inputs=inputs)
-    answers = min((k for k in allowed if k >= inputs.observe_tier), default=allowed[-1])
+    answers = _at_least(inputs.observe_tier, allowed)
     watched = f"routing is only observed and tier {answers} answers; it would be tier {tier}: {reason}"
     return Decision(tier=answers, would_be=tier, reason=watched, scores=scores, inputs=inputs)
 
@@ -55,6 +60,30 @@ def may_answer(inputs: PolicyInputs, tier: int) -> bool:
     barred = barred_tiers(inputs)
     allowed = [k for k in range(1, len(inputs.costs) + 1) if k not in barred]
     return tier in allowed and tier not in held_back(inputs, allowed)
+
+
+def routed_choice(inputs: PolicyInputs) -> int:
+    """Return the tier that routing chooses where neither observe mode nor a constant replaces it. Raises as
+    `decide`."""
+    return decide(msgspec.structs.replace(inputs, observe_tier=None, constant=None)).tier
+
+
+def constant_choices(inputs: PolicyInputs) -> list[int]:
+    """Return for each tier which one answers if it is the constant: itself, or the next one that may. Raises
+    `NoTierAllowedError`."""
+    barred = barred_tiers(inputs)
+    tiers = range(1, len(inputs.costs) + 1)
+    allowed = [k for k in tiers if k not in barred]
+    if not allowed:
+        raise NoTierAllowedError([Exclusion(tier=k, reason=barred[k]) for k in sorted(barred)])
+    held = held_back(inputs, allowed)
+    open_tiers = [k for k in allowed if k not in held]
+    return [_at_least(k, open_tiers) for k in tiers]
+
+
+def _at_least(tier: int, among: Sequence[int]) -> int:
+    """Return `tier`, else the next higher one, else the highest of `among` (ascending)."""
+    return min((k for k in among if k >= tier), default=among[-1])
 
 
 def barred_tiers(inputs: PolicyInputs) -> dict[int, str]:
@@ -79,6 +108,12 @@ def barred_tiers(inputs: PolicyInputs) -> dict[int, str]:
 def _reason(inputs: PolicyInputs, tier: int, barred: dict[int, str], held: dict[int, str]) -> str:
     if inputs.pinned_tier == tier:
         return f"pinned to tier {tier}"
+    if inputs.is_constant and inputs.constant is not None:
+        return (
+            f"constant: tier {inputs.constant.tier} answers, because routing does not pay here; at least "
+            f"{inputs.constant.meets:.2f} of its answers are no worse, and {inputs.quality_target:.2f} is asked for"
+            + (f"{_ruled_out(barred, held)}" if barred or held else "")
+        )
     if (edge := inputs.edge) is not None and edge.tier == tier:
         return (
             f"edge: tier {tier} takes prompts of up to {edge.max_prompt_tokens} tokens (this has {edge.prompt_tokens}) "
@@ -162,6 +197,7 @@ def _check(inputs: PolicyInputs) -> None:
         ("previous_tier", inputs.previous_tier),
         ("arm_tier", inputs.arm_tier),
         ("observe_tier", inputs.observe_tier),
+        ("constant", None if inputs.constant is None else inputs.constant.tier),
     ):
         if tier is not None and not 1 <= tier <= tiers:
             raise PolicyInputsError(f"{name} is {tier}; allowed are 1 to {tiers}.")

@@ -12,6 +12,7 @@ from gateway.inference.catalogue.replica_knobs import ReplicaKnobs
 from gateway.inference.serving import Serving
 from gateway.operations.privacy import Privacy
 from gateway.operations.quality_loop.active_labels import ActiveLabels
+from gateway.operations.quality_loop.constant_tier import ConstantFollower
 from gateway.operations.quality_loop.quality_loop import QualityLoop
 from gateway.operations.reload.catalogue_reload import CatalogueReload
 from gateway.runtime.cores.knobs import CoreKnobs
@@ -54,6 +55,7 @@ class Operations:
     live: Live
     quality_loop: QualityLoop | None
     active_labels: ActiveLabels | None
+    constant: ConstantFollower
     cost_quality_curves: CostQualityCurves
     learning: LearningRecord
     kind_names: KindNames

@@ -159,6 +159,7 @@ def may_escalate(request: InferenceRequest, decision: Decision, hold_tokens: int
     a stream only if part of it is held."""
     single = request.choices == 1 and request.best_of in (None, 1)
     named = decision.inputs.pinned_tier is not None or decision.would_be is not None or decision.by_edge
+    named = named or decision.inputs.is_constant
     seen = not request.stream or hold_tokens > 0
     return seen and request.messages is not None and single and not request.is_bound and not named
 

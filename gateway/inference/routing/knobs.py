@@ -49,6 +49,22 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
             "one: 0 to 1, economy, balanced or careful; null is AIO_QUALITY_TARGET, else the classifier's own."
         ),
     ] = None
+    constant: Annotated[
+        Literal["off", "propose", "act"],
+        Meta(
+            description="Where routing does not pay, whether a constant tier is proposed, or answers; act never takes "
+            "one that costs more than routing or meets less than the quality target."
+        ),
+    ] = "propose"
+    constant_worth: Annotated[
+        float,
+        Meta(
+            ge=0.002,
+            le=0.5,
+            description="Utility that routing must gain to be worth it: share of answers no worse, "
+            "less a tenth of the cost relative to the strongest tier.",
+        ),
+    ] = 0.01
     conversations: Annotated[
         bool, Meta(description="Whether a tool loop keeps its tier and a conversation moves down only if that pays.")
     ] = True

@@ -7,7 +7,7 @@ from functools import partial
 import msgspec
 
 from classifier.complexity.quality_setting import QualitySetting, target_of
-from classifier.decision import Decision, EdgePath, Exclusion, PolicyInputs
+from classifier.decision import ConstantTier, Decision, EdgePath, Exclusion, PolicyInputs
 from classifier.errors import ClassifierError, NoTierAllowedError
 from classifier.features.routing_input import RoutingInput, routing_input
 from classifier.policy.decide import barred_tiers, decide, may_answer
@@ -56,6 +56,8 @@ class RoutingService:
         self.knobs = knobs or RoutingKnobFile()
         self.threads = threads or TextThreads()
         self.conversations = Conversations() if conversations is None else conversations
+        # What answers in place of routing where it does not pay: by key, and by None for all others.
+        self.constants: Mapping[str | None, ConstantTier | None] = {}
         # Logged once per kind of failure, not once per request.
         self._classifier_failure = ""
 
@@ -257,6 +259,7 @@ class RoutingService:
             canary=verdict.on_trial,
             observe_tier=self._observed_tier() if pinned is None else None,
             edge=edge,
+            constant=self._constant(request) if pinned is None else None,
         )
         known = circumstances(history, self.catalog, given.prompt_tokens)
         return msgspec.structs.replace(inputs, **known) if known else inputs
@@ -291,6 +294,13 @@ class RoutingService:
         if knobs.mode == "route":
             return None
         return min(knobs.observe_tier or self.strongest, self.strongest)
+
+    def _constant(self, request: InferenceRequest) -> ConstantTier | None:
+        """The constant of the request's key, else that of the catalogue, where the knob lets it act."""
+        knobs = self.knobs.active
+        if not self.constants or knobs.constant != "act" or knobs.mode != "route":
+            return None
+        return self.constants.get(request.key_id, self.constants.get(None))
 
     def remember(self, request: InferenceRequest, tier: int) -> None:
         """Note that `tier` answered `request`, or would have, for the conversation's next turn."""

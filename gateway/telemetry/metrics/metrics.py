@@ -17,6 +17,7 @@ from gateway.telemetry.objectives.alert_figures import queues_elsewhere
 from gateway.telemetry.objectives.service_levels import ServiceLevels
 from gateway.telemetry.objectives.slo import SloReport, slo_report
 from inference_core.transport.client import CoreClient
+from quality.comparison.routing_worth import VERDICTS, Verdict
 from quality.verification.second_opinion import OpinionsGiven
 from tiers.tier import Tier
 
@@ -98,6 +99,10 @@ class Metrics:
         self.own_labels = Gauge(
             "aio_own_labels", "Labels of the catalogue that count in decisions.", registry=self.registry
         )
+        self._worth = Gauge(
+            "aio_routing_pays", "1 for the verdict on routing: pays, does_not_pay or not_known_yet.", ["verdict"],
+            registry=self.registry,
+        )  # fmt: skip
         self.classifier = Gauge("aio_classifier_info", "1 for the active version.", ["version"], registry=self.registry)
         self.canary = Gauge(
             "aio_classifier_canary_share", "Share of requests decided by a version on trial.", ["version"],
@@ -111,6 +116,11 @@ class Metrics:
         self.canary.clear()
         if canary is not None:
             self.canary.labels(canary).set(share)
+
+    def show_worth(self, verdict: Verdict) -> None:
+        """Set the verdict on routing in this catalogue."""
+        for one in VERDICTS:
+            self._worth.labels(one).set(one == verdict)
 
     def show_opinions(self, given: OpinionsGiven) -> None:
         """Count the second opinions of verification; `given`: all since the monitor's start."""

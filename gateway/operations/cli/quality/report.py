@@ -94,6 +94,37 @@ def learning(days: float, as_json: bool, **given: Any) -> None:
 
 
 @report.command()
+@catalog_option
+@data_dir_option
+@database_option
+@json_option
+def worth(as_json: bool, **given: Any) -> None:
+    """Show whether routing pays, for the catalogue and for each key with enough requests that every tier answered.
+
+    Routing is compared with every fixed tier and with the best mix of them at the same cost; the bounds hold however
+    often one looks.
+    """
+    from classifier.complexity.quality_setting import DEFAULT_TARGET, target_of
+    from gateway.inference.routing.knobs import RoutingKnobFile
+    from gateway.operations.cli.stored_order import with_database
+    from gateway.operations.usecases.worth import worth_said
+    from quality.comparison.routing_probes import WorthAsked, WorthRecord
+    from tiers.catalog.load import load_catalog
+
+    settings = settings_from(**given)
+    tiers, knobs = load_catalog(settings.catalog).tier_fingerprints, RoutingKnobFile(settings.routing_knobs_path).active
+    target = target_of(settings.quality_target if knobs.quality_target is None else knobs.quality_target)
+    asked = WorthAsked(tuple(tiers), DEFAULT_TARGET if target is None else target, knobs.constant_worth)
+    shown = worth_said(with_database(settings, lambda engine: WorthRecord(engine).of(asked)), knobs.constant)
+    if as_json:
+        echo_json(shown)
+        return
+    click.echo(shown.catalogue.sentence)
+    for one in shown.keys:
+        click.echo(f"{one.name}: {one.sentence}")
+
+
+@report.command()
 @click.option(
     "--since", type=click.DateTime(), metavar="TIME", help="Requests from this time (UTC) on: 2026-01-31 or …T12:00:00."
 )

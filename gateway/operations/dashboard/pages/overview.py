@@ -17,6 +17,7 @@ from gateway.operations.dashboard.html.first_request import address, first_reque
 from gateway.operations.dashboard.html.page import Page
 from gateway.operations.dashboard.html.rendering import HEADERS, TEMPLATES, page
 from gateway.operations.running import Operations, operations_of
+from gateway.operations.usecases.worth import worth_last
 from gateway.telemetry.overview.figures import Overview, TierNow
 
 EVENT_SECONDS = 2.0
@@ -82,12 +83,13 @@ async def _context(operations: Operations, now: Overview) -> dict[str, Any]:
         Series(name=name, values=[getattr(point, field) for point in now.history], colour=colour, dashes=DASHES[colour])
         for name, field, colour in (("p50", "ttft_p50", 1), ("p95", "ttft_p95", 3), ("p99", "ttft_p99", 4))
     ]
-    steps = await first_steps(operations)
+    steps, worth = await first_steps(operations), worth_last(operations)
     return {
         "now": now,
         # Nothing to chart: the page says what to do instead.
         "quiet": not now.overall.requests and all(point.ttft_p50 is None for point in now.history),
         "steps": steps,
+        "worth": None if worth is None else worth.catalogue.sentence,
         "open_steps": sum(step.done is not True for step in steps),
         "traffic": traffic,
         "latency": latency,

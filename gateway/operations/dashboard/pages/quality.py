@@ -33,6 +33,7 @@ from gateway.operations.usecases.versions import (
     order_trial,
     versions_now,
 )
+from gateway.operations.usecases.worth import worth_last
 from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
 from quality.learning.learning import Learned, Learning, in_words
 from quality.monitor.monitor import MonitorStatus
@@ -80,6 +81,7 @@ async def show_quality(request: HttpRequest) -> Response[Any]:
         rollouts=rollouts.rows,
         versions=versions,
         registered=registered,
+        worth=worth_last(operations),
         **_learning_shown(learning),
     )
 

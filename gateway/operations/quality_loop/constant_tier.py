@@ -1,0 +1,135 @@
+"""Does routing pay? Follows the verdict of the probes: shows it, logs it weekly, and lets the constant tier answer
+where the operator's knob says so."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from classifier.complexity.quality_setting import DEFAULT_TARGET
+from classifier.decision import ConstantTier
+from gateway.inference.routing.router import RoutingService
+from gateway.telemetry.metrics.metrics import Metrics
+from migrations.tables.audit import audit_events
+from quality.comparison.routing_probes import WorthAsked, WorthFound, WorthRecord
+from quality.comparison.routing_worth import RoutingWorth
+from quality.comparison.worth_in_words import in_words
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 60.0
+WEEK = 7 * 86_400.0
+# The audit action of a change of what answers, and its subject for all keys without a verdict of their own.
+CHANGED, CATALOGUE = "routing.constant", "catalogue"
+
+
+class ConstantFollower:
+    """The verdict of one gateway process. It comes from the database, so that all processes decide alike; while that is
+    away, what was known last stays."""
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        routing: RoutingService,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._engine, self._routing, self._metrics, self._clock = engine, routing, metrics, clock
+        self._record = WorthRecord(engine)
+        self._logged_at: float | None = None
+        # The verdicts of the last look; None before the first.
+        self.last: WorthFound | None = None
+        self._failure = ""
+
+    async def follow(self, seconds: float = POLL_SECONDS) -> None:
+        """Look every `seconds`, at first at once."""
+        while True:
+            try:
+                await self.look()
+                self._failure = ""
+            except (SQLAlchemyError, OSError) as error:
+                if str(error) != self._failure:
+                    self._failure = str(error)
+                    log.warning("whether routing pays cannot be read: %s", error)
+            await asyncio.sleep(seconds)
+
+    async def renew(self) -> None:
+        """Forget what was measured of the tiers of another catalogue; the next look says what holds of the new ones."""
+        self._routing.constants, self.last = {}, None
+
+    async def found(self) -> WorthFound:
+        """Return the verdicts by the probes that are stored now."""
+        return await self._record.of(worth_asked(self._routing))
+
+    async def look(self) -> WorthFound:
+        """Read the verdicts and act on them as the knob says now; every change of what answers is audited."""
+        routing, found = self._routing, await self.found()
+        act = routing.knobs.active.constant == "act" and routing.knobs.active.mode == "route"
+        now = constants_of(found) if act else {}
+        await self._audit(now, found)
+        routing.constants, self.last = now, found
+        self._metrics.show_worth("not_known_yet" if found.catalogue is None else found.catalogue.verdict)
+        at = self._clock()
+        if self._logged_at is None or at >= self._logged_at + WEEK:
+            self._logged_at = at
+            log.info("%s", in_words(found.catalogue, routing.knobs.active.constant))
+            for one in found.keys:
+                log.info("key %s: %s", one.key_id or "none", in_words(one.worth, routing.knobs.active.constant))
+        return found
+
+    async def _audit(self, now: dict[str | None, ConstantTier | None], found: WorthFound) -> None:
+        """Store a row for each key whose constant is another one than the trail says. Processes that look at the same
+        time may both store it."""
+        row = audit_events.c
+        trail = select(row.subject, row.details).where(row.action == CHANGED).order_by(row.audit_event_id)
+        async with self._engine.begin() as connection:
+            stored = {subject: details["tier"] for subject, details in await connection.execute(trail)}
+            wanted = {CATALOGUE if key is None else key: one and one.tier for key, one in now.items()}
+            reasons = {one.key_id or "": one.worth for one in found.keys}
+            for subject in sorted({*stored, *wanted}):
+                tier = wanted.get(subject)
+                if tier == stored.get(subject):
+                    continue
+                why = found.catalogue if subject == CATALOGUE else reasons.get(subject)
+                ends = "" if tier is not None else "routing decides again. "
+                event = {
+                    "created_at": self._clock(),
+                    "actor": "quality loop",
+                    "action": CHANGED,
+                    "subject": subject,
+                    "reason": ends + in_words(why, self._routing.knobs.active.constant),
+                    "details": {"tier": tier},
+                }
+                await connection.execute(audit_events.insert(), event)
+                log.warning("constant tier of %s: %s", subject, tier)
+
+
+def worth_asked(routing: RoutingService) -> WorthAsked:
+    """Return what the verdict is asked for: at the active quality target and worth."""
+    target = routing.active_target
+    return WorthAsked(
+        tiers=tuple(routing.catalog.tier_fingerprints),
+        target=DEFAULT_TARGET if target is None else target,
+        worth=routing.knobs.active.constant_worth,
+    )
+
+
+def constants_of(found: WorthFound) -> dict[str | None, ConstantTier | None]:
+    """Return what answers in place of routing: by key with a verdict of its own, and by None for all other keys."""
+    own = {one.key_id: one.worth for one in found.keys if one.key_id is not None}
+    decided: dict[str | None, ConstantTier | None] = {
+        key: _constant(worth) for key, worth in own.items() if worth.verdict != "not_known_yet"
+    }
+    whole = None if found.catalogue is None else _constant(found.catalogue)
+    if whole is None and not any(decided.values()):
+        return {}
+    return {**decided, None: whole}
+
+
+def _constant(worth: RoutingWorth) -> ConstantTier | None:
+    one = worth.constant
+    return None if one is None else ConstantTier(tier=one.tier, meets=one.no_worse.low)

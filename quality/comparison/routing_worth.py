@@ -1,0 +1,230 @@
+"""Does routing pay? Its utility against every fixed tier and against the best mix of fixed tiers at the same cost.
+
+Utility is the share no worse minus a tenth of the cost relative to the strongest tier's. All figures come from
+full-ladder probes, for which the outcome of every tier is known. The bounds are confidence sequences: their error
+probability covers looking after every probe. A false "pays" needs a lower bound to fail against the comparator that is
+truly as good, so each lower bound has the whole `LEVEL`; a false "does not pay" needs any upper bound to fail, so these
+share it. The interval of both is at twice the level.
+
+The best fixed tier in hindsight is a maximum that no statistic may pick; the bounds against it are the lowest of the
+bounds against all. The mix is a lottery between two tiers with weights from the earlier probes alone, and counts with
+its expected utility, so the bound is exact for this sequence of lotteries; they approach the best one. A lottery is
+never better than the better of its tiers by this utility: the mix shows which part of a gain the choice of prompts
+makes.
+"""
+
+from math import log
+from typing import Literal, NamedTuple, get_args
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from classifier.policy.utility import COST_WEIGHT
+from quality.statistics.confidence_sequence import Sums, deviation, log_evidence, sums_of, values_needed
+
+Float = npt.NDArray[np.floating]
+Bools = npt.NDArray[np.bool_]
+
+Verdict = Literal["pays", "does_not_pay", "not_known_yet"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+
+LEVEL = 0.025
+# The cost of an escalated request is that of all its attempts; above this, relative to the strongest tier, it is cut.
+MOST_COST = 2.0
+# Gains are near 0 where the verdict is in doubt, and centres are kept there.
+_CENTRES = (-0.1, 0.1)
+# Before there are probes, gains are supposed to vary so much, and this supposition counts as so many probes.
+_VARIANCE, _SUPPOSED = 0.2, 20
+MOST_PROBES_NEEDED = 1_000_000
+
+
+class Probes(NamedTuple):
+    """Full-ladder probes, oldest first, [n] or [n, tiers]: `no_worse` (0 or 1) and `usd` of each tier if it were the
+    constant, and of `routed`, the tier that routing chose."""
+
+    no_worse: Float
+    usd: Float
+    routed: Float
+    routed_usd: Float
+
+    @property
+    def cost(self) -> Float:
+        """Cost [n, tiers] relative to the strongest tier's."""
+        return self.usd / self.usd[:, -1:]
+
+    @property
+    def routed_cost(self) -> Float:
+        """Cost [n] of routing relative to the strongest tier's."""
+        return np.minimum(self.routed_usd / self.usd[:, -1], MOST_COST)
+
+
+class Bounded(msgspec.Struct, frozen=True, kw_only=True):
+    """A mean with bounds that hold at all times at once."""
+
+    value: float
+    low: float
+    high: float
+
+
+class FixedTier(msgspec.Struct, frozen=True, kw_only=True):
+    """A tier that answers everything: `gain` of routing over it in utility, its share of answers as good as the
+    strongest tier's, and US dollars a request."""
+
+    tier: int
+    gain: Bounded
+    no_worse: Bounded
+    usd: float
+
+
+class RoutingWorth(msgspec.Struct, frozen=True, kw_only=True):
+    """What `probes` say. `over_fixed`: gain of routing over the best fixed tier, `best_tier` by the estimate;
+    `over_mix`: over the best mix at the same cost. `no_worse` and `usd` (a request) are of routing. `constant`: what
+    is proposed instead if the verdict is `does_not_pay` and a tier costs no more and meets the target. `missing`: the
+    probes until a verdict if the next are like these; 0 with one."""
+
+    verdict: Verdict
+    probes: int
+    worth: float
+    target: float
+    no_worse: float
+    usd: float
+    best_tier: int
+    over_fixed: Bounded
+    over_mix: Bounded
+    tiers: list[FixedTier]
+    constant: FixedTier | None
+    missing: int
+
+
+def routing_worth(probes: Probes, target: float, worth: float, weight: float = COST_WEIGHT) -> RoutingWorth:
+    """Return the verdict on `probes`. `target`: the least share no worse of a constant; `worth`: the utility that
+    routing must gain to be kept; `weight` of cost in utility. Raises `ValueError` without probes."""
+    n, tiers = probes.no_worse.shape
+    if not n:
+        raise ValueError("there are no probes, and one is needed")
+    gains = gains_of(probes, weight)
+    level = LEVEL / (tiers + 1)
+    sums = [_sums(column, weight) for column in gains.T]
+    found = [_bounded(one, LEVEL, level) for one in sums]
+    verdict: Verdict = "not_known_yet"
+    if all(one.low > 0 for one in found):
+        verdict = "pays"
+    elif any(one.high < worth for one in found):
+        verdict = "does_not_pay"
+    fixed = [_fixed(probes, column, gain) for column, gain in enumerate(found[:-1])]
+    usd = float(probes.routed_usd.mean())
+    best = min(fixed, key=lambda one: one.gain.value)
+    return RoutingWorth(
+        verdict=verdict,
+        probes=n,
+        worth=worth,
+        target=target,
+        no_worse=float(probes.routed.mean()),
+        usd=usd,
+        best_tier=best.tier,
+        over_fixed=_least(found[:-1]),
+        over_mix=found[-1],
+        tiers=fixed,
+        constant=constant_of(fixed, usd, target, worth) if verdict == "does_not_pay" else None,
+        missing=0 if verdict != "not_known_yet" else missing_probes(n, sums, worth, level),
+    )
+
+
+def verdict_after_each(gains: Float, worth: float, weight: float) -> tuple[Bools, Bools]:
+    """Return whether routing is found to pay [n], and not to pay [n], by `gains` [n, tiers + 1] up to each probe."""
+    sums = [_sums(column, weight) for column in gains.T]
+    supposed = worth / sums[0].scale * np.arange(1, len(gains) + 1)
+    above = [log_evidence(one.total, one.variance) > log(1 / LEVEL) for one in sums]
+    below = [log_evidence(supposed - one.total, one.variance) > log(len(sums) / LEVEL) for one in sums]
+    pays = np.all(above, axis=0)
+    return pays, np.any(below, axis=0) & ~pays
+
+
+def constant_of(fixed: list[FixedTier], usd: float, target: float, worth: float) -> FixedTier | None:
+    """Return the tier over which routing gains the least, of those over which it gains less than `worth`, that cost at
+    most `usd` a request, and whose share no worse is at least `target` by its lower bound; None without one."""
+    open_to = [one for one in fixed if one.gain.high < worth and one.usd <= usd and one.no_worse.low >= target]
+    return min(open_to, key=lambda one: one.gain.value, default=None)
+
+
+def missing_probes(n: int, sums: list[Sums], worth: float, level: float) -> int:
+    """Return how many probes beyond `n` decide, if means and variances stay as they are now."""
+    pays, pays_not = 0, MOST_PROBES_NEEDED
+    for one in sums:
+        mean = float(one.total[-1]) * one.scale / n
+        variance = (float(one.variance[-1]) * one.scale**2 + _SUPPOSED * _VARIANCE) / (n + _SUPPOSED)
+        pays = max(pays, values_needed(mean, variance, one.scale, LEVEL, MOST_PROBES_NEEDED))
+        nearer = values_needed(worth - mean, variance, one.scale, level, MOST_PROBES_NEEDED)
+        pays_not = min(pays_not, nearer)
+    return max(min(pays, pays_not) - n, 1)
+
+
+def gains_of(probes: Probes, weight: float) -> Float:
+    """Return the gain in utility [n, tiers + 1] of routing over each tier, then over the mix."""
+    utilities = probes.no_worse - weight * probes.cost
+    routed = probes.routed - weight * probes.routed_cost
+    chosen = mix_weights(probes)
+    return np.column_stack([routed[:, None] - utilities, routed - (chosen * utilities).sum(axis=1)])
+
+
+def mix_weights(probes: Probes) -> Float:
+    """Return the weights [n, tiers] of the best lottery between two tiers that costs at most what routing did so far,
+    by the earlier probes alone. The first is chosen as if quality rose evenly with the tier."""
+    n, tiers = probes.no_worse.shape
+    first_cost = probes.cost[0]
+    seen = np.arange(1, n + 1)[:, None]
+    quality = _earlier(probes.no_worse, np.arange(1, tiers + 1) / tiers) / seen
+    costs = _earlier(probes.cost, first_cost) / seen
+    spent = (_earlier(probes.routed_cost[:, None], first_cost.mean()[None]) / seen)[:, 0]
+    weights = np.zeros((n, tiers))
+    # The cheapest alone where every tier costs more.
+    best, rows = np.full(n, -1.0), np.arange(n)
+    weights[rows, costs.argmin(axis=1)] = 1.0
+    for a in range(tiers):
+        for b in range(tiers):
+            low, high = costs[:, a], costs[:, b]
+            rise = high - low
+            share = np.where(rise > 0, np.clip((spent - low) / np.where(rise > 0, rise, 1.0), 0.0, 1.0), 0.0)
+            reached = (1 - share) * quality[:, a] + share * quality[:, b]
+            better = (low <= spent) & (high >= low) & (reached > best)
+            weights[better] = 0.0
+            weights[better, a] = 1 - share[better]
+            weights[better, b] += share[better]
+            best[better] = reached[better]
+    return weights
+
+
+def _earlier(values: Float, first: Float) -> Float:
+    """Return the sums [n, k] of the rows before each, with `first` [k] before all of them."""
+    return np.vstack([first[None], first[None] + np.cumsum(values, axis=0)[:-1]])
+
+
+def _sums(gains: Float, weight: float) -> Sums:
+    most = 1.0 + weight * MOST_COST
+    return sums_of(gains, -most, most, _CENTRES)
+
+
+def _bounded(sums: Sums, low_level: float, high_level: float) -> Bounded:
+    last = Sums(sums.total[-1:], sums.variance[-1:], sums.scale)
+    n = len(sums.total)
+    value = float(last.total[0]) * sums.scale / n
+    below, above = (float(deviation(last.variance, level)[0]) * sums.scale / n for level in (low_level, high_level))
+    return Bounded(value=value, low=value - below, high=value + above)
+
+
+def _fixed(probes: Probes, column: int, gain: Bounded) -> FixedTier:
+    outcomes = probes.no_worse[:, column]
+    share = _bounded(sums_of(outcomes, 0.0, 1.0), LEVEL, LEVEL)
+    last = column == probes.no_worse.shape[1] - 1 and bool(outcomes.all())
+    return FixedTier(
+        tier=column + 1,
+        gain=gain,
+        # The strongest tier is no worse than itself.
+        no_worse=Bounded(value=share.value, low=1.0 if last else max(share.low, 0.0), high=min(share.high, 1.0)),
+        usd=float(probes.usd[:, column].mean()),
+    )
+
+
+def _least(found: list[Bounded]) -> Bounded:
+    return Bounded(**{name: min(getattr(one, name) for one in found) for name in ("value", "low", "high")})
