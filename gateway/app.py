@@ -58,6 +58,7 @@ from gateway.telemetry.metrics.background_readings import BackgroundReadings
 from gateway.telemetry.metrics.metrics import Metrics
 from gateway.telemetry.metrics.overload_collector import OverloadCollector
 from gateway.telemetry.objectives.alert_figures import alert_figures
+from gateway.telemetry.objectives.alert_rules import Figure
 from gateway.telemetry.objectives.alerts import AlertInputs, keep_looking, webhook_url
 from gateway.telemetry.objectives.service_levels import levels_of_all
 from gateway.telemetry.overview.live import Live
@@ -301,7 +302,7 @@ class Composition:
         )
         if self._peers is not None and isinstance(records, PeerRecords):
             await stack.enter_async_context(self._peers.answering(worker_answers(operations, records)))
-        await self._start_alerts(stack, engine)
+        await self._start_alerts(stack, engine, loop)
         # Last: cores load while everything else starts.
         await engine.first_tier_serves()
         await stack.enter_async_context(jobs.working(LineAnswers(serving, tenancy)))
@@ -311,21 +312,29 @@ class Composition:
         self, stack: AsyncExitStack, routing: RoutingService, engine: Engine, loop: QualityLoop | None
     ) -> Live:
         quality = None if loop is None else loop.upgrade_rate
-        live = Live(routing, self.metrics, engine.cores, self._peers, quality)
+        retraining = None if loop is None else loop.days_without_retraining
+        live = Live(routing, self.metrics, engine.cores, self._peers, quality, retraining)
         await stack.enter_async_context(background(live.follow, "live figures"))
         return live
 
-    async def _start_alerts(self, stack: AsyncExitStack, engine: Engine) -> None:
+    async def _start_alerts(self, stack: AsyncExitStack, engine: Engine, loop: QualityLoop | None) -> None:
         """One process behind a port evaluates them for all."""
 
         async def figures() -> AlertInputs:
             await self.metrics.read_cores(engine.cores)
             await self.metrics.read_gpus()
             levels = await levels_of_all(self.metrics.levels, self._peers)
-            return alert_figures(levels, self.metrics.core.stats, engine.tiers.values(), self.metrics.gpus.readings)
+            days = None if loop is None else loop.days_without_retraining()
+            tiers, gpus = engine.tiers.values(), self.metrics.gpus.readings
+            return alert_figures(levels, self.metrics.core.stats, tiers, gpus, days)
+
+        def why(figure: Figure) -> str | None:
+            return loop.last_retrainings() if loop is not None and figure == "retraining_days" else None
 
         if self.settings.alert_webhook and (self._peers is None or self._peers.place.number == 0):
-            await stack.enter_async_context(background(partial(keep_looking, self.settings, figures), "alerts"))
+            await stack.enter_async_context(
+                background(partial(keep_looking, self.settings, figures, why=why), "alerts")
+            )
 
     def _warn_of_overpriced_tiers(self) -> None:
         """Based on the results of `aio bench tiers` in the data folder; an unreadable file stops nothing."""

@@ -280,6 +280,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "at once",
         ),
     ] = 0.1
+    canary_days: Annotated[
+        float,
+        Meta(gt=0, description="Days after which a trial with too little evidence ends; the version before it stays"),
+    ] = 28.0
     store_texts: Annotated[
         bool,
         Meta(description="Record messages and answers; a request may opt out with `store: false`"),

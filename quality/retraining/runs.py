@@ -4,13 +4,12 @@ import uuid
 from typing import Any
 
 import msgspec
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from migrations.tables.audit import audit_events
-from migrations.tables.quality import retrain_runs, training_rows
-from migrations.tables.requests import requests
+from migrations.tables.quality import retrain_runs
 
 
 class LeaseLostError(RuntimeError):
@@ -105,28 +104,6 @@ class RetrainRuns:
         async with self._engine.connect() as connection:
             found: str | None = await connection.scalar(query)
         return found
-
-    async def known_until(self) -> float | None:
-        """Return when the last run started that is not unfinished (epoch seconds), whatever its trigger and result;
-        before the first run the time of the first record; None without any.
-
-        An unfinished run is not counted, so that it is due until it is finished.
-        """
-        last = (
-            select(retrain_runs.c.created_at)
-            .where(retrain_runs.c.status != "running")
-            .order_by(retrain_runs.c.created_at.desc())
-            .limit(1)
-        )
-        async with self._engine.connect() as connection:
-            found: float | None = await connection.scalar(last)
-            if found is not None:
-                return found
-            # Requests may be deleted before what was learned from them, and outcomes may be imported without requests.
-            first = [
-                await connection.scalar(select(func.min(table.c.created_at))) for table in (requests, training_rows)
-            ]
-        return min((at for at in first if at is not None), default=None)
 
     async def _made_since(self, connection: AsyncConnection, due: float) -> Made | None:
         query = (

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy.exc import SQLAlchemyError
 
 from inference_core.extras import MissingExtraError
+from quality.retraining.standing import Owed, Standing, Trigger, wait_after
 
 # Imported where a schedule is made: a gateway without a monitor has none.
 if TYPE_CHECKING:
@@ -21,10 +22,9 @@ WEEKLY = "0 3 * * 0"
 CHECK_EVERY = timedelta(minutes=10)
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _JOB = "retrain"
-_RETRY = timedelta(days=1)
 
-Run = Callable[[datetime], Awaitable[object]]
-RunsKnownUntil = Callable[[], Awaitable[float | None]]
+Run = Callable[[datetime, Trigger], Awaitable[object]]
+ReadStanding = Callable[[], Awaitable[Standing]]
 
 
 class CronError(ValueError):
@@ -33,39 +33,41 @@ class CronError(ValueError):
 
 class RetrainJob:
     """Calls `run` with the due time after each time of `cron` (minute hour day month weekday, UTC; 0 and 7 are Sunday),
-    or never if empty (SPEC QM-06).
+    not by time if empty, and for each run that is owed (SPEC QM-06).
 
-    `until` gives the epoch seconds before which nothing is due: the last run, before the first one the first record,
-    or None without either. Whether a time has passed since then is checked at `start`, at the times of `cron` and every
-    ten minutes, so a run is made up for after a downtime, after the sleep of a laptop and after another runner's death.
-    Runs never overlap in this process; `RetrainRuns.acquire` makes each due run one over all processes.
+    `standing` says what has been made, what failed and what was abandoned. It is read at `start`, at the times of
+    `cron` and every ten minutes, so a run is made up for after a downtime, after the sleep of a laptop, after a failure
+    (with back-off) and after another runner's death; without `cron` only those that gateways begin. Runs never overlap
+    in this process; `RetrainRuns.acquire` makes each due run one over all processes.
     """
 
     def __init__(
         self,
         run: Run,
-        until: RunsKnownUntil,
+        standing: ReadStanding,
         cron: str = WEEKLY,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._run = run
-        self._until = until
+        self._standing = standing
         self._clock = clock
         self._trigger = cron_trigger(cron) if cron.strip() else None
         self._scheduler: AsyncIOScheduler | None = None
         self._running: asyncio.Task[None] | None = None
+        self._failures = 0
         self._retry_at: datetime | None = None
 
     async def start(self) -> None:
         """Schedule, and check at once whether a run is due. Idempotent."""
-        if self._trigger is None or self._scheduler is not None:
+        if self._scheduler is not None:
             return
         from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
         self._scheduler = AsyncIOScheduler(timezone=UTC)
         # A check does no harm when it is late, however late it is.
         self._scheduler.configure(job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None})
-        self._scheduler.add_job(self.check, self._trigger, id=_JOB)
+        if self._trigger is not None:
+            self._scheduler.add_job(self.check, self._trigger, id=_JOB)
         # The scheduler's timers stand still while a computer sleeps; this one is then at most ten minutes late.
         every = CHECK_EVERY.total_seconds()
         self._scheduler.add_job(self.check, "interval", seconds=every, next_run_time=datetime.now(UTC))
@@ -92,30 +94,44 @@ class RetrainJob:
             return
         self._running = asyncio.current_task()
         try:
-            due = await self._due()
-            if due is not None:
-                await self._run(due)
-        except MissingExtraError:
-            pass  # the run's row and its line in the log say what to install
-        except Exception:
-            # A failed run has its own row and reason. One without a row stays due, but not for every check.
-            log.exception("the scheduled retraining failed")
-            self._retry_at = self._clock() + _RETRY
+            owed = await self._owed()
+            if owed is not None:
+                await self._run(datetime.fromtimestamp(owed.due, UTC), owed.trigger)
+                self._failures = 0
+        except Exception as error:
+            # A failed run has its own row, by which every process waits. One without a row is known here alone.
+            if not isinstance(error, MissingExtraError):
+                log.exception("the retraining (by schedule) failed")
+            self._failures += 1
+            self._retry_at = self._clock() + timedelta(seconds=wait_after(self._failures))
         finally:
             self._running = None
 
-    async def _due(self) -> datetime | None:
+    async def _owed(self) -> Owed | None:
         try:
-            until = await self._until()
+            standing = await self._standing()
         except (SQLAlchemyError, OSError) as error:
             log.warning("whether a retraining is due is unknown (%s); it is checked again", type(error).__name__)
             return None
-        if until is None or self._trigger is None:
+        owed = standing.owed
+        if owed is None and not standing.under_way:
+            owed = self._scheduled(standing)
+        if owed is None or owed.at > self._clock().timestamp():
             return None
-        due = first_due(self._trigger, datetime.fromtimestamp(until, UTC), self._clock())
-        if due is not None:
-            log.info("the retraining of %s is due", due.isoformat(timespec="minutes"))
-        return due
+        if self._trigger is None and owed.trigger in ("cron", "cli"):
+            return None
+        due = datetime.fromtimestamp(owed.due, UTC)
+        log.info("the retraining (%s) of %s is due", owed.trigger, due.isoformat(timespec="minutes"))
+        return owed
+
+    def _scheduled(self, standing: Standing) -> Owed | None:
+        if standing.known_until is None or self._trigger is None:
+            return None
+        due = first_due(self._trigger, datetime.fromtimestamp(standing.known_until, UTC), self._clock())
+        if due is None:
+            return None
+        at = max(due.timestamp(), standing.retry_at or 0.0)
+        return Owed(due=at, at=at, trigger="cron")
 
 
 def cron_trigger(expression: str) -> "CronTrigger":

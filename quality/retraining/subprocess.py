@@ -11,7 +11,6 @@ from typing import Protocol
 
 import msgspec
 
-from inference_core.extras import require_extra
 from quality.retraining.messages import Progress
 
 OnProgress = Callable[[str, float], None]
@@ -36,9 +35,7 @@ class TrainingProcessError(RuntimeError):
 
 
 async def run_training_process(folder: Path, on_progress: OnProgress, *, timeout_seconds: float) -> None:
-    """Run `quality.retraining.process_main` on `folder` to its end. Raises `TrainingProcessError`, and
-    `MissingExtraError` in an installation that cannot fit."""
-    require_extra("train", "fitting a classifier")
+    """Run `quality.retraining.process_main` on `folder` to its end. Raises `TrainingProcessError`."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

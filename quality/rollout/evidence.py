@@ -22,7 +22,8 @@ class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True):
     continuous monitoring: `stop_level` of ending the trial of a harmless version, `rollback_level` of rolling back a
     promoted version that does no harm, `promote_level` of finding a loss of `margin` in utility harmless.
     `live_margin`: the allowed rise of a canary's share of worse answers. `patience` and `watch_probes` count probes
-    since the start; without `promotes` a canary waits for an operator. `prior` [4][tiers]: P(good enough) of the
+    since the start; a canary that no evidence has decided ends after `days`. Without `promotes` a canary waits
+    for an operator. `prior` [4][tiers]: P(good enough) of the
     catalogue's tiers by class, for a version that learned nothing about them; empty: evenly spread tiers. Raises
     `ValueError`."""
 
@@ -34,6 +35,7 @@ class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True):
     live_margin: float = 0.05
     patience: int = 100
     watch_probes: int = 500
+    days: float = 28.0
     promotes: bool = True
     prior: list[list[float]] = []
 
@@ -43,6 +45,8 @@ class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("stop_level", "rollback_level", "promote_level", "margin", "live_margin"):
             if not 0.0 < getattr(self, name) < 1.0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must lie between 0 and 1")
+        if not self.days > 0.0:
+            raise ValueError(f"days is {self.days}; it must be above 0")
         for name in ("patience", "watch_probes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")

@@ -44,15 +44,16 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True):
 class RolloutDecision(msgspec.Struct, frozen=True):
     """The next action for a rollout, and the reason."""
 
-    act: Literal["go on", "promote", "roll back", "keep"]
+    act: Literal["go on", "promote", "roll back", "keep", "end"]
     reason: str
 
 
-def decide_rollout(rollout: Rollout, evidence: Evidence) -> RolloutDecision:
-    """Decide by the evidence alone.
+def decide_rollout(rollout: Rollout, evidence: Evidence, now: float) -> RolloutDecision:
+    """Decide by the evidence, and by the time `now` (epoch seconds) if there is too little.
 
     A canary is rolled back on evidence of harm, on probes or on its served answers, at `stop_level` for both together.
-    It is promoted on evidence that it loses less than `margin`, or after `patience` probes without evidence of harm. A
+    It is promoted on evidence that it loses less than `margin`, or after `patience` probes without evidence of harm.
+    With fewer after `days` it ends, and the incumbent stays: verified answers show harm, but not what was saved. A
     promoted version is rolled back on evidence of harm at `rollback_level`, and kept after `watch_probes` probes.
     """
     settings, paired, live = rollout.settings, evidence.paired, evidence.live
@@ -80,6 +81,10 @@ def decide_rollout(rollout: Rollout, evidence: Evidence) -> RolloutDecision:
         )
     if paired.probes >= settings.patience:
         return RolloutDecision("promote", f"no evidence of harm on {seen}")
+    if now - rollout.created_at >= settings.days * 86_400:
+        return RolloutDecision(
+            "end", f"no evidence in {settings.days:g} days: {seen}, {live.new.answers} verified answers"
+        )
     return RolloutDecision("go on", f"not enough evidence yet; {seen}")
 
 
@@ -168,7 +173,7 @@ class Rollouts:
             await self._end_orphan()
             return None
         evidence = await self._evidence.of(rollout.version, rollout.incumbent, rollout.created_at, rollout.settings)
-        said = decide_rollout(rollout, evidence)
+        said = decide_rollout(rollout, evidence, self._clock())
         async with registry_transaction(self._engine) as connection:
             now = await self.running(connection)
             if now is None or (now.rollout_id, now.stage) != (rollout.rollout_id, rollout.stage):
@@ -190,7 +195,11 @@ class Rollouts:
             self.project(rollout)
             return
         fields: dict[str, Any] = {"evidence": evidence, "reason": said.reason}
-        if said.act == "promote":
+        if said.act == "end":
+            await self._set(connection, rollout, {"evidence": evidence})
+            await self.end(connection, "stopped", actor=ACTOR, reason=said.reason)
+            self.registry.promote(rollout.incumbent)
+        elif said.act == "promote":
             await self._set(connection, rollout, {**fields, "stage": "watch", "promoted_at": now})
             await self._became(connection, rollout.version, "promoted", said.reason)
             await self._audit(connection, ACTOR, "classifier.promoted", rollout.version, said.reason, details)

@@ -30,8 +30,8 @@ from quality.monitor.monitor import Monitor, MonitorSettings
 from quality.records.record import Record
 from quality.records.redaction import RedactText
 from quality.retraining.retrain import RetrainResult, RetrainSettings, Trigger, retrain
-from quality.retraining.runs import RetrainRuns
 from quality.retraining.schedule import RetrainJob
+from quality.retraining.standing import Standing, read_standing
 from quality.retraining.subprocess import OnProgress, Train, run_training_process
 from quality.rollout.evidence import RolloutSettings
 from quality.rollout.experiments import Experiments
@@ -58,7 +58,7 @@ def retrain_settings(settings: Settings, catalog: Catalog) -> RetrainSettings:
         models={catalog.name: models},
         tiers=catalog.tier_fingerprints,
         prior=tier_prior(catalog, settings.data_path),
-        rollout=RolloutSettings(share=settings.canary_share),
+        rollout=RolloutSettings(share=settings.canary_share, days=settings.canary_days),
     )
 
 
@@ -110,7 +110,8 @@ class QualityLoop:
         self._retraining: asyncio.Task[None] | None = None
         self._later: asyncio.TimerHandle | None = None
         self.monitor: Monitor | None = None
-        self.job = RetrainJob(self._retrain_by_cron, self._runs_known_until, settings.retrain_cron)
+        self.retrained = Standing()
+        self.job = RetrainJob(self._retrain_owed, self._read_standing, settings.retrain_cron)
         registry = ArtefactRegistry(settings.registry_path)
         self._rollouts, self._experiments = Rollouts(engine, registry), Experiments(engine, registry)
         self._rollout = WorkLoop("rollout", self._advance, ROLLOUT_POLL_SECONDS)
@@ -191,19 +192,20 @@ class QualityLoop:
             return None
 
     async def show(self, metrics: Metrics) -> None:
-        """Set the metrics of second opinions and of upgrade rates; while the database is down, the latter keep their
-        last values."""
+        """Set the metrics of second opinions, retrainings and upgrade rates; while the database is down, the last two
+        keep their values."""
         if self.monitor is None:
             return
         metrics.show_opinions(self.monitor.second_opinions)
         try:
+            metrics.show_retraining(await self._read_standing(), self.days_without_retraining())
             for tier in self.monitor.judged_tiers:
                 rate = await self.monitor.upgrade_rate(tier)
                 if rate.needs_upgrade.total:
                     share = rate.needs_upgrade.count / rate.needs_upgrade.total
                     metrics.upgrade_rate.labels(str(tier)).set(share)
         except (SQLAlchemyError, OSError) as error:
-            log.warning("upgrade rates are unknown: %s", error)
+            log.warning("upgrade rates and retrainings are unknown: %s", error)
 
     def _price(self, tier: int, usage: Usage) -> float:
         return cost_usd(self._catalog.tier(tier), usage)
@@ -236,19 +238,39 @@ class QualityLoop:
         except MissingExtraError:
             return  # the run's row and its line in the log say what to install
         except Exception:
-            # The run has its own row with the reason; serving and monitoring go on.
+            # The run has its own row with the reason, by which the job makes that of an alarm again; serving goes on.
             log.exception("the retraining (%s) failed", trigger)
             return
+        self._repeat_refused(trigger, result)
+
+    async def _retrain_owed(self, due: datetime, trigger: Trigger) -> RetrainResult:
+        result = await run_retraining(self._settings, self._catalog, self._engine, trigger, due=due)
+        self._repeat_refused(trigger, result)
+        return result
+
+    def _repeat_refused(self, trigger: Trigger, result: RetrainResult) -> None:
         if trigger == "drift" and result.outcome == "refused":
             # The shift persists, and its repair was not proven: retry with another day's evidence.
             self._later = asyncio.get_running_loop().call_later(_AGAIN_SECONDS, self._begin_retraining, trigger)
 
-    async def _retrain_by_cron(self, due: datetime) -> RetrainResult:
-        return await run_retraining(self._settings, self._catalog, self._engine, "cron", due=due)
+    async def _read_standing(self) -> Standing:
+        self.retrained = await read_standing(self._engine)
+        return self.retrained
 
-    async def _runs_known_until(self) -> float | None:
-        lease_seconds = retrain_settings(self._settings, self._catalog).lease_seconds
-        return await RetrainRuns(self._engine, lease_seconds).known_until()
+    def days_without_retraining(self) -> float | None:
+        """Days since the last successful retraining, before the first one since the first record; None without either,
+        and where this server schedules none."""
+        since = self.retrained.known_until
+        return None if since is None or not self._settings.retrain_cron.strip() else (time.time() - since) / 86_400.0
+
+    def last_retrainings(self) -> str | None:
+        """What went wrong last, for alerts and `health_of`: failures since the last success, and the last refusal."""
+        known, said = self.retrained, []
+        if known.failures:
+            said.append(f"{known.failures} failed since the last success")
+        if known.refused is not None:
+            said.append(f"last refused because {known.refused}")
+        return "; ".join(said) or None
 
     async def _advance(self) -> bool:
         """Return whether there may be more to do at once: a version just promoted has its watch to start."""

@@ -3,7 +3,6 @@
 from gateway.base.errors import ApiError
 from gateway.base.stores.database_reach import reached
 from gateway.operations.running import Operations
-from inference_core.extras import MissingExtraError, require_extra
 from quality.monitor.monitor import MonitorStatus
 
 
@@ -25,10 +24,4 @@ async def order_retraining(operations: Operations, actor: str, reason: str) -> b
     loop = operations.quality_loop
     if loop is None:
         raise _monitor_off()
-    try:
-        require_extra("train", "retraining")
-    except MissingExtraError as error:
-        raise ApiError(
-            409, f"{error}. Until then counts of verified outcomes correct the decisions.", code="not_installed"
-        ) from error
     return await reached(loop.retrain_now(actor, reason))

@@ -3,6 +3,7 @@
 import msgspec
 
 from gateway.operations.running import Operations
+from gateway.telemetry.objectives.alert_rules import RETRAINING_DAYS
 from inference_core.io.background_tasks import task_problems
 
 NOT_READY = "not ready"
@@ -25,6 +26,18 @@ def health_of(operations: Operations) -> Health:
         problems["tiers"] = "no tier takes requests"
     elif down:
         problems["tiers"] = f"these take no requests: {', '.join(down)}"
+    if (overdue := _retraining_overdue(operations)) is not None:
+        problems["retraining"] = overdue
     if operations.not_ready or len(down) == len(tiers):
         return Health(status=NOT_READY, problems=problems)
     return Health(status="degraded" if problems else "ok", problems=problems)
+
+
+def _retraining_overdue(operations: Operations) -> str | None:
+    """What the alert says that fires after so many days without a success."""
+    loop = operations.quality_loop
+    days = None if loop is None else loop.days_without_retraining()
+    if loop is None or days is None or days <= RETRAINING_DAYS:
+        return None
+    said = loop.last_retrainings()
+    return f"no successful retraining for {days:.0f} days" + (f"; {said}" if said else "")

@@ -18,9 +18,12 @@ from gateway.telemetry.objectives.service_levels import ServiceLevels
 from gateway.telemetry.objectives.slo import SloReport, slo_report
 from inference_core.transport.client import CoreClient
 from quality.comparison.routing_worth import VERDICTS, Verdict
+from quality.retraining.standing import Standing
 from quality.verification.second_opinion import OpinionsGiven
 from tiers.tier import Tier
 
+# Characters of a reason in a label.
+MOST_REASON = 200
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -103,6 +106,20 @@ class Metrics:
             "aio_routing_pays", "1 for the verdict on routing: pays, does_not_pay or not_known_yet.", ["verdict"],
             registry=self.registry,
         )  # fmt: skip
+        # Of the database, which all processes and replicas share.
+        self._retraining_days = Gauge(
+            "aio_retraining_age_days",
+            "Days since the last successful retraining, or the first record; NaN where none is scheduled.",
+            registry=self.shared,
+        )
+        self._retraining_days.set(float("nan"))
+        self._retraining_failures = Gauge(
+            "aio_retraining_failed_runs", "Failed retrainings since the last successful one.", registry=self.shared
+        )
+        self._refused = Gauge(
+            "aio_retraining_refused_info", "1 for why the last refused candidate was refused.", ["reason"],
+            registry=self.shared,
+        )  # fmt: skip
         self.classifier = Gauge("aio_classifier_info", "1 for the active version.", ["version"], registry=self.registry)
         self.canary = Gauge(
             "aio_classifier_canary_share", "Share of requests decided by a version on trial.", ["version"],
@@ -128,6 +145,14 @@ class Metrics:
         self._opinions.labels("confirmed").inc(given.confirmed - shown.confirmed)
         self._opinions.labels("uncertain").inc(given.uncertain - shown.uncertain)
         self._opinions_usd.inc(given.cost_usd - shown.cost_usd)
+
+    def show_retraining(self, standing: Standing, days: float | None) -> None:
+        """Set what the stored runs say; `days` since the last success, None where none is scheduled."""
+        self._retraining_days.set(float("nan") if days is None else days)
+        self._retraining_failures.set(standing.failures)
+        self._refused.clear()
+        if standing.refused is not None:
+            self._refused.labels(standing.refused[:MOST_REASON]).set(1)
 
     def show_cache(self, entries: int, size: int) -> None:
         """Set the contents of this process's response cache."""

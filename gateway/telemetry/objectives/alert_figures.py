@@ -11,7 +11,11 @@ from tiers.tier import Tier
 
 
 def alert_figures(
-    levels: LevelsByTier, cores: Mapping[str, CoreStats], tiers: Iterable[Tier], gpus: Iterable[GpuReading]
+    levels: LevelsByTier,
+    cores: Mapping[str, CoreStats],
+    tiers: Iterable[Tier],
+    gpus: Iterable[GpuReading],
+    retraining_days: float | None = None,
 ) -> AlertInputs:
     """`levels` of the window; `cores` that answer, by name. A window with few requests raises no alert. `waiting` are
     sequences of the cores and requests at servers elsewhere."""
@@ -36,6 +40,7 @@ def alert_figures(
         "gpu_busy": _most(None if g.utilisation is None else g.utilisation / 100 for g in readings),
         "gpu_memory": _most(g.memory_share for g in readings),
         "gpu_throttled": _most(float(len(g.throttled_by)) for g in readings),
+        "retraining_days": retraining_days,
     }
 
 

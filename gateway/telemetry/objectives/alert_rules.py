@@ -14,7 +14,11 @@ Figure = Literal[
     "gpu_busy",
     "gpu_memory",
     "gpu_throttled",
+    "retraining_days",
 ]
+
+# The alert's limit; two times of the weekly schedule.
+RETRAINING_DAYS = 14
 
 
 class AlertRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +53,8 @@ RULES: tuple[AlertRule, ...] = (
               summary="a GPU has less than 2% of its memory left; the next allocation may fail"),
     AlertRule(name="AioGpuThrottled", severity="warning", figure="gpu_throttled", above=0, for_seconds=60,
               summary="a GPU is throttled by heat or power"),
+    AlertRule(name="AioRetrainingOverdue", severity="warning", figure="retraining_days", above=RETRAINING_DAYS,
+              for_seconds=60, summary="no successful retraining for 14 days"),
 )  # fmt: skip
 """The thresholds are those of the sources. Their 80 and 100 ms to the first token are those of the class `chat`: 80% of
 its limit, and the limit; other classes and slower tiers are held to the same shares of their own limits."""

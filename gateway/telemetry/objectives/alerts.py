@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 AlertInputs = Mapping[Figure, float | None]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
+Why = Callable[[Figure], str | None]
 
 WEBHOOK_SECONDS, MOST_WEBHOOK_BYTES = 10.0, 2**20
 
@@ -38,7 +39,8 @@ class _Standing(msgspec.Struct):
 
 class Alerts:
     """Call `look` with figures periodically. A failed event is retried at the next call; each alert has one
-    `dedup_key`, so that a duplicate counts once. An unknown figure changes nothing."""
+    `dedup_key`, so that a duplicate counts once. An unknown figure changes nothing. `why` adds to an event what is
+    known about its figure."""
 
     def __init__(
         self,
@@ -47,9 +49,10 @@ class Alerts:
         rules: Sequence[AlertRule] = RULES,
         source: str = "",
         clock: Callable[[], float] = time.monotonic,
+        why: Why = lambda figure: None,
     ) -> None:
         self._send, self._routing_key, self._rules, self._clock = send, routing_key, rules, clock
-        self._source = source or socket.gethostname()
+        self._source, self._why = source or socket.gethostname(), why
         self._standing = {rule.name: _Standing() for rule in rules}
 
     async def look(self, figures: AlertInputs) -> None:
@@ -71,13 +74,14 @@ class Alerts:
             standing.notified = await self._tell(rule, "trigger", value)
 
     async def _tell(self, rule: AlertRule, action: Literal["trigger", "resolve"], value: float) -> bool:
+        why = self._why(rule.figure)
         event = {
             "routing_key": self._routing_key,
             "event_action": action,
             "dedup_key": f"aio/{self._source}/{rule.name}",
             "client": "aio",
             "payload": {
-                "summary": f"{rule.name}: {rule.summary} ({value:.4g})",
+                "summary": f"{rule.name}: {rule.summary} ({value:.4g})" + (f"; {why}" if why else ""),
                 "source": self._source,
                 "severity": rule.severity,
                 "timestamp": datetime.now(UTC).isoformat(),
@@ -97,7 +101,10 @@ class Alerts:
 
 
 async def keep_looking(
-    settings: Settings, figures: Callable[[], Awaitable[AlertInputs]], rules: Sequence[AlertRule] = RULES
+    settings: Settings,
+    figures: Callable[[], Awaitable[AlertInputs]],
+    rules: Sequence[AlertRule] = RULES,
+    why: Why = lambda figure: None,
 ) -> None:
     """Check every `alert_poll_seconds` and notify `alert_webhook`. Raises `SettingsError` for an invalid URL."""
     url = webhook_url(settings)
@@ -109,7 +116,7 @@ async def keep_looking(
             answer, _ = await bounded_answer(client, request, MOST_WEBHOOK_BYTES, WEBHOOK_SECONDS)
             answer.raise_for_status()
 
-        alerts = Alerts(send, settings.alert_routing_key, rules)
+        alerts = Alerts(send, settings.alert_routing_key, rules, why=why)
         while True:
             try:
                 await alerts.look(await figures())

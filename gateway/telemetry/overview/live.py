@@ -40,10 +40,11 @@ class Live:
         cores: Mapping[str, CoreClient],
         peers: Peers | None = None,
         quality: Callable[[], Awaitable[UpgradeRate | None]] | None = None,
+        retraining_days: Callable[[], float | None] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._routing, self._metrics, self._cores, self._peers, self._clock = routing, metrics, cores, peers, clock
-        self._quality = quality
+        self._quality, self._retraining_days = quality, retraining_days
         self._upgrade: UpgradeRate | None = None
         self._begun = clock()
         self._history: deque[Point] = deque(maxlen=SAMPLES)
@@ -78,7 +79,9 @@ class Live:
         async with self._lock:
             now = self._snapshot = await self._look()
         levels = await levels_of_all(self._metrics.levels, self._peers)
-        figures = alert_figures(levels, self._stats, self._routing.tiers.values(), self._metrics.gpus.readings)
+        days = None if self._retraining_days is None else self._retraining_days()
+        tiers, gpus = self._routing.tiers.values(), self._metrics.gpus.readings
+        figures = alert_figures(levels, self._stats, tiers, gpus, days)
         self._alerts = over_limit(figures, self._since, now.at)
         self._history.append(
             Point(

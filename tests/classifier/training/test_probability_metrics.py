@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.optimize import minimize
+from scipy.sparse import csr_matrix
+from scipy.special import expit
 
 from classifier.decision import PolicyInputs, Prediction
 from classifier.policy.decide import decide
@@ -67,6 +70,40 @@ def test_the_fitted_logistic_has_a_vanishing_gradient() -> None:
     residual = w[seen] * (1 / (1 + np.exp(-(x[seen] @ coef + bias))) - y[seen])
     assert x[seen].T @ residual + coef / 0.5 == pytest.approx(np.zeros(3), abs=1e-2)
     assert residual.sum() == pytest.approx(0, abs=1e-2)
+
+
+@given(
+    rows=st.integers(20, 200),
+    dims=st.integers(1, 30),
+    c=st.sampled_from([0.1, 1.0, 100.0]),
+    spread=st.floats(0.1, 10.0),
+    seed=st.integers(0, 2**16),
+)
+def test_the_fitted_logistic_is_the_minimum_that_scipy_finds(
+    rows: int, dims: int, c: float, spread: float, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    x, y, w = rng.normal(size=(rows, dims)) * spread, rng.random(rows), rng.random(rows)
+
+    def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        z = x @ theta[:-1] + theta[-1]
+        residual = w * (expit(z) - y)
+        value = w @ (np.logaddexp(0, z) - y * z) + theta[:-1] @ theta[:-1] / (2 * c)
+        return float(value), np.append(x.T @ residual + theta[:-1] / c, residual.sum())
+
+    tight = {"ftol": 1e-15, "gtol": 1e-9, "maxiter": 5000}
+    exact = minimize(loss, np.zeros(dims + 1), jac=True, method="L-BFGS-B", options=tight)
+    coef, bias = fit_logistic(x, y, w, c=c)
+
+    assert loss(np.append(coef, bias))[0] == pytest.approx(exact.fun, rel=1e-6)
+    assert np.append(coef, bias) == pytest.approx(exact.x, abs=2e-2 * max(1.0, np.abs(exact.x).max()))
+
+
+def test_sparse_rows_are_fitted_as_dense_ones() -> None:
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(100, 8)) * (rng.random((100, 8)) < 0.3), rng.random(100)
+    dense, sparse = (fit_logistic(rows, y, np.ones(100), c=1.0) for rows in (x, csr_matrix(x)))
+    assert sparse[0] == pytest.approx(dense[0], abs=1e-4)
 
 
 def test_a_logistic_without_labels_stays_at_its_centre() -> None:

@@ -1,12 +1,15 @@
 """The quality loop of a running gateway: every answer is offered, retraining is scheduled and started by alarms."""
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import msgspec
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import insert, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.policy.experiment_split import Arm, Split
@@ -15,6 +18,8 @@ from classifier.registry.registry import ArtefactRegistry
 from gateway.base.settings import Settings
 from gateway.operations.quality_loop.quality_loop import QualityLoop
 from gateway.telemetry.metrics.metrics import Metrics
+from gateway.telemetry.objectives.alert_rules import RULES
+from gateway.telemetry.objectives.alerts import keep_looking
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import retrain_runs
 from quality.judges.calibration import Calibration
@@ -26,6 +31,7 @@ from quality.store.queries import insert_records
 from quality.verification.second_opinion import OpinionsGiven
 from tests.gateway.running_gateway import running_gateway, scripted_tiers
 from tests.quality.store.records import make_record
+from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import load_catalog
 
@@ -237,3 +243,47 @@ async def test_second_opinions_are_as_many_as_set_and_metrics_count_each_once(se
     assert 'aio_second_opinions_total{result="uncertain"} 1.0' in text
     assert "aio_second_opinions_cost_usd_total 0.25" in text
     assert "aio_second_opinions_cost_usd_total" not in metrics.own_exposition([], private=False).decode()
+
+
+async def test_an_overdue_retraining_alerts_and_is_in_health_and_metrics_with_the_last_refusal(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await migrate(settings.database)
+    engine, day, now = open_database(settings.database), 86_400.0, time.time()
+    run = {"trigger": "cron", "owner": "o", "lease_until": 0.0}
+    made = [
+        {**run, "run_id": "r1", "status": "done", "created_at": now - 15 * day, "finished_at": now - 15 * day},
+        {**run, "run_id": "r2", "status": "failed", "created_at": now - 60, "finished_at": now - 60, "error": "killed"},
+    ]
+    refusal = {
+        "created_at": now - 15 * day, "actor": "a", "action": "classifier.refused", "subject": "r1",
+        "reason": "7 newer rows; a comparison needs at least 50", "details": None,
+    }  # fmt: skip
+    async with engine.begin() as connection:
+        for one in made:
+            await connection.execute(insert(retrain_runs).values(one))
+        await connection.execute(insert(audit_events).values(refusal))
+    await engine.dispose()
+    rule = msgspec.structs.replace(next(r for r in RULES if r.figure == "retraining_days"), for_seconds=0.0)
+    monkeypatch.setattr("gateway.app.keep_looking", partial(keep_looking, rules=[rule]))
+    heard = asyncio.Queue[dict[str, Any]]()
+
+    async def hear(call: Call) -> None:
+        await call.reply(202, {"status": "success"})
+        heard.put_nowait(call.body)
+
+    async with LoopbackServer(hear) as desk:
+        telling = msgspec.structs.replace(
+            settings, monitor=True, alert_webhook=f"{desk.base_url}/enqueue", alert_poll_seconds=0.02
+        )
+        async with running_gateway(telling) as gateway:
+            event = await asyncio.wait_for(heard.get(), 20)
+            ready = (await gateway.http.get("/health/ready")).json()
+            scraped = (await gateway.http.get("/metrics")).text
+    said = "1 failed since the last success; last refused because 7 newer rows; a comparison needs at least 50"
+    assert event["event_action"] == "trigger"
+    assert event["payload"]["summary"] == f"AioRetrainingOverdue: no successful retraining for 14 days (15); {said}"
+    assert ready["problems"]["retraining"] == f"no successful retraining for 15 days; {said}"
+    assert re.search(r"^aio_retraining_age_days 15\.0", scraped, re.MULTILINE)
+    assert "aio_retraining_failed_runs 1.0" in scraped
+    assert 'aio_retraining_refused_info{reason="7 newer rows; a comparison needs at least 50"} 1.0' in scraped

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -25,7 +26,7 @@ def ask(gateway: ServedProcess, prompt: str, model: str = "auto") -> int:
     return int(answer.headers["x-aio-tier"])
 
 
-def test_it_routes_verifies_and_learns_by_counts_and_says_what_retraining_needs(tmp_path: Path) -> None:
+def test_it_routes_verifies_learns_by_counts_and_retrains(tmp_path: Path) -> None:
     catalog, environment = tmp_path / "catalog.toml", WATCHED | without_extras(tmp_path / "site")
     with running_upstream() as upstream:
         write_remote_catalog(catalog, upstream.base_url, tiers=2)
@@ -39,15 +40,25 @@ def test_it_routes_verifies_and_learns_by_counts_and_says_what_retraining_needs(
             ask(gateway, "The numbers are 4 and 5.", model="tier-1")
             until(lambda: labels_that_count(gateway) > 0, every=0.2)
 
-            refused = gateway.admin.post("/admin/api/retrainings", json={"reason": "to see"})
-            assert refused.status_code == 409
-            assert "pip install 'aio-gateway[train]'" in refused.json()["error"]["message"]
+            ordered = gateway.admin.post("/admin/api/retrainings", json={"reason": "to see"})
+            assert (ordered.status_code, ordered.json()) == (202, {"started": True})
+            until(lambda: ended_retraining(gateway) is not None, every=0.2)
+            run = ended_retraining(gateway)
+            assert run is not None
+            assert (run["status"], run["error"], run["trigger"]) == ("done", None, "button")
+            assert run["classifier_version"], "a candidate was trained and judged"
             assert ask(gateway, "The numbers are 6 and 7.") in (1, 2)
             mapped = Path(f"/proc/{gateway.process.pid}/maps").read_text()
     assert not [name for name in ("libtorch", "sklearn", "scipy.libs", "tokenizers", "llguidance") if name in mapped]
     log = (tmp_path / "data" / "log").read_text()
     assert "Traceback" not in log
     assert "ERROR" not in log
+
+
+def ended_retraining(gateway: ServedProcess) -> dict[str, Any] | None:
+    """The newest run, once it has ended."""
+    runs = gateway.admin.get("/admin/api/retrainings").json()["rows"]
+    return next((run for run in runs if run["status"] != "running"), None)
 
 
 def labels_that_count(gateway: ServedProcess) -> float:

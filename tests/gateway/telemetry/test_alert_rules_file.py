@@ -88,6 +88,7 @@ SIDES: dict[str, tuple[Callable[[float], list[Series]], float, float]] = {
     "AioCoreDown": (gauge("aio_core_up", core="cpu"), 1, 0),
     "AioTierDown": (gauge("aio_tier_healthy", tier="1"), 1, 0),
     "AioLedgerBehind": (gauge("aio_ledger_lag_records"), 10_000, 10_001),
+    "AioRetrainingOverdue": (gauge("aio_retraining_age_days"), 14, 14.1),
     "AioQualityLow": (gauge("aio_upgrade_rate", tier="1"), 0.15, 0.16),
 }
 

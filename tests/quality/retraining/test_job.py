@@ -4,10 +4,14 @@ import asyncio
 import itertools
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from inference_core.extras import MissingExtraError
 from quality.retraining.schedule import CronError, RetrainJob, cron_trigger, first_due
+from quality.retraining.standing import Owed, Standing, Trigger, wait_after
 
 MONDAY = datetime(2024, 1, 1, 12, 0, tzinfo=UTC)
 
@@ -64,18 +68,20 @@ class Counted:
         self.last, self.failure, self.now = last, failure, MONDAY
         self.due: list[datetime] = []
         self.ran = asyncio.Event()
-        self.job = RetrainJob(self._run, self._until, cron, clock=lambda: self.now)
+        self.standing = Standing()
+        self.job = RetrainJob(self._run, self._read, cron, clock=lambda: self.now)
 
-    async def _run(self, due: datetime) -> None:
+    async def _run(self, due: datetime, trigger: str) -> None:
         self.due.append(due)
         self.ran.set()
         if self.failure is not None:
             raise self.failure
 
-    async def _until(self) -> float | None:
+    async def _read(self) -> Standing:
         if isinstance(self.last, Exception):
             raise self.last
-        return None if self.last is None else self.last.timestamp()
+        known = None if self.last is None else self.last.timestamp()
+        return msgspec.structs.replace(self.standing, known_until=known)
 
 
 async def test_a_run_missed_in_a_downtime_is_made_up_for_at_the_start() -> None:
@@ -109,16 +115,23 @@ async def test_a_check_without_the_database_is_repeated() -> None:
     assert len(counted.due) == 1
 
 
-async def test_a_run_that_failed_without_a_row_is_tried_again_after_a_day() -> None:
+async def test_runs_that_fail_without_a_row_are_tried_again_after_waits_that_double() -> None:
     counted = Counted(MONDAY - timedelta(days=30), failure=PermissionError("the registry is read-only"))
-    await counted.job.check()
-    counted.now += timedelta(hours=23)
-    await counted.job.check()
-    assert len(counted.due) == 1
+    for wait in (10, 20, 40):
+        await counted.job.check()
+        made = len(counted.due)
+        counted.now += timedelta(minutes=wait, seconds=-1)
+        await counted.job.check()
+        assert len(counted.due) == made
+        counted.now += timedelta(seconds=1)
 
-    counted.now += timedelta(hours=1)
     await counted.job.check()
-    assert len(counted.due) == 2
+    assert len(counted.due) == 4
+
+
+@given(st.integers(1, 10_000))
+def test_the_wait_after_failures_doubles_from_ten_minutes_up_to_a_day(failures: int) -> None:
+    assert wait_after(failures) == min(600 * 2 ** (failures - 1), 86_400)
 
 
 async def test_a_run_that_lacks_packages_leaves_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
@@ -136,3 +149,15 @@ async def test_an_empty_expression_switches_the_job_off() -> None:
 
     assert counted.job.next_run() is None
     assert counted.due == []
+    await counted.job.close()
+
+
+async def test_without_a_schedule_only_runs_that_gateways_begin_are_made_again() -> None:
+    counted = Counted(MONDAY - timedelta(days=30), cron="")
+    at = MONDAY.timestamp()
+    triggers: tuple[Trigger, ...] = ("cron", "cli", "drift", "button")
+    for trigger in triggers:
+        counted.standing = Standing(owed=Owed(due=at, at=at, trigger=trigger))
+        await counted.job.check()
+
+    assert len(counted.due) == 2

@@ -91,6 +91,30 @@ async def test_a_canary_without_harm_serves_all_and_is_kept_after_its_watch(
     assert registry.current().name == GOOD
 
 
+async def test_a_canary_without_enough_probes_ends_by_time_and_the_incumbent_stays(
+    engine: AsyncEngine, registry: ArtefactRegistry
+) -> None:
+    incumbent, now = registry.current().name, [5000.0]
+    rollout = Rollouts(engine, registry, clock=lambda: now[0])
+    await begin(rollout, engine, variant(registry, GOOD), msgspec.structs.replace(QUICK, days=2.0))
+    await store_probes(engine, model_in(registry), 3, 5001.0)
+    now[0] += 2 * 86_400 - 1
+    assert (said := await rollout.advance()) is not None
+    assert said.act == "go on"
+
+    now[0] += 1
+    await rollout.advance()
+
+    assert (registry.current().name, registry.canary()) == (incumbent, None)
+    assert await _status(engine, GOOD) == "refused"
+    event = await _last(engine)
+    assert (event["action"], event["details"]["paired"]["probes"]) == ("classifier.canary_stopped", 3)
+    assert event["reason"].startswith("no evidence in 2 days: 3 probes (gain")
+    ended = await _last(engine, rollouts)
+    assert (ended["status"], ended["reason"]) == ("stopped", event["reason"])
+    assert await rollout.advance() is None
+
+
 @pytest.mark.parametrize("table", [blind(), inverted()])
 async def test_a_canary_that_probes_show_to_be_worse_is_rolled_back_with_the_reason(
     engine: AsyncEngine, registry: ArtefactRegistry, rollout: Rollouts, table: Table
@@ -267,3 +291,5 @@ def test_settings_without_meaning_are_refused() -> None:
         RolloutSettings(share=1.0)
     with pytest.raises(ValueError, match="patience is 0"):
         RolloutSettings(patience=0)
+    with pytest.raises(ValueError, match="days is 0"):
+        RolloutSettings(days=0.0)

@@ -3,6 +3,8 @@
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from functools import partial
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from classifier.registry.registry import ArtefactRegistry, Canary
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import classifier_versions, retrain_runs, rollouts
+from quality.retraining.schedule import RetrainJob
+from quality.retraining.standing import Trigger, read_standing
 from quality.rollout.rollout import Rollouts
 from quality.store.database import migrate, open_database
 from tests.quality.loop_world import rows
@@ -90,8 +94,13 @@ async def test_a_retraining_that_was_killed_goes_on_where_it_was(
     assert finish(killed_in_retraining, (stage, sqlite_url, registry.root, GOOD)) == [-signal.SIGKILL]
     assert registry.current().name == incumbent
     training = Training(registry, GOOD)
-    # Long after the lease of the dead.
-    await retrain_once(sqlite_url, registry.root, training, 9000.0)
+
+    async def run(due: datetime, trigger: Trigger) -> None:
+        await retrain_once(sqlite_url, registry.root, training, 9000.0)
+
+    # The next start, long after the lease of the dead.
+    now = datetime.fromtimestamp(9000.0, UTC)
+    await RetrainJob(run, partial(read_standing, engine), clock=lambda: now).check()
     await advance_once(sqlite_url, registry.root, 9000.0)
 
     assert training.times == (1 if stage in ("exported", "training") else 0)

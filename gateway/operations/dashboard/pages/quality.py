@@ -78,6 +78,7 @@ async def show_quality(request: HttpRequest) -> Response[Any]:
         loop_runs=operations.quality_loop is not None,
         own_labels=None if labels is None else labels.labels,
         runs=runs.rows,
+        retrained=None if operations.quality_loop is None else operations.quality_loop.retrained,
         rollouts=rollouts.rows,
         versions=versions,
         registered=registered,
