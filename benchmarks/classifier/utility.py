@@ -30,12 +30,16 @@ from classifier.registry.artefact import default_artefact, load_artefact
 Float = npt.NDArray[np.float32]
 
 RESAMPLES = 2000
+# Numbers of own labels at which the utility is measured.
+COUNTS = (0, 10, 20, 30, 50, 100, 300)
 # Of every other customer so many labels are known.
 OTHERS = 300
 # Ways to route that depend on the number of labels.
 ROUTED = ("aio", "shuffled", "own rate")
 # Mean squared error of the estimate less that of the customer's own rate, times 100: below 0 is better than the rate.
 ERROR = "error - rate's"
+# A customer's loss against its better constant that counts as none, in points.
+WITHIN = 1.0
 # Labels of the base rate that a customer's own rate begins with.
 _RATE_N0 = 20.0
 
@@ -108,6 +112,17 @@ def table(
             for way in drawn[0]:
                 points[way, count].append([one[way] for one in drawn])
     return [Outcome(way, count, _interval(found, rng)) for (way, count), found in points.items()]
+
+
+def labels_until_within(outcomes: Sequence[Outcome], way: str) -> int | None:
+    """The least number of labels from which on `way` is never more than `WITHIN` points below the better constant, of
+    the numbers in `outcomes`; None if there is none."""
+    found = None
+    for one in sorted((one for one in outcomes if one.way == way), key=lambda one: -one.labels):
+        if one.points.value < -WITHIN:
+            break
+        found = one.labels
+    return found
 
 
 def _encoded(customers: dict[str, list[Row]]) -> _Encoded:

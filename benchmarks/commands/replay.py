@@ -8,7 +8,7 @@ from typing import get_args
 import click
 
 from benchmarks.classifier.evidence import evidence_table
-from benchmarks.classifier.utility import ERROR, ROUTED, read_customers, table
+from benchmarks.classifier.utility import COUNTS, ERROR, ROUTED, WITHIN, labels_until_within, read_customers, table
 from benchmarks.replay.checks import checks
 from benchmarks.replay.demo import demo as run_demo
 from benchmarks.replay.deployment import Conditions
@@ -94,7 +94,13 @@ def _lived(number: int, plan: Plan, conditions: Conditions) -> Life:
 @click.option("--strong", required=True, help="Name of the dearer model.")
 @click.option("--rate", type=click.FloatRange(0, 1), required=True, help="Price difference in units of quality.")
 @click.option("--by", type=click.Choice(["domain", "group"]), default="domain", show_default=True, help="A customer.")
-@click.option("--labels", "counts", type=click.IntRange(min=0), multiple=True, help="Own labels.  [0, 100, 300]")
+@click.option(
+    "--labels",
+    "counts",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help=f"Own labels.  [{', '.join(map(str, COUNTS))}]",
+)
 @click.option("--draws", type=click.IntRange(min=1), default=6, show_default=True, help="Of the labels, per customer.")
 @click.option("--least", type=click.IntRange(min=2), default=450, show_default=True, help="Rows of a customer.")
 @click.option("--seed", default=0, show_default=True)
@@ -107,9 +113,14 @@ def utility(
     except ValueError as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"{len(customers)} customers, {sum(map(len, customers.values()))} rows; points of 100, 95% intervals")
-    for way, labels, points in table(customers, rate, counts or (0, 100, 300), draws, seed):
+    outcomes = table(customers, rate, counts or COUNTS, draws, seed)
+    for way, labels, points in outcomes:
         shown = f"{points.value:+6.2f} [{points.low:+6.2f}, {points.high:+6.2f}]"
         click.echo(f"{way:<14} {f'{labels} labels' if way in (*ROUTED, ERROR) else '':>10}  {shown}")
+    for way in ROUTED:
+        least = labels_until_within(outcomes, way)
+        when = "after none of these numbers of labels" if least is None else f"from {least} labels on"
+        click.echo(f"{way:<14} within {WITHIN:g} point of each customer's better constant {when}")
 
 
 @click.command()
