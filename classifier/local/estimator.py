@@ -2,8 +2,8 @@
 
 Each stage learns what the one before missed: the prior table; labels without a tenant, by class; cells of all other
 tenants, in which none outweighs the others (`classifier.local.tenant_cells`); the caller's tenant, by class; cells of
-the key and of its system prompt; a kernel head of the key. The cells are averaged with the key's own rate, to
-which the parent gives pseudo-counts: unlike the cells it forgets a parent whose order of prompts is wrong. The shares of cells
+the key and of its system prompt; a kernel head of the key. The cells are averaged with the key's own rate, to which
+the parent gives pseudo-counts: unlike the cells it forgets a parent that orders prompts wrongly. The shares of cells
 and rate, and that of the head, are by the improvement of leave-one-out prediction on the key's labels (Bayesian model
 averaging over leave-one-out squared errors).
 

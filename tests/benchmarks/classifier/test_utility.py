@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.classifier.levels import level_gain
 from benchmarks.classifier.utility import Outcome, labels_until_within, read_customers, table
 from benchmarks.replay.figures import Figure
 
@@ -50,3 +51,11 @@ def test_labels_are_counted_until_it_stays_within_a_point_of_the_better_constant
 ) -> None:
     outcomes = [Outcome("aio", n, Figure(p, p, p)) for n, p in zip((0, 10, 30), points, strict=True)]
     assert labels_until_within([*outcomes, Outcome("shuffled", 0, Figure(9.0, 9.0, 9.0))], "aio") == expected
+
+
+def test_a_retraining_on_labels_of_all_is_compared_with_its_table_and_shuffled_labels_teach_no_head(
+    recorded: Path,
+) -> None:
+    customers = read_customers(recorded, "weak", "strong", "domain", 100)
+    assert level_gain(customers, 0.3, 40, 1).adopted == 0
+    assert level_gain(customers, 0.3, 120, 2, shuffled=True).adopted == 0
