@@ -30,12 +30,18 @@ from classifier.registry.artefact import default_artefact, load_artefact
 Float = npt.NDArray[np.float32]
 
 RESAMPLES = 2000
+# Numbers of own labels at which the utility is measured.
+COUNTS = (0, 10, 20, 30, 50, 100, 300)
+# What is known of the two models by class on the first day.
+PRIOR = adequacies((Complexity.MEDIUM, Complexity.COMPLEX))[:, :-1]
 # Of every other customer so many labels are known.
 OTHERS = 300
 # Ways to route that depend on the number of labels.
 ROUTED = ("aio", "shuffled", "own rate")
 # Mean squared error of the estimate less that of the customer's own rate, times 100: below 0 is better than the rate.
 ERROR = "error - rate's"
+# A customer's loss against its better constant that counts as none, in points.
+WITHIN = 1.0
 # Labels of the base rate that a customer's own rate begins with.
 _RATE_N0 = 20.0
 
@@ -77,7 +83,7 @@ def read_customers(path: Path, weak: str, strong: str, by: str, least: int) -> d
     return kept
 
 
-class _Encoded(NamedTuple):
+class Encoded(NamedTuple):
     """All customers' rows; the labels' `key` numbers the customers, `train` [n] is the rows' split."""
 
     labels: Labels
@@ -91,14 +97,14 @@ def table(
 ) -> list[Outcome]:
     """The utility of each way to route after each of `counts` labels, mean over customers and `draws` of the labels;
     intervals are bootstrapped over customers, then over their draws."""
-    rows, rng = _encoded(customers), np.random.default_rng(seed)
+    rows, rng = encoded(customers), np.random.default_rng(seed)
     points: dict[tuple[str, int], list[list[float]]] = defaultdict(list)
     for customer in range(len(customers)):
         own = rows.labels.key == customer
         asked, pool = np.flatnonzero(own & ~rows.train), np.flatnonzero(own & rows.train)
         others = _others(rows, customer, rng)
         for way, up in _fixed(rows, asked, rate).items():
-            points[way, 0].append([_utility(rows, asked, up, rate)])
+            points[way, 0].append([utility_of(rows, asked, up, rate)])
         for count in counts:
             if count > len(pool):
                 continue
@@ -110,7 +116,19 @@ def table(
     return [Outcome(way, count, _interval(found, rng)) for (way, count), found in points.items()]
 
 
-def _encoded(customers: dict[str, list[Row]]) -> _Encoded:
+def labels_until_within(outcomes: Sequence[Outcome], way: str) -> int | None:
+    """The least number of labels from which on `way` is never more than `WITHIN` points below the better constant, of
+    the numbers in `outcomes`; None if there is none."""
+    found = None
+    for one in sorted((one for one in outcomes if one.way == way), key=lambda one: -one.labels):
+        if one.points.value < -WITHIN:
+            break
+        found = one.labels
+    return found
+
+
+def encoded(customers: dict[str, list[Row]]) -> Encoded:
+    """Encode all customers' prompts as the shipped version does."""
     model, classes = load_artefact(default_artefact()), shipped_complexity()
     everything = [row for rows in customers.values() for row in rows]
     given = [routing_input_of_text(row.prompt) for row in everything]
@@ -130,16 +148,16 @@ def _encoded(customers: dict[str, list[Row]]) -> _Encoded:
         tenant=whose,
         private=np.zeros(n, np.bool_),
     )
-    return _Encoded(labels, weak, strong, np.array([row.train for row in everything], np.bool_))
+    return Encoded(labels, weak, strong, np.array([row.train for row in everything], np.bool_))
 
 
-def _others(rows: _Encoded, customer: int, rng: np.random.Generator) -> npt.NDArray[np.intp]:
+def _others(rows: Encoded, customer: int, rng: np.random.Generator) -> npt.NDArray[np.intp]:
     numbers = [other for other in np.unique(rows.labels.key) if other != customer]
     chosen = [rng.permutation(np.flatnonzero(rows.labels.key == other))[:OTHERS] for other in numbers]
     return np.concatenate([np.zeros(0, np.intp), *chosen])
 
 
-def _fixed(rows: _Encoded, asked: npt.NDArray[np.intp], rate: float) -> dict[str, npt.NDArray[np.bool_]]:
+def _fixed(rows: Encoded, asked: npt.NDArray[np.intp], rate: float) -> dict[str, npt.NDArray[np.bool_]]:
     gain = rows.strong[asked] - rows.weak[asked]
     return {
         "always weak": np.zeros(len(asked), np.bool_),
@@ -149,7 +167,7 @@ def _fixed(rows: _Encoded, asked: npt.NDArray[np.intp], rate: float) -> dict[str
 
 
 def _ways(
-    rows: _Encoded,
+    rows: Encoded,
     asked: npt.NDArray[np.intp],
     others: npt.NDArray[np.intp],
     own: npt.NDArray[np.intp],
@@ -159,25 +177,25 @@ def _ways(
     """The utility of sending up by the product's estimate, by the same choices shuffled, and by the customer's own
     rate; and the estimate's error."""
     labels, known = rows.labels, np.concatenate([others, own])
-    prior = adequacies((Complexity.MEDIUM, Complexity.COMPLEX))[:, :-1]
     asked_of = labels.take(asked)
     customer = int(labels.key[asked[0]])
     if len(known):
-        estimator = LocalEstimator(labels.take(known), prior, keys={customer})
+        estimator = LocalEstimator(labels.take(known), PRIOR, keys={customer})
         score = estimator.score(asked_of.classes, asked_of.embedding, asked_of.surface, customer, -1, customer)
     else:
-        score = asked_of.classes @ prior
+        score = asked_of.classes @ PRIOR
     up = score[:, 0] < 1 - rate
     gain = rows.strong - rows.weak
     base = float(gain[others].mean()) if len(others) else rate
     mean = (float(gain[own].sum()) + _RATE_N0 * base) / (len(own) + _RATE_N0)
     ways = {"aio": up, "shuffled": rng.permutation(up), "own rate": np.full(len(asked), mean > rate)}
     errors = [np.square(asked_of.scores[:, 0] - expected).mean() for expected in (score[:, 0], 1 - mean)]
-    utilities = {way: _utility(rows, asked, chosen, rate) for way, chosen in ways.items()}
+    utilities = {way: utility_of(rows, asked, chosen, rate) for way, chosen in ways.items()}
     return utilities | {ERROR: 100 * float(errors[0] - errors[1])}
 
 
-def _utility(rows: _Encoded, asked: npt.NDArray[np.intp], up: npt.NDArray[np.bool_], rate: float) -> float:
+def utility_of(rows: Encoded, asked: npt.NDArray[np.intp], up: npt.NDArray[np.bool_], rate: float) -> float:
+    """Points of 100 above the better of the two models."""
     weak, strong = rows.weak[asked], rows.strong[asked] - rate
     return 100 * float(np.where(up, strong, weak).mean() - max(weak.mean(), strong.mean()))
 

@@ -9,11 +9,13 @@ import click
 
 from benchmarks.classifier.checkable import checkable_prompts, checkable_texts
 from benchmarks.classifier.evidence import evidence_table
-from benchmarks.classifier.utility import ERROR, ROUTED, read_customers, table
+from benchmarks.classifier.levels import level_gain
+from benchmarks.classifier.utility import COUNTS, ERROR, ROUTED, WITHIN, labels_until_within, read_customers, table
 from benchmarks.replay.checks import checks
 from benchmarks.replay.demo import demo as run_demo
 from benchmarks.replay.deployment import Conditions
 from benchmarks.replay.expert_errors import Lasting, labels_under_errors, recorded_questions
+from benchmarks.replay.figures import Figure
 from benchmarks.replay.plans import own_plans, recorded_plans
 from benchmarks.replay.recorded import CUSTOMER_MODELS, arena, customers, marked_answers
 from benchmarks.replay.report import report
@@ -95,22 +97,44 @@ def _lived(number: int, plan: Plan, conditions: Conditions) -> Life:
 @click.option("--strong", required=True, help="Name of the dearer model.")
 @click.option("--rate", type=click.FloatRange(0, 1), required=True, help="Price difference in units of quality.")
 @click.option("--by", type=click.Choice(["domain", "group"]), default="domain", show_default=True, help="A customer.")
-@click.option("--labels", "counts", type=click.IntRange(min=0), multiple=True, help="Own labels.  [0, 100, 300]")
+@click.option(
+    "--labels",
+    "counts",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help=f"Own labels.  [{', '.join(map(str, COUNTS))}]",
+)
 @click.option("--draws", type=click.IntRange(min=1), default=6, show_default=True, help="Of the labels, per customer.")
+@click.option("--together", type=click.IntRange(min=1), help="Instead: labels of all customers, for a retraining.")
 @click.option("--least", type=click.IntRange(min=2), default=450, show_default=True, help="Rows of a customer.")
 @click.option("--seed", default=0, show_default=True)
 def utility(
-    file: Path, weak: str, strong: str, rate: float, by: str, counts: tuple[int, ...], draws: int, least: int, seed: int
-) -> None:
+    file: Path, weak: str, strong: str, rate: float, by: str, counts: tuple[int, ...], draws: int,
+    together: int | None, least: int, seed: int,
+) -> None:  # fmt: skip
     """What routing between two models of FILE (JSON lines, as customers.jsonl.gz) is worth after N own labels."""
     try:
         customers = read_customers(file, weak, strong, by, least)
     except ValueError as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"{len(customers)} customers, {sum(map(len, customers.values()))} rows; points of 100, 95% intervals")
-    for way, labels, points in table(customers, rate, counts or (0, 100, 300), draws, seed):
-        shown = f"{points.value:+6.2f} [{points.low:+6.2f}, {points.high:+6.2f}]"
-        click.echo(f"{way:<14} {f'{labels} labels' if way in (*ROUTED, ERROR) else '':>10}  {shown}")
+    if together is not None:
+        for shuffled in (False, True):
+            gain = level_gain(customers, rate, together, draws, shuffled=shuffled, seed=seed)
+            click.echo(
+                f"{'shuffled labels' if shuffled else 'labels'}: a head adopted in {gain.adopted} of {gain.draws}"
+            )
+            if gain.error is not None and gain.utility is not None:
+                click.echo(f"  squared error, times 100, below the table's by {_signed(gain.error)}")
+                click.echo(f"  points above the table {_signed(gain.utility)}")
+        return
+    outcomes = table(customers, rate, counts or COUNTS, draws, seed)
+    for way, labels, points in outcomes:
+        click.echo(f"{way:<14} {f'{labels} labels' if way in (*ROUTED, ERROR) else '':>10}  {_signed(points)}")
+    for way in ROUTED:
+        until = labels_until_within(outcomes, way)
+        when = "after none of these numbers of labels" if until is None else f"from {until} labels on"
+        click.echo(f"{way:<14} within {WITHIN:g} point of each customer's better constant {when}")
 
 
 @click.command()
@@ -179,6 +203,10 @@ def expert_errors(data: Path | None, rate: float, prompts: int | None) -> None:
             one = asyncio.run(labels_under_errors(questions, rate=rate, lasting=lasting, opinions=opinions))
             shares = one.right_as_worse, one.false_worse, one.worse_kept, one.uncertain, one.no_worse, one.true_no_worse
             click.echo(_row(str(opinions), *map(_interval, shares), f"{one.cost:.1f}"))
+
+
+def _signed(one: Figure) -> str:
+    return f"{one.value:+6.2f} [{one.low:+6.2f}, {one.high:+6.2f}]"
 
 
 def _row(*cells: str) -> str:

@@ -2,15 +2,17 @@
 
 Each stage learns what the one before missed: the prior table; labels without a tenant, by class; cells of all other
 tenants, in which none outweighs the others (`classifier.local.tenant_cells`); the caller's tenant, by class; cells of
-the key and of its system prompt; a kernel head of the key. The head's share is the improvement of leave-one-out
-prediction on the key's labels (Bayesian model averaging over leave-one-out squared errors).
+the key and of its system prompt; a kernel head of the key. The cells are averaged with the key's own rate, to which
+the parent gives pseudo-counts: unlike the cells it forgets a parent that orders prompts wrongly. The shares of cells
+and rate, and that of the head, are by the improvement of leave-one-out prediction on the key's labels (Bayesian model
+averaging over leave-one-out squared errors).
 
-A linear head over all keys was tried: within a key that it was not fitted on, it ranks prompts no better than the
-cells.
+A version with a head over all keys (`classifier.model.catalogue_head`) has it in place of the table: each cell's parent
+is then what the head says of the prompt.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +21,13 @@ from classifier.local.cells import ClassCells, group_shifts, moved_table
 from classifier.local.kernel_head import KernelHead
 from classifier.local.labels import Labels
 from classifier.local.tenant_cells import N0_CATALOGUE, TenantCells
+from classifier.model.catalogue_head import CatalogueHead
 
 Float = npt.NDArray[np.float32]
 
-# Pseudo-counts of the parent estimate: of what other tenants know, the tenant's table, the key's cells.
-N0_TENANT, N0_KEY, N0_CONTEXT = 5.0, 20.0, 20.0
+# Pseudo-counts of the parent estimate: of what other tenants know, the tenant's table, the key's cells; of the
+# tenant's estimate in the key's rate.
+N0_TENANT, N0_KEY, N0_CONTEXT, N0_RATE = 5.0, 20.0, 20.0, 10.0
 # A key has a kernel head from this many labels on, fitted on at most this many of the newest.
 LEAST_FOR_HEAD, MOST_FOR_HEAD = 16, 512
 
@@ -40,11 +44,74 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class _Stages:
-    """All stages for one key, summed: `table` [4, tiers - 1] by class, `contexts` [c, tiers - 1] by system prompt, and
-    the kernel head's part. `seen` and `good` [4, tiers - 1] count labels by class."""
+class _Parent:
+    """The estimate above some labels: the sum over classes of `table` [4, tiers - 1], and where there is a `head` over
+    all keys, of its estimate times `share` [4, tiers - 1]."""
 
     table: Float
+    share: Float
+    head: CatalogueHead | None
+
+    @classmethod
+    def without_labels(cls, table: Float, head: CatalogueHead | None) -> "_Parent":
+        if head is None:
+            return cls(table, np.zeros_like(table), None)
+        return cls(np.zeros_like(table), np.ones_like(table), head)
+
+    def of(self, classes: Float, embedding: Float, surface: Float) -> Float:
+        """Return the expected scores [..., tiers - 1] of prompts."""
+        found: Float = classes @ self.table
+        if self.head is None:
+            return found
+        return found + (classes @ self.share) * self.head.p(classes, embedding, surface)
+
+    def moved_by(self, known: Labels, n0: float) -> "_Parent":
+        """Return this moved by labels of one tenant, or by those without one."""
+        if self.head is None:
+            return replace(self, table=moved_table(self.table, known.classes, known.scores, known.told, n0))
+        residual = np.nan_to_num(known.scores) - self.of(known.classes, known.embedding, known.surface)
+        cells, _ = ClassCells.fit(known.classes, residual, known.told, n0)
+        return self.plus(cells)
+
+    def moved_by_tenants(self, cells: TenantCells, without: int) -> "_Parent":
+        """Return this moved by the labels of all tenants but `without`."""
+        none = replace(cells, good=np.zeros_like(cells.good))
+        return replace(self, table=cells.table(self.table, without), share=none.table(self.share, without))
+
+    def plus(self, cells: ClassCells) -> "_Parent":
+        return replace(self, table=self.table + cells.table())
+
+    def mixed(self, cells: ClassCells, share: Float, rate: "_Rate") -> "_Parent":
+        """Return `share` [tiers - 1] of this with `cells`, and for the rest the key's `rate`, whose parent this is."""
+        kept = share + (1 - share) * rate.parents_share
+        added = share * cells.table() + (1 - share) * rate.own_part
+        return replace(self, table=self.table * kept + added, share=self.share * kept)
+
+
+@dataclass(frozen=True)
+class _Rate:
+    """The rate of a key's labels, with pseudo-counts of the parent: `parents_share` [tiers - 1] of the parent's
+    estimate, plus `own_part` [tiers - 1]. `others` [n, tiers - 1]: what the other labels say of each label's prompt."""
+
+    parents_share: Float
+    own_part: Float
+    others: Float
+
+    @classmethod
+    def fit(cls, scores: Float, expected: Float, told: Float) -> "_Rate":
+        """Fit on `scores` with weights `told`, where the parent `expected`; all [n, tiers - 1]."""
+        good = told * np.nan_to_num(scores)
+        whole = N0_RATE + told.sum(axis=0)
+        others = (N0_RATE * expected + good.sum(axis=0) - good) / (whole - told)
+        return cls(N0_RATE / whole, good.sum(axis=0) / whole, others)
+
+
+@dataclass(frozen=True)
+class _Stages:
+    """All stages for one key: `parent` with the cells by class, `contexts` [c, tiers - 1] by system prompt, and the
+    kernel head's part. `seen` and `good` [4, tiers - 1] count labels by class."""
+
+    parent: _Parent
     contexts: Float
     head: KernelHead | None
     seen: Float
@@ -54,14 +121,22 @@ class _Stages:
 class LocalEstimator:
     """Immutable, thread-safe."""
 
-    def __init__(self, labels: Labels, table: Float, since: int = 0, keys: Collection[int] | None = None) -> None:
-        """`table` [4, tiers - 1]: the estimate by class without these labels. The first `since` labels are already part
-        of it, and count only for their own tenants. `keys`: those that will be asked for; None: all."""
-        catalogue = _Catalogue(labels, table, since)
+    def __init__(
+        self,
+        labels: Labels,
+        table: Float,
+        since: int = 0,
+        keys: Collection[int] | None = None,
+        head: CatalogueHead | None = None,
+    ) -> None:
+        """`table` [4, tiers - 1]: the estimate by class without these labels; `head`: one that replaces it. The first
+        `since` labels are already part of it, and count only for their own tenants. `keys`: those that will be asked
+        for; None: all."""
+        catalogue = _Catalogue(labels, _Parent.without_labels(table, head), since)
         none = np.zeros((0, table.shape[1]), np.float32)
-        self._others = _Stages(catalogue.table(), none, None, *catalogue.counts())
+        self._others = _Stages(catalogue.parent(), none, None, *catalogue.counts())
         self._tenants = {
-            int(tenant): _Stages(catalogue.tenants_table(tenant), none, None, *_counts(catalogue.shared_by(tenant)))
+            int(tenant): _Stages(catalogue.tenants_parent(tenant), none, None, *_counts(catalogue.shared_by(tenant)))
             for tenant in np.unique(labels.tenant[labels.tenant >= 0])
         }
         self._keys, self._labels = {}, np.bincount(labels.key)
@@ -70,12 +145,12 @@ class LocalEstimator:
                 own = np.flatnonzero(labels.key == key)
                 self._keys[int(key)] = _stages(labels.take(own[-MOST_FOR_HEAD:]), self._parent(catalogue, int(key)))
 
-    def _parent(self, catalogue: "_Catalogue", key: int) -> Float:
-        """Return the table [4, tiers - 1] above the cells of `key`."""
+    def _parent(self, catalogue: "_Catalogue", key: int) -> _Parent:
+        """Return the estimate above the cells of `key`."""
         tenant = catalogue.tenant_of(key)
         if tenant in self._tenants and not catalogue.has_private(key):
-            return self._tenants[tenant].table
-        return catalogue.tenants_table(tenant, key)
+            return self._tenants[tenant].parent
+        return catalogue.tenants_parent(tenant, key)
 
     def estimate(
         self, classes: Float, embedding: Float, surface: Float, key: int, context: int, tenant: int = -1
@@ -95,7 +170,7 @@ class LocalEstimator:
     ) -> Float:
         """Return the expected scores [..., tiers - 1] of one prompt or of many, not clipped to [0, 1]."""
         stages = self._stages_of(key, tenant)
-        found: Float = classes @ stages.table
+        found = stages.parent.of(classes, embedding, surface)
         if 0 <= context < len(stages.contexts):
             found = found + stages.contexts[context]
         return found if stages.head is None else found + stages.head.shift(embedding, surface)
@@ -105,22 +180,22 @@ class LocalEstimator:
 
 
 class _Catalogue:
-    """All labels of a catalogue, and the tables by class that each tenant has of them."""
+    """All labels of a catalogue, and the estimate that each tenant has of them."""
 
-    def __init__(self, labels: Labels, table: Float, since: int) -> None:
-        self._labels, self._table = labels, table
+    def __init__(self, labels: Labels, shipped: _Parent, since: int) -> None:
+        self._labels, self._shipped = labels, shipped
         self._new = np.arange(len(labels)) >= since
         self._open = labels.tenant < 0
         shared = ~labels.private
         self._cells = TenantCells.fit(labels.take(self._new & shared & ~self._open))
         self._base = self._moved_by(self._new & shared & self._open)
 
-    def table(self, without: int = -1) -> Float:
+    def parent(self, without: int = -1) -> _Parent:
         """Return what callers without labels have: all but the tenant `without`."""
-        return self._cells.table(self._base, without)
+        return self._base.moved_by_tenants(self._cells, without)
 
     def counts(self) -> tuple[Float, Float]:
-        """Return the weight of labels behind `table` [4, tiers - 1], and of those as good."""
+        """Return the weight of labels behind `parent` [4, tiers - 1], and of those as good."""
         seen, good = self._cells.counts()
         keyless = _counts(self._labels.take(self._open & ~self._labels.private))
         return (seen + keyless[0]).astype(np.float32), (good + keyless[1]).astype(np.float32)
@@ -135,29 +210,34 @@ class _Catalogue:
         """Return what all keys of `tenant` learn from."""
         return self._labels.take((self._labels.tenant == tenant) & ~self._labels.private)
 
-    def tenants_table(self, tenant: int, key: int = -1) -> Float:
-        """Return the table for callers of `tenant`, with the private labels of `key`."""
+    def tenants_parent(self, tenant: int, key: int = -1) -> _Parent:
+        """Return the estimate for callers of `tenant`, with the private labels of `key`."""
         private = self._labels.private & (self._labels.key == key)
         if tenant < 0:
-            return self._cells.table(self._moved_by(self._open & (private | self._new & ~self._labels.private)))
-        mine = self._labels.take((self._labels.tenant == tenant) & (private | ~self._labels.private))
-        return moved_table(self.table(without=tenant), mine.classes, mine.scores, mine.told, N0_TENANT)
+            mine = self._open & (private | self._new & ~self._labels.private)
+            return self._moved_by(mine).moved_by_tenants(self._cells, -1)
+        mine = (self._labels.tenant == tenant) & (private | ~self._labels.private)
+        return self.parent(without=tenant).moved_by(self._labels.take(mine), N0_TENANT)
 
-    def _moved_by(self, rows: npt.NDArray[np.bool_]) -> Float:
-        known = self._labels.take(rows)
-        return moved_table(self._table, known.classes, known.scores, known.told, N0_CATALOGUE)
+    def _moved_by(self, rows: npt.NDArray[np.bool_]) -> _Parent:
+        return self._shipped.moved_by(self._labels.take(rows), N0_CATALOGUE)
 
 
 def learned_table(labels: Labels, table: Float) -> Float:
     """Return `table` [4, tiers - 1] moved by the labels of a whole catalogue, as a tenant without labels has it."""
-    return _Catalogue(labels, table, 0).table()
+    return _Catalogue(labels, _Parent.without_labels(table, None), 0).parent().table
 
 
-def _stages(own: Labels, table: Float) -> _Stages:
-    told = own.told
-    residual = np.nan_to_num(own.scores) - own.classes @ table
-    cells, expected = ClassCells.fit(own.classes, residual, told, N0_KEY)
-    left, unseen = residual - own.classes @ cells.table(), residual - expected
+def _stages(own: Labels, parent: _Parent) -> _Stages:
+    told, scores = own.told, np.nan_to_num(own.scores)
+    above = parent.of(own.classes, own.embedding, own.surface)
+    cells, expected = ClassCells.fit(own.classes, scores - above, told, N0_KEY)
+    rate = _Rate.fit(own.scores, above, told)
+    by_cells, by_rate = scores - above - expected, scores - rate.others
+    cells_share = _share(by_rate, by_cells, own.scores, told)
+    mixed = parent.mixed(cells, cells_share, rate)
+    left = scores - mixed.of(own.classes, own.embedding, own.surface)
+    unseen = cells_share * by_cells + (1 - cells_share) * by_rate
     contexts, expected = group_shifts(own.context, int(own.context.max(initial=-1)) + 1, left, told, N0_CONTEXT)
     inside = own.context >= 0
     left[inside] -= contexts[own.context[inside]]
@@ -166,7 +246,7 @@ def _stages(own: Labels, table: Float) -> _Stages:
     if len(own) >= LEAST_FOR_HEAD:
         whole, expected = KernelHead.fit(own.embedding, own.surface, left, told)
         head = whole.times(_share(unseen, unseen - expected, own.scores, told))
-    return _Stages(table + cells.table(), contexts, head, *_counts(own))
+    return _Stages(mixed, contexts, head, *_counts(own))
 
 
 def _counts(labels: Labels) -> tuple[Float, Float]:
@@ -174,12 +254,12 @@ def _counts(labels: Labels) -> tuple[Float, Float]:
     return labels.classes.T @ told, labels.classes.T @ (told * np.nan_to_num(labels.scores))
 
 
-def _share(without: Float, with_head: Float, scores: Float, told: Float) -> Float:
-    """Return [tiers - 1] in [0, 1]: the head's posterior, from the leave-one-out residuals without and with the head
-    [n, tiers - 1]; the error variance is assumed to be that of the labels."""
+def _share(without: Float, with_it: Float, scores: Float, told: Float) -> Float:
+    """Return [tiers - 1] in [0, 1]: the posterior of an estimate against another, from the leave-one-out residuals of
+    the other and its own [n, tiers - 1]; the error variance is assumed to be that of the labels."""
     total = np.maximum(told.sum(axis=0), 1e-6)
     mean = (told * np.nan_to_num(scores)).sum(axis=0) / total
     spread = (told * np.nan_to_num(scores - mean) ** 2).sum(axis=0) / total
-    gain = (told * (without**2 - with_head**2)).sum(axis=0) / (2 * np.maximum(spread, 0.01))
+    gain = (told * (without**2 - with_it**2)).sum(axis=0) / (2 * np.maximum(spread, 0.01))
     share: Float = (1.0 / (1.0 + np.exp(-np.clip(gain, -30, 30)))).astype(np.float32)
     return share

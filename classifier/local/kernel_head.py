@@ -11,7 +11,7 @@ import numpy.typing as npt
 Float = npt.NDArray[np.float32]
 
 # Mean squared distance per standardised feature at which the similarity of two prompts is 1/e.
-_WIDTH = 0.6
+_WIDTH = 0.3
 # Variance of a label around its expectation, relative to the prior variance of the head.
 _NOISE = 1.0
 

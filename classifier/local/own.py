@@ -10,6 +10,7 @@ from classifier.complexity.model import shipped_complexity, standardised
 from classifier.features.routing_input import RoutingInput
 from classifier.local.estimator import Estimate, LocalEstimator
 from classifier.local.labels import Labels
+from classifier.model.catalogue_head import CatalogueHead
 from classifier.model.outcome_model import EncodedTurn
 
 Float = npt.NDArray[np.float32]
@@ -36,16 +37,23 @@ class LabelledRow:
 class OwnOutcomes:
     """Immutable, thread-safe."""
 
-    def __init__(self, rows: Sequence[LabelledRow], table: Float, known_until: float = 0.0) -> None:
-        """`rows` oldest first, at least one. `table` [4, tiers - 1]: the estimate for the tiers by class, which already
-        includes labels until `known_until` (epoch seconds)."""
+    def __init__(
+        self,
+        rows: Sequence[LabelledRow],
+        table: Float,
+        known_until: float = 0.0,
+        head: CatalogueHead | None = None,
+    ) -> None:
+        """`rows` oldest first, at least one. `table` [4, tiers - 1]: the estimate for the tiers by class, and `head`:
+        one that replaces it; either already includes labels until `known_until` (epoch seconds)."""
         model = shipped_complexity()
         self._centre, self._scale = model.centre, model.scale
         self._keys, self._contexts = _numbers(rows)
         self._tenants = _tenant_numbers(rows)
         self.labels = len(rows)
         known = sum(row.at <= known_until for row in rows)
-        self._estimator = LocalEstimator(_columns(rows, self._keys, self._contexts, self._tenants), table, known)
+        labels = _columns(rows, self._keys, self._contexts, self._tenants)
+        self._estimator = LocalEstimator(labels, table, known, head=head)
 
     def labels_of(self, key: str) -> int:
         """Return the number of labels of the caller's `key` that count."""

@@ -15,6 +15,18 @@ class TrainingWindow(msgspec.Struct, frozen=True, kw_only=True):
     source: str
 
 
+class Level(msgspec.Struct, frozen=True, kw_only=True):
+    """What one level of retraining learned: `gain`, the reduction of squared error (in [0, 1]) against the level before
+    on `labels` labels that it was not fitted on, with its one-sided bounds of 95%; an `adopted` one decides."""
+
+    name: str
+    labels: int
+    gain: float
+    low: float
+    high: float
+    adopted: bool
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The metadata of an artefact.
 
@@ -23,7 +35,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     outcomes were measured; predictions for any other catalogue are a prior. `files`: name → SHA-256. `groups`: names of
     the clusters that `base.safetensors` numbers. `metrics`: numbers, such as the count of erased rows. `adequacy`:
     P(tier k's answer is as good as the strongest's) by complexity class, as learned for this catalogue, [4][tiers - 1];
-    None: nothing was learned, and a prior replaces it.
+    None: nothing was learned, and a prior replaces it. `levels`: of the retraining that made it, simplest first.
     """
 
     schema_version: int
@@ -43,3 +55,4 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, Any]
     files: dict[str, str]
     adequacy: list[list[float]] | None = None
+    levels: list[Level] = []

@@ -15,6 +15,7 @@ from classifier.encoders.static_encoder import BatchEncoder, Encoder
 from classifier.features.routing_input import RoutingInput
 from classifier.features.surface_features import FEATURE_NAMES, surface_features
 from classifier.features.words import tokenise
+from classifier.model.catalogue_head import CatalogueHead
 from classifier.model.heads import Heads
 from classifier.model.knn_memory import Memory, Nearby
 from classifier.model.manifest import Manifest
@@ -47,20 +48,28 @@ class OutcomeModel:
     """A loaded artefact. Immutable; `predict` is pure and thread-safe.
 
     `catalogue_fingerprint` is the serving catalogue's. `kind` is "measured" if the artefact has a table learned from
-    that catalogue's outcomes; else its predictions are a prior.
+    that catalogue's outcomes; else its predictions are a prior. `learned_head`: the head over all keys that was learned
+    with the table and replaces it, if any.
     """
 
     def __init__(
-        self, manifest: Manifest, encoder: Encoder, heads: Heads, memory: Memory, catalogue_fingerprint: str = ""
+        self,
+        manifest: Manifest,
+        encoder: Encoder,
+        heads: Heads,
+        memory: Memory,
+        catalogue_fingerprint: str = "",
+        learned_head: CatalogueHead | None = None,
     ) -> None:
         self.manifest, self.encoder, self.heads, self.memory = manifest, encoder, heads, memory
+        self.learned_head = learned_head
         learned = manifest.adequacy is not None and bool(manifest.catalogue_fingerprint)
         measured = learned and manifest.catalogue_fingerprint == catalogue_fingerprint
         self.kind: Literal["measured", "prior"] = "measured" if measured else "prior"
 
     def for_catalogue(self, fingerprint: str) -> "OutcomeModel":
         """Return the same artefact for serving the catalogue of this fingerprint."""
-        return OutcomeModel(self.manifest, self.encoder, self.heads, self.memory, fingerprint)
+        return OutcomeModel(self.manifest, self.encoder, self.heads, self.memory, fingerprint, self.learned_head)
 
     @property
     def version(self) -> str:

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from classifier.complexity.model import shipped_complexity
+from classifier.complexity.model import shipped_complexity, standardised
 from classifier.complexity.prior import like_of
 from classifier.complexity.quality_setting import DEFAULT_TARGET
 from classifier.decision import Prediction
@@ -38,7 +38,8 @@ class ClassPredictor:
     were trained with, else that of the shipped encoder. Raises `ArtefactError` if a file is missing.
 
     `prior`: of the catalogue's tiers, whose number may differ from the model's; by default evenly spread tiers. A table
-    that the model learned for this catalogue replaces it if the number of tiers agrees. `kind` is "measured" if either
+    that the model learned for this catalogue replaces it if the number of tiers agrees, and so does its `head` over all
+    keys, which replaces that table. `kind` is "measured" if either
     comes from answers of the catalogue's own tiers, else "prior".
     """
 
@@ -49,6 +50,7 @@ class ClassPredictor:
         if learned is not None and learned.shape != self._prior.p.shape:
             learned = None
         self._table = self._prior.p if learned is None else learned
+        self.head = None if learned is None else model.learned_head
         self._is_measured = self._prior.measured
         measured = learned is not None or self._is_measured
         self._kind: Literal["measured", "prior"] = "measured" if measured else "prior"
@@ -94,7 +96,11 @@ class ClassPredictor:
         """
         classes = self.classes(given, turn, tokens)
         known = None if own is None else own.estimate(given, turn, classes)
-        if known is None:
+        if known is None and self.head is not None:
+            surface = standardised(turn.features, self._complexity.centre, self._complexity.scale)
+            p_ok = self.head.p(np.array(classes, np.float32), turn.embedding, surface).tolist()
+            labels, good = self._measured_labels(classes)
+        elif known is None:
             simple, medium, complex_, expert = classes
             p_ok = [simple * a + medium * b + complex_ * c + expert * d for a, b, c, d in self._by_tier]
             labels, good = self._measured_labels(classes)

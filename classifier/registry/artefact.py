@@ -1,4 +1,7 @@
-"""The artefact folder: safetensors and a manifest, at most 25 MB, no pickle; loaded only if everything is valid."""
+"""The artefact folder: safetensors and a manifest, no pickle; loaded only if everything is valid.
+
+With the static encoder it has at most 25 MB; an operator's own transformer may need more.
+"""
 
 import hashlib
 import os
@@ -17,6 +20,7 @@ from classifier.encoders.int8_matrix import dequantise, quantise
 from classifier.encoders.static_encoder import StaticEncoder, StoredEncoder
 from classifier.errors import ArtefactError
 from classifier.features.surface_features import FEATURE_NAMES
+from classifier.model.catalogue_head import CatalogueHead
 from classifier.model.heads import Heads
 from classifier.model.knn_memory import Memory
 from classifier.model.manifest import SCHEMA_VERSION, Manifest
@@ -63,10 +67,11 @@ def model_from_tensors(
         encoder = _encoder_from(manifest, tensors, registry)
         heads = Heads.from_tensors(tensors)
         memory = _memory_from(tensors)
+        learned = CatalogueHead.from_tensors(tensors)
     except (KeyError, ValueError) as error:
         raise ArtefactError(f"artefact {manifest.version}: {error}. Train it again.") from error
-    _check_shapes(manifest, encoder, heads, memory)
-    return OutcomeModel(manifest, encoder, heads, memory, catalogue_fingerprint)
+    _check_shapes(manifest, encoder, heads, memory, learned)
+    return OutcomeModel(manifest, encoder, heads, memory, catalogue_fingerprint, learned)
 
 
 def load_model_tensors(folder: Path) -> Tensors:
@@ -113,13 +118,14 @@ def model_tensors(encoder: Tensors, heads: Heads, memory: Memory) -> Tensors:
 def save_artefact(root: Path, manifest: Manifest, model: Tensors, base: Tensors) -> Path:
     """Write `root/<version>/` atomically and return the folder. `manifest.files` is filled in here.
 
-    Saving an identical artefact again is no error. Raises `ArtefactError` if it exceeds 25 MB.
+    Saving an identical artefact again is no error. Raises `ArtefactError` if one with the static encoder exceeds 25
+    MB.
     """
     blobs = {MODEL: save(dict(sorted(model.items()))), BASE: save(dict(sorted(base.items())))}
     files = {name: hashlib.sha256(blob).hexdigest() for name, blob in blobs.items()}
     text = msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(manifest, files=files)), indent=1) + b"\n"
     total = len(text) + sum(map(len, blobs.values()))
-    if total > MAX_BYTES:
+    if total > MAX_BYTES and manifest.encoder.get("name") not in PLUGGED_ENCODERS:
         raise ArtefactError(f"artefact {manifest.version} is {total} bytes; at most {MAX_BYTES}. Keep fewer base rows.")
     folder = root / manifest.version
     root.mkdir(parents=True, exist_ok=True)
@@ -179,7 +185,9 @@ def _memory_from(tensors: Tensors) -> Memory:
     )
 
 
-def _check_shapes(manifest: Manifest, encoder: StoredEncoder, heads: Heads, memory: Memory) -> None:
+def _check_shapes(
+    manifest: Manifest, encoder: StoredEncoder, heads: Heads, memory: Memory, learned: CatalogueHead | None
+) -> None:
     if tuple(manifest.feature_names) != FEATURE_NAMES:
         raise ArtefactError(
             f"artefact {manifest.version}: trained on {len(manifest.feature_names)} surface features "
@@ -196,6 +204,9 @@ def _check_shapes(manifest: Manifest, encoder: StoredEncoder, heads: Heads, memo
         "memory labels": (memory.labels.shape, (len(memory), outcomes)),
         "base rates": (memory.base_rates.shape, (outcomes,)),
     }
+    if learned is not None:
+        weaker = manifest.tiers - 1
+        found["catalogue head"] = learned.weights.shape, (4 + encoder.dim + len(FEATURE_NAMES), weaker)
     for name, (shape, wanted) in found.items():
         if shape != wanted:
             raise ArtefactError(

@@ -28,9 +28,9 @@ def embedding_digest(embedding: npt.NDArray[np.float32]) -> str:
 def versions_without(registry: ArtefactRegistry, digests: Collection[str]) -> dict[str, str]:
     """Replace every version that contains some of these rows by one without them; return the new names by the old.
 
-    The new version is otherwise the same: its heads were fitted with the rows, and the next retraining fits them
-    without. If no other new row is left, the lineage's root artefact replaces the version. The pointer is unchanged;
-    delete the old versions by `forget`. Raises `ArtefactError` for a version that cannot be read.
+    The new version is otherwise the same: its heads hold no row, were fitted with the rows, and the next retraining
+    fits them without. If no other new row is left, the lineage's root artefact replaces the version. The pointer is
+    unchanged; delete the old versions by `forget`. Raises `ArtefactError` for a version that cannot be read.
     """
     wanted = frozenset(digests)
     replaced: dict[str, str] = {}

@@ -9,12 +9,14 @@ import numpy.typing as npt
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from classifier.complexity.model import shipped_complexity, standardised
 from classifier.complexity.prior import adequacies, like_of
+from classifier.model.catalogue_head import CatalogueHead
 from classifier.model.outcome_model import OutcomeModel
 from classifier.policy.utility import COST_WEIGHT, highest_utility, reference_prices, utility
 from migrations.tables.quality import training_rows
 from quality.statistics import betting
-from quality.verification.training_rows import ANY_CLASS
+from quality.verification.training_rows import ANY_CLASS, feature_spec, vector_of
 
 # The largest possible difference of utility: one more good answer, at the price of the strongest tier.
 MOST = 1.0 + COST_WEIGHT
@@ -22,12 +24,21 @@ MOST = 1.0 + COST_WEIGHT
 Float = npt.NDArray[np.floating]
 
 
+class Vectors(NamedTuple):
+    """A prompt as stored: the bytes of its embedding and features, of the encoder `spec` (`feature_spec`)."""
+
+    spec: str
+    embedding: bytes
+    features: bytes | None
+
+
 class LadderOutcomes(NamedTuple):
     """Full-ladder probes, oldest first: P of the prompts' complexity `classes` [n, 4] and `no_worse` [n, tiers], 0 or
-    1."""
+    1; and, where they are known, the prompts' vectors [n]."""
 
     classes: Float
     no_worse: Float
+    vectors: Sequence[Vectors] = ()
 
 
 Choice = Callable[[LadderOutcomes], npt.NDArray[np.intp]]
@@ -59,7 +70,13 @@ async def ladder_outcomes_since(
     """Return the probes stored after `since` (epoch seconds) with an outcome for each of `tiers`, at most the `newest`
     ones. Probes of a catalogue with another number of tiers are left out."""
     query = (
-        select(training_rows.c.classes, training_rows.c.no_worse)
+        select(
+            training_rows.c.classes,
+            training_rows.c.no_worse,
+            training_rows.c.feature_spec,
+            training_rows.c.embedding,
+            training_rows.c.features,
+        )
         .where(training_rows.c.source == "probe", training_rows.c.created_at > since)
         .order_by(training_rows.c.created_at.desc(), training_rows.c.training_row_id.desc())
         .limit(newest)
@@ -70,11 +87,12 @@ async def ladder_outcomes_since(
     return LadderOutcomes(
         np.array([row.classes or ANY_CLASS for row in rows], np.float64).reshape(-1, len(ANY_CLASS)),
         np.array([row.no_worse for row in rows], np.float64).reshape(-1, tiers),
+        [Vectors(row.feature_spec, row.embedding, row.features) for row in rows],
     )
 
 
 def table_of(model: OutcomeModel, tiers: int, prior: Sequence[Sequence[float]] = ()) -> Float:
-    """Return a version's P(good enough) by class [4, tiers - 1] without own labels.
+    """Return a version's P(good enough) by class [4, tiers - 1] without own labels or a head.
 
     This is the table that the version learned if it was learned for `tiers` tiers, else `prior` [4][tiers], else the
     default for evenly spread tiers.
@@ -87,12 +105,35 @@ def table_of(model: OutcomeModel, tiers: int, prior: Sequence[Sequence[float]] =
     return adequacies(like_of(tiers))[:, :-1]
 
 
-def choice_of(table: Float) -> Choice:
-    """Return the choice of a version with this `table` [4, tiers - 1] that maximises utility.
+def choice_of(model: OutcomeModel, tiers: int, prior: Sequence[Sequence[float]] = ()) -> Choice:
+    """Return the choice of a version that maximises utility: by its head over all keys, if it learned one for `tiers`
+    tiers and the probe's vectors are of its encoder, else by its table (`table_of`).
 
     The quality target that is served plays no part: better probabilities then never lose.
     """
-    return lambda probes: highest_utility(p_ok_of(table, probes), reference_prices(table.shape[1] + 1))
+    table, learned = table_of(model, tiers, prior), model.adequacy
+    head = model.learned_head if learned is not None and learned.shape[1] == tiers - 1 else None
+
+    def choose(probes: LadderOutcomes) -> npt.NDArray[np.intp]:
+        p_ok = p_ok_of(table, probes)
+        if head is not None:
+            _replace_by_head(p_ok, head, model, probes)
+        return highest_utility(p_ok, reference_prices(tiers))
+
+    return choose
+
+
+def _replace_by_head(p_ok: Float, head: CatalogueHead, model: OutcomeModel, probes: LadderOutcomes) -> None:
+    """Overwrite `p_ok` [n, tiers] of the probes whose vectors are of the model's encoder."""
+    spec, names, scale = feature_spec(model.manifest), len(model.manifest.feature_names), shipped_complexity()
+    known = [(i, one) for i, one in enumerate(probes.vectors) if one.spec == spec and one.features is not None]
+    if not known:
+        return
+    rows = [i for i, _ in known]
+    features = np.stack([vector_of(one.features or b"")[:names] for _, one in known])
+    embedding = np.stack([vector_of(one.embedding) for _, one in known])
+    surface = standardised(features, scale.centre, scale.scale)
+    p_ok[rows, :-1] = head.p(probes.classes[rows].astype(np.float32), embedding, surface)
 
 
 def p_ok_of(table: Float, probes: LadderOutcomes) -> Float:

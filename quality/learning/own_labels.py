@@ -11,6 +11,7 @@ from sqlalchemy import RowMapping, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from classifier.local.own import LabelledRow, OwnOutcomes
+from classifier.model.catalogue_head import CatalogueHead
 from classifier.model.outcome_model import OutcomeModel
 from migrations.tables.quality import training_rows
 from quality.monitor.shift_watch import Changes, changes_for, tenants_changes
@@ -46,10 +47,11 @@ class OwnLabels:
         model: OutcomeModel,
         table: Float,
         tiers: Callable[[], Sequence[str]] = tuple,
+        head: CatalogueHead | None = None,
     ) -> None:
-        """`table` [4, tiers - 1]: `model`'s estimate for the tiers by class; `tiers`: their current fingerprints, whose
-        outcomes alone count."""
-        self._engine, self._table, self._tiers = engine, table, tiers
+        """`table` [4, tiers - 1]: `model`'s estimate for the tiers by class, and `head` one that replaces it; `tiers`:
+        their current fingerprints, whose outcomes alone count."""
+        self._engine, self._table, self._tiers, self._head = engine, table, tiers, head
         self._known_until = trained_until(model.manifest)
         self._spec, self._names = feature_spec(model.manifest), len(model.manifest.feature_names)
         self._seen: tuple[Any, ...] | None = None
@@ -103,7 +105,7 @@ class OwnLabels:
 
     def _fitted(self, rows: Sequence[RowMapping], tiers: Sequence[str], changes: Changes) -> OwnOutcomes | None:
         known = self._known(rows, tiers, changes)
-        return OwnOutcomes(known, self._table, self._known_until) if known else None
+        return OwnOutcomes(known, self._table, self._known_until, self._head) if known else None
 
     def _known(self, rows: Sequence[RowMapping], tiers: Sequence[str], changes: Changes) -> list[LabelledRow]:
         of_tenant = {tenant: changes_for(changes, tenant) for tenant in {row["tenant"] for row in rows}}

@@ -1,12 +1,12 @@
 """The work of the training process: from exported labels to a candidate, which is a table of the tiers by complexity
-class, and the judgement on it.
+class and the levels above it that win (`quality.retraining.levels`), and the judgement on it.
 
 The comparison simulates routing: the candidate scores each row by the cells and heads of the labels in the other folds,
 the incumbent by the labels that it was trained on.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,13 @@ from safetensors.numpy import load_file
 
 from classifier.complexity.model import shipped_complexity, standardised
 from classifier.errors import TrainingDataError
-from classifier.local.estimator import LocalEstimator, learned_table
+from classifier.local.estimator import LocalEstimator
 from classifier.local.labels import Labels
+from classifier.model.catalogue_head import CatalogueHead
 from classifier.model.manifest import SCHEMA_VERSION, TrainingWindow
 from classifier.registry.artefact import load_artefact, load_base, load_manifest, load_model_tensors, save_artefact
 from quality.learning.own_labels import BEFORE_CHANGE, before_change
+from quality.retraining.levels import NO_HEADS, Learned, learn
 from quality.retraining.messages import Order
 from quality.rollout.promotion_gate import Judgement, Predicted, judge_candidate
 from quality.verification.training_rows import TRAINED_ON
@@ -54,19 +56,22 @@ def carry_out(order: Order, rows_file: Path, progress: Progress) -> Trained:
             f"the rows are of {labels.scores.shape[1] + 1} tiers, the catalogue has {prior.shape[1] + 1}."
         )
     progress("training", 0.1)
-    folder = _saved(order, learned_table(labels, prior), len(labels))
+    learned = learn(labels, tensors["fold"], prior)
+    folder = _saved(order, learned, len(labels))
     progress("comparing with the incumbent", 0.4)
-    return Trained(version=folder.name, path=str(folder), judgement=_judged(order, folder, tensors, labels, prior))
+    judgement = _judged(order, folder, tensors, labels, prior, learned)
+    return Trained(version=folder.name, path=str(folder), judgement=judgement)
 
 
-def _judged(order: Order, folder: Path, tensors: Tensors, labels: Labels, prior: Float) -> Judgement:
+def _judged(order: Order, folder: Path, tensors: Tensors, labels: Labels, prior: Float, learned: Learned) -> Judgement:
     """Judge the candidate in `folder` on the rows that the incumbent was not trained on."""
     incumbent = load_artefact(Path(order.incumbent), order.catalogue_fingerprint)
-    learned = incumbent.adequacy if incumbent.kind == "measured" else None
-    known = prior if learned is None or learned.shape != prior.shape else learned
+    table = incumbent.adequacy if incumbent.kind == "measured" else None
+    is_of_these_tiers = table is not None and table.shape == prior.shape
+    known, head = (table, incumbent.learned_head) if table is not None and is_of_these_tiers else (prior, None)
     compared = tensors["compare"].astype(np.bool_)
-    ours = predicted_in_folds(labels, tensors["fold"], prior)
-    theirs = predicted_by(labels.take(~compared), known, labels)
+    ours = predicted_in_folds(labels, tensors["fold"], prior, learned.heads)
+    theirs = predicted_by(labels.take(~compared), known, labels, head)
     # Outcomes from before a tier's change do not predict how often it fails now.
     stale = labels.told < np.where(np.isnan(labels.scores), 0, tensors["told"])
     current = replace(labels, scores=np.where(stale, np.float32(np.nan), labels.scores))
@@ -102,13 +107,15 @@ def exported_labels(tensors: Tensors, changes: dict[int, float]) -> Labels:
     )
 
 
-def predicted_in_folds(labels: Labels, fold: npt.NDArray[np.integer], table: Float) -> Float:
+def predicted_in_folds(
+    labels: Labels, fold: npt.NDArray[np.integer], table: Float, heads: Mapping[int, CatalogueHead] = NO_HEADS
+) -> Float:
     """Return P(as good) [n, tiers - 1] of each label's prompt from the labels of other folds, over `table` [4, tiers -
-    1]."""
+    1], or over the head of its fold, which learned from the other folds too."""
     found = np.zeros(labels.scores.shape, np.float32)
     for number in np.unique(fold):
         mine = fold == number
-        found[mine] = predicted_by(labels.take(~mine), table, labels.take(mine))
+        found[mine] = predicted_by(labels.take(~mine), table, labels.take(mine), heads.get(int(number)))
     return found
 
 
@@ -122,12 +129,15 @@ def rates_in_folds(labels: Labels, fold: npt.NDArray[np.integer]) -> Float:
     return found
 
 
-def predicted_by(known: Labels, table: Float, asked: Labels) -> Float:
-    """Return P(as good) [n, tiers - 1] of the prompts `asked` from the labels `known`, over `table` [4, tiers - 1]."""
+def predicted_by(known: Labels, table: Float, asked: Labels, head: CatalogueHead | None = None) -> Float:
+    """Return P(as good) [n, tiers - 1] of the prompts `asked` from the labels `known`, over `table` [4, tiers - 1] or
+    over the `head` that was fitted on them."""
     if not len(known):
         scores: Float = asked.classes @ table
+        if head is not None:
+            scores = head.p(asked.classes, asked.embedding, asked.surface)
     else:
-        estimator = LocalEstimator(known, table)
+        estimator = LocalEstimator(known, table, 0 if head is None else len(known), head=head)
         scores = np.zeros(asked.scores.shape, np.float32)
         for key, context, tenant in {
             *zip(asked.key.tolist(), asked.context.tolist(), asked.tenant.tolist(), strict=True)
@@ -140,10 +150,12 @@ def predicted_by(known: Labels, table: Float, asked: Labels) -> Float:
     return clipped
 
 
-def _saved(order: Order, table: Float, labels: int) -> Path:
+def _saved(order: Order, learned: Learned, labels: int) -> Path:
     """Save the lineage's root artefact with what was learned; its name is derived from the content."""
-    root, parent = Path(order.root_artefact), load_manifest(Path(order.incumbent))
+    root, parent, table = Path(order.root_artefact), load_manifest(Path(order.incumbent)), learned.table
     content = [parent.version, order.catalogue_fingerprint, str(order.window_end), str(labels), str(table.tolist())]
+    tensors = {} if learned.head is None else learned.head.tensors()
+    content += [array.tobytes().hex() for array in tensors.values()]
     manifest = msgspec.structs.replace(
         load_manifest(root),
         version=f"v{SCHEMA_VERSION}-{hashlib.sha256(' '.join(content).encode()).hexdigest()[:12]}",
@@ -154,7 +166,8 @@ def _saved(order: Order, table: Float, labels: int) -> Path:
         training_window=TrainingWindow(start=order.window_start, end=order.window_end, source=TRAINED_ON),
         counts={"labels": labels},
         adequacy=[[round(p, 4) for p in row] for row in table.tolist()],
+        levels=learned.levels,
         seed=order.seed,
         metrics={},
     )
-    return save_artefact(Path(order.registry), manifest, load_model_tensors(root), load_base(root))
+    return save_artefact(Path(order.registry), manifest, load_model_tensors(root) | tensors, load_base(root))

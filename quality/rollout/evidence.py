@@ -12,7 +12,7 @@ from classifier.registry.registry import ArtefactRegistry
 from migrations.tables.requests import routing_decisions
 from quality.comparison import live_arms
 from quality.comparison.live_arms import LiveComparison
-from quality.comparison.paired_outcomes import Paired, choice_of, compare, ladder_outcomes_since, table_of
+from quality.comparison.paired_outcomes import Paired, choice_of, compare, ladder_outcomes_since
 
 Files = frozenset[tuple[str, int, int]]
 
@@ -86,7 +86,7 @@ class RolloutEvidence:
         served = await live_arms.served_answers(self._engine, since, tiers, arm, among)
         live = live_arms.compare(served, version, margin=settings.live_margin)
         probes = await ladder_outcomes_since(self._engine, since, tiers)
-        ours, theirs = (choice_of(table_of(model, tiers, settings.prior)) for model in (new, old))
+        ours, theirs = (choice_of(model, tiers, settings.prior) for model in (new, old))
         paired = await asyncio.to_thread(compare, probes, ours, theirs, margin=settings.margin)
         return Evidence(paired=paired, live=live)
 

@@ -32,7 +32,6 @@ from quality.comparison.paired_outcomes import (
     choice_of,
     compare,
     ladder_outcomes_since,
-    table_of,
     tier_choice,
 )
 from quality.rollout.guardrails import Guarded, Guardrails, Measure, judged, looks_due, unit_samples
@@ -246,7 +245,7 @@ class Experiments:
         def choice(arm: Arm) -> Choice:
             if arm.version is None:
                 return tier_choice(arm.tier or 1)
-            return choice_of(table_of(accepted_artefact(self._registry.folder(arm.version)), plan.tiers, plan.prior))
+            return choice_of(accepted_artefact(self._registry.folder(arm.version)), plan.tiers, plan.prior)
 
         return choice(plan.a), choice(plan.b)
 

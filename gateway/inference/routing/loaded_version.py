@@ -12,6 +12,7 @@ from classifier.features.words import tokenise
 from classifier.local.class_table import ClassTable
 from classifier.local.own import OwnOutcomes
 from classifier.model.answer_length import AnswerLength
+from classifier.model.catalogue_head import CatalogueHead
 from classifier.model.outcome_model import OutcomeModel, encode_turn
 from classifier.prediction.class_predictor import ClassPredictor, Float
 from gateway.inference.routing.model import Reading
@@ -46,6 +47,11 @@ class LoadedVersion:
     def table(self) -> Float:
         """[4, tiers - 1]: what it knows of the tiers by class without own labels."""
         return self._predictor.table
+
+    @property
+    def head(self) -> CatalogueHead | None:
+        """The head over all keys that replaces the table, if it learned one."""
+        return self._predictor.head
 
     @property
     def slow(self) -> bool:

@@ -54,7 +54,8 @@ class ActiveLabels:
             if serving is None:
                 return
             self._labels = {
-                version: self._labels.get(version) or OwnLabels(self._engine, version.model, version.table, self._tiers)
+                version: self._labels.get(version)
+                or OwnLabels(self._engine, version.model, version.table, self._tiers, version.head)
                 for version in serving.versions
             }
             for version, labels in self._labels.items():

@@ -1,0 +1,127 @@
+"""Levels of retraining: a head over all keys is adopted if it wins on unseen labels, and then decides."""
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from classifier.complexity.prior import adequacies
+from classifier.encoders.static_encoder import StaticEncoder
+from classifier.features.routing_input import routing_input_of_text
+from classifier.local.class_table import prior_table
+from classifier.prediction.class_predictor import ClassPredictor
+from classifier.registry.acceptance import accepted_artefact
+from classifier.registry.artefact import MODEL, load_artefact
+from quality.comparison.paired_outcomes import LadderOutcomes, Vectors, choice_of
+from quality.retraining.levels import LEAST_FOR_HEAD, learn
+from quality.retraining.train_candidate import exported_labels
+from quality.verification.training_rows import feature_spec
+from tests.quality.retraining.test_candidate_training import CATALOGUE, LIKE, Tensors, rows_of, trained
+from tests.quality.retraining.tiny_classifier import base_artefact
+
+TABLE = adequacies(LIKE)[:, :-1]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return base_artefact(tmp_path_factory.mktemp("registry"))
+
+
+def two_kinds(base: Path, n: int, seed: int = 0, *, shuffled: bool = False) -> Tensors:
+    """Answers of tier 2 to MEDIUM prompts: good where the embedding's first number is above 0, else bad."""
+    tensors = rows_of(load_artefact(base).manifest, {2: 0.5}, n=n, seed=seed)
+    rng = np.random.default_rng(seed)
+    good = rng.random(n) < np.where(tensors["embedding"][:, 0] > 0, 0.95, 0.05)
+    tensors["no_worse"][:, 1] = rng.permutation(good) if shuffled else good
+    return tensors
+
+
+def test_300_labels_change_the_weights_and_predict_better_than_the_table(base: Path, tmp_path: Path) -> None:
+    done = trained(base, tmp_path, two_kinds(base, 300))
+    assert done.judgement.reasons == []
+    digests = [hashlib.sha256((folder / MODEL).read_bytes()).digest() for folder in (base, Path(done.path))]
+    assert digests[0] != digests[1]
+    levels = load_artefact(Path(done.path)).manifest.levels
+    assert [(one.name, one.labels, one.adopted) for one in levels] == [("table", 300, True), ("head", 300, True)]
+    assert 0 < levels[1].low < levels[1].gain < levels[1].high
+
+    unseen = exported_labels(two_kinds(base, 400, seed=5), {})
+    model = accepted_artefact(Path(done.path), CATALOGUE, tiers=4, must_be_measured=True)
+    assert model.learned_head is not None
+    assert model.adequacy is not None
+    by_head = model.learned_head.p(unseen.classes, unseen.embedding, unseen.surface)[:, 1]
+    errors = [((p - unseen.scores[:, 1]) ** 2).mean() for p in (by_head, (unseen.classes @ model.adequacy)[:, 1])]
+    assert errors[0] < errors[1] - 0.05
+
+
+def test_an_adopted_head_decides_for_its_own_catalogue_alone(base: Path, tmp_path: Path) -> None:
+    done = trained(base, tmp_path, two_kinds(base, 300))
+    model = load_artefact(Path(done.path), CATALOGUE)
+    given = routing_input_of_text("Tell me about cotton")
+    turn = model.encode(given)
+    assert isinstance(model.encoder, StaticEncoder)
+    first = np.zeros_like(turn.embedding)
+    first[0] = 1.0
+    served, other = (
+        [
+            ClassPredictor(version, prior_table(LIKE)).prediction(given, turn._replace(embedding=e))
+            for e in (first, -first)
+        ]
+        for version in (model, load_artefact(Path(done.path), "another"))
+    )
+    assert served[0].p_ok[1] > served[1].p_ok[1] + 0.2
+    assert served[0].p_ok[3] == 1.0
+    assert abs(other[0].p_ok[1] - other[1].p_ok[1]) < 0.2
+
+
+def test_probes_are_compared_by_the_head_where_their_vectors_are_known(base: Path, tmp_path: Path) -> None:
+    done = trained(base, tmp_path, two_kinds(base, 300))
+    model = load_artefact(Path(done.path))
+    rows = two_kinds(base, 60, seed=9)
+    vectors = [
+        Vectors(feature_spec(model.manifest), embedding.tobytes(), features.tobytes())
+        for embedding, features in zip(rows["embedding"], rows["features"], strict=True)
+    ]
+    probes = LadderOutcomes(rows["classes"], np.ones((60, 4)), vectors)
+    by_head, by_table = (choice_of(model, 4)(given) for given in (probes, probes._replace(vectors=())))
+    assert len(set(by_table.tolist())) == 1
+    cheaper = by_head < by_table
+    assert cheaper.sum() >= 3
+    assert (rows["embedding"][cheaper, 0] > 0).all()
+
+
+def test_too_few_labels_learn_a_table_alone(base: Path) -> None:
+    tensors = two_kinds(base, LEAST_FOR_HEAD - 1)
+    learned = learn(exported_labels(tensors, {}), tensors["fold"], TABLE)
+    assert learned.head is None
+    assert [one.name for one in learned.levels] == ["table"]
+
+
+def test_shuffled_labels_are_adopted_in_at_most_5_percent_of_runs(base: Path) -> None:
+    adopted = 0
+    for seed in range(40):
+        tensors = two_kinds(base, LEAST_FOR_HEAD, seed, shuffled=True)
+        adopted += learn(exported_labels(tensors, {}), tensors["fold"], TABLE).head is not None
+    assert adopted <= 2
+
+
+def test_one_tenant_cannot_teach_all_others_a_head(base: Path) -> None:
+    """Its bound leaves the head near the prior, which predicts unseen labels no better than the table."""
+    tensors = two_kinds(base, 300)
+    tensors["tenant"], tensors["key"] = np.zeros(300, np.int32), np.zeros(300, np.int32)
+    learned = learn(exported_labels(tensors, {}), tensors["fold"], TABLE)
+    assert np.abs(learned.table - TABLE).max() < 0.2
+    if learned.head is not None:
+        asked = exported_labels(two_kinds(base, 100, seed=3), {})
+        moved = learned.head.p(asked.classes, asked.embedding, asked.surface) - asked.classes @ TABLE
+        assert np.abs(moved).max() < 0.2
+
+
+def test_versions_without_levels_load_as_before(base: Path) -> None:
+    manifest = load_artefact(base).manifest
+    stored = msgspec.json.decode((base / "manifest.json").read_bytes())
+    stored.pop("levels", None)
+    assert msgspec.convert(stored, type(manifest)).levels == []
+    assert load_artefact(base).learned_head is None
