@@ -39,6 +39,10 @@ class ExactJudge(Judge):
         )
         return verdict or JudgeVerdict(no_worse=None, reason="no single right answer to compare")
 
+    def may_decide(self, prompt: str, response_format: dict[str, Any] | None) -> bool:
+        """See `Judge.may_decide`; texts of equal words but for numbers, which are rare, are known afterwards alone."""
+        return bool(options(prompt) or asks_for_number(prompt) or _TO_THE_LETTER.search(prompt))
+
     def _choice(self, prompt: str, answer: str, reference: str) -> JudgeVerdict | None:
         offered = options(prompt)
         if not offered:
