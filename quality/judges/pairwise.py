@@ -1,6 +1,7 @@
 """The pairwise judge: the strongest tier compares two answers in both orders, so that position bias cancels out."""
 
 import asyncio
+import hashlib
 import re
 import uuid
 from typing import Any
@@ -112,6 +113,11 @@ class PairwiseJudge(Judge):
             answer.take(delta)
         found = _WORD.findall(answer.text)
         return (found[0].upper() if len(found) == 1 else None), answer.usage or Usage()
+
+
+def judging_fingerprint(tier: str) -> str:
+    """Return what a test of a judge is of: a strongest tier, by its fingerprint, and its instruction."""
+    return hashlib.sha256(f"{tier}\n{_INSTRUCTION}".encode()).hexdigest()[:16]
 
 
 def _middle_cut(text: str, most: int) -> str:

@@ -111,10 +111,11 @@ class Monitor:
         redact: RedactText | None = None,
         fingerprints: Callable[[], Sequence[str]] = lambda: (),
         shadow_rate: Callable[[], float] | None = None,
+        on_no_judge: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`fingerprints`: of the current tiers, ascending; stored with the labels. `shadow_rate`: that of the sampling
-        now, if it changes while serving."""
+        now, if it changes while serving. `on_no_judge`: called for a drawn answer that no judge can label."""
         self.settings = settings
         self._shadow_rate = shadow_rate
         self._fingerprints = fingerprints
@@ -132,6 +133,7 @@ class Monitor:
         )
         self._encode = encode
         self._on_alarm = on_alarm
+        self._on_no_judge = on_no_judge
         self._clock = clock
         self._queue = VerificationQueue(
             engine, settings.sampling, lease_seconds=settings.lease_seconds, max_attempts=settings.max_attempts
@@ -260,6 +262,7 @@ class Monitor:
             # A reference would be paid for, and no label come of it.
             decided = msgspec.structs.replace(decided, sampled=False, reason="no judge")
             self._no_judge += 1
+            self._on_no_judge()
         if decided.sampled and await self._queue.add(record, decided, self._clock(), self._judged(record, decided)):
             self._sampled += 1
             self._worker.nudge()
