@@ -4,14 +4,15 @@ import re
 from typing import Literal, NamedTuple
 
 from benchmarks.replay.ladder import MARGIN, Ladder, uniform
+from quality.judges.words_to_a_judge import without_words_to_a_judge
 
 Word = Literal["FIRST", "SECOND", "TIE"]
 
 _COMPARISON = re.compile(
-    r"<question>\n(.*)\n</question>\n\n<first>\n(.*?)\n</first>\n\n<second>\n(.*)\n</second>\n\nWhich answer", re.DOTALL
+    r"\[question (\w+)\]\n(.*)\n\[end of question \1\]\n\n\[first answer \1\]\n(.*)\n\[end of first answer \1\]\n\n"
+    r"\[second answer \1\]\n(.*)\n\[end of second answer \1\]\n\nWhich answer",
+    re.DOTALL,
 )
-# A comparison holds so many characters of each text.
-_CLIP = 4_000
 
 
 class _Place(NamedTuple):
@@ -42,7 +43,7 @@ class RecordedJudge:
             self._marks[prompt.prompt_id] = tuple(answer.mark for answer in prompt.answers)
             for tier, answer in enumerate(prompt.answers, start=1):
                 place = _Place(prompt.prompt_id, tier, answer.mark)
-                self._places[prompt.text[:_CLIP], answer.text[:_CLIP]] = place
+                self._places[prompt.text, without_words_to_a_judge(answer.text)] = place
         ids = sorted(self._marks)
         self._other = dict(zip(ids, sorted(ids, key=lambda one: uniform("shuffled", one)), strict=True))
 
@@ -51,7 +52,7 @@ class RecordedJudge:
         found = _COMPARISON.match(message)
         if found is None:
             return None
-        question, *texts = found.groups()
+        _, question, *texts = found.groups()
         first, second = (self._places[question, text] for text in texts)
         lead = self._mark(first) - self._mark(second)
         if uniform("judge", first.prompt_id, *sorted((first.tier, second.tier))) < self.noise:

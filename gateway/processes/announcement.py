@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from gateway.base.settings import Settings
+from gateway.operations.quality_loop.label_sources import labels_text
 
 FAILURE_POLICY = {
     "database": "down: requests are served, records wait in the journal, nothing is lost",
@@ -61,7 +62,7 @@ def worker_text(host: str, port: int) -> str:
 
 
 def policy_text(settings: Settings) -> str:
-    """Return what happens when a dependency fails, one line each."""
+    """Return what happens when a dependency fails, one line each, and where labels come from."""
     policies = FAILURE_POLICY | {
         "budgets": (
             "without the database slices in memory are spent to their end, then requests "
@@ -80,7 +81,11 @@ def policy_text(settings: Settings) -> str:
             if settings.limits_without_redis == "open"
             else "down: keys with limits get 503 (AIO_LIMITS_WITHOUT_REDIS=closed)"
         )
-    return "When something fails:\n" + "\n".join(f"  {name}: {policy}" for name, policy in policies.items())
+    return (
+        "When something fails:\n"
+        + "\n".join(f"  {name}: {policy}" for name, policy in policies.items())
+        + (f"\n{labels_text(settings)}")
+    )
 
 
 _WHEN_AWAY = {"open": "go on and are charged later", "closed": "of keys with budgets get 503"}

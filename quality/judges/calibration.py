@@ -23,7 +23,8 @@ class GradedPair(msgspec.Struct, frozen=True, kw_only=True):
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of a judge's verdicts on pairs with known outcomes. Abstentions are counted apart: they do no harm.
 
-    `pairs`: whether the pairs were generated or are answers of a catalogue's tiers.
+    `pairs`: whether the pairs were generated, are answers of a catalogue's tiers, or have planted errors. `decided`:
+    what a sequential test ended with, which is valid at its own end; None where all pairs were counted.
     """
 
     judge: str
@@ -32,7 +33,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     true_worse: int
     false_no_worse: int
     abstained: int
-    pairs: Literal["generated", "answered"] = "generated"
+    pairs: Literal["generated", "answered", "planted"] = "generated"
+    decided: bool | None = None
 
     @property
     def sensitivity(self) -> float:
@@ -62,7 +64,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     def trusted(self) -> bool:
         """Whether the judge is significantly better than chance; only then its verdicts become labels
         (docs/quality-loop.md)."""
-        return self.lower_bound > 0.5
+        return self.lower_bound > 0.5 if self.decided is None else self.decided
 
 
 async def calibrate(

@@ -32,7 +32,7 @@ class CodeJudge(Judge):
         self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None
     ) -> JudgeVerdict:
         """Score 1 if both are the same program or the reference does not parse, 0 if only the answer does not."""
-        if response_format is not None or not _ASKS_FOR_CODE.search(prompt) or not _PYTHON.search(prompt):
+        if not self.may_decide(prompt, response_format):
             return JudgeVerdict(no_worse=None, reason="the prompt does not ask for Python code")
         if max(len(answer), len(reference_answer)) > _MOST_CHARS:
             return JudgeVerdict(no_worse=None, reason=f"an answer is longer than {_MOST_CHARS} characters")
@@ -46,6 +46,10 @@ class CodeJudge(Judge):
         if given == expected:
             return JudgeVerdict(no_worse=True, score=1.0, reason="both answers are the same program")
         return JudgeVerdict(no_worse=None, reason="both answers are programs that parse and differ")
+
+    def may_decide(self, prompt: str, response_format: dict[str, Any] | None) -> bool:
+        """See `Judge.may_decide`."""
+        return response_format is None and bool(_ASKS_FOR_CODE.search(prompt) and _PYTHON.search(prompt))
 
 
 def _program(text: str) -> str | None:

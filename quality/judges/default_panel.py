@@ -28,13 +28,18 @@ def rule_based_judges() -> list[Judge]:
 
 
 async def standing_panel(
-    engine: AsyncEngine, pairwise: PairwiseJudge | None = None, embed: Embed | None = None, catalogue: str = ""
+    engine: AsyncEngine,
+    pairwise: PairwiseJudge | None = None,
+    embed: Embed | None = None,
+    catalogue: str = "",
+    judging: str = "",
 ) -> Panel:
     """Return the rule-based judges and similarity, then `pairwise` if its stored calibration is significant.
 
     The calibrations are those stored for `catalogue`, a fingerprint. A rule-based judge without one is measured at once
     on generated pairs, in milliseconds. An untrusted pairwise judge is left out: it would cost money without making
-    labels.
+    labels. `judging`: the fingerprint that its own test is stored under; a calibration of the catalogue by hand counts
+    before it.
     """
     judges = rule_based_judges()
     generated = graded_pairs()
@@ -44,7 +49,8 @@ async def standing_panel(
     }
     judges.append(SimilarityJudge(embed))
     if pairwise is not None:
-        stored = await stored_calibration(engine, pairwise.name, catalogue)
+        by_hand = await stored_calibration(engine, pairwise.name, catalogue)
+        stored = by_hand or (await stored_calibration(engine, pairwise.name, judging) if judging else None)
         if stored is not None and stored.trusted:
             judges.append(pairwise)
             calibrations[pairwise.name] = stored

@@ -46,6 +46,10 @@ class ExactJudge(Judge):
         )
         return verdict or JudgeVerdict(no_worse=None, reason="no single right answer to compare")
 
+    def may_decide(self, prompt: str, response_format: dict[str, Any] | None) -> bool:
+        """See `Judge.may_decide`; texts of equal words but for numbers, which are rare, are known afterwards alone."""
+        return expected_kind(prompt) in _DECIDED or _TO_THE_LETTER.search(prompt) is not None
+
     def _final(self, prompt: str, answer: str, reference: str) -> JudgeVerdict | None:
         kind = expected_kind(prompt)
         if kind not in _DECIDED:

@@ -29,7 +29,7 @@ class JsonValidityJudge(Judge):
         self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None
     ) -> JudgeVerdict:
         """Score 1 if the answer has the reference's values or only the reference is invalid, else 0."""
-        if response_format is None and (not _ASKS_FOR_JSON.search(prompt) or _ABOUT_JSON.search(prompt)):
+        if not self.may_decide(prompt, response_format):
             return JudgeVerdict(no_worse=None, reason="the prompt does not ask for JSON")
         try:
             given, expected = (_checked(text, response_format) for text in (answer, reference_answer))
@@ -46,6 +46,10 @@ class JsonValidityJudge(Judge):
         if _same(given, expected):
             return JudgeVerdict(no_worse=True, score=1.0, reason="both answers hold the same JSON value")
         return JudgeVerdict(no_worse=None, reason=f"both answers are {wanted} with different values")
+
+    def may_decide(self, prompt: str, response_format: dict[str, Any] | None) -> bool:
+        """See `Judge.may_decide`."""
+        return response_format is not None or bool(_ASKS_FOR_JSON.search(prompt) and not _ABOUT_JSON.search(prompt))
 
 
 def _checked(text: str, response_format: dict[str, Any] | None) -> Any:

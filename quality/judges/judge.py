@@ -41,3 +41,7 @@ class Judge(ABC):
 
         `response_format`: as in the request, None if the answer was free text.
         """
+
+    def may_decide(self, prompt: str, response_format: dict[str, Any] | None) -> bool:
+        """Return whether some answers to `prompt` exist on which it decides; False saves their cost."""
+        return True

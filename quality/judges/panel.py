@@ -40,6 +40,11 @@ class Panel:
         """Return the judge of this name; None if it is not on the panel."""
         return next((judge for judge in self.judges if judge.name == name), None)
 
+    def may_label(self, prompt: str, response_format: dict[str, Any] | None) -> bool:
+        """Return whether a trusted judge may decide on answers to `prompt`; else a reference would be paid for
+        nothing."""
+        return any(self._trusted(judge.name) and judge.may_decide(prompt, response_format) for judge in self.judges)
+
     async def judge(
         self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None
     ) -> Finding:

@@ -43,6 +43,10 @@ class SimilarityJudge(Judge):
             reason=f"similarity {similarity:.3f} is {relation} {self.threshold}: a signal, no label",
         )
 
+    def may_decide(self, prompt: str, response_format: dict[str, Any] | None) -> bool:
+        """Never."""
+        return False
+
     async def _similarity(self, answer: str, reference: str) -> float:
         if self._embed is None:
             return _cosine_of_counts(_terms(answer), _terms(reference))

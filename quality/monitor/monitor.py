@@ -35,7 +35,7 @@ from quality.verification.sampling import (
 )
 from quality.verification.second_opinion import MOST_OPINIONS, OpinionsGiven
 from quality.verification.training_rows import Encode
-from quality.verification.verifier import AttemptError, Price, Verifier, training_row
+from quality.verification.verifier import AttemptError, Price, Verifier, prompt_text, training_row
 from tiers.tier import Tier, Usage
 
 log = logging.getLogger(__name__)
@@ -65,8 +65,9 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The state shown by the API. `dropped`: offers lost because more than `max_offered` were waiting; `spending` is at
-    most `poll_seconds` old. `second_opinions`: since start.
+    """The state shown by the API. `dropped`: offers lost because more than `max_offered` were waiting; `no_judge`:
+    drawn ones that no trusted judge can label, for which nothing was bought; `spending` is at most `poll_seconds` old.
+    `second_opinions`: since start.
 
     `upgrade_rates`: the rule of SPEC QM-04; alarms come from `evidence_of_shift`, by stream. `acceptance_by_kind`: of
     the whole traffic, by tier and kind of prompts; `acceptance`: of the sample.
@@ -76,6 +77,7 @@ class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
     offered: int
     sampled: int
     dropped: int
+    no_judge: int
     second_opinions: OpinionsGiven
     spending: Spending
     budget_usd: float
@@ -109,10 +111,11 @@ class Monitor:
         redact: RedactText | None = None,
         fingerprints: Callable[[], Sequence[str]] = lambda: (),
         shadow_rate: Callable[[], float] | None = None,
+        on_no_judge: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`fingerprints`: of the current tiers, ascending; stored with the labels. `shadow_rate`: that of the sampling
-        now, if it changes while serving."""
+        now, if it changes while serving. `on_no_judge`: called for a drawn answer that no judge can label."""
         self.settings = settings
         self._shadow_rate = shadow_rate
         self._fingerprints = fingerprints
@@ -130,6 +133,7 @@ class Monitor:
         )
         self._encode = encode
         self._on_alarm = on_alarm
+        self._on_no_judge = on_no_judge
         self._clock = clock
         self._queue = VerificationQueue(
             engine, settings.sampling, lease_seconds=settings.lease_seconds, max_attempts=settings.max_attempts
@@ -143,7 +147,7 @@ class Monitor:
         self._inputs = InputWatch(engine)
         self._watch = ShiftWatch(engine, settings.shift)
         self._attention, self._shadow_share = 1.0, 0.0
-        self._offered = self._sampled = self._dropped = 0
+        self._offered = self._sampled = self._dropped = self._no_judge = 0
         self.second_opinions = OpinionsGiven()
 
     @property
@@ -217,6 +221,7 @@ class Monitor:
             offered=self._offered,
             sampled=self._sampled,
             dropped=self._dropped,
+            no_judge=self._no_judge,
             second_opinions=self.second_opinions,
             spending=spending,
             budget_usd=sampling.budget_share * spending.serving_usd + sampling.cold_start_usd,
@@ -253,6 +258,11 @@ class Monitor:
         )
         if self._hidden(record, decided.purpose):
             decided = msgspec.structs.replace(decided, sampled=False, reason="no consent")
+        if decided.sampled and not self._may_be_labelled(record):
+            # A reference would be paid for, and no label come of it.
+            decided = msgspec.structs.replace(decided, sampled=False, reason="no judge")
+            self._no_judge += 1
+            self._on_no_judge()
         if decided.sampled and await self._queue.add(record, decided, self._clock(), self._judged(record, decided)):
             self._sampled += 1
             self._worker.nudge()
@@ -263,6 +273,13 @@ class Monitor:
     def _hidden(self, record: Record, purpose: Purpose) -> bool:
         would_be = record.decision.would_be
         return self._verifier.hidden(purpose, record.tier, record.consent, would_be) is not None
+
+    def _may_be_labelled(self, record: Record) -> bool:
+        try:
+            asked = prompt_text(record.messages or [])
+        except (KeyError, IndexError):
+            return True  # the verification says what is wrong with its messages
+        return self.panel.may_label(asked, record.response_format)
 
     def _judged(self, record: Record, decided: Draw) -> tuple[int, str] | None:
         """Return the tier that a shadow judges and its model; None for other verifications."""

@@ -1,8 +1,7 @@
 """The queue of verifications: rows in the database that survive restarts, with leases and reserved money."""
 
 import uuid
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -15,7 +14,6 @@ from sqlalchemy import (
     insert,
     or_,
     select,
-    text,
     union_all,
     update,
 )
@@ -28,6 +26,7 @@ from quality.estimates.upgrade_rate import UNCERTAIN, newest_verifications
 from quality.records.record import Record
 from quality.records.rows import consent_of
 from quality.store.bulk_insert import insert_into
+from quality.store.exclusive import exclusive
 from quality.verification.sampling import Draw, Purpose, SamplingSettings, Spending, admits
 from tiers.consent import ALL, Consent
 
@@ -133,7 +132,7 @@ class VerificationQueue:
             "attempts": 0,
             "created_at": now,
         }
-        async with self._exclusive() as connection:
+        async with exclusive(self._engine, _CLAIM_LOCK) as connection:
             erased = select(erasures.c.erased_at).where(erasures.c.key_id == record.key_id)
             erased_at = await connection.scalar(erased) if record.key_id is not None else None
             if erased_at is not None and record.created_at <= erased_at:
@@ -175,7 +174,7 @@ class VerificationQueue:
         self, job: VerificationJob, bound_usd: float, now: float
     ) -> Literal["claimed", "taken", "no budget"]:
         """Take the lease of `job` and reserve `bound_usd` for it, if both are available."""
-        async with self._exclusive() as connection:
+        async with exclusive(self._engine, _CLAIM_LOCK) as connection:
             spending = await self._spending(connection, now)
             if not admits(spending, bound_usd, job.purpose, self.sampling):
                 return "no budget"
@@ -342,17 +341,6 @@ class VerificationQueue:
             verifications.c.owner == self.owner,
             verifications.c.attempts == job.attempts + 1,
         )
-
-    @asynccontextmanager
-    async def _exclusive(self) -> AsyncIterator[AsyncConnection]:
-        """Open one transaction at a time over all replicas, because budget check and reservation must be atomic."""
-        if self._engine.dialect.name == "postgresql":
-            async with self._engine.begin() as connection:
-                await connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": _CLAIM_LOCK})
-                yield connection
-        else:
-            async with self._engine.execution_options(sqlite_begin="BEGIN IMMEDIATE").begin() as connection:
-                yield connection
 
 
 def _columns(ruling: Ruling) -> dict[str, Any]:

@@ -133,8 +133,11 @@ class Draw(msgspec.Struct, frozen=True, kw_only=True):
         "no consent",
         "not text alone",
         "not answered",
+        "cut off",
+        "tool call",
         "cached",
         "no budget",
+        "no judge",
     ]
     purpose: Purpose = "sample"
 
@@ -248,7 +251,11 @@ def eligible(record: Record) -> Draw | None:
     if any("attachments" in message for message in record.messages):
         # The record keeps no image, audio or file that the question could be asked again with.
         return Draw(sampled=False, probability=0.0, reason="not text alone")
-    # A truncated answer says little about its tier, and cannot be compared fairly with a complete one.
+    if record.status == "ok" and record.finish_reason == "length":
+        # A truncated answer says little about its tier, and cannot be compared fairly with a complete one.
+        return Draw(sampled=False, probability=0.0, reason="cut off")
+    if record.status == "ok" and record.finish_reason == "tool_calls":
+        return Draw(sampled=False, probability=0.0, reason="tool call")
     if record.status != "ok" or record.finish_reason != "stop" or not record.answer.strip():
         return Draw(sampled=False, probability=0.0, reason="not answered")
     if not record.is_made:

@@ -192,9 +192,10 @@ class Verifier:
         bound = 0.0
         for judge in self.panel.judges:
             if isinstance(judge, PairwiseJudge):
-                # The answers do not exist yet: bound them by characters per token and by the clip length.
-                longest = "x " * self._max_tokens
-                for request in judge.requests(prompt_text(job.messages), longest, longest):
+                # The other answer does not exist yet: a word per token bounds it.
+                longest = "word " * self._most_tokens(job)
+                served = max(job.answer, longest, key=len)
+                for request in judge.requests(prompt_text(job.messages), served, longest):
                     bound += self._bound(self._strongest, request, judge.max_tokens)
         return bound
 

@@ -17,13 +17,15 @@ from gateway.base.settings import Settings
 from gateway.base.stores.retries import background, until_it_works
 from gateway.inference.answering.answer import Answer
 from gateway.inference.catalogue.class_prior import tier_prior
+from gateway.operations.quality_loop.label_sources import judging_cap
 from gateway.telemetry.metrics.metrics import Metrics
 from inference_core.extras import MissingExtraError
 from inference_core.io.background_tasks import once
 from quality.estimates.upgrade_rate import UpgradeRate
-from quality.judges.default_panel import standing_panel
-from quality.judges.pairwise import PairwiseJudge
+from quality.judges.default_panel import standing_panel, stored_calibration
+from quality.judges.pairwise import PairwiseJudge, judging_fingerprint
 from quality.judges.panel import Panel
+from quality.judges.self_calibration import SelfCalibration
 from quality.monitor.background_loop import WorkLoop
 from quality.monitor.e_detector import ShiftAlarm
 from quality.monitor.monitor import Monitor, MonitorSettings
@@ -48,6 +50,7 @@ log = logging.getLogger(__name__)
 _AGAIN_SECONDS = 86_400.0
 
 ROLLOUT_POLL_SECONDS = 10.0
+JUDGE_POLL_SECONDS = 10.0
 
 
 def retrain_settings(settings: Settings, catalog: Catalog) -> RetrainSettings:
@@ -110,6 +113,9 @@ class QualityLoop:
         self._retraining: asyncio.Task[None] | None = None
         self._later: asyncio.TimerHandle | None = None
         self.monitor: Monitor | None = None
+        # It looks at other replicas' results, too.
+        self._judging = WorkLoop("test of the judge", self._test_judge, JUDGE_POLL_SECONDS)
+        self._judge_wanted = False
         self.retrained = Standing()
         self.job = RetrainJob(self._retrain_owed, self._read_standing, settings.retrain_cron)
         registry = ArtefactRegistry(settings.registry_path)
@@ -134,15 +140,62 @@ class QualityLoop:
                 redact=self._redact,
                 fingerprints=lambda: self._catalog.tier_fingerprints,
                 shadow_rate=self._shadow_share,
+                on_no_judge=self._want_judge,
             )
         await self.monitor.start()
+        await self._judging.start()
         await self.job.start()
         await self._rollout.start()
 
     async def _panel(self) -> Panel:
         strongest = self._tiers[max(self._tiers)]
         embed = None if self._encode is None else text_embedder(self._encode)
-        return await standing_panel(self._engine, PairwiseJudge(strongest), embed, self._catalog.fingerprint)
+        return await standing_panel(
+            self._engine, PairwiseJudge(strongest), embed, self._catalog.fingerprint, self._judging_fingerprint
+        )
+
+    @property
+    def _judging_fingerprint(self) -> str:
+        return judging_fingerprint(self._catalog.tier_fingerprints[-1])
+
+    def _want_judge(self) -> None:
+        """An open answer was drawn that no judge can label: the strongest tier is tested as a judge."""
+        if not self._judge_wanted:
+            self._judge_wanted = True
+            self._judging.nudge()
+
+    async def _test_judge(self) -> bool:
+        """Make a round of the test, while no request waits; use its result, also that of another replica."""
+        strongest, cap_usd = self._tiers[max(self._tiers)], judging_cap(self._settings)
+        if not self._judge_wanted or self.monitor is None or not cap_usd:
+            return False
+        if not strongest.load().healthy or any(tier.load().waiting > 0 for tier in self._tiers.values()):
+            return False
+        judge, fingerprint = PairwiseJudge(strongest), self._judging_fingerprint
+
+        def bound(judge: PairwiseJudge, *texts: str) -> float:
+            return sum(
+                self._price(
+                    strongest.number,
+                    Usage(prompt_tokens=strongest.count_prompt_tokens(request), completion_tokens=judge.max_tokens),
+                )
+                for request in judge.requests(*texts)
+            )
+
+        test = SelfCalibration(
+            self._engine,
+            judge,
+            fingerprint,
+            price=partial(self._price, strongest.number),
+            bound=bound,
+            cap_usd=cap_usd,
+        )
+        if await test.step():
+            return True
+        if await stored_calibration(self._engine, judge.name, fingerprint) is not None:
+            await self.renew()
+            self._judge_wanted = False
+        return False
 
     async def renew(self) -> None:
         """Set up the judges again, as another catalogue requires: a judge's accuracy is measured per catalogue.
@@ -162,6 +215,7 @@ class QualityLoop:
     async def close(self) -> None:
         """Stop everything; the next process to start resumes a running retraining."""
         await self._rollout.close()
+        await self._judging.close()
         await self.job.close()
         if self._later is not None:
             self._later.cancel()

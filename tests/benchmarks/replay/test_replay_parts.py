@@ -113,7 +113,9 @@ async def test_the_gateways_own_pairwise_judge_gets_the_recorded_marks_from_the_
 def comparison(prompt: Prompt, first: int, second: int) -> str:
     """The gateway's own question about the answers of two tiers."""
     texts = (prompt.answers[tier - 1].text for tier in (first, second))
-    [request, _] = PairwiseJudge(ScriptedTier(4)).requests(prompt.text, *texts)
+    tier = ScriptedTier(4)
+    tier.max_context = 1 << 16
+    [request, _] = PairwiseJudge(tier).requests(prompt.text, *texts)
     assert request.messages is not None
     return request.messages[-1].content
 

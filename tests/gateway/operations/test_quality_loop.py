@@ -30,10 +30,14 @@ from quality.store.database import migrate, open_database
 from quality.store.queries import insert_records
 from quality.verification.second_opinion import OpinionsGiven
 from tests.gateway.running_gateway import running_gateway, scripted_tiers
+from tests.quality.judges.test_self_calibration import knowing
+from tests.quality.loop_world import ScriptedTier as KnowingTier
+from tests.quality.loop_world import record, rows, store_request
 from tests.quality.store.records import make_record
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import load_catalog
+from tiers.tier import Tier
 
 ALARM = ShiftAlarm(stream="tier 1", evidence=2e4, answers=100, rate=0.5, allowed=0.2, since=0.0)
 HELLO = [{"role": "user", "content": "Say hello."}]
@@ -110,6 +114,34 @@ async def test_judges_are_set_up_again_for_another_catalogue_by_its_measurements
         assert judges() == ruled
         async with engine.begin() as connection:
             await connection.execute(text("ALTER TABLE away RENAME TO audit_events"))
+    finally:
+        await loop.close()
+        await engine.dispose()
+
+
+async def test_the_first_open_answer_that_is_drawn_starts_the_test_of_the_judge(settings: Settings) -> None:
+    await migrate(settings.database)
+    engine = open_database(settings.database)
+    strongest = knowing(0.08)
+    tiers: dict[int, Tier] = {1: KnowingTier(1), 2: KnowingTier(2), 3: KnowingTier(3), 4: strongest}
+    catalog = load_catalog("laptop")
+    given = msgspec.structs.replace(settings, sampling_rate=1.0, verification_budget=1e6, cold_start_usd=1.0)
+    loop = QualityLoop(given, catalog, engine, tiers, encode=None)
+    try:
+        await loop.start()
+        assert loop.monitor is not None
+        await loop._judging.drain()
+        assert strongest.seen == []
+        for number in range(20):
+            served = record(f"open-{number}", prompt="Tell me about Lyon.", answer="A town.")
+            await store_request(engine, served)
+            loop.monitor.offer(served)
+        await loop.monitor.drain()
+        await loop._judging.drain()
+        assert loop.monitor.panel.may_label("Tell me about Lyon.", None)
+        tested = [row for row in await rows(engine, audit_events) if row["action"] == "judge.calibrating"]
+        [spent] = [row["details"]["spent_usd"] for row in tested]
+        assert 0 < spent <= 0.5
     finally:
         await loop.close()
         await engine.dispose()

@@ -1,5 +1,6 @@
 """Judges: their decisions and abstentions, and that only judges of known reliability make labels."""
 
+import re
 from functools import cache
 
 import msgspec
@@ -360,12 +361,17 @@ def _right_answers() -> dict[str, set[str]]:
     return right
 
 
+def judged_texts(text: str) -> list[str]:
+    """Return the question and the two answers that a judge was given."""
+    names = ("question", "first answer", "second answer")
+    found = [re.search(rf"\[{name} (\w+)\]\n(.*)\n\[end of {name} \1\]", text, re.DOTALL) for name in names]
+    return [one[2] for one in found if one is not None]
+
+
 def _omniscient(request: object) -> str:
     """Knows every right answer of the graded pairs and prefers it in either position."""
     text = request.messages[-1].content  # type: ignore[attr-defined]
-    question, first, second = (
-        text.split(f"<{tag}>\n")[1].split(f"\n</{tag}>")[0] for tag in ("question", "first", "second")
-    )
+    question, first, second = judged_texts(text)
     good = _right_answers()[question]
     return {(True, False): "FIRST", (False, True): "SECOND"}.get((first in good, second in good), "TIE")
 

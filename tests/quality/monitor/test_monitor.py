@@ -6,7 +6,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.complexity.classes import Complexity
 from migrations.tables.quality import training_rows, verifications
+from quality.judges.exact import ExactJudge
 from quality.judges.pairwise import PairwiseJudge
+from quality.judges.similarity import SimilarityJudge
 from tests.quality.loop_world import ScriptedTier, record, rows
 from tests.quality.monitor.monitors import ALL, EVERY, TIERS, monitor_of, serve
 
@@ -108,26 +110,41 @@ async def test_a_probe_is_billed_once_within_its_bound(engine: AsyncEngine) -> N
     assert sum(row["cost_usd"] for row in found) == pytest.approx((1 + 3 + 4) * (5 + 5) / 1000)
 
 
-async def test_an_open_question_is_stored_without_a_label_and_says_why(engine: AsyncEngine) -> None:
-    monitor = await monitor_of(engine, ScriptedTier(reply=lambda request: "A city in France."))
+async def test_no_reference_is_bought_for_an_open_question_that_no_trusted_judge_can_label(engine: AsyncEngine) -> None:
+    verifier = ScriptedTier(reply=lambda request: "FIRST")
+    monitor = await monitor_of(engine, verifier, judges=[ExactJudge(), SimilarityJudge(), PairwiseJudge(verifier)])
     await monitor.start()
 
-    await serve(monitor, engine, record("req-1", prompt="Tell me about Lyon.", answer="A town in France."))
+    await serve(monitor, engine, record("open", prompt="Tell me about Lyon.", answer="A town."), record("closed"))
+    status = await monitor.status()
+    await monitor.close()
+
+    assert [row["request_id"] for row in await rows(engine, verifications)] == ["closed"]
+    assert (status.sampled, status.no_judge) == (1, 1)
+    # The closed question's reference, and the second one of a verdict of worse.
+    assert all("Lyon" not in str(request.messages) for request in verifier.seen)
+
+
+async def test_two_different_valid_answers_are_stored_without_a_label_and_say_why(engine: AsyncEngine) -> None:
+    monitor = await monitor_of(engine, ScriptedTier(reply=lambda request: "I cannot say."))
+    await monitor.start()
+
+    await serve(monitor, engine, record("req-1"))
     await monitor.close()
 
     [verdict] = await rows(engine, verifications)
     assert (verdict["status"], verdict["label"], verdict["judge"]) == ("done", None, None)
     assert "no judge decided" in verdict["reason"]
-    assert 0 < verdict["scores"]["similarity"] < 1
     assert await rows(engine, training_rows) == []
 
 
-async def test_an_uncalibrated_pairwise_judge_makes_no_label_but_its_cost_counts(engine: AsyncEngine) -> None:
+async def test_an_untrusted_pairwise_judge_makes_no_label_but_its_cost_counts(engine: AsyncEngine) -> None:
     verifier = ScriptedTier(reply=lambda request: "FIRST")
-    monitor = await monitor_of(engine, verifier, judges=[PairwiseJudge(verifier)])
+    # The question is one that a trusted judge may decide, and the answers are none that it does.
+    monitor = await monitor_of(engine, verifier, judges=[ExactJudge(), PairwiseJudge(verifier)])
     await monitor.start()
 
-    await serve(monitor, engine, record("req-1", prompt="Tell me about Lyon."))
+    await serve(monitor, engine, record("req-1"))
     await monitor.close()
 
     [verdict] = await rows(engine, verifications)

@@ -43,6 +43,7 @@ def check(security: bool, as_json: bool, **given: Any) -> None:
         _check_security(settings_from(**given), as_json)
         return
     from gateway.base.configuration.default_catalog import catalog_reason
+    from gateway.operations.quality_loop.label_sources import labels_text
     from gateway.operations.setup.tier_answers import ask_tiers
     from tiers.catalog.load import load_catalog
 
@@ -55,7 +56,7 @@ def check(security: bool, as_json: bool, **given: Any) -> None:
     if as_json:
         echo_json(answers)
     else:
-        click.echo(_table(answers))
+        click.echo(f"{_table(answers)}\n\n{labels_text(settings)}")
         if any(answer.price_estimated for answer in answers):
             click.echo("\n~ by an estimated price; give the tier a price to replace it")
         for answer in failed:

@@ -57,6 +57,7 @@ def init(yes: bool, given: tuple[str, ...], output: Path, force: bool, ports: tu
     Gemini, Azure OpenAI and OpenRouter in the environment. Keys are not written, only the names of their variables.
     """
     from gateway.base.configuration.default_catalog import CATALOG_FILE
+    from gateway.operations.quality_loop.label_sources import labels_text
     from gateway.operations.setup.candidate import with_names
     from gateway.operations.setup.catalog_text import catalog_text, unmeasured_text
     from gateway.operations.setup.given_tiers import SetupError
@@ -91,6 +92,7 @@ def init(yes: bool, given: tuple[str, ...], output: Path, force: bool, ports: tu
     option = "" if output == Path(CATALOG_FILE) else f" --catalog {output}"
     click.echo(f"next: aio check{option}   asks every tier one question")
     click.echo(f"      aio serve{option}{port_option(chosen)}   starts the gateway")
+    click.echo(f"\n{labels_text(settings_from())}")
 
 
 async def _looked(

@@ -1,0 +1,181 @@
+"""A judge that asks a model tests itself on planted pairs, one after another, until it is known whether to trust it.
+
+Each round judges an answer that is worse and one that is not; its score is the share that it got right, an abstention
+counts as half. Wealth from betting (`quality.statistics.betting`) is valid at every round: a judge that is right in at
+most `LEAST` of such pairs is trusted with a probability of at most `ERROR`, one that is right in at least `ENOUGH` is
+refused with at most `ERROR`, whenever the test ends.
+"""
+
+import time
+import uuid
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+from sqlalchemy import insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from migrations.tables.audit import audit_events
+from quality.judges.calibration import Calibration
+from quality.judges.default_panel import store_calibration, stored_calibration
+from quality.judges.pairwise import PairwiseJudge
+from quality.judges.planted_pairs import planted_pairs
+from quality.statistics.betting import evidence
+from quality.store.exclusive import exclusive
+from tiers.tier import Usage
+
+LEAST, ENOUGH, ERROR = 0.6, 0.8, 0.01
+_ACTION = "judge.calibrating"
+_LOCK = 0x41494F0B  # PostgreSQL advisory lock number: "AIO", 11
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """A test so far. `scores`: of each round, 0 to 1. The holder of the lease, `owner` until `lease_until` (epoch
+    seconds), may spend `reserved_usd`, which counts as spent if it does not come back."""
+
+    scores: tuple[float, ...] = ()
+    true_no_worse: int = 0
+    false_worse: int = 0
+    true_worse: int = 0
+    false_no_worse: int = 0
+    abstained: int = 0
+    spent_usd: float = 0.0
+    reserved_usd: float = 0.0
+    owner: str | None = None
+    lease_until: float = 0.0
+
+    def with_verdict(self, truth: bool, said: bool | None) -> "Progress":
+        """Return the counts after a verdict on a pair of this truth."""
+        name = {
+            (True, True): "true_no_worse",
+            (True, False): "false_worse",
+            (False, False): "true_worse",
+            (False, True): "false_no_worse",
+        }.get((truth, bool(said)))
+        name = "abstained" if said is None or name is None else name
+        return msgspec.structs.replace(self, **{name: getattr(self, name) + 1})
+
+    @property
+    def decided(self) -> bool | None:
+        """Whether the judge is trusted; None while that is open."""
+        scores = np.array(self.scores)
+        if evidence(scores - LEAST, LEAST) >= 1 / ERROR:
+            return True
+        return False if evidence(ENOUGH - scores, 1.0 - ENOUGH) >= 1 / ERROR else None
+
+
+class SelfCalibration:
+    """The test of `judge` as a background step: one round per call of `step`, one at a time over all replicas.
+
+    Its state is a row of the audit trail, so that it goes on after a restart; its result is the stored calibration.
+    `price`: dollars for a usage of the judge's tier, `bound`: the most that a comparison may cost. It spends at most
+    `cap_usd` in all.
+    """
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        judge: PairwiseJudge,
+        fingerprint: str,
+        *,
+        price: Callable[[Usage], float],
+        bound: Callable[[PairwiseJudge, str, str, str], float],
+        cap_usd: float,
+        lease_seconds: float = 120.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._engine, self._judge, self._fingerprint = engine, judge, fingerprint
+        self._price, self._bound, self.cap_usd = price, bound, cap_usd
+        self._lease_seconds, self._clock = lease_seconds, clock
+        self._owner = f"judge-{uuid.uuid4().hex}"
+
+    async def step(self) -> bool:
+        """Make the next round; False if there is none to make now: the test has ended, another replica makes it, or the
+        cap is reached. Raises `TierError` as the tier does."""
+        if await stored_calibration(self._engine, self._judge.name, self._fingerprint) is not None:
+            return False
+        progress = await self.progress()
+        pairs = planted_pairs(len(progress.scores))
+        most = sum(self._bound(self._judge, one.prompt, one.answer, one.reference_answer) for one in pairs)
+        claimed = await self._claim(progress, most)
+        if claimed is None:
+            return False
+        done, score, cost = claimed, 0.0, 0.0
+        for pair in pairs:
+            verdict = await self._judge.judge(
+                prompt=pair.prompt, answer=pair.answer, reference_answer=pair.reference_answer
+            )
+            cost += sum(map(self._price, verdict.usage))
+            done = done.with_verdict(pair.no_worse, verdict.no_worse)
+            score += 0.25 if verdict.no_worse is None else 0.5 * (verdict.no_worse is pair.no_worse)
+        done = msgspec.structs.replace(
+            done,
+            scores=(*done.scores, score),
+            spent_usd=done.spent_usd + cost,
+            reserved_usd=0.0,
+            owner=None,
+            lease_until=0.0,
+        )
+        async with exclusive(self._engine, _LOCK) as connection:
+            if await self._read(connection) != claimed:
+                return False  # the lease was lost; its holder has this round
+            await self._write(connection, done)
+        if done.decided is not None:
+            await self._store(done, done.decided)
+        return done.decided is None
+
+    async def progress(self) -> Progress:
+        """Return the test so far."""
+        async with self._engine.connect() as connection:
+            return await self._read(connection) or Progress()
+
+    async def _claim(self, seen: Progress, most_usd: float) -> Progress | None:
+        now = self._clock()
+        async with exclusive(self._engine, _LOCK) as connection:
+            stored = await self._read(connection)
+            before = stored or Progress()
+            if len(before.scores) != len(seen.scores) or before.lease_until > now:
+                return None
+            # What a holder that died had reserved may have been spent.
+            spent = before.spent_usd + before.reserved_usd
+            if spent + most_usd > self.cap_usd:
+                return None
+            claimed = msgspec.structs.replace(
+                before,
+                spent_usd=spent,
+                reserved_usd=most_usd,
+                owner=self._owner,
+                lease_until=now + self._lease_seconds,
+            )
+            if stored is None:
+                row = {"created_at": now, "actor": "the quality loop", "action": _ACTION, "subject": self._subject}
+                reason = "a judge of open answers is tested on planted pairs"
+                await connection.execute(insert(audit_events).values(**row, reason=reason, details=claimed))
+            else:
+                await self._write(connection, claimed)
+            return claimed
+
+    @property
+    def _subject(self) -> str:
+        return f"{self._judge.name}/{self._fingerprint}"
+
+    async def _read(self, connection: AsyncConnection) -> Progress | None:
+        query = select(audit_events.c.details).where(
+            audit_events.c.action == _ACTION, audit_events.c.subject == self._subject
+        )
+        details = await connection.scalar(query)
+        return None if details is None else msgspec.convert(details, Progress)
+
+    async def _write(self, connection: AsyncConnection, progress: Progress) -> None:
+        mine = (audit_events.c.action == _ACTION, audit_events.c.subject == self._subject)
+        await connection.execute(update(audit_events).where(*mine).values(details=progress))
+
+    async def _store(self, done: Progress, decided: bool) -> None:
+        counts = ("true_no_worse", "false_worse", "true_worse", "false_no_worse", "abstained")
+        calibration = Calibration(
+            judge=self._judge.name,
+            pairs="planted",
+            decided=decided,
+            **{name: getattr(done, name) for name in counts},
+        )
+        await store_calibration(self._engine, calibration, self._fingerprint, self._clock(), "the quality loop")
