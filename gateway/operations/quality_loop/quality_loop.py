@@ -143,6 +143,10 @@ class QualityLoop:
         embed = None if self._encode is None else text_embedder(self._encode)
         return await standing_panel(self._engine, PairwiseJudge(strongest), embed, self._catalog.fingerprint)
 
+    def follow_catalogue(self, catalog: Catalog) -> None:
+        """Judge and retrain for this catalogue from now on; `renew` sets up its judges."""
+        self._catalog = catalog
+
     async def renew(self) -> None:
         """Set up the judges again, as another catalogue requires: a judge's accuracy is measured per catalogue.
 

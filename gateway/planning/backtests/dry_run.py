@@ -42,7 +42,7 @@ async def follow_labels(routing: RoutingService, engine: AsyncEngine) -> None:
     if not isinstance(routing.classifier, ActiveClassifier) or (serving := routing.classifier.serving_or_none) is None:
         return
     for version in serving.versions:
-        labels = OwnLabels(engine, version.model, version.table, lambda: routing.catalog.tier_fingerprints)
+        labels = OwnLabels(engine, version.model, version.table, lambda: routing.served.catalog.tier_fingerprints)
         version.own = await labels.catch_up(time.time())
 
 

@@ -78,7 +78,7 @@ class Live:
         async with self._lock:
             now = self._snapshot = await self._look()
         levels = await levels_of_all(self._metrics.levels, self._peers)
-        figures = alert_figures(levels, self._stats, self._routing.tiers.values(), self._metrics.gpus.readings)
+        figures = alert_figures(levels, self._stats, self._routing.served.tiers.values(), self._metrics.gpus.readings)
         self._alerts = over_limit(figures, self._since, now.at)
         self._history.append(
             Point(
@@ -103,7 +103,7 @@ class Live:
         levels = await levels_of_all(self._metrics.levels, self._peers)
         now = self._clock()
         seconds = min(self._metrics.levels.window_seconds, max(now - self._begun, 1.0))
-        overall, tiers = tiers_now(levels, seconds, self._routing.tiers.values(), self._stats)
+        overall, tiers = tiers_now(levels, seconds, self._routing.served.tiers.values(), self._stats)
         return Overview(
             at=now,
             window_seconds=seconds,

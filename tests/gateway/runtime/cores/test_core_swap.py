@@ -149,7 +149,7 @@ async def test_a_swap_under_load_fails_no_reply_and_mixes_none(
 
 async def test_a_request_keeps_the_version_that_it_was_routed_to(aio: RunningGateway, versions: Versions) -> None:
     text, _ = await reply(aio)
-    tier, waiting = aio.serving.routing.tier(1), aio.serving.routing.tier(1)
+    tier, waiting = aio.serving.routing.served.tier(1), aio.serving.routing.served.tier(1)
     request = GenerationRequest(
         request_id="held", prompt=ASKED["prompt"], max_tokens=TOKENS, sampling=SamplingParams(temperature=0.0)
     )
