@@ -81,7 +81,7 @@ from quality.records.redaction_process import RedactionProcess
 from quality.store.database import migrate, open_database
 from quality.verification.feedback import FeedbackDesk
 from quality.verification.training_rows import Encode, encoder_of
-from tiers.catalog.catalog import CPU_CORE
+from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.load import load_catalog
 from tiers.decoding.text_threads import TextThreads
 from tiers.remote.engine_tier import StatusOf
@@ -248,7 +248,7 @@ class Composition:
                 engine.cores,
                 core_knobs,
                 Path(settings.adapter_dir) if settings.adapter_dir else None,
-                routing.catalog.tiers,
+                lambda: self.catalog.tiers,
                 known=engine.adapters,
             ),
             records=records,
@@ -281,6 +281,12 @@ class Composition:
                 replica_knobs,
                 database,
                 CoreSwap(engine.cores.get(CPU_CORE), partial(next_core, settings), threads, settings.drain_seconds),
+                [
+                    self._follow_catalogue,
+                    tenancy.directory.follow_catalogue,
+                    probes.follow_catalogue,
+                    *(() if loop is None else (loop.follow_catalogue,)),
+                ],
                 [tenancy.directory.renew, constant.renew, *(() if loop is None else (loop.renew,))],
             ),
             cache=cache,
@@ -335,6 +341,9 @@ class Composition:
             await stack.enter_async_context(
                 background(partial(keep_looking, self.settings, figures, why=why), "alerts")
             )
+
+    def _follow_catalogue(self, catalog: Catalog) -> None:
+        self.catalog = catalog
 
     def _warn_of_overpriced_tiers(self) -> None:
         """Based on the results of `aio bench tiers` in the data folder; an unreadable file stops nothing."""
@@ -398,7 +407,7 @@ class Composition:
             must_be_measured=self.settings.classifier_must_be_measured,
             states=partial(
                 CoreStates,
-                catalog=self.catalog,
+                catalog=lambda: self.catalog,
                 cores=engine.cores,
                 cache_dir=self.settings.cache_path,
                 seconds=self.settings.hidden_state_seconds,
@@ -427,7 +436,7 @@ class Composition:
     ) -> ConstantFollower:
         """Where there is one tier, there is nothing to compare."""
         constant = ConstantFollower(database, routing, self.metrics)
-        if routing.strongest > 1:
+        if routing.served.strongest > 1:
             await stack.enter_async_context(background(constant.follow, "whether routing pays"))
         return constant
 

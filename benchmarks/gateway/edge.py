@@ -57,7 +57,7 @@ async def bench_edge(
     knobs = RoutingKnobFile()
     records: list[Record] = []
     async with own_service(settings, knobs, lambda answer, record: records.append(record)) as service:
-        tokenizer = service.routing.tier(1).tokenizer
+        tokenizer = service.routing.served.tier(1).tokenizer
         if tokenizer is None:
             raise CatalogError(f"catalogue '{settings.catalog}': tier 1 does not run here, so there is no fast path")
         texts = prompts_of(tokenizer, prompt_tokens)

@@ -32,7 +32,7 @@ async def lookup_cost(routing: RoutingService, prompts: Sequence[str]) -> Lookup
         for prompt in prompts:
             request = dry_request([ChatMessage(role="user", content=prompt)])
             decision, embedding = routing.routed(request)
-            key = partial(cache_key, decision=decision, spec=routing.spec(decision.tier), catalogue=b"")
+            key = partial(cache_key, decision=decision, spec=routing.served.spec(decision.tier), catalogue=b"")
             began = time.perf_counter()
             wording = None if embedding is None else wording_of(request, embedding, key)
             if wording is None:

@@ -43,8 +43,8 @@ def mixed_workload(
 
     Raises `MixError` if a tier gets too few of `prompts`: another quality target moves them.
     """
-    if len(mix) != routing.strongest:
-        raise MixError(f"the mix has {len(mix)} shares and the catalogue {routing.strongest} tiers")
+    if len(mix) != routing.served.strongest:
+        raise MixError(f"the mix has {len(mix)} shares and the catalogue {routing.served.strongest} tiers")
     wanted = counts_of(mix, total)
     found: list[list[MixedPrompt]] = [[] for _ in wanted]
     given = list(dict.fromkeys(prompts))

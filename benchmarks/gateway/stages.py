@@ -36,7 +36,7 @@ async def bench_stages(
         found.append((answer.stamps, record))
 
     async with own_service(settings, RoutingKnobFile(), finished) as service:
-        asked = service.routing.tier(tier)
+        asked = service.routing.served.tier(tier)
         if asked.tokenizer is None:
             raise CatalogError(f"catalogue '{settings.catalog}': tier {tier} does not run here")
         texts = prompts_of(asked.tokenizer, prompt_tokens)

@@ -120,7 +120,7 @@ class Service:
         route, which determines what the budget must cover."""
         admission, entered = await self._enter(request)
         try:
-            _, adapter = self.routing.split_adapter(request.requested_model)
+            _, adapter = self.routing.served.split_adapter(request.requested_model)
             if adapter:
                 request = msgspec.structs.replace(request, adapter=adapter)
             if self.routing.knobs.active.truncate_chats and request.messages:
@@ -151,11 +151,11 @@ class Service:
     async def _source(self, request: InferenceRequest, admission: Admission) -> AnswerSource:
         """Choose a tier, reserve what it may cost, and return a generation by it or what the cache has instead."""
         decision, embedding = self.routing.routed(request)
-        tier = self.routing.tier(decision.tier)
+        tier = self.routing.served.tier(decision.tier)
         if request.caller.allowance.budgets:
-            await admission.reserve(request.caller, most_usd(request, tier, self.routing.spec(decision.tier)))
+            await admission.reserve(request.caller, most_usd(request, tier, self.routing.served.spec(decision.tier)))
             # A reload may have replaced it meanwhile; the key of the response cache is that of the catalogue now.
-            tier = self.routing.tier(decision.tier)
+            tier = self.routing.served.tier(decision.tier)
 
         def generate() -> Generation:
             return Generation(request, decision, tier, self.routing, admission, self.probes)

@@ -48,7 +48,7 @@ class Serving:
     @property
     def fingerprint(self) -> str:
         """OpenAI's `system_fingerprint`: it changes when other models or policies answer."""
-        return f"fp_{self.routing.fingerprint}"
+        return f"fp_{self.routing.served.fingerprint}"
 
 
 def serving_of(connection: Connection) -> Serving:

@@ -77,7 +77,7 @@ class Operations:
     @property
     def problems(self) -> dict[str, str]:
         """What is missing now, with the reason: cores, servers, engines that AIO starts, the server itself."""
-        engines = {f"tier {tier.number}": tier.engine() for tier in self.serving.routing.tiers.values()}
+        engines = {f"tier {tier.number}": tier.engine() for tier in self.serving.routing.served.tiers.values()}
         waiting = {name: one.detail for name, one in engines.items() if one is not None and one.state != "ready"}
         return {**self.away, **waiting, **self.not_ready}
 

@@ -25,7 +25,7 @@ def worker_answers(operations: Operations, records: PeerRecords) -> dict[str, An
     async def metrics(which: str) -> bytes:
         await operations.refresh_metrics()
         return operations.metrics.own_exposition(
-            list(operations.serving.routing.tiers.values()), private=which == WITH_PRIVATE
+            list(operations.serving.routing.served.tiers.values()), private=which == WITH_PRIVATE
         )
 
     async def levels(_: str) -> bytes:

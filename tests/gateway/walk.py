@@ -2,11 +2,12 @@
 
 `python -m tests.gateway.walk` prints it; `test_walk.py` bounds it. What is counted:
 
-- *Stop*: a source file of `gateway` or `tiers`, where the request enters it first. A file is entered when one of its
-  functions is called from another file, on any thread. Functions that call nothing, properties, containers' methods
-  (`len`, `in`, ...) and methods of msgspec structs only read data: they are no entry.
-- A subsystem that the request is handed to as a whole is one stop, however many files it has (`SUBSYSTEMS`).
-- *Backward*: a stop whose room (folder) the request has left before.
+- *File*: a source file, where the request enters it first. A file is entered when one of its functions is called from
+  another file, on any thread. Functions that call nothing, properties, containers' methods (`len`, `in`, ...) and
+  methods of msgspec structs only read data: they are no entry.
+- *Folder*: one with such a file. A module at the top of its package is a folder of its own.
+- *Return*: an arrow from a file to a file of another folder that the request was in before. Each arrow counts once,
+  however many tokens take it, and the first into a folder is no return.
 - *Layer*: a file on the stack of the coroutine that waits for the next token, from the core's client up to the code
   that sends it.
 
@@ -32,13 +33,7 @@ from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, runn
 from tests.polling import eventually
 
 ROOT = f"{Path(__file__).parents[2]}/"
-SUBSYSTEMS = {
-    "classifier": "classifier",
-    "inference_core": "inference_core",
-    "quality": "quality",
-    "migrations": "quality",
-    "gateway/telemetry": "gateway/telemetry",
-}
+PACKAGES = ("gateway", "tiers", "classifier", "inference_core", "quality", "migrations")
 # Where tokens come from the core.
 CORE_CLIENT = "inference_core/transport/"
 _CONTAINER_METHODS = ("__bool__", "__contains__", "__getitem__", "__iter__", "__len__")
@@ -52,34 +47,44 @@ BODY = {
 }
 
 
-class Stop(NamedTuple):
-    """A file, its room, the function that was called, and whether the room was left before."""
+class Entered(NamedTuple):
+    """How many files and folders of a package the request enters, and how often it comes back to a folder."""
 
-    file: str
-    room: str
-    function: str
-    backward: bool
+    files: int
+    folders: int
+    returns: int
 
 
 class Walk(NamedTuple):
-    """The stops in order, and the files that each token passes, from the core's client to the socket."""
+    """`files`: in the order of their first entry, with the function that was called. `arrows`: which file called which,
+    over folders; the empty name is the event loop. `layers`: the files that each token passes, from the core's client
+    to the socket."""
 
-    stops: list[Stop]
+    files: dict[str, str]
+    arrows: set[tuple[str, str]]
     layers: list[str]
 
-    @property
-    def backward(self) -> list[Stop]:
-        """The stops in rooms that the request had left."""
-        return [stop for stop in self.stops if stop.backward]
+    def of(self, package: str) -> Entered:
+        """The counts of one package."""
+        files = [file for file in self.files if file.startswith(f"{package}/")]
+        folders = {folder_of(file) for file in files}
+        arrows = sum(called.startswith(f"{package}/") for _, called in self.arrows)
+        return Entered(len(files), len(folders), arrows - len(folders))
 
     def table(self) -> str:
-        """One line per stop."""
-        lines = [
-            f"{number:3} {'<' if stop.backward else ' '} {stop.file:<48} {stop.function}"
-            for number, stop in enumerate(self.stops, start=1)
-        ]
-        summary = f"{len(self.stops)} stops, {len(self.backward)} backward (<), {len(self.layers)} layers per token:"
-        return "\n".join([*lines, summary, *(f"      {layer}" for layer in self.layers)])
+        """One line per file, then the counts by package."""
+        lines = [f"{number:3} {file:<56} {name}" for number, (file, name) in enumerate(self.files.items(), start=1)]
+        counts = {package: self.of(package) for package in PACKAGES}
+        counts["all"] = Entered(*(sum(column) for column in zip(*counts.values(), strict=True)))
+        lines += [f"{'':<16}{'files':>8}{'folders':>9}{'returns':>9}"]
+        lines += [f"{name:<16}{n.files:>8}{n.folders:>9}{n.returns:>9}" for name, n in counts.items()]
+        return "\n".join([*lines, f"{len(self.layers)} layers per token:", *(f"      {one}" for one in self.layers)])
+
+
+def folder_of(file: str) -> str:
+    """The folder of a file; a module at the top of its package is a folder of its own."""
+    folder = file.rpartition("/")[0]
+    return folder if "/" in folder else file
 
 
 class _Recorder:
@@ -88,6 +93,7 @@ class _Recorder:
     def __init__(self) -> None:
         self.recording = False
         self.entries: dict[str, str] = {}
+        self.arrows: set[tuple[str, str]] = set()
         self.layers: list[str] = []
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
@@ -100,10 +106,13 @@ class _Recorder:
             layers = _files_on_stack(frame)
             if _is_complete(layers) and len(layers) > len(self.layers):
                 self.layers = layers
-        if path not in self.entries and not _only_reads(frame):
-            caller = frame.f_back
-            if caller is None or _path(caller.f_code) != path:
-                self.entries[path] = frame.f_code.co_name
+        caller = frame.f_back
+        if (caller is not None and _path(caller.f_code) == path) or _only_reads(frame):
+            return
+        self.entries.setdefault(path, frame.f_code.co_name)
+        origin = next(iter(_files_on_stack(caller)), "")
+        if not origin or folder_of(origin) != folder_of(path):
+            self.arrows.add((origin, path))
 
 
 def _files_on_stack(frame: FrameType | None) -> list[str]:
@@ -127,7 +136,7 @@ def _path(code: CodeType) -> str | None:
     """The file of the project that `code` is from; None for other code, generated code included."""
     path = code.co_filename.removeprefix(ROOT)
     package = path.partition("/")[0]
-    return path if package in ("gateway", "tiers", *SUBSYSTEMS) and path != code.co_filename else None
+    return path if package in PACKAGES and path != code.co_filename else None
 
 
 @cache
@@ -147,34 +156,13 @@ def _only_reads(frame: FrameType) -> bool:
     return is_property or (issubclass(owner, msgspec.Struct) and hasattr(owner, name))
 
 
-def _stops(entries: dict[str, str]) -> list[Stop]:
-    stops: list[Stop] = []
-    handed: set[str] = set()
-    left: set[str] = set()
-    for file, function in entries.items():
-        room = file.rpartition("/")[0]
-        subsystem = next((SUBSYSTEMS[name] for name in SUBSYSTEMS if file.startswith(f"{name}/")), None)
-        if subsystem is not None:
-            if subsystem in handed:
-                continue
-            handed.add(subsystem)
-            file = room = subsystem
-        # A module at the top of its package is a room of its own.
-        room = file if room.count("/") == 0 else room
-        before = stops[-1].room if stops else room
-        if room != before:
-            left.add(before)
-        stops.append(Stop(file, room, function, room != before and room in left))
-    return stops
-
-
 async def walked(gateway: RunningGateway, recorder: _Recorder) -> Walk:
     """Send the request once unrecorded, then once more."""
     await _send(gateway)
     recorder.recording = True
     await _send(gateway)
     recorder.recording = False
-    return Walk(_stops(recorder.entries), recorder.layers)
+    return Walk(recorder.entries, recorder.arrows, recorder.layers)
 
 
 async def _send(gateway: RunningGateway) -> None:

@@ -125,7 +125,7 @@ def _time_stages(
     classifier (limits of the tiers, costs, the record of the inputs) is the service's.
     """
     timed = TimedClassifier(classifier)
-    watched = RoutingService(service.catalog, {}, timed, service.quality_target)
+    watched = RoutingService(service.served.catalog, {}, timed, service.quality_target)
     watch = timed.watch
     for request in asks:
         watch.start()

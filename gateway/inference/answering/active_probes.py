@@ -51,6 +51,10 @@ class ActiveProbes:
             return None
         return Escalation(model, knobs, request, decision, self._catalog.tier(tier), routing)
 
+    def follow_catalogue(self, catalog: Catalog) -> None:
+        """Judge the answers of this catalogue's tiers from now on."""
+        self._catalog = catalog
+
     def load(self) -> None:
         """Load what is current now; never raises."""
         self._seen = self._pointer_state()

@@ -172,13 +172,13 @@ class Answer:
     @property
     def cost_is_estimated(self) -> bool:
         """Whether the price of a tier that was tried is an estimate."""
-        return any(self._routing.spec(attempt.tier).price.estimated for attempt in self.attempts)
+        return any(self._routing.served.spec(attempt.tier).price.estimated for attempt in self.attempts)
 
     @property
     def ttft_limit(self) -> float:
         """Seconds until the first token that service levels and alerts hold the answer to."""
         wanted = slo_class(self.request.slo, self.request.priority)
-        objective = self._routing.spec(self.tier.number).objective
+        objective = self._routing.served.spec(self.tier.number).objective
         return wanted.ttft_limit(objective.ttft_ms / 1e3, asked=self.request.slo is not None)
 
     @property
@@ -243,7 +243,7 @@ class Answer:
             cached_tokens=usage.cached_tokens,
             reasoning_tokens=usage.reasoning_tokens,
             cost_usd=bill.cost_usd,
-            baseline_cost_usd=self._routing.price(self._routing.strongest, usage) if bill.paid else 0.0,
+            baseline_cost_usd=self._routing.served.price(self._routing.served.strongest, usage) if bill.paid else 0.0,
             timings=self._timings(self.stamps.finished),
             response_format=request.response_format if consent.reuse else None,
             consent=consent,

@@ -67,7 +67,7 @@ class Generation:
         self._routing, self._admission = routing, admission
         self._replicas: list[ReplicaTry] = []
         self._escalation = None if probes is None else probes.escalation(request, decision, tier.number, routing)
-        self._spec = routing.spec(tier.number)
+        self._spec = routing.served.spec(tier.number)
         self._most = self._most_tokens()
         self._requests = self._asked()
         # Log-probabilities requested for the judge alone are not passed on.
@@ -244,7 +244,7 @@ class Generation:
         if not self.decision.by_edge:
             return self._next_up()
         ordinary = await self._routing.ordinary_route(self.request, self.decision)
-        if ordinary is None or not self._affords(tier := self._routing.tier(ordinary.tier)):
+        if ordinary is None or not self._affords(tier := self._routing.served.tier(ordinary.tier)):
             return None
         self.decision, self.rerouted = ordinary, True
         return tier
@@ -265,7 +265,7 @@ class Generation:
         """Whether the caller's budgets cover another attempt, by `tier`; its maximum cost is then reserved."""
         if self._admission.hold is None:
             return True
-        return self._admission.affords(most_usd(self.request, tier, self._routing.spec(tier.number)))
+        return self._admission.affords(most_usd(self.request, tier, self._routing.served.spec(tier.number)))
 
     def _go_on_with(self, tier: Tier) -> None:
         """Start again with `tier`; its answer is not judged."""
@@ -273,7 +273,7 @@ class Generation:
         self.attempted = time.monotonic()
         self._held.clear()
         self.usage, self._replicas = None, []
-        self._spec = self._routing.spec(tier.number)
+        self._spec = self._routing.served.spec(tier.number)
         self._most = self._most_tokens()
         self._requests = self._asked()
         self._deltas = self._generated(tier, self._requests, self.request.n)

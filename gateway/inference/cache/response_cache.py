@@ -57,7 +57,7 @@ class ResponseCache:
                 self._start_shared(key, request, generate, wording), decision, stream=request.stream
             )
         # Looked up now: a reload may replace them while the store is asked, and the key is of this catalogue.
-        tiers = {number: self._routing.tier(number) for number in self._routing.tiers}
+        tiers = {number: self._routing.served.tier(number) for number in self._routing.served.tiers}
         if self._joinable(key, request) is None and (found := await self._found(key, wording, request)) is not None:
             kept, use = found
             return Replay(kept, decision, tiers[kept.tier], use)
@@ -75,7 +75,7 @@ class ResponseCache:
     def _concerns(self, request: InferenceRequest, decision: Decision) -> bool:
         if request.cache == "off" or not self.knobs.active.enabled:
             return False
-        return request.cache in ("use", "refresh") or request.is_deterministic(self._routing.spec(decision.tier))
+        return request.cache in ("use", "refresh") or request.is_deterministic(self._routing.served.spec(decision.tier))
 
     def _wording(self, request: InferenceRequest, decision: Decision, embedding: Embedding | None) -> Wording | None:
         if not self.knobs.active.semantic or embedding is None or not _may_be_kept(request):
@@ -83,9 +83,9 @@ class ResponseCache:
         return wording_of(request, embedding, lambda worded: self._key(worded, decision))
 
     def _key(self, request: InferenceRequest, decision: Decision) -> bytes:
-        weights = [tier.weights for tier in self._routing.tiers.values()]
-        catalogue = self._catalogue.of(self._routing.catalog.tiers, self._routing.fingerprint, weights)
-        return cache_key(request, decision, self._routing.spec(decision.tier), catalogue)
+        weights = [tier.weights for tier in self._routing.served.tiers.values()]
+        catalogue = self._catalogue.of(self._routing.served.catalog.tiers, self._routing.served.fingerprint, weights)
+        return cache_key(request, decision, self._routing.served.spec(decision.tier), catalogue)
 
     def _joinable(self, key: bytes, request: InferenceRequest) -> SharedGeneration | None:
         shared = self._shared.get((key, request.stream, request.priority))

@@ -14,9 +14,9 @@ from classifier.policy.decide import barred_tiers, decide, may_answer
 from classifier.policy.experiment_split import ArmName
 from classifier.policy.length_heuristic import heuristic_prediction
 from gateway.base.errors import ApiError, bad_request
-from gateway.base.requests.caller import Caller
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.base.requests.slo_class import SLO_CLASSES
+from gateway.inference.catalogue.served_catalogue import AUTO, ServedCatalogue
 from gateway.inference.routing.conversations import Conversations, History, circumstances
 from gateway.inference.routing.edge_path import edge_path, unclassified
 from gateway.inference.routing.exclusions import Excluded, count_in_doubt, exclusions, is_in_doubt, unsupported
@@ -24,19 +24,16 @@ from gateway.inference.routing.experiment_unit import Assigned, assigned
 from gateway.inference.routing.knobs import RoutingKnobFile
 from gateway.inference.routing.model import Classifier, EncodesAhead, Routed, RoutingRule, VersionPrediction
 from tiers.catalog.catalog import Catalog
-from tiers.catalog.pricing import cost_usd, predicted_costs
-from tiers.catalog.tier_spec import TierSpec
+from tiers.catalog.pricing import predicted_costs
 from tiers.consent import hidden_from
 from tiers.decoding.text_threads import TextThreads
-from tiers.tier import Tier, TierLoad, Usage
+from tiers.tier import Tier, TierLoad
 
 log = logging.getLogger(__name__)
 
-AUTO = "auto"
-
 
 class RoutingService:
-    """Decides which tier answers; owns the mapping from tier numbers to tiers."""
+    """Decides which tier answers, of those that are `served` now; a reload replaces that value."""
 
     def __init__(
         self,
@@ -49,8 +46,7 @@ class RoutingService:
         conversations: Conversations | None = None,
     ) -> None:
         """`threads`: where long prompts are counted."""
-        self.catalog, self.fingerprint = catalog, catalog.fingerprint
-        self.tiers = dict(tiers)
+        self.served = ServedCatalogue(catalog, tiers)
         self.classifier = classifier
         self.quality_target = quality_target
         self.knobs = knobs or RoutingKnobFile()
@@ -62,85 +58,10 @@ class RoutingService:
         self._classifier_failure = ""
 
     @property
-    def strongest(self) -> int:
-        """The number of the dearest tier."""
-        return len(self.catalog.tiers)
-
-    @property
     def active_target(self) -> float | None:
         """The quality target of requests that ask for none: the knob's, else the setting's; None is the version's."""
         wanted = self.knobs.active.quality_target
         return target_of(self.quality_target if wanted is None else wanted)
-
-    def tier(self, number: int) -> Tier:
-        """The tier of this number, as it is now."""
-        return self.tiers[number].active_tier()
-
-    def spec(self, number: int) -> TierSpec:
-        """The catalogue's entry of this tier."""
-        return self.catalog.tier(number)
-
-    def price(self, number: int, usage: Usage) -> float:
-        """US dollars of `usage` on a tier; a number that a longer catalogue stored is priced as the strongest."""
-        return cost_usd(self.spec(min(number, self.strongest)), usage)
-
-    def model_names(self) -> list[str]:
-        """Every value of `model` that a request may carry: auto, the tiers, the catalogue's models, alone and with the
-        adapters that tiers bind."""
-        tiers = [f"tier-{spec.number}" for spec in self.catalog.tiers]
-        models = [name for spec in self.catalog.tiers for name in (spec.model_name, spec.served_name)]
-        return list(dict.fromkeys([AUTO, *tiers, *models]))
-
-    def pinned_tier(self, model: str) -> int | None:
-        """The tier a model name asks for, its adapter aside: the cheapest one that serves it, or None for `auto`.
-
-        Raises `ApiError` 404 for a name that is not served.
-        """
-        base = model if model == AUTO else self.split_adapter(model)[0]
-        if base == AUTO:
-            return None
-        if (spec := self._named(base)) is not None:
-            return spec.number
-        known = ", ".join(self.model_names())
-        raise ApiError(
-            404,
-            f"The model {model!r} does not exist here; there are {known}. An alias in the catalogue or of the key "
-            f"gives it a meaning, such as {model[:64]!r} = 'auto'.",
-            param="model",
-            code="model_not_found",
-        )
-
-    def unaliased(self, model: str, caller: Caller) -> str:
-        """What `model` stands for: itself, or what the aliases of the caller's key or of the catalogue say."""
-        own, common = caller.aliases, self.catalog.aliases
-        if not own and not common:
-            return model
-        named = own.get(model, model)
-        named = common.get(named, named)
-        if "*" not in own and "*" not in common:
-            return named
-        base, _ = self.split_adapter(named)
-        if base == AUTO or self._named(base) is not None:
-            return named
-        other = own["*"] if "*" in own else common["*"]
-        return common.get(other, other)
-
-    def split_adapter(self, model: str) -> tuple[str, str]:
-        """The base of a model name and the adapter that it asks for, as in `tier-1:sql`; "" for none.
-
-        A tier of another server has no adapters here, and a name that is served as it stands has none in it.
-        """
-        base, colon, adapter = model.rpartition(":")
-        if not colon or not adapter or model == AUTO or self._named(model) is not None:
-            return model, ""
-        spec = self._named(base)
-        return (base, adapter) if spec is not None and spec.model is not None else (model, "")
-
-    def _named(self, model: str) -> TierSpec | None:
-        """The cheapest tier of that name, or with that model and its adapter; else one with another adapter over it."""
-        tiers = self.catalog.tiers
-        named = (s for s in tiers if model in (f"tier-{s.number}", s.name, s.served_name))
-        return next(named, None) or next((s for s in tiers if model == s.model_name), None)
 
     async def prepare(self, request: InferenceRequest, failed: Exclusion | None = None) -> None:
         """Do the parts of routing that take milliseconds while other requests are served, so that `route` never waits.
@@ -166,17 +87,21 @@ class RoutingService:
     async def is_too_long(self, request: InferenceRequest) -> bool:
         """Whether the prompt exceeds the context of every tier that the request may go to. Raises `ApiError` 404 for
         an unknown model."""
-        pinned = self.pinned_tier(request.requested_model)
+        pinned = self.served.pinned_tier(request.requested_model)
         await self._count_in_doubt(request)
-        excluded = exclusions(request, pinned, self.tiers, self.catalog, self._loads())
-        shown = {k for k in self.tiers if pinned in (None, k) and hidden_from(self.spec(k), request.consent) is None}
+        excluded = exclusions(request, pinned, self.served.tiers, self.served.catalog, self._loads())
+        shown = {
+            k
+            for k in self.served.tiers
+            if pinned in (None, k) and hidden_from(self.served.spec(k), request.consent) is None
+        }
         usable = shown - excluded.incapable.keys()
         return bool(usable) and usable <= set(excluded.too_long)
 
     async def _count_in_doubt(self, request: InferenceRequest) -> None:
-        pinned = self.pinned_tier(request.requested_model)
-        if is_in_doubt(request, pinned, self.tiers, self.catalog):
-            work = partial(count_in_doubt, request, pinned, self.tiers, self.catalog)
+        pinned = self.served.pinned_tier(request.requested_model)
+        if is_in_doubt(request, pinned, self.served.tiers, self.served.catalog):
+            work = partial(count_in_doubt, request, pinned, self.served.tiers, self.served.catalog)
             await self.threads.run(request.caller.tenant, work)
 
     def route(self, request: InferenceRequest, failed: Exclusion | None = None) -> Decision:
@@ -197,7 +122,7 @@ class RoutingService:
 
         `failed`: the tier of the fast path, where the ordinary route has to stand in for it.
         """
-        pinned = self.pinned_tier(request.requested_model)
+        pinned = self.served.pinned_tier(request.requested_model)
         if pinned is None and request.prompts and any(isinstance(prompt, list) for prompt in request.prompts):
             raise bad_request(
                 "A prompt of token ids belongs to one model's vocabulary: name that model or a tier, not 'auto'.",
@@ -207,7 +132,7 @@ class RoutingService:
         history = self._history(request)
         given = routing_input_of(request, history.tiers)
         loads = self._loads()
-        excluded = exclusions(request, pinned, self.tiers, self.catalog, loads)
+        excluded = exclusions(request, pinned, self.served.tiers, self.served.catalog, loads)
         barred = excluded.exclusions
         if failed is not None:
             barred = [*(one for one in barred if one.tier != failed.tier), failed]
@@ -228,7 +153,7 @@ class RoutingService:
         knobs = self.knobs.active
         if not knobs.edge_max_prompt_tokens or request.requested_model != AUTO or failed is not None:
             return None
-        return edge_path(request, self.tiers, knobs)
+        return edge_path(request, self.served.tiers, knobs)
 
     def _inputs(
         self,
@@ -245,7 +170,7 @@ class RoutingService:
         inputs = PolicyInputs(
             prediction=verdict.prediction,
             costs=predicted_costs(
-                self.catalog, given.prompt_tokens, request.max_tokens, verdict.prediction.predicted_tokens
+                self.served.catalog, given.prompt_tokens, request.max_tokens, verdict.prediction.predicted_tokens
             ),
             quality_target=rule.quality_target,
             tau=rule.tau,
@@ -261,11 +186,11 @@ class RoutingService:
             edge=edge,
             constant=self._constant(request) if pinned is None else None,
         )
-        known = circumstances(history, self.catalog, given.prompt_tokens)
+        known = circumstances(history, self.served.catalog, given.prompt_tokens)
         return msgspec.structs.replace(inputs, **known) if known else inputs
 
     def _loads(self) -> dict[int, TierLoad]:
-        return {number: tier.load() for number, tier in self.tiers.items()}
+        return {number: tier.load() for number, tier in self.served.tiers.items()}
 
     def _most_wait_seconds(self, request: InferenceRequest) -> float | None:
         """How long a queue the request accepts before it costs more; a deadline says that itself, and a batch waits."""
@@ -282,9 +207,9 @@ class RoutingService:
         """The next tier above `number` that this decision's constraints allow, and that may see the request as the
         catalogue is now; a pinned request has none."""
         barred, consent = barred_tiers(decision.inputs), request.consent
-        for k in range(number + 1, self.strongest + 1):
-            tier = self.tiers[k]
-            if k not in barred and hidden_from(self.spec(k), consent) is None and tier.load().healthy:
+        for k in range(number + 1, self.served.strongest + 1):
+            tier = self.served.tiers[k]
+            if k not in barred and hidden_from(self.served.spec(k), consent) is None and tier.load().healthy:
                 return tier.active_tier()
         return None
 
@@ -293,7 +218,7 @@ class RoutingService:
         knobs = self.knobs.active
         if knobs.mode == "route":
             return None
-        return min(knobs.observe_tier or self.strongest, self.strongest)
+        return min(knobs.observe_tier or self.served.strongest, self.served.strongest)
 
     def _constant(self, request: InferenceRequest) -> ConstantTier | None:
         """The constant of the request's key, else that of the catalogue, where the knob lets it act."""
@@ -319,7 +244,7 @@ class RoutingService:
         try:
             model = self.classifier.model_for(request.request_id, arm)
             if not classified:
-                return VersionPrediction(unclassified(given, self.strongest), RoutingRule.of_classes(target))
+                return VersionPrediction(unclassified(given, self.served.strongest), RoutingRule.of_classes(target))
             reading = model.read(given)
             return VersionPrediction(
                 reading.prediction, RoutingRule.of_classes(target), model.on_trial, reading.embedding
@@ -330,7 +255,9 @@ class RoutingService:
                 # Our own errors say what is missing; any other may quote the prompt.
                 said = error if isinstance(error, ClassifierError) else type(error).__name__
                 log.error("the classifier failed, the length heuristic routes: %s", said, exc_info=error)
-            return VersionPrediction(heuristic_prediction(given, self.strongest), RoutingRule.of_heuristic(target))
+            return VersionPrediction(
+                heuristic_prediction(given, self.served.strongest), RoutingRule.of_heuristic(target)
+            )
 
     def _history(self, request: InferenceRequest) -> History:
         return self.conversations.history(request) if self.knobs.active.conversations else History()
@@ -339,8 +266,8 @@ class RoutingService:
         """Raises `ApiError` 403, in the words of OpenAI's own, where the key may not use what the request asks for."""
         least = max(request.min_tier or 1, request.caller.min_tier or 1)
         consent, hidden = request.consent, None
-        for number in range(least, self.strongest + 1) if pinned is None else [pinned]:
-            spec = self.spec(number)
+        for number in range(least, self.served.strongest + 1) if pinned is None else [pinned]:
+            spec = self.served.spec(number)
             if request.caller.may_use(spec):
                 hidden = hidden_from(spec, consent)
                 if hidden is None:
@@ -364,16 +291,16 @@ class RoutingService:
         self, error: NoTierAllowedError, request: InferenceRequest, inputs: PolicyInputs, excluded: Excluded
     ) -> ApiError:
         """503 if a tier that the caller allows and that could take the request is unavailable; else a 400."""
-        pinned = range(1, self.strongest + 1) if inputs.pinned_tier is None else [inputs.pinned_tier]
+        pinned = range(1, self.served.strongest + 1) if inputs.pinned_tier is None else [inputs.pinned_tier]
         wanted = [k for k in pinned if k >= max(inputs.min_tier or 1, inputs.key_min_tier or 1)]
         if not wanted:
             return bad_request(str(error), "x-aio-min-tier", "no_tier_allowed")
         reasons = {exclusion.tier: exclusion.reason for exclusion in inputs.exclusions}
         if not all(k in reasons for k in wanted):
             return bad_request(str(error), "x-aio-max-cost", "no_tier_allowed")
-        own = [k for k in wanted if hidden_from(self.spec(k), request.consent) is None]
+        own = [k for k in wanted if hidden_from(self.served.spec(k), request.consent) is None]
         if own and all(k in excluded.incapable for k in own):
-            return unsupported(request, excluded.incapable, own, self.catalog.tiers, self.tiers)
+            return unsupported(request, excluded.incapable, own, self.served.catalog.tiers, self.served.tiers)
         never = all(k in excluded.incapable or k in excluded.too_long for k in own)
         if never and (too_long := [k for k in own if k in excluded.too_long]):
             return bad_request(

@@ -39,7 +39,7 @@ async def show_costs(request: HttpRequest) -> Response[Any]:
             "invalid_value",
         )
     serving = serving_of(request)
-    report = await reached(cost_report(serving.database, since, until, serving.routing.price, tag=tag))
+    report = await reached(cost_report(serving.database, since, until, serving.routing.served.price, tag=tag))
     return as_asked(request, "costs", report, _COLUMNS, _rows(report))
 
 

@@ -46,7 +46,7 @@ async def metrics(request: HttpRequest) -> Response[Any]:
     operations = operations_of(request)
     private = may_see_private_metrics(request)
     await operations.refresh_metrics()
-    tiers = list(operations.serving.routing.tiers.values())
+    tiers = list(operations.serving.routing.served.tiers.values())
     if operations.peers is None:
         body = operations.metrics.exposition(tiers, private=private)
     else:

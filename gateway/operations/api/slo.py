@@ -20,7 +20,7 @@ async def show_slo(request: HttpRequest) -> Response[Any]:
     `format`, json or csv: a row for each objective of each tier."""
     operations = operations_of(request)
     levels = operations.metrics.levels
-    models = {number: tier.model for number, tier in sorted(operations.serving.routing.tiers.items())}
+    models = {number: tier.model for number, tier in sorted(operations.serving.routing.served.tiers.items())}
     report = slo_report(await levels_of_all(levels, operations.peers), levels.window_seconds, models)
     rows = [
         {name: getattr(level, name) for name in ("tier", "model", "requests", "failed")}

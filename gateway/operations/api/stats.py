@@ -69,7 +69,7 @@ async def show_stats(request: HttpRequest) -> Response[Any]:
     if cores and not there:
         raise ApiError(503, f"The core is unavailable: {next(iter(away.values()))}.", code="core_unavailable")
     shown = Stats(
-        tiers=[_tier_stats(operations, tier) for tier in operations.serving.routing.tiers.values()],
+        tiers=[_tier_stats(operations, tier) for tier in operations.serving.routing.served.tiers.values()],
         cores=[_core_shown(name, there, away) for name in cores],
         models=[model for stats in there.values() for model in stats.models],
     )

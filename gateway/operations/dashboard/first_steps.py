@@ -45,7 +45,7 @@ async def first_steps(operations: Operations) -> list[Step]:
         ),
         Step(
             title="Add a second tier",
-            done=len(operations.serving.routing.tiers) > 1,
+            done=len(operations.serving.routing.served.tiers) > 1,
             how="Routing chooses between a cheap model and a strong one: add a tier to the catalogue.",
             link="/admin/system",
             link_text="System",

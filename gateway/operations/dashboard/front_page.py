@@ -100,7 +100,7 @@ def _tiers(serving: Serving) -> list[FrontTier]:
             tier=spec.number,
             name=spec.name,
             model=spec.served_name,
-            healthy=serving.routing.tiers[spec.number].load().healthy,
+            healthy=serving.routing.served.tiers[spec.number].load().healthy,
         )
-        for spec in serving.routing.catalog.tiers
+        for spec in serving.routing.served.catalog.tiers
     ]

@@ -112,7 +112,7 @@ def worth_asked(routing: RoutingService) -> WorthAsked:
     """Return what the verdict is asked for: at the active quality target and worth."""
     target = routing.active_target
     return WorthAsked(
-        tiers=tuple(routing.catalog.tier_fingerprints),
+        tiers=tuple(routing.served.catalog.tier_fingerprints),
         target=DEFAULT_TARGET if target is None else target,
         worth=routing.knobs.active.constant_worth,
     )

@@ -197,6 +197,10 @@ class QualityLoop:
             self._judge_wanted = False
         return False
 
+    def follow_catalogue(self, catalog: Catalog) -> None:
+        """Judge and retrain for this catalogue from now on; `renew` sets up its judges."""
+        self._catalog = catalog
+
     async def renew(self) -> None:
         """Set up the judges again, as another catalogue requires: a judge's accuracy is measured per catalogue.
 

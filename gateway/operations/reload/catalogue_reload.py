@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from gateway.base.settings import Settings
 from gateway.inference.catalogue.class_prior import class_prior
 from gateway.inference.catalogue.replica_knobs import ReplicaKnobs
+from gateway.inference.catalogue.served_catalogue import ServedCatalogue
 from gateway.inference.routing.active_classifier import ActiveClassifier
 from gateway.inference.routing.model import Classifier
 from gateway.inference.routing.router import RoutingService
@@ -47,8 +48,8 @@ class CatalogueReload:
     any others, that core too (`swap`); GPU groups, engines and cores elsewhere may only change prices and objectives,
     anything else needs a new process.
 
-    A rejected catalogue changes nothing. Running answers keep their tier and price. `renewals`: callbacks after the
-    switch; they report their own failures.
+    A rejected catalogue changes nothing. Running answers keep their tier and price. `followers` are given the new one
+    in the turn of the switch. `renewals`: callbacks after the switch; they report their own failures.
     """
 
     def __init__(
@@ -59,11 +60,12 @@ class CatalogueReload:
         replica_knobs: ReplicaKnobs,
         database: AsyncEngine,
         swap: CoreSwap,
+        followers: Sequence[Callable[[Catalog], None]] = (),
         renewals: Sequence[Callable[[], Awaitable[None]]] = (),
     ) -> None:
         self._settings, self._routing, self._classifier = settings, routing, classifier
         self._replica_knobs, self._database = replica_knobs, database
-        self._swap, self._renewals = swap, renewals
+        self._swap, self._followers, self._renewals = swap, followers, renewals
         self._turn = asyncio.Lock()
         self._retiring: set[asyncio.Task[None]] = set()
 
@@ -71,7 +73,7 @@ class CatalogueReload:
         """Load the catalogue's file and switch to it. Raises `CatalogError` with every reason against it."""
         async with self._turn:
             catalog = await asyncio.to_thread(load_catalog, self._settings.catalog)
-            before = self._routing.catalog
+            before = self._routing.served.catalog
             if len(catalog.tiers) != len(before.tiers):
                 raise CatalogError(
                     f"the catalogue {self._settings.catalog} is rejected: it has {len(catalog.tiers)} tiers, "
@@ -88,13 +90,13 @@ class CatalogueReload:
             version = await self._next_version(catalog, changed, started)
             self._switch_to(catalog, started, version)
             if changed and isinstance(self._classifier, ActiveClassifier):
-                prior = await asyncio.to_thread(class_prior, before, self._settings.data_path)
-                await self._classifier.serve_catalogue(before.fingerprint, prior)
+                prior = await asyncio.to_thread(class_prior, catalog, self._settings.data_path)
+                await self._classifier.serve_catalogue(catalog.fingerprint, prior)
             for renew in self._renewals if changed else ():
                 await renew()
             done = Reloaded(
                 catalogue=self._settings.catalog,
-                fingerprint=before.fingerprint,
+                fingerprint=catalog.fingerprint,
                 tiers=[spec.number for spec in changed],
                 loaded=[] if version is None or version.core is None else list(version.core.models),
             )
@@ -102,7 +104,7 @@ class CatalogueReload:
         return done
 
     def _check(self, catalog: Catalog, changed: list[TierSpec]) -> None:
-        before = self._routing.catalog
+        before = self._routing.served.catalog
         problems = []
         if any(getattr(catalog, name) != getattr(before, name) for name in ("gpu_groups", "embeddings")):
             problems.append("gpu_groups or embeddings differ, which needs a new process")
@@ -114,7 +116,7 @@ class CatalogueReload:
             if self._is_fixed(spec, catalog) or self._is_fixed(old, before):
                 if not _differs_in_figures_alone(spec, old):
                     problems.append(f"tier {spec.number} runs here: only its price and its objectives can be reloaded")
-            elif not isinstance(self._routing.tiers[spec.number], ReloadableTier):
+            elif not isinstance(self._routing.served.tiers[spec.number], ReloadableTier):
                 problems.append(f"tier {spec.number} is not one of the catalogue's own")
         if problems:
             raise CatalogError(f"the catalogue {self._settings.catalog} is rejected: {'; '.join(problems)}")
@@ -127,7 +129,7 @@ class CatalogueReload:
 
     async def _next_version(self, catalog: Catalog, changed: list[TierSpec], started: list[Tier]) -> NextVersion | None:
         """Load what the CPU core is to compute; None if it stays as it is. Closes `started` if that fails."""
-        before = self._routing.catalog
+        before = self._routing.served.catalog
         replaced = [
             spec
             for spec in changed
@@ -144,7 +146,9 @@ class CatalogueReload:
 
     def _switch_to(self, catalog: Catalog, started: list[Tier], version: NextVersion | None) -> None:
         """Contains no await, so that every request is routed by the old catalogue or by the new one."""
-        standing = {number: tier for number, tier in self._routing.tiers.items() if isinstance(tier, ReloadableTier)}
+        standing = {
+            number: tier for number, tier in self._routing.served.tiers.items() if isinstance(tier, ReloadableTier)
+        }
         if version is not None:
             old = [tier.active_tier() for tier in standing.values()]
             on_core = [tier for tier in old if isinstance(tier, LocalTier) and tier.core_name == CPU_CORE]
@@ -156,14 +160,10 @@ class CatalogueReload:
                 task = once(_retire(retired, self._settings.drain_seconds), "end of old tiers")
                 self._retiring.add(task)
                 task.add_done_callback(self._retiring.discard)
-        # All users of the catalogue hold this object.
-        serving = self._routing.catalog
-        serving.tiers[:] = catalog.tiers
-        msgspec.structs.force_setattr(serving, "core", catalog.core)
-        serving.aliases.clear()
-        serving.aliases.update(catalog.aliases)
-        self._routing.fingerprint = catalog.fingerprint
-        self._replica_knobs.renew(self._routing.tiers.values())
+        served = self._routing.served = ServedCatalogue(catalog, self._routing.served.tiers)
+        for follow in self._followers:
+            follow(catalog)
+        self._replica_knobs.renew(served.tiers.values())
 
     async def _write_down(self, actor: str, reason: str, done: Reloaded) -> None:
         log.info("the catalogue %s is loaded; changed tiers: %s", done.catalogue, done.tiers or "none")

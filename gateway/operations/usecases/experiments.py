@@ -59,7 +59,7 @@ class ExperimentOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 async def begin_experiment(serving: Serving, actor: str, order: ExperimentOrder) -> str:
     """Start the experiment and return its id. Raises `ApiError` 400, 409 and 503."""
     registry = ArtefactRegistry(serving.settings.registry_path)
-    plan = _plan(order, serving.routing.catalog, serving.settings.data_path)
+    plan = _plan(order, serving.routing.served.catalog, serving.settings.data_path)
     for arm in (plan.a, plan.b):
         if arm.version is not None:
             await check_version(serving, registry, arm.version)

@@ -20,7 +20,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def health_of(operations: Operations) -> Health:
     """The state of the whole server, without secrets."""
     problems = operations.problems | task_problems()
-    tiers = operations.serving.routing.tiers
+    tiers = operations.serving.routing.served.tiers
     down = [str(tier.number) for tier in tiers.values() if not tier.load().healthy]
     if len(down) == len(tiers):
         problems["tiers"] = "no tier takes requests"

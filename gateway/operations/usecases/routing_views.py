@@ -153,7 +153,7 @@ async def preview_of(serving: Serving, wanted: float | None) -> Preview | None:
     until, now = time.time(), serving.routing.active_target
     rules = rule_at(serving, now), rule_at(serving, now if wanted is None else wanted)
     sample = await reached(sample_decisions(serving.database, until - DAY, until))
-    return await asyncio.to_thread(preview, sample, serving.routing.strongest, *rules, until - DAY, until)
+    return await asyncio.to_thread(preview, sample, serving.routing.served.strongest, *rules, until - DAY, until)
 
 
 def target_of(given: str) -> float | None:
@@ -184,7 +184,7 @@ async def kinds_shown(operations: Operations, accepted: Acceptance) -> KindsShow
         # Applications without stored texts cannot be distinguished.
         rows += [
             _kind_row(kind, name if named[name] == 1 else f"{name} (another one, {named[name]})", tier, live)
-            for tier in range(1, operations.serving.routing.strongest)
+            for tier in range(1, operations.serving.routing.served.strongest)
         ]
     return KindsShown(rows=rows)
 
@@ -201,7 +201,7 @@ async def traffic_shown(serving: Serving, accepted: Acceptance) -> TrafficShown:
 
 async def tiers_compared(serving: Serving, accepted: Acceptance) -> TiersCompared:
     """Return the catalogue's tiers, with their stored measurement."""
-    catalog, problem = serving.routing.catalog, ""
+    catalog, problem = serving.routing.served.catalog, ""
     report = None
     try:
         report = await asyncio.to_thread(stored_report, serving.settings.data_path, catalog)

@@ -70,7 +70,7 @@ async def system_state(operations: Operations) -> SystemState:
     database, redis, cores, current = await asyncio.gather(
         _database(operations.serving), _redis(operations), _cores(operations), _within(_revision(operations.serving))
     )
-    data, catalog = operations.serving.settings.data_path, operations.serving.routing.catalog
+    data, catalog = operations.serving.settings.data_path, operations.serving.routing.served.catalog
     usage = await asyncio.to_thread(shutil.disk_usage, data)
     model = operations.serving.routing.classifier
     return SystemState(
@@ -143,7 +143,7 @@ async def _cores(operations: Operations) -> list[Dependency]:
 def _tiers(serving: Serving) -> list[Dependency]:
     """Remote tiers; the others share the state of their core."""
     found = []
-    for number, tier in sorted(serving.routing.tiers.items()):
+    for number, tier in sorted(serving.routing.served.tiers.items()):
         if tier.core_name is not None:
             continue
         healthy, engine = tier.load().healthy, tier.engine()

@@ -48,7 +48,7 @@ async def order_promotion(serving: Serving, actor: str, version: str, reason: st
     """Let `version` serve. Raises `ApiError` 409 and 503."""
     registry = _registry(serving)
     await check_version(serving, registry, version)
-    database, prior = serving.database, tier_prior(serving.routing.catalog, serving.settings.data_path)
+    database, prior = serving.database, tier_prior(serving.routing.served.catalog, serving.settings.data_path)
     await reached(operator_commands.promote(database, registry, version, actor=actor, reason=reason, prior=prior))
     return versions_now(registry)
 
@@ -67,7 +67,7 @@ async def order_trial(serving: Serving, actor: str, order: TrialOrder) -> Versio
     """Start it. Raises `ApiError` 409 and 503."""
     registry = _registry(serving)
     await check_version(serving, registry, order.version)
-    database, prior = serving.database, tier_prior(serving.routing.catalog, serving.settings.data_path)
+    database, prior = serving.database, tier_prior(serving.routing.served.catalog, serving.settings.data_path)
     try:
         await reached(
             operator_commands.start_canary(
@@ -88,7 +88,7 @@ async def order_end_of_trial(serving: Serving, actor: str, reason: str) -> Versi
 
 async def check_version(serving: Serving, registry: ArtefactRegistry, version: str) -> None:
     """Raises `ApiError` 409 unless `version` may serve here."""
-    catalog = serving.routing.catalog
+    catalog = serving.routing.served.catalog
 
     def check() -> None:
         registry.seed(default_artefact())

@@ -151,7 +151,7 @@ class Backtest:
                 if row.answer_tokens is None
                 else row.answer_tokens * spec.samples_per_choice,
             )
-            for spec in self._routing.catalog.tiers
+            for spec in self._routing.served.catalog.tiers
         ]
 
 

@@ -43,7 +43,7 @@ async def follow_labels(routing: RoutingService, engine: AsyncEngine) -> None:
         return
     for version in serving.versions:
         labels = OwnLabels(
-            engine, version.model, version.table, lambda: routing.catalog.tier_fingerprints, version.head
+            engine, version.model, version.table, lambda: routing.served.catalog.tier_fingerprints, version.head
         )
         version.own = await labels.catch_up(time.time())
 

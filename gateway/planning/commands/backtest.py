@@ -71,7 +71,7 @@ def backtest(
         return
     settings = settings_from(**given)
     routing = dry_routing(settings)
-    known = TierNames(len(routing.catalog.tiers), dict(map(_named_tier, names)))
+    known = TierNames(len(routing.served.catalog.tiers), dict(map(_named_tier, names)))
     tested = Backtest(routing, known, targets or TARGETS)
     for row in read_log(log):
         tested.add(row)

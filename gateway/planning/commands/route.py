@@ -90,7 +90,7 @@ def _decide(
 
     async def as_a_server(engine: "AsyncEngine") -> "Caller":
         await follow_labels(routing, engine)
-        return KEYLESS if key is None else await caller_named(settings, routing.catalog, engine, key)
+        return KEYLESS if key is None else await caller_named(settings, routing.served.catalog, engine, key)
 
     caller = with_database(settings, as_a_server)
     turn = ChatMessage(role="user", content=prompt)
@@ -98,7 +98,7 @@ def _decide(
     routing.route(request)  # the first decision fills caches that are warm in a server
     began = time.thread_time()
     decision = routing.route(request)
-    return decision, (time.thread_time() - began) * 1e3, routing.catalog
+    return decision, (time.thread_time() - began) * 1e3, routing.served.catalog
 
 
 def _text(decision: "Decision", catalog: "Catalog") -> str:

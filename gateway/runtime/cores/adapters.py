@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -44,7 +44,7 @@ class CoreAdapters:
         cores: Mapping[str, CoreClient],
         trail: CoreKnobs,
         folder: Path | None = None,
-        tiers: Sequence[TierSpec] = (),
+        tiers: Callable[[], Sequence[TierSpec]] = tuple,
         *,
         known: Mapping[str, dict[str, list[LoadedAdapter]]],
     ) -> None:
@@ -102,7 +102,7 @@ class CoreAdapters:
         Raises `ApiError`: 404 if it is not there, 409 while a tier binds it, 503 without a core.
         """
         core_name = self._core_of(model)
-        if bound := [spec.name for spec in self._tiers if spec.model == model and spec.adapter == name]:
+        if bound := [spec.name for spec in self._tiers() if spec.model == model and spec.adapter == name]:
             reason = f"adapter {name!r} belongs to {', '.join(bound)} in the catalogue; change it there and reload"
             await self._write_down(actor, model, name, None, reason)
             raise ApiError(409, f"{reason}.", param="name", code="adapter_bound")

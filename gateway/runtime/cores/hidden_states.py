@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -32,14 +32,15 @@ class CoreStates:
     def __init__(
         self,
         spec: StateSpec,
-        catalog: Catalog,
+        catalog: Callable[[], Catalog],
         cores: Mapping[str, CoreClient],
         cache_dir: Path,
         *,
         seconds: float,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """`cache_dir`: where hashes of model files are remembered; `loop`: the event loop of `cores`."""
+        """`catalog` returns what is served now; `cache_dir`: where hashes of model files are remembered; `loop`: the
+        event loop of `cores`."""
         self.spec = spec
         self._catalog, self._core, self._cache_dir, self._seconds = catalog, cores.get(CPU_CORE), cache_dir, seconds
         self._loop = loop
@@ -51,7 +52,7 @@ class CoreStates:
 
         A core in another process may connect later, so its models are checked again with every turn.
         """
-        model = require_model(self.spec, self._catalog, self._cache_dir)
+        model = require_model(self.spec, self._catalog(), self._cache_dir)
         if self._core is None or self._core.models:
             self._require_served(model)
         self._ready = model, load_tokenizer(resolve_model_path(model.path))

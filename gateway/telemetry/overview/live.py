@@ -80,7 +80,7 @@ class Live:
             now = self._snapshot = await self._look()
         levels = await levels_of_all(self._metrics.levels, self._peers)
         days = None if self._retraining_days is None else self._retraining_days()
-        tiers, gpus = self._routing.tiers.values(), self._metrics.gpus.readings
+        tiers, gpus = self._routing.served.tiers.values(), self._metrics.gpus.readings
         figures = alert_figures(levels, self._stats, tiers, gpus, days)
         self._alerts = over_limit(figures, self._since, now.at)
         self._history.append(
@@ -106,7 +106,7 @@ class Live:
         levels = await levels_of_all(self._metrics.levels, self._peers)
         now = self._clock()
         seconds = min(self._metrics.levels.window_seconds, max(now - self._begun, 1.0))
-        overall, tiers = tiers_now(levels, seconds, self._routing.tiers.values(), self._stats)
+        overall, tiers = tiers_now(levels, seconds, self._routing.served.tiers.values(), self._stats)
         return Overview(
             at=now,
             window_seconds=seconds,

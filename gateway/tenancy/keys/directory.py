@@ -187,6 +187,10 @@ class Directory:
                 self._marker.touch()
         return True
 
+    def follow_catalogue(self, catalog: Catalog) -> None:
+        """Read keys by this catalogue from now on; `renew` reads those that are known."""
+        self._catalog = catalog
+
     async def renew(self) -> None:
         """Read everything again, as another catalogue requires; known keys stay valid until then."""
         self._revision = None if self._revision is None else _UNREAD

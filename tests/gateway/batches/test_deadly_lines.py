@@ -87,7 +87,7 @@ async def test_a_line_that_kills_the_core_of_its_process_twice_is_failed_and_all
             settings, scripted=False, cores={"cpu": SocketCoreClient(settings.socket_path)}
         ) as aio:
             await aio.http.patch("/v1/admin/batches", json={"backoff_seconds": 0.1, "most_attempts": 100})
-            await eventually(lambda: aio.serving.routing.tier(1).load().healthy)
+            await eventually(lambda: aio.serving.routing.served.tier(1).load().healthy)
             asked = [
                 request_line(f"r{n}", max_tokens=DEADLY_TOKENS if n == DEADLY else 4, temperature=0)
                 for n in range(LINES)

@@ -95,7 +95,7 @@ async def test_the_saving_is_counted_against_the_strongest_tier(gateway: Running
     answer = await gateway.openai.chat.completions.create(model="tier-1", messages=HELLO)
     assert answer.usage is not None
     record = await only_record(gateway, answer.id)
-    price = gateway.serving.routing.spec(gateway.serving.routing.strongest).price
+    price = gateway.serving.routing.served.spec(gateway.serving.routing.served.strongest).price
     micro = (
         answer.usage.prompt_tokens * price.input_usd_per_million
         + answer.usage.completion_tokens * price.output_usd_per_million

@@ -89,7 +89,7 @@ async def test_the_figures_are_those_computed_by_hand(watched: RunningGateway) -
     assert len(gateway.tier(1).requests) == 5
     assert {request.priority for request in gateway.tier(1).requests} == {2}
     assert (found["same"], found["worse"], found["priced"]) == (1, 4, 5)
-    price = gateway.serving.routing.price
+    price = gateway.serving.routing.served.price
     prompt = 14  # the scripted count: ten words and four for the turn
     given = price(4, Usage(prompt_tokens=prompt, completion_tokens=1))
     records = [await gateway.serving.records.find(row["request_id"]) for row in found["cases"]]

@@ -115,7 +115,7 @@ async def test_a_reload_with_another_adapter_changes_that_tier_alone(aio: Runnin
 
 async def test_no_answer_of_an_adapter_is_kept_for_other_weights(aio: RunningGateway, adapted: Adapted) -> None:
     kept = await said(aio, "tier-2", {})
-    before = [tier.weights for tier in aio.serving.routing.tiers.values()]
+    before = [tier.weights for tier in aio.serving.routing.served.tiers.values()]
     adapted.adapter("maths").rename(adapted.adapter("replaced"))
     config = tiny_config(adapted.model("old"))
     write_random_adapter(adapted.adapter("maths"), config, rank=2, seed=9, strength=1.0)
@@ -123,7 +123,7 @@ async def test_no_answer_of_an_adapter_is_kept_for_other_weights(aio: RunningGat
     text = adapted.file.read_text()
     adapted.file.write_text(text.replace('compute = "float32"', 'compute = "float32"\nmax_adapters = 4'))
     assert (await reload(aio)).status_code == 200
-    after = [tier.weights for tier in aio.serving.routing.tiers.values()]
+    after = [tier.weights for tier in aio.serving.routing.served.tiers.values()]
     assert [one == other for one, other in zip(before, after, strict=True)] == [True, False, True, True]
     assert await said(aio, "tier-2", {}) == await said(aio, "tier-2") != kept
 

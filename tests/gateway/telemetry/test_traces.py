@@ -10,6 +10,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from gateway.base.requests.trace_context import TraceContext, trace_context
 from gateway.base.settings import Settings, SettingsError
+from gateway.inference.catalogue.served_catalogue import ServedCatalogue
 from gateway.telemetry import traces
 from gateway.telemetry.traces import Traces, span_exporter
 from quality.records.record import Record
@@ -110,7 +111,8 @@ async def test_otlp_reaches_a_collector_and_the_trace_goes_on_at_a_tier_elsewher
         exporting = msgspec.structs.replace(settings, trace_exporter="otlp", otlp_endpoint=collector.url)
         async with LoopbackServer(well) as server, running_gateway(exporting) as gateway:
             remote = RemoteTier(remote_spec(base_url=server.base_url))
-            gateway.serving.routing.tiers[1] = remote
+            served = gateway.serving.routing.served
+            gateway.serving.routing.served = ServedCatalogue(served.catalog, {**served.tiers, 1: remote})
             await ask(gateway, traceparent=TRACEPARENT, tracestate="vendor=1,other=2")
             await remote.close()
             [call] = server.calls

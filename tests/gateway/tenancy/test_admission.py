@@ -59,7 +59,7 @@ async def budget(aio: RunningGateway, amount_usd: float, period: str = "month", 
 
 def cost_bound(aio: RunningGateway) -> int:
     """Micro-dollars that BODY may cost on tier 1: 10 bytes, a turn and the template, and 5 tokens."""
-    price = aio.serving.routing.spec(1).price
+    price = aio.serving.routing.served.spec(1).price
     return math.ceil(price.input_usd_per_million * (10 + 16 + 64) + price.output_usd_per_million * 5)
 
 

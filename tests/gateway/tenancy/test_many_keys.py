@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 from sqlalchemy import event, insert, select, update
@@ -175,6 +176,7 @@ async def test_another_catalogue_is_another_set_of_tiers_for_a_key(
     made = await create_key(engine, "ada", None, KeyTerms(models=["smollm2-int4"]), ORDER)
     await directory.load()
     assert directory.inference_caller(bearer(made.key)).consent.tiers == {1}
-    catalog.tiers[:] = [tier for tier in catalog.tiers if tier.number != 1]
+    tiers = [tier for tier in catalog.tiers if tier.number != 1]
+    directory.follow_catalogue(msgspec.structs.replace(catalog, tiers=tiers))
     await directory.renew()
     assert directory.inference_caller(bearer(made.key)).consent.tiers == frozenset()

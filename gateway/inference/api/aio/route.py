@@ -56,8 +56,8 @@ async def route(request: HttpRequest) -> Response[Any]:
     body = await read_body(request, _decoder)
     serving = serving_of(request)
     given = received(request)
-    headers = routing_headers(given.headers, serving.routing.strongest)
-    model = serving.routing.unaliased(body.model, given.caller)
+    headers = routing_headers(given.headers, serving.routing.served.strongest)
+    model = serving.routing.served.unaliased(body.model, given.caller)
     inference_request = dry_run_request(given, headers, model, _messages(body), body.max_tokens)
     async with serving.service.reading(inference_request) as admission:
         began = time.thread_time()
@@ -67,11 +67,11 @@ async def route(request: HttpRequest) -> Response[Any]:
     return Response(
         Routing(
             tier=decision.tier,
-            model=serving.routing.tier(decision.tier).model,
+            model=serving.routing.served.tier(decision.tier).model,
             reason=decision.reason,
             p_ok=decision.inputs.prediction.p_ok,
             costs_usd=decision.inputs.costs,
-            costs_estimated=[spec.number for spec in serving.routing.catalog.tiers if spec.price.estimated],
+            costs_estimated=[spec.number for spec in serving.routing.served.catalog.tiers if spec.price.estimated],
             cpu_ms=cpu_ms,
             decision=decision,
         ),

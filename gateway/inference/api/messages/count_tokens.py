@@ -46,8 +46,8 @@ async def count_tokens(request: HttpRequest) -> Response[Any]:
         inference_request = chat_request(serving, given, chat.request)
         async with serving.service.reading(inference_request) as admission:
             tier = await _tier(serving.routing, inference_request)
-            read = inference_request.generations(serving.routing.spec(tier))[0]
-            count = serving.routing.tier(tier).count_prompt_tokens
+            read = inference_request.generations(serving.routing.served.spec(tier))[0]
+            count = serving.routing.served.tier(tier).count_prompt_tokens
             tokens = await serving.routing.threads.run(given.caller.tenant, lambda: count(read))
             admission.settle(0.0, 0)
     except ApiError as error:
@@ -65,4 +65,4 @@ async def _tier(routing: RoutingService, request: InferenceRequest) -> int:
     except ApiError as error:
         if error.body.code != "context_length_exceeded":
             raise
-        return routing.pinned_tier(request.requested_model) or routing.strongest
+        return routing.served.pinned_tier(request.requested_model) or routing.served.strongest

@@ -140,7 +140,7 @@ async def embedded(
 
 
 def _model(serving: Serving, name: str, caller: Caller) -> Embedder:
-    named = name if name in serving.embedders else serving.routing.unaliased(name, caller)
+    named = name if name in serving.embedders else serving.routing.served.unaliased(name, caller)
     if (model := serving.embedders.get(named)) is not None:
         return model
     known = ", ".join(serving.embedders) or "none"

@@ -54,24 +54,26 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
 async def model_cards(serving: Serving, caller: Caller) -> list[ModelCard]:
     """A card for `auto`, for each tier, for each model of the catalogue, for each model with a loaded adapter, for
     each that embeds, and for each alias; of those that `caller` may use."""
-    adapted = [name for name in await serving.core_adapters.served_names() if serving.routing.split_adapter(name)[1]]
-    aliases = (name for name in (*caller.aliases, *serving.routing.catalog.aliases) if name != "*")
-    names = dict.fromkeys((*serving.routing.model_names(), *adapted, *serving.embedders, *aliases))
+    adapted = [
+        name for name in await serving.core_adapters.served_names() if serving.routing.served.split_adapter(name)[1]
+    ]
+    aliases = (name for name in (*caller.aliases, *serving.routing.served.catalog.aliases) if name != "*")
+    names = dict.fromkeys((*serving.routing.served.names, *adapted, *serving.embedders, *aliases))
     return [card for name in names if (card := _card(serving, name, caller)) is not None]
 
 
 def _card(serving: Serving, name: str, caller: Caller) -> ModelCard | None:
-    model = name if name in serving.embedders else serving.routing.unaliased(name, caller)
+    model = name if name in serving.embedders else serving.routing.served.unaliased(name, caller)
     if model in serving.embedders:
         return ModelCard(id=name, created=serving.created)
     try:
-        pinned = serving.routing.pinned_tier(model)
+        pinned = serving.routing.served.pinned_tier(model)
     except ApiError:
         # Nothing keeps the alias of a key from a model that the catalogue no longer has.
         if model == name:
             raise
         return None
-    specs = serving.routing.catalog.tiers if pinned is None else [serving.routing.spec(pinned)]
+    specs = serving.routing.served.catalog.tiers if pinned is None else [serving.routing.served.spec(pinned)]
     tiers = [_tier(serving, spec) for spec in specs if caller.may_use(spec)]
     return ModelCard(id=name, created=serving.created, x_aio=tiers) if tiers else None
 
@@ -82,7 +84,7 @@ def _tier(serving: Serving, spec: TierSpec) -> ModelTier:
         tier_class=None if spec.tier_class is None else spec.tier_class.value,
         model=spec.model_name,
         adapter=spec.adapter,
-        max_context=serving.routing.tier(spec.number).max_context,
+        max_context=serving.routing.served.tier(spec.number).max_context,
         input_usd_per_million=spec.price.input_usd_per_million,
         output_usd_per_million=spec.price.output_usd_per_million,
         price_estimated=spec.price.estimated,

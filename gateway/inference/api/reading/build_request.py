@@ -59,8 +59,8 @@ def chat_request(serving: Serving, given: Received, body: ChatRequest) -> Infere
     """The request of a chat. Raises `ApiError` 400 that names the parameter."""
     messages = check_chat(body)
     caller, routing = given.caller, serving.routing
-    model = routing.unaliased(body.model, caller)
-    headers = routing_headers(given.headers, routing.strongest)
+    model = routing.served.unaliased(body.model, caller)
+    headers = routing_headers(given.headers, routing.served.strongest)
     sampling = sampling_params(body, (body.top_logprobs or 0) if body.logprobs else None)
     priority = max(priority_of(body, headers.slo), caller.priority_ceiling)
     return InferenceRequest(
@@ -105,8 +105,8 @@ def completion_request(serving: Serving, given: Received, body: CompletionReques
     """The request of a text completion. Raises `ApiError` 400 that names the parameter."""
     prompts = check_completion(body)
     caller, routing = given.caller, serving.routing
-    model = routing.unaliased(body.model, caller)
-    headers = routing_headers(given.headers, routing.strongest)
+    model = routing.served.unaliased(body.model, caller)
+    headers = routing_headers(given.headers, routing.served.strongest)
     return InferenceRequest(
         request_id=given.request_id,
         api="completion",

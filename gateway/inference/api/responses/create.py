@@ -70,6 +70,6 @@ class ResponsesFormat(OpenAIStream):
     def _body(self, answer: Answer) -> ResponseBody:
         """The body of the answer, which has started."""
         if self._kept is None:
-            sampling = self._serving.routing.spec(answer.tier.number).sampling
+            sampling = self._serving.routing.served.spec(answer.tier.number).sampling
             self._kept = ResponseBody(self._exchange, answer, sampling)
         return self._kept

@@ -70,7 +70,7 @@ async def show_preview(request: HttpRequest) -> Response[Any]:
 async def show_reliability(request: HttpRequest) -> Response[Any]:
     """By tier and tenth of the predicted P(no worse). `format`: json or csv."""
     serving = serving_of(request)
-    shown = ReliabilityShown(bins=await reached(reliability(serving.database, serving.routing.strongest)))
+    shown = ReliabilityShown(bins=await reached(reliability(serving.database, serving.routing.served.strongest)))
     return as_asked(request, "reliability", shown, ReliabilityBin.__struct_fields__, shown.bins)
 
 

@@ -52,7 +52,7 @@ async def show_experiments(request: HttpRequest) -> Response[Any]:
     found = await page_asked_for(request, EXPERIMENTS, {"limit": str(ROWS)} | dict(request.query_params))
     serving = serving_of(request)
     versions = await asyncio.to_thread(ArtefactRegistry(serving.settings.registry_path).versions)
-    arms = [(f"tier:{number}", f"Tier {number}") for number in sorted(serving.routing.tiers)]
+    arms = [(f"tier:{number}", f"Tier {number}") for number in sorted(serving.routing.served.tiers)]
     arms += [(f"version:{version}", f"Version {version}") for version in versions]
     shown = [_shown(row) for row in found.rows]
     running = any(one.row["status"] == "running" for one in shown)

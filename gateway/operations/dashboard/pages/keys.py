@@ -79,7 +79,7 @@ async def show_keys(request: HttpRequest) -> Response[Any]:
         budgets=states,
         names=await _names(operations.serving, states, [row["team_id"] for row in found.rows]),
         now=now,
-        tiers=sorted(operations.serving.routing.tiers),
+        tiers=sorted(operations.serving.routing.served.tiers),
     )
 
 
@@ -91,7 +91,7 @@ async def show_one_key(request: HttpRequest, key: FromPath[str]) -> Response[Any
     now = operations.access.tenancy.clock.now()
     states = await reached(_budgets_of(operations.serving, row, now))
     names = await _names(operations.serving, states, [row["team_id"]])
-    tiers = sorted(operations.serving.routing.tiers)
+    tiers = sorted(operations.serving.routing.served.tiers)
     return page(request, "key.html", row["name"], key=row, now=now, budgets=states, names=names, tiers=tiers)
 
 

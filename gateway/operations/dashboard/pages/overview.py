@@ -93,8 +93,8 @@ async def _context(operations: Operations, now: Overview) -> dict[str, Any]:
         "open_steps": sum(step.done is not True for step in steps),
         "traffic": traffic,
         "latency": latency,
-        "estimated": {spec.number: spec.price.estimated for spec in operations.serving.routing.catalog.tiers},
-        "objectives": {spec.number: spec.objective for spec in operations.serving.routing.catalog.tiers},
+        "estimated": {spec.number: spec.price.estimated for spec in operations.serving.routing.served.catalog.tiers},
+        "objectives": {spec.number: spec.objective for spec in operations.serving.routing.served.catalog.tiers},
     }
 
 

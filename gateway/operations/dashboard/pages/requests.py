@@ -59,7 +59,7 @@ async def show_requests(request: HttpRequest) -> Response[Any]:
         found=found,
         asked=asked,
         filtered=bool(query.keys() - {"cursor", "limit"}),
-        tiers=sorted(serving_of(request).routing.tiers),
+        tiers=sorted(serving_of(request).routing.served.tiers),
         curl=first_request(request),
     )
 
@@ -80,7 +80,7 @@ async def show_request(request: HttpRequest, request_id: FromPath[str]) -> Respo
         inputs=record.decision.inputs,
         stages=stages_of(record),
         chances=chances_of(record.decision),
-        estimated={spec.number: spec.price.estimated for spec in serving.routing.catalog.tiers},
+        estimated={spec.number: spec.price.estimated for spec in serving.routing.served.catalog.tiers},
         verified=await reached(verifications_of(serving.database, record.request_id)),
         wanted=wanted,
         otherwise=None if wanted is None else rerouted(serving.routing, record, wanted),

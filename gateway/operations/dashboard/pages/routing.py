@@ -49,7 +49,7 @@ async def show_routing_page(request: HttpRequest) -> Response[Any]:
     previewed, curve, bins, (kinds, compared, seen) = await asyncio.gather(
         preview_of(operations.serving, wanted),
         _unless_off(curve_shown(operations)),
-        reached(reliability(operations.serving.database, operations.serving.routing.strongest)),
+        reached(reliability(operations.serving.database, operations.serving.routing.served.strongest)),
         _verified(operations),
     )
     active = rule_at(operations.serving, operations.serving.routing.active_target)
@@ -77,7 +77,7 @@ async def show_routing_page(request: HttpRequest) -> Response[Any]:
         class_parts=[(one.name, one.requests, k) for k, one in enumerate(seen.traffic.classes, start=1)],
         class_looks={row.complexity: row.name.partition(": ")[2] for row in kinds.rows if row.complexity},
         compared=compared,
-        judged=range(1, operations.serving.routing.strongest),
+        judged=range(1, operations.serving.routing.served.strongest),
     )
 
 

@@ -31,7 +31,7 @@ async def show_shadow_page(request: HttpRequest) -> Response[Any]:
     serving = serving_of(request)
     report, routing = await shadow_shown(serving, request.query_params), serving.routing
     knobs = routing.knobs.active
-    answers = min(knobs.observe_tier or routing.strongest, routing.strongest)
+    answers = min(knobs.observe_tier or routing.served.strongest, routing.served.strongest)
     return page(request, "shadow.html", "Shadow mode", report=report, knobs=knobs, answers=answers, most=_SHOWN)
 
 

@@ -8,6 +8,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.inference.answering.generation import Generation
+from gateway.inference.catalogue.served_catalogue import ServedCatalogue
 from gateway.tenancy.admission import Admission
 from tests.gateway.inference.answering.test_escalation import CATALOG, UNSURE, World
 from tests.gateway.inference.routing.test_conversations import ask
@@ -35,8 +36,8 @@ def escalating(sinks: Sinks) -> World:
         for spec in CATALOG.tiers[1:]
     ]
     routing = world.service.routing
-    routing.catalog = msgspec.structs.replace(CATALOG, tiers=[CATALOG.tiers[0], *away])
-    routing.tiers |= {spec.number: RemoteTier(spec) for spec in away}
+    catalog = msgspec.structs.replace(CATALOG, tiers=[CATALOG.tiers[0], *away])
+    routing.served = ServedCatalogue(catalog, {**routing.served.tiers, **{k.number: RemoteTier(k) for k in away}})
     return world
 
 
@@ -66,7 +67,7 @@ async def test_a_tier_that_changed_after_the_route_is_asked_again_for_each_attem
     routing = world.service.routing
     request = ask(("user", "A secret"), own_consent=consent)
     decision = routing.route(request)
-    generation = Generation(request, decision, routing.tier(2), routing, Admission(), None)
+    generation = Generation(request, decision, routing.served.tier(2), routing, Admission(), None)
     with suppress(TierUnavailableError):
         await anext(generation)
     await generation.aclose()

@@ -102,7 +102,7 @@ async def test_a_deadline_keeps_a_request_from_a_server_with_a_long_queue(settin
         busy.looked_at, idle.looked_at = queued(MANY), queued(0)
         async with serving(settings, tmp_path, busy, idle) as gateway:
             for _ in range(2):
-                for tier in gateway.serving.routing.tiers.values():
+                for tier in gateway.serving.routing.served.tiers.values():
                     await cast(RemoteTier, tier.active_tier()).look_at_queue()
             body = {"model": "auto", "messages": [{"role": "user", "content": "Say hello."}]}
             whenever = await gateway.http.post("/v1/chat/completions", json=body)
@@ -142,7 +142,7 @@ async def test_a_deadline_keeps_a_request_from_a_server_that_tells_nothing_and_w
         LoopbackServer(say) as idle,
         serving(settings, tmp_path, busy, idle, kind="openai") as gateway,
     ):
-        tier = cast(RemoteTier, gateway.serving.routing.tiers[1].active_tier())
+        tier = cast(RemoteTier, gateway.serving.routing.served.tiers[1].active_tier())
         tier._clock = lambda: now
         await gateway.http.post("/v1/chat/completions", json=stream)
         before = await gateway.http.post("/v1/chat/completions", json=body, headers=soon)

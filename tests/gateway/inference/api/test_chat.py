@@ -109,7 +109,7 @@ async def test_sampling_parameters_reach_the_tier(gateway: RunningGateway) -> No
 async def test_what_the_caller_leaves_open_takes_the_tiers_defaults(gateway: RunningGateway) -> None:
     await gateway.openai.chat.completions.create(model="tier-1", messages=HELLO, top_p=0.5)
     sampling = gateway.tier(1).requests[0].sampling
-    defaults = gateway.serving.routing.spec(1).sampling
+    defaults = gateway.serving.routing.served.spec(1).sampling
     assert sampling.temperature == defaults.temperature
     assert sampling.top_p == 0.5
 

@@ -34,7 +34,7 @@ def drawn(tier: ScriptedTier) -> int:
 def assert_charged(gateway: RunningGateway, record: Record, prompt: int, completion: int) -> None:
     usage = Usage(prompt_tokens=prompt, completion_tokens=completion)
     assert (record.prompt_tokens, record.completion_tokens) == (prompt, completion)
-    assert record.cost_usd == cost_usd(gateway.serving.routing.spec(record.tier), usage) > 0
+    assert record.cost_usd == cost_usd(gateway.serving.routing.served.spec(record.tier), usage) > 0
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ async def test_a_failed_attempt_is_charged_for_what_it_generated(gateway: Runnin
     tier.tells_token_ids, tier.fail_at = False, 3
     await gateway.http.post(CHAT, json=CHAT_BODY | {"stream": stream}, headers=UNCACHED)
     record = await only_record(gateway, tier.requests[0].request_id)
-    spec = gateway.serving.routing.spec(1)
+    spec = gateway.serving.routing.served.spec(1)
     assert record.attempts[0].status == "error"
     assert record.attempts[0].cost_usd == cost_usd(spec, Usage(prompt_tokens=6, completion_tokens=3))
 

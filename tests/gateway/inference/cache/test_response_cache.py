@@ -162,7 +162,7 @@ async def test_what_is_drawn_is_kept_only_for_who_asks_for_it(gateway: RunningGa
 
 async def test_the_tiers_own_temperature_counts_where_the_caller_names_none(gateway: RunningGateway) -> None:
     unset: dict[str, Any] = {"temperature": None}
-    assert gateway.serving.routing.spec(1).sampling.temperature > 0
+    assert gateway.serving.routing.served.spec(1).sampling.temperature > 0
     assert await results(gateway, unset, unset) == ["bypass", "bypass"]
 
 

@@ -98,7 +98,7 @@ async def test_a_pinned_tier_that_reads_text_only_is_refused_and_the_capable_one
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_without_any_capable_tier_the_refusal_says_how_one_is_declared(gateway: RunningGateway) -> None:
-    reading = gateway.serving.routing.catalog.tiers
+    reading = gateway.serving.routing.served.catalog.tiers
     before = list(reading)
     reading[:] = [msgspec.structs.replace(spec, capabilities=Capabilities()) for spec in before]
     try:

@@ -81,7 +81,7 @@ def active_classifier(
 ) -> ActiveClassifier:
     states = partial(
         CoreStates,
-        catalog=catalog,
+        catalog=lambda: catalog,
         cores={} if core is None else {"cpu": core},
         cache_dir=folder / "cache",
         seconds=seconds,

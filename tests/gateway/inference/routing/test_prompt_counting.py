@@ -90,7 +90,7 @@ async def test_an_input_of_too_many_bytes_is_not_encoded_to_be_embedded(
 ) -> None:
     # The core of this gateway has no file to read a tokeniser from.
     monkeypatch.setattr(
-        laptop.serving.embedders["smollm2-embed"], "_tokenizer", laptop.serving.routing.tier(1).tokenizer
+        laptop.serving.embedders["smollm2-embed"], "_tokenizer", laptop.serving.routing.served.tier(1).tokenizer
     )
     answer = await laptop.http.post("/v1/embeddings", json={"model": "smollm2-embed", "input": ["a", TOO_LONG]})
     error = answer.json()["error"]

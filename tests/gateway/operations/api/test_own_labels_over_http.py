@@ -35,7 +35,7 @@ async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running
     async with running_gateway(settings) as running:
         running.http.headers["authorization"] = f"Bearer {ADMIN}"
         serving, operations = running.serving, running.operations
-        classifier = ActiveClassifier(serving.settings.registry_path, serving.routing.catalog.fingerprint)
+        classifier = ActiveClassifier(serving.settings.registry_path, serving.routing.served.catalog.fingerprint)
         classifier.load()
         serving.routing.classifier = classifier
         operations.active_labels = ActiveLabels(serving.database, classifier, operations.metrics)

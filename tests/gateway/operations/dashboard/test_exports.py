@@ -59,7 +59,7 @@ async def admin(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx
     settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=True)
     async with running_gateway(settings, core=laptop_hash_core(settings)) as aio, browser(aio) as client:
         serving, operations = aio.serving, aio.operations
-        classifier = ActiveClassifier(settings.registry_path, serving.routing.catalog.fingerprint)
+        classifier = ActiveClassifier(settings.registry_path, serving.routing.served.catalog.fingerprint)
         classifier.load()
         serving.routing.classifier = classifier
         operations.active_labels = ActiveLabels(serving.database, classifier, operations.metrics)

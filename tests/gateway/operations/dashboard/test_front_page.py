@@ -35,7 +35,7 @@ async def test_a_program_reads_state_links_and_a_request_that_works(open_one: Ru
     shown = answer.json()
     assert (shown["status"], shown["base_url"]) == ("ok", f"{open_one.url}/v1")
     assert [tier["model"] for tier in shown["tiers"]] == [
-        spec.model_name for spec in open_one.serving.routing.catalog.tiers
+        spec.model_name for spec in open_one.serving.routing.served.catalog.tiers
     ]
     for link in (shown["docs"], shown["dashboard"]):
         assert (await open_one.http.get(link, follow_redirects=True)).status_code == 200

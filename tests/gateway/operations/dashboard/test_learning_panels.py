@@ -42,7 +42,7 @@ async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running
 @asynccontextmanager
 async def serving(settings: Settings) -> AsyncIterator[RunningGateway]:
     async with running_gateway(settings) as running:
-        classifier = ActiveClassifier(settings.registry_path, running.serving.routing.catalog.fingerprint)
+        classifier = ActiveClassifier(settings.registry_path, running.serving.routing.served.catalog.fingerprint)
         classifier.load()
         running.serving.routing.classifier = classifier
         yield running

@@ -153,7 +153,7 @@ async def test_a_request_is_shown_and_decided_again_without_a_serving_classifier
 ) -> None:
     answer = await aio.openai.chat.completions.create(model="auto", messages=[{"role": "user", "content": "Hello"}])
     await aio.serving.records.recorded(answer.id)  # type: ignore[attr-defined]
-    none = ActiveClassifier(aio.serving.settings.registry_path, aio.serving.routing.catalog.fingerprint)
+    none = ActiveClassifier(aio.serving.settings.registry_path, aio.serving.routing.served.catalog.fingerprint)
     monkeypatch.setattr(aio.serving.routing, "classifier", none)
     page = await admin.get(f"/admin/requests/{answer.id}", params={"quality": 0.9})
     assert page.status_code == 200, page.text

@@ -37,7 +37,7 @@ async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running
     """The packaged classifier; no request yet."""
     settings = Settings(data_dir=str(tmp_path_factory.mktemp("data")), monitor=False)
     async with running_gateway(settings) as running:
-        classifier = ActiveClassifier(settings.registry_path, running.serving.routing.catalog.fingerprint)
+        classifier = ActiveClassifier(settings.registry_path, running.serving.routing.served.catalog.fingerprint)
         classifier.load()
         running.serving.routing.classifier = classifier
         yield running

@@ -124,7 +124,7 @@ async def test_a_core_that_dies_ends_its_streams_and_is_started_again_with_its_a
 
         core.loadable.set()
         await eventually(lambda: not aio.operations.problems)
-        await eventually(lambda: aio.serving.routing.tier(1).load().healthy)
+        await eventually(lambda: aio.serving.routing.served.tier(1).load().healthy)
         assert (await ready(aio))["status"] == "ok"
         assert [await said(aio, name) for name in ("tier-1", "tier-1:sql")] == [plain, sql]
 

@@ -1,0 +1,106 @@
+"""What is served: tiers, names, aliases and prices, as one immutable value that a reload replaces whole."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from gateway.base.errors import ApiError
+from gateway.base.requests.caller import Caller
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.pricing import cost_usd
+from tiers.catalog.tier_spec import TierSpec
+from tiers.tier import Tier, Usage
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServedCatalogue:
+    """A catalogue with the tiers that answer for it. A look-up takes no time: names and the fingerprint are computed
+    once.
+
+    `fingerprint`: of all that affects answers. `names`: every value of `model` that a request may carry, aliases and
+    adapters of other tiers aside.
+    """
+
+    catalog: Catalog
+    tiers: Mapping[int, Tier]
+    fingerprint: str = field(init=False)
+    names: tuple[str, ...] = field(init=False)
+    _named: Mapping[str, TierSpec] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        specs = self.catalog.tiers
+        # By precedence: a tier's own names, then a model with an adapter over it; of several tiers the cheapest.
+        named = [(name, spec) for spec in specs for name in (f"tier-{spec.number}", spec.name, spec.served_name)]
+        named += [(spec.model_name, spec) for spec in specs]
+        models = [name for spec in specs for name in (spec.model_name, spec.served_name)]
+        computed = {
+            "tiers": MappingProxyType(dict(self.tiers)),
+            "fingerprint": self.catalog.fingerprint,
+            "names": tuple(dict.fromkeys([AUTO, *(f"tier-{spec.number}" for spec in specs), *models])),
+            "_named": dict(reversed(named)),
+        }
+        for name, value in computed.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def strongest(self) -> int:
+        """The number of the dearest tier."""
+        return len(self.catalog.tiers)
+
+    def tier(self, number: int) -> Tier:
+        """The tier of this number, as it is now."""
+        return self.tiers[number].active_tier()
+
+    def spec(self, number: int) -> TierSpec:
+        """The catalogue's entry of this tier."""
+        return self.catalog.tier(number)
+
+    def price(self, number: int, usage: Usage) -> float:
+        """US dollars of `usage` on a tier; a number that a longer catalogue stored is priced as the strongest."""
+        return cost_usd(self.spec(min(number, self.strongest)), usage)
+
+    def pinned_tier(self, model: str) -> int | None:
+        """The tier a model name asks for, its adapter aside: the cheapest one that serves it, or None for `auto`.
+
+        Raises `ApiError` 404 for a name that is not served.
+        """
+        base = model if model == AUTO else self.split_adapter(model)[0]
+        if base == AUTO:
+            return None
+        if (spec := self._named.get(base)) is not None:
+            return spec.number
+        raise ApiError(
+            404,
+            f"The model {model!r} does not exist here; there are {', '.join(self.names)}. An alias in the catalogue or "
+            f"of the key gives it a meaning, such as {model[:64]!r} = 'auto'.",
+            param="model",
+            code="model_not_found",
+        )
+
+    def unaliased(self, model: str, caller: Caller) -> str:
+        """What `model` stands for: itself, or what the aliases of the caller's key or of the catalogue say."""
+        own, common = caller.aliases, self.catalog.aliases
+        if not own and not common:
+            return model
+        named = own.get(model, model)
+        named = common.get(named, named)
+        if "*" not in own and "*" not in common:
+            return named
+        base, _ = self.split_adapter(named)
+        if base == AUTO or base in self._named:
+            return named
+        other = own["*"] if "*" in own else common["*"]
+        return common.get(other, other)
+
+    def split_adapter(self, model: str) -> tuple[str, str]:
+        """The base of a model name and the adapter that it asks for, as in `tier-1:sql`; "" for none.
+
+        A tier of another server has no adapters here, and a name that is served as it stands has none in it.
+        """
+        base, colon, adapter = model.rpartition(":")
+        if not colon or not adapter or model == AUTO or model in self._named:
+            return model, ""
+        spec = self._named.get(base)
+        return (base, adapter) if spec is not None and spec.model is not None else (model, "")
