@@ -22,6 +22,7 @@ from gateway.batches.jobs import Jobs
 from gateway.edge.trusted_proxies import START_SECONDS, TrustedProxies
 from gateway.http import Lifespan, http_app
 from gateway.inference.answering.active_probes import ActiveProbes
+from gateway.inference.answering.agreement import Agreements
 from gateway.inference.cache.response_cache import ResponseCache
 from gateway.inference.cache.running_cache import running_cache
 from gateway.inference.cache.stores import MemoryStore
@@ -229,7 +230,10 @@ class Composition:
         cache = await stack.enter_async_context(
             running_cache(settings, place, redis, routing, self.metrics.cache_failures.inc)
         )
-        service = Service(routing, self.sinks, probes, tenancy, overload, cache, self._redaction)
+        agreements = Agreements(knobs, routing)
+        self.sinks.append(agreements.observe)
+        await stack.enter_async_context(background(partial(agreements.follow, database), "counts of agreement"))
+        service = Service(routing, self.sinks, probes, tenancy, overload, cache, self._redaction, agreements)
         privacy = Privacy(settings, database, ledger, loop)
         await stack.enter_async_context(background(privacy.keep, "deletion of old records"))
         learning = LearningRecord(database)

@@ -93,14 +93,13 @@ def routing_input(
             assistant_turns += 1
         elif role in ("system", "developer"):
             system.append(content)
-    app = "\n".join(system)
     turn = without_router_instructions(newest).strip()
     return RoutingInput(
         turn=cut_turn(turn),
         turn_chars=len(turn),
         key=key,
         tenant=tenant,
-        app=hashlib.blake2b(app.encode(errors="replace"), digest_size=8).hexdigest() if app else "",
+        app=app_of("\n".join(system)),
         user_turns=user_turns,
         assistant_turns=assistant_turns,
         prompt_tokens=chars // FITTED_CHARS_PER_TOKEN + FITTED_TOKENS_PER_MESSAGE * len(messages) + media_tokens,
@@ -114,3 +113,8 @@ def routing_input(
 def routing_input_of_text(text: str, *, max_tokens: int | None = None) -> RoutingInput:
     """Return the routing input of a bare prompt (the completions endpoint, `aio route`, training rows)."""
     return routing_input([{"role": "user", "content": text}], max_tokens=max_tokens)
+
+
+def app_of(system: str) -> str:
+    """Return the hash of a system prompt, "" without one."""
+    return hashlib.blake2b(system.encode(errors="replace"), digest_size=8).hexdigest() if system else ""

@@ -80,6 +80,11 @@ class AgreementTable:
         self._keys: dict[tuple[str, str, str, tuple[int, ...]], AgreementCounts] = defaultdict(AgreementCounts)
         self._tenants: dict[tuple[str, tuple[int, ...]], dict[str, AgreementCounts]] = defaultdict(dict)
 
+    @property
+    def is_verified(self) -> bool:
+        """Whether any agreed answer was verified."""
+        return any(one.verified for tenants in self._tenants.values() for one in tenants.values())
+
     def add(self, place: AgreementPlace, tiers: tuple[int, ...], counts: AgreementCounts) -> None:
         """Add `counts` of answers that `tiers` (ascending) gave at `place`."""
         tenant, key, prompt, kind = _owned(place)

@@ -11,6 +11,7 @@ import msgspec
 
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.answering.active_probes import ActiveProbes
+from gateway.inference.answering.agreement import Agreements
 from gateway.inference.answering.answer import Answer, AnswerSource
 from gateway.inference.answering.generation import Generation
 from gateway.inference.cache.response_cache import ResponseCache
@@ -40,7 +41,7 @@ class Service:
     """Answers requests. The only state that it keeps of them is which answers are open; a shutdown waits for these.
 
     `redaction` is applied to the texts of a record before any of `sinks` gets it. Without `tenancy` no limits apply,
-    and without `cache` every answer is generated.
+    without `cache` every answer is generated, and without `agreements` no tiers are compared.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Service:
         overload: OverloadQueue | None = None,
         cache: ResponseCache | None = None,
         redaction: RedactionProcess | None = None,
+        agreements: Agreements | None = None,
     ) -> None:
         self.routing = routing
         self.replica = None if tenancy is None else tenancy.replica
@@ -59,7 +61,7 @@ class Service:
         self._admission_control = None if tenancy is None else tenancy.admission_control
         self.probes = probes
         self._cache, self._sinks = cache, sinks
-        self._redaction = redaction
+        self._redaction, self.agreements = redaction, agreements
         self._redacting: set[asyncio.Task[None]] = set()
         self._open: set[Answer] = set()
         self._idle = asyncio.Event()
@@ -152,15 +154,23 @@ class Service:
         """Choose a tier, reserve what it may cost, and return a generation by it or what the cache has instead."""
         decision, embedding = self.routing.routed(request)
         tier = self.routing.served.tier(decision.tier)
+        agreement = None if self.agreements is None else self.agreements.plan(request, decision)
         if request.caller.allowance.budgets:
-            await admission.reserve(request.caller, most_usd(request, tier, self.routing.served.spec(decision.tier)))
+            await admission.reserve(request.caller, self._most_usd(request, decision.tier))
+            if agreement is not None:
+                others = {*agreement.group.tiers, agreement.group.higher} - {decision.tier}
+                if not admission.affords(sum(self._most_usd(request, number) for number in others)):
+                    agreement = None
             # A reload may have replaced it meanwhile; the key of the response cache is that of the catalogue now.
             tier = self.routing.served.tier(decision.tier)
 
         def generate() -> Generation:
-            return Generation(request, decision, tier, self.routing, admission, self.probes)
+            return Generation(request, decision, tier, self.routing, admission, self.probes, agreement)
 
         return generate() if self._cache is None else await self._cache.source(request, decision, generate, embedding)
+
+    def _most_usd(self, request: InferenceRequest, number: int) -> float:
+        return most_usd(request, self.routing.served.tier(number), self.routing.served.spec(number))
 
     def _finished(self, admission: Admission, entered: float, answer: Answer, record: Record) -> None:
         """Account for an answer that has ended."""

@@ -189,7 +189,7 @@ def _stages(answer: Answer, record: Record) -> list[Stage]:
     first, last, passed_on = stamps.first_made, stamps.last_made, stamps.first_delta
     if not record.is_made:
         return stages
-    earlier = [attempt for attempt in record.attempts[:-1] if attempt.status != "compared"]
+    earlier = [attempt for attempt in record.attempts[:-1] if attempt.status not in ("compared", "agreed")]
     if earlier:
         failed = {"aio.tier": earlier[0].tier, "aio.status": earlier[0].status}
         stages.append(("earlier attempt", stamps.routed, stamps.attempted, failed))

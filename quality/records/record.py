@@ -9,8 +9,16 @@ from tiers.attempt import ReplicaTry
 from tiers.consent import ALL, Consent
 from tiers.tier import Usage
 
-AttemptStatus = Literal["ok", "error", "aborted", "escalated", "compared"]
+AttemptStatus = Literal["ok", "error", "aborted", "escalated", "compared", "agreed", "differed"]
 CacheUse = Literal["hit", "similar", "shared", "miss"]
+
+
+class ComparedAs(msgspec.Struct, frozen=True, kw_only=True):
+    """The `kind` of answers that several tiers gave at once to be compared. `app`: hash of the request's system prompt,
+    "" without one or without consent to learn from it."""
+
+    kind: str
+    app: str = ""
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,7 +28,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     If the answer was judged by its own evidence: the `stage` (`prefill` in old records), P(no worse) of this very
     answer, and the `reason` for or against escalation. `replicas`: the replicas that were asked, if the tier has
     several. `claimed`: the tokens that a server elsewhere reported where they cannot be, so that others are billed.
-    `max_tokens`: the limit of a choice that a server elsewhere was sent; None: it was sent none.
+    `max_tokens`: the limit of a choice that a server elsewhere was sent; None: it was sent none. `compared_as`: one of
+    several tiers that answered at once; the one that was sent is "ok", others "agreed" or "differed".
     """
 
     tier: int
@@ -34,6 +43,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     replicas: list[ReplicaTry] = []
     claimed: Usage | None = None
+    compared_as: ComparedAs | None = None
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +105,33 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     replica: str | None = None
 
     @property
+    def comparison(self) -> "Comparison | None":
+        """What became of the tiers that answered at once; None if none did."""
+        return comparison_of(self.attempts)
+
+    @property
     def is_made(self) -> bool:
         """Whether a tier made the answer for this request, so that it is evidence about the tier."""
         return self.cache is None or self.cache == "miss"
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """`tiers`, ascending, answered at once. `outcome`: "failed" if one of them gave no whole answer."""
+
+    tiers: tuple[int, ...]
+    outcome: Literal["agreed", "differed", "failed"]
+    compared_as: ComparedAs
+
+
+def comparison_of(attempts: list[Attempt]) -> Comparison | None:
+    """Return the comparison among `attempts`, if there was one."""
+    found = [attempt for attempt in attempts if attempt.compared_as is not None]
+    if len(found) < 2 or (compared_as := found[0].compared_as) is None:
+        return None
+    statuses = {attempt.status for attempt in found}
+    outcome: Literal["agreed", "differed", "failed"] = "differed"
+    if "error" in statuses or "aborted" in statuses:
+        outcome = "failed"
+    elif "agreed" in statuses:
+        outcome = "agreed"
+    return Comparison(tiers=tuple(sorted(attempt.tier for attempt in found)), outcome=outcome, compared_as=compared_as)

@@ -7,11 +7,11 @@ from tests.gateway.walk import Entered, walk_of
 
 # By package, the most that it may enter; the table of the command names the files.
 MOST = {
-    "gateway": Entered(files=36, folders=18, returns=22),
+    "gateway": Entered(files=40, folders=19, returns=24),
     "tiers": Entered(files=10, folders=7, returns=9),
     "classifier": Entered(files=12, folders=6, returns=5),
     "inference_core": Entered(files=44, folders=11, returns=23),
-    "quality": Entered(files=10, folders=3, returns=6),
+    "quality": Entered(files=12, folders=4, returns=9),
     "migrations": Entered(files=1, folders=1, returns=0),
 }
 MOST_LAYERS = 6

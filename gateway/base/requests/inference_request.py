@@ -34,7 +34,8 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     request itself consents to, its key aside. `service_tier`: repeated in the answer. `metadata`: the caller's tags,
     recorded as they are. `user`: its end user, by whose name experiments are split; not recorded. `conversation`: the
     caller's id of it, None if it is recognised by its messages. `slo`: its service class. `cache`: how the response
-    cache may be used, None for its default rule. `dropped_turns`: how many of its oldest turns were left out, because
+    cache may be used, None for its default rule. `agree`: whether cheap tiers are compared, None for the knob's rule.
+    `dropped_turns`: how many of its oldest turns were left out, because
     no tier could read them all. `echo`, `include_stop`, `prompts_read`, `template_variables` and the `reasoning_…`
     fields: see `GenerationRequest`.
     """
@@ -78,6 +79,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     conversation: str | None = None
     slo: SloName | None = None
     cache: CacheMode | None = None
+    agree: bool | None = None
     dropped_turns: int = 0
     prompts_read: dict[Any, Any] = msgspec.field(default_factory=dict)
 

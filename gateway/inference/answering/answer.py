@@ -11,7 +11,7 @@ from gateway.base.requests.slo_class import slo_class
 from gateway.inference.answering.bill import Bill
 from gateway.inference.answering.stamps import Stamps
 from gateway.inference.routing.router import RoutingService
-from quality.records.record import Attempt, CacheUse, Record, Timings
+from quality.records.record import Attempt, CacheUse, Record, Timings, comparison_of
 from tiers.collected_choice import CollectedChoice
 from tiers.tier import ChatMessage, Delta, ThoughtEnd, Tier, Usage
 
@@ -163,6 +163,12 @@ class Answer:
             if attempt.status == "escalated":
                 return attempt
         return None
+
+    @property
+    def agreed(self) -> bool | None:
+        """Whether the answer is one that tiers agreed on; None if none were compared."""
+        found = comparison_of(self.attempts)
+        return None if found is None else found.outcome == "agreed"
 
     @property
     def cost_usd(self) -> float:

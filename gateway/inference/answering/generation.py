@@ -13,13 +13,15 @@ from classifier.decision import Decision
 from gateway.base.logs.log_format import FIELDS
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.answering.active_probes import ActiveProbes
+from gateway.inference.answering.agreement import AgreementStage, Verdict
 from gateway.inference.answering.bill import Bill
 from gateway.inference.answering.escalation import Escalation, EscalationDecision
+from gateway.inference.answering.side_answer import SideAnswer, claimed, used_so_far
 from gateway.inference.answering.tier_deltas import tier_deltas
 from gateway.inference.routing.router import RoutingService
 from gateway.tenancy.admission import Admission
 from gateway.tenancy.budgets.cost_bound import MostTokens, most_tokens, most_usd
-from quality.records.record import Attempt, AttemptStatus, CacheUse
+from quality.records.record import Attempt, AttemptStatus, CacheUse, ComparedAs
 from tiers.attempt import ReplicaTry
 from tiers.catalog.pricing import cost_usd
 from tiers.collected_choice import CollectedChoice
@@ -55,8 +57,10 @@ class Generation:
         routing: RoutingService,
         admission: Admission,
         probes: ActiveProbes | None,
+        agreement: AgreementStage | None = None,
     ) -> None:
-        """`admission`: where the caller's budget is held; `probes`: judge the answer, None if nothing does."""
+        """`admission`: where the caller's budget is held; `probes`: judge the answer, None if nothing does.
+        `agreement`: cheap tiers answer and are compared, if the budget covers all that may be asked."""
         self.request = request
         self.decision = decision
         self.rerouted = False
@@ -72,6 +76,12 @@ class Generation:
         self._requests = self._asked()
         # Log-probabilities requested for the judge alone are not passed on.
         self._hides_logprobs = self._escalation is not None and request.sampling.logprobs is None
+        # What only the answer shows is compared where nothing judges the answer.
+        self._agreement = agreement if agreement is not None and (agreement.kind or not self._escalation) else None
+        self._compared_as: ComparedAs | None = None
+        self._reason: str | None = None
+        if self._agreement is not None:
+            self._escalation, self._hides_logprobs = None, False
         if self._escalation is not None:
             self._requests = [asking_uncertainty(one, tier, self._spec) for one in self._requests]
         self._deltas = self._generated(tier, self._requests, request.n)
@@ -136,6 +146,8 @@ class Generation:
             if self._held and not self._is_holding:
                 return self._held.popleft()
             try:
+                if self._agreement is not None:
+                    await self._compare(self._agreement)
                 delta = await anext(self._deltas)
                 if delta.finish_reason == "error":
                     raise TierError(f"tier {self.tier.number} ended a choice with an error")
@@ -159,6 +171,57 @@ class Generation:
                 raise
             except Exception as error:
                 await self._fall_over(error)
+
+    async def _compare(self, stage: AgreementStage) -> None:
+        """Let the stage's tiers answer, all at once if what is compared is known. Go on with what they agree
+        on, or with the tier above. All are billed, also if the caller leaves."""
+        self._agreement, sides = None, dict[int, SideAnswer]()
+        chosen: SideAnswer | None = None
+        verdict: Verdict | None = None
+        try:
+            tiers = stage.group.tiers if stage.kind is not None else (self.tier.number,)
+            sides.update((number, self._side(number)) for number in tiers)
+            for side in [*sides.values()]:
+                await side.wait()
+            if not stage.is_worth_it(first := sides[tiers[0] if stage.kind is None else stage.first]):
+                chosen = first
+                return
+            sides.update((number, self._side(number)) for number in stage.group.tiers if number not in sides)
+            for side in [*sides.values()]:
+                await side.wait()
+            verdict = stage.verdict(sides)
+            chosen = None if verdict.sent is None else sides[verdict.sent]
+        finally:
+            await self._end_comparison(stage, sides, chosen, verdict)
+        if chosen is None:
+            log.info("request %s: %s", self.request.request_id, verdict.reason)
+            self._go_on_with(self._routing.served.tier(stage.group.higher))
+
+    def _side(self, number: int) -> SideAnswer:
+        """Start an answer of a tier that is compared; the budget already covers it."""
+        tier, spec = self._routing.served.tier(number), self._routing.served.spec(number)
+        most = None if self._admission.hold is None else most_tokens(self.request, tier, spec)
+        requests = _within(self.request.generations(spec), most)
+        return SideAnswer(tier, spec, requests, most, self._generated(tier, requests, 1))
+
+    async def _end_comparison(
+        self, stage: AgreementStage, sides: dict[int, SideAnswer], chosen: SideAnswer | None, verdict: Verdict | None
+    ) -> None:
+        """Record the answers that are not sent; without a verdict and a `chosen` one the caller has left."""
+        for number, side in sides.items():
+            await side.aclose()
+            if side is not chosen:
+                agreed = verdict is not None and number in verdict.agreed
+                reason = None if verdict is None else verdict.reason
+                self.attempts.append(side.attempt(stage.compared_as, "agreed" if agreed else "differed", reason))
+        if chosen is None and verdict is None:
+            self._over, self.usage = True, Usage.total(side.usage for side in sides.values())
+        if chosen is not None:
+            self.tier, self._spec, self._most = chosen.tier, chosen.spec, chosen.most
+            self._requests, self.attempted = chosen.requests, chosen.attempted
+            self._deltas = chosen.replay()
+            if verdict is not None:
+                self._compared_as, self._reason = stage.compared_as, verdict.reason
 
     @property
     def _is_holding(self) -> bool:
@@ -196,7 +259,7 @@ class Generation:
                     cost_usd=cost_usd(self._spec, self._within_hold(sample.usage or request.meter.usage())),
                     error=None if failed is None else f"{type(failed).__name__}: {failed}",
                     replicas=tries,
-                    claimed=_claimed([request]),
+                    claimed=claimed([request]),
                 )
             )
         return None if failed is not None else sample.text
@@ -251,10 +314,7 @@ class Generation:
 
     def _asked(self) -> list[GenerationRequest]:
         """Return the requests for the tier; charged to a budget, they bound the answer by the tokens that are held."""
-        requests = self.request.generations(self._spec)
-        if self._most is None:
-            return requests
-        return [msgspec.structs.replace(one, max_tokens=self._most.choice) for one in requests]
+        return _within(self.request.generations(self._spec), self._most)
 
     def _next_up(self) -> Tier | None:
         """Return the next tier that is allowed and that the caller's budgets cover."""
@@ -272,7 +332,7 @@ class Generation:
         self.tier, self._escalation, self._hides_logprobs = tier, None, False
         self.attempted = time.monotonic()
         self._held.clear()
-        self.usage, self._replicas = None, []
+        self.usage, self._replicas, self._compared_as = None, [], None
         self._spec = self._routing.served.spec(tier.number)
         self._most = self._most_tokens()
         self._requests = self._asked()
@@ -304,16 +364,15 @@ class Generation:
             error=None if error is None else f"{type(error).__name__}: {error}",
             stage=None if verdict is None else verdict.stage,
             p_ok=None if verdict is None else verdict.p_ok[self.tier.number - 1],
-            reason=None if verdict is None else verdict.reason,
+            reason=self._reason if verdict is None else verdict.reason,
             replicas=[*self._replicas, *(error.tries if isinstance(error, TierError) else ())],
-            claimed=_claimed(self._requests),
+            claimed=claimed(self._requests),
+            compared_as=self._compared_as,
         )
 
     def _used_so_far(self, error: Exception | None) -> Usage:
         """Tokens to bill for an attempt that was cut short: none if the tier never accepted the request."""
-        used = Usage.total(request.meter.usage() for request in self._requests)
-        refused = isinstance(error, (TierUnavailableError, TierRequestError)) and not used.completion_tokens
-        return Usage() if refused else self._within_hold(used)
+        return used_so_far(self._requests, self._most, error)
 
     def _most_tokens(self) -> MostTokens | None:
         """Return what is held for the attempt; None without a budget."""
@@ -324,10 +383,11 @@ class Generation:
         return usage if self._most is None else self._most.bound(usage)
 
 
-def _claimed(requests: list[GenerationRequest]) -> Usage | None:
-    """Return the sum of the counts that servers reported and that cannot be; None if there are none."""
-    claims = [claim for request in requests for claim in request.meter.claims]
-    return Usage.total(claims) if claims else None
+def _within(requests: list[GenerationRequest], most: MostTokens | None) -> list[GenerationRequest]:
+    """Return the requests, bounded by the tokens that a budget holds for each choice."""
+    if most is None:
+        return requests
+    return [msgspec.structs.replace(one, max_tokens=most.choice) for one in requests]
 
 
 async def _refused(tier: Tier, reason: str) -> AsyncGenerator[Delta, None]:

@@ -74,6 +74,13 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
     judge_answers: Annotated[
         bool, Meta(description="Whether an answer's own evidence may hand it to the next tier before anything is sent.")
     ] = True
+    agreement: Annotated[
+        Literal["off", "verified", "always"],
+        Meta(
+            description="Whether cheap tiers answer at once and the strongest only where they differ. verified: where "
+            "20 verified comparisons say that it pays, or a request asks. always: where prices allow. off: never."
+        ),
+    ] = "verified"
     queue_seconds: Annotated[
         float,
         Meta(

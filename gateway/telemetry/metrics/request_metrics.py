@@ -83,6 +83,9 @@ class RequestMetrics(Collector):
         self._judged = self._counter(
             "aio_judged_answers", "Answers judged by their own evidence.", ["tier", "stage", "verdict"]
         )
+        self._agreements = self._counter(
+            "aio_agreements", "Answers of tiers that were compared.", ["tier", "kind", "outcome"]
+        )
         self._prompt_tokens = self._counter("aio_prompt_tokens", "Prompt tokens of answers.", ["tier"])
         self._answer_tokens = self._counter("aio_completion_tokens", "Generated tokens of answers.", ["tier"])
         self._cached_tokens = self._counter("aio_cached_tokens", "Prompt tokens found in the prefix cache.", ["tier"])
@@ -124,6 +127,8 @@ class RequestMetrics(Collector):
                 self._disputed.add((place,))
             if attempt.stage is not None:
                 self._judged.add((place, attempt.stage, "escalated" if attempt.status == "escalated" else "kept"))
+        if record.is_made and (found := record.comparison) is not None:
+            self._agreements.add((tier[0], found.compared_as.kind, found.outcome))
         self._baseline.add(tier, record.baseline_cost_usd)
         self._cost_sum += record.cost_usd
         self._baseline_sum += record.baseline_cost_usd

@@ -63,7 +63,7 @@ async def probed(
     names = [f"{name}{number}" for number in range(count)]
     row = {
         "source": "probe", "feature_spec": "f", "embedding": b"", "no_worse": no_worse, "weights": [1.0] * 4,
-        "tiers": aio.serving.routing.catalog.tier_fingerprints, "created_at": time.time(), "key_id": key,
+        "tiers": aio.serving.routing.served.catalog.tier_fingerprints, "created_at": time.time(), "key_id": key,
     }  # fmt: skip
     async with aio.serving.database.begin() as connection:
         await insert_records(connection, [routed_to(tier, name, key) for name in names])

@@ -26,7 +26,8 @@ class RoutingHeaders(msgspec.Struct, frozen=True, kw_only=True):
     `x-aio-deadline-ms` (to the first token), `x-aio-conversation` (the caller's own id of the conversation),
     `x-aio-slo` (what it is for: `SLO_CLASSES`),
     `x-aio-consent` (answer: to be used for its answer alone, local: to be seen by local tiers alone, or both),
-    `x-aio-cache` (use: of sampled answers too, refresh: a new answer, exact: of an equal request only, off)."""
+    `x-aio-cache` (use: of sampled answers too, refresh: a new answer, exact: of an equal request only, off),
+    `x-aio-agree` (true, false: whether cheap tiers answer at once and are compared)."""
 
     quality_target: float | None = None
     min_tier: int | None = None
@@ -35,6 +36,7 @@ class RoutingHeaders(msgspec.Struct, frozen=True, kw_only=True):
     conversation: str | None = None
     slo: SloName | None = None
     cache: CacheMode | None = None
+    agree: bool | None = None
     consent: Consent = ALL
 
 
@@ -50,6 +52,7 @@ def routing_headers(headers: Mapping[str, str], tiers: int) -> RoutingHeaders:
         conversation=_conversation(headers.get("x-aio-conversation")),
         slo=_slo(headers.get("x-aio-slo")),
         cache=_cache(headers.get("x-aio-cache")),
+        agree=_agree(headers.get("x-aio-agree")),
         consent=_consent(headers),
     )
 
@@ -116,6 +119,14 @@ def _cache(given: str | None) -> CacheMode | None:
     )
 
 
+def _agree(given: str | None) -> bool | None:
+    if given is None or given in ("true", "false"):
+        return None if given is None else given == "true"
+    raise bad_request(
+        f"Invalid header x-aio-agree: {given[:64]!r}; allowed are true and false.", "x-aio-agree", "invalid_value"
+    )
+
+
 def response_headers(answer: Answer, *, whole: bool) -> dict[str, str]:
     """What became of the request; the cost is known, and given, on whole answers only."""
     tier, escalated = answer.tier, answer.escalated_from
@@ -132,6 +143,8 @@ def response_headers(answer: Answer, *, whole: bool) -> dict[str, str]:
         headers["x-aio-would-be-tier"] = str(answer.decision.would_be)
     if escalated is not None:
         headers["x-aio-escalated-from"] = str(escalated.tier)
+    if (agreed := answer.agreed) is not None:
+        headers["x-aio-agreed"] = "true" if agreed else "false"
     if whole:
         headers["x-aio-cost-usd"] = usd_text(answer.cost_usd)
         if answer.cost_is_estimated:

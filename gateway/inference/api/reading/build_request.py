@@ -97,6 +97,7 @@ def chat_request(serving: Serving, given: Received, body: ChatRequest) -> Infere
         conversation=headers.conversation,
         slo=headers.slo,
         cache=headers.cache,
+        agree=headers.agree,
         trace=_traced(serving, given),
     )
 
@@ -137,6 +138,7 @@ def completion_request(serving: Serving, given: Received, body: CompletionReques
         conversation=headers.conversation,
         slo=headers.slo,
         cache=headers.cache,
+        agree=headers.agree,
         trace=_traced(serving, given),
     )
 

@@ -1,0 +1,212 @@
+"""Which requests are answered by several cheap tiers at once, and by the strongest only where these differ."""
+
+import asyncio
+import logging
+from typing import Any, NamedTuple
+
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from classifier.decision import Decision
+from classifier.features.routing_input import app_of
+from classifier.policy.agreement import AgreementGroup, AgreementPlan, AgreementSettings, agreed_tier, plan_agreement
+from classifier.policy.agreement_counts import AgreementCounts, AgreementPlace, AgreementTable
+from gateway.base.requests.inference_request import InferenceRequest
+from gateway.inference.answering.answer import Answer
+from gateway.inference.answering.side_answer import SideAnswer
+from gateway.inference.routing.knobs import RoutingKnobFile
+from gateway.inference.routing.router import RoutingService
+from quality.learning.agreement_history import place_of, read_agreements
+from quality.records.record import ComparedAs, Record
+from tiers.collected_choice import CollectedChoice
+from tiers.consent import hidden_from
+from tiers.final_answer.agreement import agree
+from tiers.final_answer.expected import expected_kind
+from tiers.final_answer.extract import FinalAnswer, final_answer
+
+log = logging.getLogger(__name__)
+
+# Between two looks at the verdicts of this and other processes.
+FOLLOW_SECONDS = 30.0
+
+
+class Agreements:
+    """Plans comparisons by what is known of such answers; the counts come from stored requests, and from those that
+    end here until the next look."""
+
+    def __init__(
+        self, knobs: RoutingKnobFile, routing: RoutingService, settings: AgreementSettings | None = None
+    ) -> None:
+        self.table = AgreementTable()
+        self._knobs, self._routing = knobs, routing
+        self._settings = settings or AgreementSettings()
+
+    def plan(self, request: InferenceRequest, decision: Decision) -> "AgreementStage | None":
+        """Return how tiers are compared for `request`; None where they are not."""
+        mode = self._knobs.active.agreement
+        asked = request.agree is True or mode == "always"
+        if mode == "off" or request.agree is False or not (asked or self.table.is_verified):
+            return None
+        if not _may_be_compared(request, decision):
+            return None
+        stage = AgreementStage(self, request, decision, expected_end(request), asked=asked)
+        return stage if stage.plan.group is not None else None
+
+    def planned(self, request: InferenceRequest, decision: Decision, kind: str, *, asked: bool) -> AgreementPlan:
+        """Return the plan for an answer of `kind`."""
+        place = AgreementPlace(request.caller.tenant, request.key_id or "", app_of_request(request), kind)
+
+        def counted(tiers: tuple[int, ...]) -> list[AgreementCounts]:
+            return self.table.levels(place, tiers)
+
+        plan = plan_agreement(decision.inputs, decision.tier, counted, self._settings, asked)
+        if plan.group is None:
+            return plan
+        for number in (*plan.group.tiers, plan.group.higher):
+            # A reload may have changed the tier since the request was routed.
+            hidden = hidden_from(self._routing.served.spec(number), request.consent)
+            if hidden is not None:
+                return AgreementPlan(reason=f"tier {number} is not asked: {hidden}")
+        return plan
+
+    def observe(self, answer: Answer, record: Record) -> None:
+        """Count what became of a finished request."""
+        found = record.comparison if record.is_made else None
+        if found is not None and found.outcome != "failed":
+            place = place_of(answer.request.caller.tenant, record.key_id, found)
+            self.table.compared(place, found.tiers, found.outcome == "agreed")
+
+    async def follow(self, database: AsyncEngine) -> None:
+        """Take in what is stored, at first at once."""
+        failure = ""
+        while True:
+            try:
+                await self.catch_up(database)
+                failure = ""
+            except (SQLAlchemyError, OSError) as error:
+                if str(error) != failure:
+                    failure = str(error)
+                    log.warning("counts of agreement cannot be read: %s", error)
+            await asyncio.sleep(FOLLOW_SECONDS)
+
+    async def catch_up(self, database: AsyncEngine) -> None:
+        """Replace the counts by those of the stored requests."""
+        if self._knobs.active.agreement != "off":
+            models = {number: tier.model for number, tier in self._routing.served.tiers.items()}
+            self.table = await read_agreements(database, models)
+
+
+class Verdict(NamedTuple):
+    """`sent`: the tier whose answer is sent, None for the higher tier's; `agreed`: the tiers that said the same."""
+
+    sent: int | None
+    agreed: tuple[int, ...]
+    reason: str
+
+
+class AgreementStage:
+    """The comparison of one request's answers. `kind`: of the end that is compared, None until the first answer shows
+    it; `plan`: who is asked."""
+
+    def __init__(
+        self, agreements: Agreements, request: InferenceRequest, decision: Decision, kind: str | None, *, asked: bool
+    ) -> None:
+        self.kind, self._agreements, self._request, self._decision = kind, agreements, request, decision
+        self._asked = asked
+        self.plan = agreements.planned(request, decision, kind or "", asked=asked or kind is None)
+        if kind is None and self.plan.first != decision.tier:
+            # A cheaper tier takes the place of the chosen one only where a comparison is certain.
+            self.plan = AgreementPlan(reason="the end of the answer is not known before it")
+
+    @property
+    def group(self) -> AgreementGroup:
+        """The tiers of the plan."""
+        assert self.plan.group is not None
+        return self.plan.group
+
+    @property
+    def first(self) -> int:
+        """The tier that is asked first, or at once with the others."""
+        assert self.plan.first is not None
+        return self.plan.first
+
+    @property
+    def compared_as(self) -> ComparedAs:
+        """What is recorded of the comparison."""
+        app = app_of_request(self._request) if self._request.consent.reuse else ""
+        return ComparedAs(kind=self.kind or "", app=app)
+
+    def is_worth_it(self, first: SideAnswer) -> bool:
+        """Whether others are asked after `first` ended, whose answer showed the kind of its end."""
+        if self.kind is not None:
+            return True
+        if not first.ended or (end := end_of(self._request, first.choice)) is None:
+            return False
+        plan = self._agreements.planned(self._request, self._decision, end.kind, asked=self._asked)
+        if plan.group != self.plan.group:
+            return False
+        self.kind = end.kind
+        return True
+
+    def verdict(self, answers: dict[int, SideAnswer]) -> Verdict:
+        """Compare the `answers` of the group's tiers."""
+        ends: dict[int, FinalAnswer | None] = {
+            number: end_of(self._request, side.choice) if side.ended else None for number, side in answers.items()
+        }
+
+        def equal(one: int, other: int) -> bool:
+            return agree(ends[one], ends[other])
+
+        sent = agreed_tier(self.group, equal)
+        if sent is not None:
+            agreed = tuple(number for number in self.group.tiers if equal(number, sent))
+            return Verdict(sent, agreed, f"tiers {' and '.join(map(str, agreed))} agree")
+        failed = [str(number) for number, side in answers.items() if not side.ended]
+        why = f"tier {', '.join(failed)} gave no answer" if failed else "the answers differ"
+        return Verdict(None, (), f"{why}, tier {self.group.higher} is asked")
+
+
+def expected_end(request: InferenceRequest) -> str | None:
+    """Return the kind of final answer that the request itself asks for; None where only an answer can show it."""
+    if request.tooling is not None and request.tooling.callable_tools:
+        return None
+    return expected_kind(question_of(request), _format_of(request))
+
+
+def end_of(request: InferenceRequest, answer: CollectedChoice) -> FinalAnswer | None:
+    """Return the final answer that is compared; None, which agrees with nothing, if there is none or it was cut off."""
+    if answer.finish_reason not in ("stop", "tool_calls"):
+        return None
+    return final_answer(question_of(request), answer.text, _format_of(request), answer.tool_calls)
+
+
+def question_of(request: InferenceRequest) -> str:
+    """Return what says how to answer: the system prompt and the last message."""
+    messages = request.messages or ()
+    system = [one.content for one in messages[:-1] if one.role in ("system", "developer")]
+    return "\n\n".join([*system, *(one.content for one in messages[-1:])])
+
+
+def _format_of(request: InferenceRequest) -> dict[str, Any] | None:
+    wanted = request.response_format
+    return None if wanted is None or wanted.get("type") == "text" else wanted
+
+
+def app_of_request(request: InferenceRequest) -> str:
+    """Return the hash of the request's system prompt, as its `RoutingInput` has it."""
+    messages = request.messages or ()
+    return app_of("\n".join(one.content for one in messages if one.role in ("system", "developer")))
+
+
+def _may_be_compared(request: InferenceRequest, decision: Decision) -> bool:
+    """Whether several tiers may answer: a single answer of a tier that neither caller nor operator named, without a
+    deadline. A stream only if the request itself asks, since its first byte then waits for all answers."""
+    single = request.choices == 1 and request.best_of in (None, 1)
+    inputs = decision.inputs
+    named = decision.would_be is not None or decision.by_edge or inputs.in_tool_loop or inputs.is_constant
+    forced = request.tooling is not None and request.tooling.is_forced
+    waits = not request.stream or request.agree is True
+    bound = (
+        forced or bool(request.adapter) or (request.sampling.grammar is not None and request.response_format is None)
+    )
+    return waits and single and not (named or bound) and request.messages is not None and not request.deadline_seconds

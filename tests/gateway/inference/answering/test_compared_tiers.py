@@ -1,0 +1,214 @@
+"""Cheap tiers answer at once; what they agree on is sent, else the tier above answers. All are billed."""
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from classifier.policy.agreement_counts import AgreementPlace
+from quality.learning.agreement_history import read_agreements
+from tests.gateway.batches.batching import made, outcome, request_line
+from tests.gateway.inference.api.test_disconnects import only_record
+from tests.gateway.running_gateway import RunningGateway
+from tests.polling import eventually
+from tiers.errors import TierError
+from tiers.tool_types import ToolCallDelta
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+QUESTION = "Which number is larger?\nA) 9.11\nB) 9.9\nAnswer with the letter."
+MODELS = {1: "smollm2-int4", 2: "smollm2-bf16", 3: "smollm2-bf16", 4: "smollm2-bf16"}
+ASKED = {"x-aio-agree": "true"}
+SCHEMA = {
+    "type": "json_schema",
+    "json_schema": {
+        "name": "ticket",
+        "schema": {
+            "type": "object",
+            "properties": {"level": {"enum": ["low", "high"]}, "why": {"type": "string"}},
+            "required": ["level", "why"],
+        },
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def doubtful(gateway: RunningGateway) -> None:
+    """No cheap tier is good enough alone."""
+    gateway.classifier.p_ok = (0.5, 0.6, 0.7, 1.0)
+
+
+def say(gateway: RunningGateway, *answers: str) -> None:
+    for tier, words in zip(gateway.tiers, answers, strict=False):
+        tier.words = (words,)
+
+
+async def ask(gateway: RunningGateway, headers: dict[str, str] = ASKED, **more: Any) -> httpx.Response:
+    body = {"model": "auto", "messages": [{"role": "user", "content": QUESTION}]} | more
+    return await gateway.http.post("/v1/chat/completions", json=body, headers={"x-aio-cache": "off"} | headers)
+
+
+async def attempts(gateway: RunningGateway, answer: httpx.Response) -> list[tuple[int, str]]:
+    """The attempts of the record, whose costs are the bill."""
+    assert answer.status_code == 200, answer.text
+    record = await only_record(gateway, answer.headers["x-aio-decision-id"])
+    assert record.cost_usd == pytest.approx(sum(attempt.cost_usd for attempt in record.attempts))
+    assert float(answer.headers["x-aio-cost-usd"]) == pytest.approx(record.cost_usd, rel=1e-6)
+    assert all(attempt.cost_usd > 0 for attempt in record.attempts)
+    return [(attempt.tier, attempt.status) for attempt in record.attempts]
+
+
+async def test_the_middles_answer_is_sent_where_a_cheaper_one_agrees_and_both_are_billed(
+    gateway: RunningGateway,
+) -> None:
+    say(gateway, "A", "The answer is A.")
+    answer = await ask(gateway)
+    assert answer.json()["choices"][0]["message"]["content"] == "The answer is A."
+    assert (answer.headers["x-aio-tier"], answer.headers["x-aio-agreed"]) == ("2", "true")
+    assert await attempts(gateway, answer) == [(1, "agreed"), (2, "ok")]
+    assert not gateway.tier(4).requests
+    metrics = (await gateway.http.get("/metrics")).text
+    assert 'aio_agreements_total{kind="choice",outcome="agreed",tier="2"} 1.0' in metrics
+
+
+async def test_where_they_differ_the_strongest_is_asked(gateway: RunningGateway) -> None:
+    say(gateway, "A", "B", "", "B, since 0.9 is more than 0.11.")
+    answer = await ask(gateway)
+    assert (answer.headers["x-aio-tier"], answer.headers["x-aio-agreed"]) == ("4", "false")
+    assert await attempts(gateway, answer) == [(1, "differed"), (2, "differed"), (4, "ok")]
+
+
+async def test_both_are_asked_at_the_same_time(gateway: RunningGateway) -> None:
+    say(gateway, "A", "A")
+    gateway.tier(1).hold_at = gateway.tier(2).hold_at = 0
+    asked = asyncio.create_task(ask(gateway))
+    await gateway.tier(1).holding.wait()
+    await gateway.tier(2).holding.wait()
+    gateway.tier(1).go.set()
+    gateway.tier(2).go.set()
+    assert (await asked).headers["x-aio-agreed"] == "true"
+
+
+@pytest.mark.parametrize(("level", "agreed"), [("high", "true"), ("low", "false")])
+async def test_of_a_schema_the_checkable_fields_count_alone(gateway: RunningGateway, level: str, agreed: str) -> None:
+    say(
+        gateway, '{"level": "high", "why": "it burns"}', f'{{"why": "there is a fire", "level": "{level}"}}', "",
+        '{"level": "low", "why": "no"}',
+    )  # fmt: skip
+    answer = await ask(gateway, response_format=SCHEMA)
+    assert answer.headers["x-aio-agreed"] == agreed
+
+
+async def test_a_partner_that_fails_is_no_agreement_and_no_failure(gateway: RunningGateway) -> None:
+    say(gateway, "A", "A", "", "B")
+    gateway.tier(1).fail_at, gateway.tier(1).error = 0, TierError("broke")
+    answer = await ask(gateway)
+    assert answer.headers["x-aio-tier"] == "4"
+    record = await only_record(gateway, answer.headers["x-aio-decision-id"])
+    assert [(one.tier, one.status) for one in record.attempts] == [(1, "error"), (2, "differed"), (4, "ok")]
+
+
+@pytest.mark.parametrize(
+    ("headers", "more"),
+    [
+        ({}, {}),
+        ({"x-aio-agree": "false"}, {}),
+        (ASKED | {"x-aio-max-cost": "0.0000001"}, {}),
+        (ASKED | {"x-aio-deadline-ms": "60000"}, {}),
+        (ASKED, {"n": 2}),
+        (ASKED, {"model": "tier-4"}),
+        (ASKED, {"messages": [{"role": "user", "content": "Write a poem about rivers."}]}),
+        (
+            ASKED,
+            {
+                "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+                "tool_choice": {"type": "function", "function": {"name": "f"}},
+            },
+        ),
+    ],
+    ids=["not asked", "refused", "cost", "deadline", "choices", "pinned", "open", "forced tool"],
+)
+async def test_one_tier_answers_where_nothing_may_be_compared(
+    gateway: RunningGateway, headers: dict[str, str], more: dict[str, Any]
+) -> None:
+    say(gateway, "A", "A", "A", "A")
+    if "tools" in more:
+        for tier in gateway.tiers:
+            tier.calls = (ToolCallDelta(index=0, id="call_1", name="f", arguments="{}"),)
+    answer = await ask(gateway, headers, **more)
+    assert "x-aio-agreed" not in answer.headers
+    assert sum(len(tier.requests) for tier in gateway.tiers) <= 1
+
+
+async def test_a_caller_that_leaves_frees_both_and_pays_for_both(gateway: RunningGateway) -> None:
+    say(gateway, "A", "A")
+    for tier in gateway.tiers[:2]:
+        tier.words, tier.hold_at = ("A", " and"), 1
+    asked = asyncio.create_task(ask(gateway))
+    await gateway.tier(1).holding.wait()
+    await gateway.tier(2).holding.wait()
+    asked.cancel()
+    await gateway.tier(1).ended.wait()
+    await gateway.tier(2).ended.wait()
+    assert (gateway.tier(1).closed_early, gateway.tier(2).closed_early) == (1, 1)
+    await eventually(lambda: gateway.serving.service.in_flight == 0)
+    page = await eventually(lambda: _aborted(gateway))
+    assert [(one["tier"], one["status"]) for one in page["attempts"]] == [(1, "aborted"), (2, "aborted")]
+    assert page["cost_usd"] == pytest.approx(sum(one["cost_usd"] for one in page["attempts"]))
+    assert page["cost_usd"] > 0
+
+
+async def _aborted(gateway: RunningGateway) -> dict[str, Any] | None:
+    rows = (await gateway.http.get("/admin/api/requests", params={"status": "aborted"})).json()["rows"]
+    if not rows:
+        return None
+    found: dict[str, Any] = (await gateway.http.get(f"/v1/requests/{rows[0]['request_id']}")).json()
+    return found
+
+
+async def test_lines_of_a_batch_are_compared_where_the_knob_says_so(gateway: RunningGateway) -> None:
+    say(gateway, "A", "A", "", "B")
+    gateway.serving.routing.knobs.change({"agreement": "always"})
+    try:
+        line = request_line("one", model="auto", messages=[{"role": "user", "content": QUESTION}])
+        batch, output, _ = await outcome(gateway.openai, (await made(gateway.openai, [line])).id)
+    finally:
+        gateway.serving.routing.knobs.change({"agreement": "verified"})
+    assert (batch.status, output["one"]["response"]["body"]["model"]) == ("completed", "smollm2-bf16")
+    assert [len(tier.requests) for tier in gateway.tiers] == [1, 1, 0, 0]
+
+
+async def test_twenty_verified_comparisons_that_say_so_are_enough(gateway: RunningGateway) -> None:
+    say(gateway, "A", "A", "", "B")
+    table = gateway.serving.service.agreements.table
+    place = AgreementPlace("", "", "", "choice")
+    for _ in range(30):
+        table.compared(place, (1, 2), True)
+    for _ in range(19):
+        table.verified(place, (1, 2), 0.0)
+    assert "x-aio-agreed" not in (await ask(gateway, {})).headers
+    table.verified(place, (1, 2), 0.0)
+    assert (await ask(gateway, {})).headers["x-aio-agreed"] == "true"
+
+
+async def test_what_was_compared_is_counted_again_after_a_restart(gateway: RunningGateway) -> None:
+    agreements = gateway.serving.service.agreements
+    await gateway.serving.records.flush()
+    before = await read_agreements(gateway.serving.database, MODELS)
+    say(gateway, "A", "A", "", "B")
+    agreed = await ask(gateway)
+    say(gateway, "A", "B", "", "B")
+    differed = await ask(gateway)
+    for answer in (agreed, differed):
+        await only_record(gateway, answer.headers["x-aio-decision-id"])
+    await gateway.serving.records.flush()
+    after = await read_agreements(gateway.serving.database, MODELS)
+    place = AgreementPlace("", "", "", "choice")
+    (*_, old), (*_, new) = before.levels(place, (1, 2)), after.levels(place, (1, 2))
+    assert (new.compared - old.compared, new.agreed - old.agreed) == (2, 1)
+    assert (await read_agreements(gateway.serving.database, {1: "another", 2: "model"})).levels(place, (1, 2))[
+        -1
+    ].compared == 0
+    await agreements.catch_up(gateway.serving.database)
+    assert agreements.table.levels(place, (1, 2))[-1].compared == new.compared
