@@ -1,5 +1,6 @@
 """Generate an answer by one or more tiers, with hold, escalation and fall-over, and record each attempt's cost."""
 
+import asyncio
 import logging
 import time
 from collections import deque
@@ -80,6 +81,8 @@ class Generation:
         self._agreement = agreement if agreement is not None and (agreement.kind or not self._escalation) else None
         self._compared_as: ComparedAs | None = None
         self._reason: str | None = None
+        # The best answer of a comparison without agreement, and its attempt: sent if the tier above fails.
+        self._spare: tuple[SideAnswer, Attempt] | None = None
         if self._agreement is not None:
             self._escalation, self._hides_logprobs = None, False
         if self._escalation is not None:
@@ -159,7 +162,8 @@ class Generation:
                     continue
                 if self._hides_logprobs:
                     delta.logprobs = None
-                delta.made_at = time.monotonic()
+                # An answer that was compared has been kept since its tier gave it.
+                delta.made_at = delta.made_at or time.monotonic()
                 if self._escalation is None:
                     return delta
                 self._held.append(delta)
@@ -190,11 +194,15 @@ class Generation:
             for side in [*sides.values()]:
                 await side.wait()
             verdict = stage.verdict(sides)
-            chosen = None if verdict.sent is None else sides[verdict.sent]
+            higher = self._routing.next_up(self.request, self.decision, stage.group.higher - 1)
+            if verdict.sent is not None:
+                chosen = sides[verdict.sent]
+            elif higher is None and (whole := [side for side in sides.values() if side.ended]):
+                chosen, verdict = whole[-1], verdict._replace(reason=f"{verdict.reason}, but it may not answer now")
         finally:
             await self._end_comparison(stage, sides, chosen, verdict)
+        log.info("request %s: %s", self.request.request_id, verdict.reason)
         if chosen is None:
-            log.info("request %s: %s", self.request.request_id, verdict.reason)
             self._go_on_with(self._routing.served.tier(stage.group.higher))
 
     def _side(self, number: int) -> SideAnswer:
@@ -208,20 +216,45 @@ class Generation:
         self, stage: AgreementStage, sides: dict[int, SideAnswer], chosen: SideAnswer | None, verdict: Verdict | None
     ) -> None:
         """Record the answers that are not sent; without a verdict and a `chosen` one the caller has left."""
+        try:
+            await asyncio.gather(*(side.aclose() for side in sides.values()))
+        finally:
+            # Billed even if the closing itself is cancelled.
+            self._bill_compared(stage, sides, chosen, verdict)
+
+    def _bill_compared(
+        self, stage: AgreementStage, sides: dict[int, SideAnswer], chosen: SideAnswer | None, verdict: Verdict | None
+    ) -> None:
+        """Record the answers that are not sent, and go on with the `chosen` one."""
         for number, side in sides.items():
-            await side.aclose()
             if side is not chosen:
                 agreed = verdict is not None and number in verdict.agreed
                 reason = None if verdict is None else verdict.reason
                 self.attempts.append(side.attempt(stage.compared_as, "agreed" if agreed else "differed", reason))
+                if side.ended and verdict is not None and chosen is None:
+                    self._spare = side, self.attempts[-1]
         if chosen is None and verdict is None:
             self._over, self.usage = True, Usage.total(side.usage for side in sides.values())
         if chosen is not None:
-            self.tier, self._spec, self._most = chosen.tier, chosen.spec, chosen.most
-            self._requests, self.attempted = chosen.requests, chosen.attempted
-            self._deltas = chosen.replay()
+            self._read_kept(chosen)
             if verdict is not None:
                 self._compared_as, self._reason = stage.compared_as, verdict.reason
+
+    def _read_kept(self, side: SideAnswer) -> None:
+        """Go on with an answer that was compared, from its beginning."""
+        self.tier, self._spec, self._most = side.tier, side.spec, side.most
+        self._requests, self.attempted = side.requests, side.attempted
+        self.usage, self._replicas, self._deltas = None, [], side.replay()
+
+    def _send_spare(self, spare: tuple[SideAnswer, Attempt], error: Exception) -> None:
+        """Send an answer that agreed with no other, because the tier above failed with `error`; it is billed once."""
+        side, made = spare
+        self._spare = None
+        self._close_attempt("error", error)
+        self.attempts = [attempt for attempt in self.attempts if attempt is not made]
+        self._read_kept(side)
+        self._compared_as = made.compared_as
+        self._reason = f"{made.reason}, but it failed"
 
     @property
     def _is_holding(self) -> bool:
@@ -292,6 +325,10 @@ class Generation:
         failed_before = any(attempt.status == "error" for attempt in self.attempts)
         may_move = not committed and not failed_before
         stand_in = await self._stand_in() if may_move else None
+        if stand_in is None and self._spare is not None and not committed:
+            await self._deltas.aclose()
+            self._send_spare(self._spare, error)
+            return
         if stand_in is None:
             raise self._lost if self._lost is not None and isinstance(error, TierUnavailableError) else error
         await self._deltas.aclose()

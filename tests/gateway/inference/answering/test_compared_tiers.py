@@ -1,18 +1,33 @@
 """Cheap tiers answer at once; what they agree on is sent, else the tier above answers. All are billed."""
 
 import asyncio
+import time
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from classifier.policy.agreement_counts import AgreementPlace
+from gateway.base.requests.inference_request import InferenceRequest
+from gateway.base.settings import Settings
+from gateway.inference.answering.agreement import Agreements
+from gateway.inference.routing.knobs import RoutingKnobFile
+from gateway.inference.routing.router import RoutingService
+from gateway.inference.service import Service
+from gateway.tenancy.budgets.cost_bound import most_usd
+from inference_core.protocol import SamplingParams
 from quality.learning.agreement_history import read_agreements
 from tests.gateway.batches.batching import made, outcome, request_line
 from tests.gateway.inference.api.test_disconnects import only_record
-from tests.gateway.running_gateway import RunningGateway
+from tests.gateway.running_gateway import RunningGateway, running_gateway, scripted_tiers
+from tests.gateway.scripted_classifier import ScriptedClassifier
+from tests.gateway.scripted_tier import ScriptedTier
 from tests.polling import eventually
+from tiers.catalog.load import load_catalog
+from tiers.consent import Consent
 from tiers.errors import TierError
+from tiers.tier import ChatMessage, TierLoad
 from tiers.tool_types import ToolCallDelta
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -107,6 +122,100 @@ async def test_a_partner_that_fails_is_no_agreement_and_no_failure(gateway: Runn
     assert answer.headers["x-aio-tier"] == "4"
     record = await only_record(gateway, answer.headers["x-aio-decision-id"])
     assert [(one.tier, one.status) for one in record.attempts] == [(1, "error"), (2, "differed"), (4, "ok")]
+
+
+async def test_the_best_cheap_answer_is_sent_where_the_strongest_fails(gateway: RunningGateway) -> None:
+    say(gateway, "A", "B")
+    gateway.tier(4).fail_at = 0
+    answer = await ask(gateway)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["choices"][0]["message"]["content"] == "B"
+    assert answer.headers["x-aio-agreed"] == "false"
+    record = await only_record(gateway, answer.headers["x-aio-decision-id"])
+    assert [(one.tier, one.status) for one in record.attempts] == [(1, "differed"), (4, "error"), (2, "ok")]
+    assert record.cost_usd == pytest.approx(sum(one.cost_usd for one in record.attempts))
+    assert record.completion_tokens == 1
+
+
+async def test_the_best_cheap_answer_is_sent_where_the_strongest_is_down_by_then(gateway: RunningGateway) -> None:
+    say(gateway, "A", "B")
+    gateway.tier(2).hold_at = 0
+    asked = asyncio.create_task(ask(gateway))
+    await gateway.tier(2).holding.wait()
+    gateway.tier(4).health = TierLoad(healthy=False)
+    gateway.tier(2).go.set()
+    answer = await asked
+    assert answer.json()["choices"][0]["message"]["content"] == "B"
+    assert await attempts(gateway, answer) == [(1, "differed"), (2, "ok")]
+    assert not gateway.tier(4).requests
+
+
+def serving_alone() -> tuple[Service, list[ScriptedTier]]:
+    """A service that compares, without HTTP."""
+    tiers, classifier, knobs = scripted_tiers(), ScriptedClassifier(), RoutingKnobFile()
+    classifier.p_ok = (0.5, 0.6, 0.7, 1.0)
+    routing = RoutingService(load_catalog("laptop"), {tier.number: tier for tier in tiers}, classifier, None)
+    return Service(routing, [], agreements=Agreements(knobs, routing)), tiers
+
+
+def asking(**more: Any) -> InferenceRequest:
+    return InferenceRequest(
+        request_id="one",
+        api="chat",
+        requested_model="auto",
+        messages=[ChatMessage(role="user", content=QUESTION)],
+        sampling=SamplingParams(),
+        arrival=time.monotonic(),
+        created_at=time.time(),
+        agree=True,
+        **more,
+    )
+
+
+async def test_tokens_count_when_their_tier_gave_them_not_when_the_comparison_ended() -> None:
+    service, tiers = serving_alone()
+    tiers[0].words, tiers[1].words = ("A",), ("A", ".")
+    tiers[0].hold_at, tiers[1].hold_at = 0, 1
+    asked = asyncio.create_task(service.complete(asking()))
+    await tiers[1].holding.wait()
+    before = time.monotonic()
+    tiers[1].go.set()
+    await tiers[1].ended.wait()
+    ended = time.monotonic()
+    tiers[0].go.set()
+    stamps = (await asked).stamps
+    assert stamps.first_made is not None
+    assert stamps.last_made is not None
+    assert stamps.first_made <= before <= stamps.last_made <= ended
+
+
+@pytest.mark.parametrize("allowed", [{1, 4}, {1, 2, 4}])
+async def test_a_tier_that_may_not_see_the_request_is_no_partner(allowed: set[int]) -> None:
+    service, tiers = serving_alone()
+    for tier in tiers:
+        tier.words = ("A",)
+    answer = await service.complete(asking(own_consent=Consent(tiers=frozenset(allowed))))
+    asked = {tier.number for tier in tiers if tier.requests}
+    assert (asked, answer.agreed) == (({1, 2}, True) if 2 in allowed else ({4}, None))
+
+
+async def test_a_budget_that_does_not_cover_all_answers_leaves_one_tier(tmp_path: Path) -> None:
+    async with running_gateway(Settings(data_dir=str(tmp_path), monitor=False)) as gateway:
+        gateway.classifier.p_ok = (0.5, 0.6, 0.7, 1.0)
+        request, served = asking(max_tokens=8), gateway.serving.routing.served
+        usd = {number: most_usd(request, served.tier(number), served.spec(number)) for number in (1, 2, 3, 4)}
+        for place, (amount, tiers) in enumerate([(usd[3] + usd[1], [3]), (100 * sum(usd.values()), [1, 2])]):
+            gateway.reset()
+            gateway.classifier.p_ok = (0.5, 0.6, 0.7, 1.0)
+            say(gateway, "A", "A", "", "A")
+            name = f"compared {place}"
+            made = await gateway.http.post("/admin/api/keys", json={"name": name, "terms": {}})
+            limit = {"kind": "key", "subject": name, "period": "total", "amount_usd": amount + 2e-6}
+            assert (await gateway.http.put("/admin/api/budgets", json=limit)).is_success
+            answer = await ask(gateway, ASKED | {"authorization": f"Bearer {made.json()['key']}"}, max_tokens=8)
+            assert answer.status_code == 200, answer.text
+            assert [tier.number for tier in gateway.tiers if tier.requests] == tiers
+            assert float(answer.headers["x-aio-cost-usd"]) <= amount
 
 
 @pytest.mark.parametrize(
