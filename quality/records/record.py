@@ -116,7 +116,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """`tiers`, ascending, answered at once. `outcome`: "failed" if one of them gave no whole answer."""
+    """`tiers`, ascending, answered at once. `outcome`: "failed" if none agreed and one of them gave no whole answer."""
 
     tiers: tuple[int, ...]
     outcome: Literal["agreed", "differed", "failed"]
@@ -130,8 +130,8 @@ def comparison_of(attempts: list[Attempt]) -> Comparison | None:
         return None
     statuses = {attempt.status for attempt in found}
     outcome: Literal["agreed", "differed", "failed"] = "differed"
-    if "error" in statuses or "aborted" in statuses:
-        outcome = "failed"
-    elif "agreed" in statuses:
+    if "agreed" in statuses:
         outcome = "agreed"
+    elif "error" in statuses or "aborted" in statuses:
+        outcome = "failed"
     return Comparison(tiers=tuple(sorted(attempt.tier for attempt in found)), outcome=outcome, compared_as=compared_as)

@@ -5,13 +5,14 @@ from pathlib import Path
 
 from tests.gateway.walk import Entered, walk_of
 
-# By package, the most that it may enter; the table of the command names the files.
+# By package, the most that it may enter; the table of the command names the files. A look of a background task that falls
+# into the request adds a few.
 MOST = {
-    "gateway": Entered(files=40, folders=19, returns=24),
+    "gateway": Entered(files=44, folders=21, returns=28),
     "tiers": Entered(files=10, folders=7, returns=9),
-    "classifier": Entered(files=12, folders=6, returns=5),
+    "classifier": Entered(files=14, folders=7, returns=7),
     "inference_core": Entered(files=44, folders=11, returns=23),
-    "quality": Entered(files=12, folders=4, returns=9),
+    "quality": Entered(files=16, folders=6, returns=14),
     "migrations": Entered(files=1, folders=1, returns=0),
 }
 MOST_LAYERS = 6
