@@ -5,8 +5,8 @@ from pathlib import Path
 
 from tests.gateway.walk import Entered, walk_of
 
-# By package, the most that it may enter; the table of the command names the files. A look of a background task that falls
-# into the request adds a few.
+# By package, the most that it may enter; the table of the command names the files. A look of a background task that
+# falls into the request adds a few.
 MOST = {
     "gateway": Entered(files=44, folders=21, returns=28),
     "tiers": Entered(files=10, folders=7, returns=9),
