@@ -24,7 +24,7 @@ from tests.polling import until
 pytestmark = pytest.mark.processes
 
 # The upstream repeats it, so that the judge of equal words with numbers has something to compare.
-PROMPT = "The first numbers are 1, 2 and 3."
+PROMPT = "Repeat word for word: the first numbers are 1, 2 and 3."
 PAGES = ("", "/routing", "/requests", "/quality", "/core", "/experiments", "/keys", "/users", "/system")
 VIEWS = (
     "overview",
