@@ -34,10 +34,10 @@ def test_it_routes_verifies_learns_by_counts_and_retrains(tmp_path: Path) -> Non
             tmp_path / "data", tmp_path / "cache", "--catalog", str(catalog), environment=environment
         ) as gateway:
             until(lambda: gateway.admin.get("/admin/api/estimates").status_code == 200)
-            # Equal words with numbers: a judge that asks no model compares them, and tier 1's answer is as good.
-            routed = [ask(gateway, f"The first numbers are 1, 2 and {n}.") for n in range(3, 9)]
+            # Texts to the letter: a judge that asks no model compares them, and tier 1's answer is as good.
+            routed = [ask(gateway, f"Repeat word for word: the first numbers are 1, 2 and {n}.") for n in range(3, 9)]
             assert set(routed) <= {1, 2}
-            ask(gateway, "The numbers are 4 and 5.", model="tier-1")
+            ask(gateway, "Repeat word for word: the numbers are 4 and 5.", model="tier-1")
             until(lambda: labels_that_count(gateway) > 0, every=0.2)
 
             ordered = gateway.admin.post("/admin/api/retrainings", json={"reason": "to see"})
