@@ -3,8 +3,9 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from quality.store.exclusive import exclusive
 
 _REGISTRY_LOCK = 0x41494F04  # PostgreSQL advisory lock number: "AIO", 4
 
@@ -16,10 +17,5 @@ async def registry_transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnec
     Write the pointer last: an unavailable database then leaves it unchanged, and after a crash before the commit the
     next `Rollouts.advance` resets it to what the rows say.
     """
-    if engine.dialect.name == "postgresql":
-        async with engine.begin() as connection:
-            await connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": _REGISTRY_LOCK})
-            yield connection
-    else:
-        async with engine.execution_options(sqlite_begin="BEGIN IMMEDIATE").begin() as connection:
-            yield connection
+    async with exclusive(engine, _REGISTRY_LOCK) as connection:
+        yield connection

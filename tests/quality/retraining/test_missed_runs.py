@@ -201,14 +201,14 @@ async def test_a_run_that_ends_its_process_every_time_is_resumed_ever_more_rarel
     await laptop.use()
     laptop.now, laptop.die = SUNDAY, True
     await laptop.process().check()
-    begun: list[timedelta] = []
-    while len(begun) < 4:
+    starts: list[timedelta] = []
+    while len(starts) < 4:
         laptop.now += timedelta(minutes=1)
         before = len(laptop.made)
         await laptop.process().check()
         if len(laptop.made) > before:
-            begun.append(laptop.now - SUNDAY)
+            starts.append(laptop.now - SUNDAY)
 
     # Two minutes of lease each, then no wait, ten, twenty and forty minutes.
-    assert [at.total_seconds() / 60 for at in begun] == [2, 14, 36, 78]
+    assert [at.total_seconds() / 60 for at in starts] == [2, 14, 36, 78]
     assert len(set(laptop.made)) == 1
