@@ -11,7 +11,10 @@ import msgspec
 from classifier.decision import Decision, PolicyInputs, Prediction
 from gateway.inference.catalogue.class_prior import class_prior
 from gateway.inference.routing.active_classifier import ActiveClassifier
+from quality.judges.calibration import calibrate
+from quality.judges.exact import ExactJudge
 from quality.judges.panel import Panel
+from quality.judges.synthetic_pairs import graded_pairs
 from quality.monitor.monitor import Monitor, MonitorSettings
 from quality.records.record import Attempt, Record, Timings
 from quality.records.redaction import patterns_redaction, redacted
@@ -32,7 +35,8 @@ PATTERNS = (
     r"\b(?:\d{1,3}\.){3}\d{1,3}\b",
 )
 SENTENCE = "Please tell me how the committee decided on the third of May, and what it costs per year. "
-PROMPT, ANSWER = SENTENCE * 12, SENTENCE * 24
+# What its own words make checkable: an open question is not drawn where no judge can label it.
+PROMPT, ANSWER = "Repeat word for word: " + SENTENCE * 12, SENTENCE * 24
 SPENT_AHEAD = 2000
 FEEDBACKS = 200
 
@@ -92,7 +96,7 @@ async def bench_monitor(catalog: Catalog, folder: Path, requests: int) -> Monito
             [BusyTier(spec.number) for spec in catalog.tiers],
             MonitorSettings(max_offered=requests),
             price=lambda tier, usage: cost_usd(catalog.tier(tier), usage),
-            panel=Panel([], {}),
+            panel=Panel([ExactJudge()], {"exact": await calibrate(ExactJudge(), graded_pairs())}),
             encode=encode,
         )
         offered = records[SPENT_AHEAD:]
