@@ -66,7 +66,7 @@ async def bench_edge(
                 knobs.change({"edge_max_prompt_tokens": limit, "edge_max_new_tokens": new_tokens})
                 turns = [ChatMessage(role="user", content=next(texts))]
                 request = dry_request(turns, max_tokens=new_tokens, stream=True)
-                await (await service.start(msgspec.structs.replace(request, arrival=time.monotonic()))).whole()
+                await (await service.start(request.with_generation(arrival=time.monotonic()))).whole()
             if number < 0:
                 records.clear()
             progress("answering", max(number + 1, 0) / requests)

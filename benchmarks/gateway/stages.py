@@ -50,8 +50,9 @@ async def bench_stages(
 
 def _request(text: str, tier: int, new_tokens: int) -> InferenceRequest:
     request = dry_request([ChatMessage(role="user", content=text)], max_tokens=new_tokens, stream=True)
-    sampling = msgspec.structs.replace(request.sampling, ignore_eos=True)
-    return msgspec.structs.replace(request, requested_model=f"tier-{tier}", sampling=sampling, arrival=time.monotonic())
+    sampling = msgspec.structs.replace(request.generation.sampling, ignore_eos=True)
+    request = request.with_generation(sampling=sampling, arrival=time.monotonic())
+    return msgspec.structs.replace(request, requested_model=f"tier-{tier}")
 
 
 def _times(found: list[tuple[Stamps, Record]], model: str, prompt_tokens: int) -> StageTimes:

@@ -7,8 +7,6 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Protocol
 
-import msgspec
-
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.answering.active_probes import ActiveProbes
 from gateway.inference.answering.agreement import Agreements
@@ -87,7 +85,7 @@ class Service:
     async def reading(self, request: InferenceRequest) -> AsyncIterator[Admission]:
         """Admit a request whose text is read and that gets no answer of a tier: it counts against the caller's limits
         as any other, with the estimated tokens of its text unless the block settles for others."""
-        admission, entered = await self._enter(msgspec.structs.replace(request, max_tokens=0))
+        admission, entered = await self._enter(request.with_generation(max_tokens=0))
         try:
             yield admission
         finally:
@@ -124,8 +122,8 @@ class Service:
         try:
             _, adapter = self.routing.served.split_adapter(request.requested_model)
             if adapter:
-                request = msgspec.structs.replace(request, adapter=adapter)
-            if self.routing.knobs.active.truncate_chats and request.messages:
+                request = request.with_generation(adapter=adapter)
+            if self.routing.knobs.active.truncate_chats and request.generation.messages:
                 request = await truncated(self.routing, request)
             await self.routing.prepare(request)
             source = await self._source(request, admission)
@@ -142,10 +140,10 @@ class Service:
     async def _enter(self, request: InferenceRequest) -> tuple[Admission, float]:
         """Admission by the caller's limits, and the time of entry to `overload`. Raises `ApiError` 429 or 503."""
         if self._draining:
-            raise self.overload.shutting_down(request.priority)
+            raise self.overload.shutting_down(request.generation.priority)
         admission = Admission() if self._admission_control is None else await self._admission_control.enter(request)
         try:
-            return admission, await self.overload.enter(request.priority)
+            return admission, await self.overload.enter(request.generation.priority)
         except BaseException:
             admission.close(None)
             raise

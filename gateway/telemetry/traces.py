@@ -143,14 +143,14 @@ def _parent(trace: TraceContext) -> SpanContext | None:
 
 
 def _root_attributes(answer: Answer, record: Record) -> Attributes:
-    request = answer.request
+    asked = answer.request.generation
     attributes: Attributes = {
         "gen_ai.operation.name": operation_name(record.api),
         "gen_ai.provider.name": "aio",
         "gen_ai.request.model": record.requested_model,
-        "gen_ai.request.temperature": request.sampling.temperature,
-        "gen_ai.request.top_p": request.sampling.top_p,
-        "gen_ai.request.choice.count": request.n,
+        "gen_ai.request.temperature": asked.sampling.temperature,
+        "gen_ai.request.top_p": asked.sampling.top_p,
+        "gen_ai.request.choice.count": asked.n,
         "gen_ai.response.model": record.model,
         "gen_ai.response.id": record.request_id,
         "gen_ai.response.finish_reasons": (record.finish_reason,) if record.finish_reason else (),
@@ -162,8 +162,8 @@ def _root_attributes(answer: Answer, record: Record) -> Attributes:
         "aio.status": record.status,
         "aio.overhead_ms": record.timings.overhead_ms,
     }
-    if request.max_tokens is not None:
-        attributes["gen_ai.request.max_tokens"] = request.max_tokens
+    if asked.max_tokens is not None:
+        attributes["gen_ai.request.max_tokens"] = asked.max_tokens
     if record.cache is not None:
         attributes["aio.cache"] = record.cache
     if record.decision.would_be is not None:

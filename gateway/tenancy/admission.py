@@ -118,14 +118,15 @@ class AdmissionControl:
 
     def _tokens(self, request: InferenceRequest) -> int:
         """Estimate the tokens; corrected when the request ends."""
-        if request.messages is not None:
-            prompt = sum(len(message.content.encode()) for message in request.messages) // BYTES_PER_TOKEN
-            prompt += sum(message.media_tokens for message in request.messages if message.parts)
+        asked = request.generation
+        if asked.messages is not None:
+            prompt = sum(len(message.content.encode()) for message in asked.messages) // BYTES_PER_TOKEN
+            prompt += sum(message.media_tokens for message in asked.messages if message.parts)
         else:
             prompt = sum(
                 len(p) if isinstance(p, list) else len(p.encode()) // BYTES_PER_TOKEN for p in request.prompts or ()
             )
-        return 1 + prompt + request.choices * (self._expected if request.max_tokens is None else request.max_tokens)
+        return 1 + prompt + request.choices * (self._expected if asked.max_tokens is None else asked.max_tokens)
 
 
 def rate_headers(entry: Entry) -> dict[str, str]:

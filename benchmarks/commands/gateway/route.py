@@ -25,7 +25,7 @@ from gateway.operations.cli.options import catalog_option, data_dir_option, echo
 from inference_core.protocol import SamplingParams
 from inference_core.tokenization.prompt_size import FITTED_CHARS_PER_TOKEN
 from tiers.catalog.load import load_catalog
-from tiers.tier import ChatMessage
+from tiers.tier import ChatMessage, GenerationRequest
 
 WARM_UP = 50
 # Of the prompts that stand in where the data are absent.
@@ -240,13 +240,15 @@ def _prompts(count: int, chars: int, seed: int) -> tuple[list[str], str]:
 
 def _request(text: str) -> InferenceRequest:
     return InferenceRequest(
-        request_id="bench",
         api="chat",
         requested_model="auto",
-        sampling=SamplingParams(),
-        arrival=time.monotonic(),
+        generation=GenerationRequest(
+            request_id="bench",
+            sampling=SamplingParams(),
+            arrival=time.monotonic(),
+            messages=[ChatMessage(role="user", content=text)],
+        ),
         created_at=time.time(),
-        messages=[ChatMessage(role="user", content=text)],
     )
 
 

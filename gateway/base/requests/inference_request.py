@@ -7,12 +7,10 @@ import msgspec
 from gateway.base.requests.caller import KEYLESS, Caller
 from gateway.base.requests.slo_class import SLO_CLASSES, SloName
 from gateway.base.requests.trace_context import TraceContext
-from inference_core.protocol import SamplingParams
 from tiers.catalog.tier_spec import SamplingDefaults, TierSpec
 from tiers.consent import ALL, Consent
 from tiers.prompt_bounds import Conversation, most_tokens_of, most_tokens_raw
-from tiers.tier import ChatMessage, GenerationRequest, ReasoningEffort
-from tiers.tool_types import Tooling
+from tiers.tier import GenerationRequest, Sent, UsageMeter
 
 Prompt = str | list[int]
 CacheMode = Literal["use", "refresh", "exact", "off"]
@@ -23,50 +21,33 @@ LEAST_SHARE = 16
 
 
 class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Exactly one of `messages` and `prompts` is set.
+    """What a caller wants, and how it is to be served. Of `generation.messages` and `prompts` exactly one is set.
 
-    `arrival`: monotonic seconds; `created_at`: UTC epoch seconds. `quality_target`: share of answers that must be
-    no worse than the strongest tier's, None for the server's default. `deadline_seconds`: the caller's bound on the
-    time to the first token, from arrival. `n`: choices per prompt, the best of `best_of` if that is set. `unset`:
-    sampling fields left to the tier; `given`: the caller's that a server elsewhere gets even with their neutral value.
-    `usual_max_tokens`: `max_tokens` is the API's own default, which a server elsewhere is not sent. `passed`: see
-    `GenerationRequest`. `adapter`: what follows the colon of `requested_model`, "" for none. `own_consent`: what the
-    request itself consents to, its key aside. `service_tier`: repeated in the answer. `metadata`: the caller's tags,
-    recorded as they are. `user`: its end user, by whose name experiments are split; not recorded. `conversation`: the
-    caller's id of it, None if it is recognised by its messages. `slo`: its service class. `cache`: how the response
-    cache may be used, None for its default rule. `agree`: whether cheap tiers are compared, None for the knob's rule.
-    `dropped_turns`: how many of its oldest turns were left out, because
-    no tier could read them all. `echo`, `include_stop`, `prompts_read`, `template_variables` and the `reasoning_…`
-    fields: see `GenerationRequest`.
+    `generation`: what a tier is asked for, whichever it is; `generations` adds what depends on the tier, on the caller
+    and on which of the `prompts` it is. Its `arrival` is set, and `n` are the choices that the caller gets per prompt:
+    the best of `best_of` if that is set. `created_at`: UTC epoch seconds. `unset`: sampling fields left to the tier.
+    `usual_max_tokens`: `max_tokens` is the API's own default, which a server elsewhere is not sent. `quality_target`:
+    share of answers that must be no worse than the strongest tier's, None for the server's default. `deadline_seconds`:
+    the caller's bound on the time to the first token, from arrival. What follows the colon of `requested_model` is the
+    adapter. `own_consent`: what the request itself consents to, its key aside. `service_tier`: repeated in the answer.
+    `metadata`: the caller's tags, recorded as they are. `user`: its end user, by whose name experiments are split; not
+    recorded. `conversation`: the caller's id of it, None if it is recognised by its messages. `slo`: its service class.
+    `cache`: how the response cache may be used, None for its default rule. `agree`: whether cheap tiers are compared,
+    None for the knob's rule. `dropped_turns`: how many of its oldest turns were left out, because no tier could read
+    them all.
     """
 
-    request_id: str
     api: Literal["chat", "completion"]
     requested_model: str
-    sampling: SamplingParams
-    arrival: float
+    generation: GenerationRequest
     created_at: float
-    unset: tuple[str, ...] = ()
-    given: tuple[str, ...] = ()
-    messages: list[ChatMessage] | None = None
     prompts: list[Prompt] | None = None
+    unset: tuple[str, ...] = ()
     stream: bool = False
     caller: Caller = KEYLESS
     own_consent: Consent = ALL
-    max_tokens: int | None = None
     usual_max_tokens: bool = False
-    passed: dict[str, Any] = {}
-    stop: tuple[str, ...] = ()
-    tooling: Tooling | None = None
-    response_format: dict[str, Any] | None = None
-    n: int = 1
     best_of: int | None = None
-    echo: bool = False
-    include_stop: bool = False
-    reasoning_effort: ReasoningEffort | None = None
-    reasoning_budget: int | None = None
-    template_variables: dict[str, Any] = {}
-    priority: int = 1
     service_tier: str | None = None
     metadata: dict[str, str] | None = None
     quality_target: float | None = None
@@ -74,14 +55,21 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_cost_usd: float | None = None
     deadline_seconds: float | None = None
     trace: TraceContext | None = None
-    adapter: str = ""
     user: str | None = None
     conversation: str | None = None
     slo: SloName | None = None
     cache: CacheMode | None = None
     agree: bool | None = None
     dropped_turns: int = 0
-    prompts_read: dict[Any, Any] = msgspec.field(default_factory=dict)
+
+    @property
+    def request_id(self) -> str:
+        """Its id, of ours or the caller's."""
+        return self.generation.request_id
+
+    def with_generation(self, **changes: Any) -> "InferenceRequest":
+        """Return the request with these fields of its generation part."""
+        return msgspec.structs.replace(self, generation=msgspec.structs.replace(self.generation, **changes))
 
     @property
     def wanted_quality(self) -> float | None:
@@ -101,29 +89,41 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_bound(self) -> bool:
         """Whether tools, a grammar or an adapter shape the answer, so that it cannot be compared with a free one."""
-        return self.sampling.grammar is not None or self.tooling is not None or bool(self.adapter)
+        asked = self.generation
+        return asked.sampling.grammar is not None or asked.tooling is not None or bool(asked.adapter)
 
     @property
     def is_comparable(self) -> bool:
         """Whether other tiers can answer the same request: unconstrained, or with the same `response_format`."""
-        free = self.sampling.grammar is None or self.response_format is not None
-        return free and self.tooling is None and not self.adapter
+        asked = self.generation
+        free = asked.sampling.grammar is None or asked.response_format is not None
+        return free and asked.tooling is None and not asked.adapter
 
     def least_room(self, max_context: int) -> int:
         """The tokens that a context of so many must have left for the answer: `max_tokens` is an upper bound, which an
         answer may fall short of."""
-        return min(self.max_tokens or 1, max(1, max_context // LEAST_SHARE))
+        return min(self.generation.max_tokens or 1, max(1, max_context // LEAST_SHARE))
 
     @property
     def choices(self) -> int:
         """How many choices the answer has, over all prompts."""
-        return self.n * len(self.prompts or [None])
+        return self.generation.n * len(self.prompts or [None])
+
+    @property
+    def drawn(self) -> int:
+        """How many choices a tier draws for each prompt."""
+        return self.best_of or self.generation.n
+
+    @property
+    def is_single(self) -> bool:
+        """Whether one choice is drawn, for one prompt."""
+        return self.choices == 1 and self.drawn == 1
 
     @property
     def scores_per_token(self) -> int:
         """How many log-probabilities the answer has for each token of the prompts that it repeats; 0 for none."""
-        logprobs = self.sampling.logprobs
-        return self.n * (1 + logprobs) if self.echo and logprobs is not None else 0
+        logprobs = self.generation.sampling.logprobs
+        return self.generation.n * (1 + logprobs) if self.generation.echo and logprobs is not None else 0
 
     def most_scores(self) -> int:
         """Return an upper bound on the log-probabilities of repeated prompts, from their bytes."""
@@ -134,19 +134,21 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the tier of `spec` gives equal requests equal answers: with temperature 0 or a seed, all draws of our
         tiers are functions of the request (SPEC GW-04); of other servers it is what the caller asked for."""
         left_open = "temperature" in self.unset
-        temperature = spec.sampling.temperature if left_open else self.sampling.temperature
-        return self.sampling.seed is not None or temperature == 0
+        temperature = spec.sampling.temperature if left_open else self.generation.sampling.temperature
+        return self.generation.sampling.seed is not None or temperature == 0
 
     def most_prompt_tokens(self) -> int:
         """Return an upper bound on the prompt's tokens, from its bytes; the longest prompt's, of several."""
-        if (most := self.prompts_read.get(_MOST_TOKENS)) is None:
+        read = self.generation.prompts_read
+        if (most := read.get(_MOST_TOKENS)) is None:
             # Kept, since megabytes take milliseconds.
-            most = self.prompts_read[_MOST_TOKENS] = self._most_prompt_tokens()
+            most = read[_MOST_TOKENS] = self._most_prompt_tokens()
         return int(most)
 
     def _most_prompt_tokens(self) -> int:
-        if self.messages is not None:
-            return Conversation(self.messages, self.tooling, self.template_variables).most_tokens()
+        asked = self.generation
+        if asked.messages is not None:
+            return Conversation(asked.messages, asked.tooling, asked.template_variables).most_tokens()
         return most_tokens_raw(self.prompts or ())
 
     def generations(self, spec: TierSpec) -> list[GenerationRequest]:
@@ -158,40 +160,29 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     def _generation(self, spec: TierSpec, request_id: str, prompt: Prompt | None) -> GenerationRequest:
-        defaults = spec.sampling
-        changes = {name: value for name in self.unset if (value := getattr(defaults, name)) is not None}
-        given = (*self.given, *changes) if changes else self.given
-        drawn = self.best_of or self.n
-        if drawn > self.n and self.sampling.logprobs is None:
+        shared = self.generation
+        changes = {name: value for name in self.unset if (value := getattr(spec.sampling, name)) is not None}
+        given = (*shared.given, *changes) if changes else shared.given
+        if self.drawn > shared.n and shared.sampling.logprobs is None:
             changes["logprobs"] = 0  # the best choices are ranked by them
         usual = spec.objective.ttft_ms / 1e3 if self.slo is None else SLO_CLASSES[self.slo].ttft_seconds
         seconds = usual if self.deadline_seconds is None else self.deadline_seconds
-        return GenerationRequest(
+        return msgspec.structs.replace(
+            shared,
             request_id=request_id,
-            messages=self.messages,
             prompt=prompt,
-            sampling=msgspec.structs.replace(self.sampling, **changes),
-            max_tokens=None if self.usual_max_tokens and spec.remote is not None else self.max_tokens,
+            sampling=msgspec.structs.replace(shared.sampling, **changes) if changes else shared.sampling,
+            max_tokens=None if self.usual_max_tokens and spec.remote is not None else shared.max_tokens,
             given=given,
-            passed=self.passed,
-            stop=self.stop,
-            n=drawn,
-            echo=self.echo,
-            include_stop=self.include_stop,
-            reasoning_effort=self.reasoning_effort,
-            reasoning_budget=self.reasoning_budget,
-            template_variables=self.template_variables,
-            tooling=self.tooling,
-            response_format=self.response_format,
-            priority=self.priority,
-            arrival=self.arrival,
-            deadline=self.arrival + seconds,
+            n=self.drawn,
+            deadline=shared.arrival + seconds,
             strict_deadline=self.deadline_seconds is not None,
             salt=self.caller.tenant,
-            adapter=self.adapter,
             trace=None if self.trace is None else self.trace.headers,
             whole=not self.stream,
-            prompts_read=self.prompts_read,
+            # Each attempt counts its own.
+            sent=Sent(),
+            meter=UsageMeter(),
         )
 
     def recorded_messages(self) -> list[dict[str, str]] | None:
@@ -199,11 +190,11 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
         is kept: `attachments` says what else there was."""
         if not self.consent.reuse:
             return None
-        if self.messages is not None:
+        if self.generation.messages is not None:
             return [
                 {"role": message.role, "content": message.recorded_content()}
                 | ({"attachments": message.attachments} if message.parts else {})
-                for message in self.messages
+                for message in self.generation.messages
             ]
         return [
             {"role": "prompt", "content": prompt if isinstance(prompt, str) else _written(prompt)}

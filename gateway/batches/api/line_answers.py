@@ -99,9 +99,9 @@ async def _generated(
 ) -> bytes:
     if inference_request.stream:
         raise bad_request("Lines of a batch cannot stream: leave stream out.", "stream", "unsupported_parameter")
+    priority = max(inference_request.generation.priority, _BATCH.priority)
     inference_request = msgspec.structs.replace(
-        inference_request,
-        priority=max(inference_request.priority, _BATCH.priority),
+        inference_request.with_generation(priority=priority),
         service_tier=None if inference_request.service_tier is None else "batch",
         metadata=(inference_request.metadata or {}) | tags,
     )

@@ -168,7 +168,8 @@ class AgreementStage:
 
 def expected_end(request: InferenceRequest) -> str | None:
     """Return the kind of final answer that the request itself asks for; None where only an answer can show it."""
-    if request.tooling is not None and request.tooling.callable_tools:
+    tooling = request.generation.tooling
+    if tooling is not None and tooling.callable_tools:
         return None
     return expected_kind(question_of(request), _format_of(request))
 
@@ -182,31 +183,30 @@ def end_of(request: InferenceRequest, answer: CollectedChoice) -> FinalAnswer | 
 
 def question_of(request: InferenceRequest) -> str:
     """Return what says how to answer: the system prompt and the last message."""
-    messages = request.messages or ()
+    messages = request.generation.messages or ()
     system = [one.content for one in messages[:-1] if one.role in ("system", "developer")]
     return "\n\n".join([*system, *(one.content for one in messages[-1:])])
 
 
 def _format_of(request: InferenceRequest) -> dict[str, Any] | None:
-    wanted = request.response_format
+    wanted = request.generation.response_format
     return None if wanted is None or wanted.get("type") == "text" else wanted
 
 
 def app_of_request(request: InferenceRequest) -> str:
     """Return the hash of the request's system prompt, as its `RoutingInput` has it."""
-    messages = request.messages or ()
+    messages = request.generation.messages or ()
     return app_of("\n".join(one.content for one in messages if one.role in ("system", "developer")))
 
 
 def _may_be_compared(request: InferenceRequest, decision: Decision) -> bool:
     """Whether several tiers may answer: a single answer of a tier that neither caller nor operator named, without a
     deadline. A stream only if the request itself asks, since its first byte then waits for all answers."""
-    single = request.choices == 1 and request.best_of in (None, 1)
     inputs = decision.inputs
     named = decision.would_be is not None or decision.by_edge or inputs.in_tool_loop or inputs.is_constant
-    forced = request.tooling is not None and request.tooling.is_forced
+    asked = request.generation
+    forced = asked.tooling is not None and asked.tooling.is_forced
     waits = not request.stream or request.agree is True
-    bound = (
-        forced or bool(request.adapter) or (request.sampling.grammar is not None and request.response_format is None)
-    )
-    return waits and single and not (named or bound) and request.messages is not None and not request.deadline_seconds
+    bound = forced or bool(asked.adapter) or (asked.sampling.grammar is not None and asked.response_format is None)
+    free = not (named or bound or request.deadline_seconds)
+    return waits and request.is_single and free and asked.messages is not None

@@ -77,7 +77,7 @@ class Answer:
         `rate_headers`: what is left of the caller's limits, for the response."""
         self.request = request
         self.source = source
-        self.stamps = Stamps(arrival=request.arrival, routed=time.monotonic(), attempted=source.attempted)
+        self.stamps = Stamps(arrival=request.generation.arrival, routed=time.monotonic(), attempted=source.attempted)
         self.choices = [CollectedChoice() for _ in range(request.choices)]
         self.usage: Usage | None = None
         self.thought_end: ThoughtEnd | None = None
@@ -183,7 +183,7 @@ class Answer:
     @property
     def ttft_limit(self) -> float:
         """Seconds until the first token that service levels and alerts hold the answer to."""
-        wanted = slo_class(self.request.slo, self.request.priority)
+        wanted = slo_class(self.request.slo, self.request.generation.priority)
         objective = self._routing.served.spec(self.tier.number).objective
         return wanted.ttft_limit(objective.ttft_ms / 1e3, asked=self.request.slo is not None)
 
@@ -251,7 +251,7 @@ class Answer:
             cost_usd=bill.cost_usd,
             baseline_cost_usd=self._routing.served.price(self._routing.served.strongest, usage) if bill.paid else 0.0,
             timings=self._timings(self.stamps.finished),
-            response_format=request.response_format if consent.reuse else None,
+            response_format=request.generation.response_format if consent.reuse else None,
             consent=consent,
             cache=self.source.cached,
             tags=request.metadata,

@@ -109,7 +109,8 @@ class Escalation:
 
     @property
     def _question(self) -> str:
-        return self._request.messages[-1].content if self._request.messages else ""
+        messages = self._request.generation.messages
+        return messages[-1].content if messages else ""
 
     def _evidence(self) -> Float:
         return evidence_features(self._answer.text, self._answer.finish_reason, self._uncertainty)
@@ -138,7 +139,7 @@ class Escalation:
         """Why the next tier cannot start in time; None if it can."""
         if self._request.deadline_seconds is None:
             return None
-        left = self._request.arrival + self._request.deadline_seconds - time.monotonic()
+        left = self._request.generation.arrival + self._request.deadline_seconds - time.monotonic()
         wait = higher.load().predicted_wait_seconds
         if left > 0 and wait <= left:
             return None
@@ -157,15 +158,16 @@ _STAGE_NAMES: dict[Stage, str] = {
 def may_escalate(request: InferenceRequest, decision: Decision, hold_tokens: int) -> bool:
     """Whether an answer is judged: a single unconstrained chat answer by a tier that neither caller nor operator named;
     a stream only if part of it is held."""
-    single = request.choices == 1 and request.best_of in (None, 1)
     named = decision.inputs.pinned_tier is not None or decision.would_be is not None or decision.by_edge
     named = named or decision.inputs.is_constant
     seen = not request.stream or hold_tokens > 0
-    return seen and request.messages is not None and single and not request.is_bound and not named
+    chat = request.generation.messages is not None
+    return seen and chat and request.is_single and not request.is_bound and not named
 
 
 def _expected_tokens(request: InferenceRequest, decision: Decision, spec: TierSpec) -> float:
     predicted = decision.inputs.prediction.predicted_tokens
     expected = predicted[spec.number - 1] if len(predicted) >= spec.number else None
     tokens = float(spec.expected_answer_tokens) if expected is None else expected
-    return tokens if request.max_tokens is None else min(tokens, float(request.max_tokens * spec.samples_per_choice))
+    most = request.generation.max_tokens
+    return tokens if most is None else min(tokens, float(most * spec.samples_per_choice))

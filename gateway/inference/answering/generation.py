@@ -76,7 +76,7 @@ class Generation:
         self._most = self._most_tokens()
         self._requests = self._asked()
         # Log-probabilities requested for the judge alone are not passed on.
-        self._hides_logprobs = self._escalation is not None and request.sampling.logprobs is None
+        self._hides_logprobs = self._escalation is not None and request.generation.sampling.logprobs is None
         # What only the answer shows is compared where nothing judges the answer.
         self._agreement = agreement if agreement is not None and (agreement.kind or not self._escalation) else None
         self._compared_as: ComparedAs | None = None
@@ -87,7 +87,7 @@ class Generation:
             self._escalation, self._hides_logprobs = None, False
         if self._escalation is not None:
             self._requests = [asking_uncertainty(one, tier, self._spec) for one in self._requests]
-        self._deltas = self._generated(tier, self._requests, request.n)
+        self._deltas = self._generated(tier, self._requests, request.generation.n)
         self._held: deque[Delta] = deque()
         self._let_go = False
         self._over = False
@@ -134,7 +134,7 @@ class Generation:
     def dropped(self) -> tuple[str, ...]:
         """The caller's fields that the server of the tier has not got, because its API lacks them."""
         if self._spec.remote is None:
-            return tuple([name for name in _NOT_IN_PROCESS if name in self.request.passed])
+            return tuple([name for name in _NOT_IN_PROCESS if name in self.request.generation.passed])
         return self._requests[0].sent.dropped
 
     def bill(self) -> Bill:
@@ -373,7 +373,7 @@ class Generation:
         self._spec = self._routing.served.spec(tier.number)
         self._most = self._most_tokens()
         self._requests = self._asked()
-        self._deltas = self._generated(tier, self._requests, self.request.n)
+        self._deltas = self._generated(tier, self._requests, self.request.generation.n)
 
     def _generated(self, tier: Tier, requests: list[GenerationRequest], n: int) -> AsyncGenerator[Delta, None]:
         """The deltas of `n` choices for each of `requests` by `tier`, if it may still see them: every attempt and every

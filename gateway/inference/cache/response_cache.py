@@ -88,13 +88,13 @@ class ResponseCache:
         return cache_key(request, decision, self._routing.served.spec(decision.tier), catalogue)
 
     def _joinable(self, key: bytes, request: InferenceRequest) -> SharedGeneration | None:
-        shared = self._shared.get((key, request.stream, request.priority))
+        shared = self._shared.get((key, request.stream, request.generation.priority))
         return None if shared is None or shared.abandoned else shared
 
     def _start_shared(
         self, key: bytes, request: InferenceRequest, generate: Callable[[], Generation], wording: Wording | None
     ) -> SharedGeneration:
-        place = key, request.stream, request.priority
+        place = key, request.stream, request.generation.priority
         keeps = _may_be_kept(request)
 
         def ended(shared: SharedGeneration) -> Awaitable[None] | None:
@@ -148,7 +148,7 @@ class ResponseCache:
 def _may_be_kept(request: InferenceRequest) -> bool:
     """Whether the request consents to storing its texts and no adapter answered: only the core knows whether the
     adapter of a name still has the same weights."""
-    return request.consent.reuse and not request.adapter
+    return request.consent.reuse and not request.generation.adapter
 
 
 _encode = msgspec.msgpack.Encoder().encode

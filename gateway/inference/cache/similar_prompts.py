@@ -43,10 +43,10 @@ def wording_of(
     request: InferenceRequest, embedding: Embedding, key: Callable[[InferenceRequest], bytes]
 ) -> Wording | None:
     """Of a chat of one user turn without tools, after instructions at most; None for every other request."""
-    messages = request.messages
+    messages = request.generation.messages
     if (
         not messages
-        or request.tooling is not None
+        or request.generation.tooling is not None
         or messages[-1].role != "user"
         or len(messages[-1].content) > MAX_CHARS
     ):
@@ -54,7 +54,7 @@ def wording_of(
     if any(message.role not in ("system", "developer") for message in messages[:-1]):
         return None
     prompt = msgspec.structs.replace(messages[-1], content=gist(messages[-1].content))
-    return Wording(key(msgspec.structs.replace(request, messages=[*messages[:-1], prompt])), embedding)
+    return Wording(key(request.with_generation(messages=[*messages[:-1], prompt])), embedding)
 
 
 class SimilarPrompts:

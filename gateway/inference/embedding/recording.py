@@ -40,8 +40,8 @@ def embedding_record(
         model=model,
         prompt_tokens=tokens,
         cost_usd=cost_usd,
-        e2e_ms=(now - request.arrival) * 1e3,
-        overhead_ms=(started - request.arrival) * 1e3,
+        e2e_ms=(now - request.generation.arrival) * 1e3,
+        overhead_ms=(started - request.generation.arrival) * 1e3,
         tags=request.metadata,
         replica=replica,
     )

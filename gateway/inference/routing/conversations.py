@@ -77,7 +77,7 @@ class Conversations:
         if self._shared is None:
             return
         keys = [] if request.conversation is None else [self._key_of_id(request)]
-        messages = request.messages or []
+        messages = request.generation.messages or []
         answered = _last_answer(messages)
         if answered is not None and not self._recall(key := self._key_of(request, messages[:answered])):
             keys.append(key)
@@ -87,7 +87,7 @@ class Conversations:
 
     def history(self, request: InferenceRequest) -> History:
         """What is remembered of the conversation that `request` goes on with."""
-        messages = request.messages or []
+        messages = request.generation.messages or []
         answered = _last_answer(messages)
         if answered is None and request.conversation is None:
             return History()
@@ -107,20 +107,21 @@ class Conversations:
         """Note that `tier` answered `request`. `seconds`: for how long conversations are remembered from now on."""
         if seconds is not None:
             self.seconds = seconds
-        if request.messages is None:
+        messages = request.generation.messages
+        if messages is None:
             return
         tiers, now = (*self.history(request).tiers, tier)[-TIERS_KEPT:], self._clock()
-        keys = [self._key_of(request, request.messages)]
+        keys = [self._key_of(request, messages)]
         if request.conversation is not None:
             keys.append(self._key_of_id(request))
         for key in keys:
             self._tiers.note(now, key, tiers)
             if self._shared is not None:
                 self._shared.note(key, tiers, self.seconds)
-        answered = _last_answer(request.messages)
+        answered = _last_answer(messages)
         if answered is not None:
             # Its place goes to another conversation before that of one that may still be continued.
-            self._tiers.age(now - self.seconds + REPEAT_SECONDS, self._key_of(request, request.messages[:answered]))
+            self._tiers.age(now - self.seconds + REPEAT_SECONDS, self._key_of(request, messages[:answered]))
 
     def _recall(self, key: bytes) -> tuple[int, ...]:
         return self._tiers.since(self._clock() - self.seconds, key)

@@ -25,9 +25,9 @@ def edge_path(request: InferenceRequest, tiers: Mapping[int, Tier], knobs: Routi
     than the service class `edge` allows. A request with tools, or with a quality target of its own or its key's, does
     not take the fast path.
     """
-    if request.max_tokens is None or request.tooling is not None:
+    if request.generation.max_tokens is None or request.generation.tooling is not None:
         return None
-    new_tokens = request.max_tokens * (request.best_of or request.n) * len(request.prompts or [None])
+    new_tokens = request.generation.max_tokens * request.drawn * len(request.prompts or [None])
     if new_tokens > knobs.edge_max_new_tokens or request.wanted_quality is not None:
         return None
     tier = tiers.get(knobs.edge_tier)
@@ -55,7 +55,7 @@ def unclassified(given: RoutingInput, tiers: int) -> Prediction:
 
 def _tokens(request: InferenceRequest, tokenizer: Tokenizer, most: int) -> int | None:
     """Count the tokens of the caller's texts, without the chat template; None if there are more than `most`."""
-    texts = [message.recorded_content() for message in request.messages or ()]
+    texts = [message.recorded_content() for message in request.generation.messages or ()]
     texts += [prompt for prompt in request.prompts or () if isinstance(prompt, str)]
     if sum(map(len, texts)) > most * LONG_TEXT_BYTES_PER_TOKEN:
         return None

@@ -43,10 +43,10 @@ MAX_SCORES = 1 << 17
 
 def needs_of(request: InferenceRequest) -> list[Need]:
     """Return what `request` needs, parts of its messages first; empty for plain text."""
-    needs = list(_media(request)) if request.messages and any(m.parts for m in request.messages) else []
-    if request.tooling is not None:
+    messages, sampling = request.generation.messages, request.generation.sampling
+    needs = list(_media(request)) if messages and any(m.parts for m in messages) else []
+    if request.generation.tooling is not None:
         needs.append(Need("tools", "tools", "tools", "function calls"))
-    sampling = request.sampling
     if sampling.grammar is not None:
         param = sampling.grammar.param or "response_format"
         needs.append(Need("json_schema", param, param, "structured output"))
@@ -64,12 +64,12 @@ def lacking(needs: Collection[Need], spec: TierSpec) -> list[Need]:
 def is_plain(request: InferenceRequest) -> bool:
     """Whether every kind of server can serve the fields of the request, or drop them: a chat of texts with common
     sampling."""
-    sampling = request.sampling
+    asked, sampling = request.generation, request.generation.sampling
     bound = sampling.grammar is not None or sampling.logit_bias or sampling.logprobs is not None
-    extended = bound or request.echo or request.include_stop or request.n > 1
-    if extended or request.messages is None or sampling_of(sampling)[FIRST_EXTENSION:] != NEUTRAL[FIRST_EXTENSION:]:
+    extended = bound or asked.echo or asked.include_stop or asked.n > 1
+    if extended or asked.messages is None or sampling_of(sampling)[FIRST_EXTENSION:] != NEUTRAL[FIRST_EXTENSION:]:
         return False
-    return not any(message.parts for message in request.messages)
+    return not any(message.parts for message in asked.messages)
 
 
 def lacks_of(request: InferenceRequest, needs: Collection[Need], tier: Tier, spec: TierSpec) -> list[Need]:
@@ -103,7 +103,7 @@ def exclusions(
     """Return the tiers that cannot take the request now, of all, or of `pinned` alone. `loads`: of every tier."""
     excluded = Excluded()
     needs, plain, consent = needs_of(request), is_plain(request), request.consent
-    most, many_scores = request.most_prompt_tokens(), request.echo and request.most_scores() > MAX_SCORES
+    most, many_scores = request.most_prompt_tokens(), request.generation.echo and request.most_scores() > MAX_SCORES
     may_be_too_long = many_scores or not _fits_every_context(request, most, tiers)
     for spec in catalog.tiers:
         number, tier = spec.number, tiers.get(spec.number)
@@ -170,7 +170,7 @@ def is_in_doubt(request: InferenceRequest, pinned: int | None, tiers: Mapping[in
 def _in_doubt(
     request: InferenceRequest, pinned: int | None, tiers: Mapping[int, Tier], catalog: Catalog
 ) -> Iterator[tuple[int, Tier]]:
-    most, many_scores = request.most_prompt_tokens(), request.echo and request.most_scores() > MAX_SCORES
+    most, many_scores = request.most_prompt_tokens(), request.generation.echo and request.most_scores() > MAX_SCORES
     if not many_scores and _fits_every_context(request, most, tiers):
         return
     for number, tier in tiers.items():
@@ -224,7 +224,7 @@ def _load_problem(request: InferenceRequest, load: TierLoad) -> str | None:
         return "the tier is down"
     if request.deadline_seconds is None:
         return None
-    left = request.arrival + request.deadline_seconds - time.monotonic()
+    left = request.generation.arrival + request.deadline_seconds - time.monotonic()
     if load.predicted_wait_seconds <= left:
         return None
     return (
@@ -234,7 +234,7 @@ def _load_problem(request: InferenceRequest, load: TierLoad) -> str | None:
 
 def _media(request: InferenceRequest) -> Iterator[Need]:
     found: set[PartType] = set()
-    for place, message in enumerate(request.messages or []):
+    for place, message in enumerate(request.generation.messages or []):
         for position, part in enumerate(message.parts):
             if part.type != "text" and part.type not in found:
                 found.add(part.type)

@@ -170,7 +170,10 @@ class RoutingService:
         inputs = PolicyInputs(
             prediction=verdict.prediction,
             costs=predicted_costs(
-                self.served.catalog, given.prompt_tokens, request.max_tokens, verdict.prediction.predicted_tokens
+                self.served.catalog,
+                given.prompt_tokens,
+                request.generation.max_tokens,
+                verdict.prediction.predicted_tokens,
             ),
             quality_target=rule.quality_target,
             tau=rule.tau,
@@ -195,7 +198,7 @@ class RoutingService:
     def _most_wait_seconds(self, request: InferenceRequest) -> float | None:
         """How long a queue the request accepts before it costs more; a deadline says that itself, and a batch waits."""
         seconds = self.knobs.active.queue_seconds
-        waits = request.deadline_seconds is not None or request.priority >= SLO_CLASSES["batch"].priority
+        waits = request.deadline_seconds is not None or request.generation.priority >= SLO_CLASSES["batch"].priority
         return None if waits or not seconds else seconds
 
     def _in_split(self, request: InferenceRequest) -> Assigned | None:
@@ -305,7 +308,7 @@ class RoutingService:
         if never and (too_long := [k for k in own if k in excluded.too_long]):
             return bad_request(
                 f"The request does not fit: {reasons[too_long[-1]]}. Shorten it or ask for fewer tokens.",
-                "messages" if request.messages is not None else "prompt",
+                "messages" if request.generation.messages is not None else "prompt",
                 "context_length_exceeded",
             )
         return ApiError(503, str(error), code="no_tier_available")
@@ -313,9 +316,10 @@ class RoutingService:
 
 def routing_input_of(request: InferenceRequest, previous_tiers: tuple[int, ...] = ()) -> RoutingInput:
     """The classifier's input for a request; of several prompts, the longest."""
-    if request.messages is not None:
+    asked = request.generation
+    if asked.messages is not None:
         messages, media_tokens = [], 0
-        for message in request.messages:
+        for message in asked.messages:
             messages.append({"role": message.role, "content": message.content})
             if message.parts:
                 media_tokens += message.media_tokens
@@ -323,9 +327,9 @@ def routing_input_of(request: InferenceRequest, previous_tiers: tuple[int, ...] 
             messages,
             key=request.key_id or "",
             tenant=request.caller.tenant,
-            max_tokens=request.max_tokens,
-            has_tools=request.tooling is not None,
-            has_schema=request.sampling.grammar is not None,
+            max_tokens=asked.max_tokens,
+            has_tools=asked.tooling is not None,
+            has_schema=asked.sampling.grammar is not None,
             previous_tiers=previous_tiers,
             media_tokens=media_tokens,
         )
@@ -335,9 +339,9 @@ def routing_input_of(request: InferenceRequest, previous_tiers: tuple[int, ...] 
             [{"role": "user", "content": longest}],
             key=request.key_id or "",
             tenant=request.caller.tenant,
-            max_tokens=request.max_tokens,
+            max_tokens=asked.max_tokens,
         )
-    return RoutingInput(turn="", turn_chars=0, prompt_tokens=len(longest), max_tokens=request.max_tokens)
+    return RoutingInput(turn="", turn_chars=0, prompt_tokens=len(longest), max_tokens=asked.max_tokens)
 
 
 def _in_experiment(inputs: PolicyInputs, place: Assigned | None) -> PolicyInputs:

@@ -10,7 +10,7 @@ from tiers.tier import ChatMessage
 async def truncated(routing: RoutingService, request: InferenceRequest) -> InferenceRequest:
     """Return the request with as many of its newest turns as some tier can read; its system messages at the beginning
     stay. If even the last turn is too long, the request is returned as it is, and is refused as any other."""
-    messages = request.messages or []
+    messages = request.generation.messages or []
     if not await routing.is_too_long(request):
         return request
     kept = next((n for n, message in enumerate(messages) if message.role != "system"), len(messages))
@@ -29,5 +29,6 @@ async def truncated(routing: RoutingService, request: InferenceRequest) -> Infer
 
 def _from(request: InferenceRequest, before: list[ChatMessage], rest: list[ChatMessage]) -> InferenceRequest:
     messages = [*before, *rest]
-    dropped = len(request.messages or []) - len(messages)
-    return msgspec.structs.replace(request, messages=messages, dropped_turns=dropped, prompts_read={})
+    dropped = len(request.generation.messages or []) - len(messages)
+    shorter = request.with_generation(messages=messages, prompts_read={})
+    return msgspec.structs.replace(shorter, dropped_turns=dropped)

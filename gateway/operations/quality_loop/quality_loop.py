@@ -236,8 +236,11 @@ class QualityLoop:
         once, so that its cost says nothing about several choices.
         """
         request = answer.request
-        single = request.choices == 1 and request.best_of in (None, 1)
-        if self.monitor is not None and request.is_comparable and (single or record.decision.would_be is None):
+        if (
+            self.monitor is not None
+            and request.is_comparable
+            and (request.is_single or record.decision.would_be is None)
+        ):
             self.monitor.offer(record)
 
     async def upgrade_rate(self) -> UpgradeRate | None:

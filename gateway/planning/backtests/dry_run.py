@@ -22,7 +22,7 @@ from inference_core.protocol import SamplingParams
 from quality.learning.own_labels import OwnLabels
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import load_catalog
-from tiers.tier import ChatMessage
+from tiers.tier import ChatMessage, GenerationRequest
 
 
 def dry_routing(settings: Settings) -> RoutingService:
@@ -56,15 +56,18 @@ async def caller_named(settings: Settings, catalog: Catalog, engine: AsyncEngine
     return KnownKeys(catalog, {}).caller_of(await shown_key(engine, key))
 
 
-def dry_request(messages: Iterable[ChatMessage], **wishes: Any) -> InferenceRequest:
+def dry_request(messages: Iterable[ChatMessage], max_tokens: int | None = None, **wishes: Any) -> InferenceRequest:
     """A request for `auto` that is not sent; `wishes` are fields of the InferenceRequest."""
     return InferenceRequest(
-        request_id="dry-run",
         api="chat",
         requested_model="auto",
-        sampling=SamplingParams(),
-        arrival=time.monotonic(),
+        generation=GenerationRequest(
+            request_id="dry-run",
+            sampling=SamplingParams(),
+            arrival=time.monotonic(),
+            messages=list(messages),
+            max_tokens=max_tokens,
+        ),
         created_at=time.time(),
-        messages=list(messages),
         **wishes,
     )

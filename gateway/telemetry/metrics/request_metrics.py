@@ -167,7 +167,7 @@ class RequestMetrics(Collector):
             self._prefill.observe(model, phases.prefill)
             self._decode.observe(model, phases.decode)
             self._ttft.observe(model, phases.ttft)
-            wanted = slo_class(answer.request.slo, answer.request.priority)
+            wanted = slo_class(answer.request.slo, answer.request.generation.priority)
             self._ttft_share.observe((wanted.name,), phases.ttft / answer.ttft_limit)
         buckets = self._gap.observe_all(model, [seconds / max(tokens, 1) for seconds, tokens in stamps.gaps])
         speed = stamps.tokens_per_second

@@ -68,7 +68,7 @@ class TierServiceLevels(msgspec.Struct):
         if (phases := stamps.phases) is None:
             return
         ttft, limit = phases.ttft, answer.ttft_limit
-        wanted = slo_class(answer.request.slo, answer.request.priority)
+        wanted = slo_class(answer.request.slo, answer.request.generation.priority)
         self.ttft.add(ttft)
         _sketch(self.ttft_shares, wanted.name).add(ttft / limit)
         _count(self.classes, wanted.name, 1)

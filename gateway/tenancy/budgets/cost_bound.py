@@ -40,16 +40,16 @@ class MostTokens(NamedTuple):
 
 def most_tokens(request: InferenceRequest, tier: Tier, spec: TierSpec) -> MostTokens:
     """Return the most tokens of one attempt by `tier`."""
-    media = sum(message.media_tokens for message in request.messages or () if message.parts)
+    media = sum(message.media_tokens for message in request.generation.messages or () if message.parts)
     prompt = (request.most_prompt_tokens() + (_MEDIA_FACTOR - 1) * media) * len(request.prompts or [None])
     choice = _most_of_a_choice(request, tier, spec)
-    drawn = request.choices // request.n * (request.best_of or request.n) * spec.samples_per_choice
+    drawn = len(request.prompts or [None]) * request.drawn * spec.samples_per_choice
     return MostTokens(prompt, drawn * choice, choice)
 
 
 def _most_of_a_choice(request: InferenceRequest, tier: Tier, spec: TierSpec) -> int:
     """A tier in process has its own limit, a server elsewhere the one that it is sent."""
-    stated = spec.stated_limit(request.max_tokens)
+    stated = spec.stated_limit(request.generation.max_tokens)
     if spec.remote is None:
         return tier.max_context if stated is None else min(stated, tier.max_context)
     shortest = min(tier.count_prompt_tokens(one) for one in request.generations(spec))

@@ -103,7 +103,7 @@ def message_body(
 def usage_of(usage: Usage | None, answer: Answer) -> MessageUsage:
     """Token counts as Anthropic divides them."""
     usage = usage or Usage()
-    served = SERVICE_TIERS[answer.request.priority]
+    served = SERVICE_TIERS[answer.request.generation.priority]
     return MessageUsage(
         input_tokens=max(0, usage.prompt_tokens - usage.cached_tokens - usage.cache_write_tokens),
         cache_creation_input_tokens=usage.cache_write_tokens,
@@ -117,7 +117,7 @@ def stop_of(answer: Answer) -> tuple[StopReason, str | None]:
     """Why the answer ended, and the stop sequence that ended it."""
     choice = answer.choices[0]
     reason = _REASONS.get(choice.finish_reason or "stop")
-    if reason is None and choice.stop_sequence in answer.request.stop:
+    if reason is None and choice.stop_sequence in answer.request.generation.stop:
         return "stop_sequence", choice.stop_sequence
     if reason is None:
         # Some servers report a call that was forced as a stop.

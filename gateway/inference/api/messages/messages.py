@@ -40,8 +40,8 @@ async def messages(request: HttpRequest) -> ASGIApp:
     try:
         inference_request = chat_request(serving, given, chat.request)
         # Anthropic's metadata is the name of the user, and no tags.
-        passed = {name: value for name, value in inference_request.passed.items() if name != "metadata"}
-        inference_request = msgspec.structs.replace(inference_request, passed=passed)
+        passed = {name: value for name, value in inference_request.generation.passed.items() if name != "metadata"}
+        inference_request = inference_request.with_generation(passed=passed)
         return await respond(request, serving, inference_request, MessagesFormat(given.request_id, body.thinking))
     except ApiError as error:
         raise chat.renamed(error) from None

@@ -119,7 +119,9 @@ async def embedded(
         await admission.reserve(given.caller, cost)
         started, failure, meter = time.monotonic(), None, UsageMeter()
         try:
-            states = await model.embed(rows, priority=inference_request.priority, salt=given.caller.tenant, meter=meter)
+            states = await model.embed(
+                rows, priority=inference_request.generation.priority, salt=given.caller.tenant, meter=meter
+            )
             vectors = unit_vectors(states, body.dimensions)
         except BaseException as error:
             failure = error

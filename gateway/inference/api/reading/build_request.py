@@ -29,7 +29,7 @@ from gateway.inference.api.reading.schemas import ChatRequest, CompletionRequest
 from gateway.inference.serving import Serving
 from inference_core.protocol import SamplingParams
 from tiers.consent import Consent
-from tiers.tier import ChatMessage
+from tiers.tier import ChatMessage, GenerationRequest
 
 
 class Received(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,29 +64,31 @@ def chat_request(serving: Serving, given: Received, body: ChatRequest) -> Infere
     sampling = sampling_params(body, (body.top_logprobs or 0) if body.logprobs else None)
     priority = max(priority_of(body, headers.slo), caller.priority_ceiling)
     return InferenceRequest(
-        request_id=given.request_id,
         api="chat",
         requested_model=model,
-        sampling=sampling,
-        arrival=given.arrival,
+        generation=GenerationRequest(
+            request_id=given.request_id,
+            sampling=sampling,
+            arrival=given.arrival,
+            given=given_of(body),
+            passed=passed_of(body, caller.priority_ceiling),
+            messages=messages,
+            max_tokens=token_limit(body),
+            stop=stops_of(body),
+            tooling=tooling_of(body),
+            response_format=format_of(body.response_format),
+            n=body.n or 1,
+            include_stop=bool(body.include_stop_str_in_output),
+            reasoning_effort=body.reasoning_effort,
+            reasoning_budget=body.thinking_token_budget,
+            template_variables=template_variables_of(body),
+            priority=priority,
+        ),
         created_at=time.time(),
         unset=unset_of(body),
-        given=given_of(body),
-        passed=passed_of(body, caller.priority_ceiling),
-        messages=messages,
         stream=bool(body.stream),
         caller=caller,
         own_consent=_consent(serving, headers, store=body.store is not False),
-        max_tokens=token_limit(body),
-        stop=stops_of(body),
-        tooling=tooling_of(body),
-        response_format=format_of(body.response_format),
-        n=body.n or 1,
-        include_stop=bool(body.include_stop_str_in_output),
-        reasoning_effort=body.reasoning_effort,
-        reasoning_budget=body.thinking_token_budget,
-        template_variables=template_variables_of(body),
-        priority=priority,
         service_tier=served_tier(body.service_tier, priority),
         metadata=body.metadata,
         quality_target=headers.quality_target,
@@ -109,27 +111,29 @@ def completion_request(serving: Serving, given: Received, body: CompletionReques
     model = routing.served.unaliased(body.model, caller)
     headers = routing_headers(given.headers, routing.served.strongest)
     return InferenceRequest(
-        request_id=given.request_id,
         api="completion",
         requested_model=model,
-        sampling=sampling_params(body, body.logprobs),
-        arrival=given.arrival,
+        generation=GenerationRequest(
+            request_id=given.request_id,
+            sampling=sampling_params(body, body.logprobs),
+            arrival=given.arrival,
+            given=given_of(body),
+            passed=passed_of(body),
+            max_tokens=token_limit(body),
+            stop=stops_of(body),
+            n=body.n or 1,
+            echo=bool(body.echo),
+            include_stop=bool(body.include_stop_str_in_output),
+            priority=max(priority_of(body, headers.slo), caller.priority_ceiling),
+        ),
         created_at=time.time(),
         unset=unset_of(body),
-        given=given_of(body),
-        passed=passed_of(body),
         prompts=prompts,
         stream=bool(body.stream),
         caller=caller,
         own_consent=_consent(serving, headers, store=True),
-        max_tokens=token_limit(body),
         usual_max_tokens=body.max_tokens is None,
-        stop=stops_of(body),
-        n=body.n or 1,
         best_of=body.best_of,
-        echo=bool(body.echo),
-        include_stop=bool(body.include_stop_str_in_output),
-        priority=max(priority_of(body, headers.slo), caller.priority_ceiling),
         quality_target=headers.quality_target,
         min_tier=headers.min_tier,
         max_cost_usd=headers.max_cost_usd,
@@ -154,16 +158,18 @@ def reading_request(
 ) -> InferenceRequest:
     """The request of an endpoint that reads a text and generates none: its caller's limits apply to it."""
     return InferenceRequest(
-        request_id=given.request_id,
         api="completion",
         requested_model=model,
-        sampling=SamplingParams(),
-        arrival=given.arrival,
+        generation=GenerationRequest(
+            request_id=given.request_id,
+            sampling=SamplingParams(),
+            arrival=given.arrival,
+            messages=messages,
+            priority=max(priority, given.caller.priority_ceiling),
+        ),
         created_at=time.time(),
-        messages=messages,
         prompts=prompts,
         caller=given.caller,
-        priority=max(priority, given.caller.priority_ceiling),
         metadata=metadata,
     )
 
@@ -173,15 +179,17 @@ def dry_run_request(
 ) -> InferenceRequest:
     """The request of a dry run of routing."""
     return InferenceRequest(
-        request_id=given.request_id,
         api="chat",
         requested_model=model,
-        sampling=SamplingParams(),
-        arrival=given.arrival,
+        generation=GenerationRequest(
+            request_id=given.request_id,
+            sampling=SamplingParams(),
+            arrival=given.arrival,
+            messages=messages,
+            max_tokens=max_tokens,
+        ),
         created_at=time.time(),
-        messages=messages,
         caller=given.caller,
-        max_tokens=max_tokens,
         quality_target=headers.quality_target,
         min_tier=headers.min_tier,
         max_cost_usd=headers.max_cost_usd,

@@ -166,12 +166,12 @@ def whole_answer(answer: Answer, fingerprint: str) -> ChatAnswer | CompletionAns
 
 
 def _chat_choice(index: int, choice: CollectedChoice, answer: Answer) -> ChatChoice:
-    tooling = answer.request.tooling
+    tooling = answer.request.generation.tooling
     custom = frozenset() if tooling is None else custom_names(tooling)
     calls = [_call(call, custom) for call in choice.tool_calls]
     content, thoughts = choice.text or (None if calls else ""), choice.reasoning or None
     message = ChatMessageBody("assistant", content, None, [], thoughts, thoughts, calls or None)
-    drawn = chat_logprobs(choice.logprobs) if answer.request.sampling.logprobs is not None else None
+    drawn = chat_logprobs(choice.logprobs) if answer.request.generation.sampling.logprobs is not None else None
     return ChatChoice(index, message, drawn, choice.finish_reason)
 
 
@@ -182,7 +182,7 @@ def _call(call: ToolCall, custom: frozenset[str]) -> ToolCallBody:
 
 
 def _completion_choice(index: int, choice: CollectedChoice, answer: Answer) -> CompletionChoice:
-    drawn = completion_logprobs(choice.logprobs) if answer.request.sampling.logprobs is not None else None
+    drawn = completion_logprobs(choice.logprobs) if answer.request.generation.sampling.logprobs is not None else None
     return CompletionChoice(index, choice.echo + choice.text, drawn, choice.finish_reason)
 
 

@@ -89,7 +89,7 @@ class ChatChunks:
         ]
         self._after = b'},"logprobs":null,"finish_reason":null}' + self._template.tail
         self._calls: dict[int, BlockOrder] = {}  # by choice
-        tooling = answer.request.tooling
+        tooling = answer.request.generation.tooling
         self._custom = frozenset() if tooling is None else custom_names(tooling)
         self._inputs: dict[tuple[int, int], InputReader] = {}  # of calls of custom tools, by choice and number
 

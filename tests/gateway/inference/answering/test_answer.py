@@ -1,7 +1,6 @@
 """An answer, without HTTP: whatever ends it, its tier is released and exactly one record is left."""
 
 import asyncio
-import time
 from contextlib import suppress
 
 import pytest
@@ -13,15 +12,15 @@ from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.answering.answer import Answer
 from gateway.inference.routing.router import RoutingService
 from gateway.inference.service import Service
-from inference_core.protocol import SamplingParams
 from quality.records.record import Record
 from tests.examples import examples
+from tests.gateway.chats import chat
 from tests.gateway.running_gateway import scripted_tiers
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tests.gateway.scripted_tier import ScriptedTier
 from tiers.catalog.load import load_catalog
 from tiers.errors import TierError, TierRequestError, TierUnavailableError
-from tiers.tier import ChatMessage, GenerationRequest
+from tiers.tier import GenerationRequest
 
 CATALOG = load_catalog("laptop")
 
@@ -36,17 +35,7 @@ class World:
         self.service = Service(routing, [lambda answer, record: self.records.append(record)])
 
     def ask(self, *, stream: bool = True, model: str = "auto", n: int = 1) -> InferenceRequest:
-        return InferenceRequest(
-            request_id="chatcmpl-1",
-            api="chat",
-            requested_model=model,
-            sampling=SamplingParams(),
-            arrival=time.monotonic(),
-            created_at=time.time(),
-            messages=[ChatMessage(role="user", content="Say hello.")],
-            stream=stream,
-            n=n,
-        )
+        return chat(requested_model=model, stream=stream, n=n)
 
 
 @pytest.fixture

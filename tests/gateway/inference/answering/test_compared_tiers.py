@@ -16,9 +16,9 @@ from gateway.inference.routing.knobs import RoutingKnobFile
 from gateway.inference.routing.router import RoutingService
 from gateway.inference.service import Service
 from gateway.tenancy.budgets.cost_bound import most_usd
-from inference_core.protocol import SamplingParams
 from quality.learning.agreement_history import read_agreements
 from tests.gateway.batches.batching import made, outcome, request_line
+from tests.gateway.chats import chat
 from tests.gateway.inference.api.test_disconnects import only_record
 from tests.gateway.running_gateway import RunningGateway, running_gateway, scripted_tiers
 from tests.gateway.scripted_classifier import ScriptedClassifier
@@ -27,7 +27,7 @@ from tests.polling import eventually
 from tiers.catalog.load import load_catalog
 from tiers.consent import Consent
 from tiers.errors import TierError
-from tiers.tier import ChatMessage, TierLoad
+from tiers.tier import TierLoad
 from tiers.tool_types import ToolCallDelta
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -159,17 +159,7 @@ def serving_alone() -> tuple[Service, list[ScriptedTier]]:
 
 
 def asking(**more: Any) -> InferenceRequest:
-    return InferenceRequest(
-        request_id="one",
-        api="chat",
-        requested_model="auto",
-        messages=[ChatMessage(role="user", content=QUESTION)],
-        sampling=SamplingParams(),
-        arrival=time.monotonic(),
-        created_at=time.time(),
-        agree=True,
-        **more,
-    )
+    return chat(QUESTION, agree=True, **more)
 
 
 async def test_tokens_count_when_their_tier_gave_them_not_when_the_comparison_ended() -> None:

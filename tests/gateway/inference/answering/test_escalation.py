@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from classifier.registry.registry import ArtefactRegistry
-from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.answering.active_probes import ActiveProbes
 from gateway.inference.answering.answer import Answer
 from gateway.inference.routing.knobs import RoutingKnobFile
 from gateway.inference.routing.router import RoutingService
 from gateway.inference.service import Service
-from inference_core.protocol import SamplingParams
 from quality.records.record import Record
 from tests.examples import examples
+from tests.gateway.chats import chat
 from tests.gateway.inference.routing.known_probes import known_probes
 from tests.gateway.running_gateway import scripted_tiers
 from tests.gateway.scripted_classifier import ScriptedClassifier
@@ -51,15 +49,7 @@ class World:
         self.service = Service(routing, [lambda answer, record: self.records.append(record)], self.probes)
 
     async def answer(self, *, stream: bool = True, **fields: Any) -> Answer:
-        request = InferenceRequest(
-            request_id="chatcmpl-1",
-            api="chat",
-            sampling=SamplingParams(),
-            arrival=time.monotonic(),
-            created_at=time.time(),
-            stream=stream,
-            **{"requested_model": "auto", "messages": [ChatMessage(role="user", content="Say hello.")]} | fields,
-        )
+        request = chat(stream=stream, **fields)
         return await (self.service.start(request) if stream else self.service.complete(request))
 
     async def streamed(self, **fields: Any) -> str:

@@ -1,6 +1,5 @@
 """Predicted lengths of answers reach the predicted costs, and only where they were measured on what serves."""
 
-import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,15 +10,13 @@ from classifier.decision import Decision
 from classifier.evidence.model import EvidenceModels
 from classifier.features.surface_features import FEATURE_NAMES
 from classifier.model.answer_length import AnswerLength
-from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.answering.active_probes import ActiveProbes
 from gateway.inference.routing.active_classifier import ActiveClassifier
 from gateway.inference.routing.knobs import RoutingKnobFile
 from gateway.inference.routing.router import RoutingService
-from inference_core.protocol import SamplingParams
+from tests.gateway.chats import chat
 from tiers.catalog.load import load_catalog
 from tiers.catalog.pricing import predicted_costs
-from tiers.tier import ChatMessage
 
 CATALOG = load_catalog("laptop")
 TIERS = [spec.number for spec in CATALOG.tiers]
@@ -60,16 +57,7 @@ def measured(
 
 
 def decision(classifier: ActiveClassifier, text: str = "Why is the sky blue?") -> Decision:
-    request = InferenceRequest(
-        request_id="a",
-        api="chat",
-        requested_model="auto",
-        sampling=SamplingParams(),
-        arrival=time.monotonic(),
-        created_at=time.time(),
-        messages=[ChatMessage(role="user", content=text)],
-    )
-    return RoutingService(CATALOG, {}, classifier, None).route(request)
+    return RoutingService(CATALOG, {}, classifier, None).route(chat(text))
 
 
 def test_a_longer_predicted_answer_costs_more_and_without_lengths_the_catalogue_says(

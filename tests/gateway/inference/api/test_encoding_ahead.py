@@ -20,9 +20,8 @@ from classifier.registry.artefact import default_artefact, load_artefact
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.routing.loaded_version import LoadedVersion
 from gateway.inference.routing.router import RoutingService
-from inference_core.protocol import SamplingParams
+from tests.gateway.chats import chat
 from tiers.catalog.load import load_catalog
-from tiers.tier import ChatMessage
 
 SHIPPED = load_artefact(default_artefact())
 NO_FEATURES = np.zeros(len(FEATURE_NAMES), np.float32)
@@ -68,15 +67,7 @@ class One:
 
 
 def ask(turn: str) -> InferenceRequest:
-    return InferenceRequest(
-        request_id="chatcmpl-1",
-        api="chat",
-        requested_model="auto",
-        sampling=SamplingParams(),
-        arrival=0.0,
-        created_at=0.0,
-        messages=[ChatMessage(role="user", content=turn)],
-    )
+    return chat(turn)
 
 
 async def test_the_event_loop_goes_on_while_a_prompt_is_encoded_and_routing_then_waits_for_nothing() -> None:

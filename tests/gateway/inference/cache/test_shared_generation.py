@@ -1,14 +1,12 @@
 """Callers join a shared generation, leave it or see it fail at any moment: none misses a word, and one pays."""
 
 import asyncio
-import time
 
 import msgspec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.base.knobs.file import KnobFile
-from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.cache.knobs import CacheKnobs
 from gateway.inference.cache.response_cache import ResponseCache
 from gateway.inference.cache.stores import MemoryStore
@@ -17,13 +15,13 @@ from gateway.inference.service import Service
 from inference_core.protocol import SamplingParams
 from quality.records.record import Record
 from tests.examples import examples
+from tests.gateway.chats import chat
 from tests.gateway.running_gateway import scripted_tiers
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tests.gateway.scripted_tier import WORDS
 from tiers.catalog.load import load_catalog
 from tiers.consent import Consent
 from tiers.errors import TierError
-from tiers.tier import ChatMessage
 
 CATALOG = load_catalog("laptop")
 ANSWER = "".join(WORDS)
@@ -58,14 +56,10 @@ class World:
         self.service = Service(routing, sinks, cache=self.cache)
 
     async def said(self, number: int, *, stream: bool, keep: bool) -> str:
-        request = InferenceRequest(
+        request = chat(
             request_id=f"chatcmpl-{number}",
-            api="chat",
             requested_model="tier-1",
             sampling=SamplingParams(temperature=0),
-            arrival=time.monotonic(),
-            created_at=time.time(),
-            messages=[ChatMessage(role="user", content="Say hello.")],
             stream=stream,
             own_consent=Consent(reuse=keep),
         )

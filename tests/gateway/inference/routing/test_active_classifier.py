@@ -3,7 +3,6 @@
 import asyncio
 import shutil
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +22,15 @@ from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.routing.active_classifier import ActiveClassifier
 from gateway.inference.routing.model import RoutingRule
 from gateway.inference.routing.router import RoutingService
-from inference_core.protocol import SamplingParams
+from tests.gateway.chats import chat
 from tiers.catalog.load import load_catalog
-from tiers.tier import ChatMessage
 
 CATALOG = load_catalog("laptop")
 PROMPT = routing_input_of_text("Why is the sky blue?")
 
 
 def ask(request_id: str) -> InferenceRequest:
-    return InferenceRequest(
-        request_id=request_id,
-        api="chat",
-        requested_model="auto",
-        sampling=SamplingParams(),
-        arrival=time.monotonic(),
-        created_at=time.time(),
-        messages=[ChatMessage(role="user", content="Why is the sky blue?")],
-    )
+    return chat("Why is the sky blue?", request_id=request_id)
 
 
 @pytest.fixture

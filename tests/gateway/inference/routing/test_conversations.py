@@ -8,7 +8,7 @@ import pytest
 from gateway.base.requests.caller import Caller
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.routing.conversations import TIERS_KEPT, Conversations, circumstances
-from inference_core.protocol import SamplingParams
+from tests.gateway.chats import chat
 from tests.gateway.running_gateway import RunningGateway
 from tiers.catalog.load import load_catalog
 from tiers.catalog.tier_spec import PlainSpec, Price, RemoteSpec
@@ -30,16 +30,7 @@ class Clock:
 
 
 def ask(*turns: tuple[str, str], **fields: Any) -> InferenceRequest:
-    return InferenceRequest(
-        request_id="chatcmpl-1",
-        api="chat",
-        requested_model="auto",
-        sampling=SamplingParams(),
-        arrival=0.0,
-        created_at=0.0,
-        messages=[ChatMessage(role=role, content=content) for role, content in turns],
-        **fields,
-    )
+    return chat(messages=[ChatMessage(role=role, content=content) for role, content in turns], **fields)
 
 
 def test_the_next_turn_finds_the_tier_of_the_last_one_even_if_the_answer_was_edited() -> None:

@@ -1,6 +1,5 @@
 """The edge-first fast path: who takes it, up to which token, and what stands in for it when it fails."""
 
-import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,10 @@ from gateway.inference.routing.knobs import RoutingKnobFile
 from gateway.inference.routing.router import RoutingService
 from gateway.inference.service import Service
 from inference_core.loaders.model_path import resolve_model_path
-from inference_core.protocol import SamplingParams
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 from quality.records.record import Record
+from tests.gateway.chats import chat
 from tests.gateway.inference.routing.known_probes import known_probes
 from tests.gateway.running_gateway import scripted_tiers
 from tests.gateway.scripted_classifier import ScriptedClassifier
@@ -65,15 +64,7 @@ class World:
         self.service = Service(self.routing, sinks, probes, cache=cache)
 
     def ask(self, text: str = TWENTY_NINE, **fields: Any) -> InferenceRequest:
-        usual: dict[str, Any] = {"requested_model": "auto", "max_tokens": 16, "cache": "off"}
-        return InferenceRequest(
-            request_id="chatcmpl-1",
-            api="chat",
-            sampling=SamplingParams(),
-            arrival=time.monotonic(),
-            created_at=time.time(),
-            **(usual | {"messages": [ChatMessage(role="user", content=text)]} | fields),
-        )
+        return chat(text, **{"max_tokens": 16, "cache": "off"} | fields)
 
     async def answer(self, *, stream: bool = False, **fields: Any) -> Answer:
         request = self.ask(stream=stream, **fields)

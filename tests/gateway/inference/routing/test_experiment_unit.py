@@ -10,7 +10,7 @@ from gateway.base.requests.caller import Caller
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.routing.experiment_unit import unit_of
 from gateway.inference.routing.router import RoutingService
-from inference_core.protocol import SamplingParams
+from tests.gateway.chats import chat
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tiers.catalog.load import load_catalog
 from tiers.tier import ChatMessage
@@ -26,16 +26,7 @@ USERS = [f"user-{number}" for number in range(40)]
 
 def ask(*turns: tuple[str, str], request_id: str = "chatcmpl-1", **fields: Any) -> InferenceRequest:
     messages = [ChatMessage(role=role, content=content) for role, content in turns] or None
-    return InferenceRequest(
-        request_id=request_id,
-        api="chat" if messages else "completion",
-        requested_model="auto",
-        sampling=SamplingParams(),
-        arrival=0.0,
-        created_at=0.0,
-        messages=messages,
-        **fields,
-    )
+    return chat(api="chat" if messages else "completion", request_id=request_id, messages=messages, **fields)
 
 
 def test_a_users_requests_are_one_unit_whatever_they_say_and_whichever_key_of_the_team_they_come_with() -> None:

@@ -4,7 +4,6 @@ of it, and the length heuristic whenever the core cannot tell."""
 import asyncio
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -25,16 +24,15 @@ from gateway.inference.routing.active_classifier import ActiveClassifier
 from gateway.inference.routing.router import RoutingService
 from gateway.runtime.cores.hidden_states import CoreStates, require_model
 from inference_core.loading.load_core import load_core
-from inference_core.protocol import SamplingParams
 from inference_core.transport.core_thread import ThreadCoreClient
 from quality.verification.training_rows import encoder_of
 from tests.classifier.synthetic_outcomes import EASY, generated_rows
 from tests.classifier.tiny_model import tiny_model, tiny_spec
+from tests.gateway.chats import chat
 from tests.gateway.tiny_versions import tiny_catalog
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.core_spec import core_spec
 from tiers.catalog.load import load_catalog
-from tiers.tier import ChatMessage
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 TURN = f"What is the {' '.join(EASY[:8])} of case 3?"
@@ -93,15 +91,7 @@ def active_classifier(
 
 
 def ask(turn: str = TURN) -> InferenceRequest:
-    return InferenceRequest(
-        request_id="chatcmpl-1",
-        api="chat",
-        requested_model="auto",
-        sampling=SamplingParams(),
-        arrival=time.monotonic(),
-        created_at=time.time(),
-        messages=[ChatMessage(role="user", content=turn)],
-    )
+    return chat(turn)
 
 
 async def test_a_decision_reads_the_states_of_the_core_that_serves(

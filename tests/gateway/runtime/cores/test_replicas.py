@@ -1,15 +1,12 @@
 """The activity of a tier's replicas is in the request's record, the operators' statistics and the metrics."""
 
-import time
-
 import msgspec
 import pytest
 
-from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.routing.router import RoutingService
 from gateway.inference.service import Service
-from inference_core.protocol import SamplingParams
 from quality.records.record import Record
+from tests.gateway.chats import chat
 from tests.gateway.running_gateway import RunningGateway, scripted_tiers
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
@@ -17,7 +14,7 @@ from tests.tiers.tier_world import remote_spec
 from tiers.attempt import ReplicaStatus
 from tiers.catalog.load import load_catalog
 from tiers.replicas.replica_set import ReplicaSet
-from tiers.tier import ChatMessage, Tier
+from tiers.tier import Tier
 
 
 async def broken(call: Call) -> None:
@@ -37,16 +34,7 @@ async def recorded(*servers: LoopbackServer) -> Record:
     routing = RoutingService(load_catalog("laptop"), tiers, ScriptedClassifier(), None)
     service = Service(routing, [lambda answer, record: records.append(record)])
     for number in range(40):
-        request = InferenceRequest(
-            request_id=f"r{number}",
-            api="chat",
-            requested_model="auto",
-            sampling=SamplingParams(),
-            arrival=time.monotonic(),
-            created_at=time.time(),
-            messages=[ChatMessage(role="user", content=f"Prompt {number}.")],
-            stream=False,
-        )
+        request = chat(f"Prompt {number}.", request_id=f"r{number}")
         await service.complete(request)
         if len(records[-1].attempts[0].replicas) == 2:
             break

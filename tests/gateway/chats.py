@@ -1,0 +1,23 @@
+"""Chats as the service gets them, without HTTP."""
+
+import time
+from typing import Any
+
+from gateway.base.requests.inference_request import InferenceRequest
+from inference_core.protocol import SamplingParams
+from tiers.tier import ChatMessage, GenerationRequest
+
+
+def chat(text: str = "Say hello.", **fields: Any) -> InferenceRequest:
+    """A chat of one user turn, or of the `messages` among `fields`; those are of either struct."""
+    of_generation = {name: fields.pop(name) for name in GenerationRequest.__struct_fields__ if name in fields}
+    usual: dict[str, Any] = {
+        "request_id": "chatcmpl-1",
+        "sampling": SamplingParams(),
+        "arrival": time.monotonic(),
+        "messages": [ChatMessage(role="user", content=text)],
+    }
+    generation = GenerationRequest(**usual | of_generation)
+    return InferenceRequest(
+        **{"api": "chat", "requested_model": "auto", "created_at": time.time()} | fields, generation=generation
+    )
