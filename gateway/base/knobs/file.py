@@ -7,8 +7,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from gateway.base.knobs.followed_file import FollowedFile
 from gateway.base.knobs.values import check_knobs
+from gateway.base.stores.followed_file import FollowedFile
 
 log = logging.getLogger(__name__)
 

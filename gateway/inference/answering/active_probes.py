@@ -1,6 +1,5 @@
 """The evidence models that judge answers: loaded at start and when others are promoted, refused for other models."""
 
-import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from classifier.evidence.model import EvidenceModel, EvidenceModels
 from classifier.model.answer_length import AnswerLength
 from classifier.registry.registry import POINTER, ArtefactRegistry
 from gateway.base.requests.inference_request import InferenceRequest
+from gateway.base.stores.followed_file import FollowedFile
 from gateway.inference.answering.escalation import Escalation, may_escalate
 from gateway.inference.routing.knobs import RoutingKnobFile
 from gateway.inference.routing.router import RoutingService
@@ -37,7 +37,7 @@ class ActiveProbes:
         self._registry = ArtefactRegistry(root)
         self._catalog, self._knobs, self._on_lengths = catalog, knobs, on_lengths
         self._models: dict[int, EvidenceModel] = {}
-        self._seen: tuple[int, int] | None = None
+        self._pointer = FollowedFile(root / POINTER, lambda _: self._load(), "evidence models")
 
     def escalation(
         self, request: InferenceRequest, decision: Decision, tier: int, routing: RoutingService
@@ -56,14 +56,15 @@ class ActiveProbes:
         self._catalog = catalog
 
     def load(self) -> None:
-        """Load what is current now; never raises."""
-        self._seen = self._pointer_state()
-        if self._seen is None:
-            return
-        try:
-            self.use(load_probes(self._registry.current()))
-        except (ArtefactError, OSError) as error:
-            log.error("probes are not used: %s", error)
+        """Load what is current now, if that has changed; never raises."""
+        self._pointer.refresh()
+
+    async def follow(self, seconds: float) -> None:
+        """Look at the registry's pointer every `seconds` and load what it names when it has changed."""
+        await self._pointer.follow_in_thread(seconds)
+
+    def _load(self) -> None:
+        self.use(load_probes(self._registry.current()))
 
     def use(self, found: EvidenceModels) -> None:
         """Activate `found`, as far as it belongs to this catalogue's tiers."""
@@ -84,17 +85,3 @@ class ActiveProbes:
             found.lengths_for({spec.number: catalog.tier_fingerprint(spec.number) for spec in catalog.tiers})
         )
         log.info("%s judge the answers of tiers %s", found.version, ", ".join(map(str, models)) or "none")
-
-    async def follow(self, seconds: float) -> None:
-        """Look at the registry's pointer every `seconds` and load what it names when it has changed."""
-        while True:
-            await asyncio.sleep(seconds)
-            if self._pointer_state() != self._seen:
-                await asyncio.to_thread(self.load)
-
-    def _pointer_state(self) -> tuple[int, int] | None:
-        try:
-            state = (self._registry.root / POINTER).stat()
-        except OSError:
-            return None
-        return state.st_mtime_ns, state.st_ino

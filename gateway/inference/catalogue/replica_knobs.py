@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gateway.base.errors import bad_request
-from gateway.base.knobs.followed_file import FollowedFile
 from gateway.base.knobs.values import check_knobs
+from gateway.base.stores.followed_file import FollowedFile
 from tiers.catalog.replica_spec import BalancingSpec
 from tiers.replicas.replica_set import ReplicaSet
 from tiers.tier import Tier

@@ -22,6 +22,7 @@ from classifier.policy.experiment_split import Arm, ArmName, Split
 from classifier.registry.acceptance import accepted_artefact
 from classifier.registry.artefact import default_artefact
 from classifier.registry.registry import POINTER, ArtefactRegistry
+from gateway.base.stores.followed_file import FollowedFile
 from gateway.inference.routing.loaded_version import LoadedVersion
 from inference_core.extras import MissingExtraError, optional_imports
 
@@ -60,7 +61,7 @@ class ActiveClassifier:
 
     A version that is not accepted changes nothing: the one before it goes on, and `refusal` and the log say why; a
     canary that is not accepted gets no requests. Without any version every call raises `ArtefactError`, and routing
-    falls back on its heuristic. `on_change` is called with what serves, after each change.
+    falls back on its heuristic. `on_change` is called with what serves, after each change, by any thread.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class ActiveClassifier:
         self._on_change = on_change
         self._serving: ActiveVersions | None = None
         self._lengths: AnswerLength | None = None
-        self._seen: tuple[int, int] | None = None
+        self._pointer = FollowedFile(root / POINTER, lambda _: self._load(), "classifier versions", removed=self._load)
         self.refusal = "no artefact was loaded yet"
 
     @property
@@ -132,9 +133,12 @@ class ActiveClassifier:
                 version.use_lengths(self._lengths)
 
     def load(self) -> None:
-        """Load what the pointer names now; never raises."""
-        self._seen = self._pointer_state()
-        self._activate(*self._read())
+        """Load what the pointer names now, if that has changed; never raises."""
+        self._pointer.refresh()
+
+    async def follow(self, seconds: float) -> None:
+        """Look at the registry's pointer every `seconds` and load what it names when it has changed."""
+        await self._pointer.follow_in_thread(seconds)
 
     async def serve_catalogue(self, fingerprint: str, prior: ClassTable | None) -> None:
         """Go on for a catalogue of other answers, whose outcomes may not have been measured."""
@@ -152,13 +156,8 @@ class ActiveClassifier:
         )
         self._activate(renewed, [])
 
-    async def follow(self, seconds: float) -> None:
-        """Look at the registry's pointer every `seconds` and load what it names when it has changed."""
-        while True:
-            await asyncio.sleep(seconds)
-            if self._pointer_state() != self._seen:
-                self._seen = self._pointer_state()
-                self._activate(*await asyncio.to_thread(self._read))
+    def _load(self) -> None:
+        self._activate(*self._read())
 
     def _read(self) -> tuple[ActiveVersions | None, list[str]]:
         """What the pointer names, with the reasons of refusals; what serves already is not loaded again."""
@@ -173,7 +172,7 @@ class ActiveClassifier:
             return None, problems
         canary, share = None, 0.0
         try:
-            given = self._registry.canary() if self._pointer_state() else None
+            given = self._registry.canary()
             if given is not None and given.version != current.version:
                 model = self._accepted(self._registry.folder(given.version))
                 canary, share = LoadedVersion(model, on_trial=True, prior=self._prior), given.share
@@ -181,7 +180,7 @@ class ActiveClassifier:
             problems.append(f"the canary gets no requests: {error}")
         split, arms = None, {}
         try:
-            if self._pointer_state() and (split := self._registry.experiment()) is not None:
+            if (split := self._registry.experiment()) is not None:
                 arms = {"a": self._arm(split.a, current), "b": self._arm(split.b, current)}
         except (ArtefactError, OSError) as error:
             split = None
@@ -219,13 +218,6 @@ class ActiveClassifier:
         trial = f", {serving.canary.version} on trial for {serving.share:.1%}" if serving.canary is not None else ""
         log.info("classifier %s (%s) is active%s", serving.current.version, serving.current.kind, trial)
         self._on_change(serving)
-
-    def _pointer_state(self) -> tuple[int, int] | None:
-        try:
-            state = (self._registry.root / POINTER).stat()
-        except OSError:
-            return None
-        return state.st_mtime_ns, state.st_ino
 
 
 def canary_draw(request_id: str) -> float:

@@ -4,12 +4,13 @@ from collections.abc import Mapping
 
 import msgspec
 
-from classifier.decision import EdgePath, Prediction
+from classifier.decision import EdgePath
 from classifier.features.routing_input import RoutingInput
 from classifier.policy.length_heuristic import heuristic_prediction
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.base.requests.slo_class import SLO_CLASSES
 from gateway.inference.routing.knobs import RoutingKnobs
+from gateway.inference.routing.model import RoutingRule, VersionPrediction
 from inference_core.errors import InvalidRequestError
 from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.tier import Tier
@@ -48,9 +49,11 @@ def edge_path(request: InferenceRequest, tiers: Mapping[int, Tier], knobs: Routi
     )
 
 
-def unclassified(given: RoutingInput, tiers: int) -> Prediction:
-    """The prediction of an unclassified request: the length heuristic's, marked as the edge path's."""
-    return msgspec.structs.replace(heuristic_prediction(given, tiers), kind="edge", classifier_version="edge")
+def unclassified(given: RoutingInput, tiers: int, target: float | None) -> VersionPrediction:
+    """The verdict on a request of the fast path: the length heuristic's prediction, marked as its own."""
+    prediction = heuristic_prediction(given, tiers)
+    prediction = msgspec.structs.replace(prediction, kind="edge", classifier_version="edge")
+    return VersionPrediction(prediction, RoutingRule.of_classes(target))
 
 
 def _tokens(request: InferenceRequest, tokenizer: Tokenizer, most: int) -> int | None:

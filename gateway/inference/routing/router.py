@@ -138,7 +138,7 @@ class RoutingService:
             barred = [*(one for one in barred if one.tier != failed.tier), failed]
         settled = partial(self._inputs, request, given, history, pinned, barred, loads)
         if (edge := self._edge(request, failed)) is not None:
-            inputs = settled(self._verdict(request, given, classified=False), edge)
+            inputs = settled(unclassified(given, self.served.strongest, self.active_target), edge)
             if may_answer(inputs, edge.tier):
                 return Routed(decide(inputs))
         place = self._in_split(request)
@@ -235,19 +235,12 @@ class RoutingService:
         if self.knobs.active.conversations:
             self.conversations.remember(request, tier, self.knobs.active.conversation_seconds)
 
-    def _verdict(
-        self, request: InferenceRequest, given: RoutingInput, arm: ArmName | None = None, *, classified: bool = True
-    ) -> VersionPrediction:
+    def _verdict(self, request: InferenceRequest, given: RoutingInput, arm: ArmName | None) -> VersionPrediction:
         """Return the prediction and rule of one version, that of `arm` if the request is in one, or the length
-        heuristic's if that fails (SPEC RT-13).
-
-        Unless `classified`, only the rule is read from the classifier: it gives the request's quality target.
-        """
+        heuristic's if that fails (SPEC RT-13)."""
         target = self.active_target if request.wanted_quality is None else request.wanted_quality
         try:
             model = self.classifier.model_for(request.request_id, arm)
-            if not classified:
-                return VersionPrediction(unclassified(given, self.served.strongest), RoutingRule.of_classes(target))
             reading = model.read(given)
             return VersionPrediction(
                 reading.prediction, RoutingRule.of_classes(target), model.on_trial, reading.embedding

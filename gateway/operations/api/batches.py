@@ -1,8 +1,8 @@
-"""`/v1/admin/batches`: the live knobs of batches, and the queue."""
+"""`/v1/admin/knobs/batches`: the live knobs of batches, and the queue."""
 
 from typing import Any
 
-from litestar import get, patch
+from litestar import get
 from litestar.response import Response
 
 from gateway.base.knobs.values import knob_schemas
@@ -12,8 +12,7 @@ from gateway.batches.batch_knobs import BatchKnobs
 from gateway.batches.line_book import Waiting
 from gateway.edge.http_request import HttpRequest
 from gateway.edge.openapi import describe
-from gateway.operations.api.knob_patch import FileKnobs, FileKnobsChanged, KnobPatch
-from gateway.tenancy.access.admin_guard import OPERATOR
+from gateway.operations.api.knob_patch import FileKnobs, change_handler, paths_of
 
 
 class BatchesShown(FileKnobs[BatchKnobs], frozen=True, kw_only=True):
@@ -22,10 +21,9 @@ class BatchesShown(FileKnobs[BatchKnobs], frozen=True, kw_only=True):
     waiting: Waiting
 
 
-_patch = KnobPatch("BatchesPatch", BatchKnobs)
-
-
-@get("/batches", operation_class=describe(None, BatchesShown), summary="Show the knobs of batches and the queue")
+@get(
+    paths_of("batches"), operation_class=describe(None, BatchesShown), summary="Show the knobs of batches and the queue"
+)
 async def show_batches(request: HttpRequest) -> Response[Any]:
     """The current knobs, and the queue."""
     jobs = jobs_of(request)
@@ -34,13 +32,4 @@ async def show_batches(request: HttpRequest) -> Response[Any]:
     return Response(shown, media_type="application/json")
 
 
-@patch(
-    "/batches",
-    opt=OPERATOR,
-    operation_class=describe(BatchKnobs, FileKnobsChanged[BatchKnobs]),
-    summary="Change the knobs of batches",
-)
-async def change_batches(request: HttpRequest) -> Response[Any]:
-    """All named knobs change at once, or none; null restores a default. They survive restarts, and the other processes
-    of this data folder follow within `AIO_ARTEFACT_POLL_SECONDS`."""
-    return await _patch.change_file(request, jobs_of(request).knobs)
+change_batches = change_handler("batches", "batches", BatchKnobs, lambda request: jobs_of(request).knobs)

@@ -1,8 +1,8 @@
-"""`/v1/admin/cache`: the live knobs of the response cache, and its contents."""
+"""`/v1/admin/knobs/cache`: the live knobs of the response cache, and its contents."""
 
 from typing import Any, Literal
 
-from litestar import get, patch
+from litestar import get
 from litestar.response import Response
 
 from gateway.base.knobs.values import knob_schemas
@@ -10,9 +10,8 @@ from gateway.edge.http_request import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.cache.knobs import CacheKnobs
 from gateway.inference.cache.stores import MemoryStore
-from gateway.operations.api.knob_patch import FileKnobs, FileKnobsChanged, KnobPatch
+from gateway.operations.api.knob_patch import FileKnobs, change_handler, paths_of
 from gateway.operations.running import operations_of
-from gateway.tenancy.access.admin_guard import OPERATOR
 
 
 class CacheShown(FileKnobs[CacheKnobs], frozen=True, kw_only=True):
@@ -23,10 +22,7 @@ class CacheShown(FileKnobs[CacheKnobs], frozen=True, kw_only=True):
     bytes: int | None
 
 
-_patch = KnobPatch("CachePatch", CacheKnobs)
-
-
-@get("/cache", operation_class=describe(None, CacheShown), summary="Show the response cache and its knobs")
+@get(paths_of("cache"), operation_class=describe(None, CacheShown), summary="Show the response cache and its knobs")
 async def show_cache(request: HttpRequest) -> Response[Any]:
     """The current knobs and contents."""
     cache = operations_of(request).cache
@@ -41,13 +37,6 @@ async def show_cache(request: HttpRequest) -> Response[Any]:
     return Response(shown, media_type="application/json")
 
 
-@patch(
-    "/cache",
-    opt=OPERATOR,
-    operation_class=describe(CacheKnobs, FileKnobsChanged[CacheKnobs]),
-    summary="Change the knobs of the response cache",
+change_cache = change_handler(
+    "cache", "the response cache", CacheKnobs, lambda request: operations_of(request).cache.knobs
 )
-async def change_cache(request: HttpRequest) -> Response[Any]:
-    """All named knobs change at once, or none; null restores a default. They survive restarts, and the other gateway
-    processes of this data folder follow within `AIO_ARTEFACT_POLL_SECONDS`."""
-    return await _patch.change_file(request, operations_of(request).cache.knobs)

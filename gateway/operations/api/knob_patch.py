@@ -1,18 +1,21 @@
-"""Shared by the endpoints of live knobs: the body of a PATCH, which is carried out as an order."""
+"""Shared by the endpoints of live knobs: a resource by part, whose PATCH is carried out as an order."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 import msgspec
+from litestar import patch
+from litestar.handlers import HTTPRouteHandler
 from litestar.response import Response
 from msgspec import UNSET, UnsetType
 
 from gateway.base.knobs.file import KnobFile
 from gateway.edge.http_request import HttpRequest
+from gateway.edge.openapi import describe
 from gateway.inference.api.reading.parsing import read_body
 from gateway.operations.running import operations_of
-from gateway.operations.usecases.knobs import KnobsWritten, PartChange, carry_out_order
-from gateway.tenancy.access.admin_guard import actor_of
+from gateway.operations.usecases.knobs import order_knobs
+from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
 from quality.store.knob_log import KnobChange
 
 K = TypeVar("K", bound=msgspec.Struct)
@@ -33,6 +36,11 @@ class FileKnobsChanged(msgspec.Struct, Generic[K], frozen=True, kw_only=True):
     recorded: bool
 
 
+def paths_of(part: str) -> list[str]:
+    """The resource with the knobs of a part, and its earlier path."""
+    return [f"/knobs/{part}", f"/{part}"]
+
+
 class KnobPatch:
     """The body of a change of `knobs`: any of them, null for the default, with a `reason` and the fields `more`.
 
@@ -50,24 +58,36 @@ class KnobPatch:
         )
         self._decoder = msgspec.json.Decoder(struct)
 
-    async def change_file(self, request: HttpRequest, knobs: KnobFile[Any]) -> Response[Any]:
-        """Change the knobs of a file as the body of `request` says; return `FileKnobsChanged`. Raises `ApiError`."""
-        body, part = await self.read(request), knobs.part
-        done = await self.carry_out(request, body, part, lambda wanted: [PartChange(part, *knobs.change(wanted))])
-        shown = FileKnobsChanged(knobs=knobs.active, changed=done.changed, recorded=done.recorded)
-        return Response(shown, media_type="application/json")
-
     async def read(self, request: HttpRequest) -> Any:
         """Read the body. Raises `ApiError` as `read_body` does."""
         return await read_body(request, self._decoder)
 
-    async def carry_out(
-        self, request: HttpRequest, body: Any, part: str, change: Callable[[Mapping[str, Any]], Sequence[PartChange]]
-    ) -> KnobsWritten:
-        """Apply `change` to what the body names, and record that or the refusal in the history of `part`.
-
-        Raises what `change` raises: `ApiError` as it is, OSError as 503.
-        """
+    def wanted(self, body: Any) -> dict[str, Any]:
+        """The knobs that a body names."""
         given = {name: getattr(body, name) for name in self._names}
-        wanted = {name: value for name, value in given.items() if value is not UNSET}
-        return await carry_out_order(operations_of(request), actor_of(request), wanted, body.reason, part, change)
+        return {name: value for name, value in given.items() if value is not UNSET}
+
+
+def change_handler(
+    part: str,
+    title: str,
+    struct: type[msgspec.Struct],
+    knobs_of: Callable[[HttpRequest], KnobFile[Any]],
+    retired: Iterable[str] = (),
+) -> HTTPRouteHandler:
+    """Return the PATCH of the knobs in a file. `part`: its resource; `title`: what the knobs are of, for people."""
+    changes = KnobPatch(f"{part.title()}Patch", struct, retired=retired)
+
+    async def change(request: HttpRequest) -> Response[Any]:
+        """All named knobs change at once, or none; null restores a default. They survive restarts, and the other
+        processes of this data folder follow within `AIO_ARTEFACT_POLL_SECONDS`."""
+        body, knobs = await changes.read(request), knobs_of(request)
+        operations, actor = operations_of(request), actor_of(request)
+        done = await order_knobs(operations, actor, knobs, changes.wanted(body), body.reason)
+        shown = FileKnobsChanged(knobs=knobs.active, changed=done.changed, recorded=done.recorded)
+        return Response(shown, media_type="application/json")
+
+    change.__name__ = f"change_{part}"  # the operation's id
+    operation = describe(struct, FileKnobsChanged[struct])  # type: ignore[valid-type]
+    handler = patch(paths_of(part), opt=OPERATOR, operation_class=operation, summary=f"Change the knobs of {title}")
+    return handler(change)

@@ -1,4 +1,4 @@
-"""`/v1/admin/knobs`: the core's live knobs, changed while it serves, with their history."""
+"""`/v1/admin/knobs/core`: the cores' live knobs, changed while it serves, with their history."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -25,6 +25,8 @@ from quality.store.knob_log import KnobChange
 
 MOST_CHANGES = 1000
 COMMON_SIZES = 64
+# The resource, and its earlier path.
+PATHS = ["/knobs/core", "/knobs"]
 
 
 class KnobsShown(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +80,7 @@ _documented = _patch_struct(get_type_hints(Knobs, include_extras=True))
 _decoder = msgspec.json.Decoder(_patch_struct(dict.fromkeys(KNOB_NAMES, KnobValue)))
 
 
-@get("/knobs", operation_class=describe(None, KnobsShown), summary="Show the live knobs")
+@get(PATHS, operation_class=describe(None, KnobsShown), summary="Show the live knobs")
 async def show_knobs(request: HttpRequest) -> Response[Any]:
     """The knobs of every model, the tuner's limits, and descriptions. Query: `format`, json or csv: a row for each knob
     of each model."""
@@ -94,7 +96,7 @@ async def show_knobs(request: HttpRequest) -> Response[Any]:
     return as_asked(request, "knobs", shown, KnobRow.__struct_fields__, _rows(shown))
 
 
-@patch("/knobs", opt=OPERATOR, operation_class=describe(_documented, KnobsChanged), summary="Change live knobs")
+@patch(PATHS, opt=OPERATOR, operation_class=describe(_documented, KnobsChanged), summary="Change live knobs")
 async def change_knobs(request: HttpRequest) -> Response[Any]:
     """All named knobs change between two steps of their cores, or none; null restores a start value."""
     body: Any = await read_body(request, _decoder)

@@ -1,4 +1,4 @@
-"""`/v1/admin/replicas`: the replicas of remote tiers, and the live knobs of their load balancing."""
+"""`/v1/admin/knobs/replicas`: the replicas of remote tiers, and the live knobs of their load balancing."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ from litestar.response import Response
 from gateway.base.knobs.values import knob_schemas
 from gateway.edge.http_request import HttpRequest
 from gateway.edge.openapi import describe
-from gateway.operations.api.knob_patch import KnobPatch
+from gateway.operations.api.knob_patch import KnobPatch, paths_of
 from gateway.operations.running import operations_of
-from gateway.operations.usecases.knobs import REPLICAS, part_of, replica_changes
-from gateway.tenancy.access.admin_guard import OPERATOR
+from gateway.operations.usecases.knobs import REPLICAS, carry_out_order, part_of, replica_changes
+from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
 from quality.store.knob_log import KnobChange
 from tiers.attempt import ReplicaStatus
 from tiers.catalog.replica_spec import BalancingSpec
@@ -44,7 +44,7 @@ class ReplicasChanged(msgspec.Struct, frozen=True, kw_only=True):
 _patch = KnobPatch("ReplicasPatch", BalancingSpec, ("tier", int | None, None))
 
 
-@get("/replicas", operation_class=describe(None, ReplicasShown), summary="Show replicas and their knobs")
+@get(paths_of("replicas"), operation_class=describe(None, ReplicasShown), summary="Show replicas and their knobs")
 async def show_replicas(request: HttpRequest) -> Response[Any]:
     """By tier with replicas: the current knobs; each replica's requests in flight, latency, failures, ejection."""
     shown = ReplicasShown(tiers=_shown(request), schemas=knob_schemas(BalancingSpec))
@@ -52,7 +52,7 @@ async def show_replicas(request: HttpRequest) -> Response[Any]:
 
 
 @patch(
-    "/replicas",
+    paths_of("replicas"),
     opt=OPERATOR,
     operation_class=describe(BalancingSpec, ReplicasChanged),
     summary="Change the knobs of replicas",
@@ -60,11 +60,14 @@ async def show_replicas(request: HttpRequest) -> Response[Any]:
 async def change_replicas(request: HttpRequest) -> Response[Any]:
     """All named knobs change at once, or none, of one `tier` or of all; null restores the catalogue's value. They
     survive restarts, and the other gateway processes of this data folder follow."""
-    body, knobs = await _patch.read(request), operations_of(request).replica_knobs
+    body, operations = await _patch.read(request), operations_of(request)
+    knobs = operations.replica_knobs
     numbers = list(knobs.sets) if body.tier is None else [body.tier]
-    changed, recorded = await _patch.carry_out(
-        request,
-        body,
+    changed, recorded = await carry_out_order(
+        operations,
+        actor_of(request),
+        _patch.wanted(body),
+        body.reason,
         REPLICAS if body.tier is None else part_of(body.tier),
         lambda wanted: replica_changes(knobs, numbers, wanted),
     )

@@ -1,9 +1,9 @@
-"""`/v1/admin/routing`: the live knobs of routing, and the serving versions of the classifier."""
+"""`/v1/admin/knobs/routing`: the live knobs of routing, and the serving versions of the classifier."""
 
 from typing import Any
 
 import msgspec
-from litestar import get, patch
+from litestar import get
 from litestar.response import Response
 
 from gateway.base.knobs.values import knob_schemas
@@ -12,8 +12,7 @@ from gateway.edge.openapi import describe
 from gateway.inference.routing.active_classifier import ActiveClassifier
 from gateway.inference.routing.knobs import EARLIER_NAMES, RoutingKnobs
 from gateway.inference.serving import Serving, serving_of
-from gateway.operations.api.knob_patch import FileKnobs, FileKnobsChanged, KnobPatch
-from gateway.tenancy.access.admin_guard import OPERATOR
+from gateway.operations.api.knob_patch import FileKnobs, change_handler, paths_of
 
 
 class ClassifierShown(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,11 +36,8 @@ class RoutingShown(FileKnobs[RoutingKnobs], frozen=True, kw_only=True):
     conversations: int
 
 
-_patch = KnobPatch("RoutingPatch", RoutingKnobs, retired=EARLIER_NAMES)
-
-
 @get(
-    "/routing",
+    paths_of("routing"),
     operation_class=describe(None, RoutingShown),
     summary="Show the knobs of routing and the serving versions",
 )
@@ -57,16 +53,9 @@ async def show_routing(request: HttpRequest) -> Response[Any]:
     return Response(shown, media_type="application/json")
 
 
-@patch(
-    "/routing",
-    opt=OPERATOR,
-    operation_class=describe(RoutingKnobs, FileKnobsChanged[RoutingKnobs]),
-    summary="Change the knobs of routing",
+change_routing = change_handler(
+    "routing", "routing", RoutingKnobs, lambda request: serving_of(request).routing.knobs, EARLIER_NAMES
 )
-async def change_routing(request: HttpRequest) -> Response[Any]:
-    """All named knobs change at once, or none; null restores a default. They survive restarts, and the other gateway
-    processes of this data folder follow within `AIO_ARTEFACT_POLL_SECONDS`."""
-    return await _patch.change_file(request, serving_of(request).routing.knobs)
 
 
 def _classifier(serving: Serving) -> ClassifierShown:

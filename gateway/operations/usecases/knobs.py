@@ -33,9 +33,9 @@ class KnobsWritten(NamedTuple):
 
 
 async def order_knobs(
-    operations: Operations, actor: str, knobs: KnobFile[Any], wanted: Mapping[str, Any], reason: str
+    operations: Operations, actor: str, knobs: KnobFile[Any], wanted: Mapping[str, Any], reason: str | None
 ) -> KnobsWritten:
-    """Change the knobs of a file to `wanted`, without a body. Raises `ApiError`."""
+    """Change the knobs of a file to `wanted`. Raises `ApiError`."""
     part = knobs.part
     return await carry_out_order(
         operations, actor, wanted, reason, part, lambda named: [PartChange(part, *knobs.change(named))]

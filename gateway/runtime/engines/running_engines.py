@@ -9,11 +9,12 @@ import fcntl
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import msgspec
 
+from gateway.base.stores.followed_file import FollowedFile
 from gateway.base.stores.retries import background
 from gateway.runtime.engines.engine_process import TIMING, EngineProcess, Timing
 from tiers.catalog.catalog import Catalog
@@ -35,7 +36,7 @@ class ManagedEngine:
         self._secret, self._timing = secret, timing
         self._process: EngineProcess | None = None
         self._read = _UNKNOWN
-        self._seen: tuple[int, int] | None = None
+        self._file = FollowedFile(self._path, self._take, f"figures of engine '{name}'")
 
     def status(self) -> EngineStatus:
         """Return the latest known state."""
@@ -51,14 +52,12 @@ class ManagedEngine:
                     )
                     self._process = process
                     await process.keep()
-            self._look()
+            self._file.refresh()
             await asyncio.sleep(FOLLOW_SECONDS)
 
     async def follow(self) -> None:
         """Read what its owner writes."""
-        while True:
-            self._look()
-            await asyncio.sleep(FOLLOW_SECONDS)
+        await self._file.follow(FOLLOW_SECONDS)
 
     def kill(self) -> None:
         """End it without a grace period, if it runs here."""
@@ -66,25 +65,21 @@ class ManagedEngine:
             self._process.kill()
 
     @property
-    def _file(self) -> Path:
+    def _path(self) -> Path:
         return self._folder / f"{self._name}.json"
 
     def _write(self, status: EngineStatus) -> None:
         # Not fsynced: a state is worth nothing after a power failure.
-        temporary = self._file.with_suffix(".tmp")
+        temporary = self._path.with_suffix(".tmp")
         try:
             with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
                 file.write(msgspec.json.encode(status))
-            temporary.replace(self._file)
+            temporary.replace(self._path)
         except OSError as error:
             log.warning("the state of engine '%s' is not written: %s", self._name, error)
 
-    def _look(self) -> None:
-        with suppress(OSError, msgspec.DecodeError):
-            found = self._file.stat()
-            if (seen := (found.st_mtime_ns, found.st_ino)) != self._seen:
-                self._read = msgspec.json.decode(self._file.read_bytes(), type=EngineStatus)
-                self._seen = seen
+    def _take(self, content: bytes) -> None:
+        self._read = msgspec.json.decode(content, type=EngineStatus)
 
 
 class RunningEngines:

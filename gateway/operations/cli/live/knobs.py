@@ -50,7 +50,7 @@ def server_options(command: Command) -> Command:
 @json_option
 def show(url: str, key: str | None, as_json: bool) -> None:
     """Show every knob with its value for each model, what is allowed, and what it does."""
-    shown = ask_server(url, key, "GET", "/knobs")
+    shown = ask_server(url, key, "GET", "/knobs/core")
     if as_json:
         echo_json(shown)
         return
@@ -90,7 +90,7 @@ def set_knobs(
     NAME=null puts a knob back to the value that its model was started with.
     """
     body = dict(map(assignment, assignments)) | {"model": model, "core": core, "keep": keep, "reason": reason}
-    answer = ask_server(url, key, "PATCH", "/knobs", body)
+    answer = ask_server(url, key, "PATCH", "/knobs/core", body)
     if as_json:
         echo_json(answer)
         return

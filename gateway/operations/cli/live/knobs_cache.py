@@ -17,9 +17,9 @@ from gateway.operations.cli.options import echo_json, json_option
 def cache(assignments: tuple[str, ...], reason: str | None, url: str, key: str | None, as_json: bool) -> None:
     """Show the response cache's knobs and contents, or change knobs: NAME=VALUE, NAME=null for the default."""
     if assignments:
-        change_part("/cache", assignments, reason, url, key, as_json)
+        change_part("/knobs/cache", assignments, reason, url, key, as_json)
         return
-    shown = ask_server(url, key, "GET", "/cache")
+    shown = ask_server(url, key, "GET", "/knobs/cache")
     echo_json(shown) if as_json else click.echo(_text(shown))
 
 

@@ -17,9 +17,9 @@ from gateway.operations.cli.options import echo_json, json_option
 def routing(assignments: tuple[str, ...], reason: str | None, url: str, key: str | None, as_json: bool) -> None:
     """Show routing's knobs and the serving classifier, or change knobs: NAME=VALUE, NAME=null for the default."""
     if assignments:
-        change_part("/routing", assignments, reason, url, key, as_json)
+        change_part("/knobs/routing", assignments, reason, url, key, as_json)
         return
-    shown = ask_server(url, key, "GET", "/routing")
+    shown = ask_server(url, key, "GET", "/knobs/routing")
     echo_json(shown) if as_json else click.echo(_text(shown))
 
 

@@ -19,7 +19,7 @@ from classifier.policy.experiment_split import Arm, Split
 from classifier.registry.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
 from classifier.registry.registry import ArtefactRegistry
 from gateway.base.requests.inference_request import InferenceRequest
-from gateway.inference.routing.active_classifier import ActiveClassifier
+from gateway.inference.routing.active_classifier import ActiveClassifier, ActiveVersions
 from gateway.inference.routing.model import RoutingRule
 from gateway.inference.routing.router import RoutingService
 from tests.gateway.chats import chat
@@ -87,9 +87,12 @@ def test_a_table_of_another_number_of_tiers_than_the_catalogues_is_a_prior(tmp_p
 
 async def test_a_promotion_is_picked_up_while_serving(tmp_path: Path) -> None:
     loaded: asyncio.Queue[str] = asyncio.Queue()
-    classifier = ActiveClassifier(
-        tmp_path, "some catalogue", lambda serving: loaded.put_nowait(serving.current.version)
-    )
+    loop = asyncio.get_running_loop()
+
+    def keep(serving: ActiveVersions) -> None:
+        loop.call_soon_threadsafe(loaded.put_nowait, serving.current.version)
+
+    classifier = ActiveClassifier(tmp_path, "some catalogue", keep)
     classifier.load()
     version = await loaded.get()
     following = asyncio.create_task(classifier.follow(0.001))

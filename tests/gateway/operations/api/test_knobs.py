@@ -48,6 +48,27 @@ async def test_knobs_are_shown_with_their_bounds_and_what_they_do(aio: RunningGa
     assert "prompt tokens" in chunk["description"]
 
 
+@pytest.mark.parametrize(
+    ("part", "earlier", "knob", "value"),
+    [
+        ("core", "knobs", "lookup_ngram", 9),
+        ("routing", "routing", "conversation_seconds", 9.0),
+        ("cache", "cache", "ttl_seconds", 9.0),
+        ("batches", "batches", "most_attempts", 9),
+    ],
+)
+async def test_each_part_is_one_resource_under_its_earlier_path_too(
+    aio: RunningGateway, part: str, earlier: str, knob: str, value: float
+) -> None:
+    resource, alias = f"{KNOBS}/{part}", f"/v1/admin/{earlier}"
+    for path, written in ((alias, value), (resource, None)):
+        assert (await aio.http.patch(path, json={knob: written})).status_code == 200
+        newest = (await history(aio, knob=knob))[0]
+        assert (newest["part"], newest["new_value"] == value) == (part, path == alias)
+        shown = (await aio.http.get(resource)).json()
+        assert shown["knobs"] == (await aio.http.get(alias)).json()["knobs"]
+
+
 async def test_a_change_applies_at_once_returns_what_it_changed_and_is_recorded(aio: RunningGateway) -> None:
     answer = await aio.http.patch(KNOBS, json={"ageing_seconds": 7.5, "model": BF16, "reason": "starving"})
     assert answer.status_code == 200
