@@ -9,7 +9,7 @@ import click
 
 from benchmarks.classifier.checkable import checkable_prompts, checkable_texts
 from benchmarks.classifier.evidence import evidence_table
-from benchmarks.classifier.levels import level_gain
+from benchmarks.classifier.levels import level_gains
 from benchmarks.classifier.utility import COUNTS, ERROR, ROUTED, WITHIN, labels_until_within, read_customers, table
 from benchmarks.replay.checks import checks
 from benchmarks.replay.demo import demo as run_demo
@@ -23,6 +23,7 @@ from benchmarks.replay.timeline import Life, Look, Plan, live
 from classifier.errors import TrainingDataError
 from classifier.training.data.dataset import data_folder, load_outcomes
 from quality.estimates.upgrade_rate import Share
+from quality.retraining.levels import ABOVE
 from quality.verification.second_opinion import MOST_OPINIONS
 
 
@@ -120,13 +121,12 @@ def utility(
     click.echo(f"{len(customers)} customers, {sum(map(len, customers.values()))} rows; points of 100, 95% intervals")
     if together is not None:
         for shuffled in (False, True):
-            gain = level_gain(customers, rate, together, draws, shuffled=shuffled, seed=seed)
-            click.echo(
-                f"{'shuffled labels' if shuffled else 'labels'}: a head adopted in {gain.adopted} of {gain.draws}"
-            )
-            if gain.error is not None and gain.utility is not None:
-                click.echo(f"  squared error, times 100, below the table's by {_signed(gain.error)}")
-                click.echo(f"  points above the table {_signed(gain.utility)}")
+            found = level_gains(customers, rate, together, draws, shuffled=shuffled, seed=seed)
+            adopted = ", ".join(f"{above.name} {found.adopted.get(above.name, 0)}" for above in ABOVE)
+            click.echo(f"{'shuffled labels' if shuffled else 'labels'}, adopted in {draws} draws: {adopted}")
+            for name, gain in found.gains.items():
+                click.echo(f"  {name}: squared error, times 100, below the table's by {_signed(gain.error)}")
+                click.echo(f"  {name}: points above the table {_signed(gain.utility)}")
         return
     outcomes = table(customers, rate, counts or COUNTS, draws, seed)
     for way, labels, points in outcomes:

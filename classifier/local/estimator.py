@@ -21,7 +21,7 @@ from classifier.local.cells import ClassCells, group_shifts, moved_table
 from classifier.local.kernel_head import KernelHead
 from classifier.local.labels import Labels
 from classifier.local.tenant_cells import N0_CATALOGUE, TenantCells
-from classifier.model.catalogue_head import CatalogueHead
+from classifier.model.learned import LearnedHead
 
 Float = npt.NDArray[np.float32]
 
@@ -50,10 +50,10 @@ class _Parent:
 
     table: Float
     share: Float
-    head: CatalogueHead | None
+    head: LearnedHead | None
 
     @classmethod
-    def without_labels(cls, table: Float, head: CatalogueHead | None) -> "_Parent":
+    def without_labels(cls, table: Float, head: LearnedHead | None) -> "_Parent":
         if head is None:
             return cls(table, np.zeros_like(table), None)
         return cls(np.zeros_like(table), np.ones_like(table), head)
@@ -127,7 +127,7 @@ class LocalEstimator:
         table: Float,
         since: int = 0,
         keys: Collection[int] | None = None,
-        head: CatalogueHead | None = None,
+        head: LearnedHead | None = None,
     ) -> None:
         """`table` [4, tiers - 1]: the estimate by class without these labels; `head`: one that replaces it. The first
         `since` labels are already part of it, and count only for their own tenants. `keys`: those that will be asked

@@ -10,7 +10,7 @@ from classifier.complexity.model import shipped_complexity, standardised
 from classifier.features.routing_input import RoutingInput
 from classifier.local.estimator import Estimate, LocalEstimator
 from classifier.local.labels import Labels
-from classifier.model.catalogue_head import CatalogueHead
+from classifier.model.learned import LearnedHead
 from classifier.model.outcome_model import EncodedTurn
 
 Float = npt.NDArray[np.float32]
@@ -42,7 +42,7 @@ class OwnOutcomes:
         rows: Sequence[LabelledRow],
         table: Float,
         known_until: float = 0.0,
-        head: CatalogueHead | None = None,
+        head: LearnedHead | None = None,
     ) -> None:
         """`rows` oldest first, at least one. `table` [4, tiers - 1]: the estimate for the tiers by class, and `head`:
         one that replaces it; either already includes labels until `known_until` (epoch seconds)."""

@@ -30,6 +30,12 @@ class CatalogueHead:
         found: Float = (1.0 / (1.0 + np.exp(-logits))).astype(np.float32, copy=False)
         return found
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The numbers of inputs and of weaker tiers."""
+        inputs_and_tiers: tuple[int, int] = self.weights.shape
+        return inputs_and_tiers
+
     def tensors(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return the parameters by name, float32, as safetensors stores them: without gaps."""
         named = {"catalogue_head.prior": self.prior, "catalogue_head.weights": self.weights}

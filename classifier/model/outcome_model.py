@@ -15,9 +15,9 @@ from classifier.encoders.static_encoder import BatchEncoder, Encoder
 from classifier.features.routing_input import RoutingInput
 from classifier.features.surface_features import FEATURE_NAMES, surface_features
 from classifier.features.words import tokenise
-from classifier.model.catalogue_head import CatalogueHead
 from classifier.model.heads import Heads
 from classifier.model.knn_memory import Memory, Nearby
+from classifier.model.learned import LearnedHead
 from classifier.model.manifest import Manifest
 
 Float = npt.NDArray[np.float32]
@@ -48,8 +48,8 @@ class OutcomeModel:
     """A loaded artefact. Immutable; `predict` is pure and thread-safe.
 
     `catalogue_fingerprint` is the serving catalogue's. `kind` is "measured" if the artefact has a table learned from
-    that catalogue's outcomes; else its predictions are a prior. `learned_head`: the head over all keys that was learned
-    with the table and replaces it, if any.
+    that catalogue's outcomes; else its predictions are a prior. `learned_head`: what was learned of all keys with the
+    table and replaces it, if any.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class OutcomeModel:
         heads: Heads,
         memory: Memory,
         catalogue_fingerprint: str = "",
-        learned_head: CatalogueHead | None = None,
+        learned_head: LearnedHead | None = None,
     ) -> None:
         self.manifest, self.encoder, self.heads, self.memory = manifest, encoder, heads, memory
         self.learned_head = learned_head

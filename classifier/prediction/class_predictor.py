@@ -17,6 +17,7 @@ from classifier.features.words import tokenise
 from classifier.local.class_table import ClassTable, prior_table
 from classifier.local.estimator import N0_KEY
 from classifier.local.own import OwnOutcomes
+from classifier.model.class_refit import RefittedClasses
 from classifier.model.outcome_model import EncodedTurn, OutcomeModel, encode_turn
 from classifier.registry.artefact import default_artefact, load_artefact
 
@@ -38,9 +39,9 @@ class ClassPredictor:
     were trained with, else that of the shipped encoder. Raises `ArtefactError` if a file is missing.
 
     `prior`: of the catalogue's tiers, whose number may differ from the model's; by default evenly spread tiers. A table
-    that the model learned for this catalogue replaces it if the number of tiers agrees, and so does its `head` over all
-    keys, which replaces that table. `kind` is "measured" if either
-    comes from answers of the catalogue's own tiers, else "prior".
+    that the model learned for this catalogue replaces it if the number of tiers agrees, and so does its `head` of all
+    keys, which replaces that table. `kind` is "measured" if either comes from answers of the catalogue's own tiers,
+    else "prior".
     """
 
     def __init__(self, model: OutcomeModel, prior: ClassTable | None = None) -> None:
@@ -75,8 +76,8 @@ class ClassPredictor:
         return self._table
 
     def classes(self, given: RoutingInput, turn: EncodedTurn, tokens: Sequence[str] | None = None) -> list[float]:
-        """Return P of the four classes of the prompt `given`, encoded as `turn`; `tokens`: its words, where they were
-        split before."""
+        """Return P of the four classes of the prompt `given`, encoded as `turn`, by the model that ships, as labels
+        keep them; `tokens`: its words, where they were split before."""
         if tokens is None:
             tokens = tokenise(given.turn)
         encoded = turn if self._shares_encoder else encode_turn(_shipped_model().encoder, given, tokens)
@@ -97,8 +98,7 @@ class ClassPredictor:
         classes = self.classes(given, turn, tokens)
         known = None if own is None else own.estimate(given, turn, classes)
         if known is None and self.head is not None:
-            surface = standardised(turn.features, self._complexity.centre, self._complexity.scale)
-            p_ok = self.head.p(np.array(classes, np.float32), turn.embedding, surface).tolist()
+            p_ok = self.head.p(*self._inputs(turn, classes)).tolist()
             labels, good = self._measured_labels(classes)
         elif known is None:
             simple, medium, complex_, expert = classes
@@ -108,13 +108,24 @@ class ClassPredictor:
             p_ok, labels, good = known.p_ok.tolist(), known.labels.tolist(), known.good.tolist()
         return Prediction(
             p_ok=[*[round(p, 6) for p in p_ok], 1.0],
-            classes=[round(p, 4) for p in classes],
+            classes=[round(p, 4) for p in self._refitted(turn, classes)],
             labels=[round(n, 1) for n in labels],
             good_labels=[round(n, 1) for n in good],
             kind=self._kind,
             novelty=1.0 if known is None else round(N0_KEY / (N0_KEY + float(known.labels.max())), 4),
             classifier_version=self._version,
         )
+
+    def _refitted(self, turn: EncodedTurn, classes: list[float]) -> list[float]:
+        """Return P of the classes by the class model that was refitted to this catalogue, if one was."""
+        if not isinstance(self.head, RefittedClasses):
+            return classes
+        found: list[float] = self.head.classes(*self._inputs(turn, classes)).tolist()
+        return found
+
+    def _inputs(self, turn: EncodedTurn, classes: list[float]) -> tuple[Float, Float, Float]:
+        surface = standardised(turn.features, self._complexity.centre, self._complexity.scale)
+        return np.array(classes, np.float32), turn.embedding, surface
 
     def _measured_labels(self, classes: list[float]) -> tuple[list[float], list[float]]:
         """Return by tier the number of answers to measured prompts of such classes, and of those as good."""

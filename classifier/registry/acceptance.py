@@ -68,7 +68,7 @@ def check_finite(manifest: Manifest, tensors: Tensors) -> None:
         bad = np.isinf(tensor) if name in MAY_BE_NAN else ~np.isfinite(tensor)
         if bad.any():
             raise _refused(manifest, f"{name} holds {int(bad.sum())} numbers that are not finite")
-    for name in ("memory.labels", "memory.base_rates"):
+    for name in ("memory.labels", "memory.base_rates", "refitted_classes.table"):
         values = tensors[name].astype(np.float32) if name in tensors else np.zeros(0, np.float32)
         if ((values < 0) | (values > 1)).any():
             raise _refused(manifest, f"{name} holds probabilities outside 0 to 1")

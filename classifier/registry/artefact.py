@@ -20,9 +20,9 @@ from classifier.encoders.int8_matrix import dequantise, quantise
 from classifier.encoders.static_encoder import StaticEncoder, StoredEncoder
 from classifier.errors import ArtefactError
 from classifier.features.surface_features import FEATURE_NAMES
-from classifier.model.catalogue_head import CatalogueHead
 from classifier.model.heads import Heads
 from classifier.model.knn_memory import Memory
+from classifier.model.learned import LearnedHead, learned_head
 from classifier.model.manifest import SCHEMA_VERSION, Manifest
 from classifier.model.novelty import Novelty
 from classifier.model.outcome_model import OutcomeModel
@@ -67,7 +67,7 @@ def model_from_tensors(
         encoder = _encoder_from(manifest, tensors, registry)
         heads = Heads.from_tensors(tensors)
         memory = _memory_from(tensors)
-        learned = CatalogueHead.from_tensors(tensors)
+        learned = learned_head(tensors)
     except (KeyError, ValueError) as error:
         raise ArtefactError(f"artefact {manifest.version}: {error}. Train it again.") from error
     _check_shapes(manifest, encoder, heads, memory, learned)
@@ -186,7 +186,7 @@ def _memory_from(tensors: Tensors) -> Memory:
 
 
 def _check_shapes(
-    manifest: Manifest, encoder: StoredEncoder, heads: Heads, memory: Memory, learned: CatalogueHead | None
+    manifest: Manifest, encoder: StoredEncoder, heads: Heads, memory: Memory, learned: LearnedHead | None
 ) -> None:
     if tuple(manifest.feature_names) != FEATURE_NAMES:
         raise ArtefactError(
@@ -205,8 +205,7 @@ def _check_shapes(
         "base rates": (memory.base_rates.shape, (outcomes,)),
     }
     if learned is not None:
-        weaker = manifest.tiers - 1
-        found["catalogue head"] = learned.weights.shape, (4 + encoder.dim + len(FEATURE_NAMES), weaker)
+        found["learned head"] = learned.shape, (4 + encoder.dim + len(FEATURE_NAMES), manifest.tiers - 1)
     for name, (shape, wanted) in found.items():
         if shape != wanted:
             raise ArtefactError(

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.complexity.model import shipped_complexity, standardised
 from classifier.complexity.prior import adequacies, like_of
-from classifier.model.catalogue_head import CatalogueHead
+from classifier.model.learned import LearnedHead
 from classifier.model.outcome_model import OutcomeModel
 from classifier.policy.utility import COST_WEIGHT, highest_utility, reference_prices, utility
 from migrations.tables.quality import training_rows
@@ -123,7 +123,7 @@ def choice_of(model: OutcomeModel, tiers: int, prior: Sequence[Sequence[float]] 
     return choose
 
 
-def _replace_by_head(p_ok: Float, head: CatalogueHead, model: OutcomeModel, probes: LadderOutcomes) -> None:
+def _replace_by_head(p_ok: Float, head: LearnedHead, model: OutcomeModel, probes: LadderOutcomes) -> None:
     """Overwrite `p_ok` [n, tiers] of the probes whose vectors are of the model's encoder."""
     spec, names, scale = feature_spec(model.manifest), len(model.manifest.feature_names), shipped_complexity()
     known = [(i, one) for i, one in enumerate(probes.vectors) if one.spec == spec and one.features is not None]

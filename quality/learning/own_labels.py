@@ -11,7 +11,7 @@ from sqlalchemy import RowMapping, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from classifier.local.own import LabelledRow, OwnOutcomes
-from classifier.model.catalogue_head import CatalogueHead
+from classifier.model.learned import LearnedHead
 from classifier.model.outcome_model import OutcomeModel
 from migrations.tables.quality import training_rows
 from quality.monitor.shift_watch import Changes, changes_for, tenants_changes
@@ -47,7 +47,7 @@ class OwnLabels:
         model: OutcomeModel,
         table: Float,
         tiers: Callable[[], Sequence[str]] = tuple,
-        head: CatalogueHead | None = None,
+        head: LearnedHead | None = None,
     ) -> None:
         """`table` [4, tiers - 1]: `model`'s estimate for the tiers by class, and `head` one that replaces it; `tiers`:
         their current fingerprints, whose outcomes alone count."""

@@ -20,12 +20,13 @@ from classifier.complexity.model import shipped_complexity, standardised
 from classifier.errors import TrainingDataError
 from classifier.local.estimator import LocalEstimator
 from classifier.local.labels import Labels
-from classifier.model.catalogue_head import CatalogueHead
+from classifier.model.learned import LearnedHead
 from classifier.model.manifest import SCHEMA_VERSION, TrainingWindow
 from classifier.registry.artefact import load_artefact, load_base, load_manifest, load_model_tensors, save_artefact
 from quality.learning.own_labels import BEFORE_CHANGE, before_change
-from quality.retraining.levels import NO_HEADS, Learned, learn
+from quality.retraining.levels import NO_HEADS, Folds, Learned, learn
 from quality.retraining.messages import Order
+from quality.retraining.related import related_folds
 from quality.rollout.promotion_gate import Judgement, Predicted, judge_candidate
 from quality.verification.training_rows import TRAINED_ON
 
@@ -56,21 +57,24 @@ def carry_out(order: Order, rows_file: Path, progress: Progress) -> Trained:
             f"the rows are of {labels.scores.shape[1] + 1} tiers, the catalogue has {prior.shape[1] + 1}."
         )
     progress("training", 0.1)
-    learned = learn(labels, tensors["fold"], prior)
+    fold = related_folds(labels.embedding)
+    learned = learn(labels, fold, prior)
     folder = _saved(order, learned, len(labels))
     progress("comparing with the incumbent", 0.4)
-    judgement = _judged(order, folder, tensors, labels, prior, learned)
+    judgement = _judged(order, folder, tensors, labels, fold, prior, learned)
     return Trained(version=folder.name, path=str(folder), judgement=judgement)
 
 
-def _judged(order: Order, folder: Path, tensors: Tensors, labels: Labels, prior: Float, learned: Learned) -> Judgement:
+def _judged(
+    order: Order, folder: Path, tensors: Tensors, labels: Labels, fold: Folds, prior: Float, learned: Learned
+) -> Judgement:
     """Judge the candidate in `folder` on the rows that the incumbent was not trained on."""
     incumbent = load_artefact(Path(order.incumbent), order.catalogue_fingerprint)
     table = incumbent.adequacy if incumbent.kind == "measured" else None
     is_of_these_tiers = table is not None and table.shape == prior.shape
     known, head = (table, incumbent.learned_head) if table is not None and is_of_these_tiers else (prior, None)
     compared = tensors["compare"].astype(np.bool_)
-    ours = predicted_in_folds(labels, tensors["fold"], prior, learned.heads)
+    ours = predicted_in_folds(labels, fold, prior, learned.heads)
     theirs = predicted_by(labels.take(~compared), known, labels, head)
     # Outcomes from before a tier's change do not predict how often it fails now.
     stale = labels.told < np.where(np.isnan(labels.scores), 0, tensors["told"])
@@ -79,7 +83,7 @@ def _judged(order: Order, folder: Path, tensors: Tensors, labels: Labels, prior:
         load_artefact(folder, order.catalogue_fingerprint),
         incumbent,
         current.take(compared),
-        Predicted(ours[compared], theirs[compared], rates_in_folds(labels, tensors["fold"])[compared]),
+        Predicted(ours[compared], theirs[compared], rates_in_folds(labels, fold)[compared]),
         seed=order.seed,
     )
     changed = {tier + 1 for tier in np.flatnonzero(stale.any(axis=0)).tolist()} | order.changes.keys()
@@ -107,9 +111,7 @@ def exported_labels(tensors: Tensors, changes: dict[int, float]) -> Labels:
     )
 
 
-def predicted_in_folds(
-    labels: Labels, fold: npt.NDArray[np.integer], table: Float, heads: Mapping[int, CatalogueHead] = NO_HEADS
-) -> Float:
+def predicted_in_folds(labels: Labels, fold: Folds, table: Float, heads: Mapping[int, LearnedHead] = NO_HEADS) -> Float:
     """Return P(as good) [n, tiers - 1] of each label's prompt from the labels of other folds, over `table` [4, tiers -
     1], or over the head of its fold, which learned from the other folds too."""
     found = np.zeros(labels.scores.shape, np.float32)
@@ -119,7 +121,7 @@ def predicted_in_folds(
     return found
 
 
-def rates_in_folds(labels: Labels, fold: npt.NDArray[np.integer]) -> Float:
+def rates_in_folds(labels: Labels, fold: Folds) -> Float:
     """Return [n, tiers - 1]: each tier's rate of good answers in the other folds, whatever the prompt."""
     found = np.zeros(labels.scores.shape, np.float32)
     good = labels.told * np.nan_to_num(labels.scores)
@@ -129,7 +131,7 @@ def rates_in_folds(labels: Labels, fold: npt.NDArray[np.integer]) -> Float:
     return found
 
 
-def predicted_by(known: Labels, table: Float, asked: Labels, head: CatalogueHead | None = None) -> Float:
+def predicted_by(known: Labels, table: Float, asked: Labels, head: LearnedHead | None = None) -> Float:
     """Return P(as good) [n, tiers - 1] of the prompts `asked` from the labels `known`, over `table` [4, tiers - 1] or
     over the `head` that was fitted on them."""
     if not len(known):

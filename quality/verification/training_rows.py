@@ -21,7 +21,6 @@ from classifier.prediction.class_predictor import ClassPredictor
 from migrations.tables.quality import training_rows
 from migrations.tables.tenancy import api_keys
 from quality.store.label_reset import labels_count_from
-from quality.verification.sampling import uniform
 from quality.verification.tier_outcomes import outcomes_of_tiers
 from quality.verification.verifier import EncodedPrompt
 
@@ -30,9 +29,6 @@ Tensors = dict[str, npt.NDArray[Any]]
 
 # The source in a manifest's training window if the version was trained on stored rows.
 TRAINED_ON = "verified traffic"
-# In cross-validation each row is predicted from the rows of the other folds.
-FOLDS = 4
-_SPLIT_KEY = "retraining split"
 # The sources of a caller's feedback, which counts for its own key alone, and of an operator's review.
 FEEDBACK, REVIEW = "feedback", "review"
 # Neither is a random sample, so they count as a quarter of a verification.
@@ -101,8 +97,8 @@ async def export_rows(
     without texts or names; callers' feedback, which counts for its own key alone, is left out.
 
     float32 `features` [n, f], `embedding` [n, d], `classes` [n, 4], `no_worse` [n, tiers - 1] with NaN for unobserved
-    outcomes, and the label weights, `told` [n, tiers - 1]; uint8 `fold` [n] by a hash of the request, and
-    `compare` [n] (`manifest`'s version was not trained on the row); float64 `at` [n], epoch seconds; int32 `key` and
+    outcomes, and the label weights, `told` [n, tiers - 1]; uint8 `compare` [n] (`manifest`'s version was not trained on
+    the row); float64 `at` [n], epoch seconds; int32 `key` and
     `context` [n] number callers' keys and their system prompts, and `tenant` [n] whose the keys are; -1 for none.
 
     `changes`: by tenant, when a tier's answers changed as its own alone show (epoch seconds); in `changed` [n, tiers -
@@ -124,7 +120,6 @@ async def export_rows(
         stored = [dict(row) for row in (await connection.execute(query)).mappings()]
     rows = [now for row in stored if (now := _of_today(row, tiers_now)) is not None]
     names = len(manifest.feature_names)
-    draws = np.array([uniform(row["request_id"] or str(row["training_row_id"]), _SPLIT_KEY) for row in rows])
     at = np.array([row["created_at"] for row in rows], np.float64)
     dim, weaker = int(manifest.encoder["dim"]), len(tiers_now) - 1
     return {
@@ -136,7 +131,6 @@ async def export_rows(
         "key": _numbered([row["key_id"] or "" for row in rows]),
         "context": _numbered([f"{row['key_id']} {row['app']}" if row["app"] else "" for row in rows]),
         "tenant": _numbered([row["tenant"] for row in rows]),
-        "fold": folds(draws),
         "compare": (at > trained_until(manifest)).astype(np.uint8),
         "at": at,
         "changed": np.array(
@@ -169,11 +163,6 @@ def _numbered(names: Sequence[str]) -> npt.NDArray[np.int32]:
     """Return [n]: equal names have equal numbers from 0 on; "" has -1."""
     numbers = {"": -1}
     return np.array([numbers.setdefault(name, len(numbers) - 1) for name in names], np.int32)
-
-
-def folds(draws: npt.NDArray[np.floating]) -> npt.NDArray[np.uint8]:
-    """Return the fold [n] of each row by its number in [0, 1)."""
-    return (draws * 997.0 % 1.0 * FOLDS).astype(np.uint8)
 
 
 def trained_until(manifest: Manifest) -> float:

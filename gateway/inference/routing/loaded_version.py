@@ -12,7 +12,7 @@ from classifier.features.words import tokenise
 from classifier.local.class_table import ClassTable
 from classifier.local.own import OwnOutcomes
 from classifier.model.answer_length import AnswerLength
-from classifier.model.catalogue_head import CatalogueHead
+from classifier.model.learned import LearnedHead
 from classifier.model.outcome_model import OutcomeModel, encode_turn
 from classifier.prediction.class_predictor import ClassPredictor, Float
 from gateway.inference.routing.model import Reading
@@ -49,7 +49,7 @@ class LoadedVersion:
         return self._predictor.table
 
     @property
-    def head(self) -> CatalogueHead | None:
+    def head(self) -> LearnedHead | None:
         """The head over all keys that replaces the table, if it learned one."""
         return self._predictor.head
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.classifier.levels import level_gain
+from benchmarks.classifier.levels import RETRAINED, level_gains
 from benchmarks.classifier.utility import Outcome, labels_until_within, read_customers, table
 from benchmarks.replay.figures import Figure
 
@@ -57,5 +57,9 @@ def test_a_retraining_on_labels_of_all_is_compared_with_its_table_and_shuffled_l
     recorded: Path,
 ) -> None:
     customers = read_customers(recorded, "weak", "strong", "domain", 100)
-    assert level_gain(customers, 0.3, 40, 1).adopted == 0
-    assert level_gain(customers, 0.3, 120, 2, shuffled=True).adopted == 0
+    few = level_gains(customers, 0.3, 40, 2)
+    assert not few.adopted
+    assert few.gains[RETRAINED].utility == Figure(0.0, 0.0, 0.0)
+    assert few.gains["classes"].error.low <= few.gains["classes"].error.value <= few.gains["classes"].error.high
+    shuffled = level_gains(customers, 0.3, 120, 2, shuffled=True)
+    assert (dict(shuffled.adopted), shuffled.gains) == ({}, {})

@@ -57,7 +57,6 @@ def rows_of(
         "key": np.full(n, -1, np.int32),
         "context": np.full(n, -1, np.int32),
         "tenant": np.full(n, -1, np.int32),
-        "fold": (np.arange(n) % 4).astype(np.uint8),
         "compare": np.ones(n, np.uint8),
         "at": np.full(n, at),
         "changed": np.zeros((n, 3)),
@@ -155,9 +154,10 @@ def test_labels_from_before_a_tier_changed_do_not_judge_and_count_for_little(bas
 def test_no_row_is_predicted_by_its_own_label(base: Path) -> None:
     tensors = rows_of(load_artefact(base).manifest, {2: 0.5}, n=40)
     prior = np.array(PRIOR, np.float32)[:, :-1]
-    before = predicted_in_folds(exported_labels(tensors, {}), tensors["fold"], prior)
+    fold = np.arange(40) % 4
+    before = predicted_in_folds(exported_labels(tensors, {}), fold, prior)
     tensors["no_worse"][0, 1] = 1 - tensors["no_worse"][0, 1]
-    after = predicted_in_folds(exported_labels(tensors, {}), tensors["fold"], prior)
+    after = predicted_in_folds(exported_labels(tensors, {}), fold, prior)
     assert after[0, 1] == before[0, 1]
     assert (after[1::4, 1] != before[1::4, 1]).any()
 

@@ -1,6 +1,8 @@
-"""Levels of retraining: a head over all keys is adopted if it wins on unseen labels, and then decides."""
+"""Levels of retraining: a head over all keys, and then the class model refitted, are adopted if they win on unseen
+labels, and then decide."""
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -11,13 +13,17 @@ from classifier.complexity.prior import adequacies
 from classifier.encoders.static_encoder import StaticEncoder
 from classifier.features.routing_input import routing_input_of_text
 from classifier.local.class_table import prior_table
+from classifier.local.head_fit import fit_head
+from classifier.model.class_refit import RefittedClasses
 from classifier.prediction.class_predictor import ClassPredictor
 from classifier.registry.acceptance import accepted_artefact
-from classifier.registry.artefact import MODEL, load_artefact
+from classifier.registry.artefact import MODEL, load_artefact, load_base, load_model_tensors, save_artefact
 from quality.comparison.paired_outcomes import LadderOutcomes, Vectors, choice_of
-from quality.retraining.levels import LEAST_FOR_HEAD, learn
+from quality.retraining.levels import LEAST_FOR_CLASSES, LEAST_FOR_HEAD, Learned, learn
+from quality.retraining.related import related_folds
 from quality.retraining.train_candidate import exported_labels
-from quality.verification.training_rows import feature_spec
+from quality.verification.training_rows import encode_prompt, feature_spec
+from tests.classifier.training.test_class_refit import planted
 from tests.quality.retraining.test_candidate_training import CATALOGUE, LIKE, Tensors, rows_of, trained
 from tests.quality.retraining.tiny_classifier import base_artefact
 
@@ -36,6 +42,11 @@ def two_kinds(base: Path, n: int, seed: int = 0, *, shuffled: bool = False) -> T
     good = rng.random(n) < np.where(tensors["embedding"][:, 0] > 0, 0.95, 0.05)
     tensors["no_worse"][:, 1] = rng.permutation(good) if shuffled else good
     return tensors
+
+
+def learned_of(tensors: Tensors) -> Learned:
+    labels = exported_labels(tensors, {})
+    return learn(labels, related_folds(labels.embedding), TABLE)
 
 
 def test_300_labels_change_the_weights_and_predict_better_than_the_table(base: Path, tmp_path: Path) -> None:
@@ -94,7 +105,7 @@ def test_probes_are_compared_by_the_head_where_their_vectors_are_known(base: Pat
 
 def test_too_few_labels_learn_a_table_alone(base: Path) -> None:
     tensors = two_kinds(base, LEAST_FOR_HEAD - 1)
-    learned = learn(exported_labels(tensors, {}), tensors["fold"], TABLE)
+    learned = learned_of(tensors)
     assert learned.head is None
     assert [one.name for one in learned.levels] == ["table"]
 
@@ -103,7 +114,7 @@ def test_shuffled_labels_are_adopted_in_at_most_5_percent_of_runs(base: Path) ->
     adopted = 0
     for seed in range(40):
         tensors = two_kinds(base, LEAST_FOR_HEAD, seed, shuffled=True)
-        adopted += learn(exported_labels(tensors, {}), tensors["fold"], TABLE).head is not None
+        adopted += learned_of(tensors).head is not None
     assert adopted <= 2
 
 
@@ -111,12 +122,77 @@ def test_one_tenant_cannot_teach_all_others_a_head(base: Path) -> None:
     """Its bound leaves the head near the prior, which predicts unseen labels no better than the table."""
     tensors = two_kinds(base, 300)
     tensors["tenant"], tensors["key"] = np.zeros(300, np.int32), np.zeros(300, np.int32)
-    learned = learn(exported_labels(tensors, {}), tensors["fold"], TABLE)
+    learned = learned_of(tensors)
     assert np.abs(learned.table - TABLE).max() < 0.2
     if learned.head is not None:
         asked = exported_labels(two_kinds(base, 100, seed=3), {})
         moved = learned.head.p(asked.classes, asked.embedding, asked.surface) - asked.classes @ TABLE
         assert np.abs(moved).max() < 0.2
+
+
+@pytest.fixture(scope="module")
+def harder() -> Learned:
+    """From 1,000 labels of prompts that are harder than the shipped classes say."""
+    known, _ = planted(np.random.default_rng(0), LEAST_FOR_CLASSES)
+    return learn(known, np.arange(len(known)) % 4, TABLE)
+
+
+def test_from_1000_labels_on_the_class_model_is_refitted_if_it_beats_the_head(harder: Learned) -> None:
+    assert [(one.name, one.adopted) for one in harder.levels] == [("table", True), ("head", True), ("classes", True)]
+    assert 0 < harder.levels[2].low < harder.levels[2].gain < harder.levels[1].gain
+    assert isinstance(harder.head, RefittedClasses)
+    assert [type(one) for one in harder.heads.values()] == [RefittedClasses] * 4
+    known, _ = planted(np.random.default_rng(0), LEAST_FOR_CLASSES)
+    asked, true = planted(np.random.default_rng(9), 2000)
+    errors = [
+        float(np.square(p - true @ TABLE).mean())
+        for p in (
+            harder.head.p(asked.classes, asked.embedding, asked.surface),
+            fit_head(known, TABLE, 1.0).p(asked.classes, asked.embedding, asked.surface),
+            asked.classes @ harder.table,
+        )
+    ]
+    assert errors[0] < 0.8 * errors[1] < 0.5 * errors[2]
+
+
+def test_before_1000_labels_the_class_model_stays(harder: Learned) -> None:
+    known, _ = planted(np.random.default_rng(0), LEAST_FOR_CLASSES - 1)
+    few = learn(known, np.arange(len(known)) % 4, TABLE)
+    assert [one.name for one in few.levels] == ["table", "head"]
+
+
+def test_the_class_model_is_refitted_from_shuffled_labels_in_at_most_5_percent_of_runs() -> None:
+    adopted = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        known, _ = planted(rng, LEAST_FOR_CLASSES)
+        shuffled = replace(known, scores=rng.permutation(known.scores)[:, 1:2], weights=known.weights[:, 1:2])
+        adopted += learn(shuffled, np.arange(len(known)) % 4, TABLE[:, 1:2]).head is not None
+    assert adopted <= 1
+
+
+def test_refitted_classes_decide_and_are_shown_and_labels_keep_those_that_ship(base: Path, tmp_path: Path) -> None:
+    root = load_artefact(base)
+    weights = np.zeros((4 + root.encoder.dim + len(root.manifest.feature_names), 4), np.float32)
+    weights[:4, 3] = 9.0
+    refitted = RefittedClasses(TABLE, weights)
+    manifest = msgspec.structs.replace(
+        root.manifest,
+        version="v1-refitted",
+        parent=root.version,
+        catalogue_fingerprint=CATALOGUE,
+        adequacy=TABLE.tolist(),
+    )
+    folder = save_artefact(tmp_path, manifest, load_model_tensors(base) | refitted.tensors(), load_base(base))
+    model = accepted_artefact(folder, CATALOGUE, tiers=4, must_be_measured=True)
+    given = routing_input_of_text("Tell me about cotton")
+    turn = model.encode(given)
+    shipped = ClassPredictor(root, prior_table(LIKE)).classes(given, turn)
+    found = ClassPredictor(model, prior_table(LIKE)).prediction(given, turn)
+    assert shipped[3] < 0.5 < 0.95 < found.classes[3]
+    np.testing.assert_allclose(found.p_ok[:3], TABLE[3], atol=0.05)
+    stored = encode_prompt(model, [{"role": "user", "content": "Tell me about cotton"}]).classes
+    np.testing.assert_allclose(stored or [], shipped, atol=1e-4)
 
 
 def test_versions_without_levels_load_as_before(base: Path) -> None:

@@ -1,0 +1,126 @@
+"""Refit the class model with labels as soft targets (`classifier.model.class_refit`), each tenant within its bound.
+
+A label of tier t says nothing of a class but by the table T: P(score y | class c) = T_ct^y (1 - T_ct)^(1 - y). With the
+model's q_c = P(c | prompt), Bayes gives the soft target r_c = q_c l_c / sum over k of q_k l_k, l_c the product over the
+labelled tiers to the power of their weight. The weights W of the model's linear part minimise
+
+    J(W) = - sum over labels of v log(sum over c of q_c(W) l_c) + sum of penalty W^2 / 2,
+
+v a label's weight. Its slope in the logits is v (q - r), that of the cross-entropy with the soft targets of W itself:
+at the minimum the model agrees with its own targets (Fisher's identity; expectation-maximisation has the same fixed
+points). The table is the catalogue's prior and stays, so that the classes keep their meaning.
+
+That holds for labels without a tenant. The targets of tenants' labels are computed once, by the model after these, and
+learned by the cross-entropy with them, a convex problem: one tenant moves a probability of it by at most
+`LABELS_BOUND`. With each weight in units of 1 / sqrt(its penalty) the inputs have at most the squared length B = 1 /
+L_c + 2 / L, and |q - r| <= sqrt(2), so the slope of labels of total weight V is at most V sqrt(2 B) long. The rest is
+convex with modulus 1: without the tenant the weights move by at most V sqrt(2 B), logits by V B sqrt(2), and P = q T,
+whose slope in the logits is at most sqrt(2) / 4 long for T in [0, 1], by at most V B / 2. So V = 2 `LABELS_BOUND` /
+B.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from classifier.local.labels import Labels
+from classifier.local.tenant_cells import LABELS_BOUND
+from classifier.model.catalogue_head import inputs
+from classifier.model.class_refit import RefittedClasses, class_logits
+from classifier.training.fitting.logistic import minimise
+
+Float = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+
+# Penalty of the weights of the shipped classes, in labels.
+_CLASS_PENALTY = 1.0
+# The table's probabilities in Bayes' rule, so that one label excludes no class.
+_LEAST, _MOST = 0.01, 0.99
+
+
+def fit_classes(labels: Labels, table: Float, penalty: float) -> RefittedClasses:
+    """Fit on `labels` that are not private over `table` [4, tiers - 1], P(as good) by class; `penalty` is that of the
+    squared weights of embedding and features, in labels. Deterministic."""
+    known = labels.take(~labels.private)
+    given = inputs(known.classes, known.embedding, known.surface).astype(np.float64)
+    start, said = class_logits(known.classes).astype(np.float64), log_likelihoods(known, table)
+    penalties = np.full((given.shape[1], 1), penalty)
+    penalties[: known.classes.shape[1]] = _CLASS_PENALTY
+    own = known.tenant >= 0
+    weights, told = np.zeros((given.shape[1], len(table))), row_weights(known)
+    if (told[~own] > 0).any():
+        weights = _at_minimum(given[~own], start[~own], said[~own], told[~own], penalties)
+    if (told[own] > 0).any():
+        share = _shares(known.tenant[own], told[own], tenant_bound(penalty))
+        before = start[own] + given[own] @ weights
+        targets = soft_targets(before, said[own])
+        weights = weights + _nearest(given[own], before, targets, told[own] * share, penalties)
+    return RefittedClasses(np.clip(table, 0.0, 1.0), weights.astype(np.float32))
+
+
+def tenant_bound(penalty: float) -> float:
+    """Return the most weight of one tenant's labels."""
+    return 2 * LABELS_BOUND / (1 / _CLASS_PENALTY + 2 / penalty)
+
+
+def row_weights(labels: Labels) -> Float64:
+    """Return [n]: the weight of each row, that of its weightiest label."""
+    found: Float64 = labels.told.max(axis=1, initial=0.0).astype(np.float64)
+    return found
+
+
+def log_likelihoods(labels: Labels, table: Float) -> Float64:
+    """Return [n, 4]: the logarithm of what each class says of a row's labels, each to the power of its weight relative
+    to the row's."""
+    p = np.clip(table, _LEAST, _MOST).astype(np.float64)
+    share = labels.told / np.maximum(row_weights(labels), 1e-9)[:, None]
+    scores = np.clip(np.nan_to_num(labels.scores), 0.0, 1.0)
+    found: Float64 = (share * scores) @ np.log(p).T + (share * (1 - scores)) @ np.log(1 - p).T
+    return found
+
+
+def soft_targets(logits: Float64, said: Float64) -> Float64:
+    """Return P of the classes [n, 4] by Bayes' rule, from the model's `logits` [n, 4] and `log_likelihoods`."""
+    found: Float64 = np.exp(_normalised(logits + said))
+    return found
+
+
+def _shares(tenant: npt.NDArray[np.int32], told: Float64, most: float) -> Float64:
+    """Return [n]: what scales the weights `told` [n] of each tenant's rows to a sum of at most `most`."""
+    whole = np.bincount(tenant, told)
+    found: Float64 = np.minimum(1.0, most / np.maximum(whole, 1e-9))[tenant]
+    return found
+
+
+def _at_minimum(given: Float64, start: Float64, said: Float64, told: Float64, penalties: Float64) -> Float64:
+    """Return the weights [inputs, 4] at a minimum of J, from no weights on; `start` [n, 4] are the logits there."""
+
+    def loss(flat: Float64) -> tuple[float, Float64]:
+        weights = flat.reshape(len(penalties), -1)
+        log_q = _normalised(start + given @ weights)
+        log_r = _normalised(log_q + said)
+        # log(sum of q l) is log q + log l - log r of any class.
+        likely = (log_q + said - log_r)[:, 0]
+        slope = given.T @ (told[:, None] * (np.exp(log_q) - np.exp(log_r))) + penalties * weights
+        return float((penalties * weights**2).sum() / 2 - told @ likely), slope.ravel()
+
+    return minimise(loss, np.zeros(len(penalties) * start.shape[1])).reshape(len(penalties), -1)
+
+
+def _nearest(given: Float64, start: Float64, targets: Float64, told: Float64, penalties: Float64) -> Float64:
+    """Return the weights [inputs, 4] that minimise the cross-entropy with `targets` [n, 4] plus the penalty."""
+
+    def loss(flat: Float64) -> tuple[float, Float64]:
+        weights = flat.reshape(len(penalties), -1)
+        log_q = _normalised(start + given @ weights)
+        slope = given.T @ (told[:, None] * (np.exp(log_q) - targets)) + penalties * weights
+        cross = -(told @ (targets * log_q).sum(axis=1))
+        return float((penalties * weights**2).sum() / 2 + cross), slope.ravel()
+
+    return minimise(loss, np.zeros(len(penalties) * start.shape[1])).reshape(len(penalties), -1)
+
+
+def _normalised(logits: Float64) -> Float64:
+    """Return log P [n, 4] of `logits`."""
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    found: Float64 = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return found
