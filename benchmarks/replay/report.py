@@ -35,8 +35,9 @@ def drawn_lines(drawn: Sequence[Drawn]) -> str:
     for has_gain, says in ((True, "a gain"), (False, "no gain")):
         mine = [one for one in drawn if one.has_gain is has_gain]
         promoted = sum(one.promoted for one in mine)
-        over = f", error below the rates' {np.mean([one.over_rates for one in mine]):+.2f}" if mine else ""
-        lines.append(f"  the oracle says {says}: {promoted} promoted, {len(mine) - promoted} refused{over}")
+        below = [float(np.mean(over)) for over in zip(*(one[2:] for one in mine), strict=True)]
+        means = "; error below the incumbent's {:+.2f}, the rates' {:+.2f}".format(*below) if mine else ""
+        lines.append(f"  the oracle says {says}: {promoted} promoted, {len(mine) - promoted} refused{means}")
     return "\n".join(lines)
 
 

@@ -39,10 +39,11 @@ _TWO_SIDED = 1.96
 
 class Drawn(NamedTuple):
     """A retraining: whether its version was promoted, whether the oracle says that its labels carry a gain, and by how
-    much the candidate's squared error is below that of the tiers' rates there, times 100."""
+    much the candidate's squared error, times 100, is below the incumbent's and that of the tiers' rates there."""
 
     promoted: bool
     has_gain: bool
+    over_incumbent: float
     over_rates: float
 
 
@@ -134,7 +135,8 @@ class _Run:
         ours = _error(predicted_by(known, candidate.adequacy, asked, candidate.learned_head), asked)
         rates = (known.told * np.nan_to_num(known.scores)).sum(axis=0) / np.maximum(known.told.sum(axis=0), 1)
         gains = _error(np.clip(asked.classes @ prior, 0, 1), asked) - ours, _error(rates, asked) - ours
-        return Drawn(result.outcome == "promoted", all(map(_is_certain, gains)), 100 * float(gains[1].mean()))
+        means = (100 * float(gain.mean()) for gain in gains)
+        return Drawn(result.outcome == "promoted", all(map(_is_certain, gains)), *means)
 
 
 def _error(p: npt.NDArray[np.floating], asked: Labels) -> Float:

@@ -19,7 +19,7 @@ async def test_labels_of_other_prompts_are_refused_and_the_oracle_sees_no_gain()
 
 
 def test_promotions_are_counted_apart_by_what_the_oracle_says() -> None:
-    said = drawn_lines([Drawn(True, True, 2.0), Drawn(False, True, 1.0), Drawn(True, False, -1.0)])
+    said = drawn_lines([Drawn(True, True, 4.0, 2.0), Drawn(False, True, 4.0, 1.0), Drawn(True, False, 3.0, -1.0)])
     assert "promoted 2 of 3: 66.7%" in said
-    assert "a gain: 1 promoted, 1 refused, error below the rates' +1.50" in said
-    assert "no gain: 1 promoted, 0 refused, error below the rates' -1.00" in said
+    assert "a gain: 1 promoted, 1 refused; error below the incumbent's +4.00, the rates' +1.50" in said
+    assert "no gain: 1 promoted, 0 refused; error below the incumbent's +3.00, the rates' -1.00" in said
