@@ -16,10 +16,13 @@ from benchmarks.replay.demo import demo as run_demo
 from benchmarks.replay.deployment import Conditions
 from benchmarks.replay.expert_errors import Lasting, labels_under_errors, recorded_questions
 from benchmarks.replay.figures import Figure
+from benchmarks.replay.ladder import Ladder
+from benchmarks.replay.own_prompts import own_prompts
 from benchmarks.replay.plans import own_plans, recorded_plans
 from benchmarks.replay.recorded import CUSTOMER_MODELS, arena, customers, marked_answers
-from benchmarks.replay.report import report
-from benchmarks.replay.timeline import Life, Look, Plan, live
+from benchmarks.replay.report import drawn_lines, report
+from benchmarks.replay.retrainings import retrainings
+from benchmarks.replay.timeline import NEW_KIND, REPAIRED, RETRAINED, Life, Look, Plan, live
 from classifier.errors import TrainingDataError
 from classifier.training.data.dataset import data_folder, load_outcomes
 from quality.estimates.upgrade_rate import Share
@@ -48,6 +51,8 @@ def demo(seed: int) -> None:
 @click.option("--labels", type=click.IntRange(min=1), default=80, show_default=True, help="Before each retraining.")
 @click.option("--rounds", type=click.IntRange(min=1), default=1, show_default=True, help="Retrainings before changes.")
 @click.option("--noise", type=click.FloatRange(0, 0.5), default=0.08, show_default=True, help="The judge's errors.")
+@click.option("--until", type=click.Choice([RETRAINED, REPAIRED, NEW_KIND]), default=NEW_KIND, show_default=True)
+@click.option("--draws", type=click.IntRange(min=1), help="Instead: so many retrainings, without a gateway.")
 @click.option("--shuffle-labels", is_flag=True, help="Break the loop: verdicts speak of other prompts.")
 @click.option("--no-verification", is_flag=True, help="Break the loop: nothing is verified.")
 @click.option("--seed", default=0, show_default=True, help="Of the order of prompts.")
@@ -60,23 +65,30 @@ def replay(
     labels: int,
     rounds: int,
     noise: float,
+    until: str,
+    draws: int | None,
     shuffle_labels: bool,
     no_verification: bool,
     seed: int,
 ) -> None:
     """The whole gateway from a cold start in front of a recorded LADDER: labels, retraining, a tier that gets worse, a
     kind of prompts that arrives new; then its figures and those of other routers. Exits with 1 if a check fails."""
-    if ladder == "own":
+    known = None if ladder == "own" else _recorded(ladder, data or data_folder())
+    if draws is not None:
+        known = known or own_prompts(prompts, seed)
+        try:
+            drawn = asyncio.run(retrainings(known, draws, labels, noise, shuffled=shuffle_labels, seed=seed))
+        except ValueError as error:
+            raise click.ClickException(str(error)) from error
+        click.echo(f"{ladder}: {draws} retrainings on {labels} {'shuffled ' if shuffle_labels else ''}labels")
+        click.echo(drawn_lines(drawn))
+        return
+    if known is None:
         plans = own_plans(prompts, labels=labels, rounds=rounds, seed=seed)
     else:
-        folder = data or data_folder()
-        try:
-            known = arena(folder) if ladder == "arena" else customers(folder, ladder)
-        except FileNotFoundError as error:
-            raise click.ClickException(f"{error.filename} is missing; give its folder with --data.") from error
         plans = recorded_plans(known, folds, prompts=prompts, labels=labels, rounds=rounds, seed=seed)[:only]
     conditions = Conditions(judge_noise=noise, labels_shuffled=shuffle_labels, verification=not no_verification)
-    lives = [_lived(number, plan, conditions) for number, plan in enumerate(plans, start=1)]
+    lives = [_lived(number, plan, conditions, until) for number, plan in enumerate(plans, start=1)]
     found = [checks(life, labels) for life in lives]
     click.echo(f"{ladder}: {len(plans)} deployments, the judge wrong about {noise:.0%} of the pairs\n")
     click.echo(report(lives, found))
@@ -84,12 +96,19 @@ def replay(
         sys.exit(1)
 
 
-def _lived(number: int, plan: Plan, conditions: Conditions) -> Life:
+def _recorded(ladder: str, folder: Path) -> Ladder:
+    try:
+        return arena(folder) if ladder == "arena" else customers(folder, ladder)
+    except FileNotFoundError as error:
+        raise click.ClickException(f"{error.filename} is missing; give its folder with --data.") from error
+
+
+def _lived(number: int, plan: Plan, conditions: Conditions, until: str) -> Life:
     def say(look: Look) -> None:
         spent = look.spent
         click.echo(f"{number}: {look.phase}, {spent.requests} requests, {spent.labels} labels", err=True)
 
-    return asyncio.run(live(plan, conditions, say))
+    return asyncio.run(live(plan, conditions, say, until))
 
 
 @click.command()

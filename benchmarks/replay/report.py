@@ -9,7 +9,9 @@ from benchmarks.replay.checks import Check
 from benchmarks.replay.deployment import Spent
 from benchmarks.replay.figures import Figure, Float, Worth, chosen, gain, oracle, worth
 from benchmarks.replay.ladder import Ladder
+from benchmarks.replay.retrainings import Drawn
 from benchmarks.replay.timeline import RETRAINED, Life, Look
+from quality.estimates.upgrade_rate import wilson_interval
 
 _WIDTHS = (9, 8, 26, 26, 7, 8, 14)
 _COURSE = """Held-out prompts against requests served. Cost: share of always the strongest tier's. Saving: share of the
@@ -24,6 +26,19 @@ def report(lives: Sequence[Life], found: Sequence[Sequence[Check]]) -> str:
     """Of one life per fold: each is held out other prompts, and all of them together make the figures."""
     parts = [_course(lives), _beside(lives), _events(lives), _checked(found)]
     return "\n\n".join(parts)
+
+
+def drawn_lines(drawn: Sequence[Drawn]) -> str:
+    """Promotions and refusals, apart by what the oracle says."""
+    share = wilson_interval(sum(one.promoted for one in drawn), len(drawn))
+    lines = [f"  promoted {share.count} of {share.total}: {share.value or 0:.1%} [{share.low:.1%}, {share.high:.1%}]"]
+    for has_gain, says in ((True, "a gain"), (False, "no gain")):
+        mine = [one for one in drawn if one.has_gain is has_gain]
+        promoted = sum(one.promoted for one in mine)
+        below = [float(np.mean(over)) for over in zip(*(one[2:] for one in mine), strict=True)]
+        means = "; error below the incumbent's {:+.2f}, the rates' {:+.2f}".format(*below) if mine else ""
+        lines.append(f"  the oracle says {says}: {promoted} promoted, {len(mine) - promoted} refused{means}")
+    return "\n".join(lines)
 
 
 def pooled(looks: Sequence[Look]) -> tuple[Ladder, Float]:
