@@ -45,6 +45,11 @@ class Panel:
         nothing."""
         return any(self._trusted(judge.name) and judge.may_decide(prompt, response_format) for judge in self.judges)
 
+    @property
+    def labels_open_answers(self) -> bool:
+        """Whether a trusted judge may decide whatever was asked: also questions with nothing to check get labels."""
+        return self.may_label("", None)
+
     async def judge(
         self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None
     ) -> Finding:

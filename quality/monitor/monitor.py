@@ -48,7 +48,8 @@ OnAlarm = Callable[[ShiftAlarm], Awaitable[None]]
 class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the monitor. Times in seconds; `max_tokens` bounds a reference answer, reasoning included.
 
-    `second_opinions`: further answers, 0 to 2, that may contradict before an answer counts as worse.
+    `second_opinions`: further answers, 0 to 2, that may contradict before an answer counts as worse. `max_held`: the
+    most drawn answers, the newest, that wait for a judge.
     """
 
     sampling: SamplingSettings = SamplingSettings()
@@ -62,12 +63,13 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
     expire_seconds: float = 86_400.0
     poll_seconds: float = 1.0
     max_offered: int = 1000
+    max_held: int = 50
 
 
 class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The state shown by the API. `dropped`: offers lost because more than `max_offered` were waiting; `no_judge`:
-    drawn ones that no trusted judge can label, for which nothing was bought; `spending` is at most `poll_seconds` old.
-    `second_opinions`: since start.
+    drawn ones that no trusted judge can label, for which nothing was bought, but for the newest, `held`, which are
+    verified once one can. `spending` is at most `poll_seconds` old. `second_opinions`: since start.
 
     `upgrade_rates`: the rule of SPEC QM-04; alarms come from `evidence_of_shift`, by stream. `acceptance_by_kind`: of
     the whole traffic, by tier and kind of prompts; `acceptance`: of the sample.
@@ -78,6 +80,7 @@ class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
     sampled: int
     dropped: int
     no_judge: int
+    held: int
     second_opinions: OpinionsGiven
     spending: Spending
     budget_usd: float
@@ -139,6 +142,8 @@ class Monitor:
             engine, settings.sampling, lease_seconds=settings.lease_seconds, max_attempts=settings.max_attempts
         )
         self._offers: deque[Record] = deque()
+        # Drawn, without their texts; the first open answers are drawn while the judge of such answers is being tested.
+        self._held: deque[tuple[Record, Draw]] = deque(maxlen=settings.max_held)
         # Two loops, so that a verification that takes minutes delays no offer.
         self._intake = WorkLoop("monitor intake", self._take_offer, settings.poll_seconds)
         self._worker = WorkLoop("monitor worker", self._verify_one, settings.poll_seconds)
@@ -158,6 +163,7 @@ class Monitor:
     @panel.setter
     def panel(self, panel: Panel) -> None:
         self._verifier.panel = panel
+        self._intake.nudge()
 
     async def start(self) -> None:
         """Start verifying, or continue. Idempotent."""
@@ -222,6 +228,7 @@ class Monitor:
             sampled=self._sampled,
             dropped=self._dropped,
             no_judge=self._no_judge,
+            held=len(self._held),
             second_opinions=self.second_opinions,
             spending=spending,
             budget_usd=sampling.budget_share * spending.serving_usd + sampling.cold_start_usd,
@@ -242,6 +249,8 @@ class Monitor:
         return rates, await calibration_drift(self._engine, self.judged_tiers)
 
     async def _take_offer(self) -> bool:
+        if self._held and self.panel.labels_open_answers:
+            return await self._take_held()
         if not self._offers:
             return False
         record, sampling = self._offers[0], self._sampling()
@@ -260,15 +269,33 @@ class Monitor:
             decided = msgspec.structs.replace(decided, sampled=False, reason="no consent")
         if decided.sampled and not self._may_be_labelled(record):
             # A reference would be paid for, and no label come of it.
+            self._hold(record, decided)
             decided = msgspec.structs.replace(decided, sampled=False, reason="no judge")
-            self._no_judge += 1
-            self._on_no_judge()
-        if decided.sampled and await self._queue.add(record, decided, self._clock(), self._judged(record, decided)):
-            self._sampled += 1
-            self._worker.nudge()
+        if decided.sampled:
+            await self._add(record, decided)
         # Remove it only now, so that a failing database loses no offer.
         self._offers.popleft()
         return True
+
+    def _hold(self, record: Record, decided: Draw) -> None:
+        """Let a drawn answer wait until a model judges what no rule decides."""
+        self._no_judge += len(self._held) == self.settings.max_held
+        self._held.append((msgspec.structs.replace(record, messages=None, answer=None, reasoning=None), decided))
+        self._on_no_judge()
+
+    async def _take_held(self) -> bool:
+        record, decided = self._held[0]
+        if record.created_at > self._clock() - self.settings.expire_seconds:
+            await self._add(record, decided)
+        else:
+            self._no_judge += 1
+        self._held.popleft()
+        return True
+
+    async def _add(self, record: Record, decided: Draw) -> None:
+        if await self._queue.add(record, decided, self._clock(), self._judged(record, decided)):
+            self._sampled += 1
+            self._worker.nudge()
 
     def _hidden(self, record: Record, purpose: Purpose) -> bool:
         would_be = record.decision.would_be

@@ -70,7 +70,7 @@ def estimate_rows(status: MonitorStatus) -> Iterator[EstimateRow]:
     for judge in status.calibrations:
         for name in ("sensitivity", "specificity"):
             yield EstimateRow(estimate=f"{name} on {judge.pairs} pairs", of=judge.judge, value=getattr(judge, name))
-    for name in ("offered", "sampled", "dropped", "no_judge"):
+    for name in ("offered", "sampled", "dropped", "no_judge", "held"):
         yield EstimateRow(estimate="answers since start", of=name, count=getattr(status, name))
     for name in ("confirmed", "uncertain"):
         yield EstimateRow(estimate="second opinions since start", of=name, count=getattr(status.second_opinions, name))

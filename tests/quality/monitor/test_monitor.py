@@ -6,11 +6,17 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.complexity.classes import Complexity
 from migrations.tables.quality import training_rows, verifications
+from quality.judges.calibration import Calibration
 from quality.judges.exact import ExactJudge
 from quality.judges.pairwise import PairwiseJudge
+from quality.judges.panel import Panel
 from quality.judges.similarity import SimilarityJudge
 from tests.quality.loop_world import ScriptedTier, record, rows
 from tests.quality.monitor.monitors import ALL, EVERY, TIERS, monitor_of, serve
+
+TRUSTED = Calibration(
+    judge="pairwise", true_no_worse=90, false_worse=5, true_worse=90, false_no_worse=5, abstained=0, pairs="planted"
+)
 
 
 async def test_a_good_answer_becomes_a_label_and_a_training_row(engine: AsyncEngine) -> None:
@@ -120,9 +126,48 @@ async def test_no_reference_is_bought_for_an_open_question_that_no_trusted_judge
     await monitor.close()
 
     assert [row["request_id"] for row in await rows(engine, verifications)] == ["closed"]
-    assert (status.sampled, status.no_judge) == (1, 1)
+    assert (status.sampled, status.held, status.no_judge) == (1, 1, 0)
     # The closed question's reference, and the second one of a verdict of worse.
     assert all("Lyon" not in str(request.messages) for request in verifier.seen)
+
+
+async def test_open_answers_drawn_before_a_judge_is_trusted_are_verified_once_one_is(engine: AsyncEngine) -> None:
+    verifier = ScriptedTier(reply=lambda request: "TIE")
+    judge = PairwiseJudge(verifier)
+    settings = msgspec.structs.replace(ALL, max_held=3)
+    monitor = await monitor_of(engine, verifier, settings, judges=[judge])
+    await monitor.start()
+    await serve(
+        monitor, engine, *(record(f"open-{n}", prompt="Tell me about Lyon.", answer="A town.") for n in range(5))
+    )
+    before = await monitor.status()
+    asked = list(verifier.seen)
+
+    monitor.panel = Panel([judge], {"pairwise": TRUSTED})
+    await monitor.drain()
+    after = await monitor.status()
+    await monitor.close()
+
+    assert (before.held, before.no_judge, asked) == (3, 2, [])
+    assert (after.held, after.no_judge, after.sampled) == (0, 2, 3)
+    found = {row["request_id"]: row["label"] for row in await rows(engine, verifications)}
+    assert found == {"open-2": "tie", "open-3": "tie", "open-4": "tie"}
+
+
+async def test_what_has_waited_for_a_judge_too_long_is_given_up(engine: AsyncEngine) -> None:
+    verifier, now = ScriptedTier(reply=lambda request: "TIE"), 1500.0
+    judge = PairwiseJudge(verifier)
+    monitor = await monitor_of(engine, verifier, judges=[judge], clock=lambda: now)
+    await monitor.start()
+    await serve(monitor, engine, record("open", prompt="Tell me about Lyon.", answer="A town."))
+
+    now += ALL.expire_seconds + 1000.0
+    monitor.panel = Panel([judge], {"pairwise": TRUSTED})
+    await monitor.drain()
+    status = await monitor.status()
+    await monitor.close()
+
+    assert (status.held, status.no_judge, status.sampled) == (0, 1, 0)
 
 
 async def test_two_different_valid_answers_are_stored_without_a_label_and_say_why(engine: AsyncEngine) -> None:

@@ -112,7 +112,7 @@ async def test_the_models_of_a_core_and_their_knobs_have_a_row_each(admin: httpx
 async def test_estimates_are_rows_of_one_table_with_the_figures_that_are_shown() -> None:
     status = MonitorStatus(
         queue=Depth(pending=1, done=2, failed=3, labelled=4),
-        offered=9, sampled=5, dropped=0, no_judge=0,
+        offered=9, sampled=5, dropped=0, no_judge=0, held=0,
         second_opinions=OpinionsGiven(confirmed=7, uncertain=2, cost_usd=0.25),
         spending=Spending(serving_usd=2.0, committed_usd=0.5), budget_usd=1.0,
         upgrade_rates=[UpgradeRate(tier=None, needs_upgrade=wilson_interval(4, 10), alarm=True, reason="=many")],

@@ -29,27 +29,34 @@ class ModelServer:
         return [call.body for call in self._server.calls if call.path.endswith("/chat/completions")]
 
 
-async def _chat(call: Call, models: list[str]) -> None:
+Say = Callable[[dict[str, Any]], str]
+"""What a chat answers to a body."""
+
+
+async def _chat(call: Call, models: list[str], say: Say) -> None:
     if call.body["model"] not in models:
         message = f"model '{call.body['model']}' not found"
         await call.reply(404, {"error": {"message": message, "type": "not_found_error", "code": None}})
         return
-    words, usage = ["Tokyo", "is", "it", "."], {"prompt_tokens": 20, "completion_tokens": 4}
+    words = say(call.body).split(" ")
+    usage = {"prompt_tokens": 20, "completion_tokens": len(words)}
     if not call.body.get("stream"):
         message = {"role": "assistant", "content": " ".join(words)}
         choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
         await call.reply(200, {"object": "chat.completion", "choices": choices, "usage": usage})
         return
     await call.begin()
-    for word in words:
-        await call.chunk(f"{word} ")
+    for number, word in enumerate(words):
+        await call.chunk(f" {word}" if number else word)
     await call.chunk(finish="stop")
     await call.event({"choices": [], "usage": usage})
     await call.send(b"data: [DONE]\n\n")
 
 
 @contextmanager
-def model_server(pages: Pages, key: str = "", slow: tuple[str, ...] = ()) -> Iterator[ModelServer]:
+def model_server(
+    pages: Pages, key: str = "", slow: tuple[str, ...] = (), say: Say = lambda body: "Tokyo is it ."
+) -> Iterator[ModelServer]:
     """Serve `pages` and chats with the models of `/v1/models`; `key`: refuse others with 401; `slow` paths hang."""
     models = [entry["id"] for entry in pages["/v1/models"]["data"]]
 
@@ -59,7 +66,7 @@ def model_server(pages: Pages, key: str = "", slow: tuple[str, ...] = ()) -> Ite
         elif call.path in slow:
             await asyncio.Event().wait()
         elif call.path == "/v1/chat/completions":
-            await _chat(call, models)
+            await _chat(call, models, say)
         elif call.path in pages:
             page = pages[call.path]
             await call.reply(200, page(call.body) if callable(page) else page)
