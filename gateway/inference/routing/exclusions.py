@@ -12,7 +12,7 @@ from gateway.base.requests.inference_request import InferenceRequest
 from tiers.catalog.capabilities import MEDIA, Capability
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.tier_spec import TierSpec
-from tiers.consent import ALL, hidden_from
+from tiers.consent import hidden_from
 from tiers.content_parts import PartType
 from tiers.remote.optional_fields import NEUTRAL, SAMPLING, sampling_of
 from tiers.tier import Tier, TierLoad
@@ -103,6 +103,7 @@ def exclusions(
     """Return the tiers that cannot take the request now, of all, or of `pinned` alone. `loads`: of every tier."""
     excluded = Excluded()
     plain, consent = is_plain(request), request.consent
+    for_all = consent.is_for_all
     needs = [] if plain and request.tooling is None else needs_of(request)
     most, many_scores = request.most_prompt_tokens(), request.echo and request.most_scores() > MAX_SCORES
     may_be_too_long = many_scores or not _fits_every_context(request, most, tiers)
@@ -110,7 +111,7 @@ def exclusions(
         number, tier = spec.number, tiers.get(spec.number)
         if pinned is not None and number != pinned:
             continue
-        reason = None if consent is ALL else hidden_from(spec, consent)
+        reason = None if for_all else hidden_from(spec, consent)
         if reason is not None or tier is None:
             pass
         elif (needs or not plain) and (lacks := lacks_of(request, needs, tier, spec)):
