@@ -24,6 +24,11 @@ class Consent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     local: bool = False
     reuse: bool = True
 
+    @property
+    def is_for_all(self) -> bool:
+        """Whether every tier may see it for its answer."""
+        return self.tiers is None and not self.local
+
     def narrowed(self, other: "Consent") -> "Consent":
         """Return what both consent to."""
         if other == ALL or self is other:

@@ -70,7 +70,7 @@ def prompt_bounds(request: GenerationRequest, max_context: int) -> PromptBounds:
 
 def least_tokens(size: int) -> int:
     """Return the least tokens that a server may honestly count of a text of `size` bytes."""
-    return max(1, -(-size // BYTES_PER_TOKEN) // TOLERANCE) if size else 0
+    return (-(-size // BYTES_PER_TOKEN) // TOLERANCE or 1) if size else 0
 
 
 def most_tokens_raw(prompts: Sequence[str | list[int]]) -> int:

@@ -73,17 +73,14 @@ def estimated_rates(levels: Sequence[AgreementCounts], prior: AgreementRates, n0
 
 
 class AgreementTable:
-    """The counts of every place and group of tiers. Not thread-safe: one owner writes and reads it."""
+    """The counts of every place and group of tiers. Not thread-safe: one owner writes and reads it. `is_verified`:
+    whether any agreed answer was verified."""
 
     def __init__(self) -> None:
+        self.is_verified = False
         self._prompts: dict[tuple[str, str, str, str, tuple[int, ...]], AgreementCounts] = defaultdict(AgreementCounts)
         self._keys: dict[tuple[str, str, str, tuple[int, ...]], AgreementCounts] = defaultdict(AgreementCounts)
         self._tenants: dict[tuple[str, tuple[int, ...]], dict[str, AgreementCounts]] = defaultdict(dict)
-
-    @property
-    def is_verified(self) -> bool:
-        """Whether any agreed answer was verified."""
-        return any(one.verified for tenants in self._tenants.values() for one in tenants.values())
 
     def add(self, place: AgreementPlace, tiers: tuple[int, ...], counts: AgreementCounts) -> None:
         """Add `counts` of answers that `tiers` (ascending) gave at `place`."""
@@ -93,6 +90,7 @@ class AgreementTable:
         self._keys[tenant, key, kind, tiers] = self._keys[tenant, key, kind, tiers].plus(counts)
         tenants = self._tenants[kind, tiers]
         tenants[tenant] = tenants.get(tenant, AgreementCounts()).plus(counts)
+        self.is_verified = self.is_verified or counts.verified > 0
 
     def compared(self, place: AgreementPlace, tiers: tuple[int, ...], agreed: bool) -> None:
         """Count one comparison."""

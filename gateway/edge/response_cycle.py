@@ -47,20 +47,23 @@ class ResponseCycle(RequestResponseCycle):
         self._loop.call_soon(self._write, b"")
 
     def _head_of(self, status: int, headers: Headers) -> bytes:
-        if HEADER_RE.search(b"".join([name for name, _ in headers])):
+        names = b"".join([name for name, _ in headers])
+        if HEADER_RE.search(names):
             raise RuntimeError("a header of the response has an invalid name")
         if HEADER_VALUE_RE.search(b"".join([value for _, value in headers])):
             raise RuntimeError("a header of the response has an invalid value")
-        lines, says_close = [STATUS_LINE[status]], False
-        for given, value in headers:
-            name = given.lower()
+        # Ours are in lower case already.
+        if not names.islower():
+            headers = [(name.lower(), value) for name, value in headers]
+        lines = [STATUS_LINE[status], *[b"%b: %b\r\n" % (name, value) for name, value in headers]]
+        says_close = False
+        for name, value in headers:
             if name == b"content-length" and self.chunked_encoding is None:
                 self.expected_content_length, self.chunked_encoding = int(value), False
             elif name == b"transfer-encoding" and value.lower() == b"chunked":
                 self.expected_content_length, self.chunked_encoding = 0, True
             elif name == b"connection" and b"close" in [token.strip() for token in value.lower().split(b",")]:
                 self.keep_alive, says_close = False, True
-            lines.append(b"%b: %b\r\n" % (name, value))
         if not self.keep_alive and not says_close:
             lines.append(b"connection: close\r\n")
         if self.chunked_encoding is None and self.scope["method"] != "HEAD" and status not in _BODILESS:

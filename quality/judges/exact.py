@@ -7,7 +7,7 @@ from quality.judges.judge import Judge, JudgeVerdict
 from tiers.final_answer.agreement import agree
 from tiers.final_answer.expected import expected_kind
 from tiers.final_answer.extract import final_answer
-from tiers.final_answer.text import normalised
+from tiers.final_answer.text import mentions, normalised
 
 _DIGITS = re.compile(r"\d+(?:[.,:]\d+)*")
 _TO_THE_LETTER = re.compile(
@@ -48,7 +48,7 @@ class ExactJudge(Judge):
 
     def may_decide(self, prompt: str, response_format: dict[str, Any] | None) -> bool:
         """See `Judge.may_decide`; texts of equal words but for numbers, which are rare, are known afterwards alone."""
-        return expected_kind(prompt) in _DECIDED or _TO_THE_LETTER.search(prompt) is not None
+        return expected_kind(prompt) in _DECIDED or _is_to_the_letter(prompt)
 
     def _final(self, prompt: str, answer: str, reference: str) -> JudgeVerdict | None:
         kind = expected_kind(prompt)
@@ -69,12 +69,28 @@ class ExactJudge(Judge):
         return _compared(given == expected, f"the same words with {given}", str(expected))
 
     def _to_the_letter(self, prompt: str, answer: str, reference: str) -> JudgeVerdict | None:
-        if not _TO_THE_LETTER.search(prompt):
+        if not _is_to_the_letter(prompt):
             return None
         given, expected = normalised(answer), normalised(reference)
         if not given or not expected or max(len(given.split()), len(expected.split())) > _CLOSED_WORDS:
             return None
         return _compared(given == expected, repr(given[:60]), repr(expected[:60]))
+
+
+def _is_to_the_letter(prompt: str) -> bool:
+    telling = (
+        "only",
+        "just",
+        "nothing else",
+        "exactly",
+        "repeat",
+        "copy",
+        "spell",
+        "word",
+        "yes or no",
+        "true or false",
+    )
+    return mentions(prompt.casefold(), *telling) and _TO_THE_LETTER.search(prompt) is not None
 
 
 def _compared(equal: bool, given: str, expected: str) -> JudgeVerdict:

@@ -125,6 +125,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 def comparison_of(attempts: list[Attempt]) -> Comparison | None:
     """Return the comparison among `attempts`, if there was one."""
+    if len(attempts) < 2:
+        return None
     found = [attempt for attempt in attempts if attempt.compared_as is not None]
     if len(found) < 2 or (compared_as := found[0].compared_as) is None:
         return None

@@ -44,6 +44,13 @@ def test_a_tier_is_local_where_its_model_runs_here_or_where_the_catalogue_says_s
     assert remote_spec(engine=EngineSpec(kind="llama-server", model="model.gguf")).is_local
 
 
+@given(CONSENTS)
+def test_what_is_for_all_is_hidden_from_no_tier(consent: Consent) -> None:
+    elsewhere = msgspec.structs.replace(remote_spec("http://127.0.0.1:9/v1"), number=5)
+    hidden = [hidden_from(spec, consent) for spec in [*load_catalog("laptop").tiers, elsewhere]]
+    assert consent.is_for_all == (not any(hidden))
+
+
 @given(CONSENTS, CONSENTS, st.sampled_from(["answer", "reuse"]))
 def test_what_two_consent_to_is_what_each_of_them_consents_to(one: Consent, other: Consent, use: Use) -> None:
     for spec in load_catalog("laptop").tiers[:2]:

@@ -91,7 +91,8 @@ def predicted_costs(
         output: float = tier.expected_answer_tokens if predicted is None else predicted
         # A choice is one sequence at least.
         if max_tokens is not None and output > max_tokens:
-            output = min(output, max_tokens * tier.samples_per_choice)
+            most = max_tokens * tier.samples_per_choice
+            output = most if most < output else output
         price = tier.price
         usd = (price.input_usd_per_million * prompt_tokens + price.output_usd_per_million * output) / 1e6
         if usd > least:

@@ -281,9 +281,8 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def stated_limit(self, max_tokens: int | None) -> int | None:
         """Return the most output tokens of a choice that the catalogue or a request with this `max_tokens` sets; None:
         neither does."""
-        wanted = self.default_max_tokens if max_tokens is None else max_tokens
-        limits = [limit for limit in (wanted, self.max_tokens or None) if limit is not None]
-        return min(limits, default=None)
+        wanted, most = self.default_max_tokens if max_tokens is None else max_tokens, self.max_tokens or None
+        return most if wanted is None or (most is not None and most < wanted) else wanted
 
     @property
     def samples_per_choice(self) -> int:

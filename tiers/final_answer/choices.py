@@ -4,7 +4,7 @@ import re
 from typing import Literal
 
 from tiers.final_answer.marks import marks
-from tiers.final_answer.text import clean, ending, is_short, negates, normalised, refuses
+from tiers.final_answer.text import clean, ending, is_short, mentions, negates, normalised, refuses
 
 _OPTION_LINE = re.compile(r"^[ \t]*(?:[-*•][ \t]+)?\*{0,2}\(?([A-J])[).:]\*{0,2}[ \t]+(\S.*?)[ \t]*$", re.MULTILINE)
 _OPTION_INLINE = re.compile(r"(?:^|\s)\(?([A-J])\)\s+(\S.*?)(?=\s\(?[A-J]\)\s|$)", re.DOTALL)
@@ -106,7 +106,7 @@ def yes_or_no(text: str) -> Literal["yes", "no"] | None:
 
 def names_yes_and_no(prompt: str) -> bool:
     """Return whether `prompt` names both answers, as "yes or no"."""
-    return _YES_NO_ASKED.search(prompt) is not None
+    return mentions(prompt.casefold(), "yes", "true") and _YES_NO_ASKED.search(prompt) is not None
 
 
 def asks_yes_or_no(prompt: str) -> bool:
@@ -119,17 +119,20 @@ def asks_yes_or_no(prompt: str) -> bool:
 def stated_labels(prompt: str) -> tuple[str, ...]:
     """Return the labels that `prompt` says an answer must be one of, in lower case and its order; empty if it states
     none."""
-    if _YES_NO_ASKED.search(prompt) or _TRUTH_STATED.search(prompt):
+    folded = prompt.casefold()
+    if mentions(folded, "yes", "true") and (_YES_NO_ASKED.search(prompt) or _TRUTH_STATED.search(prompt)):
         return ("true", "false") if re.search(r"\btrue\b[^.\n]{0,160}\bfalse\b", prompt, re.I) else ("yes", "no")
-    for stated in _LIST_STATED.finditer(prompt):
-        labels = _labels(_SPLIT.split(stated[1].strip()))
-        if labels:
+    if mentions(folded, "one of", "label", "categori", "classes", "sentiments", "choices", "classify"):
+        for stated in _LIST_STATED.finditer(prompt):
+            labels = _labels(_SPLIT.split(stated[1].strip()))
+            if labels:
+                return labels
+    if mentions(folded, "answer", "reply", "respond", "return", "output", "print", "say"):
+        if two := _TWO_STATED.search(prompt):
+            return _labels([two[1], two[2]])
+        quoted = list(dict.fromkeys(normalised(one) for one in _QUOTED_STATED.findall(prompt)))
+        if len(quoted) >= 2 and (labels := _labels(quoted)):
             return labels
-    if two := _TWO_STATED.search(prompt):
-        return _labels([two[1], two[2]])
-    quoted = list(dict.fromkeys(normalised(one) for one in _QUOTED_STATED.findall(prompt)))
-    if len(quoted) >= 2 and (labels := _labels(quoted)):
-        return labels
     return ("yes", "no") if asks_yes_or_no(prompt) else ()
 
 

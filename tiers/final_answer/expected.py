@@ -7,7 +7,7 @@ from tiers.final_answer.choices import options, stated_labels
 from tiers.final_answer.entities import asks_for_entity
 from tiers.final_answer.quantities import asks_for_number
 from tiers.final_answer.structured import has_checkable_field, schema_of
-from tiers.final_answer.text import excerpt
+from tiers.final_answer.text import excerpt, mentions
 
 AnswerKind = Literal[
     "choice", "label", "number", "latex", "literal", "string", "entity", "json", "fields", "tool_calls"
@@ -73,7 +73,11 @@ def expected_kind(prompt: str, response_format: dict[str, Any] | None = None, to
     if response_format is not None and response_format.get("type") == "json_object":
         return "json"
     prompt = excerpt(prompt)
-    marked = _MARK_ASKED.search(prompt) is not None or _KEYED.search(prompt) is not None
+    folded = prompt.casefold()
+    keyed = mentions(folded, "answer") and _KEYED.search(prompt) is not None
+    marked = keyed or (
+        mentions(folded, "boxed", "answer", "brackets", "[[", "####") and _MARK_ASKED.search(prompt) is not None
+    )
     if options(prompt):
         return "choice"
     is_creative = _CREATIVE.search(prompt) is not None and not marked
@@ -81,14 +85,17 @@ def expected_kind(prompt: str, response_format: dict[str, Any] | None = None, to
         return None
     if stated_labels(prompt):
         return "label"
-    if _CODE.search(prompt) and _EXECUTED.search(prompt):
+    if mentions(folded, "(", "```", ">>> ") and _CODE.search(prompt) and _EXECUTED.search(prompt):
         return "literal"
-    if _JSON.search(prompt) and _KEYED.search(prompt) is None:
+    if mentions(folded, "json") and not keyed and _JSON.search(prompt):
         return "json"
     if asks_for_number(prompt):
         return "number"
-    if _MATHS.search(prompt) and _MATHS_ASKED.search(prompt):
+    if mentions(folded, "\\", "^", "**", "∫", "$") and _MATHS.search(prompt) and _MATHS_ASKED.search(prompt):
         return "latex"
-    if marked or _ONLY_ASKED.search(prompt):
+    if marked or (
+        mentions(folded, "only", "just", "nothing else", "exactly", "final answer", "word")
+        and _ONLY_ASKED.search(prompt)
+    ):
         return "string"
     return "entity" if asks_for_entity(prompt) else None

@@ -5,7 +5,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from tiers.final_answer.marks import marks
-from tiers.final_answer.text import clean, is_short, negates, word_set
+from tiers.final_answer.text import clean, is_short, mentions, negates, word_set
 
 _NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,3})?(?:/[1-9]\d*)?|[-+]?\.\d+"
 # The guards exclude digits within words, times and dates: 17:40, v2, 2024-05-01 and 3/4/24 are not numbers.
@@ -99,13 +99,17 @@ class Quantity(NamedTuple):
 
 def asks_for_number(prompt: str) -> bool:
     """Return whether the right answer to `prompt` is one quantity."""
-    if _NUMBER_ALONE.search(prompt):
+    folded = prompt.casefold()
+    if mentions(folded, "number", "integer", "digit") and _NUMBER_ALONE.search(prompt):
         return True
-    if measured := _MEASURED.search(prompt):
+    asks = mentions(folded, "what", "which", "calculate", "compute", "count", "how")
+    if asks and (measured := _MEASURED.search(prompt)):
         # The difference between two protocols is no number.
         return "difference" not in measured[0].lower() or any(character.isdigit() for character in prompt)
     if _ARITHMETIC.search(prompt) and _COMPUTED.search(prompt):
         return True
+    if not asks:
+        return False
     is_question = is_short(prompt) or prompt.rstrip().endswith("?") or any(c.isdigit() for c in prompt)
     return is_question and _COUNTED.search(prompt) is not None
 

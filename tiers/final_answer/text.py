@@ -22,6 +22,12 @@ def word_set(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
+def mentions(text: str, *words: str) -> bool:
+    """Return whether a casefolded text has one of `words`, also within others. Where a pattern needs one of them, this
+    saves nearly every search for it, which takes fifty times as long."""
+    return True in [word in text for word in words]
+
+
 def excerpt(prompt: str) -> str:
     """Return the beginning and the end of a long prompt, `CHECKABLE_CHARS` in all: questions and rules stand there."""
     if len(prompt) <= CHECKABLE_CHARS:

@@ -180,7 +180,8 @@ class HttpConnection(asyncio.Protocol):
             return
         self._is_untouched = False
         try:
-            if self._has_head:
+            # Far from the limit of a head, which is most often in one piece, it is parsed at once.
+            if self._has_head or self._framing + len(data) < HEAD_BYTES:
                 self._feed(data)
             else:
                 self._feed_head(data)

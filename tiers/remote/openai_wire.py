@@ -73,7 +73,7 @@ class OpenAIWire(RemoteWire):
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         """See `RemoteWire.read_event`."""
         data = event.data
-        if data == b"[DONE]" or data.strip() == b"[DONE]":
+        if data[:1] != b"{" and data.strip() == b"[DONE]":
             return None
         if event.event == "error":
             raise TierError(parse_error(data).message)

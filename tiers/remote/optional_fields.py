@@ -41,8 +41,10 @@ def optional_fields(request: GenerationRequest) -> list[str]:
     tooling = request.tooling
     if tooling is not None and not tooling.parallel and tooling.choice in ("auto", "required"):
         names.append("parallel_tool_calls")
-    if any(message.reasoning for message in request.messages or ()):
-        names.append(THOUGHTS)
+    for message in request.messages or ():
+        if message.reasoning:
+            names.append(THOUGHTS)
+            break
     return [*names, *request.passed] if request.passed else names
 
 

@@ -1,12 +1,12 @@
 """Parse server-sent events from raw bytes, in chunks of any size (WHATWG HTML, section 9.2.6)."""
 
-from typing import NamedTuple
+import msgspec
 
 MAX_EVENT_BYTES = 8 * 2**20
 BOM = b"\xef\xbb\xbf"
 
 
-class ServerSentEvent(NamedTuple):
+class ServerSentEvent(msgspec.Struct, frozen=True, gc=False):
     """One dispatched event; `event` is empty if the stream named none."""
 
     event: str

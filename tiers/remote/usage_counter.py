@@ -178,7 +178,7 @@ def _signed(count: int) -> int:
 
 
 def _within(count: int, most: int) -> int:
-    return 0 if count < 0 else min(count, most)
+    return count if 0 <= count <= most else (0 if count < 0 else most)
 
 
 def _tokens(sizes: dict[int, int]) -> int:

@@ -79,7 +79,8 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def consent(self) -> Consent:
         """Which tiers may see it, and whether for more than its answer: what both its key and itself consent to."""
-        return self.caller.consent.narrowed(self.own_consent)
+        own, keys = self.own_consent, self.caller.consent
+        return keys if own is ALL else keys.narrowed(own)
 
     @property
     def key_id(self) -> str | None:
@@ -102,7 +103,8 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     def least_room(self, max_context: int) -> int:
         """The tokens that a context of so many must have left for the answer: `max_tokens` is an upper bound, which an
         answer may fall short of."""
-        return min(self.generation.max_tokens or 1, max(1, max_context // LEAST_SHARE))
+        wanted, share = self.generation.max_tokens or 1, max_context // LEAST_SHARE or 1
+        return wanted if wanted < share else share
 
     @property
     def choices(self) -> int:

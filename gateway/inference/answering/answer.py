@@ -178,7 +178,8 @@ class Answer:
     @property
     def cost_is_estimated(self) -> bool:
         """Whether the price of a tier that was tried is an estimate."""
-        return any(self._routing.served.spec(attempt.tier).price.estimated for attempt in self.attempts)
+        spec = self._routing.served.spec
+        return bool([attempt for attempt in self.attempts if spec(attempt.tier).price.estimated])
 
     @property
     def ttft_limit(self) -> float:

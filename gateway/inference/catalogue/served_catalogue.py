@@ -19,13 +19,14 @@ class ServedCatalogue:
     """A catalogue with the tiers that answer for it. A look-up takes no time: names and the fingerprint are computed
     once.
 
-    `fingerprint`: of all that affects answers. `names`: every value of `model` that a request may carry, aliases and
-    adapters of other tiers aside.
+    `fingerprint`: of all that affects answers. `strongest`: the number of the dearest tier. `names`: every value of
+    `model` that a request may carry, aliases and adapters of other tiers aside.
     """
 
     catalog: Catalog
     tiers: Mapping[int, Tier]
     fingerprint: str = field(init=False)
+    strongest: int = field(init=False)
     names: tuple[str, ...] = field(init=False)
     _named: Mapping[str, TierSpec] = field(init=False, repr=False)
 
@@ -38,16 +39,12 @@ class ServedCatalogue:
         computed = {
             "tiers": MappingProxyType(dict(self.tiers)),
             "fingerprint": self.catalog.fingerprint,
+            "strongest": len(specs),
             "names": tuple(dict.fromkeys([AUTO, *(f"tier-{spec.number}" for spec in specs), *models])),
             "_named": dict(reversed(named)),
         }
         for name, value in computed.items():
             object.__setattr__(self, name, value)
-
-    @property
-    def strongest(self) -> int:
-        """The number of the dearest tier."""
-        return len(self.catalog.tiers)
 
     def tier(self, number: int) -> Tier:
         """The tier of this number, as it is now."""
@@ -55,7 +52,7 @@ class ServedCatalogue:
 
     def spec(self, number: int) -> TierSpec:
         """The catalogue's entry of this tier."""
-        return self.catalog.tier(number)
+        return self.catalog.tiers[number - 1]
 
     def price(self, number: int, usage: Usage) -> float:
         """US dollars of `usage` on a tier; a number that a longer catalogue stored is priced as the strongest."""

@@ -69,7 +69,7 @@ def is_plain(request: InferenceRequest) -> bool:
     extended = bound or asked.echo or asked.include_stop or asked.n > 1
     if extended or asked.messages is None or sampling_of(sampling)[FIRST_EXTENSION:] != NEUTRAL[FIRST_EXTENSION:]:
         return False
-    return not any(message.parts for message in asked.messages)
+    return not [message for message in asked.messages if message.parts]
 
 
 def lacks_of(request: InferenceRequest, needs: Collection[Need], tier: Tier, spec: TierSpec) -> list[Need]:
@@ -102,14 +102,16 @@ def exclusions(
 ) -> Excluded:
     """Return the tiers that cannot take the request now, of all, or of `pinned` alone. `loads`: of every tier."""
     excluded = Excluded()
-    needs, plain, consent = needs_of(request), is_plain(request), request.consent
+    plain, consent = is_plain(request), request.consent
+    for_all = consent.is_for_all
+    needs = [] if plain and request.generation.tooling is None else needs_of(request)
     most, many_scores = request.most_prompt_tokens(), request.generation.echo and request.most_scores() > MAX_SCORES
     may_be_too_long = many_scores or not _fits_every_context(request, most, tiers)
     for spec in catalog.tiers:
         number, tier = spec.number, tiers.get(spec.number)
         if pinned is not None and number != pinned:
             continue
-        reason = hidden_from(spec, consent)
+        reason = None if for_all else hidden_from(spec, consent)
         if reason is not None or tier is None:
             pass
         elif (needs or not plain) and (lacks := lacks_of(request, needs, tier, spec)):
@@ -164,6 +166,8 @@ def count_in_doubt(request: InferenceRequest, pinned: int | None, tiers: Mapping
 
 def is_in_doubt(request: InferenceRequest, pinned: int | None, tiers: Mapping[int, Tier], catalog: Catalog) -> bool:
     """Whether there is anything to count."""
+    if not request.generation.echo and _fits_every_context(request, request.most_prompt_tokens(), tiers):
+        return False
     return next(_in_doubt(request, pinned, tiers, catalog), None) is not None
 
 

@@ -264,10 +264,12 @@ class RoutingService:
         consent, hidden = request.consent, None
         for number in range(least, self.served.strongest + 1) if pinned is None else [pinned]:
             spec = self.served.spec(number)
+            reason = hidden_from(spec, consent)
+            # What both consent to is never more than what the key does.
+            if reason is None and number >= (request.caller.min_tier or 1):
+                return
             if request.caller.may_use(spec):
-                hidden = hidden_from(spec, consent)
-                if hidden is None:
-                    return
+                hidden = reason
         if hidden is not None:
             raise ApiError(
                 403,

@@ -115,7 +115,7 @@ class QualityLoop:
         self.monitor: Monitor | None = None
         # It looks at other replicas' results, too.
         self._judging = WorkLoop("test of the judge", self._test_judge, JUDGE_POLL_SECONDS)
-        self._judge_wanted = False
+        self._judge_wanted = self._judge_known = False
         self.retrained = Standing()
         self.job = RetrainJob(self._retrain_owed, self._read_standing, settings.retrain_cron)
         registry = ArtefactRegistry(settings.registry_path)
@@ -159,8 +159,8 @@ class QualityLoop:
         return judging_fingerprint(self._catalog.tier_fingerprints[-1])
 
     def _want_judge(self) -> None:
-        """An open answer was drawn that no judge can label: the strongest tier is tested as a judge."""
-        if not self._judge_wanted:
+        """An open answer was drawn that no judge can label: the strongest tier is tested as a judge, once."""
+        if not (self._judge_wanted or self._judge_known):
             self._judge_wanted = True
             self._judging.nudge()
 
@@ -193,13 +193,13 @@ class QualityLoop:
         if await test.step():
             return True
         if await stored_calibration(self._engine, judge.name, fingerprint) is not None:
+            self._judge_wanted, self._judge_known = False, True
             await self.renew()
-            self._judge_wanted = False
         return False
 
     def follow_catalogue(self, catalog: Catalog) -> None:
         """Judge and retrain for this catalogue from now on; `renew` sets up its judges."""
-        self._catalog = catalog
+        self._catalog, self._judge_known = catalog, False
 
     async def renew(self) -> None:
         """Set up the judges again, as another catalogue requires: a judge's accuracy is measured per catalogue.
@@ -212,7 +212,7 @@ class QualityLoop:
             self.monitor.panel = await self._panel()
         except (SQLAlchemyError, OSError) as error:
             log.warning("judges cannot be read (%s); no tier judges until the next reload", type(error).__name__)
-            before = self.monitor.panel
+            before, self._judge_known = self.monitor.panel, False
             asking_none = [judge for judge in before.judges if not isinstance(judge, PairwiseJudge)]
             self.monitor.panel = Panel(asking_none, before.calibrations)
 

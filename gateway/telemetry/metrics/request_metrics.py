@@ -112,14 +112,14 @@ class RequestMetrics(Collector):
 
     def observe(self, answer: Answer, record: Record) -> None:
         """Count one finished request."""
-        tier = (str(record.tier),)
+        tier, made = (str(record.tier),), record.is_made
         decision = record.decision
         self._requests.add((tier[0], record.status))
         self._cache.add((record.cache or "bypass",))
         if record.status == "error" and record.http_status >= 500:
             self._failed.add(tier)
         self._decisions.add((str(decision.tier), decision.inputs.prediction.kind))
-        for attempt in record.attempts if record.is_made else ():
+        for attempt in record.attempts if made else ():
             place = str(attempt.tier)
             self._attempts.add((place, attempt.status))
             self._cost.add((place,), attempt.cost_usd)
@@ -127,12 +127,12 @@ class RequestMetrics(Collector):
                 self._disputed.add((place,))
             if attempt.stage is not None:
                 self._judged.add((place, attempt.stage, "escalated" if attempt.status == "escalated" else "kept"))
-        if record.is_made and (found := record.comparison) is not None:
+        if made and (found := record.comparison) is not None:
             self._agreements.add((tier[0], found.compared_as.kind, found.outcome))
         self._baseline.add(tier, record.baseline_cost_usd)
         self._cost_sum += record.cost_usd
         self._baseline_sum += record.baseline_cost_usd
-        self._count_tokens(record, tier)
+        self._count_tokens(record, tier, made=made)
         if decision.would_be is not None:
             self._would_be.add((str(decision.would_be),))
             self._would_be_cost.add((str(decision.would_be),), decision.inputs.costs[decision.would_be - 1])
@@ -140,14 +140,14 @@ class RequestMetrics(Collector):
         self._overhead.observe((), record.timings.overhead_ms / 1e3)
         if record.status == "ok":
             self._success.add((record.model, record.finish_reason or "stop"))
-        timed = record.status == "ok" and record.is_made
+        timed = record.status == "ok" and made
         self._levels.observe(answer, record, self._observe_latencies(answer, record) if timed else {})
 
-    def _count_tokens(self, record: Record, tier: tuple[str]) -> None:
+    def _count_tokens(self, record: Record, tier: tuple[str], *, made: bool) -> None:
         key = (self._keys.label(record.key_id),)
         self._key_cost.add(key, record.cost_usd)
         self._key_tokens.add(key, record.prompt_tokens + record.completion_tokens)
-        if not record.is_made:
+        if not made:
             return
         self._prompt_tokens.add(tier, record.prompt_tokens)
         self._answer_tokens.add(tier, record.completion_tokens)

@@ -52,7 +52,10 @@ class TierServiceLevels(msgspec.Struct):
     def observe(self, answer: Answer, record: Record, gaps: Mapping[int, int]) -> None:
         """Count one finished request."""
         self.requests += 1
-        self.disputed += any(attempt.claimed is not None for attempt in record.attempts)
+        for attempt in record.attempts:
+            if attempt.claimed is not None:
+                self.disputed += 1
+                break
         self.cost_usd += record.cost_usd
         self.baseline_usd += record.baseline_cost_usd
         self.tokens += record.prompt_tokens + record.completion_tokens

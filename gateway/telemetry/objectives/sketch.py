@@ -21,7 +21,8 @@ class Sketch(msgspec.Struct):
 
     def add(self, value: float) -> None:
         """Count a value."""
-        place = math.ceil(math.log(min(max(value, _LEAST), _MOST)) / _LOG_GAMMA)
+        counted = value if _LEAST < value < _MOST else min(max(value, _LEAST), _MOST)
+        place = math.ceil(math.log(counted) / _LOG_GAMMA)
         self.counts[place] = self.counts.get(place, 0) + 1
         self.total += 1
         self.sum += value

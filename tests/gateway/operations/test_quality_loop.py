@@ -24,6 +24,7 @@ from migrations.tables.audit import audit_events
 from migrations.tables.quality import retrain_runs
 from quality.judges.calibration import Calibration
 from quality.judges.default_panel import store_calibration
+from quality.judges.panel import Panel
 from quality.monitor.e_detector import ShiftAlarm
 from quality.retraining.retrain import RetrainResult
 from quality.store.database import migrate, open_database
@@ -142,6 +143,41 @@ async def test_the_first_open_answer_that_is_drawn_starts_the_test_of_the_judge(
         tested = [row for row in await rows(engine, audit_events) if row["action"] == "judge.calibrating"]
         [spent] = [row["details"]["spent_usd"] for row in tested]
         assert 0 < spent <= 0.5
+    finally:
+        await loop.close()
+        await engine.dispose()
+
+
+async def test_a_judge_that_is_not_trusted_is_tested_once(settings: Settings) -> None:
+    await migrate(settings.database)
+    engine = open_database(settings.database)
+    strongest = knowing(0.5)
+    tiers: dict[int, Tier] = {1: KnowingTier(1), 2: KnowingTier(2), 3: KnowingTier(3), 4: strongest}
+    catalog = load_catalog("laptop")
+    given = msgspec.structs.replace(settings, sampling_rate=1.0, verification_budget=1e6, cold_start_usd=100.0)
+    loop = QualityLoop(given, catalog, engine, tiers, encode=None)
+
+    async def draw(first: int) -> Panel:
+        assert loop.monitor is not None
+        for number in range(first, first + 20):
+            served = record(f"open-{number}", prompt="Tell me about Lyon.", answer="A town.")
+            await store_request(engine, served)
+            loop.monitor.offer(served)
+        await loop.monitor.drain()
+        await loop._judging.drain()
+        return loop.monitor.panel
+
+    try:
+        await loop.start()
+        panel = await draw(0)
+        asked = len(strongest.seen)
+        assert asked
+        assert not panel.may_label("Tell me about Lyon.", None)
+        assert await draw(20) is panel
+        # Another catalogue may have another strongest tier.
+        loop.follow_catalogue(catalog)
+        assert await draw(40) is not panel
+        assert len(strongest.seen) == asked
     finally:
         await loop.close()
         await engine.dispose()

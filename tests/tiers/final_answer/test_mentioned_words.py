@@ -1,0 +1,54 @@
+"""The words that are looked for before a pattern is tried are words that the pattern cannot match without."""
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from quality.judges import exact
+from quality.judges.exact import ExactJudge
+from tiers.final_answer import choices, expected, quantities
+from tiers.final_answer.choices import names_yes_and_no, stated_labels
+from tiers.final_answer.expected import AnswerKind, expected_kind
+from tiers.final_answer.quantities import asks_for_number
+
+# What the patterns are made of, one piece after another.
+PIECES = (
+    "answer reply respond return output print say give provide write repeat copy spell explain find solve compute "
+    "calculate count how what which is the a an of one word single only just exactly nothing else yes or no True false "
+    "as into either classify label labels categorise categories classes sentiments choices positive negative final json "
+    "number integer digit many much total value with double square brackets determine evaluate prints result 12 3 + * "
+    "your for in to be possible verbatim simplify"
+).split()
+MARKS = (
+    *"\n , : . ? ( ) / | ' \" [[ ]] #### \\boxed{} <answer> [ANSWER] $x$ ∫ x^2 2**3 \\frac print( >>> ".split(" "),
+    "```python", "def f(", "'answer':", "A) one B) two", "'red' or 'blue'", "one of: red, green, blue",
+)  # fmt: skip
+PROMPTS = st.lists(
+    st.sampled_from([*PIECES, *map(str.upper, PIECES), *map(str.capitalize, PIECES), *MARKS]), max_size=14
+).map(" ".join)
+
+Found = tuple[AnswerKind | None, tuple[str, ...], bool, bool, bool]
+
+
+def found(prompt: str) -> Found:
+    may_decide = ExactJudge().may_decide(prompt, None)
+    return expected_kind(prompt), stated_labels(prompt), asks_for_number(prompt), names_yes_and_no(prompt), may_decide
+
+
+@given(PROMPTS)
+@example("Classify the review as positive or negative.")
+@example("Sort it into sentiments: good, bad, mixed")
+@example("Categorize this as either spam, ham")
+@example("Reply 'red' or 'blue'.")
+@example("Return True if x holds and No or False if not.")
+@example("COPY THE LINE WORD FOR WORD")
+@example("Which value has f(x) = x**2 at 3?")
+@example("Provide valid JSON.")
+@example("Find ∫ x dx")
+@example("Put it in double brackets.")
+def test_no_prompt_is_read_otherwise_than_by_all_patterns(prompt: str) -> None:
+    quick = found(prompt)
+    with pytest.MonkeyPatch.context() as patched:
+        for module in (choices, expected, quantities, exact):
+            patched.setattr(module, "mentions", lambda text, *words: True)
+        assert found(prompt) == quick
