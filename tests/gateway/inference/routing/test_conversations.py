@@ -106,7 +106,7 @@ def test_calls_of_tools_are_part_of_what_a_conversation_is_known_by() -> None:
     def with_call(arguments: str) -> InferenceRequest:
         call = ToolCall(id="1", name="f", arguments=arguments)
         called = ChatMessage(role="assistant", content="", tool_calls=(call,))
-        turns = [*(ask(HELLO).messages or []), called, ChatMessage(role="tool", content="42", tool_call_id="1")]
+        turns = [*(ask(HELLO).generation.messages or []), called, ChatMessage(role="tool", content="42", tool_call_id="1")]
         return msgspec.structs.replace(ask(), messages=turns)
 
     known.remember(with_call("{}"), 3)
