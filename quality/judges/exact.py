@@ -17,6 +17,7 @@ _TO_THE_LETTER = re.compile(
     r"|\bone word\b|\bsingle word\b|\byes or no\b|\btrue or false\b",
     re.IGNORECASE,
 )
+_TELLING = ("only", "just", "nothing else", "exactly", "repeat", "copy", "spell", "word", "yes or no", "true or false")
 _CLOSED_WORDS = 40
 _DECIDED = ("choice", "number", "latex", "literal", "label")  # an entity has too many names for a verdict
 _UNCLEAR = {
@@ -78,19 +79,7 @@ class ExactJudge(Judge):
 
 
 def _is_to_the_letter(prompt: str) -> bool:
-    telling = (
-        "only",
-        "just",
-        "nothing else",
-        "exactly",
-        "repeat",
-        "copy",
-        "spell",
-        "word",
-        "yes or no",
-        "true or false",
-    )
-    return mentions(prompt.casefold(), *telling) and _TO_THE_LETTER.search(prompt) is not None
+    return mentions(prompt.casefold(), *_TELLING) and _TO_THE_LETTER.search(prompt) is not None
 
 
 def _compared(equal: bool, given: str, expected: str) -> JudgeVerdict:

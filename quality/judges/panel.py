@@ -35,6 +35,7 @@ class Panel:
     def __init__(self, judges: Sequence[Judge], calibrations: Mapping[str, Calibration]) -> None:
         self.judges = list(judges)
         self.calibrations = dict(calibrations)
+        self._trusted = {name for name, calibration in calibrations.items() if calibration.trusted}
 
     def named(self, name: str | None) -> Judge | None:
         """Return the judge of this name; None if it is not on the panel."""
@@ -43,7 +44,7 @@ class Panel:
     def may_label(self, prompt: str, response_format: dict[str, Any] | None) -> bool:
         """Return whether a trusted judge may decide on answers to `prompt`; else a reference would be paid for
         nothing."""
-        return any(self._trusted(judge.name) and judge.may_decide(prompt, response_format) for judge in self.judges)
+        return any(judge.name in self._trusted and judge.may_decide(prompt, response_format) for judge in self.judges)
 
     @property
     def labels_open_answers(self) -> bool:
@@ -60,17 +61,13 @@ class Panel:
                 prompt=prompt, answer=answer, reference_answer=reference_answer, response_format=response_format
             )
             verdicts[judge.name] = verdict
-            if verdict.no_worse is not None and self._trusted(judge.name):
+            if verdict.no_worse is not None and judge.name in self._trusted:
                 return self._finding(judge.name, verdict, verdict.no_worse, verdicts, verdict.reason)
         for name, verdict in verdicts.items():
             if verdict.no_worse is not None:
                 return self._finding(name, verdict, None, verdicts, self._distrust(name))
         reason = "; ".join(f"{name}: {verdict.reason}" for name, verdict in verdicts.items())
         return self._finding(None, None, None, verdicts, f"no judge decided ({reason})")
-
-    def _trusted(self, name: str) -> bool:
-        calibration = self.calibrations.get(name)
-        return calibration is not None and calibration.trusted
 
     def _distrust(self, name: str) -> str:
         calibration = self.calibrations.get(name)

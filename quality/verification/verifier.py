@@ -145,6 +145,8 @@ class Verifier:
         """Return why a request may not be verified for this purpose: a tier that would be asked may not see it; None if
         all may, and for tiers that there are none of, of which the job fails before anything is sent. The strongest
         answers or judges in every case."""
+        if consent.is_for_all and consent.reuse:
+            return None
         try:
             judged = judged_tiers(purpose, served, list(self._tiers), would_be)
         except ValueError:

@@ -36,6 +36,7 @@ _ONLY_ASKED = re.compile(
     r"|\b(?:one|single) word\b",
     re.IGNORECASE,
 )
+_ONLY_WORDS = ("only", "just", "nothing else", "exactly", "final answer", "word")
 _JSON = re.compile(r"\b(?:as|in|return|valid|output|reply with|respond with|only)\b[^.\n]{0,40}\bJSON\b", re.IGNORECASE)
 _CODE = re.compile(r"^[ \t]{0,40}def \w+\(|\bprint\(|```(?:python|py)\b|\bassert \w+\(|>>> ", re.MULTILINE)
 _EXECUTED = re.compile(
@@ -93,9 +94,6 @@ def expected_kind(prompt: str, response_format: dict[str, Any] | None = None, to
         return "number"
     if mentions(folded, "\\", "^", "**", "∫", "$") and _MATHS.search(prompt) and _MATHS_ASKED.search(prompt):
         return "latex"
-    if marked or (
-        mentions(folded, "only", "just", "nothing else", "exactly", "final answer", "word")
-        and _ONLY_ASKED.search(prompt)
-    ):
+    if marked or (mentions(folded, *_ONLY_WORDS) and _ONLY_ASKED.search(prompt)):
         return "string"
     return "entity" if asks_for_entity(prompt) else None

@@ -336,6 +336,7 @@ class RemoteTier(Tier):
         finally:
             self._running -= 1
             self._note_claim(request, tally)
+            tally.find_bounds = None
             if stream is not None:
                 self._queue.end(stream)
             if response is not None:

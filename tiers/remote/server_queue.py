@@ -103,9 +103,8 @@ class ServerQueue:
 
     def waiting(self, now: float) -> int:
         """Return the number of requests that wait: of all clients if the server tells, else of ours."""
-        report = self._current(now)
-        if report is not None:
-            return report.waiting
+        if self._report is not None and now - self._reported <= REPORT_SECONDS:
+            return self._report.waiting
         return len(self._silent) if self._silent and self._late_by(now) > 0 else 0
 
     def predicted_wait(self, now: float) -> float:

@@ -26,7 +26,8 @@ class Tally:
     the most output tokens of a choice, sent to the server or not; 0 before the request. `heard`: all text of a server
     with a single choice; None before the first. `sent`: whether the request is on its way to the server. `notes`: what
     a wire remembers of the answer between its events. `said`: bytes of all output so far, scores and ids included.
-    `scored`: whether log-probabilities were asked for; others are dropped.
+    `scored`: whether log-probabilities were asked for; others are dropped. `find_bounds`: of the prompt; None once no
+    more is reported, because it holds the request, whose meter holds this count.
     """
 
     def __init__(self, n: int, prompt_tokens: int, bounds: Callable[[], PromptBounds] | None = None) -> None:
@@ -41,7 +42,7 @@ class Tally:
         self.scored = False
         self.notes: dict[Any, Any] = {}
         self._n = n
-        self._find_bounds = bounds
+        self.find_bounds = bounds
         self._bounds: PromptBounds | None = None
         # Bytes of all texts, thoughts and calls.
         self._size = 0
@@ -169,7 +170,7 @@ class Tally:
         if own // TOLERANCE < tokens <= own + SERVER_TOKENS:
             return tokens
         if self._bounds is None:
-            self._bounds = PromptBounds(1, MOST_TOKENS) if self._find_bounds is None else self._find_bounds()
+            self._bounds = PromptBounds(1, MOST_TOKENS) if self.find_bounds is None else self.find_bounds()
         return own if tokens < self._bounds.least else min(tokens, self._bounds.most)
 
 

@@ -1,10 +1,11 @@
 """The request that log lines belong to, kept in a context variable of the running task."""
 
 from contextvars import ContextVar
-from typing import NamedTuple
+
+import msgspec
 
 
-class LogContext(NamedTuple):
+class LogContext(msgspec.Struct, frozen=True):
     """The current request, and its trace if it is traced."""
 
     request_id: str

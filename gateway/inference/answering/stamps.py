@@ -1,13 +1,11 @@
 """When the stages of a request began and ended."""
 
-from typing import NamedTuple
-
 import msgspec
 
 from inference_core.protocol import NO_TIMES, StepTimes
 
 
-class Phases(NamedTuple):
+class Phases(msgspec.Struct, frozen=True):
     """Seconds from a request's arrival to its first delta, of its prefill, and of its decoding."""
 
     ttft: float
@@ -60,7 +58,11 @@ class Stamps(msgspec.Struct):
     @property
     def prefill_seconds(self) -> float | None:
         """From the tier's first step to what it gave first, without planning; None if it gave nothing."""
-        return None if self.first_made is None else max(self.first_made - self.attempted - self.schedule_seconds, 0.0)
+        if self.first_made is None:
+            return None
+        times = self.times
+        seconds = self.first_made - self.attempted - (times.queue_seconds + times.planning_seconds)
+        return seconds if seconds > 0 else 0.0
 
     @property
     def decode_seconds(self) -> float | None:
@@ -70,12 +72,9 @@ class Stamps(msgspec.Struct):
     @property
     def phases(self) -> Phases | None:
         """None if the caller was given nothing before the end, or the tier gave nothing."""
-        if self.first_delta is None:
+        if self.first_delta is None or (decode := self.decode_seconds) is None:
             return None
-        prefill, decode = self.prefill_seconds, self.decode_seconds
-        if prefill is None or decode is None:
-            return None
-        return Phases(self.first_delta - self.arrival, prefill, decode)
+        return Phases(self.first_delta - self.arrival, self.prefill_seconds or 0.0, decode)
 
     def take_pieces(self, now: float, pieces: int, choice: int = 0, made: float | None = None) -> None:
         """A delta of `choice` with so many pieces of a server elsewhere came `now`; `made` as for `take`."""

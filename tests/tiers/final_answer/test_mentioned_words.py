@@ -10,99 +10,19 @@ from tiers.final_answer import choices, expected, quantities
 from tiers.final_answer.choices import names_yes_and_no, stated_labels
 from tiers.final_answer.expected import AnswerKind, expected_kind
 from tiers.final_answer.quantities import asks_for_number
+from tiers.final_answer.text import word_set
 
 # What the patterns are made of, one piece after another.
-PIECES = [
-    "answer",
-    "reply",
-    "respond",
-    "return",
-    "output",
-    "print",
-    "say",
-    "give",
-    "provide",
-    "write",
-    "repeat",
-    "copy",
-    "spell",
-    "explain",
-    "find",
-    "solve",
-    "compute",
-    "calculate",
-    "count",
-    "how",
-    "what",
-    "which",
-    "is",
-    "the",
-    "a",
-    "an",
-    "of",
-    "one",
-    "word",
-    "single",
-    "only",
-    "just",
-    "exactly",
-    "nothing",
-    "else",
-    "yes",
-    "or",
-    "no",
-    "True",
-    "false",
-    "as",
-    "into",
-    "either",
-    "classify",
-    "label",
-    "labels",
-    "categorise",
-    "categories",
-    "classes",
-    "sentiments",
-    "choices",
-    "positive",
-    "negative",
-    "final",
-    "json",
-    "number",
-    "integer",
-    "digit",
-    "many",
-    "much",
-    "total",
-    "value",
-    "with",
-    "double",
-    "square",
-    "brackets",
-    "determine",
-    "evaluate",
-    "prints",
-    "result",
-    "12",
-    "3",
-    "+",
-    "*",
-    "your",
-    "for",
-    "in",
-    "to",
-    "be",
-    "possible",
-    "verbatim",
-    "simplify",
-]
-MARKS = (
-    *["\n", ",", ":", ".", "?", "(", ")", "/", "|", "'", '"', "[[", "]]", "####", "\\boxed{}", "<answer>", "[ANSWER]", "$x$", "∫", "x^2", "2**3", "\\frac", "print(", ">>>", ""],
-    "```python", "def f(", "'answer':", "A) one B) two", "'red' or 'blue'", "one of: red, green, blue",
-)  # fmt: skip
-PROMPTS = st.lists(
-    st.sampled_from([*PIECES, *map(str.upper, PIECES), *map(str.capitalize, PIECES), *MARKS]), max_size=14
-).map(" ".join)
+PIECES = word_set(
+    "answer reply respond return output print say give provide write repeat copy spell explain find solve compute "
+    "calculate count how what which is the a an of one word single only just exactly nothing else yes or no True false "
+    "as into either classify label labels categorise categories classes sentiments choices positive negative final "
+    "json number integer digit many much total value with double square brackets determine evaluate prints result 12 3 "
+    "+ * your for in to be possible verbatim simplify "
+    ", : . ? ( ) / | ' \" [[ ]] #### \\boxed{} <answer> [ANSWER] $x$ ∫ x^2 2**3 \\frac print( >>> ```python 'answer':"
+)
+CASED = sorted({*PIECES, *map(str.upper, PIECES), *map(str.capitalize, PIECES), "\n", "A) one B) two", "def f("})
+PROMPTS = st.lists(st.sampled_from(CASED), max_size=14).map(" ".join)
 
 Found = tuple[AnswerKind | None, tuple[str, ...], bool, bool, bool]
 

@@ -1,7 +1,9 @@
 """A server's counts of tokens are billed within bounds that hold for every honest tokeniser, on every wire."""
 
+import gc
 import json
 import logging
+import weakref
 from typing import Any
 
 import pytest
@@ -157,6 +159,28 @@ async def test_a_lie_is_logged_with_its_counts_and_no_text(caplog: pytest.LogCap
     (said,) = [record.getMessage() for record in caplog.records if "which cannot be" in record.getMessage()]
     assert "2147483647" in said
     assert "secret" not in said
+
+
+async def test_a_request_is_freed_with_its_last_reader_and_waits_for_no_collection() -> None:
+    async def answer(call: Call) -> None:
+        await call.begin()
+        await call.chunk("yes", finish="stop")
+        await call.send(b"data: [DONE]\n\n")
+
+    async with LoopbackServer(answer) as server:
+        tier = RemoteTier(remote_spec(server.base_url))
+        request = chat("a question")
+        tally = tier.tally(request)
+        request.meter.add(tally.usage)
+        kept = weakref.ref(tally)
+        gc.disable()
+        try:
+            assert [delta async for delta in tier.answer(request, tally, 10.0)]
+            del request, tally
+            assert kept() is None
+        finally:
+            gc.enable()
+        await tier.close()
 
 
 def test_a_count_too_large_for_a_machine_word_is_refused_or_bounded() -> None:
