@@ -16,8 +16,9 @@ class TrainingWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Level(msgspec.Struct, frozen=True, kw_only=True):
-    """What one level of retraining learned: `gain`, the reduction of squared error (in [0, 1]) against the level before
-    on `labels` labels that it was not fitted on, with its one-sided bounds of 95%; an `adopted` one decides."""
+    """What one level of retraining learned: `gain`, the reduction of squared error (in [0, 1]) against the last
+    adopted level before, on `labels` labels that it was not fitted on, with its one-sided bounds of 95%; the last
+    `adopted` one decides."""
 
     name: str
     labels: int

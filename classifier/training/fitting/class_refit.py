@@ -12,11 +12,11 @@ points). The table is the catalogue's prior and stays, so that the classes keep 
 
 That holds for labels without a tenant. The targets of tenants' labels are computed once, by the model after these, and
 learned by the cross-entropy with them, a convex problem: one tenant moves a probability of it by at most
-`LABELS_BOUND`. With each weight in units of 1 / sqrt(its penalty) the inputs have at most the squared length B = 1 /
-L_c + 2 / L, and |q - r| <= sqrt(2), so the slope of labels of total weight V is at most V sqrt(2 B) long. The rest is
+`LABELS_BOUND`. With each weight in units of 1/sqrt(its penalty) the inputs have at most the squared length B = 1/L_c
++ 2/L, and |q - r| <= sqrt(2), so the slope of labels of total weight V is at most V sqrt(2 B) long. The rest is
 convex with modulus 1: without the tenant the weights move by at most V sqrt(2 B), logits by V B sqrt(2), and P = q T,
-whose slope in the logits is at most sqrt(2) / 4 long for T in [0, 1], by at most V B / 2. So V = 2 `LABELS_BOUND` /
-B.
+whose slope in the logits is at most sqrt(2) / 4 long for T in [0, 1], by at most V B / 2. So V is 2 `LABELS_BOUND`
+over B.
 """
 
 import numpy as np

@@ -1,25 +1,16 @@
 """An artefact over a fine-tuned checkpoint: trained, stored, loaded without torch, served, and refused when changed."""
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 
-from classifier.complexity.classes import Complexity
-from classifier.complexity.model import shipped_complexity, standardised
 from classifier.encoders.checkpoint import CHECKPOINTS
 from classifier.errors import CheckpointError
 from classifier.features.routing_input import routing_input_of_text
-from classifier.local.class_table import prior_table
-from classifier.local.head_fit import fit_head
-from classifier.local.labels import Labels
-from classifier.prediction.class_predictor import ClassPredictor
 from classifier.registry import artefact as artefact_module
-from classifier.registry.acceptance import accepted_artefact
 from classifier.registry.artefact import (
     MAX_BYTES,
     load_artefact,
@@ -96,44 +87,3 @@ def test_its_size_is_not_bound_to_that_of_the_shipped_artefacts(
     manifest = load_manifest(made.folder)
     saved = save_artefact(tmp_path, manifest, load_model_tensors(made.folder), load_base(made.folder))
     assert sum(path.stat().st_size for path in saved.iterdir()) > 1000
-
-
-def test_its_embedding_decides_through_a_head_that_retraining_learned(made: Candidate) -> None:
-    """A version with its encoder decides by class as any other, and by a head over its own embedding."""
-    model, like = (
-        load_artefact(made.folder),
-        (Complexity.SIMPLE, Complexity.MEDIUM, Complexity.COMPLEX, Complexity.EXPERT),
-    )
-    prior, scale = prior_table(like), shipped_complexity()
-    asked = [routing_input_of_text(question(words)) for words in (EASY, HARD)]
-    turns = [model.encode(given) for given in asked for _ in range(100)]
-    classes = [
-        ClassPredictor(model, prior).classes(given, turn) for given, turn in zip(asked, turns[::100], strict=True)
-    ]
-    none = np.full(200, -1, np.int32)
-    labels = Labels(
-        classes=np.repeat(np.array(classes, np.float32), 100, axis=0),
-        embedding=np.stack([turn.embedding for turn in turns]),
-        surface=standardised(np.stack([turn.features for turn in turns]), scale.centre, scale.scale),
-        scores=np.repeat(np.array([[1.0] * 3, [0.0] * 3], np.float32), 100, axis=0),
-        weights=np.ones((200, 3), np.float32),
-        key=none + 1, context=none, tenant=none, private=np.zeros(200, np.bool_),
-    )  # fmt: skip
-    head = fit_head(labels, prior.p, 4.0)
-    manifest = msgspec.structs.replace(
-        model.manifest,
-        version="v1-with-a-head",
-        parent=model.version,
-        catalogue_fingerprint="serving",
-        adequacy=prior.p.tolist(),
-    )
-    tensors = load_model_tensors(made.folder) | head.tensors()
-    folder = save_artefact(made.folder.parent, manifest, tensors, load_base(made.folder))
-    try:
-        served = accepted_artefact(folder, "serving", tiers=4, must_be_measured=True)
-        predictor = ClassPredictor(served, prior)
-        easy, hard = (predictor.prediction(given, served.encode(given)) for given in asked)
-        assert easy.p_ok[0] > 0.7 > 0.3 > hard.p_ok[0]
-        assert easy.kind == "measured"
-    finally:
-        shutil.rmtree(folder)
