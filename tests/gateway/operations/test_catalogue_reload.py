@@ -18,6 +18,8 @@ from tests.gateway.served_process import ServedProcess, served
 from tests.polling import eventually
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 
+pytestmark = pytest.mark.processes
+
 PIECES = 6
 
 
