@@ -42,17 +42,21 @@ test: lint
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --durations 10 -m "$(GROUPS) and not processes and not models and not properties"; \
 	tests=$$?; wait $$types; types=$$?; cat build/types.log; test $$tests -eq 0 -a $$types -eq 0
 
+# The files that say that they have tests of a marker: to collect all takes each process ten seconds of processor time more.
+files_with = $$(grep -rlE "$(1)" tests --include="test_*.py")
+
 # Property tests with all their examples, and what they find in engines that are broken on purpose.
 test-properties: install
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --durations 10 -m "$(GROUPS) and not processes and not models and (hypothesis or properties)"
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --durations 10 -m "$(GROUPS) and not processes and not models and (hypothesis or properties)" \
+		$(call files_with,hypothesis|mark\.properties)
 
 # Gateways as users run them: several processes, databases and cores killed, attacks, real clients, whole learning loops.
 test-processes: install
-	$(BIN)/pytest -n $(BUSY_WORKERS) --dist loadfile --durations 10 -m "$(GROUPS) and processes"
+	$(BIN)/pytest -n $(BUSY_WORKERS) --dist loadfile --durations 10 -m "$(GROUPS) and processes" $(call files_with,mark\.processes)
 
 # The laptop catalogue's weights: exactness against transformers, batch invariance, what quantisation loses.
 test-models: install
-	$(BIN)/pytest --durations 10 -m "$(GROUPS) and models"
+	$(BIN)/pytest --durations 10 -m "$(GROUPS) and models" $(call files_with,mark\.models)
 
 # Rewrite tests/snapshots/*.txt (HTTP API, commands, metrics, settings, database schema) after an intended change.
 snapshots: install
@@ -68,7 +72,7 @@ screenshots: install
 
 # Models over several processes, beyond `make test`: more meshes, more failures, launcher, torchrun.
 test-mesh: install
-	$(BIN)/pytest -m "mesh"
+	$(BIN)/pytest -m "mesh" $(call files_with,mark\.mesh)
 
 # Ray is installed in an environment of its own, which sees the packages of the project's: other groups run without Ray, as most
 # installations do.

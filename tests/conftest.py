@@ -5,13 +5,14 @@ Four fixtures act on every test unasked; all but the first only save time, where
 - `_root_log_level_and_umask`: each test starts with the log level and umask of a new process, because commands that run
   inside a test set them for the whole process.
 - `_schema_copied`: a new database is a copy of one that ran all revisions.
-- `_certificates_read_once`: clients of httpx share one context of TLS, which nothing here needs; each takes 50 ms.
+- `_certificates_read_once`: clients of httpx and openai share one context of TLS, which nothing here needs.
 - `_handlers_read_once`: the annotations of the gateway's handlers are read once, not by every gateway that is built.
 
 Fixtures of database servers are in `tests.database_servers`.
 """
 
 import gc
+import importlib
 import logging
 import os
 import random
@@ -117,15 +118,12 @@ def _schema_copied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _certificates_read_once() -> Iterator[None]:
-    """Let httpx's clients share one context of TLS: each would read all authorities' certificates, for 50 ms of
-    processor time, to speak plain HTTP with servers of the tests."""
-    if "httpx" not in sys.modules:
-        yield
-        return
-    from httpx._transports import default
-
+    """Let the clients of httpx, and of httpx2, which openai's take, share one context of TLS: each would read all
+    authorities' certificates, for up to 50 ms of processor time, to speak plain HTTP with servers of the tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(default, "create_ssl_context", _remembered(default.create_ssl_context))
+        for package in {"httpx", "httpx2"} & sys.modules.keys():
+            transports = importlib.import_module(f"{package}._transports.default")
+            patch.setattr(transports, "create_ssl_context", _remembered(transports.create_ssl_context))
         yield
 
 

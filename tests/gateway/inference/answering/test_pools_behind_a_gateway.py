@@ -15,6 +15,7 @@ from gateway.base.settings import Settings
 from gateway.tenancy.keys.key_secrets import make_key
 from inference_core.protocol import SamplingParams
 from tests.gateway.running_gateway import laptop_hash_core, running_gateway
+from tests.polling import eventually
 from tests.tiers.tier_world import chat, collect, tier_spec
 from tiers.catalog.capabilities import Capabilities
 from tiers.catalog.tier_spec import RemoteSpec, TierSpec
@@ -82,8 +83,12 @@ async def test_a_pod_tells_its_queue(tmp_path: Path) -> None:
         assert tier.queues() == {url: 0}
         paused.set()
         asked = [asyncio.create_task(collect(tier, chat(f"Say {n}.", request_id=f"r{n}"))) for n in range(5)]
-        while tier.load().waiting < 5:
+
+        async def all_wait() -> bool:
             await tier.look_at_queues()
+            return tier.load().waiting == 5
+
+        await eventually(all_wait)
         assert tier.queues() == {url: 5}
         paused.clear()
         await asyncio.gather(*asked)

@@ -15,6 +15,7 @@ from quality.records.embedding_record import EmbeddingRecord
 from tests.gateway.embedding_catalog import TOKEN_USD, embedding_settings
 from tests.gateway.operations.dashboard.browsing import browser, sign_in
 from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.polling import eventually
 from tiers.tier import Usage, UsageMeter
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -149,9 +150,12 @@ async def test_one_that_fails_costs_nothing_and_one_that_is_left_what_the_model_
     leaving = asyncio.create_task(embedded(ada.with_options(default_headers={"x-request-id": "left-it"})))
     await asked.wait()
     leaving.cancel()
-    newest = {"status": "ok"}
-    while newest["status"] != "aborted":
+
+    async def aborted() -> Any:
         newest = (await shown(encoding, "/admin/api/requests", key_id="ada", limit=1)).json()["rows"][0]
+        return newest if newest["status"] == "aborted" else None
+
+    newest = await eventually(aborted)
     assert (failed.status, failed.http_status, failed.error) == ("error", 500, "ValueError: no memory")
     assert (newest["api"], newest["http_status"]) == ("embedding", 499)
     assert (failed.cost_usd, failed.prompt_tokens) == (0, 0)

@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from websockets.sync.client import ClientConnection, connect
 
 from tests.gateway.served_process import ServedProcess
+from tests.polling import until
 
 pytestmark = pytest.mark.processes
 
@@ -52,5 +53,4 @@ def test_cancelling_and_leaving_free_the_sequences_of_the_core(aio: ServedProces
         while frame.get("status") != "cancelled":
             frame = json.loads(socket.recv(60))
         assert (frame["request"], running(aio)) == ("a", 1)
-    while running(aio):
-        pass
+    until(lambda: not running(aio))

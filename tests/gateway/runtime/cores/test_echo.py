@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.running_gateway import RunningGateway
+from tests.polling import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PROMPT = "The cat sat on the mat, naïve 𓂀 as ever, and looked at the wall for a very long time indeed."
@@ -100,10 +101,12 @@ async def test_the_best_of_repeated_prompts_are_recognised_by_their_answers(aio:
 
 async def test_the_record_keeps_the_answer_without_the_prompt(aio: RunningGateway) -> None:
     answer = await complete(aio)
-    record = None
-    while record is None:
+
+    async def recorded() -> Any:
         found = await aio.http.get(f"/v1/requests/{answer.id}")
-        record = found.json() if found.status_code == 200 else None
+        return found.json() if found.status_code == 200 else None
+
+    record = await eventually(recorded)
     assert PROMPT + record["answer"] == answer.choices[0].text
 
 
