@@ -185,7 +185,7 @@ def _own_process_factory(catalog: "Catalog", settings: "Settings", core: str, *,
         return load
 
     def load_on_the_cpu() -> "SteppingCore":
-        from inference_core.loading.eager_torch import import_eager_torch
+        from gateway.base.footprint.unused_modules import import_eager_torch
 
         import_eager_torch()
         return load()

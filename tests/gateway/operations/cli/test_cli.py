@@ -95,30 +95,6 @@ def test_a_gateway_process_never_imports_torch(tmp_path: Path) -> None:
     assert status_of(code) == 0
 
 
-def test_a_gateway_process_imports_nothing_that_it_never_uses_and_without_a_monitor_no_scheduler(
-    tmp_path: Path,
-) -> None:
-    code = (
-        "import sys; from gateway.base.footprint.unused_modules import import_litestar, leave_out_unused_modules; "
-        "leave_out_unused_modules(); import_litestar(); "
-        "from gateway.app import create_app; from gateway.base.settings import Settings; "
-        f"create_app(Settings(data_dir={str(tmp_path)!r}, monitor=False)); "
-        "unused = {'sqlalchemy.orm', 'attr', 'pydantic', 'yaml', 'apscheduler', 'gguf'} & set(sys.modules); "
-        "print(unused); sys.exit(len(unused))"
-    )
-    assert status_of(code) == 0
-
-
-def test_the_database_answers_without_its_sessions(tmp_path: Path) -> None:
-    code = (
-        "import asyncio, sys; from gateway.base.footprint.unused_modules import leave_out_unused_modules; "
-        "leave_out_unused_modules(); from quality.store.database import current_revision, migrate; "
-        f"url = 'sqlite:///{tmp_path}/aio.db'; newest = asyncio.run(migrate(url)); "
-        "sys.exit(asyncio.run(current_revision(url)) != newest)"
-    )
-    assert status_of(code) == 0
-
-
 def test_route_shows_tier_probabilities_prices_and_reason(tmp_path: Path) -> None:
     shown = aio("route", "Why is the sky blue?", "--data-dir", str(tmp_path))
     assert shown.exit_code == 0
