@@ -219,7 +219,8 @@ class Composition:
         constant = await self._start_constant(stack, database, routing)
         if self._redaction is not None:
             stack.push_async_callback(self._redaction.close)
-        loop = await self._start_quality_loop(stack, database, engine, encode, knobs)
+        agreements = Agreements(knobs, routing)
+        loop = await self._start_quality_loop(stack, database, engine, encode, knobs, agreements)
         self.sinks.append(self.metrics.requests.observe)
         if settings.log_requests:
             self.sinks.append(log_request)
@@ -230,7 +231,6 @@ class Composition:
         cache = await stack.enter_async_context(
             running_cache(settings, place, redis, routing, self.metrics.cache_failures.inc)
         )
-        agreements = Agreements(knobs, routing)
         self.sinks.append(agreements.observe)
         await stack.enter_async_context(background(partial(agreements.follow, database), "counts of agreement"))
         service = Service(routing, self.sinks, probes, tenancy, overload, cache, self._redaction, agreements)
@@ -466,6 +466,7 @@ class Composition:
         engine: Engine,
         encode: Encode | None,
         knobs: RoutingKnobFile,
+        agreements: Agreements,
     ) -> QualityLoop | None:
         if not self.settings.monitor:
             return None
@@ -477,6 +478,7 @@ class Composition:
             encode,
             self._redact,
             lambda: knobs.active.shadow_share,
+            agreements.to_verify,
         )
         await stack.enter_async_context(running_quality_loop(loop))
         self.sinks.append(loop.offer)

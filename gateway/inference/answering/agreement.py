@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from functools import partial
 from typing import Any, NamedTuple
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -9,8 +10,17 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.decision import Decision
 from classifier.features.routing_input import app_of
-from classifier.policy.agreement import AgreementGroup, AgreementPlan, AgreementSettings, agreed_tier, plan_agreement
-from classifier.policy.agreement_counts import AgreementCounts, AgreementPlace, AgreementTable
+from classifier.policy.agreement import (
+    AgreementGroup,
+    AgreementPlan,
+    AgreementSettings,
+    Counted,
+    agreed_tier,
+    group_to_verify,
+    plan_agreement,
+    second_sample_pays,
+)
+from classifier.policy.agreement_counts import AgreementPlace, AgreementTable
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.answering.answer import Answer
 from gateway.inference.answering.side_answer import SideAnswer
@@ -18,11 +28,13 @@ from gateway.inference.routing.knobs import RoutingKnobFile
 from gateway.inference.routing.router import RoutingService
 from quality.learning.agreement_history import place_of, read_agreements
 from quality.records.record import ComparedAs, Record
+from quality.verification.comparison import VerifiedComparison
 from tiers.collected_choice import CollectedChoice
-from tiers.consent import hidden_from
+from tiers.consent import Use, hidden_from
 from tiers.final_answer.agreement import agree
 from tiers.final_answer.expected import expected_kind
 from tiers.final_answer.extract import FinalAnswer, final_answer
+from tiers.final_answer.question import question_of
 
 log = logging.getLogger(__name__)
 
@@ -54,26 +66,55 @@ class Agreements:
 
     def planned(self, request: InferenceRequest, decision: Decision, kind: str, *, asked: bool) -> AgreementPlan:
         """Return the plan for an answer of `kind`."""
+        plan = plan_agreement(decision.inputs, decision.tier, self._counted(request, kind), self._settings, asked)
+        hidden = None if plan.group is None else self._hidden(request, plan.group, "answer")
+        return plan if hidden is None else AgreementPlan(reason=hidden)
+
+    def to_verify(self, answer: Answer, record: Record) -> VerifiedComparison | None:
+        """Return the cheap tiers whose answers the verification of a finished request compares; None where counts of
+        such answers decide already, or where none are compared."""
+        request, decision = answer.request, record.decision
+        if self._knobs.active.agreement == "off" or request.agree is False or record.comparison is not None:
+            return None
+        kind = self._kind_of(request, answer.choices[0]) if _may_be_compared(request, decision) else None
+        if kind is None:
+            return None
+        is_judged = any(attempt.stage is not None for attempt in record.attempts)
+        counted = self._counted(request, kind)
+        group = group_to_verify(decision.inputs, decision.tier, counted, self._settings, is_judged=is_judged)
+        if group is None or self._hidden(request, group, "reuse") is not None:
+            return None
+        return VerifiedComparison(tiers=group.tiers, compared_as=ComparedAs(kind=kind, app=app_of_request(request)))
+
+    def second_sample_pays(self, request: InferenceRequest, decision: Decision, tier: int, kind: str) -> bool:
+        """Return whether a second sample of `tier` is worth its price for an answer of `kind`, as verified ones say."""
+        if self._knobs.active.agreement == "off" or request.agree is False:
+            return False
+        return second_sample_pays(decision.inputs, tier, self._counted(request, kind), self._settings)
+
+    def _counted(self, request: InferenceRequest, kind: str) -> Counted:
         place = AgreementPlace(request.caller.tenant, request.key_id or "", app_of_request(request), kind)
+        return partial(self.table.levels, place)
 
-        def counted(tiers: tuple[int, ...]) -> list[AgreementCounts]:
-            return self.table.levels(place, tiers)
+    def _kind_of(self, request: InferenceRequest, answer: CollectedChoice) -> str | None:
+        known = expected_end(request)
+        end = end_of(request, answer) if known is None else None
+        return end.kind if end is not None else known
 
-        plan = plan_agreement(decision.inputs, decision.tier, counted, self._settings, asked)
-        if plan.group is None:
-            return plan
-        for number in (*plan.group.tiers, plan.group.higher):
+    def _hidden(self, request: InferenceRequest, group: AgreementGroup, use: Use) -> str | None:
+        """Return which of the group's tiers may not see the request, and why; None if all may."""
+        for number in (*group.tiers, group.higher):
             # A reload may have changed the tier since the request was routed.
-            hidden = hidden_from(self._routing.served.spec(number), request.consent)
+            hidden = hidden_from(self._routing.served.spec(number), request.consent, use)
             if hidden is not None:
-                return AgreementPlan(reason=f"tier {number} is not asked: {hidden}")
-        return plan
+                return f"tier {number} is not asked: {hidden}"
+        return None
 
     def observe(self, answer: Answer, record: Record) -> None:
         """Count what became of a finished request."""
         found = record.comparison if record.is_made else None
         if found is not None and found.outcome != "failed":
-            place = place_of(answer.request.caller.tenant, record.key_id, found)
+            place = place_of(answer.request.caller.tenant, record.key_id, found.compared_as)
             self.table.compared(place, found.tiers, found.outcome == "agreed")
 
     async def follow(self, database: AsyncEngine) -> None:
@@ -170,21 +211,14 @@ def expected_end(request: InferenceRequest) -> str | None:
     """Return the kind of final answer that the request itself asks for; None where only an answer can show it."""
     if request.tooling is not None and request.tooling.callable_tools:
         return None
-    return expected_kind(question_of(request), _format_of(request))
+    return expected_kind(question_of(request.messages or ()), _format_of(request))
 
 
 def end_of(request: InferenceRequest, answer: CollectedChoice) -> FinalAnswer | None:
     """Return the final answer that is compared; None, which agrees with nothing, if there is none or it was cut off."""
     if answer.finish_reason not in ("stop", "tool_calls"):
         return None
-    return final_answer(question_of(request), answer.text, _format_of(request), answer.tool_calls)
-
-
-def question_of(request: InferenceRequest) -> str:
-    """Return what says how to answer: the system prompt and the last message."""
-    messages = request.messages or ()
-    system = [one.content for one in messages[:-1] if one.role in ("system", "developer")]
-    return "\n\n".join([*system, *(one.content for one in messages[-1:])])
+    return final_answer(question_of(request.messages or ()), answer.text, _format_of(request), answer.tool_calls)
 
 
 def _format_of(request: InferenceRequest) -> dict[str, Any] | None:

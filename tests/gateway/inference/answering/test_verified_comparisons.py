@@ -1,0 +1,94 @@
+"""Verification asks a partner too, so that requests begin to compare cheap answers where that pays, unasked."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import select
+
+from gateway.base.settings import Settings
+from migrations.tables.quality import verifications
+from tests.gateway.running_gateway import RunningGateway, running_gateway
+
+QUESTIONS = {
+    "choice": "Which number is larger?\nA) 9.11\nB) 9.9\nAnswer with the letter.",
+    "number": "How many legs do nine dogs have? Answer with the number only.",
+}
+
+
+def script(gateway: RunningGateway, *answers: str) -> None:
+    """As on the first day: nothing is measured, and no cheap tier is good enough alone."""
+    gateway.reset()
+    gateway.classifier.p_ok = (0.5, 0.6, 0.7, 1.0)
+    gateway.classifier.kind, gateway.classifier.novelty = "prior", 1.0
+    for tier, words in zip(gateway.tiers, answers, strict=True):
+        tier.words = (words,)
+
+
+async def ask(gateway: RunningGateway, question: str, **more: Any) -> httpx.Response:
+    body = {"model": "auto", "max_tokens": 8, "messages": [{"role": "user", "content": question}]} | more
+    answer = await gateway.http.post("/v1/chat/completions", json=body, headers={"x-aio-cache": "off"})
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+async def verified(gateway: RunningGateway) -> None:
+    """Verify what was drawn, and look at what is stored."""
+    await gateway.serving.records.flush()  # type: ignore[attr-defined]
+    assert gateway.operations.quality_loop is not None
+    assert gateway.operations.quality_loop.monitor is not None
+    await gateway.operations.quality_loop.monitor.drain()
+    agreements = gateway.serving.service.agreements
+    assert agreements is not None
+    await agreements.catch_up(gateway.serving.database)
+
+
+async def is_compared(gateway: RunningGateway, question: str, most: int) -> bool:
+    """Ask up to `most` times, 20 at once; return whether requests begin to be compared."""
+    for _ in range(0, most, 20):
+        answers = await asyncio.gather(*(ask(gateway, question) for _ in range(20)))
+        if any("x-aio-agreed" in answer.headers for answer in answers):
+            return True
+        await verified(gateway)
+    return False
+
+
+async def stored(gateway: RunningGateway, kind: str) -> list[dict[str, Any]]:
+    async with gateway.serving.database.connect() as connection:
+        rows = (await connection.execute(select(verifications))).mappings().all()
+    return [dict(row) for row in rows if row["compared"] and row["compared"]["compared_as"]["kind"] == kind]
+
+
+@pytest.fixture
+def shipped(tmp_path: Path) -> Settings:
+    return Settings(data_dir=str(tmp_path), drain_seconds=5)
+
+
+async def test_requests_compare_once_verification_has_shown_that_it_pays(shipped: Settings) -> None:
+    async with running_gateway(shipped) as gateway:
+        script(gateway, "A", "The answer is A.", "B", "A")
+        assert await is_compared(gateway, QUESTIONS["choice"], most=600)
+        answer = await ask(gateway, QUESTIONS["choice"])
+        assert (answer.headers["x-aio-tier"], answer.headers["x-aio-agreed"]) == ("2", "true")
+        rows = await stored(gateway, "choice")
+        assert len(rows) >= 20
+        assert {(row["compared"]["agreed"], row["compared"]["lost"]) for row in rows} == {(True, False)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "answers"),
+    [
+        ("number", ("32", "32", "36", "36")),  # the cheap tiers agree on what is wrong
+        ("choice", ("A", "B", "A", "A")),  # they do not agree
+    ],
+)
+async def test_a_kind_where_it_does_not_pay_stays_off_and_nothing_more_is_bought(
+    shipped: Settings, kind: str, answers: tuple[str, ...]
+) -> None:
+    async with running_gateway(shipped) as gateway:
+        script(gateway, *answers)
+        assert not await is_compared(gateway, QUESTIONS[kind], most=200)
+        rows = await stored(gateway, kind)
+        assert 20 <= len(rows) <= 45
