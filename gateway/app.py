@@ -224,7 +224,7 @@ class Composition:
         self.sinks.append(self.metrics.requests.observe)
         if settings.log_requests:
             self.sinks.append(log_request)
-        probes = await self._start_probes(stack, knobs, classifier)
+        probes = await self._start_probes(stack, knobs, classifier, agreements)
         overload = OverloadQueue(settings.max_in_flight, settings.max_waiting)
         self.metrics.registry.register(OverloadCollector(overload))
         place = None if self._peers is None else self._peers.place
@@ -445,10 +445,15 @@ class Composition:
         return constant
 
     async def _start_probes(
-        self, stack: AsyncExitStack, knobs: RoutingKnobFile, classifier: Classifier
+        self, stack: AsyncExitStack, knobs: RoutingKnobFile, classifier: Classifier, agreements: Agreements
     ) -> ActiveProbes:
-        on_failure = (classifier.use_lengths,) if isinstance(classifier, ActiveClassifier) else ()
-        probes = ActiveProbes(self.settings.probes_path, self.catalog, knobs, *on_failure)
+        probes = ActiveProbes(
+            self.settings.probes_path,
+            self.catalog,
+            knobs,
+            classifier.use_lengths if isinstance(classifier, ActiveClassifier) else lambda lengths: None,
+            agreements.second_sample_pays,
+        )
         probes.load()
         await stack.enter_async_context(
             background(partial(probes.follow, self.settings.artefact_poll_seconds), "evidence models")

@@ -166,14 +166,14 @@ def second_sample_group(inputs: PolicyInputs, answering: int) -> AgreementGroup 
 
 
 def second_sample_pays(inputs: PolicyInputs, answering: int, counted: Counted, settings: AgreementSettings) -> bool:
-    """Return whether verified counts show that a second sample of the tier `answering` is worth its price."""
+    """Return whether verified counts show that a second sample of the tier `answering` is worth its price, for an
+    answer that the next tier would replace otherwise."""
     group = second_sample_group(inputs, answering)
     if group is None:
         return False
     levels = counted(group.tiers)
     rates = _estimated(inputs, group, levels, settings)
-    allowed = [k for k in _allowed(inputs) if k <= group.higher]
-    return not (_too_few(levels, rates, settings, asked=False) or _does_not_pay(inputs, group, allowed, rates))
+    return not (_too_few(levels, rates, settings, asked=False) or _does_not_pay(inputs, group, [group.higher], rates))
 
 
 def _allowed(inputs: PolicyInputs) -> list[int]:
