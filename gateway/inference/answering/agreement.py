@@ -172,6 +172,11 @@ class AgreementStage:
         return self.plan.first
 
     @property
+    def asked(self) -> tuple[int, ...]:
+        """All tiers that may be asked."""
+        return (*self.group.tiers, self.group.higher)
+
+    @property
     def compared_as(self) -> ComparedAs:
         """What is recorded of the comparison."""
         app = app_of_request(self._request) if self._request.consent.reuse else ""

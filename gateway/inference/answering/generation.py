@@ -61,7 +61,7 @@ class Generation:
         agreement: AgreementStage | None = None,
     ) -> None:
         """`admission`: where the caller's budget is held; `probes`: judge the answer, None if nothing does.
-        `agreement`: cheap tiers answer and are compared, if the budget covers all that may be asked."""
+        `agreement`: cheap tiers answer and are compared instead; the budget covers all that may be asked."""
         self.request = request
         self.decision = decision
         self.rerouted = False
@@ -77,8 +77,7 @@ class Generation:
         self._requests = self._asked()
         # Log-probabilities requested for the judge alone are not passed on.
         self._hides_logprobs = self._escalation is not None and request.sampling.logprobs is None
-        # What only the answer shows is compared where nothing judges the answer.
-        self._agreement = agreement if agreement is not None and (agreement.kind or not self._escalation) else None
+        self._agreement = agreement
         self._compared_as: ComparedAs | None = None
         self._reason: str | None = None
         # The best answer of a comparison without agreement, and its attempt: sent if the tier above fails.

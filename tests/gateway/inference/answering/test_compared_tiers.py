@@ -16,6 +16,7 @@ from gateway.inference.routing.knobs import RoutingKnobFile
 from gateway.inference.routing.router import RoutingService
 from gateway.inference.service import Service
 from gateway.tenancy.budgets.cost_bound import most_usd
+from gateway.tenancy.budgets.periods import microusd
 from inference_core.protocol import SamplingParams
 from quality.learning.agreement_history import read_agreements
 from tests.gateway.batches.batching import made, outcome, request_line
@@ -199,14 +200,20 @@ async def test_a_tier_that_may_not_see_the_request_is_no_partner(allowed: set[in
     assert (asked, answer.agreed) == (({1, 2}, True) if 2 in allowed else ({4}, None))
 
 
-async def test_a_budget_that_does_not_cover_all_answers_leaves_one_tier(tmp_path: Path) -> None:
+async def test_a_budget_that_covers_all_that_may_be_asked_is_enough_and_a_smaller_one_leaves_one_tier(
+    tmp_path: Path,
+) -> None:
     async with running_gateway(Settings(data_dir=str(tmp_path), monitor=False)) as gateway:
-        gateway.classifier.p_ok = (0.5, 0.6, 0.7, 1.0)
         request, served = asking(max_tokens=8), gateway.serving.routing.served
         usd = {number: most_usd(request, served.tier(number), served.spec(number)) for number in (1, 2, 3, 4)}
-        for place, (amount, tiers) in enumerate([(usd[3] + usd[1], [3]), (100 * sum(usd.values()), [1, 2])]):
+        whole = usd[1] + usd[2] + usd[4]
+        second, third = (0.5, 0.95, 0.96, 1.0), (0.5, 0.6, 0.95, 1.0)
+        # Where routing chose tier 3, which is dearer than that but not compared, nothing is held for it.
+        assert usd[3] > whole
+        cases = [(second, 0.9, [2]), (second, 1.0, [1, 2]), (third, 1.0, [1, 2]), (third, 100.0, [1, 2])]
+        for place, (p_ok, share, tiers) in enumerate(cases):
             gateway.reset()
-            gateway.classifier.p_ok = (0.5, 0.6, 0.7, 1.0)
+            gateway.classifier.p_ok, gateway.classifier.kind, amount = p_ok, "prior", share * whole
             say(gateway, "A", "A", "", "A")
             name = f"compared {place}"
             made = await gateway.http.post("/admin/api/keys", json={"name": name, "terms": {}})
@@ -216,6 +223,11 @@ async def test_a_budget_that_does_not_cover_all_answers_leaves_one_tier(tmp_path
             assert answer.status_code == 200, answer.text
             assert [tier.number for tier in gateway.tiers if tier.requests] == tiers
             assert float(answer.headers["x-aio-cost-usd"]) <= amount
+            record = await only_record(gateway, answer.headers["x-aio-decision-id"])
+            control = gateway.serving.service._admission_control
+            assert control is not None
+            *_, part = control._budget_leases._slices.values()
+            assert (part.held, part.spent) == (0, microusd(record.cost_usd))
 
 
 @pytest.mark.parametrize(
