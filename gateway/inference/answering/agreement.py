@@ -194,20 +194,23 @@ class AgreementStage:
         self.kind = end.kind
         return True
 
-    def verdict(self, answers: dict[int, SideAnswer]) -> Verdict:
-        """Compare the `answers` of the group's tiers."""
-        ends: dict[int, FinalAnswer | None] = {
-            number: end_of(self._request, side.choice) if side.ended else None for number, side in answers.items()
-        }
+    def verdict(self, answers: dict[int, SideAnswer]) -> Verdict | None:
+        """Compare the `answers` of the group's tiers; None while those that are not over may still change it."""
+        ends = {number: end_of(self._request, side.choice) if side.ended else None for number, side in answers.items()}
 
         def equal(one: int, other: int) -> bool:
             return agree(ends[one], ends[other])
 
-        sent = agreed_tier(self.group, equal)
+        sent, middle = agreed_tier(self.group, equal), self.group.middle
         if sent is not None:
             agreed = tuple(number for number in self.group.tiers if equal(number, sent))
             return Verdict(sent, agreed, f"tiers {' and '.join(map(str, agreed))} agree")
-        failed = [str(number) for number, side in answers.items() if not side.ended]
+        waiting = {number for number, side in answers.items() if not side.is_over}
+        may_agree = {number for number, end in ends.items() if end is not None or number in waiting}
+        pairs = [{number, middle} for number in answers if number != middle]
+        if any(pair <= may_agree and pair & waiting for pair in pairs):
+            return None
+        failed = [str(number) for number, side in answers.items() if side.is_over and not side.ended]
         why = f"tier {', '.join(failed)} gave no answer" if failed else "the answers differ"
         return Verdict(None, (), f"{why}, tier {self.group.higher} is asked")
 

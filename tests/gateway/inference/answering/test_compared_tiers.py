@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from classifier.policy.agreement import AgreementSettings
 from classifier.policy.agreement_counts import AgreementPlace
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.base.settings import Settings
@@ -116,13 +117,53 @@ async def test_of_a_schema_the_checkable_fields_count_alone(gateway: RunningGate
     assert answer.headers["x-aio-agreed"] == agreed
 
 
-async def test_a_partner_that_fails_is_no_agreement_and_no_failure(gateway: RunningGateway) -> None:
+@pytest.mark.parametrize(("failing", "other"), [(1, 2), (2, 1)])
+async def test_a_partner_that_fails_is_no_failure_and_the_other_answer_is_not_waited_for(
+    gateway: RunningGateway, failing: int, other: int
+) -> None:
     say(gateway, "A", "A", "", "B")
-    gateway.tier(1).fail_at, gateway.tier(1).error = 0, TierError("broke")
+    gateway.tier(failing).fail_at, gateway.tier(failing).error = 0, TierError("broke")
+    gateway.tier(other).words, gateway.tier(other).hold_at = ("A", "."), 1  # for good
     answer = await ask(gateway)
     assert answer.headers["x-aio-tier"] == "4"
+    found = await attempts(gateway, answer)
+    assert found == [*sorted([(failing, "error"), (other, "aborted")]), (4, "ok")]
+
+
+async def test_a_tier_that_was_not_waited_for_answers_where_the_strongest_fails(gateway: RunningGateway) -> None:
+    say(gateway, "A", "B")
+    gateway.tier(1).fail_at = gateway.tier(4).fail_at = gateway.tier(4).hold_at = gateway.tier(2).hold_at = 0
+    asked = asyncio.create_task(ask(gateway))
+    await gateway.tier(4).holding.wait()
+    gateway.tier(2).go.set()
+    gateway.tier(4).go.set()
+    answer = await asked
+    assert answer.json()["choices"][0]["message"]["content"] == "B"
     record = await only_record(gateway, answer.headers["x-aio-decision-id"])
-    assert [(one.tier, one.status) for one in record.attempts] == [(1, "error"), (2, "differed"), (4, "ok")]
+    found = [(one.tier, one.status) for one in record.attempts]
+    assert found == [(1, "error"), (2, "aborted"), (4, "error"), (2, "ok")]
+    assert record.cost_usd == pytest.approx(sum(one.cost_usd for one in record.attempts))
+
+
+@pytest.mark.parametrize(
+    ("first", "middle", "held", "answers"),
+    [
+        ("A", "A", 2, 3),  # they agree whatever tier 2 says
+        ("A", "B", 1, 3),  # tiers 2 and 3 agree whatever tier 1 says
+        ("A", "none", 2, 4),  # nothing agrees with an answer that chooses nothing
+    ],
+)
+async def test_of_three_tiers_those_are_waited_for_that_may_change_what_is_sent(
+    first: str, middle: str, held: int, answers: int
+) -> None:
+    service, tiers = serving_alone(AgreementSettings(price_share=1.0))
+    for tier, words in zip(tiers, (first, middle, middle, "B"), strict=True):
+        tier.words = (words,)
+    tiers[held - 1].hold_at = 0  # for good
+    answer = await service.complete(asking())
+    assert answer.tier.number == answers
+    assert tiers[held - 1].closed_early == 1
+    assert [len(tier.requests) for tier in tiers] == [1, 1, 1, answers == 4]
 
 
 async def test_the_best_cheap_answer_is_sent_where_the_strongest_fails(gateway: RunningGateway) -> None:
@@ -151,12 +192,12 @@ async def test_the_best_cheap_answer_is_sent_where_the_strongest_is_down_by_then
     assert not gateway.tier(4).requests
 
 
-def serving_alone() -> tuple[Service, list[ScriptedTier]]:
+def serving_alone(settings: AgreementSettings | None = None) -> tuple[Service, list[ScriptedTier]]:
     """A service that compares, without HTTP."""
     tiers, classifier, knobs = scripted_tiers(), ScriptedClassifier(), RoutingKnobFile()
     classifier.p_ok = (0.5, 0.6, 0.7, 1.0)
     routing = RoutingService(load_catalog("laptop"), {tier.number: tier for tier in tiers}, classifier, None)
-    return Service(routing, [], agreements=Agreements(knobs, routing)), tiers
+    return Service(routing, [], agreements=Agreements(knobs, routing, settings)), tiers
 
 
 def asking(**more: Any) -> InferenceRequest:

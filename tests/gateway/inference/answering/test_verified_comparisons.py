@@ -10,7 +10,9 @@ from sqlalchemy import select
 
 from gateway.base.settings import Settings
 from migrations.tables.quality import verifications
+from quality.monitor.monitor import Monitor
 from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.polling import eventually
 
 QUESTIONS = {
     "choice": "Which number is larger?\nA) 9.11\nB) 9.9\nAnswer with the letter.",
@@ -29,7 +31,9 @@ def script(gateway: RunningGateway, *answers: str) -> None:
 
 async def ask(gateway: RunningGateway, question: str, **more: Any) -> httpx.Response:
     body = {"model": "auto", "max_tokens": 8, "messages": [{"role": "user", "content": question}]} | more
-    answer = await gateway.http.post("/v1/chat/completions", json=body, headers={"x-aio-cache": "off"})
+    # Verification between two requests may take longer than the server keeps an idle connection.
+    headers = {"x-aio-cache": "off", "connection": "close"}
+    answer = await gateway.http.post("/v1/chat/completions", json=body, headers=headers)
     assert answer.status_code == 200, answer.text
     return answer
 
@@ -37,12 +41,16 @@ async def ask(gateway: RunningGateway, question: str, **more: Any) -> httpx.Resp
 async def verified(gateway: RunningGateway) -> None:
     """Verify what was drawn, and look at what is stored."""
     await gateway.serving.records.flush()  # type: ignore[attr-defined]
-    assert gateway.operations.quality_loop is not None
-    assert gateway.operations.quality_loop.monitor is not None
-    await gateway.operations.quality_loop.monitor.drain()
+    await (await eventually(lambda: monitor_of(gateway))).drain()
     agreements = gateway.serving.service.agreements
     assert agreements is not None
     await agreements.catch_up(gateway.serving.database)
+
+
+async def monitor_of(gateway: RunningGateway) -> Monitor | None:
+    """None until it has started; before that nothing is sampled."""
+    loop = gateway.operations.quality_loop
+    return None if loop is None else loop.monitor
 
 
 async def is_compared(gateway: RunningGateway, question: str, most: int) -> bool:
@@ -58,7 +66,8 @@ async def is_compared(gateway: RunningGateway, question: str, most: int) -> bool
 async def stored(gateway: RunningGateway, kind: str) -> list[dict[str, Any]]:
     async with gateway.serving.database.connect() as connection:
         rows = (await connection.execute(select(verifications))).mappings().all()
-    return [dict(row) for row in rows if row["compared"] and row["compared"]["compared_as"]["kind"] == kind]
+    done = [dict(row) for row in rows if row["compared"] and row["status"] == "done"]
+    return [row for row in done if row["compared"]["compared_as"]["kind"] == kind]
 
 
 @pytest.fixture
@@ -68,7 +77,8 @@ def shipped(tmp_path: Path) -> Settings:
 
 async def test_requests_compare_once_verification_has_shown_that_it_pays(shipped: Settings) -> None:
     async with running_gateway(shipped) as gateway:
-        script(gateway, "A", "The answer is A.", "B", "A")
+        await eventually(lambda: monitor_of(gateway))
+        script(gateway, "A", "The answer is A.", "A", "A")
         assert await is_compared(gateway, QUESTIONS["choice"], most=600)
         answer = await ask(gateway, QUESTIONS["choice"])
         assert (answer.headers["x-aio-tier"], answer.headers["x-aio-agreed"]) == ("2", "true")
@@ -88,6 +98,7 @@ async def test_a_kind_where_it_does_not_pay_stays_off_and_nothing_more_is_bought
     shipped: Settings, kind: str, answers: tuple[str, ...]
 ) -> None:
     async with running_gateway(shipped) as gateway:
+        await eventually(lambda: monitor_of(gateway))
         script(gateway, *answers)
         assert not await is_compared(gateway, QUESTIONS[kind], most=200)
         rows = await stored(gateway, kind)
