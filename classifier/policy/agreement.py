@@ -138,10 +138,10 @@ def plan_agreement(
 
 
 def group_to_verify(
-    inputs: PolicyInputs, answering: int, counted: Counted, settings: AgreementSettings, *, is_judged: bool
+    inputs: PolicyInputs, answering: int, settings: AgreementSettings, *, is_judged: bool
 ) -> AgreementGroup | None:
-    """Return the tiers whose answers the verification of a request compares, because counts of them are lacking; None
-    where counts decide, or where such a request is never compared.
+    """Return the tiers whose answers the verification of a request may compare; None where such a request is never
+    compared.
 
     Without a partner they are two samples of the `answering` tier, if its answers are judged by their own evidence
     (`is_judged`), which a second sample adds to.
@@ -149,14 +149,15 @@ def group_to_verify(
     if _fixed_by(inputs):
         return None
     group = group_of(inputs.costs, _allowed(inputs), answering, settings)
-    if group is None and is_judged:
-        group = second_sample_group(inputs, answering)
-    if group is None:
-        return None
+    return second_sample_group(inputs, answering) if group is None and is_judged else group
+
+
+def lacks_counts(inputs: PolicyInputs, group: AgreementGroup, counted: Counted, settings: AgreementSettings) -> bool:
+    """Return whether too few verified comparisons of the group are known to decide, and no others speak against it."""
     levels = counted(group.tiers)
-    rates = _estimated(inputs, group, levels, settings)
-    is_known = max(level.verified for level in levels) >= settings.least_verified
-    return None if is_known or _too_few(levels, rates, settings, asked=True) else group
+    if max((level.verified for level in levels), default=0.0) >= settings.least_verified:
+        return False
+    return not _too_few(levels, _estimated(inputs, group, levels, settings), settings, asked=True)
 
 
 def second_sample_group(inputs: PolicyInputs, answering: int) -> AgreementGroup | None:

@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 _ATTENTION_WINDOW = 100
 
 OnAlarm = Callable[[ShiftAlarm], Awaitable[None]]
-ToCompare = Callable[[], VerifiedComparison | None]
+ToCompare = Callable[[Purpose], VerifiedComparison | None]
 """Return the cheap tiers whose answers the verification of a request compares; None for none."""
 
 
@@ -178,7 +178,7 @@ class Monitor:
             log.exception("%d offers are lost, because the database is away", len(self._offers))
             self._offers.clear()
 
-    def offer(self, record: Record, to_compare: ToCompare = lambda: None) -> None:
+    def offer(self, record: Record, to_compare: ToCompare = lambda purpose: None) -> None:
         """Consider `record` for verification; takes microseconds, does no I/O, never fails (SPEC QM-01). `to_compare`
         is called if it is drawn."""
         self._offered += 1
@@ -269,7 +269,7 @@ class Monitor:
             self._on_no_judge()
         if decided.sampled:
             # A shadow's reference is the given answer, not the strongest tier's.
-            compared = None if decided.purpose == "shadow" else to_compare()
+            compared = None if decided.purpose == "shadow" else to_compare(decided.purpose)
             if await self._queue.add(record, decided, self._clock(), self._judged(record, decided), compared):
                 self._sampled += 1
                 self._worker.nudge()

@@ -17,6 +17,7 @@ from classifier.policy.agreement import (
     Counted,
     agreed_tier,
     group_to_verify,
+    lacks_counts,
     plan_agreement,
     second_sample_pays,
 )
@@ -29,6 +30,7 @@ from gateway.inference.routing.router import RoutingService
 from quality.learning.agreement_history import place_of, read_agreements
 from quality.records.record import ComparedAs, Record
 from quality.verification.comparison import VerifiedComparison
+from quality.verification.sampling import Purpose
 from tiers.collected_choice import CollectedChoice
 from tiers.consent import Use, hidden_from
 from tiers.final_answer.agreement import agree
@@ -70,19 +72,21 @@ class Agreements:
         hidden = None if plan.group is None else self._hidden(request, plan.group, "answer")
         return plan if hidden is None else AgreementPlan(reason=hidden)
 
-    def to_verify(self, answer: Answer, record: Record) -> VerifiedComparison | None:
-        """Return the cheap tiers whose answers the verification of a finished request compares; None where counts of
-        such answers decide already, or where none are compared."""
+    def to_verify(self, answer: Answer, record: Record, purpose: Purpose) -> VerifiedComparison | None:
+        """Return the cheap tiers whose answers the verification of a finished request compares; None where none are, or
+        where counts of such answers decide already, unless a probe asks all tiers anyway."""
         request, decision = answer.request, record.decision
         if self._knobs.active.agreement == "off" or request.agree is False or record.comparison is not None:
             return None
         kind = self._kind_of(request, answer.choices[0]) if _may_be_compared(request, decision) else None
         if kind is None:
             return None
-        is_judged = any(attempt.stage is not None for attempt in record.attempts)
-        counted = self._counted(request, kind)
-        group = group_to_verify(decision.inputs, decision.tier, counted, self._settings, is_judged=is_judged)
+        inputs, is_judged = decision.inputs, any(attempt.stage is not None for attempt in record.attempts)
+        group = group_to_verify(inputs, decision.tier, self._settings, is_judged=is_judged)
         if group is None or self._hidden(request, group, "reuse") is not None:
+            return None
+        is_free = purpose == "probe" and len({*group.tiers}) == len(group.tiers)
+        if not (is_free or lacks_counts(inputs, group, self._counted(request, kind), self._settings)):
             return None
         return VerifiedComparison(tiers=group.tiers, compared_as=ComparedAs(kind=kind, app=app_of_request(request)))
 
@@ -104,7 +108,9 @@ class Agreements:
     def _hidden(self, request: InferenceRequest, group: AgreementGroup, use: Use) -> str | None:
         """Return which of the group's tiers may not see the request, and why; None if all may."""
         for number in (*group.tiers, group.higher):
-            # A reload may have changed the tier since the request was routed.
+            # A reload may have changed or removed the tier since the request was routed.
+            if number not in self._routing.served.tiers:
+                return f"tier {number} is gone"
             hidden = hidden_from(self._routing.served.spec(number), request.consent, use)
             if hidden is not None:
                 return f"tier {number} is not asked: {hidden}"

@@ -40,7 +40,7 @@ from quality.rollout.experiments import Experiments
 from quality.rollout.rollout import Rollouts
 from quality.store.queries import record_audit
 from quality.verification.comparison import VerifiedComparison
-from quality.verification.sampling import SamplingSettings, sampling_of
+from quality.verification.sampling import Purpose, SamplingSettings, sampling_of
 from quality.verification.training_rows import Encode, text_embedder
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import cost_usd
@@ -106,7 +106,7 @@ class QualityLoop:
         encode: Encode | None,
         redact: RedactText | None = None,
         shadow_share: Callable[[], float] | None = None,
-        to_compare: Callable[[Answer, Record], VerifiedComparison | None] = lambda answer, record: None,
+        to_compare: Callable[[Answer, Record, Purpose], VerifiedComparison | None] = lambda *given: None,
     ) -> None:
         """`shadow_share`: the knob's value now; None is the default's. `to_compare`: the cheap tiers whose answers the
         verification of a request compares."""

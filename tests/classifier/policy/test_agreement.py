@@ -17,6 +17,7 @@ from classifier.policy.agreement import (
     agreed_tier,
     group_of,
     group_to_verify,
+    lacks_counts,
     partner_of,
     plan_agreement,
     prior_loss,
@@ -250,8 +251,8 @@ def test_a_plan_never_asks_where_the_inequality_fails_or_beyond_the_maximum_cost
     assert asked or any(level.verified >= 20 for level in levels)
 
 
-def to_verify(inputs: PolicyInputs, *levels: AgreementCounts, is_judged: bool = False) -> tuple[int, ...] | None:
-    group = group_to_verify(inputs, 1, by(*levels), SETTINGS, is_judged=is_judged)
+def to_verify(inputs: PolicyInputs, *, is_judged: bool = False) -> tuple[int, ...] | None:
+    group = group_to_verify(inputs, 1, SETTINGS, is_judged=is_judged)
     return None if group is None else group.tiers
 
 
@@ -259,25 +260,25 @@ NOTHING = AgreementCounts()
 
 
 @pytest.mark.parametrize(
-    ("counts", "tiers"),
+    ("counts", "lacking"),
     [
-        (NOTHING, (1, 2)),
-        (AgreementCounts(compared=30.0, agreed=19.0, verified=19.0), (1, 2)),
-        (AgreementCounts(compared=30.0, agreed=20.0, verified=20.0), None),
-        (AgreementCounts(compared=40.0, agreed=5.0, verified=5.0), None),
+        (NOTHING, True),
+        (AgreementCounts(compared=30.0, agreed=19.0, verified=19.0), True),
+        (AgreementCounts(compared=30.0, agreed=20.0, verified=20.0), False),
+        (AgreementCounts(compared=40.0, agreed=5.0, verified=5.0), False),
     ],
 )
-def test_verification_compares_until_counts_decide(counts: AgreementCounts, tiers: tuple[int, ...] | None) -> None:
-    assert to_verify(example(), NOTHING, NOTHING, counts, counts) == tiers
+def test_verification_compares_until_counts_decide(counts: AgreementCounts, lacking: bool) -> None:
+    group = AgreementGroup(tiers=(1, 2), higher=3)
+    assert lacks_counts(example(), group, by(NOTHING, NOTHING, counts, counts), SETTINGS) is lacking
 
 
 def test_verification_compares_what_requests_may_be_compared_by() -> None:
-    assert to_verify(example(pinned_tier=2), NOTHING) is None
-    assert to_verify(example((1.0, 30.0)), NOTHING) is None
-    assert to_verify(example((1.0, 30.0)), NOTHING, is_judged=True) == (1, 1)
-    assert (
-        to_verify(example((1.0, 30.0), exclusions=[Exclusion(tier=2, reason="down")]), NOTHING, is_judged=True) is None
-    )
+    assert to_verify(example()) == (1, 2)
+    assert to_verify(example(pinned_tier=2)) is None
+    assert to_verify(example((1.0, 30.0))) is None
+    assert to_verify(example((1.0, 30.0)), is_judged=True) == (1, 1)
+    assert to_verify(example((1.0, 30.0), exclusions=[Exclusion(tier=2, reason="down")]), is_judged=True) is None
 
 
 @given(agreed=st.integers(0, 200), wrong=st.integers(0, 200), differ=st.integers(0, 200), price=st.floats(1.0, 60.0))

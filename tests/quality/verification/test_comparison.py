@@ -8,14 +8,16 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.quality import verifications
+from quality.learning import agreement_history
 from quality.learning.agreement_history import place_of, read_agreements
-from quality.records.record import ComparedAs
+from quality.records.record import Attempt, ComparedAs
 from quality.verification.comparison import VerifiedComparison, agreeing, is_lost
 from tests.quality.loop_world import PROMPT, ScriptedTier, record, rows, store_request, unavailable
 from tests.quality.monitor.monitors import ALL, EVERY, monitor_of
 from tiers.consent import Consent
 from tiers.final_answer.extract import final_answer
 
+KINDS = ("number", "choice")
 NUMBER = ComparedAs(kind="number")
 PAIR = VerifiedComparison(tiers=(1, 2), compared_as=NUMBER)
 TWICE = VerifiedComparison(tiers=(1, 1), compared_as=NUMBER)
@@ -43,7 +45,7 @@ async def compared(
     await store_request(engine, served)
     await monitor.start()
     try:
-        monitor.offer(served, lambda: wanted)
+        monitor.offer(served, lambda purpose: wanted)
         await monitor.drain()
     finally:
         await monitor.close()
@@ -131,7 +133,7 @@ async def test_no_verification_costs_more_than_is_reserved(engine: AsyncEngine) 
     monitor = await monitor_of(engine, tiers[-1], ALL, tiers=tiers)
     served = record("one", answer="8")
     await store_request(engine, served)
-    monitor.offer(served, lambda: PAIR)
+    monitor.offer(served, lambda purpose: PAIR)
     await monitor._take_offer()
     job = await monitor._queue.next_job(2000.0)
     assert job is not None
@@ -175,3 +177,21 @@ def test_a_judge_says_what_is_lost_and_equality_where_none_does(
 ) -> None:
     end, other = final_answer(PROMPT, "7"), final_answer(PROMPT, "8")
     assert is_lost([2, 1], labels, end, end if equal else other) is lost
+
+
+async def test_a_rare_kind_is_counted_however_many_requests_of_others_are_newer(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agreement_history, "MOST_OF_A_KIND", 3)
+    for number, kind in enumerate(["number", *["choice"] * 5]):
+        found = ComparedAs(kind=kind)
+        both = [
+            Attempt(tier=1, model="model-1", status="agreed", cost_usd=1.0, compared_as=found),
+            Attempt(tier=2, model="model-2", status="ok", cost_usd=1.0, compared_as=found),
+        ]
+        await store_request(engine, record(f"{kind}-{number}", attempts=both, created_at=1000.0 + number))
+    for number in range(5):
+        await store_request(engine, record(f"other-{number}", created_at=2000.0 + number))
+    table = await read_agreements(engine, MODELS)
+    counted = {kind: table.levels(place_of("alice", "alice", ComparedAs(kind=kind)), (1, 2)) for kind in KINDS}
+    assert {kind: levels[-1].compared for kind, levels in counted.items()} == {"number": 1, "choice": 3}

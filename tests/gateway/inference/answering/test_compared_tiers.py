@@ -156,7 +156,7 @@ async def test_a_tier_that_was_not_waited_for_answers_where_the_strongest_fails(
 async def test_of_three_tiers_those_are_waited_for_that_may_change_what_is_sent(
     first: str, middle: str, held: int, answers: int
 ) -> None:
-    service, tiers = serving_alone(AgreementSettings(price_share=1.0))
+    service, tiers, _ = serving_alone(AgreementSettings(price_share=1.0))
     for tier, words in zip(tiers, (first, middle, middle, "B"), strict=True):
         tier.words = (words,)
     tiers[held - 1].hold_at = 0  # for good
@@ -192,12 +192,12 @@ async def test_the_best_cheap_answer_is_sent_where_the_strongest_is_down_by_then
     assert not gateway.tier(4).requests
 
 
-def serving_alone(settings: AgreementSettings | None = None) -> tuple[Service, list[ScriptedTier]]:
+def serving_alone(settings: AgreementSettings | None = None) -> tuple[Service, list[ScriptedTier], RoutingKnobFile]:
     """A service that compares, without HTTP."""
     tiers, classifier, knobs = scripted_tiers(), ScriptedClassifier(), RoutingKnobFile()
     classifier.p_ok = (0.5, 0.6, 0.7, 1.0)
     routing = RoutingService(load_catalog("laptop"), {tier.number: tier for tier in tiers}, classifier, None)
-    return Service(routing, [], agreements=Agreements(knobs, routing, settings)), tiers
+    return Service(routing, [], agreements=Agreements(knobs, routing, settings)), tiers, knobs
 
 
 def asking(**more: Any) -> InferenceRequest:
@@ -205,17 +205,15 @@ def asking(**more: Any) -> InferenceRequest:
         request_id="one",
         api="chat",
         requested_model="auto",
-        messages=[ChatMessage(role="user", content=QUESTION)],
         sampling=SamplingParams(),
         arrival=time.monotonic(),
         created_at=time.time(),
-        agree=True,
-        **more,
+        **{"agree": True, "messages": [ChatMessage(role="user", content=QUESTION)]} | more,
     )
 
 
 async def test_tokens_count_when_their_tier_gave_them_not_when_the_comparison_ended() -> None:
-    service, tiers = serving_alone()
+    service, tiers, _ = serving_alone()
     tiers[0].words, tiers[1].words = ("A",), ("A", ".")
     tiers[0].hold_at, tiers[1].hold_at = 0, 1
     asked = asyncio.create_task(service.complete(asking()))
@@ -233,7 +231,7 @@ async def test_tokens_count_when_their_tier_gave_them_not_when_the_comparison_en
 
 @pytest.mark.parametrize("allowed", [{1, 4}, {1, 2, 4}])
 async def test_a_tier_that_may_not_see_the_request_is_no_partner(allowed: set[int]) -> None:
-    service, tiers = serving_alone()
+    service, tiers, _ = serving_alone()
     for tier in tiers:
         tier.words = ("A",)
     answer = await service.complete(asking(own_consent=Consent(tiers=frozenset(allowed))))

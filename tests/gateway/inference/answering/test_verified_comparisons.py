@@ -8,11 +8,16 @@ import httpx
 import pytest
 from sqlalchemy import select
 
+from classifier.policy.agreement_counts import AgreementCounts, AgreementPlace
 from gateway.base.settings import Settings
 from migrations.tables.quality import verifications
 from quality.monitor.monitor import Monitor
+from quality.verification.sampling import Purpose
+from tests.gateway.inference.answering.test_compared_tiers import asking, serving_alone
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
+from tiers.consent import Consent
+from tiers.tier import ChatMessage
 
 QUESTIONS = {
     "choice": "Which number is larger?\nA) 9.11\nB) 9.9\nAnswer with the letter.",
@@ -103,3 +108,47 @@ async def test_a_kind_where_it_does_not_pay_stays_off_and_nothing_more_is_bought
         assert not await is_compared(gateway, QUESTIONS[kind], most=200)
         rows = await stored(gateway, kind)
         assert 20 <= len(rows) <= 45
+
+
+@pytest.mark.parametrize(
+    ("fields", "mode", "purpose", "tiers"),
+    [
+        ({}, "verified", "sample", (1, 2)),
+        ({}, "off", "sample", None),
+        ({"agree": False}, "verified", "sample", None),
+        ({"agree": True}, "verified", "sample", None),  # its answers were compared already
+        ({"stream": True}, "verified", "sample", None),
+        ({"deadline_seconds": 60.0}, "verified", "sample", None),
+        ({"own_consent": Consent(tiers=frozenset({1, 3, 4}))}, "verified", "sample", None),
+        ({"own_consent": Consent(reuse=False)}, "verified", "sample", None),
+        ({"messages": [ChatMessage(role="user", content="Write a poem.")]}, "verified", "sample", None),
+    ],
+)
+async def test_verification_compares_what_requests_like_it_would_compare(
+    fields: dict[str, Any], mode: str, purpose: Purpose, tiers: tuple[int, ...] | None
+) -> None:
+    service, scripted, knobs = serving_alone()
+    knobs.change({"agreement": mode})
+    for tier in scripted:
+        tier.words = ("A",)
+    assert service.agreements is not None
+    answer = await service.complete(asking(**{"agree": None} | fields))
+    assert answer.record is not None
+    found = service.agreements.to_verify(answer, answer.record, purpose)
+    assert (None if found is None else found.tiers) == tiers
+
+
+@pytest.mark.parametrize(("purpose", "tiers"), [("sample", None), ("probe", (1, 2))])
+async def test_only_what_costs_nothing_is_compared_once_counts_decide(
+    purpose: Purpose, tiers: tuple[int, ...] | None
+) -> None:
+    service, scripted, _ = serving_alone()
+    for tier in scripted:
+        tier.words = ("A",)
+    assert service.agreements is not None
+    lost = AgreementCounts(compared=30.0, agreed=30.0, verified=30.0, lost=30.0)
+    service.agreements.table.add(AgreementPlace("", "", "", "choice"), (1, 2), lost)
+    answer = await service.complete(asking(agree=None))
+    assert answer.record is not None
+    found = service.agreements.to_verify(answer, answer.record, purpose)
+    assert (None if found is None else found.tiers) == tiers
