@@ -144,12 +144,12 @@ async def test_no_verification_costs_more_than_is_reserved(engine: AsyncEngine) 
     assert spent <= bound
 
 
-async def test_what_verification_compared_is_counted_for_the_models_of_now(engine: AsyncEngine) -> None:
-    await compared(engine, ladder_of("7", "7", "7", "8"))
+async def test_what_verification_compared_is_counted_for_the_models_of_now(any_engine: AsyncEngine) -> None:
+    await compared(any_engine, ladder_of("7", "7", "7", "8"))
     place = place_of("alice", "alice", NUMBER)
-    here = (await read_agreements(engine, MODELS)).levels(place, (1, 2))[-1]
+    here = (await read_agreements(any_engine, MODELS)).levels(place, (1, 2))[-1]
     assert (here.compared, here.agreed, here.verified, here.lost) == (1, 1, 1, 1)
-    changed = await read_agreements(engine, MODELS | {2: "another"})
+    changed = await read_agreements(any_engine, MODELS | {2: "another"})
     assert changed.levels(place, (1, 2))[-1].compared == 0
 
 
@@ -180,7 +180,7 @@ def test_a_judge_says_what_is_lost_and_equality_where_none_does(
 
 
 async def test_a_rare_kind_is_counted_however_many_requests_of_others_are_newer(
-    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+    any_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agreement_history, "MOST_OF_A_KIND", 3)
     for number, kind in enumerate(["number", *["choice"] * 5]):
@@ -189,9 +189,9 @@ async def test_a_rare_kind_is_counted_however_many_requests_of_others_are_newer(
             Attempt(tier=1, model="model-1", status="agreed", cost_usd=1.0, compared_as=found),
             Attempt(tier=2, model="model-2", status="ok", cost_usd=1.0, compared_as=found),
         ]
-        await store_request(engine, record(f"{kind}-{number}", attempts=both, created_at=1000.0 + number))
+        await store_request(any_engine, record(f"{kind}-{number}", attempts=both, created_at=1000.0 + number))
     for number in range(5):
-        await store_request(engine, record(f"other-{number}", created_at=2000.0 + number))
-    table = await read_agreements(engine, MODELS)
+        await store_request(any_engine, record(f"other-{number}", created_at=2000.0 + number))
+    table = await read_agreements(any_engine, MODELS)
     counted = {kind: table.levels(place_of("alice", "alice", ComparedAs(kind=kind)), (1, 2)) for kind in KINDS}
     assert {kind: levels[-1].compared for kind, levels in counted.items()} == {"number": 1, "choice": 3}

@@ -2,12 +2,14 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
+import msgspec
 import pytest
 from sqlalchemy import select
 
+from classifier.policy.agreement import AgreementSettings
 from classifier.policy.agreement_counts import AgreementCounts, AgreementPlace
 from gateway.base.settings import Settings
 from migrations.tables.quality import verifications
@@ -151,4 +153,19 @@ async def test_only_what_costs_nothing_is_compared_once_counts_decide(
     answer = await service.complete(asking(agree=None))
     assert answer.record is not None
     found = service.agreements.to_verify(answer, answer.record, purpose)
+    assert (None if found is None else found.tiers) == tiers
+
+
+@pytest.mark.parametrize(("stage", "tiers"), [("whole", (3, 3)), (None, None)])
+async def test_without_a_partner_two_samples_are_compared_where_answers_are_judged(
+    stage: Literal["whole"] | None, tiers: tuple[int, ...] | None
+) -> None:
+    service, scripted, _ = serving_alone(AgreementSettings(price_share=1e-6))
+    scripted[2].words = ("A",)
+    assert service.agreements is not None
+    answer = await service.complete(asking(agree=None))
+    assert answer.record is not None
+    judged = [msgspec.structs.replace(attempt, stage=stage) for attempt in answer.record.attempts]
+    record = msgspec.structs.replace(answer.record, attempts=judged)
+    found = service.agreements.to_verify(answer, record, "sample")
     assert (None if found is None else found.tiers) == tiers
