@@ -219,18 +219,18 @@ class Composition:
         constant = await self._start_constant(stack, database, routing)
         if self._redaction is not None:
             stack.push_async_callback(self._redaction.close)
-        loop = await self._start_quality_loop(stack, database, engine, encode, knobs)
+        agreements = Agreements(knobs, routing)
+        loop = await self._start_quality_loop(stack, database, engine, encode, knobs, agreements)
         self.sinks.append(self.metrics.requests.observe)
         if settings.log_requests:
             self.sinks.append(log_request)
-        probes = await self._start_probes(stack, knobs, classifier)
+        probes = await self._start_probes(stack, knobs, classifier, agreements)
         overload = OverloadQueue(settings.max_in_flight, settings.max_waiting)
         self.metrics.registry.register(OverloadCollector(overload))
         place = None if self._peers is None else self._peers.place
         cache = await stack.enter_async_context(
             running_cache(settings, place, redis, routing, self.metrics.cache_failures.inc)
         )
-        agreements = Agreements(knobs, routing)
         self.sinks.append(agreements.observe)
         await stack.enter_async_context(background(partial(agreements.follow, database), "counts of agreement"))
         service = Service(routing, self.sinks, probes, tenancy, overload, cache, self._redaction, agreements)
@@ -445,10 +445,15 @@ class Composition:
         return constant
 
     async def _start_probes(
-        self, stack: AsyncExitStack, knobs: RoutingKnobFile, classifier: Classifier
+        self, stack: AsyncExitStack, knobs: RoutingKnobFile, classifier: Classifier, agreements: Agreements
     ) -> ActiveProbes:
-        on_failure = (classifier.use_lengths,) if isinstance(classifier, ActiveClassifier) else ()
-        probes = ActiveProbes(self.settings.probes_path, self.catalog, knobs, *on_failure)
+        probes = ActiveProbes(
+            self.settings.probes_path,
+            self.catalog,
+            knobs,
+            classifier.use_lengths if isinstance(classifier, ActiveClassifier) else lambda lengths: None,
+            agreements.second_sample_pays,
+        )
         probes.load()
         await stack.enter_async_context(
             background(partial(probes.follow, self.settings.artefact_poll_seconds), "evidence models")
@@ -466,6 +471,7 @@ class Composition:
         engine: Engine,
         encode: Encode | None,
         knobs: RoutingKnobFile,
+        agreements: Agreements,
     ) -> QualityLoop | None:
         if not self.settings.monitor:
             return None
@@ -477,6 +483,7 @@ class Composition:
             encode,
             self._redact,
             lambda: knobs.active.shadow_share,
+            agreements.to_verify,
         )
         await stack.enter_async_context(running_quality_loop(loop))
         self.sinks.append(loop.offer)

@@ -35,7 +35,8 @@ class AgreementSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgreementGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """`tiers`, ascending, answer at once. The last one's answer is sent if another equals it, else `higher` answers."""
+    """`tiers`, ascending, answer at once. The last one's answer is sent if another equals it, else `higher` answers.
+    One tier twice: two samples of it."""
 
     tiers: tuple[int, ...]
     higher: int
@@ -115,10 +116,7 @@ def plan_agreement(
     that no verified comparisons are needed."""
     if why := _fixed_by(inputs):
         return AgreementPlan(reason=why)
-    barred = barred_tiers(inputs)
-    allowed = [k for k in range(1, len(inputs.costs) + 1) if k not in barred]
-    held = held_back(inputs, allowed) if allowed else {}
-    allowed = [k for k in allowed if k not in held]
+    allowed = _allowed(inputs)
     group = group_of(inputs.costs, allowed, answering, settings)
     if group is None:
         return AgreementPlan(reason=f"fewer than two tiers cost at most {settings.price_share:.2f} of the strongest")
@@ -126,7 +124,7 @@ def plan_agreement(
     if inputs.max_cost_usd is not None and most > inputs.max_cost_usd:
         return AgreementPlan(reason=f"all answers would cost ${most:.6f}, above the maximum ${inputs.max_cost_usd:.6f}")
     levels = counted(group.tiers)
-    rates = estimated_rates(levels, AgreementRates(settings.prior_agreed, prior_loss(group, inputs.costs)))
+    rates = _estimated(inputs, group, levels, settings)
     if why := _too_few(levels, rates, settings, asked) or _does_not_pay(inputs, group, allowed, rates):
         return AgreementPlan(reason=why, expected=rates)
     first = answering if answering in group.tiers else group.tiers[0]
@@ -137,6 +135,60 @@ def plan_agreement(
     )
     others = tuple(k for k in group.tiers if k not in (first, partner))
     return AgreementPlan(reason=reason, first=first, partner=partner, others=others, group=group, expected=rates)
+
+
+def group_to_verify(
+    inputs: PolicyInputs, answering: int, settings: AgreementSettings, *, is_judged: bool
+) -> AgreementGroup | None:
+    """Return the tiers whose answers the verification of a request may compare; None where such a request is never
+    compared.
+
+    Without a partner they are two samples of the `answering` tier, if its answers are judged by their own evidence
+    (`is_judged`), which a second sample adds to.
+    """
+    if _fixed_by(inputs):
+        return None
+    group = group_of(inputs.costs, _allowed(inputs), answering, settings)
+    return second_sample_group(inputs, answering) if group is None and is_judged else group
+
+
+def lacks_counts(inputs: PolicyInputs, group: AgreementGroup, counted: Counted, settings: AgreementSettings) -> bool:
+    """Return whether too few verified comparisons of the group are known to decide, and no others speak against it."""
+    levels = counted(group.tiers)
+    if max((level.verified for level in levels), default=0.0) >= settings.least_verified:
+        return False
+    return not _too_few(levels, _estimated(inputs, group, levels, settings), settings, asked=True)
+
+
+def second_sample_group(inputs: PolicyInputs, answering: int) -> AgreementGroup | None:
+    """Return two samples of the tier `answering`, with the next tier above; None where no tier above may answer."""
+    above = [k for k in _allowed(inputs) if k > answering]
+    return AgreementGroup(tiers=(answering, answering), higher=above[0]) if above else None
+
+
+def second_sample_pays(inputs: PolicyInputs, answering: int, counted: Counted, settings: AgreementSettings) -> bool:
+    """Return whether verified counts show that a second sample of the tier `answering` is worth its price, for an
+    answer that the next tier would replace otherwise."""
+    group = second_sample_group(inputs, answering)
+    if group is None:
+        return False
+    levels = counted(group.tiers)
+    rates = _estimated(inputs, group, levels, settings)
+    return not (_too_few(levels, rates, settings, asked=False) or _does_not_pay(inputs, group, [group.higher], rates))
+
+
+def _allowed(inputs: PolicyInputs) -> list[int]:
+    """Return the tiers that may answer, ascending."""
+    barred = barred_tiers(inputs)
+    allowed = [k for k in range(1, len(inputs.costs) + 1) if k not in barred]
+    held = held_back(inputs, allowed) if allowed else {}
+    return [k for k in allowed if k not in held]
+
+
+def _estimated(
+    inputs: PolicyInputs, group: AgreementGroup, levels: Sequence[AgreementCounts], settings: AgreementSettings
+) -> AgreementRates:
+    return estimated_rates(levels, AgreementRates(settings.prior_agreed, prior_loss(group, inputs.costs)))
 
 
 def _fixed_by(inputs: PolicyInputs) -> str:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Protocol
 
+from classifier.decision import Decision
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.answering.active_probes import ActiveProbes
 from gateway.inference.answering.agreement import Agreements
@@ -153,12 +154,16 @@ class Service:
         decision, embedding = self.routing.routed(request)
         tier = self.routing.served.tier(decision.tier)
         agreement = None if self.agreements is None else self.agreements.plan(request, decision)
+        if agreement is not None and agreement.kind is None and self._is_judged(request, decision):
+            # What only the answer shows is compared where nothing judges the answer.
+            agreement = None
         if request.caller.allowance.budgets:
-            await admission.reserve(request.caller, self._most_usd(request, decision.tier))
-            if agreement is not None:
-                others = {*agreement.group.tiers, agreement.group.higher} - {decision.tier}
-                if not admission.affords(sum(self._most_usd(request, number) for number in others)):
-                    agreement = None
+            if agreement is not None and not await admission.reserves(
+                request.caller, sum(self._most_usd(request, number) for number in agreement.asked)
+            ):
+                agreement = None
+            if agreement is None:
+                await admission.reserve(request.caller, self._most_usd(request, decision.tier))
             # A reload may have replaced it meanwhile; the key of the response cache is that of the catalogue now.
             tier = self.routing.served.tier(decision.tier)
 
@@ -166,6 +171,10 @@ class Service:
             return Generation(request, decision, tier, self.routing, admission, self.probes, agreement)
 
         return generate() if self._cache is None else await self._cache.source(request, decision, generate, embedding)
+
+    def _is_judged(self, request: InferenceRequest, decision: Decision) -> bool:
+        probes = self.probes
+        return probes is not None and probes.escalation(request, decision, decision.tier, self.routing) is not None
 
     def _most_usd(self, request: InferenceRequest, number: int) -> float:
         return most_usd(request, self.routing.served.tier(number), self.routing.served.spec(number))

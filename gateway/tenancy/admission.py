@@ -15,7 +15,8 @@ from gateway.tenancy.limits.windows import Entry, Room, Windows
 from inference_core.tokenization.prompt_size import BYTES_PER_TOKEN
 from quality.records.record import Record
 
-# A prompt's tokens are counted only when it is read; until then one token is assumed per this many bytes.
+# The code of a refusal because a budget does not cover the request.
+QUOTA_EXCEEDED = "insufficient_quota"
 
 
 class Admission(msgspec.Struct):
@@ -35,6 +36,16 @@ class Admission(msgspec.Struct):
         """Hold the most that the answer may cost. Raises `ApiError`: 429 `insufficient_quota`, 503."""
         if self.admission_control is not None and caller.allowance.budgets:
             self.hold = await self.admission_control.hold(caller, most_usd)
+
+    async def reserves(self, caller: Caller, most_usd: float) -> bool:
+        """As `reserve`; False, holding nothing, if the caller's budgets cover less. Raises `ApiError` 503."""
+        try:
+            await self.reserve(caller, most_usd)
+        except ApiError as error:
+            if error.body.code != QUOTA_EXCEEDED:
+                raise
+            return False
+        return True
 
     def affords(self, most_usd: float) -> bool:
         """Hold this much more, for another attempt, if that is possible without waiting."""
@@ -103,8 +114,8 @@ class AdmissionControl:
             raise ApiError(
                 429,
                 f"You exceeded your current quota: {error}.",
-                code="insufficient_quota",
-                type_="insufficient_quota",
+                code=QUOTA_EXCEEDED,
+                type_=QUOTA_EXCEEDED,
                 headers={"retry-after": str(max(1, math.ceil(left)))} if math.isfinite(left) else {},
             ) from error
         except BudgetsUnavailableError as error:

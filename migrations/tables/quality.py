@@ -27,6 +27,7 @@ verifications = Table(
     Column("verifier_answer", FreeText),  # NULL without consent
     Column("judged_answer", FreeText),  # what the judged tier answered; NULL: its answer was the served one
     Column("judged_cost_usd", Double),  # of that answer alone
+    Column("compared", Json),  # quality.verification.comparison.VerifiedComparison
     Column("reason", FreeText),  # the judge's, or why there is no label
     Column("cost_usd", Double, nullable=False),  # spent so far, failed attempts included
     Column("reserved_usd", Double, nullable=False),  # the most that the running attempt may still cost, else 0
@@ -68,6 +69,12 @@ verifications = Table(
     Index(None, "tier", "created_at"),
     Index(None, "status", "created_at"),
     Index(None, "key_id", "created_at"),
+    Index(
+        "ix_verifications_compared",
+        "finished_at",
+        sqlite_where=text("compared IS NOT NULL"),
+        postgresql_where=text("compared IS NOT NULL"),
+    ),
     Index("ix_verifications_facet", "facet", "created_at", "verification_id"),
     Index("ix_verifications_key_id_facet", "key_id", "facet", "created_at", "verification_id"),
     Index(

@@ -22,6 +22,7 @@ requests = Table(
     Column("tier", Integer),  # NULL for an embedding, which has no routing decision either
     Column("model", FreeText, nullable=False),
     Column("attempts", Json, nullable=False),  # list of quality.records.record.Attempt
+    Column("compared", String(16)),  # the kind of answers that cheap tiers gave to be compared; NULL: none were
     Column("messages", Json),  # NULL without consent and after the retention time, like the three below
     Column("answer", FreeText),
     Column("reasoning", FreeText),
@@ -61,6 +62,14 @@ requests = Table(
         "status",
         sqlite_where=text("messages IS NOT NULL"),
         postgresql_where=text("messages IS NOT NULL"),
+    ),
+    # The newest requests whose answers were compared, by kind.
+    Index(
+        "ix_requests_compared",
+        "compared",
+        "created_at",
+        sqlite_where=text("compared IS NOT NULL"),
+        postgresql_where=text("compared IS NOT NULL"),
     ),
     Index(None, "key_id", "created_at"),
     Index("ix_requests_facet", "facet", "created_at", "request_id"),

@@ -20,6 +20,7 @@ from quality.monitor.e_detector import ShiftAlarm, ShiftSettings
 from quality.monitor.shift_watch import ShiftWatch
 from quality.records.record import Record
 from quality.records.redaction import RedactText
+from quality.verification.comparison import VerifiedComparison
 from quality.verification.queue import Depth, Ruling, VerificationJob, VerificationQueue
 from quality.verification.sampling import (
     Draw,
@@ -43,6 +44,8 @@ log = logging.getLogger(__name__)
 _ATTENTION_WINDOW = 100
 
 OnAlarm = Callable[[ShiftAlarm], Awaitable[None]]
+ToCompare = Callable[[Purpose], VerifiedComparison | None]
+"""Return the cheap tiers whose answers the verification of a request compares; None for none."""
 
 
 class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,9 +144,9 @@ class Monitor:
         self._queue = VerificationQueue(
             engine, settings.sampling, lease_seconds=settings.lease_seconds, max_attempts=settings.max_attempts
         )
-        self._offers: deque[Record] = deque()
         # Drawn, without their texts; the first open answers are drawn while the judge of such answers is being tested.
         self._held: deque[tuple[Record, Draw]] = deque(maxlen=settings.max_held)
+        self._offers: deque[tuple[Record, ToCompare]] = deque()
         # Two loops, so that a verification that takes minutes delays no offer.
         self._intake = WorkLoop("monitor intake", self._take_offer, settings.poll_seconds)
         self._worker = WorkLoop("monitor worker", self._verify_one, settings.poll_seconds)
@@ -181,8 +184,9 @@ class Monitor:
             log.exception("%d offers are lost, because the database is away", len(self._offers))
             self._offers.clear()
 
-    def offer(self, record: Record) -> None:
-        """Consider `record` for verification; takes microseconds, does no I/O, never fails (SPEC QM-01)."""
+    def offer(self, record: Record, to_compare: ToCompare = lambda purpose: None) -> None:
+        """Consider `record` for verification; takes microseconds, does no I/O, never fails (SPEC QM-01). `to_compare`
+        is called if it is drawn."""
         self._offered += 1
         self._shadow_share += (would_differ(record) - self._shadow_share) / _ATTENTION_WINDOW
         sampling = self._sampling()
@@ -192,7 +196,7 @@ class Monitor:
         if len(self._offers) >= self.settings.max_offered:
             self._dropped += 1
             return
-        self._offers.append(record)
+        self._offers.append((record, to_compare))
         self._intake.nudge()
 
     @property
@@ -253,7 +257,7 @@ class Monitor:
             return await self._take_held()
         if not self._offers:
             return False
-        record, sampling = self._offers[0], self._sampling()
+        (record, to_compare), sampling = self._offers[0], self._sampling()
         # Offers are drawn independently of their content, so their mean is that of all answers.
         self._attention += (attention(record, sampling.least_attention) - self._attention) / _ATTENTION_WINDOW
         spending = msgspec.structs.replace(
@@ -272,7 +276,8 @@ class Monitor:
             self._hold(record, decided)
             decided = msgspec.structs.replace(decided, sampled=False, reason="no judge")
         if decided.sampled:
-            await self._add(record, decided)
+            # A shadow's reference is the given answer, not the strongest tier's.
+            await self._add(record, decided, None if decided.purpose == "shadow" else to_compare(decided.purpose))
         # Remove it only now, so that a failing database loses no offer.
         self._offers.popleft()
         return True
@@ -286,14 +291,15 @@ class Monitor:
     async def _take_held(self) -> bool:
         record, decided = self._held[0]
         if record.created_at > self._clock() - self.settings.expire_seconds:
-            await self._add(record, decided)
+            # What no rule judges has no final answer to compare.
+            await self._add(record, decided, None)
         else:
             self._no_judge += 1
         self._held.popleft()
         return True
 
-    async def _add(self, record: Record, decided: Draw) -> None:
-        if await self._queue.add(record, decided, self._clock(), self._judged(record, decided)):
+    async def _add(self, record: Record, decided: Draw, compared: VerifiedComparison | None) -> None:
+        if await self._queue.add(record, decided, self._clock(), self._judged(record, decided), compared):
             self._sampled += 1
             self._worker.nudge()
 
@@ -355,20 +361,29 @@ class Monitor:
         # Probes have a budget of their own: one that it does not cover must not hold up what the other one does.
         unaffordable: set[Purpose] = set()
         while (job := await self._queue.next_job(now, unaffordable)) is not None:
-            try:
-                bound = self._verifier.bound_usd(job)
-            except AttemptError as error:
-                # Claim it, so that the failure counts and a poisoned job cannot block the queue.
-                if await self._queue.claim(job, 0.0, now) == "claimed":
-                    await self._fail(job, error)
+            if await self._claim_and_verify(job, now):
                 return True
-            claimed = await self._queue.claim(job, bound, now)
-            if claimed == "claimed":
-                await self._work_on(job, bound)
-            if claimed != "no budget":
+            # A budget that does not cover the comparison as well may cover the verification.
+            if job.compared is not None and await self._claim_and_verify(
+                msgspec.structs.replace(job, compared=None), now
+            ):
                 return True
             unaffordable |= same_budget(job.purpose)
         return False
+
+    async def _claim_and_verify(self, job: VerificationJob, now: float) -> bool:
+        """Return False if the budget does not cover it; True also if another replica took it."""
+        try:
+            bound = self._verifier.bound_usd(job)
+        except AttemptError as error:
+            # Claim it, so that the failure counts and a poisoned job cannot block the queue.
+            if await self._queue.claim(job, 0.0, now) == "claimed":
+                await self._fail(job, error)
+            return True
+        claimed = await self._queue.claim(job, bound, now)
+        if claimed == "claimed":
+            await self._work_on(job, bound)
+        return claimed != "no budget"
 
     async def _fail(self, job: VerificationJob, error: AttemptError) -> None:
         log.warning("verification of %s failed: %s", job.request_id, error)

@@ -16,7 +16,7 @@ from tiers.consent import ALL, Consent
 _NO_ANSWER: dict[str, Any] = {
     "stream": False, "tier": None, "attempts": [], "messages": None, "answer": None, "reasoning": None,
     "response_format": None, "consent": None, "finish_reason": None,
-    "completion_tokens": 0, "cached_tokens": 0, "reasoning_tokens": 0,
+    "completion_tokens": 0, "cached_tokens": 0, "reasoning_tokens": 0, "compared": None,
     "route_ms": 0.0, "ttft_ms": None, "queue_ms": None, "prefill_ms": None, "decode_ms": None, "cache": None,
 }  # fmt: skip
 # Fields of a record that are columns of `requests`, as they are.
@@ -37,6 +37,9 @@ def request_row(record: Recorded) -> dict[str, Any]:
     if record.consent == ALL:
         # As a row without any: most are, and each value of JSON has its price.
         row["consent"] = None
+    # Nearly all requests have one attempt.
+    found = record.comparison if len(record.attempts) > 1 and record.is_made else None
+    row["compared"] = None if found is None else found.compared_as.kind
     return row
 
 

@@ -27,6 +27,7 @@ from quality.records.record import Record
 from quality.records.rows import consent_of
 from quality.store.bulk_insert import insert_into
 from quality.store.exclusive import exclusive
+from quality.verification.comparison import VerifiedComparison
 from quality.verification.sampling import Draw, Purpose, SamplingSettings, Spending, admits
 from tiers.consent import ALL, Consent
 
@@ -40,7 +41,8 @@ _CLAIM_LOCK = 0x41494F03  # PostgreSQL advisory lock number: "AIO", 3
 
 class VerificationJob(msgspec.Struct, frozen=True, kw_only=True):
     """One pending verification with the texts it needs, as stored by the ledger; `served_tier` gave `answer`, of
-    `completion_tokens`. `would_be_tier`: that of routing, if it was only observed. `consent`: of the request."""
+    `completion_tokens`. `would_be_tier`: that of routing, if it was only observed. `consent`: of the request.
+    `compared`: cheap tiers whose answers are compared as well."""
 
     verification_id: int
     request_id: str
@@ -54,6 +56,7 @@ class VerificationJob(msgspec.Struct, frozen=True, kw_only=True):
     response_format: dict[str, Any] | None = None
     would_be_tier: int | None = None
     consent: Consent = ALL
+    compared: VerifiedComparison | None = None
 
 
 class Ruling(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +64,8 @@ class Ruling(msgspec.Struct, frozen=True, kw_only=True):
 
     `verifier_answer` is the reference, `verifier_tier`'s answer. `judged_answer`: what `tier` answered to the
     verification, for `judged_cost_usd`; None if its answer was the served one. `opinions_usd`: the part of `cost_usd`
-    that further opinions on a verdict of "worse" cost; None if none was asked for.
+    that further opinions on a verdict of "worse" cost; None if none was asked for. `compared`: what came of the cheap
+    answers that were compared, for part of `cost_usd`.
     """
 
     tier: int
@@ -78,6 +82,7 @@ class Ruling(msgspec.Struct, frozen=True, kw_only=True):
     judged_answer: str | None = None
     judged_cost_usd: float | None = None
     opinions_usd: float | None = None
+    compared: VerifiedComparison | None = None
 
     @property
     def teaches(self) -> bool:
@@ -113,10 +118,17 @@ class VerificationQueue:
         self._max_attempts = max_attempts
         self.owner = f"monitor-{uuid.uuid4().hex}"
 
-    async def add(self, record: Record, drawn: Draw, now: float, judged: tuple[int, str] | None = None) -> bool:
+    async def add(
+        self,
+        record: Record,
+        drawn: Draw,
+        now: float,
+        judged: tuple[int, str] | None = None,
+        compared: VerifiedComparison | None = None,
+    ) -> bool:
         """Queue `record` for verification; False if it was queued before or its user's data was erased.
 
-        `judged`: the tier to judge first, and its model; by default those that served.
+        `judged`: the tier to judge first, and its model; by default those that served. `compared`: see the job's.
         """
         tier, model = judged or (record.tier, record.model)
         row = {
@@ -126,6 +138,7 @@ class VerificationQueue:
             "model": model,
             "sampled_probability": drawn.probability,
             "sampled_reason": drawn.purpose,
+            "compared": compared,
             "status": "pending",
             "cost_usd": 0.0,
             "reserved_usd": 0.0,
@@ -155,6 +168,7 @@ class VerificationQueue:
             requests.c.response_format,
             requests.c.consent,
             verifications.c.attempts,
+            verifications.c.compared,
             routing_decisions.c.would_be_tier,
         )
         query = (
@@ -168,7 +182,10 @@ class VerificationQueue:
         )
         async with self._engine.connect() as connection:
             row = (await connection.execute(query)).mappings().first()
-        return None if row is None else VerificationJob(**dict(row) | {"consent": consent_of(row["consent"])})
+        if row is None:
+            return None
+        compared = msgspec.convert(row["compared"], VerifiedComparison | None)
+        return VerificationJob(**dict(row) | {"consent": consent_of(row["consent"]), "compared": compared})
 
     async def claim(
         self, job: VerificationJob, bound_usd: float, now: float

@@ -11,6 +11,7 @@ from quality.estimates.upgrade_rate import UNCERTAIN
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Finding, Panel
 from quality.records.redaction import DROPPED, RedactText, redacted_text
+from quality.verification.comparison import VerifiedComparison, agreeing, is_lost
 from quality.verification.queue import Label, Ruling, VerificationJob
 from quality.verification.sampling import Purpose
 from quality.verification.second_opinion import (
@@ -26,6 +27,8 @@ from quality.verification.second_opinion import (
 from tiers.collected_choice import CollectedChoice
 from tiers.consent import Consent, hidden_from
 from tiers.errors import TierError
+from tiers.final_answer.extract import final_answer
+from tiers.final_answer.question import question_of
 from tiers.tier import ChatMessage, GenerationRequest, Tier, Usage
 
 Price = Callable[[int, Usage], float]
@@ -162,8 +165,8 @@ class Verifier:
         return max(self._max_tokens, 2 * job.completion_tokens) if job.purpose == "shadow" else self._max_tokens
 
     def bound_usd(self, job: VerificationJob) -> float:
-        """Return the most that `job` can cost: all answers at full length, second opinions included, and the pairwise
-        judge if it is on the panel.
+        """Return the most that `job` can cost: all answers at full length, second opinions and compared ones included,
+        and the pairwise judge if it is on the panel.
 
         Raises `AttemptError` for texts that a tier cannot accept.
         """
@@ -171,13 +174,18 @@ class Verifier:
         try:
             judged = self.judged(job)
             reference = self._reference(job)
-            again, others = self.asked_for_opinions(reference, judged)
+            compared = self._to_compare(job)
+            sent = [] if compared is None or compared.tiers[-1] in judged else [compared.tiers[-1]]
+            again, others = self.asked_for_opinions(reference, [*judged, *sent])
             asked = {reference, *judged, *others} - {job.served_tier}
+            if compared is not None:
+                asked |= {*compared.tiers} - {job.served_tier}
+                again += compared.sampled_again
             generating = sum(
                 self._bound(number, self._request(job, number), self._most_tokens(job) * self._samples(number))
                 for number in [*asked, *again]
             )
-            return generating + self._judging_bound(job) * len(judged) * (2 if self._opinions else 1)
+            return generating + self._judging_bound(job) * len([*judged, *sent]) * (2 if self._opinions else 1)
         except Exception as error:
             raise AttemptError(f"{type(error).__name__}: {error}", 0.0) from error
 
@@ -211,13 +219,18 @@ class Verifier:
         self._require_consent(job)
         run = _Run(job)
         rulings: list[Ruling] = []
+        verdicts: dict[int, _Verdict] = {}
         try:
             reference = await self._answer(run, self._reference(job))
             for number in self.judged(job):
-                verdict = await self._judge(run, number, reference)
+                verdicts[number] = await self._judge(run, number, reference)
                 # The first ruling is billed for the reference.
                 cost = run.cost_usd - sum(ruling.cost_usd for ruling in rulings)
-                rulings.append(await self._ruling(job, number, reference, verdict, cost))
+                rulings.append(await self._ruling(job, number, reference, verdicts[number], cost))
+            if (compared := await self._compared(run, reference, verdicts)) is not None:
+                # ... and for the answers that are compared.
+                cost = run.cost_usd - sum(ruling.cost_usd for ruling in rulings[1:])
+                rulings[0] = msgspec.structs.replace(rulings[0], cost_usd=cost, compared=compared)
         except Exception as error:
             # After any failure (of a tier, a judge, or a bug) the job is retried and then given up.
             raise AttemptError(f"{type(error).__name__}: {error}", run.cost_usd) from error
@@ -269,11 +282,41 @@ class Verifier:
         reason = f"uncertain: {because}; at first: {verdict.reason}"
         return msgspec.structs.replace(verdict, label=UNCERTAIN, reason=reason, opinions_usd=spent)
 
-    async def _answer_if_it_can(self, run: _Run, number: int) -> Reply | None:
+    def _to_compare(self, job: VerificationJob) -> VerifiedComparison | None:
+        """Return what is compared; None if a reload removed one of its tiers."""
+        known = job.compared is not None and all(number in self._tiers for number in job.compared.tiers)
+        return job.compared if known else None
+
+    async def _compared(self, run: _Run, reference: Reply, verdicts: dict[int, _Verdict]) -> VerifiedComparison | None:
+        """Ask the cheap tiers that have not answered, once each, and compare; `verdicts` by tier are known. Without all
+        answers nothing is known of them."""
+        wanted, job = self._to_compare(run.job), run.job
+        if wanted is None:
+            return None
+        wanted = msgspec.structs.replace(wanted, models=tuple(self._tiers[number].model for number in wanted.tiers))
+        if not reference.is_whole:
+            return wanted
+        texts: list[str] = []
+        for place, number in enumerate(wanted.tiers):
+            reply = await self._answer_if_it_can(run, number, second=number in wanted.tiers[:place])
+            if reply is None or not reply.is_whole:
+                return wanted
+            texts.append(reply.text)
+        question = question_of(msgspec.convert(job.messages, list[ChatMessage]))
+        *ends, right = (final_answer(question, text, job.response_format) for text in (*texts, reference.text))
+        agreed = agreeing(wanted.tiers, ends)
+        if not agreed:
+            return msgspec.structs.replace(wanted, agreed=False)
+        if not any(number in verdicts for number in agreed):
+            verdicts |= {agreed[0]: await self._judge(run, agreed[0], reference)}
+        lost = is_lost(agreed, {number: verdict.label for number, verdict in verdicts.items()}, ends[-1], right)
+        return msgspec.structs.replace(wanted, agreed=True, lost=lost)
+
+    async def _answer_if_it_can(self, run: _Run, number: int, *, second: bool = False) -> Reply | None:
         try:
-            return await self._answer(run, number)
+            return await self._answer(run, number, second=second)
         except TierError:
-            # One opinion less; a tier that is away must not end all verification.
+            # One opinion or comparison less; a tier that is away must not end all verification.
             return None
 
     async def _answer(self, run: _Run, number: int, *, second: bool = False) -> Reply:

@@ -1,6 +1,7 @@
 """A classifier with scripted predictions."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,7 @@ class ScriptedClassifier:
         """Restore the first script: every tier is good enough, so that the cheapest wins."""
         self.p_ok: tuple[float, ...] = (0.999, 0.999, 0.999, 1.0)
         self.novelty = 0.1
+        self.kind: Literal["measured", "prior"] = "measured"
         self.version = "scripted"
         self.error: Exception | None = None
         self.experiment: Split | None = None
@@ -44,4 +46,4 @@ class ScriptedClassifier:
         self.seen.append(given)
         if self.error is not None:
             raise self.error
-        return Prediction(p_ok=list(self.p_ok), kind="measured", novelty=self.novelty, classifier_version=self.version)
+        return Prediction(p_ok=list(self.p_ok), kind=self.kind, novelty=self.novelty, classifier_version=self.version)

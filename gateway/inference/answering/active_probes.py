@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from classifier.decision import Decision
@@ -20,11 +21,15 @@ from tiers.catalog.catalog import Catalog
 log = logging.getLogger(__name__)
 
 
+SecondSamplePays = Callable[[InferenceRequest, Decision, int, str], bool]
+
+
 class ActiveProbes:
     """Serves the current version of the registry at `root`; without one nothing is judged.
 
     A version that cannot be loaded changes nothing, and the log says why. `knobs` are read for each answer that begins.
-    `on_lengths` is called with the predictor of answers' lengths, or None.
+    `on_lengths` is called with the predictor of answers' lengths, or None. `second_sample_pays`: whether a second
+    sample of a tier is worth its price for an answer of some kind; by default none is.
     """
 
     def __init__(
@@ -33,9 +38,11 @@ class ActiveProbes:
         catalog: Catalog,
         knobs: RoutingKnobFile,
         on_lengths: Callable[[AnswerLength | None], None] = lambda lengths: None,
+        second_sample_pays: SecondSamplePays = lambda request, decision, tier, kind: False,
     ) -> None:
         self._registry = ArtefactRegistry(root)
         self._catalog, self._knobs, self._on_lengths = catalog, knobs, on_lengths
+        self._second_sample_pays = second_sample_pays
         self._models: dict[int, EvidenceModel] = {}
         self._pointer = FollowedFile(root / POINTER, lambda _: self._load(), "evidence models")
 
@@ -49,7 +56,8 @@ class ActiveProbes:
             return None
         if routing.next_up(request, decision, tier) is None:
             return None
-        return Escalation(model, knobs, request, decision, self._catalog.tier(tier), routing)
+        pays = partial(self._second_sample_pays, request, decision, tier)
+        return Escalation(model, knobs, request, decision, self._catalog.tier(tier), routing, pays)
 
     def follow_catalogue(self, catalog: Catalog) -> None:
         """Judge the answers of this catalogue's tiers from now on."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from functools import partial
 from typing import Any, NamedTuple
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -9,8 +10,18 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.decision import Decision
 from classifier.features.routing_input import app_of
-from classifier.policy.agreement import AgreementGroup, AgreementPlan, AgreementSettings, agreed_tier, plan_agreement
-from classifier.policy.agreement_counts import AgreementCounts, AgreementPlace, AgreementTable
+from classifier.policy.agreement import (
+    AgreementGroup,
+    AgreementPlan,
+    AgreementSettings,
+    Counted,
+    agreed_tier,
+    group_to_verify,
+    lacks_counts,
+    plan_agreement,
+    second_sample_pays,
+)
+from classifier.policy.agreement_counts import AgreementPlace, AgreementTable
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.answering.answer import Answer
 from gateway.inference.answering.side_answer import SideAnswer
@@ -18,11 +29,14 @@ from gateway.inference.routing.knobs import RoutingKnobFile
 from gateway.inference.routing.router import RoutingService
 from quality.learning.agreement_history import place_of, read_agreements
 from quality.records.record import ComparedAs, Record
+from quality.verification.comparison import VerifiedComparison
+from quality.verification.sampling import Purpose
 from tiers.collected_choice import CollectedChoice
-from tiers.consent import hidden_from
+from tiers.consent import Use, hidden_from
 from tiers.final_answer.agreement import agree
 from tiers.final_answer.expected import expected_kind
 from tiers.final_answer.extract import FinalAnswer, final_answer
+from tiers.final_answer.question import question_of
 
 log = logging.getLogger(__name__)
 
@@ -54,26 +68,59 @@ class Agreements:
 
     def planned(self, request: InferenceRequest, decision: Decision, kind: str, *, asked: bool) -> AgreementPlan:
         """Return the plan for an answer of `kind`."""
+        plan = plan_agreement(decision.inputs, decision.tier, self._counted(request, kind), self._settings, asked)
+        hidden = None if plan.group is None else self._hidden(request, plan.group, "answer")
+        return plan if hidden is None else AgreementPlan(reason=hidden)
+
+    def to_verify(self, answer: Answer, record: Record, purpose: Purpose) -> VerifiedComparison | None:
+        """Return the cheap tiers whose answers the verification of a finished request compares; None where none are, or
+        where counts of such answers decide already, unless a probe asks all tiers anyway."""
+        request, decision = answer.request, record.decision
+        if self._knobs.active.agreement == "off" or request.agree is False or record.comparison is not None:
+            return None
+        kind = self._kind_of(request, answer.choices[0]) if _may_be_compared(request, decision) else None
+        if kind is None:
+            return None
+        inputs, is_judged = decision.inputs, any(attempt.stage is not None for attempt in record.attempts)
+        group = group_to_verify(inputs, decision.tier, self._settings, is_judged=is_judged)
+        if group is None or self._hidden(request, group, "reuse") is not None:
+            return None
+        is_free = purpose == "probe" and len({*group.tiers}) == len(group.tiers)
+        if not (is_free or lacks_counts(inputs, group, self._counted(request, kind), self._settings)):
+            return None
+        return VerifiedComparison(tiers=group.tiers, compared_as=ComparedAs(kind=kind, app=app_of_request(request)))
+
+    def second_sample_pays(self, request: InferenceRequest, decision: Decision, tier: int, kind: str) -> bool:
+        """Return whether a second sample of `tier` is worth its price for an answer of `kind`, as verified ones say."""
+        if self._knobs.active.agreement == "off" or request.agree is False:
+            return False
+        return second_sample_pays(decision.inputs, tier, self._counted(request, kind), self._settings)
+
+    def _counted(self, request: InferenceRequest, kind: str) -> Counted:
         place = AgreementPlace(request.caller.tenant, request.key_id or "", app_of_request(request), kind)
+        return partial(self.table.levels, place)
 
-        def counted(tiers: tuple[int, ...]) -> list[AgreementCounts]:
-            return self.table.levels(place, tiers)
+    def _kind_of(self, request: InferenceRequest, answer: CollectedChoice) -> str | None:
+        known = expected_end(request)
+        end = end_of(request, answer) if known is None else None
+        return end.kind if end is not None else known
 
-        plan = plan_agreement(decision.inputs, decision.tier, counted, self._settings, asked)
-        if plan.group is None:
-            return plan
-        for number in (*plan.group.tiers, plan.group.higher):
-            # A reload may have changed the tier since the request was routed.
-            hidden = hidden_from(self._routing.served.spec(number), request.consent)
+    def _hidden(self, request: InferenceRequest, group: AgreementGroup, use: Use) -> str | None:
+        """Return which of the group's tiers may not see the request, and why; None if all may."""
+        for number in (*group.tiers, group.higher):
+            # A reload may have changed or removed the tier since the request was routed.
+            if number not in self._routing.served.tiers:
+                return f"tier {number} is gone"
+            hidden = hidden_from(self._routing.served.spec(number), request.consent, use)
             if hidden is not None:
-                return AgreementPlan(reason=f"tier {number} is not asked: {hidden}")
-        return plan
+                return f"tier {number} is not asked: {hidden}"
+        return None
 
     def observe(self, answer: Answer, record: Record) -> None:
         """Count what became of a finished request."""
         found = record.comparison if record.is_made else None
         if found is not None and found.outcome != "failed":
-            place = place_of(answer.request.caller.tenant, record.key_id, found)
+            place = place_of(answer.request.caller.tenant, record.key_id, found.compared_as)
             self.table.compared(place, found.tiers, found.outcome == "agreed")
 
     async def follow(self, database: AsyncEngine) -> None:
@@ -131,6 +178,11 @@ class AgreementStage:
         return self.plan.first
 
     @property
+    def asked(self) -> tuple[int, ...]:
+        """All tiers that may be asked."""
+        return (*self.group.tiers, self.group.higher)
+
+    @property
     def compared_as(self) -> ComparedAs:
         """What is recorded of the comparison."""
         app = app_of_request(self._request) if self._request.consent.reuse else ""
@@ -148,20 +200,23 @@ class AgreementStage:
         self.kind = end.kind
         return True
 
-    def verdict(self, answers: dict[int, SideAnswer]) -> Verdict:
-        """Compare the `answers` of the group's tiers."""
-        ends: dict[int, FinalAnswer | None] = {
-            number: end_of(self._request, side.choice) if side.ended else None for number, side in answers.items()
-        }
+    def verdict(self, answers: dict[int, SideAnswer]) -> Verdict | None:
+        """Compare the `answers` of the group's tiers; None while those that are not over may still change it."""
+        ends = {number: end_of(self._request, side.choice) if side.ended else None for number, side in answers.items()}
 
         def equal(one: int, other: int) -> bool:
             return agree(ends[one], ends[other])
 
-        sent = agreed_tier(self.group, equal)
+        sent, middle = agreed_tier(self.group, equal), self.group.middle
         if sent is not None:
             agreed = tuple(number for number in self.group.tiers if equal(number, sent))
             return Verdict(sent, agreed, f"tiers {' and '.join(map(str, agreed))} agree")
-        failed = [str(number) for number, side in answers.items() if not side.ended]
+        waiting = {number for number, side in answers.items() if not side.is_over}
+        may_agree = {number for number, end in ends.items() if end is not None or number in waiting}
+        pairs = [{number, middle} for number in answers if number != middle]
+        if any(pair <= may_agree and pair & waiting for pair in pairs):
+            return None
+        failed = [str(number) for number, side in answers.items() if side.is_over and not side.ended]
         why = f"tier {', '.join(failed)} gave no answer" if failed else "the answers differ"
         return Verdict(None, (), f"{why}, tier {self.group.higher} is asked")
 
@@ -171,21 +226,16 @@ def expected_end(request: InferenceRequest) -> str | None:
     tooling = request.generation.tooling
     if tooling is not None and tooling.callable_tools:
         return None
-    return expected_kind(question_of(request), _format_of(request))
+    return expected_kind(question_of(request.generation.messages or ()), _format_of(request))
 
 
 def end_of(request: InferenceRequest, answer: CollectedChoice) -> FinalAnswer | None:
     """Return the final answer that is compared; None, which agrees with nothing, if there is none or it was cut off."""
     if answer.finish_reason not in ("stop", "tool_calls"):
         return None
-    return final_answer(question_of(request), answer.text, _format_of(request), answer.tool_calls)
-
-
-def question_of(request: InferenceRequest) -> str:
-    """Return what says how to answer: the system prompt and the last message."""
-    messages = request.generation.messages or ()
-    system = [one.content for one in messages[:-1] if one.role in ("system", "developer")]
-    return "\n\n".join([*system, *(one.content for one in messages[-1:])])
+    return final_answer(
+        question_of(request.generation.messages or ()), answer.text, _format_of(request), answer.tool_calls
+    )
 
 
 def _format_of(request: InferenceRequest) -> dict[str, Any] | None:

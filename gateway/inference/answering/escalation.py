@@ -1,6 +1,7 @@
 """Judge a tier's answer by its own evidence before any of it reaches the caller (SPEC RT-11)."""
 
 import time
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
@@ -48,7 +49,10 @@ class Escalation:
         decision: Decision,
         spec: TierSpec,
         routing: RoutingService,
+        second_sample_pays: Callable[[str], bool],
     ) -> None:
+        """`second_sample_pays`: whether it does for an answer of that kind."""
+        self._second_sample_pays = second_sample_pays
         self.verdict: EscalationDecision | None = None
         self.holding = request.stream
         self._model, self._request, self._decision, self._spec, self._routing = model, request, decision, spec, routing
@@ -76,8 +80,8 @@ class Escalation:
     def second_sample(self, request: GenerationRequest) -> GenerationRequest | None:
         """Return the request for a second sample of the same tier before escalating, or None if it would not pay.
 
-        Only for a whole answer whose result can be checked, if agreement would keep it, and if the chance of that
-        times the next tier's price is above the price of the sample.
+        Only for a whole answer whose result can be checked and of whose kind verified answers show a gain, if agreement
+        would keep it, and if the chance of that times the next tier's price is above the price of the sample.
         """
         verdict, tier, inputs = self.verdict, self._spec.number, self._decision.inputs
         higher = self._routing.next_up(self._request, self._decision, tier)
@@ -85,7 +89,8 @@ class Escalation:
             return None
         if self._request.stream or self._request.deadline_seconds is not None or inputs.max_cost_usd is not None:
             return None
-        if final_answer(self._question, self._answer.text) is None:
+        end = final_answer(self._question, self._answer.text)
+        if end is None or not self._second_sample_pays(end.kind):
             return None
         disagreed, agreed = self._model.p_ok_by_agreement(self._evidence(), inputs.prediction.p_ok)
         low, high = disagreed[tier - 1], agreed[tier - 1]

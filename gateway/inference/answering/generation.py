@@ -1,6 +1,5 @@
 """Generate an answer by one or more tiers, with hold, escalation and fall-over, and record each attempt's cost."""
 
-import asyncio
 import logging
 import time
 from collections import deque
@@ -14,8 +13,9 @@ from classifier.decision import Decision
 from gateway.base.logs.log_format import FIELDS
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.answering.active_probes import ActiveProbes
-from gateway.inference.answering.agreement import AgreementStage, Verdict
+from gateway.inference.answering.agreement import AgreementStage
 from gateway.inference.answering.bill import Bill
+from gateway.inference.answering.comparison import Comparison
 from gateway.inference.answering.escalation import Escalation, EscalationDecision
 from gateway.inference.answering.side_answer import SideAnswer, claimed, used_so_far
 from gateway.inference.answering.tier_deltas import tier_deltas
@@ -61,7 +61,7 @@ class Generation:
         agreement: AgreementStage | None = None,
     ) -> None:
         """`admission`: where the caller's budget is held; `probes`: judge the answer, None if nothing does.
-        `agreement`: cheap tiers answer and are compared, if the budget covers all that may be asked."""
+        `agreement`: cheap tiers answer and are compared instead; the budget covers all that may be asked."""
         self.request = request
         self.decision = decision
         self.rerouted = False
@@ -77,12 +77,11 @@ class Generation:
         self._requests = self._asked()
         # Log-probabilities requested for the judge alone are not passed on.
         self._hides_logprobs = self._escalation is not None and request.generation.sampling.logprobs is None
-        # What only the answer shows is compared where nothing judges the answer.
-        self._agreement = agreement if agreement is not None and (agreement.kind or not self._escalation) else None
+        self._agreement = agreement
         self._compared_as: ComparedAs | None = None
         self._reason: str | None = None
-        # The best answer of a comparison without agreement, and its attempt: sent if the tier above fails.
-        self._spare: tuple[SideAnswer, Attempt] | None = None
+        # One without agreement: if the tier above fails, the best answer is sent, or a tier that was stopped answers.
+        self._comparison: Comparison | None = None
         if self._agreement is not None:
             self._escalation, self._hides_logprobs = None, False
         if self._escalation is not None:
@@ -177,33 +176,24 @@ class Generation:
                 await self._fall_over(error)
 
     async def _compare(self, stage: AgreementStage) -> None:
-        """Let the stage's tiers answer, all at once if what is compared is known. Go on with what they agree
-        on, or with the tier above. All are billed, also if the caller leaves."""
-        self._agreement, sides = None, dict[int, SideAnswer]()
-        chosen: SideAnswer | None = None
-        verdict: Verdict | None = None
+        """Let the stage's tiers answer, and go on with what they agree on, or with the tier above. All are billed, also
+        if the caller leaves."""
+        self._agreement, higher = None, stage.group.higher
+        comparison = Comparison(
+            stage, self._side, lambda: self._routing.next_up(self.request, self.decision, higher - 1) is not None
+        )
         try:
-            tiers = stage.group.tiers if stage.kind is not None else (self.tier.number,)
-            sides.update((number, self._side(number)) for number in tiers)
-            for side in [*sides.values()]:
-                await side.wait()
-            if not stage.is_worth_it(first := sides[tiers[0] if stage.kind is None else stage.first]):
-                chosen = first
-                return
-            sides.update((number, self._side(number)) for number in stage.group.tiers if number not in sides)
-            for side in [*sides.values()]:
-                await side.wait()
-            verdict = stage.verdict(sides)
-            higher = self._routing.next_up(self.request, self.decision, stage.group.higher - 1)
-            if verdict.sent is not None:
-                chosen = sides[verdict.sent]
-            elif higher is None and (whole := [side for side in sides.values() if side.ended]):
-                chosen, verdict = whole[-1], verdict._replace(reason=f"{verdict.reason}, but it may not answer now")
+            await comparison.run(self.tier.number)
         finally:
-            await self._end_comparison(stage, sides, chosen, verdict)
-        log.info("request %s: %s", self.request.request_id, verdict.reason)
-        if chosen is None:
-            self._go_on_with(self._routing.served.tier(stage.group.higher))
+            try:
+                await comparison.aclose()
+            finally:
+                # Billed even if the closing itself is cancelled.
+                self._go_on_after(comparison)
+        if comparison.verdict is not None:
+            log.info("request %s: %s", self.request.request_id, comparison.verdict.reason)
+        if comparison.chosen is None:
+            self._go_on_with(self._routing.served.tier(higher))
 
     def _side(self, number: int) -> SideAnswer:
         """Start an answer of a tier that is compared; the budget already covers it."""
@@ -212,33 +202,17 @@ class Generation:
         requests = _within(self.request.generations(spec), most)
         return SideAnswer(tier, spec, requests, most, self._generated(tier, requests, 1))
 
-    async def _end_comparison(
-        self, stage: AgreementStage, sides: dict[int, SideAnswer], chosen: SideAnswer | None, verdict: Verdict | None
-    ) -> None:
-        """Record the answers that are not sent; without a verdict and a `chosen` one the caller has left."""
-        try:
-            await asyncio.gather(*(side.aclose() for side in sides.values()))
-        finally:
-            # Billed even if the closing itself is cancelled.
-            self._bill_compared(stage, sides, chosen, verdict)
-
-    def _bill_compared(
-        self, stage: AgreementStage, sides: dict[int, SideAnswer], chosen: SideAnswer | None, verdict: Verdict | None
-    ) -> None:
-        """Record the answers that are not sent, and go on with the `chosen` one."""
-        for number, side in sides.items():
-            if side is not chosen:
-                agreed = verdict is not None and number in verdict.agreed
-                reason = None if verdict is None else verdict.reason
-                self.attempts.append(side.attempt(stage.compared_as, "agreed" if agreed else "differed", reason))
-                if side.ended and verdict is not None and chosen is None:
-                    self._spare = side, self.attempts[-1]
-        if chosen is None and verdict is None:
-            self._over, self.usage = True, Usage.total(side.usage for side in sides.values())
-        if chosen is not None:
-            self._read_kept(chosen)
-            if verdict is not None:
-                self._compared_as, self._reason = stage.compared_as, verdict.reason
+    def _go_on_after(self, comparison: Comparison) -> None:
+        """Record the answers that are not sent, and go on with the one that is, if one is."""
+        self.attempts += comparison.attempts()
+        if comparison.chosen is not None:
+            self._read_kept(comparison.chosen)
+            if comparison.verdict is not None:
+                self._compared_as, self._reason = comparison.stage.compared_as, comparison.verdict.reason
+        elif comparison.verdict is not None:
+            self._comparison = comparison
+        else:
+            self._over, self.usage = True, comparison.usage
 
     def _read_kept(self, side: SideAnswer) -> None:
         """Go on with an answer that was compared, from its beginning."""
@@ -246,10 +220,8 @@ class Generation:
         self._requests, self.attempted = side.requests, side.attempted
         self.usage, self._replicas, self._deltas = None, [], side.replay()
 
-    def _send_spare(self, spare: tuple[SideAnswer, Attempt], error: Exception) -> None:
+    def _send_spare(self, side: SideAnswer, made: Attempt, error: Exception) -> None:
         """Send an answer that agreed with no other, because the tier above failed with `error`; it is billed once."""
-        side, made = spare
-        self._spare = None
         self._close_attempt("error", error)
         self.attempts = [attempt for attempt in self.attempts if attempt is not made]
         self._read_kept(side)
@@ -325,10 +297,14 @@ class Generation:
         failed_before = any(attempt.status == "error" for attempt in self.attempts)
         may_move = not committed and not failed_before
         stand_in = await self._stand_in() if may_move else None
-        if stand_in is None and self._spare is not None and not committed:
-            await self._deltas.aclose()
-            self._send_spare(self._spare, error)
-            return
+        if stand_in is None and self._comparison is not None and not committed:
+            comparison, self._comparison = self._comparison, None
+            if comparison.spare is not None:
+                await self._deltas.aclose()
+                self._send_spare(*comparison.spare, error)
+                return
+            again = comparison.cut_off
+            stand_in = again if again is not None and self._affords(again) else None
         if stand_in is None:
             raise self._lost if self._lost is not None and isinstance(error, TierUnavailableError) else error
         await self._deltas.aclose()

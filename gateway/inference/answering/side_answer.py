@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 
 from gateway.tenancy.budgets.cost_bound import MostTokens
@@ -41,6 +41,11 @@ class SideAnswer:
     def ended(self) -> bool:
         """Whether the tier gave its whole answer."""
         return self.choice.usage is not None and self.error is None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more comes: it ended, failed or was stopped."""
+        return self._task.done()
 
     @property
     def usage(self) -> Usage:
@@ -100,6 +105,11 @@ class SideAnswer:
                         raise TierError(f"tier {self.tier.number} ended a choice with an error")
         except Exception as error:
             self.error = error
+
+
+async def one_more_over(sides: Iterable[SideAnswer]) -> None:
+    """Wait until another of `sides` is over, of which at least one is not."""
+    await asyncio.wait([side._task for side in sides if not side.is_over], return_when=asyncio.FIRST_COMPLETED)
 
 
 def used_so_far(requests: list[GenerationRequest], most: MostTokens | None, error: Exception | None) -> Usage:

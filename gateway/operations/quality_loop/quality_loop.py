@@ -39,7 +39,8 @@ from quality.rollout.evidence import RolloutSettings
 from quality.rollout.experiments import Experiments
 from quality.rollout.rollout import Rollouts
 from quality.store.queries import record_audit
-from quality.verification.sampling import SamplingSettings, sampling_of
+from quality.verification.comparison import VerifiedComparison
+from quality.verification.sampling import Purpose, SamplingSettings, sampling_of
 from quality.verification.training_rows import Encode, text_embedder
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import cost_usd
@@ -105,9 +106,11 @@ class QualityLoop:
         encode: Encode | None,
         redact: RedactText | None = None,
         shadow_share: Callable[[], float] | None = None,
+        to_compare: Callable[[Answer, Record, Purpose], VerifiedComparison | None] = lambda *given: None,
     ) -> None:
-        """`shadow_share`: the knob's value now; None is the default's."""
-        self._shadow_share = shadow_share
+        """`shadow_share`: the knob's value now; None is the default's. `to_compare`: the cheap tiers whose answers the
+        verification of a request compares."""
+        self._shadow_share, self._to_compare = shadow_share, to_compare
         self._settings, self._catalog, self._engine = settings, catalog, engine
         self._tiers, self._encode, self._redact = tiers, encode, redact
         self._retraining: asyncio.Task[None] | None = None
@@ -236,12 +239,9 @@ class QualityLoop:
         once, so that its cost says nothing about several choices.
         """
         request = answer.request
-        if (
-            self.monitor is not None
-            and request.is_comparable
-            and (request.is_single or record.decision.would_be is None)
-        ):
-            self.monitor.offer(record)
+        single = request.is_single
+        if self.monitor is not None and request.is_comparable and (single or record.decision.would_be is None):
+            self.monitor.offer(record, partial(self._to_compare, answer, record))
 
     async def upgrade_rate(self) -> UpgradeRate | None:
         """Share of the last verified answers of all tiers that needed an upgrade; None without a monitor and while the

@@ -16,9 +16,12 @@ from classifier.policy.agreement import (
     Counted,
     agreed_tier,
     group_of,
+    group_to_verify,
+    lacks_counts,
     partner_of,
     plan_agreement,
     prior_loss,
+    second_sample_pays,
     worth_of_agreement,
 )
 from classifier.policy.agreement_counts import (
@@ -246,3 +249,52 @@ def test_a_plan_never_asks_where_the_inequality_fails_or_beyond_the_maximum_cost
     allowed = [k for k in range(1, len(costs) + 1) if most is None or costs[k - 1] <= most]
     assert all(worth > prediction.p_ok[k - 1] - exchange * costs[k - 1] / dear - 1e-9 for k in allowed)
     assert asked or any(level.verified >= 20 for level in levels)
+
+
+def to_verify(inputs: PolicyInputs, *, is_judged: bool = False) -> tuple[int, ...] | None:
+    group = group_to_verify(inputs, 1, SETTINGS, is_judged=is_judged)
+    return None if group is None else group.tiers
+
+
+NOTHING = AgreementCounts()
+
+
+@pytest.mark.parametrize(
+    ("counts", "lacking"),
+    [
+        (NOTHING, True),
+        (AgreementCounts(compared=30.0, agreed=19.0, verified=19.0), True),
+        (AgreementCounts(compared=30.0, agreed=20.0, verified=20.0), False),
+        (AgreementCounts(compared=40.0, agreed=5.0, verified=5.0), False),
+    ],
+)
+def test_verification_compares_until_counts_decide(counts: AgreementCounts, lacking: bool) -> None:
+    group = AgreementGroup(tiers=(1, 2), higher=3)
+    assert lacks_counts(example(), group, by(NOTHING, NOTHING, counts, counts), SETTINGS) is lacking
+
+
+def test_verification_compares_what_requests_may_be_compared_by() -> None:
+    assert to_verify(example()) == (1, 2)
+    assert to_verify(example(pinned_tier=2)) is None
+    assert to_verify(example((1.0, 30.0))) is None
+    assert to_verify(example((1.0, 30.0)), is_judged=True) == (1, 1)
+    assert to_verify(example((1.0, 30.0), exclusions=[Exclusion(tier=2, reason="down")]), is_judged=True) is None
+
+
+@given(agreed=st.integers(0, 200), wrong=st.integers(0, 200), differ=st.integers(0, 200), price=st.floats(1.0, 60.0))
+@settings(max_examples=examples(100))
+def test_a_second_sample_pays_where_it_is_worth_more_than_the_next_tier(
+    agreed: int, wrong: int, differ: int, price: float
+) -> None:
+    inputs = example((1.0, price))
+    lost = min(wrong, agreed)
+    counts = AgreementCounts(
+        compared=float(agreed + differ), agreed=float(agreed), verified=float(agreed), lost=float(lost)
+    )
+    pays = second_sample_pays(inputs, 1, by(counts), SETTINGS)
+    a = (20 * 0.6 + agreed) / (20 + agreed + differ)
+    d = (20 * min(max(0.0025 * price, 0.015), 0.15) + lost) / (20 + agreed)
+    worth, r = 1 - a * d - 0.1 * (2 / price + 1 - a), 0.1
+    few = agreed < 20 or (agreed + differ >= 20 and max(a, agreed / (agreed + differ)) < 0.4)
+    if abs(worth - (1 - r)) > 1e-9:
+        assert pays == (not few and worth > 1 - r)

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from classifier.policy.agreement import AgreementSettings
 from classifier.policy.agreement_counts import AgreementPlace
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.base.settings import Settings
@@ -16,6 +17,7 @@ from gateway.inference.routing.knobs import RoutingKnobFile
 from gateway.inference.routing.router import RoutingService
 from gateway.inference.service import Service
 from gateway.tenancy.budgets.cost_bound import most_usd
+from gateway.tenancy.budgets.periods import microusd
 from quality.learning.agreement_history import read_agreements
 from tests.gateway.batches.batching import made, outcome, request_line
 from tests.gateway.chats import chat
@@ -115,13 +117,53 @@ async def test_of_a_schema_the_checkable_fields_count_alone(gateway: RunningGate
     assert answer.headers["x-aio-agreed"] == agreed
 
 
-async def test_a_partner_that_fails_is_no_agreement_and_no_failure(gateway: RunningGateway) -> None:
+@pytest.mark.parametrize(("failing", "other"), [(1, 2), (2, 1)])
+async def test_a_partner_that_fails_is_no_failure_and_the_other_answer_is_not_waited_for(
+    gateway: RunningGateway, failing: int, other: int
+) -> None:
     say(gateway, "A", "A", "", "B")
-    gateway.tier(1).fail_at, gateway.tier(1).error = 0, TierError("broke")
+    gateway.tier(failing).fail_at, gateway.tier(failing).error = 0, TierError("broke")
+    gateway.tier(other).words, gateway.tier(other).hold_at = ("A", "."), 1  # for good
     answer = await ask(gateway)
     assert answer.headers["x-aio-tier"] == "4"
+    found = await attempts(gateway, answer)
+    assert found == [*sorted([(failing, "error"), (other, "aborted")]), (4, "ok")]
+
+
+async def test_a_tier_that_was_not_waited_for_answers_where_the_strongest_fails(gateway: RunningGateway) -> None:
+    say(gateway, "A", "B")
+    gateway.tier(1).fail_at = gateway.tier(4).fail_at = gateway.tier(4).hold_at = gateway.tier(2).hold_at = 0
+    asked = asyncio.create_task(ask(gateway))
+    await gateway.tier(4).holding.wait()
+    gateway.tier(2).go.set()
+    gateway.tier(4).go.set()
+    answer = await asked
+    assert answer.json()["choices"][0]["message"]["content"] == "B"
     record = await only_record(gateway, answer.headers["x-aio-decision-id"])
-    assert [(one.tier, one.status) for one in record.attempts] == [(1, "error"), (2, "differed"), (4, "ok")]
+    found = [(one.tier, one.status) for one in record.attempts]
+    assert found == [(1, "error"), (2, "aborted"), (4, "error"), (2, "ok")]
+    assert record.cost_usd == pytest.approx(sum(one.cost_usd for one in record.attempts))
+
+
+@pytest.mark.parametrize(
+    ("first", "middle", "held", "answers"),
+    [
+        ("A", "A", 2, 3),  # they agree whatever tier 2 says
+        ("A", "B", 1, 3),  # tiers 2 and 3 agree whatever tier 1 says
+        ("A", "none", 2, 4),  # nothing agrees with an answer that chooses nothing
+    ],
+)
+async def test_of_three_tiers_those_are_waited_for_that_may_change_what_is_sent(
+    first: str, middle: str, held: int, answers: int
+) -> None:
+    service, tiers, _ = serving_alone(AgreementSettings(price_share=1.0))
+    for tier, words in zip(tiers, (first, middle, middle, "B"), strict=True):
+        tier.words = (words,)
+    tiers[held - 1].hold_at = 0  # for good
+    answer = await service.complete(asking())
+    assert answer.tier.number == answers
+    assert tiers[held - 1].closed_early == 1
+    assert [len(tier.requests) for tier in tiers] == [1, 1, 1, answers == 4]
 
 
 async def test_the_best_cheap_answer_is_sent_where_the_strongest_fails(gateway: RunningGateway) -> None:
@@ -150,20 +192,20 @@ async def test_the_best_cheap_answer_is_sent_where_the_strongest_is_down_by_then
     assert not gateway.tier(4).requests
 
 
-def serving_alone() -> tuple[Service, list[ScriptedTier]]:
+def serving_alone(settings: AgreementSettings | None = None) -> tuple[Service, list[ScriptedTier], RoutingKnobFile]:
     """A service that compares, without HTTP."""
     tiers, classifier, knobs = scripted_tiers(), ScriptedClassifier(), RoutingKnobFile()
     classifier.p_ok = (0.5, 0.6, 0.7, 1.0)
     routing = RoutingService(load_catalog("laptop"), {tier.number: tier for tier in tiers}, classifier, None)
-    return Service(routing, [], agreements=Agreements(knobs, routing)), tiers
+    return Service(routing, [], agreements=Agreements(knobs, routing, settings)), tiers, knobs
 
 
 def asking(**more: Any) -> InferenceRequest:
-    return chat(QUESTION, agree=True, **more)
+    return chat(QUESTION, **{"agree": True} | more)
 
 
 async def test_tokens_count_when_their_tier_gave_them_not_when_the_comparison_ended() -> None:
-    service, tiers = serving_alone()
+    service, tiers, _ = serving_alone()
     tiers[0].words, tiers[1].words = ("A",), ("A", ".")
     tiers[0].hold_at, tiers[1].hold_at = 0, 1
     asked = asyncio.create_task(service.complete(asking()))
@@ -181,7 +223,7 @@ async def test_tokens_count_when_their_tier_gave_them_not_when_the_comparison_en
 
 @pytest.mark.parametrize("allowed", [{1, 4}, {1, 2, 4}])
 async def test_a_tier_that_may_not_see_the_request_is_no_partner(allowed: set[int]) -> None:
-    service, tiers = serving_alone()
+    service, tiers, _ = serving_alone()
     for tier in tiers:
         tier.words = ("A",)
     answer = await service.complete(asking(own_consent=Consent(tiers=frozenset(allowed))))
@@ -189,14 +231,20 @@ async def test_a_tier_that_may_not_see_the_request_is_no_partner(allowed: set[in
     assert (asked, answer.agreed) == (({1, 2}, True) if 2 in allowed else ({4}, None))
 
 
-async def test_a_budget_that_does_not_cover_all_answers_leaves_one_tier(tmp_path: Path) -> None:
+async def test_a_budget_that_covers_all_that_may_be_asked_is_enough_and_a_smaller_one_leaves_one_tier(
+    tmp_path: Path,
+) -> None:
     async with running_gateway(Settings(data_dir=str(tmp_path), monitor=False)) as gateway:
-        gateway.classifier.p_ok = (0.5, 0.6, 0.7, 1.0)
         request, served = asking(max_tokens=8), gateway.serving.routing.served
         usd = {number: most_usd(request, served.tier(number), served.spec(number)) for number in (1, 2, 3, 4)}
-        for place, (amount, tiers) in enumerate([(usd[3] + usd[1], [3]), (100 * sum(usd.values()), [1, 2])]):
+        whole = usd[1] + usd[2] + usd[4]
+        second, third = (0.5, 0.95, 0.96, 1.0), (0.5, 0.6, 0.95, 1.0)
+        # Where routing chose tier 3, which is dearer than that but not compared, nothing is held for it.
+        assert usd[3] > whole
+        cases = [(second, 0.9, [2]), (second, 1.0, [1, 2]), (third, 1.0, [1, 2]), (third, 100.0, [1, 2])]
+        for place, (p_ok, share, tiers) in enumerate(cases):
             gateway.reset()
-            gateway.classifier.p_ok = (0.5, 0.6, 0.7, 1.0)
+            gateway.classifier.p_ok, gateway.classifier.kind, amount = p_ok, "prior", share * whole
             say(gateway, "A", "A", "", "A")
             name = f"compared {place}"
             made = await gateway.http.post("/admin/api/keys", json={"name": name, "terms": {}})
@@ -206,6 +254,11 @@ async def test_a_budget_that_does_not_cover_all_answers_leaves_one_tier(tmp_path
             assert answer.status_code == 200, answer.text
             assert [tier.number for tier in gateway.tiers if tier.requests] == tiers
             assert float(answer.headers["x-aio-cost-usd"]) <= amount
+            record = await only_record(gateway, answer.headers["x-aio-decision-id"])
+            control = gateway.serving.service._admission_control
+            assert control is not None
+            *_, part = control._budget_leases._slices.values()
+            assert (part.held, part.spent) == (0, microusd(record.cost_usd))
 
 
 @pytest.mark.parametrize(

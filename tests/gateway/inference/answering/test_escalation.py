@@ -10,8 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from classifier.policy.agreement_counts import AgreementPlace, AgreementTable
 from classifier.registry.registry import ArtefactRegistry
 from gateway.inference.answering.active_probes import ActiveProbes
+from gateway.inference.answering.agreement import Agreements
 from gateway.inference.answering.answer import Answer
 from gateway.inference.routing.knobs import RoutingKnobFile
 from gateway.inference.routing.router import RoutingService
@@ -43,7 +45,9 @@ class World:
         routing = RoutingService(CATALOG, {tier.number: tier for tier in self.tiers}, self.classifier, None)
         self.knobs = RoutingKnobFile()
         self.knobs.change(knobs)
-        self.probes = ActiveProbes(Path("none"), CATALOG, self.knobs)
+        self.agreements = Agreements(self.knobs, routing)
+        pays = self.agreements.second_sample_pays
+        self.probes = ActiveProbes(Path("none"), CATALOG, self.knobs, second_sample_pays=pays)
         self.probes.use(known_probes(CATALOG))
         self.records: list[Record] = []
         self.service = Service(routing, [lambda answer, record: self.records.append(record)], self.probes)
@@ -199,6 +203,15 @@ class CheckableWorld(World):
         super().__init__(**knobs)
         first = self.tiers[0]
         first.words, first.later_words, first.sureness = ("There are 36.",), (second,), (-1.718,)
+        self.verified(20, agreed=20)
+
+    def verified(self, compared: int, agreed: int, lost: int = 0) -> None:
+        """What verification found on two samples of tier 1's numbers."""
+        place = AgreementPlace("", "", "", "number")
+        for number in range(compared):
+            self.agreements.table.compared(place, (1, 1), number < agreed)
+        for number in range(agreed):
+            self.agreements.table.verified(place, (1, 1), float(number < lost))
 
     async def asked(self, **fields: Any) -> Answer:
         return await self.answer(stream=False, **{"messages": [QUESTION]} | fields)
@@ -263,6 +276,25 @@ async def test_no_second_sample_is_drawn_where_it_does_not_pay(fields: dict[str,
     await world.asked(**fields)
     assert [attempt[:2] for attempt in world.attempts()] == [(1, "escalated"), (2, "ok")]
     assert len(world.tiers[0].requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("compared", "agreed", "lost", "drawn"),
+    [
+        (19, 19, 0, False),  # too few are verified
+        (20, 20, 0, True),
+        (40, 40, 30, False),  # what agrees is wrong
+        (90, 20, 0, False),  # too few agree
+    ],
+)
+async def test_a_second_sample_is_drawn_only_where_verified_counts_of_the_kind_show_a_gain(
+    compared: int, agreed: int, lost: int, drawn: bool
+) -> None:
+    world = CheckableWorld("There are 36.")
+    world.agreements.table = AgreementTable()
+    world.verified(compared, agreed, lost)
+    await world.asked()
+    assert len(world.tiers[0].requests) == 1 + drawn
 
 
 async def test_a_caller_who_leaves_during_a_second_sample_is_billed_for_it() -> None:

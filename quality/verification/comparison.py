@@ -1,0 +1,49 @@
+"""Cheap answers that a verification compares: whether they agree, and whether an agreed one is worse than the
+reference."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from quality.estimates.upgrade_rate import UNCERTAIN
+from quality.records.record import ComparedAs
+from tiers.final_answer.agreement import agree
+from tiers.final_answer.extract import FinalAnswer
+
+
+class VerifiedComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """`tiers`, ascending, whose answers are compared; one tier twice: two samples of it. The last one's answer would be
+    sent if another equals it. `models`: of these tiers.
+
+    `agreed`: whether another answer equals the last one's; `lost`: whether that is worse than the strongest tier's.
+    None: not known.
+    """
+
+    tiers: tuple[int, ...]
+    compared_as: ComparedAs
+    models: tuple[str, ...] = ()
+    agreed: bool | None = None
+    lost: bool | None = None
+
+    @property
+    def sampled_again(self) -> frozenset[int]:
+        """The tiers of which two samples are compared."""
+        return frozenset(number for number in self.tiers if self.tiers.count(number) > 1)
+
+
+def agreeing(tiers: Sequence[int], ends: Sequence[FinalAnswer | None]) -> list[int]:
+    """Return the last of `tiers` and those that said the same, by their final answers `ends`; none if none did."""
+    found = [number for number, end in zip(tiers[:-1], ends[:-1], strict=True) if agree(end, ends[-1])]
+    return [tiers[-1], *found] if found else []
+
+
+def is_lost(
+    agreed: Sequence[int], labels: Mapping[int, str | None], end: FinalAnswer | None, reference: FinalAnswer | None
+) -> bool | None:
+    """Return whether what the tiers `agreed` on is worse than the reference, by the `labels` of their answers; None
+    where opinions on it differ. Where no judge decides, an answer that does not equal the `reference` counts as worse.
+    """
+    told = {labels[number] for number in agreed if number in labels}
+    if told & {"worse", "no_worse", "tie"}:
+        return "worse" in told
+    return None if UNCERTAIN in told else not agree(end, reference)

@@ -1,0 +1,171 @@
+"""Verification asks a partner too, so that requests begin to compare cheap answers where that pays, unasked."""
+
+import asyncio
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+import msgspec
+import pytest
+from sqlalchemy import select
+
+from classifier.policy.agreement import AgreementSettings
+from classifier.policy.agreement_counts import AgreementCounts, AgreementPlace
+from gateway.base.settings import Settings
+from migrations.tables.quality import verifications
+from quality.monitor.monitor import Monitor
+from quality.verification.sampling import Purpose
+from tests.gateway.inference.answering.test_compared_tiers import asking, serving_alone
+from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.polling import eventually
+from tiers.consent import Consent
+from tiers.tier import ChatMessage
+
+QUESTIONS = {
+    "choice": "Which number is larger?\nA) 9.11\nB) 9.9\nAnswer with the letter.",
+    "number": "How many legs do nine dogs have? Answer with the number only.",
+}
+
+
+def script(gateway: RunningGateway, *answers: str) -> None:
+    """As on the first day: nothing is measured, and no cheap tier is good enough alone."""
+    gateway.reset()
+    gateway.classifier.p_ok = (0.5, 0.6, 0.7, 1.0)
+    gateway.classifier.kind, gateway.classifier.novelty = "prior", 1.0
+    for tier, words in zip(gateway.tiers, answers, strict=True):
+        tier.words = (words,)
+
+
+async def ask(gateway: RunningGateway, question: str, **more: Any) -> httpx.Response:
+    body = {"model": "auto", "max_tokens": 8, "messages": [{"role": "user", "content": question}]} | more
+    # Verification between two requests may take longer than the server keeps an idle connection.
+    headers = {"x-aio-cache": "off", "connection": "close"}
+    answer = await gateway.http.post("/v1/chat/completions", json=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+async def verified(gateway: RunningGateway) -> None:
+    """Verify what was drawn, and look at what is stored."""
+    await gateway.serving.records.flush()  # type: ignore[attr-defined]
+    await (await eventually(lambda: monitor_of(gateway))).drain()
+    agreements = gateway.serving.service.agreements
+    assert agreements is not None
+    await agreements.catch_up(gateway.serving.database)
+
+
+async def monitor_of(gateway: RunningGateway) -> Monitor | None:
+    """None until it has started; before that nothing is sampled."""
+    loop = gateway.operations.quality_loop
+    return None if loop is None else loop.monitor
+
+
+async def is_compared(gateway: RunningGateway, question: str, most: int) -> bool:
+    """Ask up to `most` times, 20 at once; return whether requests begin to be compared."""
+    for _ in range(0, most, 20):
+        answers = await asyncio.gather(*(ask(gateway, question) for _ in range(20)))
+        if any("x-aio-agreed" in answer.headers for answer in answers):
+            return True
+        await verified(gateway)
+    return False
+
+
+async def stored(gateway: RunningGateway, kind: str) -> list[dict[str, Any]]:
+    async with gateway.serving.database.connect() as connection:
+        rows = (await connection.execute(select(verifications))).mappings().all()
+    done = [dict(row) for row in rows if row["compared"] and row["status"] == "done"]
+    return [row for row in done if row["compared"]["compared_as"]["kind"] == kind]
+
+
+@pytest.fixture
+def shipped(tmp_path: Path) -> Settings:
+    return Settings(data_dir=str(tmp_path), drain_seconds=5)
+
+
+async def test_requests_compare_once_verification_has_shown_that_it_pays(shipped: Settings) -> None:
+    async with running_gateway(shipped) as gateway:
+        await eventually(lambda: monitor_of(gateway))
+        script(gateway, "A", "The answer is A.", "A", "A")
+        assert await is_compared(gateway, QUESTIONS["choice"], most=600)
+        answer = await ask(gateway, QUESTIONS["choice"])
+        assert (answer.headers["x-aio-tier"], answer.headers["x-aio-agreed"]) == ("2", "true")
+        rows = await stored(gateway, "choice")
+        assert len(rows) >= 20
+        assert {(row["compared"]["agreed"], row["compared"]["lost"]) for row in rows} == {(True, False)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "answers"),
+    [
+        ("number", ("32", "32", "36", "36")),  # the cheap tiers agree on what is wrong
+        ("choice", ("A", "B", "A", "A")),  # they do not agree
+    ],
+)
+async def test_a_kind_where_it_does_not_pay_stays_off_and_nothing_more_is_bought(
+    shipped: Settings, kind: str, answers: tuple[str, ...]
+) -> None:
+    async with running_gateway(shipped) as gateway:
+        await eventually(lambda: monitor_of(gateway))
+        script(gateway, *answers)
+        assert not await is_compared(gateway, QUESTIONS[kind], most=200)
+        rows = await stored(gateway, kind)
+        assert 20 <= len(rows) <= 45
+
+
+@pytest.mark.parametrize(
+    ("fields", "mode", "purpose", "tiers"),
+    [
+        ({}, "verified", "sample", (1, 2)),
+        ({}, "off", "sample", None),
+        ({"agree": False}, "verified", "sample", None),
+        ({"agree": True}, "verified", "sample", None),  # its answers were compared already
+        ({"stream": True}, "verified", "sample", None),
+        ({"deadline_seconds": 60.0}, "verified", "sample", None),
+        ({"own_consent": Consent(tiers=frozenset({1, 3, 4}))}, "verified", "sample", None),
+        ({"own_consent": Consent(reuse=False)}, "verified", "sample", None),
+        ({"messages": [ChatMessage(role="user", content="Write a poem.")]}, "verified", "sample", None),
+    ],
+)
+async def test_verification_compares_what_requests_like_it_would_compare(
+    fields: dict[str, Any], mode: str, purpose: Purpose, tiers: tuple[int, ...] | None
+) -> None:
+    service, scripted, knobs = serving_alone()
+    knobs.change({"agreement": mode})
+    for tier in scripted:
+        tier.words = ("A",)
+    assert service.agreements is not None
+    answer = await service.complete(asking(**{"agree": None} | fields))
+    assert answer.record is not None
+    found = service.agreements.to_verify(answer, answer.record, purpose)
+    assert (None if found is None else found.tiers) == tiers
+
+
+@pytest.mark.parametrize(("purpose", "tiers"), [("sample", None), ("probe", (1, 2))])
+async def test_only_what_costs_nothing_is_compared_once_counts_decide(
+    purpose: Purpose, tiers: tuple[int, ...] | None
+) -> None:
+    service, scripted, _ = serving_alone()
+    for tier in scripted:
+        tier.words = ("A",)
+    assert service.agreements is not None
+    lost = AgreementCounts(compared=30.0, agreed=30.0, verified=30.0, lost=30.0)
+    service.agreements.table.add(AgreementPlace("", "", "", "choice"), (1, 2), lost)
+    answer = await service.complete(asking(agree=None))
+    assert answer.record is not None
+    found = service.agreements.to_verify(answer, answer.record, purpose)
+    assert (None if found is None else found.tiers) == tiers
+
+
+@pytest.mark.parametrize(("stage", "tiers"), [("whole", (3, 3)), (None, None)])
+async def test_without_a_partner_two_samples_are_compared_where_answers_are_judged(
+    stage: Literal["whole"] | None, tiers: tuple[int, ...] | None
+) -> None:
+    service, scripted, _ = serving_alone(AgreementSettings(price_share=1e-6))
+    scripted[2].words = ("A",)
+    assert service.agreements is not None
+    answer = await service.complete(asking(agree=None))
+    assert answer.record is not None
+    judged = [msgspec.structs.replace(attempt, stage=stage) for attempt in answer.record.attempts]
+    record = msgspec.structs.replace(answer.record, attempts=judged)
+    found = service.agreements.to_verify(answer, record, "sample")
+    assert (None if found is None else found.tiers) == tiers
