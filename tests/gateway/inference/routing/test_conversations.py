@@ -106,15 +106,19 @@ def test_calls_of_tools_are_part_of_what_a_conversation_is_known_by() -> None:
     def with_call(arguments: str) -> InferenceRequest:
         call = ToolCall(id="1", name="f", arguments=arguments)
         called = ChatMessage(role="assistant", content="", tool_calls=(call,))
-        turns = [*(ask(HELLO).messages or []), called, ChatMessage(role="tool", content="42", tool_call_id="1")]
-        return msgspec.structs.replace(ask(), messages=turns)
+        turns = [
+            *(ask(HELLO).generation.messages or []),
+            called,
+            ChatMessage(role="tool", content="42", tool_call_id="1"),
+        ]
+        return ask().with_generation(messages=turns)
 
     known.remember(with_call("{}"), 3)
     further = [ChatMessage(role="assistant", content="It is 42."), ChatMessage(role="user", content="Why?")]
     for arguments, tiers in (("{}", (3,)), ('{"x":1}', ())):
         first = with_call(arguments)
         assert (
-            known.history(msgspec.structs.replace(first, messages=[*(first.messages or []), *further])).tiers == tiers
+            known.history(first.with_generation(messages=[*(first.generation.messages or []), *further])).tiers == tiers
         )
 
 
