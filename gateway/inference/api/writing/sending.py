@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from gateway.base.errors import ClientGoneError
-from gateway.base.request_ids import caller_request_id
+from gateway.base.requests.identity import caller_request_id
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.edge.client_watch import DisconnectWatch, StallWatch
 from gateway.edge.http_request import HttpRequest
