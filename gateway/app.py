@@ -57,7 +57,7 @@ from gateway.runtime.peers.peers import Peers
 from gateway.runtime.peers.worker_place import WorkerPlace
 from gateway.telemetry.metrics.background_readings import BackgroundReadings
 from gateway.telemetry.metrics.metrics import Metrics
-from gateway.telemetry.metrics.overload_collector import OverloadCollector
+from gateway.telemetry.metrics.scraped import OverloadCollector
 from gateway.telemetry.objectives.alert_figures import alert_figures
 from gateway.telemetry.objectives.alert_rules import Figure
 from gateway.telemetry.objectives.alerts import AlertInputs, keep_looking, webhook_url
