@@ -35,7 +35,7 @@ from gateway.inference.routing.knobs import RoutingKnobFile
 from gateway.inference.routing.model import Classifier
 from gateway.inference.routing.router import RoutingService
 from gateway.inference.routing.shared_turns import SharedTurns
-from gateway.inference.service import RecordSink, Service
+from gateway.inference.service import RecordSink, Service, of_record
 from gateway.inference.serving import SERVING, RecordStore, Serving
 from gateway.operations.privacy import Privacy
 from gateway.operations.quality_loop.active_labels import ActiveLabels
@@ -57,7 +57,7 @@ from gateway.runtime.peers.peers import Peers
 from gateway.runtime.peers.worker_place import WorkerPlace
 from gateway.telemetry.metrics.background_readings import BackgroundReadings
 from gateway.telemetry.metrics.metrics import Metrics
-from gateway.telemetry.metrics.overload_collector import OverloadCollector
+from gateway.telemetry.metrics.scraped import OverloadCollector
 from gateway.telemetry.objectives.alert_figures import alert_figures
 from gateway.telemetry.objectives.alert_rules import Figure
 from gateway.telemetry.objectives.alerts import AlertInputs, keep_looking, webhook_url
@@ -373,7 +373,7 @@ class Composition:
         ledger = Ledger(self.settings.journal_path, engine)
         await ledger.start()
         stack.push_async_callback(ledger.close)
-        self.sinks.append(lambda answer, record: ledger.append(record))
+        self.sinks.append(of_record(ledger.append))
         return engine, ledger
 
     async def _start_proxies(self, stack: AsyncExitStack) -> TrustedProxies:

@@ -27,9 +27,8 @@ from gateway.inference.api.aio.route import route
 from gateway.inference.api.messages.count_tokens import count_tokens
 from gateway.inference.api.messages.errors import is_messages_path, messages_failure
 from gateway.inference.api.messages.messages import messages
-from gateway.inference.api.openai.chat import chat_completions
 from gateway.inference.api.openai.chat_socket import chat_socket
-from gateway.inference.api.openai.completions import completions
+from gateway.inference.api.openai.completions import chat_completions, completions
 from gateway.inference.api.openai.embeddings import embeddings
 from gateway.inference.api.openai.models import list_models, show_model
 from gateway.inference.api.openai.tokenize import detokenize, tokenize

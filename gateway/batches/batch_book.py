@@ -5,7 +5,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, delete, exists, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from gateway.base.request_ids import new_request_id
+from gateway.base.requests.identity import new_request_id
 from gateway.base.stores.database_time import DatabaseTime
 from gateway.batches.batch import (
     UNDER_WAY,

@@ -14,7 +14,7 @@ from sqlalchemy import delete, func, insert, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from gateway.base.request_ids import new_request_id
+from gateway.base.requests.identity import new_request_id
 from gateway.batches.owned_pages import OwnedPage, owned_page
 from migrations.tables.api_objects import file_parts, files
 

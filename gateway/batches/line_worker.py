@@ -10,7 +10,7 @@ import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.base.errors import ApiError, ErrorEnvelope, as_api_error
-from gateway.base.request_ids import new_request_id
+from gateway.base.requests.identity import new_request_id
 from gateway.batches.answer_writer import AnswerWriter
 from gateway.batches.batch import Batch
 from gateway.batches.batch_input import InputLine

@@ -3,7 +3,7 @@
 import msgspec
 
 from gateway.base.errors import ErrorEnvelope
-from gateway.base.request_ids import new_request_id
+from gateway.base.requests.identity import new_request_id
 
 
 class LineResponse(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,10 +5,14 @@ walks the value. Megabytes of empty arrays, of fields or of numbers such as 1e30
 hold up all other requests while they are read. All are therefore bounded once, where the text enters.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
+
+from gateway.base.errors import ApiError, bad_request
 
 MAX_DEPTH = 128
 """Levels of objects and arrays: a schema may have 100 (`inference_core.grammar.limits`), and stands some levels
@@ -34,6 +38,15 @@ _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 _Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 Excess = Literal["depth", "containers", "fields", "numbers"]
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
+# The name of a field that begins later is not looked for: reading takes a microsecond a token.
+_SEARCHED_BYTES = 1 << 16
+_LONGEST_NAME = 64
+_ALLOWED: dict[Excess, str] = {
+    "containers": f"{MAX_CONTAINERS} objects and arrays",
+    "fields": f"{MAX_FIELDS} fields",
+    "numbers": f"{MAX_EXPONENTS} numbers with exponents and {MAX_LONG_DIGITS} digits of long ones",
+}
 
 
 def json_excess(text: bytes) -> Excess | None:
@@ -186,3 +199,34 @@ def _exponents(marks: _Bytes, is_digit: _Flags) -> int:
     """How many of `marks`, but for the first and the last, are an e behind a digit or a point."""
     is_exponent = ((marks[1:-1] | 0x20) == ord("e")) & (is_digit[:-2] | (marks[:-2] == _POINT))
     return int(np.count_nonzero(is_exponent))
+
+
+def structure_refusal(body: bytes, excess: Excess) -> ApiError:
+    """The 400 for JSON that is nested too deeply or has too many values that take long to read."""
+    name = _excessive_field(body)
+    what = "The body" if name is None else name
+    if excess == "depth":
+        return bad_request(f"{what} is nested too deeply: a body may have {MAX_DEPTH} levels.", name, "invalid_json")
+    return bad_request(f"{what} has too many values: a body may have {_ALLOWED[excess]}.", name, "array_too_long")
+
+
+def _excessive_field(body: bytes) -> str | None:
+    """Return the body's field in which the nesting exceeds its bound, or that goes on after what is searched; None if
+    neither is clear. Without recursion."""
+    depth, text, field = 0, b'""', b'""'
+    for token in _TOKEN.findall(body[:_SEARCHED_BYTES]):
+        if token[:1] == b'"':
+            text = token
+        elif token in b"]}":
+            depth -= 1
+            field = b'""' if depth == 1 else field
+        else:
+            depth += 1
+            if depth == 2:
+                field = text
+            elif depth > MAX_DEPTH:
+                break
+    try:
+        return msgspec.json.decode(field, type=str)[:_LONGEST_NAME] or None
+    except (ValueError, msgspec.MsgspecError):
+        return None

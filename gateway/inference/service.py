@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Protocol
@@ -34,6 +34,11 @@ class RecordSink(Protocol):
     """Takes finished requests without blocking: the ledger, the monitor, the metrics, the traces."""
 
     def __call__(self, answer: Answer, record: Record) -> None: ...
+
+
+def of_record(take: Callable[[Record], None]) -> RecordSink:
+    """The sink of one who reads the record alone."""
+    return lambda answer, record: take(record)
 
 
 class Service:

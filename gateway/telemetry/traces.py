@@ -18,10 +18,10 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
 from gateway import __version__
-from gateway.base.requests.trace_context import TraceContext, new_span_id
+from gateway.base.requests.identity import TraceContext, new_span_id
 from gateway.base.settings import Settings, SettingsError
 from gateway.inference.answering.answer import Answer
-from gateway.telemetry.gen_ai import operation_name
+from gateway.telemetry.metrics.request_metrics import operation_name
 from gateway.telemetry.telemetry_url import refuse_metadata_behind, telemetry_url
 from quality.records.record import Record
 

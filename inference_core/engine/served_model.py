@@ -1,16 +1,19 @@
 """One model of a core: its runner, what plans and drafts its steps, and what they are measured by."""
 
+import logging
+
 from inference_core.engine.auto_tuner import AutoTuner
 from inference_core.engine.kv_transfer import KVTransfer
 from inference_core.engine.step_statistics import StepMeasurement, StepStatistics
 from inference_core.errors import QueueFullError
 from inference_core.execution.runner import ModelRunner
 from inference_core.protocol import AddRequest, Knobs, SequenceOutput
-from inference_core.scheduling.queue_alert import QueueAlert
 from inference_core.scheduling.scheduler import Scheduler
 from inference_core.scheduling.sequence import Sequence
 from inference_core.scheduling.wait_estimate import StepMeter
 from inference_core.speculation.speculator import Speculator
+
+log = logging.getLogger(__name__)
 
 
 class ServedModel:
@@ -82,3 +85,24 @@ class ServedModel:
             depth=step.depth,
         )
         scheduler.pool.host.set_compute_cost(tuner.model.cost.further if tuner.model.is_warm else None)
+
+
+class QueueAlert:
+    """Says once when a queue grows past a threshold, and once when it has calmed down (SPEC BS-13): raised by more than
+    `threshold` waiting sequences of `model`, lowered by half as many."""
+
+    def __init__(self, model: str) -> None:
+        self.raised = False
+        self._model = model
+
+    def look(self, waiting: int, threshold: int, most: int) -> None:
+        """`waiting` sequences wait now; at `most`, more are refused."""
+        if not self.raised and waiting > threshold:
+            self.raised = True
+            log.warning(
+                "%s: %d sequences wait, more than the alert threshold of %d; from %d on they are refused",
+                self._model, waiting, threshold, most,
+            )  # fmt: skip
+        elif self.raised and waiting <= threshold // 2:
+            self.raised = False
+            log.warning("%s: the queue is down to %d sequences, the alert is over", self._model, waiting)

@@ -9,8 +9,7 @@ import msgspec
 from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.protocol import FinishReason, SequenceOutput
 from inference_core.scheduling.deadlines import Deadlines
-from inference_core.scheduling.occupancy_stats import JoinStatistics
-from inference_core.scheduling.running_set import RunningSet
+from inference_core.scheduling.running_set import JoinStatistics, RunningSet
 from inference_core.scheduling.sequence import Sequence, Status
 from inference_core.scheduling.step_budget import SchedulerTotals
 from inference_core.step_plan import SampledToken, StepPlan, StepResult

@@ -1,10 +1,12 @@
-"""The running sequences of a model, split by what each needs next, and the blocks reserved for them."""
+"""The running sequences of a model, split by what each needs next, their blocks, and what it cost to join them."""
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from inference_core.errors import IntegrityError
 from inference_core.kv_cache.block_pool import BlockPool
+from inference_core.protocol import JoinStats
 from inference_core.scheduling.sequence import Sequence, Status
 from inference_core.step_plan import PENDING
 
@@ -93,3 +95,31 @@ class RunningSet:
 
     def _reserved_for(self, sequence: Sequence) -> int:
         return self._pool.blocks_for(len(sequence.token_ids)) + 1 - len(sequence.block_table)
+
+
+@dataclass(slots=True)
+class _Joins:
+    count: int = 0
+    seconds: float = 0.0
+    tokens: int = 0
+
+
+class JoinStatistics:
+    """First-token latency since start, by powers of two of the sequences that decoded when one joined (SPEC BS-12)."""
+
+    def __init__(self) -> None:
+        self._by_occupancy: dict[int, _Joins] = {}
+
+    def record(self, sequence: Sequence, now: float) -> None:
+        """Record the first token of `sequence`, which was never preempted."""
+        joins = self._by_occupancy.setdefault(sequence.joined_beside.bit_length(), _Joins())
+        joins.count += 1
+        joins.seconds += now - sequence.joined_at
+        joins.tokens += len(sequence.prompt_token_ids) - sequence.cached_tokens
+
+    def rows(self) -> list[JoinStats]:
+        """Return the statistics, fewest decoding sequences first."""
+        return [
+            JoinStats(1 << level >> 1, joins.count, joins.seconds / joins.count, joins.seconds / joins.tokens)
+            for level, joins in sorted(self._by_occupancy.items())
+        ]

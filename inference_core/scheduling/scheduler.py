@@ -11,7 +11,6 @@ from inference_core.protocol import Knobs, SequenceOutput
 from inference_core.scheduling.batch_forming import Batch, joins_now
 from inference_core.scheduling.commit import ExecutedPart, ExecutedStep, ScheduledEntry, StepCommit
 from inference_core.scheduling.deadlines import Deadlines
-from inference_core.scheduling.occupancy_stats import JoinStatistics
 from inference_core.scheduling.priority import (
     Rank,
     aged_class,
@@ -20,7 +19,7 @@ from inference_core.scheduling.priority import (
     newcomer_claim,
     service_order,
 )
-from inference_core.scheduling.running_set import RunningSet
+from inference_core.scheduling.running_set import JoinStatistics, RunningSet
 from inference_core.scheduling.sequence import Sequence, Status
 from inference_core.scheduling.step_budget import SchedulerTotals, StepBudget
 from inference_core.scheduling.waiting_queue import QueueEntry, WaitingQueue

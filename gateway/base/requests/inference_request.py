@@ -5,8 +5,8 @@ from typing import Any, Literal
 import msgspec
 
 from gateway.base.requests.caller import KEYLESS, Caller
+from gateway.base.requests.identity import TraceContext
 from gateway.base.requests.slo_class import SLO_CLASSES, SloName
-from gateway.base.requests.trace_context import TraceContext
 from tiers.catalog.tier_spec import SamplingDefaults, TierSpec
 from tiers.consent import ALL, Consent
 from tiers.prompt_bounds import Conversation, most_tokens_of, most_tokens_raw

@@ -14,8 +14,7 @@ from gateway.base.requests.slo_class import SLO_CLASSES
 from gateway.batches.batch import Batch
 from gateway.batches.batch_input import InputLine
 from gateway.inference.answering.answer import Answer
-from gateway.inference.api.openai.chat import CHAT
-from gateway.inference.api.openai.completions import COMPLETION
+from gateway.inference.api.openai.completions import CHAT, COMPLETION
 from gateway.inference.api.openai.embeddings import EMBEDDINGS, embedded
 from gateway.inference.api.reading.build_request import Received, chat_request, completion_request
 from gateway.inference.api.reading.parsing import decoded_fields

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import click
@@ -76,3 +76,8 @@ def staged_progress(label: str) -> Iterator[Callable[[str, float], None]]:
             bar.update(round(share * 1000) - bar.pos)
 
         yield show
+
+
+def shown_progress() -> AbstractContextManager[Callable[[str, float], None]]:
+    """`staged_progress` on a terminal; elsewhere nothing is shown."""
+    return staged_progress("starting") if sys.stderr.isatty() else nullcontext(lambda stage, share: None)

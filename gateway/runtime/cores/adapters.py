@@ -10,7 +10,7 @@ import msgspec
 from gateway.base.errors import ApiError, bad_request
 from gateway.runtime.cores.knobs import PART, CoreKnobs
 from gateway.runtime.cores.passed_adapters import LoadedAdapter, loaded_into
-from gateway.runtime.cores.reading import read_cores
+from gateway.runtime.cores.reading import core_gone, read_answering, read_cores, require_cores
 from inference_core.errors import CoreGoneError, InvalidRequestError
 from inference_core.protocol import AdapterInfo
 from inference_core.transport.client import CoreClient
@@ -59,10 +59,7 @@ class CoreAdapters:
 
     async def by_model(self) -> dict[str, ModelAdapters]:
         """Return the adapters of every model of the cores that answer. Raises `ApiError` 503 if none does."""
-        self._require_cores()
-        there, away = await read_cores(self._cores)
-        if not there:
-            raise _gone(next(iter(away.values())))
+        there = await read_answering(self._cores)
         return {
             model.name: ModelAdapters(
                 slots=model.adapter_slots,
@@ -91,7 +88,7 @@ class CoreAdapters:
             await self._write_down(actor, model, None, f"{name}: {path}", str(error))
             raise bad_request(f"{error}.", error.param, "invalid_value") from None
         except CoreGoneError as error:
-            raise _gone(error) from error
+            raise core_gone(error) from error
         self._known[core_name][model] = loaded_into(model, adapters)
         await self._write_down(actor, model, None, f"{name}: {path}")
         return adapters
@@ -112,7 +109,7 @@ class CoreAdapters:
             await self._write_down(actor, model, name, None, str(error))
             raise ApiError(404, f"{error}.", param=error.param, code="adapter_not_found") from None
         except CoreGoneError as error:
-            raise _gone(error) from error
+            raise core_gone(error) from error
         self._known[core_name][model] = loaded_into(model, adapters)
         await self._write_down(actor, model, name, None)
         return adapters
@@ -134,16 +131,8 @@ class CoreAdapters:
 
     def _core_of(self, model: str) -> str:
         """Return the name of the core with `model`, or of one that reports that there is no such model."""
-        self._require_cores()
+        require_cores(self._cores)
         return next((name for name, core in self._cores.items() if model in core.models), next(iter(self._cores)))
-
-    def _require_cores(self) -> None:
-        if not self._cores:
-            raise ApiError(503, "This server has no core: all its tiers are remote.", code="no_core")
-
-
-def _gone(error: Exception) -> ApiError:
-    return ApiError(503, f"The core is unavailable: {error}.", code="core_unavailable")
 
 
 def _is_in(folder: Path, path: str) -> bool:

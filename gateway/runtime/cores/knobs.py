@@ -11,9 +11,9 @@ import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.base.errors import ApiError, bad_request
+from gateway.base.errors import bad_request
 from gateway.base.stores.database_reach import reached
-from gateway.runtime.cores.reading import read_cores
+from gateway.runtime.cores.reading import core_gone, read_answering, require_cores
 from inference_core.engine.live_knobs import COMMON_KNOBS, KNOB_NAMES
 from inference_core.errors import CoreGoneError, InvalidRequestError
 from inference_core.protocol import CoreStats, Knobs, KnobsSet, KnobValue
@@ -73,11 +73,7 @@ class CoreKnobs:
 
     async def stats(self) -> dict[str, CoreStats]:
         """Return the statistics of every core that answers, by name. Raises `ApiError` 503 if none does."""
-        self._require_cores()
-        there, away = await read_cores(self._cores)
-        if not there:
-            raise _gone(next(iter(away.values())))
-        return there
+        return await read_answering(self._cores)
 
     async def change(self, order: KnobOrder) -> KnobsChanged:
         """Apply `order` completely or not at all. Raises `ApiError`: 400 naming the knob, 503 without a core."""
@@ -100,7 +96,7 @@ class CoreKnobs:
 
     def _concerned(self, order: KnobOrder) -> dict[str, CoreClient]:
         """Return the cores that an order is for. Raises InvalidRequestError for a name that none of them knows."""
-        self._require_cores()
+        require_cores(self._cores)
         if order.core is not None and order.core not in self._cores:
             raise InvalidRequestError(f"core {order.core!r} is unknown; there are {', '.join(self._cores)}", "core")
         named = {name: core for name, core in self._cores.items() if order.core in (None, name)}
@@ -108,7 +104,7 @@ class CoreKnobs:
             return named
         having = {name: core for name, core in named.items() if order.model in core.models}
         if not having and not all(core.models for core in named.values()):
-            raise _gone(CoreGoneError("not all cores have been reached yet"))
+            raise core_gone(CoreGoneError("not all cores have been reached yet"))
         if not having:
             loaded = ", ".join(model for core in named.values() for model in core.models)
             raise InvalidRequestError(f"model {order.model!r} is unknown; loaded: {loaded or 'none'}", "model")
@@ -132,13 +128,9 @@ class CoreKnobs:
                 with contextlib.suppress(CoreGoneError):  # whose knobs are lost with it
                     await _put_back(cores[name], order, answer)
             if isinstance(error, CoreGoneError):
-                raise _gone(error) from error
+                raise core_gone(error) from error
             raise
         return done
-
-    def _require_cores(self) -> None:
-        if not self._cores:
-            raise ApiError(503, "This server has no core: all its tiers are remote.", code="no_core")
 
     async def write_down(self, changes: list[KnobChange]) -> bool:
         """Log `changes`, of any part, and store them; return whether they are stored."""
@@ -169,10 +161,6 @@ async def _put_back(core: CoreClient, order: KnobOrder, answer: KnobsSet) -> Non
     shared = {name: getattr(any_model, name) for name in order.changes if name in COMMON_KNOBS}
     if shared:
         await core.set_knobs(shared)
-
-
-def _gone(error: Exception) -> ApiError:
-    return ApiError(503, f"The core is unavailable: {error}.", code="core_unavailable")
 
 
 def _part(core: str) -> str:

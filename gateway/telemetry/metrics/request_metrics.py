@@ -10,8 +10,6 @@ from prometheus_client.registry import Collector
 
 from gateway.base.requests.slo_class import slo_class
 from gateway.inference.answering.answer import Answer
-from gateway.telemetry.gen_ai import operation_name
-from gateway.telemetry.metrics.bounded_names import BoundedNames
 from gateway.telemetry.metrics.families import Bounds, CounterFamily, HistogramFamily
 from gateway.telemetry.objectives.service_levels import ServiceLevels
 from gateway.telemetry.objectives.slo import SECONDS
@@ -22,6 +20,35 @@ TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000)
 # Of the limit of the time to the first token; the alerts' thresholds are among them.
 LIMIT_SHARES = (0.05, 0.1, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10, 20, 50)
 TOKENS_PER_SECOND = (1, 2, 5, 10, 15, 20, 25, 30, 40, 50, 75, 100, 150, 200, 300, 500, 1000)
+# The labels of names above the limit, and of no name.
+OTHER = "other"
+NO_NAME = "none"
+_OPERATIONS = {"completion": "text_completion"}
+
+
+def operation_name(api: str) -> str:
+    """Return `gen_ai.operation.name` of a record's `api`, as OpenTelemetry's semantic conventions have it."""
+    return _OPERATIONS.get(api, api)
+
+
+class BoundedNames:
+    """Names as label values: those of callers would grow without bound. The first `most` are kept, all later ones are
+    "other"; a missing name is "none"."""
+
+    def __init__(self, most: int = 100) -> None:
+        self._most = most
+        self._known: set[str] = set()
+
+    def label(self, name: str | None) -> str:
+        """Return the label of `name`."""
+        if name is None:
+            return NO_NAME
+        if name in self._known:
+            return name
+        if len(self._known) >= self._most:
+            return OTHER
+        self._known.add(name)
+        return name
 
 
 @dataclass(slots=True)

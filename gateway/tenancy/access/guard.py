@@ -19,8 +19,8 @@ from litestar.types import ASGIApp
 
 from gateway.base.errors import ApiError
 from gateway.base.logs.log_context import LOG_CONTEXT, LogContext
-from gateway.base.request_ids import new_request_id
 from gateway.base.requests.caller import CALLER, KEYLESS, Caller
+from gateway.base.requests.identity import new_request_id
 from gateway.edge.host_names import host_is_allowed, hostname_of, is_loopback_host
 from gateway.edge.http_request import Connection, HttpRequest
 from gateway.tenancy.access.access import access_of

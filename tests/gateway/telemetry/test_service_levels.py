@@ -22,6 +22,7 @@ from gateway.telemetry.objectives.service_levels import LevelsByTier, ServiceLev
 from gateway.telemetry.objectives.sketch import Sketch
 from gateway.telemetry.objectives.slo import SECONDS, SPEED, SPREAD, TTFT, bucket_quantile, slo_report, tier_level
 from quality.records.record import Record, Timings
+from tests.gateway.chats import chat
 from tests.gateway.inference.api.test_disconnects import only_record
 from tests.gateway.running_gateway import RunningGateway
 from tests.quality.store.records import make_record
@@ -38,10 +39,10 @@ def served(
     for place in range(tokens):
         stamps.take(ttft + gap * place, 1)
     objective = changes.pop("objective", 0.0)
-    ask = SimpleNamespace(slo=changes.pop("slo", None), priority=changes.pop("priority", 1))
+    ask = chat(slo=changes.pop("slo", None), priority=changes.pop("priority", 1))
     timings = Timings(route_ms=1.0, ttft_ms=ttft * 1e3, e2e_ms=(last + 0.001) * 1e3, overhead_ms=3.0)
     record = make_record(tier=tier, attempts=[], timings=timings, **changes)
-    limit = slo_class(ask.slo, ask.priority).ttft_limit(objective, asked=ask.slo is not None)
+    limit = slo_class(ask.slo, ask.generation.priority).ttft_limit(objective, asked=ask.slo is not None)
     return SimpleNamespace(request=ask, stamps=stamps, ttft_limit=limit), record
 
 

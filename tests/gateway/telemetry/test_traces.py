@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from gateway.base.requests.trace_context import TraceContext, trace_context
+from gateway.base.requests.identity import TraceContext, trace_context
 from gateway.base.settings import Settings, SettingsError
 from gateway.inference.catalogue.served_catalogue import ServedCatalogue
 from gateway.telemetry import traces

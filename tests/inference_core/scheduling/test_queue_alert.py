@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
+from inference_core.engine.served_model import QueueAlert
 from inference_core.protocol import AddRequest, Knobs, SamplingParams
-from inference_core.scheduling.queue_alert import QueueAlert
 from tests.inference_core.hash_model import hash_core
 
 

@@ -1,4 +1,4 @@
-"""The x-aio request headers (what the caller wants of routing) and response headers (what became of it)."""
+"""The x-aio headers of a request: what the caller wants of routing."""
 
 import re
 from collections.abc import Mapping
@@ -9,10 +9,9 @@ from litestar.datastructures import Headers
 
 from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from gateway.base.errors import bad_request
-from gateway.base.numbers import number, usd_text, whole_number
+from gateway.base.numbers import number, whole_number
 from gateway.base.requests.inference_request import CacheMode
 from gateway.base.requests.slo_class import SLO_CLASSES, SloName
-from gateway.inference.answering.answer import Answer
 from tiers.consent import ALL, Consent
 
 _CONVERSATION = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
@@ -125,28 +124,3 @@ def _agree(given: str | None) -> bool | None:
     raise bad_request(
         f"Invalid header x-aio-agree: {given[:64]!r}; allowed are true and false.", "x-aio-agree", "invalid_value"
     )
-
-
-def response_headers(answer: Answer, *, whole: bool) -> dict[str, str]:
-    """What became of the request; the cost is known, and given, on whole answers only."""
-    tier, escalated = answer.tier, answer.escalated_from
-    headers = {
-        "x-aio-decision-id": answer.request.request_id,
-        "x-aio-tier": str(tier.number),
-        "x-aio-model": tier.model,
-        "x-aio-p-ok": f"{answer.p_ok:.4f}",
-        "x-aio-classifier": answer.decision.inputs.prediction.classifier_version,
-        "x-aio-cache": answer.source.cached or "bypass",
-        "x-aio-overhead-ms": f"{answer.overhead_ms():.3f}",
-    }
-    if answer.decision.would_be is not None:
-        headers["x-aio-would-be-tier"] = str(answer.decision.would_be)
-    if escalated is not None:
-        headers["x-aio-escalated-from"] = str(escalated.tier)
-    if (agreed := answer.agreed) is not None:
-        headers["x-aio-agreed"] = "true" if agreed else "false"
-    if whole:
-        headers["x-aio-cost-usd"] = usd_text(answer.cost_usd)
-        if answer.cost_is_estimated:
-            headers["x-aio-cost-estimated"] = "true"
-    return headers

@@ -9,8 +9,8 @@ from litestar.connection import ASGIConnection
 
 from gateway.base.logs.log_context import LOG_CONTEXT, LogContext
 from gateway.base.requests.caller import CALLER, Caller
+from gateway.base.requests.identity import TraceContext, trace_context
 from gateway.base.requests.inference_request import InferenceRequest, Prompt
-from gateway.base.requests.trace_context import TraceContext, trace_context
 from gateway.inference.api.reading.aio_headers import RoutingHeaders, routing_headers
 from gateway.inference.api.reading.constraints import format_of, template_variables_of, tooling_of
 from gateway.inference.api.reading.parsing import (

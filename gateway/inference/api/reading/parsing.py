@@ -1,7 +1,7 @@
 """From bytes to a checked request: every refusal is a 400 that names the parameter, the value and what is allowed."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any, TypeVar, cast
@@ -12,16 +12,15 @@ from gateway.base.errors import ApiError, bad_request
 from gateway.base.requests.caller import CALLER, Caller
 from gateway.base.requests.inference_request import TIER_DEFAULTS, Prompt
 from gateway.base.requests.slo_class import SERVICE_TIERS, SloName, slo_class
-from gateway.edge.body_bounds import structure_refusal
 from gateway.edge.http_request import HttpRequest
-from gateway.edge.json_bounds import json_excess
-from gateway.inference.api.reading.answer_bounds import check_echo, check_logprobs
+from gateway.edge.json_bounds import json_excess, structure_refusal
 from gateway.inference.api.reading.chat_turns import turns_of
 from gateway.inference.api.reading.constraints import grammar_of
 from gateway.inference.api.reading.ignored_fields import FieldReader
 from gateway.inference.api.reading.schemas import MAX_PROMPTS, ChatRequest, CompletionRequest, Sampling
 from gateway.inference.serving import Serving, serving_of
 from inference_core.protocol import SamplingParams
+from tiers.prompt_bounds import num_bytes
 from tiers.remote.optional_fields import ALL_SAMPLING, SERVICE_FIELDS
 from tiers.tier import ChatMessage
 
@@ -37,6 +36,15 @@ PRIORITY_OF_SERVICE_TIER = {"auto": 1, "default": 1, "scale": 1, "priority": 0, 
 SERVICE_TIERS_ELSEWHERE = ("auto", "default", "flex", "priority", "scale")
 # OpenAI's default of the older API; chat has none.
 COMPLETION_MAX_TOKENS = 16
+
+MAX_LOGPROBS = 1 << 17
+"""Log-probabilities of drawn tokens in one answer of several choices: about 8 MB of JSON."""
+UNSTATED_TOKENS = 4096
+"""What a choice without a limit of its own counts as."""
+MAX_ECHOED_BYTES = 1 << 22
+"""Bytes of repeated prompts in one answer."""
+# Bytes of a token: few have as many.
+_TOKEN_BYTES = 16
 
 # Larger bodies are decoded on a thread, which costs less than their decoding.
 _DECODED_AT_ONCE = 1 << 17
@@ -155,7 +163,7 @@ def check_chat(body: ChatRequest) -> list[ChatMessage]:
     if body.top_logprobs is not None and not body.logprobs:
         raise bad_request("top_logprobs needs logprobs to be true.", "top_logprobs", "invalid_value")
     check_sampling(body)
-    check_logprobs(body.n or 1, body.top_logprobs or 0 if body.logprobs else None, token_limit(body), "top_logprobs")
+    _check_logprobs(body.n or 1, body.top_logprobs or 0 if body.logprobs else None, token_limit(body), "top_logprobs")
     return turns_of(body.messages)
 
 
@@ -185,9 +193,34 @@ def check_completion(body: CompletionRequest) -> list[Prompt]:
             raise bad_request("A prompt is empty: give some text.", f"prompt[{place}]" if place else "prompt", "empty")
     n = body.n or 1
     if body.echo:
-        check_echo(prompts, n)
-    check_logprobs(len(prompts) * (body.best_of or n), body.logprobs, token_limit(body), "logprobs")
+        _check_echo(prompts, n)
+    _check_logprobs(len(prompts) * (body.best_of or n), body.logprobs, token_limit(body), "logprobs")
     return prompts
+
+
+def _check_logprobs(choices: int, logprobs: int | None, max_tokens: int | None, param: str) -> None:
+    """Raises `ApiError` 400 if the log-probabilities of so many choices are too many; one choice may have as many as
+    fit its context. `max_tokens`: of each choice, None for no limit."""
+    tokens = UNSTATED_TOKENS if max_tokens is None else max_tokens
+    if logprobs is not None and choices > 1 and choices * tokens * (1 + logprobs) > MAX_LOGPROBS:
+        raise bad_request(
+            f"{choices} choices of up to {tokens} tokens with {1 + logprobs} log-probabilities each are too many: an "
+            f"answer of several choices may have {MAX_LOGPROBS}. Ask for fewer choices, tokens or log-probabilities.",
+            param,
+            "answer_too_large",
+        )
+
+
+def _check_echo(prompts: Sequence[Prompt], n: int) -> None:
+    """Raises `ApiError` 400 if the repeated prompts are too long, each in each of its `n` choices."""
+    size = n * sum(_TOKEN_BYTES * len(one) if isinstance(one, list) else num_bytes(one) for one in prompts)
+    if size > MAX_ECHOED_BYTES:
+        raise bad_request(
+            f"echo repeats {size} bytes of prompts in {n * len(prompts)} choices; an answer may repeat "
+            f"{MAX_ECHOED_BYTES}. Ask for fewer choices or shorter prompts.",
+            "echo",
+            "answer_too_large",
+        )
 
 
 def _check_best_of(body: CompletionRequest) -> None:

@@ -6,12 +6,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from gateway.base.errors import ClientGoneError
-from gateway.base.request_ids import caller_request_id
+from gateway.base.numbers import usd_text
+from gateway.base.requests.identity import caller_request_id
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.edge.client_watch import DisconnectWatch, StallWatch
 from gateway.edge.http_request import HttpRequest
 from gateway.inference.answering.answer import Answer
-from gateway.inference.api.reading.aio_headers import response_headers
 from gateway.inference.api.reading.ignored_fields import shown_names
 from gateway.inference.api.reading.parsing import IGNORED
 from gateway.inference.api.writing.chunks import AnswerFormat, Chunks
@@ -106,7 +106,7 @@ def _early_headers(request: HttpRequest, inference_request: InferenceRequest, an
 
 
 def _headers(request: HttpRequest, answer: Answer, answer_format: AnswerFormat) -> Headers:
-    headers = {**response_headers(answer, whole=not answer.request.stream), **answer.rate_headers}
+    headers = {**_response_headers(answer, whole=not answer.request.stream), **answer.rate_headers}
     found = [(name.encode(), value.encode("latin-1", errors="replace")) for name, value in headers.items()]
     found += _id_headers(request, answer.request.request_id, answer_format)
     return found + ignored_header(request, answer.source.dropped)
@@ -238,3 +238,28 @@ class EndOfEvents:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
         await send({"type": "http.response.body", "body": self._events, "more_body": False})
+
+
+def _response_headers(answer: Answer, *, whole: bool) -> dict[str, str]:
+    """The x-aio headers: what became of the request; the cost is known, and given, on whole answers only."""
+    tier, escalated = answer.tier, answer.escalated_from
+    headers = {
+        "x-aio-decision-id": answer.request.request_id,
+        "x-aio-tier": str(tier.number),
+        "x-aio-model": tier.model,
+        "x-aio-p-ok": f"{answer.p_ok:.4f}",
+        "x-aio-classifier": answer.decision.inputs.prediction.classifier_version,
+        "x-aio-cache": answer.source.cached or "bypass",
+        "x-aio-overhead-ms": f"{answer.overhead_ms():.3f}",
+    }
+    if answer.decision.would_be is not None:
+        headers["x-aio-would-be-tier"] = str(answer.decision.would_be)
+    if escalated is not None:
+        headers["x-aio-escalated-from"] = str(escalated.tier)
+    if (agreed := answer.agreed) is not None:
+        headers["x-aio-agreed"] = "true" if agreed else "false"
+    if whole:
+        headers["x-aio-cost-usd"] = usd_text(answer.cost_usd)
+        if answer.cost_is_estimated:
+            headers["x-aio-cost-estimated"] = "true"
+    return headers

@@ -1,8 +1,6 @@
 """`aio classifier collect` and `probes`: outcomes of this catalogue's tiers, and evidence models fitted on them."""
 
 import asyncio
-import sys
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +13,7 @@ from gateway.operations.cli.options import (
     echo_json,
     json_option,
     settings_from,
-    staged_progress,
+    shown_progress,
     table,
 )
 
@@ -96,7 +94,7 @@ def collect(
             questions += public_problems(data or data_folder(), word_problems)
         if choices is not None:
             questions += choice_questions(choices)
-        with _progress() as progress:
+        with shown_progress() as progress:
             asked = asyncio.run(_collect(settings, catalog, folder, numbers, questions, how, progress))
     except (ClassifierError, TierMeasurementError) as error:
         raise click.ClickException(str(error)) from error
@@ -184,10 +182,6 @@ def _numbers(given: str, most: int) -> list[int]:
     if not numbers or numbers[0] < 1 or numbers[-1] > most:
         raise click.UsageError(f"--tiers {given}: give numbers from 1 to {most}, separated by commas")
     return numbers
-
-
-def _progress() -> "AbstractContextManager[Progress]":
-    return staged_progress("starting") if sys.stderr.isatty() else nullcontext(lambda stage, share: None)
 
 
 def _shown(report: "ProbeReport") -> str:

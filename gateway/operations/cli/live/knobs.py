@@ -58,7 +58,7 @@ def show(url: str, key: str | None, as_json: bool) -> None:
     several = len(set(shown["cores"].values())) > 1
     heads = [f"{model} ({shown['cores'][model]})" if several else model for model in models]
     rows = [
-        [name, *(_json(shown["models"][model][name]) for model in models), _allowed(schema), schema["description"]]
+        [name, *(json_text(shown["models"][model][name]) for model in models), _allowed(schema), schema["description"]]
         for name, schema in shown["knobs"].items()
     ]
     click.echo(table(["knob", *heads, "allowed", "what it is"], rows))
@@ -91,17 +91,31 @@ def set_knobs(
     """
     body = dict(map(assignment, assignments)) | {"model": model, "core": core, "keep": keep, "reason": reason}
     answer = ask_server(url, key, "PATCH", "/knobs/core", body)
+    echo_changes(answer, as_json, lambda change, text: f"{change['model']}: {text}{kept_of(change)}")
+
+
+def echo_changes(answer: Any, as_json: bool, line: Callable[[Any, str], str]) -> None:
+    """Print the answer to a change of knobs; `line` makes one of a change and its text, "KNOB OLD -> NEW"."""
     if as_json:
         echo_json(answer)
         return
     for change in answer["changed"]:
-        kept = ", kept" if change["kept"] else ""
-        old, new = _json(change["old_value"]), _json(change["new_value"])
-        click.echo(f"{change['model']}: {change['knob']} {old} -> {new}{kept}")
+        old, new = json_text(change["old_value"]), json_text(change["new_value"])
+        click.echo(line(change, f"{change['knob']} {old} -> {new}"))
     if not answer["changed"]:
         click.echo("nothing to change: these are the current values")
     if not answer["recorded"]:
         click.secho("warning: the server's database is down; the change is applied but not recorded yet", fg="yellow")
+
+
+def kept_of(change: Any) -> str:
+    """Return what a line says of a change that outlives its process."""
+    return ", kept" if change["kept"] else ""
+
+
+def json_text(value: Any) -> str:
+    """Return a knob's value as JSON."""
+    return msgspec.json.encode(value).decode()
 
 
 @click.command()
@@ -123,8 +137,8 @@ def history(limit: int, knob: str | None, url: str, key: str | None, as_json: bo
             change["actor"],
             change["model"] or "all",
             change["knob"],
-            _json(change["old_value"]),
-            _json(change["new_value"]),
+            json_text(change["old_value"]),
+            json_text(change["new_value"]),
             f"REFUSED: {change['refused']}" if change["refused"] else change["reason"] or "",
         ]
         for change in answer["changes"]
@@ -181,10 +195,6 @@ def assignment(given: str) -> tuple[str, Any]:
         return name, msgspec.json.decode(value)
     except msgspec.DecodeError:
         return name, value
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
 
 
 def _allowed(schema: dict[str, Any]) -> str:

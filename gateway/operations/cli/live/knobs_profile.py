@@ -3,9 +3,8 @@
 from typing import Any
 
 import click
-import msgspec
 
-from gateway.operations.cli.live.knobs import ask_server, server_options
+from gateway.operations.cli.live.knobs import ask_server, echo_changes, json_text, kept_of, server_options
 from gateway.operations.cli.options import echo_json, json_option, table
 
 
@@ -26,17 +25,7 @@ def profile(name: str | None, keep: bool, reason: str | None, url: str, key: str
         return
     order = {"profile": name, "keep": keep, "reason": reason}
     answer = ask_server(url, key, "POST", "/knobs/profiles", order)
-    if as_json:
-        echo_json(answer)
-        return
-    for change in answer["changed"]:
-        whose = change["model"] or change["part"]
-        kept = ", kept" if change["kept"] else ""
-        click.echo(f"{whose}: {change['knob']} {_json(change['old_value'])} -> {_json(change['new_value'])}{kept}")
-    if not answer["changed"]:
-        click.echo("nothing to change: these are the current values")
-    if not answer["recorded"]:
-        click.secho("warning: the server's database is down; the change is applied but not recorded yet", fg="yellow")
+    echo_changes(answer, as_json, lambda each, text: f"{each['model'] or each['part']}: {text}{kept_of(each)}")
 
 
 def _text(profiles: list[dict[str, Any]]) -> str:
@@ -51,8 +40,4 @@ def _text(profiles: list[dict[str, Any]]) -> str:
 
 
 def _value(value: Any) -> str:
-    return "-" if value is None else _json(value)
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+    return "-" if value is None else json_text(value)

@@ -1,9 +1,7 @@
 """`aio quality calibrate`: measure and store how far each judge can be trusted on this catalogue."""
 
 import asyncio
-import sys
 import time
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +15,7 @@ from gateway.operations.cli.options import (
     echo_json,
     json_option,
     settings_from,
-    staged_progress,
+    shown_progress,
     table,
 )
 
@@ -79,7 +77,7 @@ def calibrate(
         questions = graded_questions(seed, tasks)
         if word_problems:
             questions += public_problems(data or data_folder(), word_problems)
-        with _progress() as progress:
+        with shown_progress() as progress:
             found, pairs = asyncio.run(_measure(settings, catalog, questions, judging, concurrency, progress))
     except (ClassifierError, TierMeasurementError) as error:
         raise click.ClickException(str(error)) from error
@@ -89,10 +87,6 @@ def calibrate(
     no_worse = sum(pair.no_worse for pair in pairs)
     click.echo(f"{len(pairs)} pairs of answers by {catalog.name}'s tiers: {no_worse} no worse than the strongest's\n")
     click.echo(_shown(found))
-
-
-def _progress() -> "AbstractContextManager[Progress]":
-    return staged_progress("starting") if sys.stderr.isatty() else nullcontext(lambda stage, share: None)
 
 
 async def _measure(

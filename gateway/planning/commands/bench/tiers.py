@@ -1,8 +1,6 @@
 """`aio bench tiers`: what each tier of a catalogue gets right, and which tiers are not worth their price."""
 
 import asyncio
-import sys
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
@@ -14,7 +12,7 @@ from gateway.operations.cli.options import (
     echo_json,
     json_option,
     settings_from,
-    staged_progress,
+    shown_progress,
     table,
 )
 
@@ -55,7 +53,7 @@ def tiers(seed: int, per_level: int, concurrency: int, as_json: bool, **given: A
         tasks(seed, per_level)
     except ValueError as error:
         raise click.UsageError(f"--per-level {per_level}: {error}") from error
-    with _progress() as progress:
+    with shown_progress() as progress:
         report = asyncio.run(_measure(settings, catalog, seed, per_level, concurrency, progress))
     private_data_folder(settings.data_path)
     path = store_report(settings.data_path, report)
@@ -69,10 +67,6 @@ def tiers(seed: int, per_level: int, concurrency: int, as_json: bool, **given: A
     for line in warnings:
         click.secho(f"warning: {line}", fg="yellow")
     click.echo(f"kept in {path}")
-
-
-def _progress() -> "AbstractContextManager[Progress]":
-    return staged_progress("starting") if sys.stderr.isatty() else nullcontext(lambda stage, share: None)
 
 
 async def _measure(

@@ -12,7 +12,7 @@ import pytest_asyncio
 from websockets.asyncio.client import connect
 
 from gateway.base.settings import Settings
-from gateway.inference.api.openai.chat import CHAT
+from gateway.inference.api.openai.completions import CHAT
 from gateway.inference.api.reading.ignored_fields import MOST_CHARS, shown_names
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 

@@ -10,7 +10,7 @@ from litestar import Litestar
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
-from gateway.inference.api.openai.chat import chat_completions
+from gateway.inference.api.openai.completions import chat_completions
 from gateway.tenancy.access.guard import InferenceRoute
 
 
@@ -42,7 +42,7 @@ def test_chats_are_served_so() -> None:
 
 def test_importing_them_imports_neither_jobs_nor_composition_nor_sign_ins_nor_metrics() -> None:
     modules = (
-        *("openai.chat", "openai.completions", "openai.embeddings", "openai.models", "openai.tokenize"),
+        *("openai.completions", "openai.embeddings", "openai.models", "openai.tokenize"),
         *("openai.chat_socket", "messages.messages", "messages.count_tokens", "responses.create", "responses.stored"),
         *("aio.feedback", "aio.records", "aio.route"),
     )

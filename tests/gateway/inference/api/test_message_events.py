@@ -18,6 +18,7 @@ from gateway.inference.api.messages import events as events_module
 from gateway.inference.api.messages.events import PING, MessageEvents
 from gateway.inference.api.messages.message_body import SIGNATURE, ThinkingShown, whole_message
 from gateway.inference.api.writing.block_order import is_object
+from tests.gateway.chats import chat
 from tiers.collected_choice import CollectedChoice
 from tiers.tier import Delta, Usage
 from tiers.tool_types import ToolCallDelta
@@ -100,7 +101,7 @@ class FakeAnswer:
     """What the format reads of an Answer."""
 
     def __init__(self, stop: tuple[str, ...] = (), core_name: str | None = None) -> None:
-        self.request = SimpleNamespace(request_id="msg_1", priority=1, stop=stop)
+        self.request = chat(request_id="msg_1", stop=stop)
         self.tier = SimpleNamespace(model="small", core_name=core_name)
         self.choices = [CollectedChoice()]
         self.usage = Usage(prompt_tokens=12, completion_tokens=5, cached_tokens=2, cache_write_tokens=3)

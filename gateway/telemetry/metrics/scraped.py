@@ -1,15 +1,61 @@
-"""Service levels as Prometheus metrics: states, and the quantiles of the window."""
+"""What a scrape reads of parts that keep their own state: shed requests, replicas of remote tiers, service levels."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gateway.base.requests.slo_class import SERVICE_TIERS
 from gateway.telemetry.objectives.slo import STATE_NUMBERS, Quantiles, SloReport, TierLevel
+from gateway.tenancy.limits.overload import OverloadQueue
+from tiers.tier import Tier
+
+
+class OverloadCollector(Collector):
+    """Shed requests: reads the counts of `overload`."""
+
+    def __init__(self, overload: OverloadQueue) -> None:
+        self._overload = overload
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield one family, by OpenAI's name of the class and by reason."""
+        family = CounterMetricFamily(
+            "aio_shed_requests",
+            "Requests shed with a 503, by class and reason.",
+            labels=["service_tier", "reason"],
+        )
+        for (priority, reason), count in self._overload.shed.items():
+            family.add_metric([SERVICE_TIERS[priority], reason], count)
+        yield family
+
+
+class ReplicaGauges:
+    """`aio_replica_*`, by tier and base URL, in `registry`; set at each scrape from the tiers' state."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def gauge(name: str, documentation: str) -> Gauge:
+            return Gauge(f"aio_replica_{name}", documentation, ["tier", "replica"], registry=registry)
+
+        self._outstanding = gauge("outstanding", "Requests in flight at a replica.")
+        self._serving = gauge("serving", "Whether a replica accepts requests: neither ejected nor paused.")
+        self._ttft = gauge("ttft_seconds", "Moving average of a replica's time to the first token.")
+        self._failures = gauge("failures", "Failures of a replica since start.")
+
+    def show(self, tiers: Iterable[Tier]) -> None:
+        """Set the current state of all replicas."""
+        for tier in tiers:
+            for replica in tier.replicas():
+                labels = (str(tier.number), replica.replica)
+                self._outstanding.labels(*labels).set(replica.outstanding)
+                self._serving.labels(*labels).set(replica.condition == "serving")
+                self._failures.labels(*labels).set(replica.failures)
+                if replica.ttft_seconds is not None:
+                    self._ttft.labels(*labels).set(replica.ttft_seconds)
 
 
 class SloCollector(Collector):
-    """`report` is computed for each scrape."""
+    """Service levels: states, and the quantiles of the window. `report` is computed for each scrape."""
 
     def __init__(self, report: Callable[[], SloReport]) -> None:
         self._report = report

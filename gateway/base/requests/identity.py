@@ -1,20 +1,50 @@
-"""A request's place in a distributed trace: its W3C headers, our own span, and the headers for remote tiers.
+"""What a request is known by: its id, and its place in a distributed trace.
 
+Ids are sortable by time, unguessable, and shared by record, decision and answer. Traces:
 https://www.w3.org/TR/trace-context/ (levels 1 and 2).
 """
 
+import os
 import random
 import re
+import time
 from collections.abc import Mapping
 
 import msgspec
 
 from tiers.tier import TraceHeaders
 
+RANDOM_BYTES = 10
+_CALLERS_OWN = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?\Z")
 _TRACESTATE = re.compile(r"[\x20-\x7e]{1,512}\Z")
 _SAMPLED = 1
 _LOW_64_BITS = (1 << 64) - 1
+
+
+def new_request_id(prefix: str, separator: str = "-") -> str:
+    """Return `prefix`-, the time in milliseconds (12 hex digits), then 80 random bits: 36 + characters at most 64."""
+    return f"{prefix}{separator}{time.time_ns() // 1_000_000:012x}{_random_bits().hex()}"
+
+
+def _random_bits() -> bytes:
+    """Return ten bytes of the system's generator, which is read a page at a time."""
+    if len(_pool) < RANDOM_BYTES:
+        _pool.extend(os.urandom(RANDOM_BYTES * 256))
+    bits = bytes(_pool[-RANDOM_BYTES:])
+    del _pool[-RANDOM_BYTES:]
+    return bits
+
+
+_pool = bytearray()
+# Two processes must not continue on the same page.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.clear)
+
+
+def caller_request_id(header: str | None) -> str | None:
+    """Return the caller's `x-request-id` if it is short and printable enough for headers and logs."""
+    return header if header and _CALLERS_OWN.match(header) else None
 
 
 class TraceContext(msgspec.Struct, frozen=True):
