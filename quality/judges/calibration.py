@@ -54,6 +54,16 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
         return (self.sensitivity + self.specificity) / 2
 
     @property
+    def judged(self) -> int:
+        """The pairs on which it did not abstain."""
+        return self.true_no_worse + self.false_worse + self.true_worse + self.false_no_worse
+
+    @property
+    def weight(self) -> float:
+        """What a label weighs: informedness (Youden's J)."""
+        return 2 * self.balanced_accuracy - 1
+
+    @property
     def lower_bound(self) -> float:
         """Lower end of the balanced accuracy's 95% interval (square-and-add of Wilson intervals, Newcombe 1998)."""
         yes = wilson_interval(self.true_no_worse, self.true_no_worse + self.false_worse)

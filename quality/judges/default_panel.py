@@ -49,12 +49,17 @@ async def standing_panel(
     }
     judges.append(SimilarityJudge(embed))
     if pairwise is not None:
-        by_hand = await stored_calibration(engine, pairwise.name, catalogue)
-        stored = by_hand or (await stored_calibration(engine, pairwise.name, judging) if judging else None)
+        stored = await known_calibration(engine, pairwise.name, catalogue, judging)
         if stored is not None and stored.trusted:
             judges.append(pairwise)
             calibrations[pairwise.name] = stored
     return Panel(judges, calibrations)
+
+
+async def known_calibration(engine: AsyncEngine, judge: str, catalogue: str, judging: str) -> Calibration | None:
+    """Return the calibration that counts: that of the catalogue by hand, else that of the judge's own test."""
+    by_hand = await stored_calibration(engine, judge, catalogue)
+    return by_hand or (await stored_calibration(engine, judge, judging) if judging else None)
 
 
 async def measure(judge: Judge, answered: Sequence[GradedPair]) -> Calibration:

@@ -31,7 +31,8 @@ _LOCK = 0x41494F0B  # PostgreSQL advisory lock number: "AIO", 11
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """A test so far. `scores`: of each round, 0 to 1. The holder of the lease, `owner` until `lease_until` (epoch
-    seconds), may spend `reserved_usd`, which counts as spent if it does not come back."""
+    seconds), may spend `reserved_usd`, which counts as spent if it does not come back. `stopped_at_usd`: the cap that
+    the next round did not fit into; None while it fits."""
 
     scores: tuple[float, ...] = ()
     true_no_worse: int = 0
@@ -43,6 +44,12 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     reserved_usd: float = 0.0
     owner: str | None = None
     lease_until: float = 0.0
+    stopped_at_usd: float | None = None
+
+    @property
+    def pairs(self) -> int:
+        """Pairs judged so far."""
+        return 2 * len(self.scores)
 
     def with_verdict(self, truth: bool, said: bool | None) -> "Progress":
         """Return the counts after a verdict on a pair of this truth."""
@@ -62,6 +69,22 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         if evidence(scores - LEAST, LEAST) >= 1 / ERROR:
             return True
         return False if evidence(ENOUGH - scores, 1.0 - ENOUGH) >= 1 / ERROR else None
+
+
+async def stored_progress(engine: AsyncEngine, judge: str, fingerprint: str) -> Progress:
+    """Return the test of `judge` so far, by what it is of."""
+    async with engine.connect() as connection:
+        return await _read(connection, _subject(judge, fingerprint)) or Progress()
+
+
+def _subject(judge: str, fingerprint: str) -> str:
+    return f"{judge}/{fingerprint}"
+
+
+async def _read(connection: AsyncConnection, subject: str) -> Progress | None:
+    query = select(audit_events.c.details).where(audit_events.c.action == _ACTION, audit_events.c.subject == subject)
+    details = await connection.scalar(query)
+    return None if details is None else msgspec.convert(details, Progress)
 
 
 class SelfCalibration:
@@ -126,8 +149,7 @@ class SelfCalibration:
 
     async def progress(self) -> Progress:
         """Return the test so far."""
-        async with self._engine.connect() as connection:
-            return await self._read(connection) or Progress()
+        return await stored_progress(self._engine, self._judge.name, self._fingerprint)
 
     async def _claim(self, seen: Progress, most_usd: float) -> Progress | None:
         now = self._clock()
@@ -139,6 +161,7 @@ class SelfCalibration:
             # What a holder that died had reserved may have been spent.
             spent = before.spent_usd + before.reserved_usd
             if spent + most_usd > self.cap_usd:
+                await self._put(connection, stored, msgspec.structs.replace(before, stopped_at_usd=self.cap_usd), now)
                 return None
             claimed = msgspec.structs.replace(
                 before,
@@ -146,25 +169,26 @@ class SelfCalibration:
                 reserved_usd=most_usd,
                 owner=self._owner,
                 lease_until=now + self._lease_seconds,
+                stopped_at_usd=None,
             )
-            if stored is None:
-                row = {"created_at": now, "actor": "the quality loop", "action": _ACTION, "subject": self._subject}
-                reason = "a judge of open answers is tested on planted pairs"
-                await connection.execute(insert(audit_events).values(**row, reason=reason, details=claimed))
-            else:
-                await self._write(connection, claimed)
+            await self._put(connection, stored, claimed, now)
             return claimed
 
     @property
     def _subject(self) -> str:
-        return f"{self._judge.name}/{self._fingerprint}"
+        return _subject(self._judge.name, self._fingerprint)
 
     async def _read(self, connection: AsyncConnection) -> Progress | None:
-        query = select(audit_events.c.details).where(
-            audit_events.c.action == _ACTION, audit_events.c.subject == self._subject
-        )
-        details = await connection.scalar(query)
-        return None if details is None else msgspec.convert(details, Progress)
+        return await _read(connection, self._subject)
+
+    async def _put(self, connection: AsyncConnection, stored: Progress | None, progress: Progress, now: float) -> None:
+        """Write `progress` in place of what is `stored`, None for nothing."""
+        if stored is None:
+            row = {"created_at": now, "actor": "the quality loop", "action": _ACTION, "subject": self._subject}
+            reason = "a judge of open answers is tested on planted pairs"
+            await connection.execute(insert(audit_events).values(**row, reason=reason, details=progress))
+        elif progress != stored:
+            await self._write(connection, progress)
 
     async def _write(self, connection: AsyncConnection, progress: Progress) -> None:
         mine = (audit_events.c.action == _ACTION, audit_events.c.subject == self._subject)

@@ -38,7 +38,7 @@ def knowing(share_wrong: float, seed: int = 0) -> ScriptedTier:
     return ScriptedTier(reply=reply)
 
 
-def made(engine: AsyncEngine, tier: ScriptedTier, **changes: Any) -> SelfCalibration:
+def made(engine: AsyncEngine, tier: ScriptedTier, fingerprint: str = "strong", **changes: Any) -> SelfCalibration:
     def bound(judge: PairwiseJudge, *texts: str) -> float:
         return sum(
             price(4, Usage(prompt_tokens=tier.count_prompt_tokens(one), completion_tokens=8))
@@ -46,7 +46,7 @@ def made(engine: AsyncEngine, tier: ScriptedTier, **changes: Any) -> SelfCalibra
         )
 
     given = {"price": lambda usage: price(4, usage), "bound": bound, "cap_usd": 1e6, **changes}
-    return SelfCalibration(engine, PairwiseJudge(tier), "strong", **given)
+    return SelfCalibration(engine, PairwiseJudge(tier), fingerprint, **given)
 
 
 async def test_a_judge_that_errs_on_eight_percent_is_trusted_and_sits_on_the_panel(engine: AsyncEngine) -> None:
