@@ -65,8 +65,12 @@ async def known_calibration(engine: AsyncEngine, judge: str, catalogue: str, jud
 async def measure(judge: Judge, answered: Sequence[GradedPair]) -> Calibration:
     """Calibrate `judge` on `answered` pairs, or on generated pairs if it judges too few of those."""
     own = await calibrate(judge, answered, "answered")
-    judged = (own.true_no_worse + own.false_worse, own.true_worse + own.false_no_worse)
-    return own if min(judged) >= ENOUGH else await calibrate(judge, graded_pairs())
+    return own if is_enough(own) else await calibrate(judge, graded_pairs())
+
+
+def is_enough(own: Calibration) -> bool:
+    """Return whether a catalogue's own answers say enough of a judge, in both outcomes."""
+    return min(own.true_no_worse + own.false_worse, own.true_worse + own.false_no_worse) >= ENOUGH
 
 
 async def store_calibration(

@@ -8,7 +8,7 @@ refused with at most `ERROR`, whenever the test ends.
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -16,8 +16,9 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from migrations.tables.audit import audit_events
-from quality.judges.calibration import Calibration
-from quality.judges.default_panel import store_calibration, stored_calibration
+from quality.judges.calibration import Bias, Calibration, GradedPair, calibrate
+from quality.judges.default_panel import is_enough, store_calibration, stored_calibration
+from quality.judges.judge import JudgeVerdict
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.planted_pairs import planted_pairs
 from quality.statistics.betting import evidence
@@ -40,6 +41,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     true_worse: int = 0
     false_no_worse: int = 0
     abstained: int = 0
+    bias: Bias = Bias()
     spent_usd: float = 0.0
     reserved_usd: float = 0.0
     owner: str | None = None
@@ -51,8 +53,9 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         """Pairs judged so far."""
         return 2 * len(self.scores)
 
-    def with_verdict(self, truth: bool, said: bool | None) -> "Progress":
-        """Return the counts after a verdict on a pair of this truth."""
+    def with_verdict(self, pair: GradedPair, verdict: JudgeVerdict) -> "Progress":
+        """Return the counts after a verdict on a pair."""
+        truth, said = pair.no_worse, verdict.no_worse
         name = {
             (True, True): "true_no_worse",
             (True, False): "false_worse",
@@ -60,7 +63,14 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
             (False, True): "false_no_worse",
         }.get((truth, bool(said)))
         name = "abstained" if said is None or name is None else name
-        return msgspec.structs.replace(self, **{name: getattr(self, name) + 1})
+        bias = self.bias.with_verdict(pair, verdict)
+        return msgspec.structs.replace(self, bias=bias, **{name: getattr(self, name) + 1})
+
+    def calibration(self, judge: str) -> Calibration:
+        """Return what the test of the judge of this name has found."""
+        counts = ("true_no_worse", "false_worse", "true_worse", "false_no_worse", "abstained", "bias")
+        found = {name: getattr(self, name) for name in counts}
+        return Calibration(judge=judge, pairs="planted", decided=bool(self.decided), **found)
 
     @property
     def decided(self) -> bool | None:
@@ -69,6 +79,31 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         if evidence(scores - LEAST, LEAST) >= 1 / ERROR:
             return True
         return False if evidence(ENOUGH - scores, 1.0 - ENOUGH) >= 1 / ERROR else None
+
+
+async def _round(judge: PairwiseJudge, done: Progress) -> tuple[Progress, list[Usage]]:
+    """Return the test after another round, and the usage of the model."""
+    score, usage = 0.0, list[Usage]()
+    for pair in planted_pairs(len(done.scores)):
+        verdict = await judge.judge(prompt=pair.prompt, answer=pair.answer, reference_answer=pair.reference_answer)
+        usage += verdict.usage
+        done = done.with_verdict(pair, verdict)
+        score += 0.25 if verdict.no_worse is None else 0.5 * (verdict.no_worse is pair.no_worse)
+    return msgspec.structs.replace(done, scores=(*done.scores, score)), usage
+
+
+async def measure_model(judge: PairwiseJudge, answered: Sequence[GradedPair]) -> Calibration:
+    """Calibrate `judge` on `answered` pairs, or on planted ones if it judges too few of those."""
+    own = await calibrate(judge, answered, "answered")
+    return own if is_enough(own) else await calibrate_on_planted(judge)
+
+
+async def calibrate_on_planted(judge: PairwiseJudge) -> Calibration:
+    """Test `judge` to the end, which comes: every judge is right in more than `LEAST` or in fewer than `ENOUGH`."""
+    done = Progress()
+    while done.decided is None:
+        done, _ = await _round(judge, done)
+    return done.calibration(judge.name)
 
 
 async def stored_progress(engine: AsyncEngine, judge: str, fingerprint: str) -> Progress:
@@ -123,18 +158,10 @@ class SelfCalibration:
         claimed = await self._claim(progress, most)
         if claimed is None:
             return False
-        done, score, cost = claimed, 0.0, 0.0
-        for pair in pairs:
-            verdict = await self._judge.judge(
-                prompt=pair.prompt, answer=pair.answer, reference_answer=pair.reference_answer
-            )
-            cost += sum(map(self._price, verdict.usage))
-            done = done.with_verdict(pair.no_worse, verdict.no_worse)
-            score += 0.25 if verdict.no_worse is None else 0.5 * (verdict.no_worse is pair.no_worse)
+        done, usage = await _round(self._judge, claimed)
         done = msgspec.structs.replace(
             done,
-            scores=(*done.scores, score),
-            spent_usd=done.spent_usd + cost,
+            spent_usd=done.spent_usd + sum(map(self._price, usage)),
             reserved_usd=0.0,
             owner=None,
             lease_until=0.0,
@@ -144,7 +171,8 @@ class SelfCalibration:
                 return False  # the lease was lost; its holder has this round
             await self._write(connection, done)
         if done.decided is not None:
-            await self._store(done, done.decided)
+            found = done.calibration(self._judge.name)
+            await store_calibration(self._engine, found, self._fingerprint, self._clock(), "the quality loop")
         return done.decided is None
 
     async def progress(self) -> Progress:
@@ -193,13 +221,3 @@ class SelfCalibration:
     async def _write(self, connection: AsyncConnection, progress: Progress) -> None:
         mine = (audit_events.c.action == _ACTION, audit_events.c.subject == self._subject)
         await connection.execute(update(audit_events).where(*mine).values(details=progress))
-
-    async def _store(self, done: Progress, decided: bool) -> None:
-        counts = ("true_no_worse", "false_worse", "true_worse", "false_no_worse", "abstained")
-        calibration = Calibration(
-            judge=self._judge.name,
-            pairs="planted",
-            decided=decided,
-            **{name: getattr(done, name) for name in counts},
-        )
-        await store_calibration(self._engine, calibration, self._fingerprint, self._clock(), "the quality loop")

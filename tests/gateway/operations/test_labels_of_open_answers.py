@@ -2,6 +2,7 @@
 
 import random
 
+import httpx
 import msgspec
 import pytest
 
@@ -17,6 +18,7 @@ from quality.judges.pairwise import judging_fingerprint
 from quality.store.database import migrate, open_database
 from tests.gateway.operations.dashboard.browsing import with_user
 from tests.gateway.running_gateway import running_gateway
+from tests.polling import eventually
 from tests.quality.judges.test_judges import judged_texts
 from tests.quality.judges.test_self_calibration import GOOD, knowing, made
 from tests.quality.loop_world import ScriptedTier, record, rows, store_request
@@ -146,10 +148,16 @@ async def test_the_database_says_how_the_judge_stands_through_its_test(settings:
     assert stored == seen[4]
 
 
+async def page_with_estimates(viewer: httpx.AsyncClient) -> str:
+    """Empty until the monitor has started."""
+    text = (await viewer.get("/admin/quality")).text
+    return text if "Judge of open answers" in text else ""
+
+
 async def test_health_and_the_quality_page_say_where_labels_come_from(settings: Settings) -> None:
     async with running_gateway(msgspec.structs.replace(settings, monitor=True, cold_start_usd=1.0)) as gateway:
         async with with_user(gateway, "vera", "viewer") as viewer:
-            page = (await viewer.get("/admin/quality")).text
+            page = await eventually(lambda: page_with_estimates(viewer))
         ready = (await gateway.http.get("/health/ready")).json()
 
     assert "for at most $0.50" in page
