@@ -49,19 +49,28 @@ async def standing_panel(
     }
     judges.append(SimilarityJudge(embed))
     if pairwise is not None:
-        by_hand = await stored_calibration(engine, pairwise.name, catalogue)
-        stored = by_hand or (await stored_calibration(engine, pairwise.name, judging) if judging else None)
+        stored = await known_calibration(engine, pairwise.name, catalogue, judging)
         if stored is not None and stored.trusted:
             judges.append(pairwise)
             calibrations[pairwise.name] = stored
     return Panel(judges, calibrations)
 
 
+async def known_calibration(engine: AsyncEngine, judge: str, catalogue: str, judging: str) -> Calibration | None:
+    """Return the calibration that counts: that of the catalogue by hand, else that of the judge's own test."""
+    by_hand = await stored_calibration(engine, judge, catalogue)
+    return by_hand or (await stored_calibration(engine, judge, judging) if judging else None)
+
+
 async def measure(judge: Judge, answered: Sequence[GradedPair]) -> Calibration:
     """Calibrate `judge` on `answered` pairs, or on generated pairs if it judges too few of those."""
     own = await calibrate(judge, answered, "answered")
-    judged = (own.true_no_worse + own.false_worse, own.true_worse + own.false_no_worse)
-    return own if min(judged) >= ENOUGH else await calibrate(judge, graded_pairs())
+    return own if is_enough(own) else await calibrate(judge, graded_pairs())
+
+
+def is_enough(own: Calibration) -> bool:
+    """Return whether a catalogue's own answers say enough of a judge, in both outcomes."""
+    return min(own.true_no_worse + own.false_worse, own.true_worse + own.false_no_worse) >= ENOUGH
 
 
 async def store_calibration(

@@ -16,13 +16,14 @@ class JudgeVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """One judge's verdict. `no_worse` is None for an abstention or a mere signal, which makes no label.
 
     `score` in [0, 1] is the judge's own measure of agreement, None without one. `usage`: usage of the models it asked.
-    `tie`: `no_worse` because the judge saw no difference.
+    `tie`: `no_worse` because the judge saw no difference. `place`: it preferred what it read there, in either order.
     """
 
     no_worse: bool | None
     reason: str
     score: float | None = None
     tie: bool = False
+    place: Literal["first", "second"] | None = None
     usage: tuple[Usage, ...] = ()
 
 

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import re
 import uuid
-from typing import Any
+from typing import Any, Literal
 
 from inference_core.protocol import SamplingParams
 from inference_core.tokenization.tokenizer import LONG_TEXT
@@ -74,7 +74,10 @@ class PairwiseJudge(Judge):
             return JudgeVerdict(no_worse=True, score=1.0, reason=said, usage=usage)
         if both == ("SECOND", "FIRST"):
             return JudgeVerdict(no_worse=False, score=0.0, reason=said, usage=usage)
-        return JudgeVerdict(no_worse=True, score=0.5, tie=True, reason=f"a tie: {said}", usage=usage)
+        place: Literal["first", "second"] | None = None
+        if forward == backward and forward != "TIE":
+            place = "first" if forward == "FIRST" else "second"
+        return JudgeVerdict(no_worse=True, score=0.5, tie=True, place=place, reason=f"a tie: {said}", usage=usage)
 
     def _that_fit(self, prompt: str, answer: str, reference: str) -> tuple[str, str, str]:
         """Return the texts cut to what the context of the tier holds; nearly all fit uncut."""

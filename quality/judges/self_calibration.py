@@ -8,7 +8,7 @@ refused with at most `ERROR`, whenever the test ends.
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -16,8 +16,9 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from migrations.tables.audit import audit_events
-from quality.judges.calibration import Calibration
-from quality.judges.default_panel import store_calibration, stored_calibration
+from quality.judges.calibration import Bias, Calibration, GradedPair, calibrate
+from quality.judges.default_panel import is_enough, store_calibration, stored_calibration
+from quality.judges.judge import JudgeVerdict
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.planted_pairs import planted_pairs
 from quality.statistics.betting import evidence
@@ -31,7 +32,8 @@ _LOCK = 0x41494F0B  # PostgreSQL advisory lock number: "AIO", 11
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """A test so far. `scores`: of each round, 0 to 1. The holder of the lease, `owner` until `lease_until` (epoch
-    seconds), may spend `reserved_usd`, which counts as spent if it does not come back."""
+    seconds), may spend `reserved_usd`, which counts as spent if it does not come back. `stopped_at_usd`: the cap that
+    the next round did not fit into; None while it fits."""
 
     scores: tuple[float, ...] = ()
     true_no_worse: int = 0
@@ -39,13 +41,21 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     true_worse: int = 0
     false_no_worse: int = 0
     abstained: int = 0
+    bias: Bias = Bias()
     spent_usd: float = 0.0
     reserved_usd: float = 0.0
     owner: str | None = None
     lease_until: float = 0.0
+    stopped_at_usd: float | None = None
 
-    def with_verdict(self, truth: bool, said: bool | None) -> "Progress":
-        """Return the counts after a verdict on a pair of this truth."""
+    @property
+    def pairs(self) -> int:
+        """Pairs judged so far."""
+        return 2 * len(self.scores)
+
+    def with_verdict(self, pair: GradedPair, verdict: JudgeVerdict) -> "Progress":
+        """Return the counts after a verdict on a pair."""
+        truth, said = pair.no_worse, verdict.no_worse
         name = {
             (True, True): "true_no_worse",
             (True, False): "false_worse",
@@ -53,7 +63,14 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
             (False, True): "false_no_worse",
         }.get((truth, bool(said)))
         name = "abstained" if said is None or name is None else name
-        return msgspec.structs.replace(self, **{name: getattr(self, name) + 1})
+        bias = self.bias.with_verdict(pair, verdict)
+        return msgspec.structs.replace(self, bias=bias, **{name: getattr(self, name) + 1})
+
+    def calibration(self, judge: str) -> Calibration:
+        """Return what the test of the judge of this name has found."""
+        counts = ("true_no_worse", "false_worse", "true_worse", "false_no_worse", "abstained", "bias")
+        found = {name: getattr(self, name) for name in counts}
+        return Calibration(judge=judge, pairs="planted", decided=bool(self.decided), **found)
 
     @property
     def decided(self) -> bool | None:
@@ -62,6 +79,47 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         if evidence(scores - LEAST, LEAST) >= 1 / ERROR:
             return True
         return False if evidence(ENOUGH - scores, 1.0 - ENOUGH) >= 1 / ERROR else None
+
+
+async def _round(judge: PairwiseJudge, done: Progress) -> tuple[Progress, list[Usage]]:
+    """Return the test after another round, and the usage of the model."""
+    score, usage = 0.0, list[Usage]()
+    for pair in planted_pairs(len(done.scores)):
+        verdict = await judge.judge(prompt=pair.prompt, answer=pair.answer, reference_answer=pair.reference_answer)
+        usage += verdict.usage
+        done = done.with_verdict(pair, verdict)
+        score += 0.25 if verdict.no_worse is None else 0.5 * (verdict.no_worse is pair.no_worse)
+    return msgspec.structs.replace(done, scores=(*done.scores, score)), usage
+
+
+async def measure_model(judge: PairwiseJudge, answered: Sequence[GradedPair]) -> Calibration:
+    """Calibrate `judge` on `answered` pairs, or on planted ones if it judges too few of those."""
+    own = await calibrate(judge, answered, "answered")
+    return own if is_enough(own) else await calibrate_on_planted(judge)
+
+
+async def calibrate_on_planted(judge: PairwiseJudge) -> Calibration:
+    """Test `judge` to the end, which comes: every judge is right in more than `LEAST` or in fewer than `ENOUGH`."""
+    done = Progress()
+    while done.decided is None:
+        done, _ = await _round(judge, done)
+    return done.calibration(judge.name)
+
+
+async def stored_progress(engine: AsyncEngine, judge: str, fingerprint: str) -> Progress:
+    """Return the test of `judge` so far, by what it is of."""
+    async with engine.connect() as connection:
+        return await _read(connection, _subject(judge, fingerprint)) or Progress()
+
+
+def _subject(judge: str, fingerprint: str) -> str:
+    return f"{judge}/{fingerprint}"
+
+
+async def _read(connection: AsyncConnection, subject: str) -> Progress | None:
+    query = select(audit_events.c.details).where(audit_events.c.action == _ACTION, audit_events.c.subject == subject)
+    details = await connection.scalar(query)
+    return None if details is None else msgspec.convert(details, Progress)
 
 
 class SelfCalibration:
@@ -100,18 +158,10 @@ class SelfCalibration:
         claimed = await self._claim(progress, most)
         if claimed is None:
             return False
-        done, score, cost = claimed, 0.0, 0.0
-        for pair in pairs:
-            verdict = await self._judge.judge(
-                prompt=pair.prompt, answer=pair.answer, reference_answer=pair.reference_answer
-            )
-            cost += sum(map(self._price, verdict.usage))
-            done = done.with_verdict(pair.no_worse, verdict.no_worse)
-            score += 0.25 if verdict.no_worse is None else 0.5 * (verdict.no_worse is pair.no_worse)
+        done, usage = await _round(self._judge, claimed)
         done = msgspec.structs.replace(
             done,
-            scores=(*done.scores, score),
-            spent_usd=done.spent_usd + cost,
+            spent_usd=done.spent_usd + sum(map(self._price, usage)),
             reserved_usd=0.0,
             owner=None,
             lease_until=0.0,
@@ -121,13 +171,13 @@ class SelfCalibration:
                 return False  # the lease was lost; its holder has this round
             await self._write(connection, done)
         if done.decided is not None:
-            await self._store(done, done.decided)
+            found = done.calibration(self._judge.name)
+            await store_calibration(self._engine, found, self._fingerprint, self._clock(), "the quality loop")
         return done.decided is None
 
     async def progress(self) -> Progress:
         """Return the test so far."""
-        async with self._engine.connect() as connection:
-            return await self._read(connection) or Progress()
+        return await stored_progress(self._engine, self._judge.name, self._fingerprint)
 
     async def _claim(self, seen: Progress, most_usd: float) -> Progress | None:
         now = self._clock()
@@ -139,6 +189,7 @@ class SelfCalibration:
             # What a holder that died had reserved may have been spent.
             spent = before.spent_usd + before.reserved_usd
             if spent + most_usd > self.cap_usd:
+                await self._put(connection, stored, msgspec.structs.replace(before, stopped_at_usd=self.cap_usd), now)
                 return None
             claimed = msgspec.structs.replace(
                 before,
@@ -146,36 +197,27 @@ class SelfCalibration:
                 reserved_usd=most_usd,
                 owner=self._owner,
                 lease_until=now + self._lease_seconds,
+                stopped_at_usd=None,
             )
-            if stored is None:
-                row = {"created_at": now, "actor": "the quality loop", "action": _ACTION, "subject": self._subject}
-                reason = "a judge of open answers is tested on planted pairs"
-                await connection.execute(insert(audit_events).values(**row, reason=reason, details=claimed))
-            else:
-                await self._write(connection, claimed)
+            await self._put(connection, stored, claimed, now)
             return claimed
 
     @property
     def _subject(self) -> str:
-        return f"{self._judge.name}/{self._fingerprint}"
+        return _subject(self._judge.name, self._fingerprint)
 
     async def _read(self, connection: AsyncConnection) -> Progress | None:
-        query = select(audit_events.c.details).where(
-            audit_events.c.action == _ACTION, audit_events.c.subject == self._subject
-        )
-        details = await connection.scalar(query)
-        return None if details is None else msgspec.convert(details, Progress)
+        return await _read(connection, self._subject)
+
+    async def _put(self, connection: AsyncConnection, stored: Progress | None, progress: Progress, now: float) -> None:
+        """Write `progress` in place of what is `stored`, None for nothing."""
+        if stored is None:
+            row = {"created_at": now, "actor": "the quality loop", "action": _ACTION, "subject": self._subject}
+            reason = "a judge of open answers is tested on planted pairs"
+            await connection.execute(insert(audit_events).values(**row, reason=reason, details=progress))
+        elif progress != stored:
+            await self._write(connection, progress)
 
     async def _write(self, connection: AsyncConnection, progress: Progress) -> None:
         mine = (audit_events.c.action == _ACTION, audit_events.c.subject == self._subject)
         await connection.execute(update(audit_events).where(*mine).values(details=progress))
-
-    async def _store(self, done: Progress, decided: bool) -> None:
-        counts = ("true_no_worse", "false_worse", "true_worse", "false_no_worse", "abstained")
-        calibration = Calibration(
-            judge=self._judge.name,
-            pairs="planted",
-            decided=decided,
-            **{name: getattr(done, name) for name in counts},
-        )
-        await store_calibration(self._engine, calibration, self._fingerprint, self._clock(), "the quality loop")

@@ -1,6 +1,14 @@
-"""Where labels come from under these settings, in a sentence that the start, `aio init` and `aio check` print."""
+"""Where labels come from here, in a sentence: at the start, in `aio init` and `aio check`, on the quality page, in
+`/health/ready`."""
+
+from typing import TYPE_CHECKING
 
 from gateway.base.settings import Settings
+
+if TYPE_CHECKING:
+    from quality.judges.judge_state import JudgeState
+
+_BY_RULE = "Labels: from checks of JSON, code and exact answers, and from feedback"
 
 
 def judging_cap(settings: Settings) -> float:
@@ -8,14 +16,44 @@ def judging_cap(settings: Settings) -> float:
     return settings.cold_start_usd / 2
 
 
-def labels_text(settings: Settings) -> str:
-    """Return what makes labels, and what would add more."""
+def labels_text(settings: Settings, judge: "JudgeState | None" = None, *, costs: bool = True) -> str:
+    """Return what makes labels, and what would add more. `judge`: how the judge of open answers stands, None where that
+    is not known. Without `costs` it is for everybody to read."""
     if not (settings.monitor and settings.sampling_rate and settings.verification_budget):
-        return "labels: from feedback alone, because verification is switched off"
-    by_rule = "labels: from checks of JSON, code and exact answers, and from feedback"
-    if cap := judging_cap(settings):
+        return "Labels: from feedback alone, because verification is switched off"
+    cap = judging_cap(settings)
+    if judge is not None and judge.calibration is not None:
+        return f"{_BY_RULE}; {_decided(judge)}"
+    if not cap:
+        return f"{_BY_RULE}; open answers get none until `aio quality calibrate`, because AIO_COLD_START_USD is 0"
+    spent = f", for ${judge.spent_usd:.2f} of at most ${cap:.2f}" if judge is not None and costs else ""
+    if judge is not None and judge.state == "testing":
         return (
-            f"{by_rule}; the first open answer that is drawn starts a test of the strongest tier as a judge, which "
-            f"costs at most ${cap:.2f} and without which open answers get none (AIO_COLD_START_USD=0: no test)"
+            f"{_BY_RULE}; drawn open answers wait for the strongest tier, which is being tested as their judge "
+            f"({judge.pairs} pairs so far{spent})"
         )
-    return f"{by_rule}; open answers get none until `aio quality calibrate`, because AIO_COLD_START_USD is 0"
+    if judge is not None and judge.state == "capped":
+        return (
+            f"{_BY_RULE}; open answers get none, because the test of the strongest tier as their judge reached its cap "
+            f"after {judge.pairs} pairs{spent}: a higher AIO_COLD_START_USD lets it go on"
+        )
+    most = f", for at most ${cap:.2f}" if costs else ""
+    return (
+        f"{_BY_RULE}; open answers get some once the strongest tier has passed a test as their judge, and the first "
+        f"that is drawn starts it{most} (AIO_COLD_START_USD=0: no test)"
+    )
+
+
+def _decided(judge: "JudgeState") -> str:
+    found = judge.calibration
+    assert found is not None
+    right = f"right about {found.balanced_accuracy:.0%} of {found.judged} {found.pairs} pairs"
+    if found.trusted:
+        return (
+            f"for open answers from the strongest tier as a judge ({right}, so a label weighs {found.weight:.2f}); "
+            "a higher AIO_SAMPLING_RATE and AIO_VERIFICATION_BUDGET add more"
+        )
+    return (
+        f"open answers get none, because the strongest tier is refused as their judge ({right}): a stronger last tier "
+        "or feedback adds them"
+    )

@@ -17,12 +17,13 @@ from gateway.base.settings import Settings
 from gateway.base.stores.retries import background, until_it_works
 from gateway.inference.answering.answer import Answer
 from gateway.inference.catalogue.class_prior import tier_prior
-from gateway.operations.quality_loop.label_sources import judging_cap
+from gateway.operations.quality_loop.label_sources import judging_cap, labels_text
 from gateway.telemetry.metrics.metrics import Metrics
 from inference_core.extras import MissingExtraError
 from inference_core.io.background_tasks import once
 from quality.estimates.upgrade_rate import UpgradeRate
-from quality.judges.default_panel import standing_panel, stored_calibration
+from quality.judges.default_panel import standing_panel
+from quality.judges.judge_state import JudgeState, judge_state
 from quality.judges.pairwise import PairwiseJudge, judging_fingerprint
 from quality.judges.panel import Panel
 from quality.judges.self_calibration import SelfCalibration
@@ -118,7 +119,8 @@ class QualityLoop:
         self.monitor: Monitor | None = None
         # It looks at other replicas' results, too.
         self._judging = WorkLoop("test of the judge", self._test_judge, JUDGE_POLL_SECONDS)
-        self._judge_wanted = self._judge_known = False
+        self._judge_wanted = False
+        self.judge = JudgeState()
         self.retrained = Standing()
         self.job = RetrainJob(self._retrain_owed, self._read_standing, settings.retrain_cron)
         registry = ArtefactRegistry(settings.registry_path)
@@ -163,18 +165,34 @@ class QualityLoop:
 
     def _want_judge(self) -> None:
         """An open answer was drawn that no judge can label: the strongest tier is tested as a judge, once."""
-        if not (self._judge_wanted or self._judge_known):
+        if not self._judge_wanted:
             self._judge_wanted = True
             self._judging.nudge()
 
     async def _test_judge(self) -> bool:
         """Make a round of the test, while no request waits; use its result, also that of another replica."""
-        strongest, cap_usd = self._tiers[max(self._tiers)], judging_cap(self._settings)
-        if not self._judge_wanted or self.monitor is None or not cap_usd:
+        if self.monitor is None:
             return False
-        if not strongest.load().healthy or any(tier.load().waiting > 0 for tier in self._tiers.values()):
+        if (labels := self.monitor.panel.labels_open_answers) and self.judge.state == "trusted":
             return False
-        judge, fingerprint = PairwiseJudge(strongest), self._judging_fingerprint
+        self.judge, more = await self._judge_state(), False
+        if self._judge_wanted and self.judge.may_be_tested and judging_cap(self._settings) and self._is_idle():
+            more = await self._self_calibration().step()
+            self.judge = await self._judge_state()
+        if self.judge.state == "trusted" and not labels:
+            await self.renew()
+        return more
+
+    async def _judge_state(self) -> JudgeState:
+        cap_usd = judging_cap(self._settings)
+        return await judge_state(self._engine, self._catalog.fingerprint, self._judging_fingerprint, cap_usd)
+
+    def _is_idle(self) -> bool:
+        loads = [self._tiers[number].load() for number in sorted(self._tiers)]
+        return loads[-1].healthy and not any(load.waiting > 0 for load in loads)
+
+    def _self_calibration(self) -> SelfCalibration:
+        strongest = self._tiers[max(self._tiers)]
 
         def bound(judge: PairwiseJudge, *texts: str) -> float:
             return sum(
@@ -185,24 +203,23 @@ class QualityLoop:
                 for request in judge.requests(*texts)
             )
 
-        test = SelfCalibration(
+        return SelfCalibration(
             self._engine,
-            judge,
-            fingerprint,
+            PairwiseJudge(strongest),
+            self._judging_fingerprint,
             price=partial(self._price, strongest.number),
             bound=bound,
-            cap_usd=cap_usd,
+            cap_usd=judging_cap(self._settings),
         )
-        if await test.step():
-            return True
-        if await stored_calibration(self._engine, judge.name, fingerprint) is not None:
-            self._judge_wanted, self._judge_known = False, True
-            await self.renew()
-        return False
+
+    def labels(self, *, costs: bool = True) -> str:
+        """Where labels come from now; without `costs` for everybody to read."""
+        return labels_text(self._settings, self.judge, costs=costs)
 
     def follow_catalogue(self, catalog: Catalog) -> None:
         """Judge and retrain for this catalogue from now on; `renew` sets up its judges."""
-        self._catalog, self._judge_known = catalog, False
+        self._catalog = catalog
+        self.judge, self._judge_wanted = JudgeState(), False
 
     async def renew(self) -> None:
         """Set up the judges again, as another catalogue requires: a judge's accuracy is measured per catalogue.
@@ -215,7 +232,7 @@ class QualityLoop:
             self.monitor.panel = await self._panel()
         except (SQLAlchemyError, OSError) as error:
             log.warning("judges cannot be read (%s); no tier judges until the next reload", type(error).__name__)
-            before, self._judge_known = self.monitor.panel, False
+            before = self.monitor.panel
             asking_none = [judge for judge in before.judges if not isinstance(judge, PairwiseJudge)]
             self.monitor.panel = Panel(asking_none, before.calibrations)
 

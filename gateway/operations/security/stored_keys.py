@@ -31,7 +31,7 @@ class StoredKeys(msgspec.Struct, frozen=True):
 async def stored_keys(settings: Settings) -> StoredKeys | None:
     """Return what the database has; None if it cannot be read. Raises `DatabaseUrlError` for an unusable URL."""
     engine = open_database(settings.database)
-    if _is_missing_file(settings.database):
+    if is_missing_file(settings.database):
         return StoredKeys(False, ())
     try:
         async with engine.connect() as connection:
@@ -42,7 +42,8 @@ async def stored_keys(settings: Settings) -> StoredKeys | None:
         await engine.dispose()
 
 
-def _is_missing_file(database: str) -> bool:
+def is_missing_file(database: str) -> bool:
+    """Return whether it is a file of SQLite that is not there; opening it would make it."""
     url = make_url(database)
     return url.get_backend_name() == "sqlite" and not Path(url.database or "").exists()
 

@@ -11,10 +11,12 @@ NOT_READY = "not ready"
 
 class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`status` is "ok", "degraded" (some tiers take no requests and others do, or a background task failed) or "not
-    ready"; `problems` names each missing part, with the reason."""
+    ready"; `problems` names each missing part, with the reason. `labels`: where they come from, if answers are verified
+    here."""
 
     status: str
     problems: dict[str, str] = {}
+    labels: str = ""
 
 
 def health_of(operations: Operations) -> Health:
@@ -28,9 +30,11 @@ def health_of(operations: Operations) -> Health:
         problems["tiers"] = f"these take no requests: {', '.join(down)}"
     if (overdue := _retraining_overdue(operations)) is not None:
         problems["retraining"] = overdue
+    loop = operations.quality_loop
+    labels = "" if loop is None else loop.labels(costs=False)
     if operations.not_ready or len(down) == len(tiers):
-        return Health(status=NOT_READY, problems=problems)
-    return Health(status="degraded" if problems else "ok", problems=problems)
+        return Health(status=NOT_READY, problems=problems, labels=labels)
+    return Health(status="degraded" if problems else "ok", problems=problems, labels=labels)
 
 
 def _retraining_overdue(operations: Operations) -> str | None:

@@ -2,15 +2,25 @@
 
 import random
 
+import httpx
 import msgspec
+import pytest
 
 from gateway.base.settings import Settings
 from gateway.operations.quality_loop.label_sources import labels_text
 from gateway.operations.quality_loop.quality_loop import QualityLoop
+from gateway.operations.quality_loop.stored_judge import stored_judge
 from migrations.tables.quality import verifications
+from quality.judges.calibration import Calibration
+from quality.judges.default_panel import store_calibration
+from quality.judges.judge_state import JudgeState, judge_state
+from quality.judges.pairwise import judging_fingerprint
 from quality.store.database import migrate, open_database
+from tests.gateway.operations.dashboard.browsing import with_user
+from tests.gateway.running_gateway import running_gateway
+from tests.polling import eventually
 from tests.quality.judges.test_judges import judged_texts
-from tests.quality.judges.test_self_calibration import GOOD
+from tests.quality.judges.test_self_calibration import GOOD, knowing, made
 from tests.quality.loop_world import ScriptedTier, record, rows, store_request
 from tiers.catalog.load import load_catalog
 from tiers.tier import GenerationRequest, Tier
@@ -68,6 +78,88 @@ async def test_most_verifications_of_open_answers_have_a_label_and_few_labels_ar
 def test_a_sentence_says_where_labels_come_from_and_what_that_costs(settings: Settings) -> None:
     on = msgspec.structs.replace(settings, monitor=True, cold_start_usd=1.0)
 
-    assert "costs at most $0.50" in labels_text(on)
+    assert "for at most $0.50" in labels_text(on)
     assert "aio quality calibrate" in labels_text(msgspec.structs.replace(on, cold_start_usd=0.0))
     assert "switched off" in labels_text(msgspec.structs.replace(on, monitor=False))
+
+
+FOUND = Calibration(
+    judge="pairwise", true_no_worse=19, false_worse=1, true_worse=17, false_no_worse=3, abstained=0, pairs="planted",
+    decided=True,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        (JudgeState(state="testing", pairs=12, spent_usd=0.07), "12 pairs so far, for $0.07 of at most $0.50"),
+        (JudgeState(state="capped", pairs=12, spent_usd=0.49), "reached its cap after 12 pairs, for $0.49"),
+        (
+            JudgeState(state="trusted", pairs=40, spent_usd=0.1, calibration=FOUND),
+            "right about 90% of 40 planted pairs, so a label weighs 0.80",
+        ),
+        (
+            JudgeState(state="refused", calibration=msgspec.structs.replace(FOUND, decided=False)),
+            "refused as their judge (right about 90% of 40 planted pairs)",
+        ),
+    ],
+)
+def test_the_sentence_says_how_the_judge_stands_and_no_money_to_everybody(
+    settings: Settings, state: JudgeState, said: str
+) -> None:
+    on = msgspec.structs.replace(settings, monitor=True, cold_start_usd=1.0)
+
+    assert said in labels_text(on, state)
+    assert "$" not in labels_text(on, state, costs=False)
+
+
+async def test_the_database_says_how_the_judge_stands_through_its_test(settings: Settings) -> None:
+    catalog, cap_usd = load_catalog("laptop"), 5.0
+    assert await stored_judge(settings, catalog) is None
+    await migrate(settings.database)
+    engine = open_database(settings.database)
+    judging = judging_fingerprint(catalog.tier_fingerprints[-1])
+
+    async def stands(cap_usd: float) -> JudgeState:
+        return await judge_state(engine, catalog.fingerprint, judging, cap_usd)
+
+    try:
+        seen = [await stands(cap_usd)]
+        test = made(engine, tier := knowing(0.0), judging, cap_usd=cap_usd)
+        assert await test.step()
+        seen.append(await stands(cap_usd))
+        while await test.step():
+            pass
+        seen.append(await stands(cap_usd))
+        seen.append(await stands(2 * cap_usd))
+        more = made(engine, tier, judging, cap_usd=1e6)
+        while await more.step():
+            pass
+        seen.append(await stands(cap_usd))
+        stored = await stored_judge(settings, catalog)
+        by_hand = msgspec.structs.replace(FOUND, decided=False)
+        await store_calibration(engine, by_hand, catalog.fingerprint, 2.0, "test")
+        seen.append(await stands(cap_usd))
+    finally:
+        await engine.dispose()
+
+    assert [one.state for one in seen] == ["untested", "testing", "capped", "testing", "trusted", "refused"]
+    assert 0 < seen[1].spent_usd < seen[2].spent_usd <= cap_usd
+    assert stored == seen[4]
+
+
+async def page_with_estimates(viewer: httpx.AsyncClient) -> str:
+    """Empty until the monitor has started."""
+    text = (await viewer.get("/admin/quality")).text
+    return text if "Judge of open answers" in text else ""
+
+
+async def test_health_and_the_quality_page_say_where_labels_come_from(settings: Settings) -> None:
+    async with running_gateway(msgspec.structs.replace(settings, monitor=True, cold_start_usd=1.0)) as gateway:
+        async with with_user(gateway, "vera", "viewer") as viewer:
+            page = await eventually(lambda: page_with_estimates(viewer))
+        ready = (await gateway.http.get("/health/ready")).json()
+
+    assert "for at most $0.50" in page
+    assert "passed a test as their judge" in ready["labels"]
+    assert "$" not in ready["labels"]

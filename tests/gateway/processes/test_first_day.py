@@ -86,6 +86,7 @@ def first_day(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
             check=False,
         )
         assert made.returncode == 0, made.stderr
+        assert "starts it, for at most $0.50" in made.stdout
         with started(folder / "data", folder / "cache", "--port", "0", environment=SHIPPED) as process:
             assert process.stdout is not None
             yield next(found[1] for line in process.stdout if (found := READY.search(line)))
@@ -108,6 +109,8 @@ def test_open_answers_get_labels_without_another_command(tmp_path: Path, monkeyp
             answer = admin.post("/v1/chat/completions", json=body)
             assert answer.status_code == 200, answer.text
         until(is_done, every=0.2)
+        ready = admin.get("/health/ready").json()
+    assert "so a label weighs 0." in ready["labels"]
     found = verified(database)
     database.dispose()
     taught = [(question, label) for question, label in found if label in ("worse", "no_worse", "tie")]

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from quality.judges.default_panel import standing_panel, stored_calibration
+from quality.judges.calibration import Bias
+from quality.judges.default_panel import ENOUGH, standing_panel, stored_calibration
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.planted_pairs import KINDS, planted_pairs
-from quality.judges.self_calibration import ERROR, LEAST, Progress, SelfCalibration
+from quality.judges.self_calibration import ERROR, LEAST, Progress, SelfCalibration, calibrate_on_planted, measure_model
 from tests.quality.judges.test_judges import judged_texts
 from tests.quality.loop_world import ScriptedTier, price, unavailable
 from tiers.tier import GenerationRequest, Usage
@@ -38,7 +39,7 @@ def knowing(share_wrong: float, seed: int = 0) -> ScriptedTier:
     return ScriptedTier(reply=reply)
 
 
-def made(engine: AsyncEngine, tier: ScriptedTier, **changes: Any) -> SelfCalibration:
+def made(engine: AsyncEngine, tier: ScriptedTier, fingerprint: str = "strong", **changes: Any) -> SelfCalibration:
     def bound(judge: PairwiseJudge, *texts: str) -> float:
         return sum(
             price(4, Usage(prompt_tokens=tier.count_prompt_tokens(one), completion_tokens=8))
@@ -46,7 +47,7 @@ def made(engine: AsyncEngine, tier: ScriptedTier, **changes: Any) -> SelfCalibra
         )
 
     given = {"price": lambda usage: price(4, usage), "bound": bound, "cap_usd": 1e6, **changes}
-    return SelfCalibration(engine, PairwiseJudge(tier), "strong", **given)
+    return SelfCalibration(engine, PairwiseJudge(tier), fingerprint, **given)
 
 
 async def test_a_judge_that_errs_on_eight_percent_is_trusted_and_sits_on_the_panel(engine: AsyncEngine) -> None:
@@ -77,6 +78,41 @@ async def test_a_judge_that_always_says_the_same_is_refused(engine: AsyncEngine,
     found = await stored_calibration(engine, "pairwise", "strong")
     assert found is not None
     assert not found.trusted
+    assert found.bias is not None
+    assert found.bias.first == (found.judged if word == "FIRST" else 0)
+
+
+async def test_a_judge_of_length_shows_its_bias_and_is_refused() -> None:
+    def longer(request: GenerationRequest) -> str:
+        assert request.messages is not None
+        _, first, second = judged_texts(request.messages[-1].content)
+        return "FIRST" if len(first) > len(second) else "SECOND"
+
+    found = await calibrate_on_planted(PairwiseJudge(ScriptedTier(reply=longer)))
+
+    assert not found.trusted
+    assert found.bias is not None
+    # With texts of equal length it prefers the second place.
+    assert found.bias == Bias(longer=found.bias.longer, second=found.bias.second)
+    assert found.bias.longer > found.judged / 4
+
+
+async def test_a_test_by_hand_ends_as_soon_as_it_is_known_whether_to_trust_the_judge() -> None:
+    tier = knowing(0.08)
+
+    found = await calibrate_on_planted(PairwiseJudge(tier))
+
+    assert (found.trusted, found.pairs) == (True, "planted")
+    # Each pair is asked about twice.
+    assert len(tier.seen) == 2 * found.judged < 120
+
+
+async def test_a_measurement_by_hand_takes_answers_of_the_catalogue_where_there_are_enough() -> None:
+    judge = PairwiseJudge(knowing(0.0))
+    answered = [pair for number in range(ENOUGH) for pair in planted_pairs(number)]
+
+    assert (await measure_model(judge, answered)).pairs == "answered"
+    assert (await measure_model(judge, answered[:-2])).pairs == "planted"
 
 
 def test_a_judge_at_the_limit_is_trusted_no_more_often_than_stated() -> None:

@@ -61,8 +61,9 @@ def calibrate(
     right.
 
     A judge whose balanced accuracy is not significantly above one half makes no labels; the labels of the others
-    weigh by it. A judge that decided too few of the tiers' answers is measured on generated pairs. The result is
-    stored for this catalogue; `aio serve` reads it at start. --judging 0 leaves out the judge that asks the model.
+    weigh by it. A judge that decided too few of the tiers' answers is measured on generated pairs; the one that asks
+    the model on planted ones, one after another until it is known whether to trust it. The result is stored for this
+    catalogue; `aio serve` reads it at start. --judging 0 leaves out the judge that asks the model.
     """
     from classifier.errors import ClassifierError
     from classifier.training.data.dataset import data_folder
@@ -87,6 +88,9 @@ def calibrate(
     no_worse = sum(pair.no_worse for pair in pairs)
     click.echo(f"{len(pairs)} pairs of answers by {catalog.name}'s tiers: {no_worse} no worse than the strongest's\n")
     click.echo(_shown(found))
+    for one in found:
+        if one.bias is not None:
+            click.echo(f"\n{one.judge}: {one.bias.in_words}")
 
 
 async def _measure(
@@ -102,6 +106,7 @@ async def _measure(
     from quality.judges.catalogue_pairs import answered_pairs
     from quality.judges.default_panel import measure, rule_based_judges, store_calibration
     from quality.judges.pairwise import PairwiseJudge
+    from quality.judges.self_calibration import measure_model
     from quality.store.database import migrate, open_database
 
     private_data_folder(settings.data_path)
@@ -114,7 +119,7 @@ async def _measure(
             found = [await measure(judge, pairs) for judge in rule_based_judges()]
             if judging:
                 progress("judging", 0.9)
-                found.append(await measure(PairwiseJudge(tiers[-1]), _spread(pairs, judging)))
+                found.append(await measure_model(PairwiseJudge(tiers[-1]), _spread(pairs, judging)))
         now = time.time()
         for calibration in found:
             await store_calibration(database, calibration, catalog.fingerprint, now, "aio quality calibrate")

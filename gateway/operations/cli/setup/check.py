@@ -44,6 +44,7 @@ def check(security: bool, as_json: bool, **given: Any) -> None:
         return
     from gateway.base.configuration.default_catalog import catalog_reason
     from gateway.operations.quality_loop.label_sources import labels_text
+    from gateway.operations.quality_loop.stored_judge import stored_judge
     from gateway.operations.setup.tier_answers import ask_tiers
     from tiers.catalog.load import load_catalog
 
@@ -56,7 +57,7 @@ def check(security: bool, as_json: bool, **given: Any) -> None:
     if as_json:
         echo_json(answers)
     else:
-        click.echo(f"{_table(answers)}\n\n{labels_text(settings)}")
+        click.echo(f"{_table(answers)}\n\n{labels_text(settings, asyncio.run(stored_judge(settings, catalog)))}")
         if any(answer.price_estimated for answer in answers):
             click.echo("\n~ by an estimated price; give the tier a price to replace it")
         for answer in failed:

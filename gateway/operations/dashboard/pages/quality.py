@@ -75,6 +75,8 @@ async def show_quality(request: HttpRequest) -> Response[Any]:
         "Quality",
         estimates=estimates,
         rules=None if monitor is None else monitor.settings,
+        labels_come=None if operations.quality_loop is None else operations.quality_loop.labels(),
+        judge=None if operations.quality_loop is None else operations.quality_loop.judge,
         loop_runs=operations.quality_loop is not None,
         own_labels=None if labels is None else labels.labels,
         runs=runs.rows,
