@@ -11,8 +11,8 @@ MOST = {
     "gateway": Entered(files=33, folders=15, returns=20),
     "tiers": Entered(files=10, folders=7, returns=9),
     "classifier": Entered(files=12, folders=6, returns=5),
-    "inference_core": Entered(files=44, folders=11, returns=23),
-    "quality": Entered(files=12, folders=4, returns=9),
+    "inference_core": Entered(files=43, folders=11, returns=22),
+    "quality": Entered(files=12, folders=3, returns=8),
     "migrations": Entered(files=1, folders=1, returns=0),
 }
 MOST_LAYERS = 6

@@ -24,6 +24,7 @@ from functools import cache, partial
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import msgspec
 
@@ -31,6 +32,7 @@ from gateway.base.settings import Settings
 from gateway.edge.http_protocol import BoundedHttpProtocol
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 from tests.polling import eventually
+from tiers.local.core_health import CoreWatch
 
 ROOT = f"{Path(__file__).parents[2]}/"
 RECORDED = 5
@@ -171,6 +173,11 @@ async def walked(gateway: RunningGateway, recorder: _Recorder) -> Walk:
     return min(walks, key=lambda walk: (len(walk.files), len(walk.arrows)))
 
 
+async def _never(_: CoreWatch) -> None:
+    """In place of the look at a core's figures twice a second."""
+    await asyncio.Event().wait()
+
+
 async def _send(gateway: RunningGateway) -> None:
     """Read the whole stream, and wait until the record is stored."""
     async with gateway.http.stream("POST", "/v1/chat/completions", json=BODY) as response:
@@ -192,10 +199,11 @@ async def walk_of(data_dir: str) -> Walk:
     threading.setprofile(recorder)
     sys.setprofile(recorder)
     try:
-        async with running_gateway(
-            settings, core=laptop_hash_core(settings), scripted=False, protocol=BOUNDED
-        ) as gateway:
-            return await walked(gateway, recorder)
+        with patch.object(CoreWatch, "_watch", _never):
+            async with running_gateway(
+                settings, core=laptop_hash_core(settings), scripted=False, protocol=BOUNDED
+            ) as gateway:
+                return await walked(gateway, recorder)
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
