@@ -25,24 +25,24 @@ def usd_text(usd: float) -> str:
     return text[:-6] + text[-6:].rstrip("0")
 
 
-def whole_number(given: str, name: str, least: int, most: int) -> int:
-    """Return the integer that `given`, the value of the parameter `name`, is. Raises `ApiError` 400 unless it is one
+def whole_number(text: str, name: str, least: int, most: int) -> int:
+    """Return the integer that `text`, the value of the parameter `name`, is. Raises `ApiError` 400 unless it is one
     from `least` to `most`."""
-    if _WHOLE.fullmatch(given):
-        value = int(given)
+    if _WHOLE.fullmatch(text):
+        value = int(text)
         if least <= value <= most:
             return value
-    raise _refused(given, name, f"a whole number from {least} to {most}")
+    raise _refused(text, name, f"a whole number from {least} to {most}")
 
 
-def number(given: str, name: str, least: float, most: float, also: str = "") -> float:
-    """Return the number that `given`, the value of the parameter `name`, is. Raises `ApiError` 400 unless it is one
+def number(text: str, name: str, least: float, most: float, also: str = "") -> float:
+    """Return the number that `text`, the value of the parameter `name`, is. Raises `ApiError` 400 unless it is one
     from `least` to `most`. `also`: what else is allowed, for the message."""
-    if _DECIMAL.fullmatch(given):
-        value = float(given)
+    if _DECIMAL.fullmatch(text):
+        value = float(text)
         if least <= value <= most:
             return value
-    raise _refused(given, name, f"a number from {least:.15g} to {most:.15g}{also}")
+    raise _refused(text, name, f"a number from {least:.15g} to {most:.15g}{also}")
 
 
 def whole_seconds(at: float | None) -> int | None:
@@ -50,14 +50,14 @@ def whole_seconds(at: float | None) -> int | None:
     return int(at) if at is not None and -MOST_EPOCH <= at <= MOST_EPOCH else None
 
 
-def is_number(given: str) -> bool:
-    """Return whether `given` is a number, of whatever size."""
-    return _DECIMAL.fullmatch(given) is not None
+def is_number(text: str) -> bool:
+    """Return whether `text` is a number, of whatever size."""
+    return _DECIMAL.fullmatch(text) is not None
 
 
-def epoch_seconds(given: str, name: str) -> float:
-    """Return the time that `given` is. Raises `ApiError` 400 unless it is one of 1970 to 2100, in epoch seconds."""
-    return number(given, name, 0, MOST_EPOCH)
+def epoch_seconds(text: str, name: str) -> float:
+    """Return the time that `text` is. Raises `ApiError` 400 unless it is one of 1970 to 2100, in epoch seconds."""
+    return number(text, name, 0, MOST_EPOCH)
 
 
 def _refused(given: str, name: str, allowed: str) -> ApiError:

@@ -10,17 +10,17 @@ if TYPE_CHECKING:
     from gateway.base.settings import Settings
 
 
-def encoder_choice(given: str, settings: "Settings") -> "Path | ReadLayer":
+def encoder_choice(name: str, settings: "Settings") -> "Path | ReadLayer":
     """`PATH`, or `hidden[:MODEL[:LAYER]]`, by default of the catalogue's smallest model. Raises `BadParameter`."""
-    if given.partition(":")[0] != "hidden":
-        if not Path(given).is_dir():
-            raise click.BadParameter(f"{given!r} is not a folder; give one, or hidden[:MODEL[:LAYER]]")
-        return Path(given)
+    if name.partition(":")[0] != "hidden":
+        if not Path(name).is_dir():
+            raise click.BadParameter(f"{name!r} is not a folder; give one, or hidden[:MODEL[:LAYER]]")
+        return Path(name)
     from classifier.training.recipes.train_hidden_state import parse_read_layer
     from gateway.runtime.cores.hidden_states import smallest_model
     from tiers.catalog.load import load_catalog
 
     try:
-        return parse_read_layer(given, lambda: smallest_model(load_catalog(settings.catalog)))
+        return parse_read_layer(name, lambda: smallest_model(load_catalog(settings.catalog)))
     except ValueError as error:
         raise click.BadParameter(str(error)) from error

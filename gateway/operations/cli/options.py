@@ -34,22 +34,22 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON f
 QUALITY_METAVAR = "economy|balanced|careful|0..1"
 
 
-def quality_of(given: str) -> float:
+def quality_of(text: str) -> float:
     """Parse a quality target, by name or number; the `type` of an option. Raises `click.BadParameter`."""
     from classifier.complexity.quality_setting import QualitySetting, target_of
 
     try:
-        found: float | None = target_of(msgspec.convert(given, QualitySetting, strict=False))
+        found: float | None = target_of(msgspec.convert(text, QualitySetting, strict=False))
     except msgspec.ValidationError:
         found = None
     if found is None:
-        raise click.BadParameter(f"{given!r} is neither economy, balanced or careful nor a number from 0 to 1.")
+        raise click.BadParameter(f"{text!r} is neither economy, balanced or careful nor a number from 0 to 1.")
     return found
 
 
-def settings_from(**given: Any) -> Settings:
+def settings_from(**options: Any) -> Settings:
     """Return the settings of the environment, overridden by the given options. Raises `SettingsError`."""
-    return load_settings(**given)
+    return load_settings(**options)
 
 
 def echo_json(value: Any) -> None:

@@ -18,20 +18,20 @@ class SetupError(ValueError):
     """What was asked for cannot be set up; the message says what to do."""
 
 
-async def given_tier(text: str, found: Sequence[Candidate], environ: Mapping[str, str]) -> Candidate:
-    """Return the candidate that `text` means; `found` are the models that were found here. Raises `SetupError`."""
+async def given_tier(text: str, candidates: Sequence[Candidate], environ: Mapping[str, str]) -> Candidate:
+    """Return the candidate that `text` means; `candidates` are the models that were found here. Raises `SetupError`."""
     named = _NAME.fullmatch(text)
     name, what = (named[1], named[2]) if named else ("", text)
     if "://" in what:
         candidate = await _at_url(name, what, environ)
     elif (parts := what.split(":", 1))[1:] and (provider := provider_named(parts[0])) is not None:
         candidate = provider_candidate(provider, parts[1], key_variable(provider, environ))
-    elif (match := next((one for one in found if one.model == what), None)) is not None:
+    elif (match := next((one for one in candidates if one.model == what), None)) is not None:
         candidate = match
     elif _is_path(what):
         candidate = _at_path(what)
     else:
-        here = ", ".join(one.model for one in found) or "none"
+        here = ", ".join(one.model for one in candidates) or "none"
         raise SetupError(
             f"--tier {text}: {what!r} is no URL, no file or folder, no provider:model, and no model found here ({here})"
         )

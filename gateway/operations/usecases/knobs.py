@@ -87,9 +87,9 @@ def _change(
     )
 
 
-def change_id(given: str | None) -> int | None:
+def change_id(text: str | None) -> int | None:
     """Return the query parameter `before` of a history. Raises `ApiError` 400."""
-    return None if given is None else whole_number(given, "before", 1, MOST_INTEGER)
+    return None if text is None else whole_number(text, "before", 1, MOST_INTEGER)
 
 
 async def order_replicas(

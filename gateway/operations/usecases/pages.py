@@ -27,15 +27,15 @@ async def page_of(request: HttpRequest, listing: Listing) -> Response[Any]:
     return Response(await page_asked_for(request, listing, given), media_type="application/json")
 
 
-async def page_asked_for(request: HttpRequest, listing: Listing, given: dict[str, str] | None = None) -> Page:
-    """As `page_of`, before it is written. `given`: the query, unless it is the request's own."""
-    chosen, bounds = asked_for(listing, dict(request.query_params) if given is None else given)
+async def page_asked_for(request: HttpRequest, listing: Listing, query: dict[str, str] | None = None) -> Page:
+    """As `page_of`, before it is written. `query`: by name, unless it is the request's own."""
+    chosen, bounds = asked_for(listing, dict(request.query_params) if query is None else query)
     return await _found(request, listing, chosen, bounds)
 
 
-def asked_for(listing: Listing, given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def asked_for(listing: Listing, query: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a list's filters and bounds from a query. Raises `ApiError` 400."""
-    left = dict(given)
+    left = dict(query)
     chosen = {name: _value(name, left.pop(name), listing.kind(name)) for name in listing.filters if name in left}
     bounds = {name: _value(name, left.pop(name), kind) for name, kind in _BOUNDS.items() if name in left}
     if left:

@@ -156,13 +156,13 @@ async def preview_of(serving: Serving, wanted: float | None) -> Preview | None:
     return await asyncio.to_thread(preview, sample, serving.routing.served.strongest, *rules, until - DAY, until)
 
 
-def target_of(given: str) -> float | None:
+def target_of(text: str) -> float | None:
     """Parse a quality target of a form or query, by number or name; "" is none. Raises `ApiError` 400."""
-    if not (given := given.strip()):
+    if not (text := text.strip()):
         return None
-    if given in QUALITY_SETTINGS:
-        return QUALITY_SETTINGS[given]
-    return number(given, "quality_target", 0, 1, f", or one of {', '.join(QUALITY_SETTINGS)}")
+    if text in QUALITY_SETTINGS:
+        return QUALITY_SETTINGS[text]
+    return number(text, "quality_target", 0, 1, f", or one of {', '.join(QUALITY_SETTINGS)}")
 
 
 def rule_at(serving: Serving, target: float | None) -> RoutingRule:

@@ -37,10 +37,10 @@ def worth_last(operations: Operations) -> WorthShown | None:
     return None if found is None else worth_said(found, operations.serving.routing.knobs.active.constant)
 
 
-def worth_said(found: WorthFound, constant: str) -> WorthShown:
+def worth_said(worth: WorthFound, constant: str) -> WorthShown:
     """Put verdicts into words; `constant` is the routing knob."""
     return WorthShown(
         constant=constant,
-        catalogue=Said(name="all keys", sentence=in_words(found.catalogue, constant), worth=found.catalogue),
-        keys=[Said(name=one.name, sentence=in_words(one.worth, constant), worth=one.worth) for one in found.keys],
+        catalogue=Said(name="all keys", sentence=in_words(worth.catalogue, constant), worth=worth.catalogue),
+        keys=[Said(name=one.name, sentence=in_words(one.worth, constant), worth=one.worth) for one in worth.keys],
     )

@@ -54,7 +54,7 @@ def backtest(
     rows: int,
     data: Path | None,
     as_json: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Route every prompt of LOG (JSON lines, may be gzipped) offline; print split, cost and quality per target.
 
@@ -69,7 +69,7 @@ def backtest(
 
         click.echo(f"{write_example(log, data or data_folder(), rows)} rows -> {log}")
         return
-    settings = settings_from(**given)
+    settings = settings_from(**options)
     routing = dry_routing(settings)
     known = TierNames(len(routing.served.catalog.tiers), dict(map(_named_tier, names)))
     tested = Backtest(routing, known, targets or TARGETS)

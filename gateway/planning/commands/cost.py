@@ -95,7 +95,7 @@ def cost(
     check_rate: float,
     checked: str,
     as_json: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Calculate what routing saves: between two models (--from, --to), or for a traffic mix of a catalogue.
 
@@ -116,7 +116,7 @@ def cost(
     from tiers.catalog.pricing import blended_cost, predicted_costs, request_cost_usd
 
     if costs is None:
-        catalog = load_catalog(settings_from(**given).catalog)
+        catalog = load_catalog(settings_from(**options).catalog)
         prompt = catalog.reference_prompt_tokens if prompt_tokens is None else prompt_tokens
         costs = tuple(predicted_costs(catalog, prompt, None))
         if answer_tokens is not None:

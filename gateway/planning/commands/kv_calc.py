@@ -39,7 +39,7 @@ from gateway.operations.cli.options import echo_json, json_option
 @click.option("--host-gb", type=click.FloatRange(min=0), default=0.0, help="Host memory in GB.")
 @click.option("--uneven", is_flag=True, help="Allow heads and layers that the devices do not divide.")
 @json_option
-def kv_calc(model: str | None, shape: str | None, catalog: str | None, as_json: bool, **given: Any) -> None:
+def kv_calc(model: str | None, shape: str | None, catalog: str | None, as_json: bool, **options: Any) -> None:
     """Calculate the bytes of a KV cache from a model's shape, and whether it fits with the weights.
 
     With --device, plan the placement: which devices share layers, which hold stages, how many copies
@@ -56,23 +56,23 @@ def kv_calc(model: str | None, shape: str | None, catalog: str | None, as_json: 
     if len(sources) > 1:
         raise click.UsageError(f"{' and '.join(sources)} name different models; give one of them")
     if catalog is not None:
-        found = placements.explain_catalog(catalog, given)
+        found = placements.explain_catalog(catalog, options)
         if as_json:
             echo_json(found)
         else:
             click.echo("\n\n".join("\n".join([entry.title, *entry.lines]) for entry in found))
         return
     config = placements.read_shape(model, shape)
-    if given["device_name"] is not None:
+    if options["device_name"] is not None:
         if config is None:
             raise click.UsageError("to place a model, give its whole shape by --model PATH or --shape NAME")
-        placement = placements.place_model(config, given)
+        placement = placements.place_model(config, options)
         if as_json:
             echo_json(placement)
         else:
             click.echo("\n".join(placement.lines))
         return
-    kv, plan = placements.plan_cache(config, given)
+    kv, plan = placements.plan_cache(config, options)
     if as_json:
         echo_json({"demand": kv, "bytes_per_token": kv.bytes_per_token, "total_bytes": kv.total_bytes, "plan": plan})
         return

@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 @data_dir_option
 @cache_dir_option
 @json_option
-def models(context: click.Context, /, as_json: bool, **given: Any) -> None:
+def models(context: click.Context, /, as_json: bool, **options: Any) -> None:
     """Show tiers with models, policies and prices, the files behind them, and the memory they need.
 
     Warns of tiers that `aio bench tiers` found no better than cheaper ones.
     """
     if context.invoked_subcommand is None:
-        _show(as_json, given)
+        _show(as_json, options)
 
 
 models.add_command(pull)

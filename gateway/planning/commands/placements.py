@@ -48,41 +48,44 @@ def read_shape(model: str | None, shape: str | None) -> ModelConfig | None:
     return None if shape is None else known_shape(shape)
 
 
-def plan_cache(config: ModelConfig | None, given: Options) -> tuple[KVDemand, MemoryPlan | None]:
+def plan_cache(config: ModelConfig | None, options: Options) -> tuple[KVDemand, MemoryPlan | None]:
     """Return the cache that the options describe, and a plan if they give a device size. Raises MemoryPlanError."""
-    length, batch, dtype = given["length"], given["batch"], given["dtype"]
+    length, batch, dtype = options["length"], options["batch"], options["dtype"]
     if config is not None:
         kv = KVDemand.of_model(config, length=length, batch=batch, dtype=dtype)
-    elif given["layers"] is None or given["heads"] is None:
+    elif options["layers"] is None or options["heads"] is None:
         raise click.UsageError("give --model PATH, --shape NAME or --catalog NAME, or --layers and --heads")
     else:
         kv = KVDemand(
-            num_layers=given["layers"],
-            num_heads=given["heads"],
-            num_kv_heads=given["kv_heads"] or given["heads"],
-            head_dim=given["head_dim"],
+            num_layers=options["layers"],
+            num_heads=options["heads"],
+            num_kv_heads=options["kv_heads"] or options["heads"],
+            head_dim=options["head_dim"],
             length=length,
             batch=batch,
             dtype=dtype,
         )
-    if given["device_gb"] is None:
+    if options["device_gb"] is None:
         return kv, None
     cards = Devices(
-        bytes_each=int(given["device_gb"] * GB), count=given["devices"] or 1, usable_share=given["usable_share"]
+        bytes_each=int(options["device_gb"] * GB), count=options["devices"] or 1, usable_share=options["usable_share"]
     )
-    return kv, plan_memory(devices=cards, weight_bytes=int((given["weights_gb"] or 0) * GB), kv=kv)
+    return kv, plan_memory(devices=cards, weight_bytes=int((options["weights_gb"] or 0) * GB), kv=kv)
 
 
-def place_model(config: ModelConfig, given: Options) -> Placement:
+def place_model(config: ModelConfig, options: Options) -> Placement:
     """Place the model on the devices of the options. Raises PlacementError and MeshError."""
     machines = Machines(
-        device=_device(given), devices_per_node=given["devices"] or 1, nodes=given["nodes"], island=given["island"]
+        device=_device(options),
+        devices_per_node=options["devices"] or 1,
+        nodes=options["nodes"],
+        island=options["island"],
     )
-    form = None if given["weights"] is None else weight_format(given["weights"])
-    return place(config, machines, _workload(given), form, _mesh(given))
+    form = None if options["weights"] is None else weight_format(options["weights"])
+    return place(config, machines, _workload(options), form, _mesh(options))
 
 
-def explain_catalog(name: str, given: Options) -> list[Explanation]:
+def explain_catalog(name: str, options: Options) -> list[Explanation]:
     """Explain every model of a catalogue: on CPU cores as loaded, on GPU groups as placed.
 
     `--device`, `--devices` and similar options replace the catalogue's GPUs.
@@ -90,7 +93,7 @@ def explain_catalog(name: str, given: Options) -> list[Explanation]:
     catalog = load_catalog(name)
     found = [_explain_core_model(catalog, model) for model in catalog.core.models]
     return found + [
-        _explain_gpu_model(catalog, group, model, given) for group in catalog.gpu_groups for model in group.models
+        _explain_gpu_model(catalog, group, model, options) for group in catalog.gpu_groups for model in group.models
     ]
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     help="Which files: a checkpoint's safetensors, a GGUF file, or the first of both that the repository has.",
 )
 @catalog_option
-def pull(ids: tuple[str, ...], form: "Form", **given: Any) -> None:
+def pull(ids: tuple[str, ...], form: "Form", **options: Any) -> None:
     """Download models by Hugging Face id, `org/name[:QUANT][@REVISION]`; without an ID all of the catalogue.
 
     Files that are here are kept, interrupted ones are continued. The commit is recorded, and later starts use the same
@@ -40,7 +40,7 @@ def pull(ids: tuple[str, ...], form: "Form", **given: Any) -> None:
                 raise ModelFileError(f"'{text}': expected a Hugging Face id, such as Qwen/Qwen3-8B-GGUF:Q4_K_M")
             wanted.append((model, form))
     else:
-        wanted = hub_models(load_catalog(settings_from(**given).catalog))
+        wanted = hub_models(load_catalog(settings_from(**options).catalog))
         if not wanted:
             click.echo("no model of the catalogue is a Hugging Face id")
     for model, kind in wanted:

@@ -55,7 +55,7 @@ def quantize(
     dtype: str | None,
     cache_dir: str | None,
     as_json: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Write SOURCE, a Hugging Face folder or a GGUF file (package:NAME/FILE too), to the new folder DESTINATION.
 
@@ -68,7 +68,7 @@ def quantize(
 
     Compare the result with SOURCE by `aio quality compare`.
     """
-    chosen = _method(method, {name: value for name, value in given.items() if value is not None})
+    chosen = _method(method, {name: value for name, value in options.items() if value is not None})
     expected = "8" if method in ("int8", "fp8") else "4"
     if bits is not None and bits != expected:
         raise click.UsageError(f"--bits {bits}: {method} weights have {expected} bits")

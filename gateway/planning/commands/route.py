@@ -55,7 +55,7 @@ def route(
     max_tokens: int | None,
     key: str | None,
     as_json: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Show which tier would answer PROMPT, the probabilities and prices of all tiers, and why.
 
@@ -65,7 +65,7 @@ def route(
         raise click.UsageError("give either a PROMPT or --replay ID")
     from gateway.base.stores.data_folder import refuse_file
 
-    settings = settings_from(**given)
+    settings = settings_from(**options)
     refuse_file(settings.data_path)
     if replay is not None:
         _replay(settings, replay, as_json)

@@ -63,7 +63,7 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 @database_option
 @cache_dir_option
 @json_option
-def train(model: str, folder: Path, as_json: bool, **given: Any) -> None:
+def train(model: str, folder: Path, as_json: bool, **options: Any) -> None:
     """Train a LoRA adapter for MODEL of the catalogue and write it to FOLDER in PEFT's layout.
 
     A tenth of the prompts is held out. The adapter is written only if it is better on them with 95% confidence; else
@@ -74,12 +74,12 @@ def train(model: str, folder: Path, as_json: bool, **given: Any) -> None:
     from tiers.catalog.load import load_catalog
 
     stored = ("catalog", "data_dir", "database_url", "cache_dir")
-    settings = settings_from(**{name: given.pop(name) for name in stored})
+    settings = settings_from(**{name: options.pop(name) for name in stored})
     catalog = load_catalog(settings.catalog)
-    teacher = given.pop("teacher")
+    teacher = options.pop("teacher")
     base, wanted = _model(catalog, model), None if teacher is None else _model(catalog, teacher)
-    examples, source = _examples(settings, catalog, model, given)
-    recipe = Recipe(**{name: given[name] for name in Recipe.__struct_fields__ if name in given})
+    examples, source = _examples(settings, catalog, model, options)
+    recipe = Recipe(**{name: options[name] for name in Recipe.__struct_fields__ if name in options})
     try:
         with staged_progress("training") as progress:
             record = train_adapter(
@@ -88,10 +88,10 @@ def train(model: str, folder: Path, as_json: bool, **given: Any) -> None:
                 examples,
                 recipe,
                 source=source,
-                held_out=given["held_out"],
-                max_tokens=given["max_tokens"],
+                held_out=options["held_out"],
+                max_tokens=options["max_tokens"],
                 teacher=wanted,
-                device=_device(given["device"], given["threads"]),
+                device=_device(options["device"], options["threads"]),
                 cache_dir=settings.cache_path,
                 progress=progress,
             )

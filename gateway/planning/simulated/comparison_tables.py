@@ -6,14 +6,15 @@ from gateway.planning.simulated.comparison import Comparison, Duel
 from gateway.planning.simulated.scoring import Score
 
 
-def comparison_text(found: Comparison) -> str:
+def comparison_text(comparison: Comparison) -> str:
     """Format one trace: a heading, the scores, and the gain of predictive scaling over each reactive rule."""
     head = (
-        f"**{found.trace}** on {found.profile}, cold start {found.cold_start_s:.3g} s; requests from "
-        f"{found.since_s:.0f} s to {found.until_s:.0f} s of the trace, {found.fixed.requests:,} in number"
+        f"**{comparison.trace}** on {comparison.profile}, cold start {comparison.cold_start_s:.3g} s; requests from "
+        f"{comparison.since_s:.0f} s to {comparison.until_s:.0f} s of the trace, "
+        f"{comparison.fixed.requests:,} in number"
     )
-    rows = [_row(found.fixed)]
-    for duel in found.duels:
+    rows = [_row(comparison.fixed)]
+    for duel in comparison.duels:
         rows += [
             _row(duel.reactive, "reactive, "),
             _row(duel.predictive),
@@ -25,7 +26,7 @@ def comparison_text(found: Comparison) -> str:
         f"| {duel.reactive.rule} | {_gone(duel, duel.predictive)} | {duel.hours_ratio(duel.predictive):.2f} | "
         f"{duel.over_oracle:+.0%} | {_gone(duel, duel.hindsight)} | {duel.hours_ratio(duel.hindsight):.2f} | "
         f"{duel.hindsight_over_oracle:+.0%} |"
-        for duel in found.duels
+        for duel in comparison.duels
     ]
     return "\n".join(
         [

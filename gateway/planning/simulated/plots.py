@@ -13,12 +13,12 @@ matplotlib.use("Agg")
 _COLOURS = {"reactive, ": "#D55E00", "predictive for ": "#0072B2", "oracle for ": "#009E73"}
 
 
-def plot_comparisons(found: Sequence[Comparison], path: Path, against: str = REACTIVE[0]) -> None:
+def plot_comparisons(comparisons: Sequence[Comparison], path: Path, against: str = REACTIVE[0]) -> None:
     """Plot replicas ordered over time on each trace: one reactive rule, the predictive one of equal cost, and the
     oracle."""
-    figure = Figure(figsize=(8.0, 2.6 * len(found)), dpi=110, layout="constrained")
-    for place, each in enumerate(found, start=1):
-        axis = figure.add_subplot(len(found), 1, place)
+    figure = Figure(figsize=(8.0, 2.6 * len(comparisons)), dpi=110, layout="constrained")
+    for place, each in enumerate(comparisons, start=1):
+        axis = figure.add_subplot(len(comparisons), 1, place)
         axis.spines[["top", "right"]].set_visible(False)
         for prefix, colour in _COLOURS.items():
             sizes = [size for size in each.sizes[prefix + against] if each.since_s <= size[0] <= each.until_s]

@@ -15,7 +15,7 @@ from gateway.operations.cli.options import data_dir_option, database_option, ech
 @database_option
 @data_dir_option
 @json_option
-def migrate(to: str | None, as_json: bool, **given: Any) -> None:
+def migrate(to: str | None, as_json: bool, **options: Any) -> None:
     """Bring the schema to the newest revision; safe to repeat and to run while servers run.
 
     An earlier version of AIO refuses a schema that is newer than itself. To go back to one, stop the servers and take
@@ -30,7 +30,7 @@ def migrate(to: str | None, as_json: bool, **given: Any) -> None:
         await (migrate_database(url) if to is None else downgrade(url, to))
         return before, await current_revision(url)
 
-    settings = settings_from(**given)
+    settings = settings_from(**options)
     private_data_folder(settings.data_path)
     before, after = asyncio.run(run(settings.database))
     if as_json:

@@ -61,7 +61,7 @@ def serve(
     replaces: bool,
     channel: int | None,
     worker: str | None,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Start the gateway on http://127.0.0.1:8080 and serve until interrupted.
 
@@ -73,7 +73,7 @@ def serve(
     from gateway.base.stores.data_folder import claim_for_one_server, private_data_folder
     from gateway.telemetry.startup import set_up_telemetry
 
-    settings = settings_from(role="all" if role == "core" else role, **given)
+    settings = settings_from(role="all" if role == "core" else role, **options)
     if role == "gateway" or (role == "all" and settings.core_process):
         # Early, because libraries start threads on import. A core's threads compute, and keep their own heaps.
         from gateway.base.footprint.allocator import share_one_heap

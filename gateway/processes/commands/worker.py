@@ -34,7 +34,7 @@ from gateway.operations.cli.options import (
 @database_option
 @core_socket_option
 @log_level_option
-def worker(**given: Any) -> None:
+def worker(**options: Any) -> None:
     """Answer lines of batches until interrupted; running lines then have AIO_DRAIN_SECONDS.
 
     Run it alongside `aio serve` with AIO_BATCH_CONCURRENCY=0, on the same database and, if used, the same Redis.
@@ -47,7 +47,7 @@ def worker(**given: Any) -> None:
 
     # The gateways evaluate the alerts. A worker takes no requests that a key could guard: batches of callers without a
     # key are answered as long as no key is required.
-    settings = settings_from(**given, alert_webhook="", insecure=True)
+    settings = settings_from(**options, alert_webhook="", insecure=True)
     if not settings.batch_concurrency:
         raise click.UsageError("a worker with --concurrency 0 (or AIO_BATCH_CONCURRENCY=0) would answer nothing")
     set_up_telemetry(settings, "worker")

@@ -138,12 +138,12 @@ class Metrics:
         for one in VERDICTS:
             self._worth.labels(one).set(one == verdict)
 
-    def show_opinions(self, given: OpinionsGiven) -> None:
-        """Count the second opinions of verification; `given`: all since the monitor's start."""
-        shown, self._opinions_shown = self._opinions_shown, given
-        self._opinions.labels("confirmed").inc(given.confirmed - shown.confirmed)
-        self._opinions.labels("uncertain").inc(given.uncertain - shown.uncertain)
-        self._opinions_usd.inc(given.cost_usd - shown.cost_usd)
+    def show_opinions(self, opinions: OpinionsGiven) -> None:
+        """Count the second opinions of verification; `opinions`: all since the monitor's start."""
+        shown, self._opinions_shown = self._opinions_shown, opinions
+        self._opinions.labels("confirmed").inc(opinions.confirmed - shown.confirmed)
+        self._opinions.labels("uncertain").inc(opinions.uncertain - shown.uncertain)
+        self._opinions_usd.inc(opinions.cost_usd - shown.cost_usd)
 
     def show_retraining(self, standing: Standing, days: float | None) -> None:
         """Set what the stored runs say; `days` since the last success, None where none is scheduled."""

@@ -142,9 +142,9 @@ def csrf_of(token: str) -> str:
     return "" if not token else hmac.new(token.encode(), b"csrf", hashlib.sha256).hexdigest()
 
 
-def csrf_is_right(token: str, given: str | None) -> bool:
-    """Return whether `given` is the CSRF token of this cookie; without a cookie nothing is."""
-    return bool(token) and hmac.compare_digest(csrf_of(token).encode(), (given or "").encode())
+def csrf_is_right(token: str, sent: str | None) -> bool:
+    """Return whether `sent` is the CSRF token of this cookie; without a cookie nothing is."""
+    return bool(token) and hmac.compare_digest(csrf_of(token).encode(), (sent or "").encode())
 
 
 def _proof_of(token: str, digest: bytes) -> str:

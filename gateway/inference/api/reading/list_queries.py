@@ -49,11 +49,11 @@ def owned_query(
     return OwnedQuery(after=after, limit=limit, ascending=direction == "asc", purpose=wanted)
 
 
-def is_id(given: str) -> bool:
+def is_id(text: str) -> bool:
     """Return whether it has the form of an id."""
-    return _ID.match(given) is not None
+    return _ID.match(text) is not None
 
 
-def not_found(what: str, given: str) -> ApiError:
+def not_found(what: str, name: str) -> ApiError:
     """Return the error for what the tenant does not have, even if another tenant does."""
-    return ApiError(404, f"No such {what}: {given[:64]!r}.", param=f"{what}_id", code=f"{what}_not_found")
+    return ApiError(404, f"No such {what}: {name[:64]!r}.", param=f"{what}_id", code=f"{what}_not_found")

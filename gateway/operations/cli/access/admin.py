@@ -22,7 +22,7 @@ def admin() -> None:
 @click.option("--password-stdin", is_flag=True, help="Read the password from standard input instead of asking.")
 @reason_option
 @stored_options
-def add(name: str, role: str, password_stdin: bool, reason: str | None, as_json: bool, **given: Any) -> None:
+def add(name: str, role: str, password_stdin: bool, reason: str | None, as_json: bool, **options: Any) -> None:
     """Let NAME sign in. A viewer reads, an operator changes knobs and reviews, an admin also keys and users."""
     from gateway.tenancy.users.users import UserOrder, add_user
 
@@ -31,7 +31,7 @@ def add(name: str, role: str, password_stdin: bool, reason: str | None, as_json:
     else:
         password = click.prompt("Password (at least 12 characters)", hide_input=True, confirmation_prompt=True)
     user = checked(UserOrder, {"name": name, "password": password, "role": role})
-    with_database(settings_from(**given), lambda engine: add_user(engine, user, order(reason)))
+    with_database(settings_from(**options), lambda engine: add_user(engine, user, order(reason)))
     if as_json:
         echo_json({"name": name, "role": role})
     else:
@@ -40,11 +40,11 @@ def add(name: str, role: str, password_stdin: bool, reason: str | None, as_json:
 
 @admin.command("list")
 @stored_options
-def list_users(as_json: bool, **given: Any) -> None:
+def list_users(as_json: bool, **options: Any) -> None:
     """Show who may sign in by name."""
     from gateway.tenancy.users.users import USERS
 
-    page = with_database(settings_from(**given), lambda engine: USERS.page(engine, {}, limit=1000))
+    page = with_database(settings_from(**options), lambda engine: USERS.page(engine, {}, limit=1000))
     if as_json:
         echo_json(page)
         return
@@ -56,11 +56,11 @@ def list_users(as_json: bool, **given: Any) -> None:
 @click.argument("name")
 @reason_option
 @stored_options
-def remove(name: str, reason: str | None, as_json: bool, **given: Any) -> None:
+def remove(name: str, reason: str | None, as_json: bool, **options: Any) -> None:
     """Remove NAME and end its sessions within seconds."""
     from gateway.tenancy.users.users import remove_user
 
-    with_database(settings_from(**given), lambda engine: remove_user(engine, name, order(reason)))
+    with_database(settings_from(**options), lambda engine: remove_user(engine, name, order(reason)))
     if as_json:
         echo_json({"name": name})
     else:

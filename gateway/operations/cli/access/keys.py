@@ -87,12 +87,12 @@ def terms_options(command: Command) -> Command:
 @terms_options
 @reason_option
 @stored_options
-def create(name: str, team: str | None, reason: str | None, as_json: bool, **given: Any) -> None:
+def create(name: str, team: str | None, reason: str | None, as_json: bool, **options: Any) -> None:
     """Make a key called NAME. It is shown once: only its hash is stored."""
     from gateway.operations.usecases.keys import KeyOrder
     from gateway.tenancy.keys.key_commands import create_key
 
-    settings, wanted = settings_from(**_database_of(given)), terms_of(given)
+    settings, wanted = settings_from(**_database_of(options)), terms_of(options)
     checked(KeyOrder, {"name": name, "team": team})
     issued = with_database(settings, lambda engine: create_key(engine, name, team, wanted, order(reason)))
     if as_json:
@@ -106,11 +106,11 @@ def create(name: str, team: str | None, reason: str | None, as_json: bool, **giv
 @keys.command("list")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
 @stored_options
-def list_keys(limit: int, as_json: bool, **given: Any) -> None:
+def list_keys(limit: int, as_json: bool, **options: Any) -> None:
     """Show keys, newest first, including ended ones."""
     from gateway.tenancy.keys.listings import KEYS
 
-    page = with_database(settings_from(**given), lambda engine: KEYS.page(engine, {}, limit=limit))
+    page = with_database(settings_from(**options), lambda engine: KEYS.page(engine, {}, limit=limit))
     if as_json:
         echo_json(page)
         return
@@ -121,7 +121,7 @@ def list_keys(limit: int, as_json: bool, **given: Any) -> None:
 @keys.command()
 @click.argument("key")
 @stored_options
-def show(key: str, as_json: bool, **given: Any) -> None:
+def show(key: str, as_json: bool, **options: Any) -> None:
     """Show one key (id or name) and its budgets."""
     from gateway.tenancy.budgets.budget_commands import states_of
     from gateway.tenancy.keys.key_commands import shown_key
@@ -137,7 +137,7 @@ def show(key: str, as_json: bool, **given: Any) -> None:
         ]
         return row, await states_of(engine, budgets, time.time())
 
-    row, budgets = with_database(settings_from(**given), look)
+    row, budgets = with_database(settings_from(**options), look)
     if as_json:
         echo_json({"key": row, "budgets": budgets})
         return
@@ -157,13 +157,13 @@ def show(key: str, as_json: bool, **given: Any) -> None:
 @click.option("--budget-total", type=click.FloatRange(0), metavar="USD", help="Most US dollars in total.")
 @reason_option
 @stored_options
-def limit(key: str, reason: str | None, as_json: bool, **given: Any) -> None:
+def limit(key: str, reason: str | None, as_json: bool, **options: Any) -> None:
     """Change the terms and budgets of KEY (id or name); omitted ones stay."""
     from gateway.tenancy.budgets.budget_commands import set_budget
     from gateway.tenancy.keys.key_commands import change_key
 
-    budgets: dict[Any, float | None] = {period: given.pop(f"budget_{period}") for period in ("day", "month", "total")}
-    settings, wanted = settings_from(**_database_of(given)), terms_of(given)
+    budgets: dict[Any, float | None] = {period: options.pop(f"budget_{period}") for period in ("day", "month", "total")}
+    settings, wanted = settings_from(**_database_of(options)), terms_of(options)
 
     async def change(engine: Any) -> dict[str, Any]:
         changed = await change_key(engine, key, wanted, order(reason))
@@ -188,12 +188,12 @@ def limit(key: str, reason: str | None, as_json: bool, **given: Any) -> None:
 @click.option("--grace-hours", type=click.FloatRange(0, 24 * 90), default=24.0, show_default=True)
 @reason_option
 @stored_options
-def rotate(key: str, grace_hours: float, reason: str | None, as_json: bool, **given: Any) -> None:
+def rotate(key: str, grace_hours: float, reason: str | None, as_json: bool, **options: Any) -> None:
     """Give KEY (id or name) a new secret; the old one stays valid for the grace period."""
     from gateway.tenancy.keys.key_commands import rotate_key
 
     issued = with_database(
-        settings_from(**given), lambda engine: rotate_key(engine, key, grace_hours * 3600, order(reason))
+        settings_from(**options), lambda engine: rotate_key(engine, key, grace_hours * 3600, order(reason))
     )
     if as_json:
         echo_json(issued)
@@ -205,11 +205,11 @@ def rotate(key: str, grace_hours: float, reason: str | None, as_json: bool, **gi
 @click.argument("key")
 @reason_option
 @stored_options
-def revoke(key: str, reason: str | None, as_json: bool, **given: Any) -> None:
+def revoke(key: str, reason: str | None, as_json: bool, **options: Any) -> None:
     """Revoke KEY (id or name) permanently."""
     from gateway.tenancy.keys.key_commands import revoke_key
 
-    key_id = with_database(settings_from(**given), lambda engine: revoke_key(engine, key, order(reason)))
+    key_id = with_database(settings_from(**options), lambda engine: revoke_key(engine, key, order(reason)))
     if as_json:
         echo_json({"key_id": key_id})
     else:
@@ -223,12 +223,12 @@ def order(reason: str | None) -> "Order":
     return Order(actor=ACTOR, now=time.time(), reason=reason)
 
 
-def terms_of(given: dict[str, Any]) -> "KeyTerms":
+def terms_of(options: dict[str, Any]) -> "KeyTerms":
     """The terms among options. Raises `click.UsageError`."""
     from gateway.tenancy.keys.key_terms import KeyTerms
 
-    fields = {name: value for name, value in given.items() if name in KeyTerms.__struct_fields__}
-    days = given.get("expires_in_days")
+    fields = {name: value for name, value in options.items() if name in KeyTerms.__struct_fields__}
+    days = options.get("expires_in_days")
     if days is not None:
         fields["expires_at"] = None if days == "none" else time.time() + float(checked(float, days)) * DAY_SECONDS
     wanted = {name: _value(value) for name, value in fields.items() if value is not None and value != ()}

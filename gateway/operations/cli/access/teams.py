@@ -19,13 +19,13 @@ def teams() -> None:
 @click.argument("name")
 @reason_option
 @stored_options
-def create(name: str, reason: str | None, as_json: bool, **given: Any) -> None:
+def create(name: str, reason: str | None, as_json: bool, **options: Any) -> None:
     """Make a team called NAME."""
     from gateway.operations.usecases.keys import TeamOrder
     from gateway.tenancy.keys.key_commands import create_team
 
     checked(TeamOrder, {"name": name})
-    team_id = with_database(settings_from(**given), lambda engine: create_team(engine, name, order(reason)))
+    team_id = with_database(settings_from(**options), lambda engine: create_team(engine, name, order(reason)))
     if as_json:
         echo_json({"team_id": team_id})
     else:
@@ -35,11 +35,11 @@ def create(name: str, reason: str | None, as_json: bool, **given: Any) -> None:
 @teams.command("list")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
 @stored_options
-def list_teams(limit: int, as_json: bool, **given: Any) -> None:
+def list_teams(limit: int, as_json: bool, **options: Any) -> None:
     """Show teams, newest first."""
     from gateway.tenancy.keys.listings import TEAMS
 
-    page = with_database(settings_from(**given), lambda engine: TEAMS.page(engine, {}, limit=limit))
+    page = with_database(settings_from(**options), lambda engine: TEAMS.page(engine, {}, limit=limit))
     if as_json:
         echo_json(page)
     else:
@@ -53,13 +53,13 @@ def list_teams(limit: int, as_json: bool, **given: Any) -> None:
 @click.option("--total", type=click.FloatRange(0), metavar="USD", help="Most US dollars in total.")
 @reason_option
 @stored_options
-def budget(team: str, reason: str | None, as_json: bool, **given: Any) -> None:
+def budget(team: str, reason: str | None, as_json: bool, **options: Any) -> None:
     """Set the budgets of TEAM (id or name), if given, and show what it has spent."""
     from gateway.tenancy.budgets.budget_commands import BudgetState, set_budget, states_of
     from gateway.tenancy.keys.key_commands import team_named
     from gateway.tenancy.keys.listings import BUDGETS
 
-    bounds: dict[Any, float | None] = {period: given.pop(period) for period in ("day", "month", "total")}
+    bounds: dict[Any, float | None] = {period: options.pop(period) for period in ("day", "month", "total")}
 
     async def change(engine: Any) -> list[BudgetState]:
         team_id = await team_named(engine, team)
@@ -69,7 +69,7 @@ def budget(team: str, reason: str | None, as_json: bool, **given: Any) -> None:
         page = await BUDGETS.page(engine, {"subject": team_id})
         return await states_of(engine, page.rows, time.time())
 
-    states = with_database(settings_from(**given), change)
+    states = with_database(settings_from(**options), change)
     if as_json:
         echo_json({"budgets": states})
         return

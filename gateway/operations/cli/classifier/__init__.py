@@ -93,7 +93,7 @@ def train(
     teacher: str,
     seed: int,
     as_json: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Train an artefact on known outcomes and write it into the registry; nothing is promoted.
 
@@ -101,7 +101,7 @@ def train(
     """
     from classifier.training.commands.train import train_command
 
-    settings = settings_from(**given)
+    settings = settings_from(**options)
     root = registry or settings.registry_path
     chosen = None if encoder is None else encoder_choice(encoder, settings)
     with staged_progress("training") as show:

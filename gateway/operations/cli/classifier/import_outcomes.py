@@ -43,7 +43,7 @@ def outcomes() -> None:
 @data_dir_option
 @database_option
 @json_option
-def import_(file: Path, key_id: str | None, margin: float, weight: float, as_json: bool, **given: Any) -> None:
+def import_(file: Path, key_id: str | None, margin: float, weight: float, as_json: bool, **options: Any) -> None:
     """Store the outcomes of FILE as labels. A running server reads them within seconds; training uses them too.
 
     FILE has a line for each prompt: {"prompt": "…", "scores": {"1": 0.4, "4": 0.9}}, or "messages" in place of
@@ -55,7 +55,7 @@ def import_(file: Path, key_id: str | None, margin: float, weight: float, as_jso
     from quality.learning.outcome_import import OutcomeFileError, import_outcomes, read_outcomes
     from tiers.catalog.load import load_catalog
 
-    settings = settings_from(**given)
+    settings = settings_from(**options)
     catalog = load_catalog(settings.catalog)
     try:
         found = read_outcomes(file, len(catalog.tiers))
@@ -84,11 +84,11 @@ def import_(file: Path, key_id: str | None, margin: float, weight: float, as_jso
 @data_dir_option
 @database_option
 @json_option
-def list_(as_json: bool, **given: Any) -> None:
+def list_(as_json: bool, **options: Any) -> None:
     """Show the imports, newest first, with what each said of the tiers."""
     from quality.learning.outcome_import import list_imports
 
-    found = with_database(settings_from(**given), list_imports)
+    found = with_database(settings_from(**options), list_imports)
     if as_json:
         echo_json(found)
         return
@@ -111,14 +111,14 @@ def list_(as_json: bool, **given: Any) -> None:
 @click.option("--reason", help="Recorded in the audit trail.")
 @data_dir_option
 @database_option
-def delete_(import_id: str, reason: str | None, **given: Any) -> None:
+def delete_(import_id: str, reason: str | None, **options: Any) -> None:
     """Delete an import with its labels. A running server follows within seconds; no later training reads them."""
     from quality.learning.outcome_import import delete_import
 
     async def undo(engine: "AsyncEngine") -> int | None:
         return await delete_import(engine, import_id, actor="cli", reason=reason, now=time.time())
 
-    gone = with_database(settings_from(**given), undo)
+    gone = with_database(settings_from(**options), undo)
     if gone is None:
         raise click.ClickException(f"there is no import {import_id!r}; aio outcomes list shows them")
     click.echo(f"{import_id} and its {gone} labels are deleted")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @catalog_option
 @data_dir_option
 @cache_dir_option
-def measure(file: Path | None, per_level: int, seed: int, concurrency: int, **given: Any) -> None:
+def measure(file: Path | None, per_level: int, seed: int, concurrency: int, **options: Any) -> None:
     """Ask every tier everyday tasks and write to FILE which it solved; no text is kept.
 
     By default FILE is in the data folder. `aio serve` reads it there at start, and routes by it instead of by
@@ -52,7 +52,7 @@ def measure(file: Path | None, per_level: int, seed: int, concurrency: int, **gi
     from quality.evaluation.tier_accuracy import TierMeasurementError
     from tiers.catalog.load import load_catalog
 
-    settings = settings_from(role="all", **given)
+    settings = settings_from(role="all", **options)
     catalog = load_catalog(settings.catalog)
     if file is None:
         private_data_folder(settings.data_path)

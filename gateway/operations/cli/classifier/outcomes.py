@@ -70,7 +70,7 @@ def collect(
     second: bool,
     seed: int,
     concurrency: int,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Ask the tiers verifiable prompts and keep outcomes and evidence in FOLDER; resumes a started folder.
 
@@ -84,7 +84,7 @@ def collect(
     from quality.evaluation.tier_accuracy import TierMeasurementError
     from tiers.catalog.load import load_catalog
 
-    settings = settings_from(role="all", **given)
+    settings = settings_from(role="all", **options)
     catalog = load_catalog(settings.catalog)
     numbers = _numbers(tiers, len(catalog.tiers))
     how = Collection(seed=seed, concurrency=concurrency, second=second)
@@ -113,7 +113,7 @@ def collect(
 @data_dir_option
 @json_option
 def probes(
-    folder: Path, registry: Path | None, promote: bool, seed: int, report: Path | None, as_json: bool, **given: Any
+    folder: Path, registry: Path | None, promote: bool, seed: int, report: Path | None, as_json: bool, **options: Any
 ) -> None:
     """Fit models that judge an answer before it is sent, and answer lengths, on the outcomes in FOLDER, and measure
     them.
@@ -125,7 +125,7 @@ def probes(
     from classifier.training.commands.probes import make_probes
     from tiers.catalog.load import load_catalog
 
-    settings = settings_from(**given)
+    settings = settings_from(**options)
     strongest = len(load_catalog(settings.catalog).tiers)
     try:
         made = make_probes(folder, registry or settings.probes_path, strongest, promote=promote, seed=seed)

@@ -36,7 +36,7 @@ def predict(
     processes: int | None,
     catalog: str | None,
     as_json: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Write classes, p_ok, tier and novelty of every prompt of a file; the order is the file's.
 
@@ -50,7 +50,7 @@ def predict(
     from inference_core.io.atomic_file import atomic_file
     from tiers.catalog.load import load_catalog
 
-    settings = settings_from(**given)
+    settings = settings_from(**options)
     folder = folder_of(settings.registry_path, version)
     known = None if catalog is None else load_catalog(catalog)
     began, written = time.perf_counter(), 0
@@ -81,7 +81,7 @@ def predict(
 @version_option
 @data_dir_option
 @json_option
-def explain(prompt: str | None, source: Path | None, version: str | None, as_json: bool, **given: Any) -> None:
+def explain(prompt: str | None, source: Path | None, version: str | None, as_json: bool, **options: Any) -> None:
     """Explain the prediction for PROMPT: features, class and tier; or for the prompts of a file."""
     from classifier.prediction.explanation import explained
     from classifier.prediction.prompt_file import PromptRow, read_prompts
@@ -90,7 +90,7 @@ def explain(prompt: str | None, source: Path | None, version: str | None, as_jso
 
     if (prompt is None) == (source is None):
         raise click.UsageError("give either a PROMPT or --input FILE")
-    model = accepted_artefact(folder_of(settings_from(**given).registry_path, version))
+    model = accepted_artefact(folder_of(settings_from(**options).registry_path, version))
     rows = read_prompts(source) if source is not None else [PromptRow("prompt", prompt or "")]
     found = [explained(model, row) for row in rows]
     if as_json:

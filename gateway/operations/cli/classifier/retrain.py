@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     "--cluster", "address", metavar="ADDRESS", help="Train on a Ray cluster: auto, HOST:PORT, ray://HOST:PORT."
 )
 @json_option
-def retrain(rollback: bool, reason: str, address: str | None, as_json: bool, **given: Any) -> None:
+def retrain(rollback: bool, reason: str, address: str | None, as_json: bool, **options: Any) -> None:
     """Train from stored outcomes and the artefact's base data, compare with the incumbent, put on trial or refuse."""
-    settings = settings_from(**given)
+    settings = settings_from(**options)
     if rollback:
         version = _rollback(settings, reason)
         echo_json({"current": version}) if as_json else click.echo(f"classifier {version} serves again")

@@ -49,11 +49,11 @@ def folder_of(root: Path, version: str | None) -> Path:
 @click.command("list")
 @data_dir_option
 @json_option
-def list_versions(as_json: bool, **given: Any) -> None:
+def list_versions(as_json: bool, **options: Any) -> None:
     """Show every version: which serves, which is on trial, and where each comes from."""
     from classifier.registry.version_list import listed_versions
 
-    found = listed_versions(settings_from(**given).registry_path)
+    found = listed_versions(settings_from(**options).registry_path)
     if as_json:
         echo_json(found)
         return
@@ -73,11 +73,11 @@ def list_versions(as_json: bool, **given: Any) -> None:
 @data_dir_option
 @database_option
 @json_option
-def promote(version: str, reason: str, as_json: bool, **given: Any) -> None:
+def promote(version: str, reason: str, as_json: bool, **options: Any) -> None:
     """Let VERSION serve, after the checks that a server makes; running servers follow."""
     from quality.rollout.operator_commands import promote as order
 
-    settings = settings_from(**given)
+    settings = settings_from(**options)
     registry, name, prior = _accepted(settings, version)
     before = with_database(
         settings, lambda engine: order(engine, registry, name, actor="cli", reason=reason, prior=prior)
@@ -93,12 +93,12 @@ def promote(version: str, reason: str, as_json: bool, **given: Any) -> None:
 @data_dir_option
 @database_option
 @json_option
-def rollback(reason: str, as_json: bool, **given: Any) -> None:
+def rollback(reason: str, as_json: bool, **options: Any) -> None:
     """Restore the previous version; a second rollback changes nothing."""
     from classifier.registry.registry import ArtefactRegistry
     from quality.rollout.operator_commands import rollback as order
 
-    settings = settings_from(**given)
+    settings = settings_from(**options)
     registry = ArtefactRegistry(settings.registry_path)
     current = with_database(settings, lambda engine: order(engine, registry, actor="cli", reason=reason))
     if as_json:
@@ -118,12 +118,12 @@ def rollback(reason: str, as_json: bool, **given: Any) -> None:
 @data_dir_option
 @database_option
 @json_option
-def canary(version: str | None, share: float | None, stop: bool, reason: str, as_json: bool, **given: Any) -> None:
+def canary(version: str | None, share: float | None, stop: bool, reason: str, as_json: bool, **options: Any) -> None:
     """Put VERSION on trial for a share of the requests, or show who is on it."""
     from classifier.registry.registry import ArtefactRegistry
     from quality.rollout.operator_commands import start_canary, stop_canary
 
-    settings = settings_from(**given)
+    settings = settings_from(**options)
     registry = ArtefactRegistry(settings.registry_path)
     if stop:
         if version is not None or share is not None:

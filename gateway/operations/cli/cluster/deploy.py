@@ -59,7 +59,7 @@ def deploy(
     cpus: float,
     up_seconds: float,
     down_seconds: float,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Start the catalogue's cores and wait until they serve; running ones are rescaled.
 
@@ -69,7 +69,7 @@ def deploy(
     """
     from tiers.catalog.load import load_catalog
 
-    settings = settings_from(**given)
+    settings = settings_from(**options)
     catalog = load_catalog(settings.catalog)
     for few, many, name in ((replicas, most, "replicas"), (prefill, most_prefill, "prefill")):
         if many is not None and many < few:
@@ -107,10 +107,10 @@ def _own_knobs(given: tuple[str, ...], prefill: int) -> dict[str, Any]:
 @click.command()
 @address_option
 @catalog_option
-def down(address: str, **given: Any) -> None:
+def down(address: str, **options: Any) -> None:
     """Stop the catalogue's cores; running answers may end first."""
     from tiers.catalog.load import load_catalog
 
-    catalog = load_catalog(settings_from(**given).catalog)
+    catalog = load_catalog(settings_from(**options).catalog)
     for name in joined(address).remove(catalog):
         click.echo(f"{name} is down")

@@ -14,11 +14,11 @@ from gateway.operations.cli.options import catalog_option, echo_json, json_optio
 @address_option
 @catalog_option
 @json_option
-def status(address: str, as_json: bool, **given: Any) -> None:
+def status(address: str, as_json: bool, **options: Any) -> None:
     """Show every core's state in Ray Serve, and its replicas with node and address."""
     from tiers.catalog.load import load_catalog
 
-    catalog = load_catalog(settings_from(**given).catalog)
+    catalog = load_catalog(settings_from(**options).catalog)
     # Ray prints node events to standard output, whatever its logging settings.
     with redirect_stdout(sys.stderr):
         fleet = joined(address)

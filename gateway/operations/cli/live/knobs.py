@@ -186,11 +186,11 @@ def _tuned(model: str, tuning: dict[str, Any]) -> str:
     return f"{model} is tuned: {limits} after {tuning['decisions']} changes{why}"
 
 
-def assignment(given: str) -> tuple[str, Any]:
+def assignment(text: str) -> tuple[str, Any]:
     """Parse NAME=VALUE, with VALUE as JSON or a bare word."""
-    name, separator, value = given.partition("=")
+    name, separator, value = text.partition("=")
     if not separator or not name:
-        raise click.UsageError(f"{given!r} is not NAME=VALUE")
+        raise click.UsageError(f"{text!r} is not NAME=VALUE")
     try:
         return name, msgspec.json.decode(value)
     except msgspec.DecodeError:

@@ -55,7 +55,7 @@ def calibrate(
     seed: int,
     concurrency: int,
     as_json: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Ask questions with known answers to every tier, let each judge compare the answers, and count how often it is
     right.
@@ -72,7 +72,7 @@ def calibrate(
     from quality.evaluation.tier_accuracy import TierMeasurementError
     from tiers.catalog.load import load_catalog
 
-    settings = settings_from(role="all", **given)
+    settings = settings_from(role="all", **options)
     catalog = load_catalog(settings.catalog)
     try:
         questions = graded_questions(seed, tasks)

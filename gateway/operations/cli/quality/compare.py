@@ -76,7 +76,7 @@ def compare(
     report: Path | None,
     cache_dir: str | None,
     as_json: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Compare CANDIDATE with REFERENCE, both a GGUF file or a Hugging Face folder with the same vocabulary.
 
@@ -92,18 +92,18 @@ def compare(
     limits = _limits(changed)
     settings = settings_from(cache_dir=cache_dir)
     effort = Effort(
-        text_tokens=given["tokens"],
-        window=given["window"],
-        first_tokens=given["first_tokens"],
-        generations=given["generations"],
-        generation_tokens=given["generation_tokens"],
-        answer_tokens=given["answer_tokens"],
+        text_tokens=options["tokens"],
+        window=options["window"],
+        first_tokens=options["first_tokens"],
+        generations=options["generations"],
+        generation_tokens=options["generation_tokens"],
+        answer_tokens=options["answer_tokens"],
     )
     try:
         with staged_progress("comparing") as progress:
             found = compare_models(
-                Side(reference, Variant(given["reference_compute"], given["reference_kv_dtype"])),
-                Side(candidate, Variant(given["compute"], given["kv_dtype"])),
+                Side(reference, Variant(options["reference_compute"], options["reference_kv_dtype"])),
+                Side(candidate, Variant(options["compute"], options["kv_dtype"])),
                 settings.cache_path,
                 limits=limits,
                 text=None if text is None else text.read_text("utf-8"),

@@ -26,14 +26,14 @@ UNITS = ("user", "key", "conversation", "request")
 reason_option = click.option("--reason", default="asked for on the command line", help="For the audit trail.")
 
 
-def margin_of(given: str) -> float:
+def margin_of(text: str) -> float:
     """Parse a margin, infinite for none; the `type` of an option. Raises `click.BadParameter`."""
     try:
-        margin = math.inf if given == "none" else float(given)
+        margin = math.inf if text == "none" else float(text)
     except ValueError:
         margin = math.nan
     if not margin >= 0:
-        raise click.BadParameter(f"{given!r} is neither a number from 0 on nor none.")
+        raise click.BadParameter(f"{text!r} is neither a number from 0 on nor none.")
     return margin
 
 
@@ -57,11 +57,11 @@ def experiments() -> None:
 @data_dir_option
 @database_option
 @json_option
-def list_experiments(limit: int, as_json: bool, **given: Any) -> None:
+def list_experiments(limit: int, as_json: bool, **options: Any) -> None:
     """Show experiments, newest first, with what has been found."""
     from quality.store.listings import EXPERIMENTS
 
-    found = with_database(settings_from(**given), lambda engine: EXPERIMENTS.page(engine, {}, limit=limit))
+    found = with_database(settings_from(**options), lambda engine: EXPERIMENTS.page(engine, {}, limit=limit))
     if as_json:
         echo_json(found)
         return
@@ -105,7 +105,7 @@ def start(
     e2e_margin: float | None,
     reason: str,
     as_json: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Start an experiment; servers that share the data folder follow within seconds. `auto` requests take part."""
     from classifier.registry.acceptance import accepted_artefact
@@ -116,7 +116,7 @@ def start(
     from quality.rollout.experiments import Experiments, Plan
     from tiers.catalog.load import load_catalog
 
-    settings = settings_from(**given)
+    settings = settings_from(**options)
     catalog, registry = load_catalog(settings.catalog), ArtefactRegistry(settings.registry_path)
     registry.seed(default_artefact())
     a, b = _arm(arm_a), _arm(arm_b)
@@ -159,12 +159,12 @@ def start(
 @data_dir_option
 @database_option
 @json_option
-def stop(experiment_id: str, reason: str, as_json: bool, **given: Any) -> None:
+def stop(experiment_id: str, reason: str, as_json: bool, **options: Any) -> None:
     """End one without a verdict."""
     from classifier.registry.registry import ArtefactRegistry
     from quality.rollout.experiments import Experiments
 
-    settings = settings_from(**given)
+    settings = settings_from(**options)
     registry = ArtefactRegistry(settings.registry_path)
     stopped = with_database(
         settings, lambda engine: Experiments(engine, registry).stop(experiment_id, actor="cli", reason=reason)

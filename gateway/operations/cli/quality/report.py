@@ -40,7 +40,7 @@ def report() -> None:
 @data_dir_option
 @database_option
 @json_option
-def live(days: float, as_json: bool, **given: Any) -> None:
+def live(days: float, as_json: bool, **options: Any) -> None:
     """Show what was served: requests, cost and saving by tier, and how long each stage of an answer took.
 
     Stages are medians of the newest answers, for an answer of 100 tokens, next to a budget of 100 ms.
@@ -49,7 +49,7 @@ def live(days: float, as_json: bool, **given: Any) -> None:
     from quality.estimates.served import dollars, read_served, traffic_rows
     from tiers.catalog.load import load_catalog
 
-    settings, now = settings_from(**given), time.time()
+    settings, now = settings_from(**options), time.time()
     catalog = load_catalog(settings.catalog)
     served = with_database(settings, lambda engine: read_served(engine, catalog, now - days * 86_400, now))
     if as_json:
@@ -75,13 +75,13 @@ def live(days: float, as_json: bool, **given: Any) -> None:
 @data_dir_option
 @database_option
 @json_option
-def learning(days: float, as_json: bool, **given: Any) -> None:
+def learning(days: float, as_json: bool, **options: Any) -> None:
     """Show what was learned for each key: labels, classes of prompts, saving, quality, and the learning curve."""
     from gateway.inference.routing.label_source import stored_label_source
     from gateway.operations.cli.stored_order import with_database
     from quality.learning.learning import LearningRecord, in_words
 
-    settings, since = settings_from(**given), time.time() - days * 86_400
+    settings, since = settings_from(**options), time.time() - days * 86_400
     source = stored_label_source(settings)
     found = with_database(settings, lambda engine: LearningRecord(engine).of(source, since))
     if as_json:
@@ -98,7 +98,7 @@ def learning(days: float, as_json: bool, **given: Any) -> None:
 @data_dir_option
 @database_option
 @json_option
-def worth(as_json: bool, **given: Any) -> None:
+def worth(as_json: bool, **options: Any) -> None:
     """Show whether routing pays, for the catalogue and for each key with enough requests that every tier answered.
 
     Routing is compared with every fixed tier and with the best mix of them at the same cost; the bounds hold however
@@ -111,7 +111,7 @@ def worth(as_json: bool, **given: Any) -> None:
     from quality.comparison.routing_probes import WorthAsked, WorthRecord
     from tiers.catalog.load import load_catalog
 
-    settings = settings_from(**given)
+    settings = settings_from(**options)
     tiers, knobs = load_catalog(settings.catalog).tier_fingerprints, RoutingKnobFile(settings.routing_knobs_path).active
     target = target_of(settings.quality_target if knobs.quality_target is None else knobs.quality_target)
     asked = WorthAsked(tuple(tiers), DEFAULT_TARGET if target is None else target, knobs.constant_worth)
@@ -135,7 +135,7 @@ def worth(as_json: bool, **given: Any) -> None:
 @data_dir_option
 @database_option
 @json_option
-def shadow(since: "datetime | None", last: int, as_json: bool, **given: Any) -> None:
+def shadow(since: "datetime | None", last: int, as_json: bool, **options: Any) -> None:
     """Show what routing would have saved while it was observed, and how good its answers would have been.
 
     Figures are of the newest requests answered in observe mode (aio knobs routing mode=observe). The worst of the
@@ -148,7 +148,7 @@ def shadow(since: "datetime | None", last: int, as_json: bool, **given: Any) -> 
     from quality.shadow.report import budget_now, shadow_report
     from tiers.catalog.load import load_catalog
 
-    settings = settings_from(**given)
+    settings = settings_from(**options)
     sampling = sampling_settings(settings, len(load_catalog(settings.catalog).tiers))
     start = 0.0 if since is None else since.replace(tzinfo=UTC).timestamp()
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @cache_dir_option
 @database_option
 @json_option
-def check(security: bool, as_json: bool, **given: Any) -> None:
+def check(security: bool, as_json: bool, **options: Any) -> None:
     """Ask every tier of the catalogue one short question, all at once. Exits with 1 if a tier does not answer.
 
     Shows the time to the first token, tokens per second, and what 1,000 requests would cost. Models that AIO runs
@@ -40,7 +40,7 @@ def check(security: bool, as_json: bool, **given: Any) -> None:
     is ok, warning or failed. Exits with 1 if one failed.
     """
     if security:
-        _check_security(settings_from(**given), as_json)
+        _check_security(settings_from(**options), as_json)
         return
     from gateway.base.configuration.default_catalog import catalog_reason
     from gateway.operations.quality_loop.label_sources import labels_text
@@ -48,7 +48,7 @@ def check(security: bool, as_json: bool, **given: Any) -> None:
     from gateway.operations.setup.tier_answers import ask_tiers
     from tiers.catalog.load import load_catalog
 
-    settings = settings_from(role="all", **given)
+    settings = settings_from(role="all", **options)
     catalog = load_catalog(settings.catalog)
     if not as_json:
         click.echo(f"catalogue: {settings.catalog} ({catalog_reason(settings)})\n")

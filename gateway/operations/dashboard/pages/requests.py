@@ -111,15 +111,15 @@ def _target(given: str) -> float | None:
     return number(given, "quality", 0, 1) if given else None
 
 
-def epoch_of(name: str, given: str) -> float:
+def epoch_of(name: str, text: str) -> float:
     """Return the epoch seconds of a form's time field, read as UTC; a number is taken as it is. Raises `ApiError`
     400."""
-    if not is_number(given):
+    if not is_number(text):
         try:
-            given = str(datetime.fromisoformat(given).replace(tzinfo=UTC).timestamp())
+            text = str(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
         except (ValueError, OverflowError):
-            raise bad_request(f"Invalid {name}: {given[:64]!r} is not a time.", name, "invalid_value") from None
-    return epoch_seconds(given, name)
+            raise bad_request(f"Invalid {name}: {text[:64]!r} is not a time.", name, "invalid_value") from None
+    return epoch_seconds(text, name)
 
 
 REQUESTS_PAGE = Page(title="Requests", path="/requests", handlers=(show_requests, show_request))

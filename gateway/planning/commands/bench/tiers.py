@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @data_dir_option
 @cache_dir_option
 @json_option
-def tiers(seed: int, per_level: int, concurrency: int, as_json: bool, **given: Any) -> None:
+def tiers(seed: int, per_level: int, concurrency: int, as_json: bool, **options: Any) -> None:
     """Ask the graded task set to every tier: copying, spelling, comparing and arithmetic, five levels each.
 
     Shows how often each tier is right, what it costs, and whether the dearer tiers are measurably better than the
@@ -47,7 +47,7 @@ def tiers(seed: int, per_level: int, concurrency: int, as_json: bool, **given: A
     from quality.evaluation.tier_value import compare_tiers, store_report, warnings_of
     from tiers.catalog.load import load_catalog
 
-    settings = settings_from(role="all", **given)
+    settings = settings_from(role="all", **options)
     catalog = load_catalog(settings.catalog)
     try:
         tasks(seed, per_level)
