@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 from quality.judges.judge import Judge, JudgeVerdict
+from tiers.final_answer.text import mentions
 
 _ASKS_FOR_CODE = re.compile(
     r"\b(?:write|implement|complete|create|define|code|fix|refactor|rewrite|give me)\b[^?!\n]{0,80}"
@@ -49,7 +50,9 @@ class CodeJudge(Judge):
 
     def may_decide(self, prompt: str, response_format: dict[str, Any] | None) -> bool:
         """See `Judge.may_decide`."""
-        return response_format is None and bool(_ASKS_FOR_CODE.search(prompt) and _PYTHON.search(prompt))
+        if response_format is not None or not mentions(prompt.casefold(), "python", "def ", "assert ", ">>> "):
+            return False
+        return bool(_ASKS_FOR_CODE.search(prompt) and _PYTHON.search(prompt))
 
 
 def _program(text: str) -> str | None:

@@ -57,6 +57,8 @@ def options(prompt: str) -> dict[str, str]:
     prompts."""
     for pattern in (_OPTION_LINE, _OPTION_INLINE):
         found = {letter: clean(text) for letter, text in pattern.findall(prompt)}
+        if len(found) < 2:
+            continue
         # Statements I and II before the options are no ninth option.
         run = [letter for place, letter in enumerate("ABCDEFGHIJ") if set("ABCDEFGHIJ"[: place + 1]) <= found.keys()]
         if len(run) >= 2 and found.keys() - run <= {"C", "D", "I"}:

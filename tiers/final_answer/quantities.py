@@ -100,7 +100,8 @@ class Quantity(NamedTuple):
 def asks_for_number(prompt: str) -> bool:
     """Return whether the right answer to `prompt` is one quantity."""
     folded = prompt.casefold()
-    if mentions(folded, "number", "integer", "digit") and _NUMBER_ALONE.search(prompt):
+    alone = mentions(folded, "only", "just", "single", "with") and mentions(folded, "number", "integer", "digit")
+    if alone and _NUMBER_ALONE.search(prompt):
         return True
     asks = mentions(folded, "what", "which", "calculate", "compute", "count", "how")
     if asks and (measured := _MEASURED.search(prompt)):

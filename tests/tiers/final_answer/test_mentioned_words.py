@@ -4,7 +4,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from quality.judges import exact
+from quality.judges import code, exact
+from quality.judges.code import CodeJudge
 from quality.judges.exact import ExactJudge
 from tiers.final_answer import choices, expected, quantities
 from tiers.final_answer.choices import names_yes_and_no, stated_labels
@@ -17,18 +18,19 @@ PIECES = word_set(
     "answer reply respond return output print say give provide write repeat copy spell explain find solve compute "
     "calculate count how what which is the a an of one word single only just exactly nothing else yes or no True false "
     "as into either classify label labels categorise categories classes sentiments choices positive negative final "
-    "json number integer digit many much total value with double square brackets determine evaluate prints result 12 3 "
+    "json python function assert code def number integer digit many much "
+    "total value with double square brackets determine evaluate prints result 12 3 "
     "+ * your for in to be possible verbatim simplify "
     ", : . ? ( ) / | ' \" [[ ]] #### \\boxed{} <answer> [ANSWER] $x$ ∫ x^2 2**3 \\frac print( >>> ```python 'answer':"
 )
 CASED = sorted({*PIECES, *map(str.upper, PIECES), *map(str.capitalize, PIECES), "\n", "A) one B) two", "def f("})
 PROMPTS = st.lists(st.sampled_from(CASED), max_size=14).map(" ".join)
 
-Found = tuple[AnswerKind | None, tuple[str, ...], bool, bool, bool]
+Found = tuple[AnswerKind | None, tuple[str, ...], bool, bool, list[bool]]
 
 
 def found(prompt: str) -> Found:
-    may_decide = ExactJudge().may_decide(prompt, None)
+    may_decide = [judge.may_decide(prompt, None) for judge in (ExactJudge(), CodeJudge())]
     return expected_kind(prompt), stated_labels(prompt), asks_for_number(prompt), names_yes_and_no(prompt), may_decide
 
 
@@ -42,10 +44,13 @@ def found(prompt: str) -> Found:
 @example("Which value has f(x) = x**2 at 3?")
 @example("Provide valid JSON.")
 @example("Find ∫ x dx")
+@example("Write a FUNCTION for it:\n  assert f(1)")
+@example("Complete the function def f(x)")
+@example("Reply with a digit.")
 @example("Put it in double brackets.")
 def test_no_prompt_is_read_otherwise_than_by_all_patterns(prompt: str) -> None:
     quick = found(prompt)
     with pytest.MonkeyPatch.context() as patched:
-        for module in (choices, expected, quantities, exact):
+        for module in (choices, expected, quantities, exact, code):
             patched.setattr(module, "mentions", lambda text, *words: True)
         assert found(prompt) == quick
