@@ -143,6 +143,15 @@ async def test_the_first_open_answer_that_is_drawn_starts_the_test_of_the_judge(
         tested = [row for row in await rows(engine, audit_events) if row["action"] == "judge.calibrating"]
         [spent] = [row["details"]["spent_usd"] for row in tested]
         assert 0 < spent <= 0.5
+        asked = len(strongest.seen)
+        again = QualityLoop(given, catalog, engine, tiers, encode=None)
+        try:
+            await again.start()
+            await again._judging.drain()
+            assert again.judge.state == "trusted"
+        finally:
+            await again.close()
+        assert (again.judge, len(strongest.seen)) == (loop.judge, asked)
     finally:
         await loop.close()
         await engine.dispose()
