@@ -21,10 +21,10 @@ def unlike(rng: np.random.Generator, n: int, dim: int = 64) -> Float:
 
 
 def templates(rng: np.random.Generator, sizes: list[int]) -> tuple[Float, npt.NDArray[np.intp]]:
-    """Prompts of templates with so many each, in any order, at cosines of about 0.998 within; and their templates."""
+    """Prompts of templates with so many each, in any order, at cosines of about 0.9996 within; and their templates."""
     centres = unlike(rng, len(sizes))
     which = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
-    return centres[which] + 0.04 * unlike(rng, len(which)), which
+    return centres[which] + 0.02 * unlike(rng, len(which)), which
 
 
 @given(seed=st.integers(0, 2**32 - 1), sizes=st.lists(st.integers(1, 9), min_size=8, max_size=30))
