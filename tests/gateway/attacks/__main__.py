@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tests.gateway.attacks.families import load_classes
 from tests.gateway.attacks.report import HEAD, line, markdown, row
-from tests.gateway.attacks.runner import Verdict, run_classes, run_together, total
+from tests.gateway.attacks.runner import TOGETHER_ON, Verdict, run_classes, run_together, total
 from tests.gateway.attacks.targets import Targets
 
 TOGETHER_INPUTS = 1500
@@ -63,7 +63,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="aio-attack-") as folder, ExitStack() as stack:
         targets = Targets(Path(folder), stack)
         verdicts = run_classes(chosen, targets, given.seed, scale, show)
-        if not (given.classes or given.on):
+        if not given.classes and (not given.on or TOGETHER_ON in given.on):
             verdicts.append(run_together(classes, targets, given.seed, round(TOGETHER_INPUTS * scale)))
             show(verdicts[-1])
     print(line(row(total("all", verdicts))))

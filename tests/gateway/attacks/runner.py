@@ -79,11 +79,13 @@ TOGETHER = (
     "callers who leave", "streams that are not read", "sign-in", "keys", "ids of other tenants", "URLs that are named",
 )  # fmt: skip
 """The classes that attack at the same time, as `run_together` does."""
+TOGETHER_ON = "keyed"
+"""The target of these."""
 
 
 def run_together(classes: Mapping[str, AttackClass], targets: Targets, seed: int, inputs: int) -> Verdict:
     """Attack one gateway by many classes at the same time, each on its own thread with its part of the inputs."""
-    target = targets.get("keyed")
+    target = targets.get(TOGETHER_ON)
 
     def attack(_: Target, draw: Random, count: int) -> Iterator[Outcome]:
         def one(name: str) -> list[Outcome]:
@@ -98,7 +100,7 @@ def run_together(classes: Mapping[str, AttackClass], targets: Targets, seed: int
             for running in [pool.submit(one, name) for name in TOGETHER]:
                 yield from running.result()
 
-    return run_class(AttackClass("all at once", attack, "keyed", inputs, False), targets, seed, inputs)
+    return run_class(AttackClass("all at once", attack, TOGETHER_ON, inputs, False), targets, seed, inputs)
 
 
 def _attacked(chosen: AttackClass, targets: Targets, seed: int, inputs: int) -> Verdict:

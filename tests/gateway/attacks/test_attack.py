@@ -1,35 +1,16 @@
-"""`python -m tests.gateway.attacks` in a short form: about a thousand hostile inputs of most classes find nothing."""
-
-import os
-import subprocess
-import sys
+"""Hostile inputs of most classes find nothing in a gateway with tenants; one after another, then many at once."""
 
 import pytest
 
 from tests.gateway.attacks.in_process.sitecustomize import FLOOR
 from tests.gateway.attacks.runner import STALL_SECONDS, Verdict, judge_lags
+from tests.gateway.attacks.short_run import found_by_attacks
 
 pytestmark = pytest.mark.processes
 
 
-def test_a_thousand_hostile_inputs_find_nothing() -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "tests.gateway.attacks",
-        "--inputs",
-        "1000",
-        "--without",
-        "laptop",
-        "--without",
-        "shared",
-        # Other tests load the machine.
-        "--ignore-stalls",
-    ]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": os.getcwd()}, timeout=280
-    )
-    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+def test_eight_hundred_hostile_inputs_find_nothing_where_callers_have_keys() -> None:
+    assert found_by_attacks("keyed", inputs=800) == ""
 
 
 def test_a_stall_counts_without_what_the_machine_took() -> None:
