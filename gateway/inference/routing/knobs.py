@@ -143,9 +143,9 @@ class RoutingKnobFile(KnobFile[RoutingKnobs]):
 
     def _take(self, content: bytes) -> None:
         stored = msgspec.json.decode(content, type=dict[str, Any])
-        if "stage_2" in stored:
+        if "stage_2" in stored and stored.get("hold_tokens") == 8:
             # Written when 8 was the default of all streams; nothing says that an operator wanted it.
-            stored.pop("hold_tokens", None)
+            del stored["hold_tokens"]
         super()._take(msgspec.json.encode(stored))
 
     def _checked(self, values: Mapping[str, Any]) -> RoutingKnobs:

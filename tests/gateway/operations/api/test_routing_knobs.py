@@ -35,6 +35,12 @@ def test_a_change_takes_nothing_back_that_another_process_has_changed_just_befor
     assert one.active == other.active == RoutingKnobs(hold_tokens=3, observe_tier=2)
 
 
+def test_a_hold_that_an_operator_chose_in_an_earlier_version_stays(tmp_path: Path) -> None:
+    path = tmp_path / "knobs.json"
+    path.write_text('{"stage_2": true, "hold_tokens": 3}')
+    assert RoutingKnobFile(path).active == RoutingKnobs(hold_tokens=3)
+
+
 def test_earlier_names_of_knobs_are_taken_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "knobs.json"
     # As an earlier version wrote it, with its default hold of every stream.
