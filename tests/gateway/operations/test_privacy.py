@@ -63,7 +63,9 @@ async def test_texts_of_a_private_key_are_neither_stored_nor_offered(
 ) -> None:
     offered: list[Record] = []
     loop = aio.operations.quality_loop
-    monkeypatch.setattr(await eventually(lambda: loop and loop.monitor), "offer", offered.append)
+    monkeypatch.setattr(
+        await eventually(lambda: loop and loop.monitor), "offer", lambda record, compared: offered.append(record)
+    )
     # A caller's wish is not the tenant's consent.
     wishes = {"store": True} if path == "chat/completions" else {}
 

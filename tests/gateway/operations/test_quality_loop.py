@@ -183,9 +183,10 @@ async def test_a_judge_that_is_not_trusted_is_tested_once(settings: Settings) ->
         assert asked
         assert not panel.may_label("Tell me about Lyon.", None)
         assert await draw(20) is panel
-        # Another catalogue may have another strongest tier.
+        # Another catalogue may have another strongest tier; what is known of this one is read.
         loop.follow_catalogue(catalog)
-        assert await draw(40) is not panel
+        await draw(40)
+        assert loop.judge.state == "refused"
         assert len(strongest.seen) == asked
     finally:
         await loop.close()
