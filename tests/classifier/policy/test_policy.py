@@ -120,6 +120,13 @@ def test_a_pinned_tier_is_chosen_whatever_it_scores() -> None:
     assert decision.reason.startswith("pinned to tier 1")
 
 
+@pytest.mark.parametrize(("floor", "named"), [("min_tier", "the request asks"), ("key_min_tier", "the key asks")])
+@pytest.mark.parametrize("least", [1, 2, 3, 4])
+def test_a_floor_bars_the_tiers_below_it_and_no_other(floor: str, named: str, least: int) -> None:
+    barred = barred_tiers(example(**{floor: least}))
+    assert barred == {tier: f"{named} for tier {least} at least" for tier in range(1, least)}
+
+
 def test_with_every_tier_excluded_the_error_gives_each_reason() -> None:
     inputs = example(pinned_tier=2, exclusions=[Exclusion(tier=2, reason="context of 2048 tokens is too short")])
     with pytest.raises(NoTierAllowedError, match="tier 2: context of 2048 tokens is too short") as caught:

@@ -164,3 +164,16 @@ def test_where_there_is_one_tenant_alarms_are_as_soon_as_before(tenant):
             assert alarm.tenant == tenant
             return
     raise AssertionError("no alarm")
+
+
+@pytest.mark.parametrize("views", [1, 3])
+def test_an_answer_that_is_in_several_streams_needs_as_many_times_the_evidence(views):
+    # Each stream alone may alarm falsely every so many answers, so three of them may do so three times as often.
+    detector, one = ShiftDetector(ShiftSettings(false_alarm_every=50.0), views=views), EDetector()
+
+    while detector.observe("errors", True, 0.2) is None:
+        before = detector.evidence()["errors"]
+        one.observe(True, 0.23)
+
+    one.observe(True, 0.23)
+    assert before < views * 50.0 <= one.evidence
