@@ -124,7 +124,7 @@ def test_a_pinned_tier_is_chosen_whatever_it_scores() -> None:
 @pytest.mark.parametrize("least", [1, 2, 3, 4])
 def test_a_floor_bars_the_tiers_below_it_and_no_other(floor: str, named: str, least: int) -> None:
     barred = barred_tiers(example(**{floor: least}))
-    assert barred == {tier: f"{named} for tier {least} at least" for tier in range(1, least)}
+    assert barred == dict.fromkeys(range(1, least), f"{named} for tier {least} at least")
 
 
 def test_with_every_tier_excluded_the_error_gives_each_reason() -> None:
