@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from inference_core.io.background_tasks import repeated
 
 log = logging.getLogger(__name__)
@@ -55,6 +57,21 @@ async def cancelled_at_end(task: asyncio.Future[Any]) -> AsyncIterator[None]:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
+
+
+async def look_every(seconds: float, look: Callable[[], Awaitable[object]], what: str, log: logging.Logger) -> None:
+    """Await `look()` every `seconds`, at first at once. While the database is away, `log` says once for each reason
+    that `what` cannot be read."""
+    failure = ""
+    while True:
+        try:
+            await look()
+            failure = ""
+        except (SQLAlchemyError, OSError) as error:
+            if str(error) != failure:
+                failure = str(error)
+                log.warning("%s cannot be read: %s", what, error)
+        await asyncio.sleep(seconds)
 
 
 async def until_it_works(

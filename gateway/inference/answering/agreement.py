@@ -1,11 +1,9 @@
 """Which requests are answered by several cheap tiers at once, and by the strongest only where these differ."""
 
-import asyncio
 import logging
 from functools import partial
 from typing import Any, NamedTuple
 
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.decision import Decision
@@ -23,6 +21,7 @@ from classifier.policy.agreement import (
 )
 from classifier.policy.agreement_counts import AgreementPlace, AgreementTable
 from gateway.base.requests.inference_request import InferenceRequest
+from gateway.base.stores.retries import look_every
 from gateway.inference.answering.answer import Answer
 from gateway.inference.answering.side_answer import SideAnswer
 from gateway.inference.routing.knobs import RoutingKnobFile
@@ -125,16 +124,7 @@ class Agreements:
 
     async def follow(self, database: AsyncEngine) -> None:
         """Take in what is stored, at first at once."""
-        failure = ""
-        while True:
-            try:
-                await self.catch_up(database)
-                failure = ""
-            except (SQLAlchemyError, OSError) as error:
-                if str(error) != failure:
-                    failure = str(error)
-                    log.warning("counts of agreement cannot be read: %s", error)
-            await asyncio.sleep(FOLLOW_SECONDS)
+        await look_every(FOLLOW_SECONDS, lambda: self.catch_up(database), "counts of agreement", log)
 
     async def catch_up(self, database: AsyncEngine) -> None:
         """Replace the counts by those of the stored requests."""

@@ -5,9 +5,9 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from gateway.base.stores.retries import look_every
 from gateway.inference.routing.active_classifier import ActiveClassifier
 from gateway.inference.routing.loaded_version import LoadedVersion
 from gateway.telemetry.metrics.metrics import Metrics
@@ -36,16 +36,7 @@ class ActiveLabels:
 
     async def follow(self, seconds: float) -> None:
         """Take in what is new every `seconds`, at first at once."""
-        failure = ""
-        while True:
-            try:
-                await self.catch_up(time.time())
-                failure = ""
-            except (SQLAlchemyError, OSError) as error:
-                if str(error) != failure:
-                    failure = str(error)
-                    log.warning("own labels cannot be read: %s", error)
-            await asyncio.sleep(seconds)
+        await look_every(seconds, lambda: self.catch_up(time.time()), "own labels", log)
 
     async def catch_up(self, now: float) -> None:
         """Take in what is stored at `now`, in epoch seconds."""

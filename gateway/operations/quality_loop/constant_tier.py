@@ -1,17 +1,16 @@
 """Does routing pay? Follows the verdict of the probes: shows it, logs it weekly, and lets the constant tier answer
 where the operator's knob says so."""
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable
 
 from sqlalchemy import select
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.complexity.quality_setting import DEFAULT_TARGET
 from classifier.decision import ConstantTier
+from gateway.base.stores.retries import look_every
 from gateway.inference.routing.router import RoutingService
 from gateway.telemetry.metrics.metrics import Metrics
 from migrations.tables.audit import audit_events
@@ -43,19 +42,10 @@ class ConstantFollower:
         self._logged_at: float | None = None
         # The verdicts of the last look; None before the first.
         self.last: WorthFound | None = None
-        self._failure = ""
 
     async def follow(self, seconds: float = POLL_SECONDS) -> None:
         """Look every `seconds`, at first at once."""
-        while True:
-            try:
-                await self.look()
-                self._failure = ""
-            except (SQLAlchemyError, OSError) as error:
-                if str(error) != self._failure:
-                    self._failure = str(error)
-                    log.warning("whether routing pays cannot be read: %s", error)
-            await asyncio.sleep(seconds)
+        await look_every(seconds, self.look, "whether routing pays", log)
 
     async def renew(self) -> None:
         """Forget what was measured of the tiers of another catalogue; the next look says what holds of the new ones."""
