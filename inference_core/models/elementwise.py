@@ -17,5 +17,11 @@ def reference_silu_mul(gate_up: torch.Tensor, out: torch.Tensor) -> None:
     torch.mul(functional.silu(gate), up, out=out)
 
 
+def gelu_mul(gate_up: torch.Tensor, out: torch.Tensor) -> None:
+    """out[T, I] = gelu(gate) * up for gate_up [T, 2 I], with gelu's approximation by tanh."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    torch.mul(functional.gelu(gate, approximate="tanh"), up, out=out)
+
+
 rms_norm = cpu.rms_norm if cpu.AVAILABLE else reference_rms_norm
 silu_mul = cpu.silu_mul if cpu.AVAILABLE else reference_silu_mul
