@@ -96,7 +96,6 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
             "q and k normalised over all heads": self.qk_norm_whole,
             "windows of some layers": self.window_layers is not None,
             "a second rotary table": self.rope_tables > 1,
-            "scaled embeddings": self.embedding_scale != 1.0,
             f"the activation {self.activation}": self.activation != "silu",
             "norms behind sublayers": self.post_norm,
             "capped scores or logits": self.attention_softcap is not None or self.final_softcap is not None,

@@ -77,6 +77,15 @@ def check_tensors(path: Path, config: ModelConfig, found: Mapping[str, Shape]) -
             raise ModelFileError(f"{path}: tensor '{name}' has shape {found[name]}; the model's settings imply {shape}")
 
 
+def refuse_beyond_plain(path: Path, config: ModelConfig, where: str) -> None:
+    """Raise ModelFileError, with what serves it, for a model with features that `where` does not compute."""
+    if lacking := config.beyond_plain():
+        raise ModelFileError(
+            f"{path}: {where} does not compute {', '.join(lacking)} ({config.architecture}); serve the model on the CPU, "
+            'or by an installed program (engine = "vllm" in the catalogue)'
+        )
+
+
 def check_config(path: Path, config: ModelConfig) -> None:
     """Raise ModelFileError for impossible settings, before any arithmetic on them."""
     for field in (

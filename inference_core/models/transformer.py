@@ -10,7 +10,7 @@ from inference_core.linear.linear import Linear
 from inference_core.lora.adapter import Projection
 from inference_core.lora.reference import AdaptedRows
 from inference_core.model_config import ModelConfig
-from inference_core.models.elementwise import gelu_mul, rms_norm, silu_mul
+from inference_core.models.elementwise import cap_values, gelu_mul, rms_norm, silu_mul
 
 
 class Embedding(Protocol):
@@ -140,5 +140,6 @@ class Decoder:
         logits = torch.empty(len(sample_rows), self.config.vocab_size)
         if sample_rows:
             self.head.apply(final, logits)
-        cap = self.config.final_softcap
-        return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
+        if self.config.final_softcap is not None:
+            cap_values(logits, self.config.final_softcap)
+        return logits

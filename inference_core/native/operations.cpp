@@ -149,17 +149,30 @@ PyObject* rms_norm(PyObject*, PyObject* const* values, Py_ssize_t count) {
   });
 }
 
-// silu_mul(gate_up, y, d, rows)
-PyObject* silu_mul(PyObject*, PyObject* const* values, Py_ssize_t count) {
-  if (!expect(count, 4, "silu_mul")) return nullptr;
+// gated_mul(gate_up, y, d, rows, gelu)
+PyObject* gated_mul(PyObject*, PyObject* const* values, Py_ssize_t count) {
+  if (!expect(count, 5, "gated_mul")) return nullptr;
   Arguments v{values};
   const auto gate_up = v.address<const float>(0);
   const auto y = v.address<float>(1);
   const int d = int(v.integer(2)), rows = int(v.integer(3));
+  const bool gelu = v.integer(4) != 0;
   if (v.failed) return nullptr;
   return operate([&](const KernelTable& kernels, ThreadPool& pool) {
-    split(pool, rows, 8, [&](int first, int last) { kernels.silu_mul(GateUp::rows(gate_up, d), y, d, first, last, 0, d); });
+    const auto multiply = gelu ? kernels.gelu_mul : kernels.silu_mul;
+    split(pool, rows, 8, [&](int first, int last) { multiply(GateUp::rows(gate_up, d), y, d, first, last, 0, d); });
   });
+}
+
+// cap_values(x, count, cap)
+PyObject* cap_values(PyObject*, PyObject* const* values, Py_ssize_t count) {
+  if (!expect(count, 3, "cap_values")) return nullptr;
+  Arguments v{values};
+  const auto x = v.address<float>(0);
+  const int64_t numbers = v.integer(1);
+  const float cap = v.real(2);
+  if (v.failed) return nullptr;
+  return operate([&](const KernelTable& kernels, ThreadPool&) { kernels.cap_values(x, numbers, cap); });
 }
 
 // quantize(x, ldx, k, rows, out)

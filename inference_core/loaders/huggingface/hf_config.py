@@ -121,7 +121,7 @@ def _attention_scale(file: Path, config: _Config) -> float | None:
     if config.model_type == "granite":
         return _positive(file, "attention_multiplier", config.attention_multiplier)
     if config.model_type in _GEMMAS:
-        return _positive(file, "query_pre_attn_scalar", config.query_pre_attn_scalar) ** -0.5
+        return 1.0 / math.sqrt(_positive(file, "query_pre_attn_scalar", config.query_pre_attn_scalar))
     return None
 
 

@@ -92,7 +92,8 @@ def _order(heads: int, head_dim: int, rotary_dim: int) -> NDArray[np.int64]:
     still = np.arange(rotary_dim, head_dim)
     first = np.concatenate([np.arange(rotated), still[: half - rotated]])
     second = np.concatenate([np.arange(rotated, rotary_dim), still[half - rotated :]])
-    return (np.arange(heads)[:, None] * head_dim + np.concatenate([first, second])).reshape(-1)
+    order: NDArray[np.int64] = np.arange(heads)[:, None] * head_dim + np.concatenate([first, second])
+    return order.reshape(-1)
 
 
 def _rows(tensor: PackedTensor, rows: slice | NDArray[np.int64], count: int) -> PackedTensor:
