@@ -1,5 +1,5 @@
-"""The hyper-parameters of a decoder, whatever its file format: a list of features, so that no architecture has code of its
-own."""
+"""The hyper-parameters of a decoder, whatever its file format: a list of features, so that no architecture has code of
+its own."""
 
 from typing import Literal
 
@@ -12,8 +12,8 @@ Activation = Literal["silu", "gelu-tanh"]
 
 
 class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
-    """Frequency scaling of rotary embeddings: `linear`, `llama3` (Llama 3.1's piecewise rule), `yarn` (Peng et al. 2023)
-    or `longrope` (Ding et al. 2024).
+    """Frequency scaling of rotary embeddings: `linear`, `llama3` (Llama 3.1's piecewise rule), `yarn` (Peng et al.
+    2023) or `longrope` (Ding et al. 2024).
 
     `attention_factor`: of yarn and longrope, what cosines and sines are multiplied by. `short` and `long`: longrope's
     divisors of each frequency for contexts up to `original_max_position` and beyond.
@@ -38,10 +38,10 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     `qkv_bias`: Qwen2. `qk_norm`: RMSNorm of q and k, over each head (Qwen3, Gemma 3) or all of them (OLMo 2).
     `sliding_window`: of the layers `window_layers`, of all where that is None. `rotary_dim`: numbers of a head that are
     rotated, the first ones of each half; None: all. `local_rope_theta`: that of layers with a window (Gemma 3).
-    `no_rope_layers`: those without positions (SmolLM3). `attention_scale`: what q·k is multiplied by; None: 1 / sqrt(head
-    dim). `embedding_scale`: what rows of the embedding are multiplied by. `pre_norm`, `post_norm`: whether a norm stands
-    before each sublayer, and behind it before it is added. `attention_softcap`, `final_softcap`: c in c · tanh(x / c) of
-    scores and of logits (Gemma 2).
+    `no_rope_layers`: those without positions (SmolLM3). `attention_scale`: what q·k is multiplied by; None:
+    1 / sqrt(head dim). `embedding_scale`: what rows of the embedding are multiplied by. `pre_norm`, `post_norm`:
+    whether a norm stands before each sublayer, and behind it before it is added. `attention_softcap`,
+    `final_softcap`: c in c · tanh(x / c) of scores and of logits (Gemma 2).
     """
 
     architecture: Architecture

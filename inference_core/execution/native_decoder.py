@@ -34,7 +34,8 @@ class NativeDecoder:
     """A decoder of `config` over `arena` uint8 [bytes] laid out as `layout`; embedding, norms, linears, attention and
     head run without returning to Python, on every thread of the pool. It computes once `load` has given it weights.
 
-    `cos_sin`: float32 [tables x max position, head_dim], see `models.rotary`. Batch-invariant: a sequence's logits depend on it alone.
+    `cos_sin`: float32 [tables x max position, head_dim], see `models.rotary`. Batch-invariant: a
+    sequence's logits depend on it alone.
     """
 
     def __init__(
@@ -162,7 +163,15 @@ class NativeDecoder:
         self._alive.append(data)
         rows, columns = table.shape
         row_bytes = data.nbytes // rows
-        return (_ENCODINGS[table.kind], data.ctypes.data, row_bytes, rows, columns, embedding.round_to_bfloat16, embedding.scale)
+        return (
+            _ENCODINGS[table.kind],
+            data.ctypes.data,
+            row_bytes,
+            rows,
+            columns,
+            embedding.round_to_bfloat16,
+            embedding.scale,
+        )
 
     def _layer(self, config: ModelConfig, index: int, layer: DecoderLayer) -> tuple[Any, ...]:
         first = config.rope_of(index) * (len(self._cos_sin) // config.rope_tables)

@@ -81,7 +81,7 @@ def refuse_beyond_plain(path: Path, config: ModelConfig, where: str) -> None:
     """Raise ModelFileError, with what serves it, for a model with features that `where` does not compute."""
     if lacking := config.beyond_plain():
         raise ModelFileError(
-            f"{path}: {where} does not compute {', '.join(lacking)} ({config.architecture}); serve the model on the CPU, "
+            f"{path}: {where} does not compute {', '.join(lacking)} ({config.architecture}); serve it on the CPU, "
             'or by an installed program (engine = "vllm" in the catalogue)'
         )
 
@@ -130,8 +130,8 @@ def _check_rope_scaling(path: Path, config: ModelConfig) -> None:
         )
     if not (0 < scaling.attention_factor < math.inf and scaling.original_max_position > 0):
         raise ModelFileError(
-            f"{path}: {scaling.kind} rope scaling of {scaling.original_max_position} positions with the attention factor "
-            f"{scaling.attention_factor}; both must be positive numbers"
+            f"{path}: {scaling.kind} rope scaling of {scaling.original_max_position} positions with the attention "
+            f"factor {scaling.attention_factor}; both must be positive numbers"
         )
     if scaling.kind == "yarn" and not 0 < scaling.beta_slow < scaling.beta_fast < math.inf:
         raise ModelFileError(f"{path}: yarn needs 0 < beta_slow < beta_fast")

@@ -9,8 +9,9 @@ from inference_core.model_config import ModelConfig, RopeScaling
 
 
 def rotary_table(config: ModelConfig, max_context: int) -> torch.Tensor:
-    """float32 [tables x max_context, head_dim]: cosines of the half-split angles, then sines, by position. A second table
-    is that of layers without positions, or of those with a window and a theta of their own (`ModelConfig.rope_of`).
+    """float32 [tables x max_context, head_dim]: cosines of the half-split angles, then sines, by position. A second
+    table is that of layers without positions, or of those with a window and a theta of their own
+    (`ModelConfig.rope_of`).
 
     A factor of scores other than 1 / sqrt(head dim) is in the tables: its root in queries and in keys.
     """

@@ -15,6 +15,20 @@ from inference_core.model_config import Activation, Architecture, ModelConfig, R
 T = TypeVar("T")
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
 _GEMMAS = ("gemma2", "gemma3_text")
+# Settings that change the computation, and the architectures for which they are read. Elsewhere a file that sets one
+# to anything but a neutral value is refused: its answers would be wrong.
+COMPUTATION: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("embedding_multiplier", "residual_multiplier", "attention_multiplier"), ("granite",)),
+    **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping"), _GEMMAS),
+    "logits_scaling": ("granite",),
+    "no_rope_layers": ("smollm3",),
+    **dict.fromkeys(
+        ("attention_chunk_size", "clip_qkv", "kv_lora_rank", "logit_scale", "moe_intermediate_size", "n_routed_experts",
+         "num_experts", "num_local_experts", "parallel_attn", "q_lora_rank", "qk_layernorm", "use_qk_norm"),
+        (),
+    ),
+}  # fmt: skip
+_NEUTRAL = (None, False, 0, 1.0, [])
 _ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu-tanh"}
 
 
@@ -85,8 +99,8 @@ def read_config(folder: Path) -> ModelConfig:
         num_kv_heads=config.num_key_value_heads or heads,
         head_dim=head_dim,
         max_position=_max_position(config.max_position_embeddings, scaling),
-        # What is added to a stream that is divided by Granite's residual multiplier needs no multiplier, and norms of it
-        # differ in this number alone.
+        # What is added to a stream that is divided by Granite's residual multiplier needs no multiplier, and norms of
+        # it differ in this number alone.
         rms_eps=config.rms_norm_eps / residual**2,
         rope_theta=rope.rope_theta or config.rope_theta or (1e6 if kind == "gemma3_text" else 10000.0),
         rope_scaling=scaling,
@@ -184,8 +198,14 @@ def _refuse_unsupported(file: Path, config: _Config) -> None:
         raise ModelFileError(
             f"{file}: model_type '{config.model_type}' is not supported; supported are {', '.join(ARCHITECTURES)}"
         )
+    for key, value in _decode(file, dict[str, Any]).items():
+        if key in COMPUTATION and config.model_type not in COMPUTATION[key] and value not in _NEUTRAL:
+            raise ModelFileError(f"{file}: {key} = {value!r} is not supported for {config.model_type}")
+    other_layers = set(config.layer_types or ()) - {"full_attention"}
     activation = config.hidden_activation or config.hidden_act
     unsupported = {
+        f"layer_types {', '.join(sorted(other_layers))}": other_layers
+        and config.model_type not in (*_GEMMAS, "mistral", "phi3"),
         "attention_bias": config.attention_bias,
         "mlp_bias": config.mlp_bias,
         "use_sliding_window": config.use_sliding_window,

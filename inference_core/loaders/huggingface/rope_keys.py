@@ -53,17 +53,17 @@ def rope_scaling(file: Path, rope: Rope, max_position: int, original: int | None
     if kind == "default":
         return None
     if kind == "linear":
-        return RopeScaling(kind="linear", factor=rope.factor or 1.0)
+        return RopeScaling(kind="linear", factor=1.0 if rope.factor is None else rope.factor)
     if kind == "llama3":
         return RopeScaling(
             kind="llama3",
-            factor=rope.factor or 1.0,
+            factor=1.0 if rope.factor is None else rope.factor,
             low_freq_factor=rope.low_freq_factor,
             high_freq_factor=rope.high_freq_factor,
             original_max_position=rope.original_max_position_embeddings or 8192,
         )
     if kind == "yarn":
-        factor = rope.factor or max_position / length
+        factor = max_position / length if rope.factor is None else rope.factor
         return RopeScaling(
             kind="yarn",
             factor=factor,
@@ -92,7 +92,7 @@ def _yarn_attention(rope: Rope, factor: float) -> float:
 def _longrope(file: Path, rope: Rope, max_position: int, length: int) -> RopeScaling:
     if not rope.short_factor or not rope.long_factor:
         raise ModelFileError(f"{file}: rope scaling 'longrope' needs short_factor and long_factor")
-    factor = rope.factor or max_position / length
+    factor = max_position / length if rope.factor is None else rope.factor
     usual = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(length))
     return RopeScaling(
         kind="longrope",

@@ -1,5 +1,5 @@
-"""Tensors of other architectures as the decoder reads them: fused ones cut, rotated numbers of a head paired half by half,
-and constants of an architecture folded into its norms. Nothing is copied before a tensor is asked for."""
+"""Tensors of other architectures as the decoder reads them: fused ones cut, rotated numbers of a head paired half by
+half, and constants of an architecture folded into its norms. Nothing is copied before a tensor is asked for."""
 
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -16,9 +16,9 @@ from inference_core.model_config import ModelConfig
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """A tensor that is made of rows [`first`, `first` + `count`) of the stored tensor `source` (`count` None: all).
 
-    `head_dim` and `rotary_dim`: within each head the first `rotary_dim` numbers are rotated, halves apart; they are moved
-    so that number i is rotated with number i + head_dim / 2, as the decoder does it. `plus`, then `times`: applied to
-    every number, in float32.
+    `head_dim` and `rotary_dim`: within each head the first `rotary_dim` numbers are rotated, halves apart; they are
+    moved so that number i is rotated with number i + head_dim / 2, as the decoder does it. `plus`, then `times`:
+    applied to every number, in float32.
     """
 
     source: str
@@ -72,7 +72,8 @@ def _fused(config: ModelConfig) -> Mapping[str, Mapping[str, dict[str, int]]]:
     """Fused projections, and which rows of them are whose (Phi-3)."""
     if config.architecture != "phi3":
         return {}
-    query, key, inner = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim, config.intermediate_size
+    query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    inner = config.intermediate_size
     return {
         ".qkv_proj.": {
             ".q_proj.": {"first": 0, "count": query},

@@ -67,7 +67,9 @@ ARCHITECTURES: dict[str, transformers.PretrainedConfig] = {
     ),
     "smollm3": transformers.SmolLM3Config(**SHAPE, **TOKENS, no_rope_layer_interval=2),
     "olmo2": transformers.Olmo2Config(**SHAPE, **TOKENS),
-    "gemma2": transformers.Gemma2Config(**SHAPE, sliding_window=20, query_pre_attn_scalar=24, attn_logit_softcapping=2.0),
+    "gemma2": transformers.Gemma2Config(
+        **SHAPE, sliding_window=20, query_pre_attn_scalar=24, attn_logit_softcapping=2.0, final_logit_softcapping=3.0
+    ),
     "gemma3": transformers.Gemma3TextConfig(
         **SHAPE, sliding_window=20, layer_types=["sliding_attention", "full_attention", "sliding_attention"]
     ),
