@@ -9,8 +9,9 @@ import msgspec
 from quality.estimates.upgrade_rate import wilson_interval
 from quality.judges.judge import Judge, JudgeVerdict
 
-# The balanced accuracy of chance, above which a judge's lower bound must lie.
-LIMIT = 0.5
+# The balanced accuracy above which a judge's lower bound must lie: that of chance, and by real pairs a little more,
+# since a judge that always says the same would otherwise only approach the limit.
+CHANCE, LIMIT_IN_USE = 0.5, 0.55
 
 
 class GradedPair(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,8 +195,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the judge is significantly better than chance; only then its verdicts become labels
         (docs/quality-loop.md)."""
         if self.decided is None:
-            return self.lower_bound > LIMIT
-        return self.decided and (self.in_use is None or self.in_use.low > LIMIT)
+            return self.lower_bound > (CHANCE if self.in_use is None else LIMIT_IN_USE)
+        return self.decided and (self.in_use is None or self.in_use.low > LIMIT_IN_USE)
 
 
 async def calibrate(
