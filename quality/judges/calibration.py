@@ -12,6 +12,8 @@ from quality.judges.judge import Judge, JudgeVerdict
 # The balanced accuracy above which a judge's lower bound must lie: that of chance, and by real pairs a little more,
 # since a judge that always says the same would otherwise only approach the limit.
 CHANCE, LIMIT_IN_USE = 0.5, 0.55
+# Of so many real pairs the truth must be known before they end a trust that a test gave.
+LEAST_KNOWN = 10
 
 
 class GradedPair(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +113,11 @@ class RealPairs(msgspec.Struct, frozen=True, kw_only=True):
     said_worse: int = 0
     bias: Bias = Bias()
 
+    @property
+    def known(self) -> int:
+        """Of so many the truth is known."""
+        return self.checked.total + self.reviewed.total
+
 
 class InUse(msgspec.Struct, frozen=True, kw_only=True):
     """A judge's error rates by real `pairs`; [`low`, `high`] is the balanced accuracy's 95% credible interval."""
@@ -147,16 +154,14 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
         """The share of truly no-worse answers, among those judged, that the judge calls no worse."""
         if self.in_use is not None:
             return self.in_use.sensitivity
-        judged = self.true_no_worse + self.false_worse
-        return self.true_no_worse / judged if judged else 0.0
+        return _share(self.true_no_worse, self.false_worse)
 
     @property
     def specificity(self) -> float:
         """The share of truly worse answers, among those judged, that the judge calls worse."""
         if self.in_use is not None:
             return self.in_use.specificity
-        judged = self.true_worse + self.false_no_worse
-        return self.true_worse / judged if judged else 0.0
+        return _share(self.true_worse, self.false_no_worse)
 
     @property
     def balanced_accuracy(self) -> float:
@@ -183,20 +188,29 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lower_bound(self) -> float:
-        """Lower end of the balanced accuracy's 95% interval (square-and-add of Wilson intervals, Newcombe 1998)."""
-        if self.in_use is not None:
-            return self.in_use.low
-        yes = wilson_interval(self.true_no_worse, self.true_no_worse + self.false_worse)
-        no = wilson_interval(self.true_worse, self.true_worse + self.false_no_worse)
-        return self.balanced_accuracy - sqrt((self.sensitivity - yes.low) ** 2 + (self.specificity - no.low) ** 2) / 2
+        """Lower end of the balanced accuracy's 95% interval, by real pairs where they count."""
+        return self.tested_bound if self.in_use is None else self.in_use.low
+
+    @property
+    def tested_bound(self) -> float:
+        """The same by its test alone (square-and-add of Wilson intervals, Newcombe 1998)."""
+        right, wrong = self.true_no_worse, self.true_worse
+        yes = wilson_interval(right, right + self.false_worse)
+        no = wilson_interval(wrong, wrong + self.false_no_worse)
+        first, second = _share(right, self.false_worse), _share(wrong, self.false_no_worse)
+        return (first + second) / 2 - sqrt((first - yes.low) ** 2 + (second - no.low) ** 2) / 2
 
     @property
     def trusted(self) -> bool:
         """Whether the judge is significantly better than chance; only then its verdicts become labels
         (docs/quality-loop.md)."""
-        if self.decided is None:
-            return self.lower_bound > (CHANCE if self.in_use is None else LIMIT_IN_USE)
-        return self.decided and (self.in_use is None or self.in_use.low > LIMIT_IN_USE)
+        if self.in_use is not None and self.in_use.pairs.known >= LEAST_KNOWN and self.in_use.low <= LIMIT_IN_USE:
+            return False
+        return self.tested_bound > CHANCE if self.decided is None else self.decided
+
+
+def _share(right: int, wrong: int) -> float:
+    return right / (right + wrong) if right + wrong else 0.0
 
 
 async def calibrate(

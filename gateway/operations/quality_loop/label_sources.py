@@ -67,6 +67,6 @@ def _reliability(found: "Calibration") -> str:
     if (use := found.in_use) is None:
         return f"right about {found.balanced_accuracy:.0%} of {tested}"
     return (
-        f"right in {found.balanced_accuracy:.0%} [{use.low:.0%}, {use.high:.0%}] by {use.pairs.checked.total} checked and "
-        f"{use.pairs.reviewed.total} reviewed answers and a test on {tested}"
+        f"right in {found.balanced_accuracy:.0%} [{use.low:.0%}, {use.high:.0%}] by "
+        f"{use.pairs.checked.total} checked and {use.pairs.reviewed.total} reviewed answers and a test on {tested}"
     )
