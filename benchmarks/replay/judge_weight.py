@@ -20,14 +20,14 @@ from quality.judges.self_calibration import calibrate_on_planted
 # P of an error by how far the marks (1 to 10) of both answers lie apart, at most; planted errors are as plain as the
 # last.
 ERRORS = ((1.0, 0.3), (3.0, 0.15), (10.0, 0.03))
-# Categories with a checkable end: pairs of these are the ones that rules decide.
+# Kinds with a checkable end: pairs of these are the ones that rules decide.
 CHECKED = ("maths", "code")
 
 
 class JudgedPair(msgspec.Struct, frozen=True):
-    """A recorded pair: whether the answer's mark is no less than the strongest tier's, and the judge's error on it."""
+    """A recorded pair: whether the answer is no worse by the marks, and the judge's error on it."""
 
-    category: str
+    kind: str
     no_worse: bool
     error: float
 
@@ -51,10 +51,10 @@ def judged_pairs(ladder: Ladder) -> list[JudgedPair]:
     """Return the pairs of every weaker tier's answer with the strongest's."""
     found = []
     for prompt in ladder.prompts:
-        *weaker, strongest = (answer.score for answer in prompt.answers)
-        for mark in weaker:
+        *weaker, strongest = (answer.mark for answer in prompt.answers)
+        for tier, mark in enumerate(weaker, 1):
             error = next(rate for apart, rate in ERRORS if abs(mark - strongest) <= apart)
-            found.append(JudgedPair(prompt.category, mark >= strongest, error))
+            found.append(JudgedPair(prompt.kind, prompt.no_worse(tier), error))
     return found
 
 
@@ -90,7 +90,7 @@ _PLANTED = {
 async def weight_of_judge(
     ladder: Ladder, *, checked: int, reviewed: int, others: int, draws: int, seed: int = 0
 ) -> WeightOfJudge:
-    """Draw a judge's use `draws` times: so many pairs of the `CHECKED` categories, and of all pairs so many verdicts of
+    """Draw a judge's use `draws` times: so many pairs of the `CHECKED` kinds, and of all pairs so many verdicts of
     "worse" that are `reviewed` and so many `others` of which only the verdict is known."""
     pairs = judged_pairs(ladder)
     found = list[InUse]()
@@ -116,7 +116,7 @@ async def weight_of_judge(
 
 def _drawn(pairs: Sequence[JudgedPair], draws: random.Random, checked: int, reviewed: int, others: int) -> RealPairs:
     by_rule, read, said = Verdicts(), Verdicts(), {True: 0, False: 0}
-    for pair in draws.choices([pair for pair in pairs if pair.category in CHECKED], k=checked):
+    for pair in draws.choices([pair for pair in pairs if pair.kind in CHECKED], k=checked):
         by_rule = by_rule.with_one(pair.no_worse, pair.no_worse is not (draws.random() < pair.error))
     for pair in draws.choices(pairs, k=reviewed + others):
         verdict = pair.no_worse is not (draws.random() < pair.error)
