@@ -45,7 +45,7 @@ class Bias(msgspec.Struct, frozen=True, kw_only=True):
         """Whether its wrong preferences follow length: a sign test at 5%."""
         wrong = self.longer + self.shorter
         tail = sum(comb(wrong, count) for count in range(min(self.longer, self.shorter) + 1))
-        return 2 * tail / 2**wrong < 0.05
+        return 2 * tail < 0.05 * (1 << wrong)
 
     def with_wrong(self, *, longer: bool) -> "Bias":
         """Return the counts after another wrong preference, for the longer answer or for the shorter."""
