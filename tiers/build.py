@@ -93,6 +93,9 @@ def build_remote(catalog: Catalog, spec: TierSpec) -> Tier:
 def _labelled(tier: T, catalog: Catalog) -> T:
     """Return `tier` with what its entry in `catalog` says of it."""
     tier.version, tier.is_local = catalog.tier_fingerprint(tier.number), catalog.tier(tier.number).is_local
+    own = catalog.tier(tier.number).remote
+    kinds = [spec.remote.kind for spec in catalog.tiers if spec.remote is not None]
+    tier.is_only_maker = own is not None and kinds.count(own.kind) == 1
     return tier
 
 

@@ -12,7 +12,7 @@ from inference_core.io.json_errors import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.content_parts import ContentPart
 from tiers.errors import TierError, TierRequestError, TierUnavailableError
-from tiers.remote.anthropic_wire import dropped_sampling, dropped_thinking, sampling_fields, thinking_fields
+from tiers.remote.anthropic_request import dropped_sampling, dropped_thinking, sampling_fields, thinking_fields
 from tiers.remote.event_stream import EventStreamParser
 from tiers.remote.openai_format import WireError, parse_error
 from tiers.remote.optional_fields import BUDGET, dropped_fields

@@ -2,6 +2,7 @@
 
 import re
 import uuid
+from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -10,6 +11,7 @@ import msgspec
 from inference_core.io.json_errors import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.errors import TierError, TierRequestError
+from tiers.native_content import Form, NativeBlock, NativePiece
 from tiers.remote.openai_format import MAX_RETRY_AFTER_SECONDS, WireError, parse_error
 from tiers.remote.optional_fields import BUDGET, dropped_fields
 from tiers.remote.provider_format import (
@@ -32,7 +34,7 @@ from tiers.tier import ChatMessage, Delta, FinishReason, GenerationRequest, Usag
 from tiers.tool_types import ToolCallDelta
 
 NAME = "Gemini"
-# Google's own value for calls whose thoughts come from elsewhere; without any signature Gemini 3 refuses the turn.
+# Google's own value for calls whose thoughts come from elsewhere, or are not known here any more; without any signature Gemini 3 refuses the turn.
 UNSIGNED = "skip_thought_signature_validator"
 LEVELS = {"none": "low", "minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high"}
 # OpenAI's names, Gemini's and the neutral values.
@@ -48,6 +50,7 @@ class GeminiWire(RemoteWire):
     """Gemini with an API key."""
 
     one_choice = True
+    form: Form | None = "gemini"
 
     def __init__(self, remote: RemoteSpec) -> None:
         self._remote = remote
@@ -144,7 +147,7 @@ class _Part(msgspec.Struct, rename="camel"):
 
 
 class _Content(msgspec.Struct):
-    parts: list[_Part] = []
+    parts: list[msgspec.Raw] = []
 
 
 class _Candidate(msgspec.Struct, rename="camel"):
@@ -175,10 +178,12 @@ def contents(messages: list[ChatMessage]) -> list[dict[str, Any]]:
     """Return the conversation as Gemini has it: an assistant is a `model`, and a result names its function."""
     turns: list[dict[str, Any]] = []
     names = {call.id: call.name for message in messages for call in message.tool_calls}
+    # Ids are the server's own, or ours, which it does not know.
+    own_ids = {call_id for message in messages if message.native for call_id in _call_ids(message.native.blocks)}
     for message in messages:
         if is_system(message):
             continue
-        parts = _message_parts(message, names)
+        parts = _message_parts(message, names, own_ids)
         role = "model" if message.role == "assistant" else "user"
         if not parts:
             continue
@@ -191,12 +196,23 @@ def contents(messages: list[ChatMessage]) -> list[dict[str, Any]]:
     return turns
 
 
-def _message_parts(message: ChatMessage, names: dict[str, str]) -> list[dict[str, Any]]:
+def _call_ids(blocks: Sequence[NativeBlock]) -> Iterator[str]:
+    for block in blocks:
+        call = _decode_part(block.json).function_call
+        if call is not None and call.id:
+            yield call.id
+
+
+def _message_parts(message: ChatMessage, names: dict[str, str], own_ids: set[str]) -> list[Any]:
+    if message.native is not None:
+        return [msgspec.Raw(block.json) for block in message.native.blocks]
     parts = content_parts(message)
     if message.role == "tool":
-        name = names.get(message.tool_call_id or "", message.name or "function")
+        call_id = message.tool_call_id or ""
+        response = {"name": names.get(call_id, message.name or "function"), "response": {"result": message.content}}
         media = [part for part in parts if "text" not in part]
-        return [{"functionResponse": {"name": name, "response": {"result": message.content}}}, *media]
+        own = {"id": call_id} if call_id in own_ids else {}
+        return [{"functionResponse": own | response}, *media]
     for place, call in enumerate(message.tool_calls):
         part: dict[str, Any] = {"functionCall": {"name": call.name, "args": call_arguments(call)}}
         # Of calls made together the first is signed.
@@ -262,10 +278,22 @@ def _deltas(answer: _Answer, tally: Tally) -> list[Delta]:
         blocks.unknown = blocks.unknown or "an event without candidates"
     deltas: list[Delta] = []
     for candidate in answer.candidates or []:
-        for part in candidate.content.parts if candidate.content is not None else []:
-            deltas += _said(part, blocks)
+        for raw in candidate.content.parts if candidate.content is not None else []:
+            deltas += _read_part(raw, blocks, native=tally.native)
         if candidate.finish_reason is not None:
             deltas.append(Delta(finish_reason=_finish(candidate.finish_reason, blocks)))
+    return deltas
+
+
+def _read_part(raw: msgspec.Raw, blocks: Blocks, *, native: bool) -> list[Delta]:
+    try:
+        part = _decode_part(raw)
+    except JSON_ERRORS as error:
+        raise TierError(f"the server sent what is no part of {NAME}'s ({error}): {bytes(raw[:200])!r}") from error
+    deltas = _said(part, blocks)
+    if native:
+        block = NativeBlock(json=bytes(raw), type="part", seal=part.thought_signature or "")
+        deltas.append(Delta(native=NativePiece(form="gemini", block=block)))
     return deltas
 
 
@@ -324,3 +352,4 @@ def _parsed(data: bytes) -> _Answer:
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(_Answer).decode
+_decode_part = msgspec.json.Decoder(_Part).decode

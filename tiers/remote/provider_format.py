@@ -129,6 +129,8 @@ class Blocks:
     def __init__(self) -> None:
         self.calls: dict[int, int] = {}
         self.without_arguments: set[int] = set()
+        # Blocks of the provider's own tools, which are no calls.
+        self.own: set[int] = set()
         self.said = False
         self.unknown = ""
 

@@ -1,11 +1,12 @@
 """The interface between a remote tier and the kind of its server: how requests are sent and answers are read."""
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import httpx
 
 from tiers.errors import TierRequestError
+from tiers.native_content import Form
 from tiers.remote.openai_format import WireError, parse_error
 from tiers.remote.prometheus_queue import sum_of_samples
 from tiers.remote.server_queue import QueueReport
@@ -25,6 +26,9 @@ class WireCall(NamedTuple):
     body: bytes
     streamed: bool
     dropped: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    form: Form | Literal["chat"] | None = None
 
 
 class QueueMetric(NamedTuple):
@@ -64,6 +68,7 @@ class RemoteWire(ABC):
     server gives log-probabilities; some of OpenAI's reject a request for them. `one_choice`: an answer has one choice,
     so several are several requests. `signs`: whether each request is signed, by `signature`. `needs_limit`: whether a
     request must bound its answer; those of other servers do so only where caller, catalogue or a budget does.
+    `form`: of what is sent and answered as it is. `marks_cache`: whether a request says what the server caches.
     """
 
     health_path: str
@@ -74,6 +79,8 @@ class RemoteWire(ABC):
     one_choice: bool = False
     signs: bool = False
     needs_limit: bool = False
+    form: Form | None = None
+    marks_cache: bool = False
 
     def key_headers(self, key: str) -> list[tuple[bytes, bytes]]:
         """Return the headers of every request that carry the API key; `key` is "" without one."""

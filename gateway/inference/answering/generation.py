@@ -381,6 +381,10 @@ class Generation:
             replicas=[*self._replicas, *(error.tries if isinstance(error, TierError) else ())],
             claimed=claimed(self._requests),
             compared_as=self._compared_as,
+            cached_tokens=usage.cached_tokens,
+            cache_write_tokens=usage.cache_write_tokens,
+            cache_write_1h_tokens=usage.cache_write_1h_tokens,
+            added=list(self._requests[0].sent.added),
         )
 
     def _used_so_far(self, error: Exception | None) -> Usage:
