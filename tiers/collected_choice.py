@@ -11,7 +11,8 @@ class CollectedChoice(msgspec.Struct):
     """One choice so far, in pieces: joining them at the end keeps long answers linear.
 
     `echo`: the prompt that it repeats before its answer; `logprobs` are of both. `usage`: the request's, once it has
-    ended. `native`: the finished blocks in the form of the server's API, if that was wanted, and `native_end`: the event that ended the answer.
+    ended. `native`: the finished blocks in the form of the server's API, if that was wanted, and
+    `native_end`: the event that ended the answer.
     """
 
     echo: str = ""

@@ -71,8 +71,8 @@ class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     `max_tokens_field`: OpenAI's reasoning models accept only `max_completion_tokens`, older servers only `max_tokens`.
     `service_fields`: whether the server gets fields of the caller that mean something to a provider alone (`user`,
     `store`, `metadata`, `prompt_cache_key` and the like); switch it off for a server that refuses them.
-    `responses`: whether chats reach the server by OpenAI's Responses API: `needed`, where a request loses something as a
-    chat (reasoning next to tools, tools that the provider runs), `always`, or `never`.
+    `responses`: whether chats reach the server by OpenAI's Responses API: `needed`, where a request loses something as
+    a chat (reasoning next to tools, tools that the provider runs), `always`, or `never`.
     `model`: empty is the server's only model, found when the tier starts. `max_context`: in tokens; None is what the
     server tells, else `USUAL_CONTEXT`. `engine`, instead of an address: the server is a process that AIO starts itself,
     at an address of its own choice.

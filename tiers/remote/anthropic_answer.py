@@ -6,7 +6,7 @@ import msgspec
 
 from inference_core.io.json_errors import JSON_ERRORS
 from tiers.errors import TierError
-from tiers.native_content import NativeBlock, NativePiece
+from tiers.native_content import Form, NativeBlock, NativePiece
 from tiers.remote.anthropic_request import NAME
 from tiers.remote.openai_format import parse_error
 from tiers.remote.provider_format import Blocks
@@ -16,7 +16,8 @@ from tiers.tier import Delta, FinishReason, Usage
 
 # Blocks of tools that Anthropic runs, and of its own bookkeeping: for callers of its API alone.
 _OWN_BLOCKS = ("_tool_use", "_tool_result", "redacted_thinking", "container_upload", "compaction")
-_FORM = "anthropic"
+_FORM: Form = "anthropic"
+_NOTHING = msgspec.Raw(b"")
 
 
 class _Block(msgspec.Struct):
@@ -38,7 +39,7 @@ class _Delta(msgspec.Struct):
     thinking: str | None = None
     signature: str | None = None
     partial_json: str | None = None
-    citation: msgspec.Raw | None = None
+    citation: msgspec.Raw = _NOTHING
     stop_reason: str | None = None
     stop_sequence: str | None = None
 
@@ -68,7 +69,7 @@ class _Event(msgspec.Struct):
     type: str
     index: int = 0
     message: _Message | None = None
-    content_block: msgspec.Raw | None = None
+    content_block: msgspec.Raw = _NOTHING
     delta: _Delta | None = None
     usage: _Usage | None = None
 
@@ -91,7 +92,7 @@ class _OpenBlock:
             self._arguments.append(delta.partial_json)
         elif delta.signature is not None:
             self._signature += delta.signature
-        elif delta.citation is not None:
+        elif delta.citation:
             self._citations.append(delta.citation)
 
     def finished(self) -> NativeBlock:
@@ -139,7 +140,7 @@ def _with_native(said: _Event, data: bytes, deltas: list[Delta], tally: Tally) -
     """Return `deltas` with the event as it is, and with the block that it ends."""
     open_blocks: dict[int, _OpenBlock] = tally.notes.setdefault("open blocks", {})
     finished = None
-    if said.type == "content_block_start" and said.content_block is not None:
+    if said.type == "content_block_start":
         open_blocks[said.index] = _OpenBlock(said.content_block, _decode_block(said.content_block))
     elif said.type == "content_block_delta" and said.delta is not None and said.index in open_blocks:
         open_blocks[said.index].add(said.delta)
@@ -184,8 +185,8 @@ def _ending(body: bytes) -> bytes:
     return _encode({"type": "message_delta", "delta": delta, **more})
 
 
-def _start(index: int, raw: msgspec.Raw | None, blocks: Blocks) -> list[Delta]:
-    if raw is None:
+def _start(index: int, raw: msgspec.Raw, blocks: Blocks) -> list[Delta]:
+    if not raw:
         raise TierError("the server started a block without saying which")
     try:
         block = _decode_block(raw)

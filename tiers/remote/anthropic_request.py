@@ -1,5 +1,5 @@
-"""Requests in the form of Anthropic's Messages API: turns, tools, thinking and marks of the cache. What a caller said in
-this form goes on as it is; what a chat said is put into it."""
+"""Requests in the form of Anthropic's Messages API: turns, tools, thinking and marks of the cache. What a caller said
+in this form goes on as it is; what a chat said is put into it."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -34,7 +34,8 @@ from tiers.tier import ChatMessage, Delta, FinishReason, GenerationRequest, Usag
 from tiers.tool_types import ToolCallDelta
 
 NAME = "Gemini"
-# Google's own value for calls whose thoughts come from elsewhere, or are not known here any more; without any signature Gemini 3 refuses the turn.
+# Google's own value for calls whose thoughts come from elsewhere, or are not known here any more: without any signature
+# Gemini 3 refuses the turn.
 UNSIGNED = "skip_thought_signature_validator"
 LEVELS = {"none": "low", "minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high"}
 # OpenAI's names, Gemini's and the neutral values.

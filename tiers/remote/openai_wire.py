@@ -191,7 +191,9 @@ class OpenAIProviderWire(OpenAIWire):
 
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
         """See `RemoteWire.read_whole`."""
-        return responses_answer.read_whole(body, tally) if tally.form == "responses" else super().read_whole(body, tally)
+        return (
+            responses_answer.read_whole(body, tally) if tally.form == "responses" else super().read_whole(body, tally)
+        )
 
     def adapts_to(self, refusal: TierRequestError) -> bool:
         """See `RemoteWire.adapts_to`."""

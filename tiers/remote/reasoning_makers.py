@@ -28,10 +28,10 @@ class ReasoningMakers:
         return len(self._makers)
 
     def note(self, seal: str, maker: str) -> None:
-        """`maker` has made the reasoning of this `seal` now."""
+        """`maker` has made the reasoning of this `seal` now; a seal that is another's stays so."""
         digest = _digest(seal)
-        self._makers.pop(digest, None)
-        self._makers[digest] = maker, self._clock()
+        known = self._makers.pop(digest, None)
+        self._makers[digest] = maker if known is None else known[0], self._clock()
         if len(self._makers) > self._most:
             del self._makers[next(iter(self._makers))]
 

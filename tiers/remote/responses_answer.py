@@ -7,7 +7,7 @@ import msgspec
 
 from inference_core.io.json_errors import JSON_ERRORS
 from tiers.errors import TierError
-from tiers.native_content import NativeBlock, NativePiece
+from tiers.native_content import Form, NativeBlock, NativePiece
 from tiers.remote.openai_format import WireError, parse_error
 from tiers.remote.provider_format import Blocks
 from tiers.remote.sse import ServerSentEvent
@@ -15,7 +15,8 @@ from tiers.remote.usage_counter import Tally
 from tiers.tier import Delta, FinishReason, Usage
 from tiers.tool_types import ToolCallDelta
 
-_FORM = "responses"
+_FORM: Form = "responses"
+_NOTHING = msgspec.Raw(b"")
 # Events that are not of an item: the gateway's own take their place.
 _FRAMES = ("response.created", "response.in_progress", "response.queued")
 _THOUGHTS = ("response.reasoning_summary_text.delta", "response.reasoning_text.delta")
@@ -73,7 +74,7 @@ class _Event(msgspec.Struct):
     output_index: int = 0
     summary_index: int = 0
     delta: Any = None
-    item: msgspec.Raw | None = None
+    item: msgspec.Raw = _NOTHING
     response: _Response | None = None
     message: str | None = None
 
@@ -105,10 +106,10 @@ def _read(said: _Event, blocks: Blocks, tally: Tally, data: bytes) -> tuple[list
         return blocks.reasoning("\n\n"), None
     if kind == "response.function_call_arguments.delta":
         return blocks.arguments(said.output_index, text), None
-    if kind == "response.output_item.added" and said.item is not None:
+    if kind == "response.output_item.added" and said.item:
         item = _decode_item(said.item)
         return ([_open(said.output_index, item, blocks)] if item.type == "function_call" else []), None
-    if kind == "response.output_item.done" and said.item is not None:
+    if kind == "response.output_item.done" and said.item:
         item = _decode_item(said.item)
         return _closed(said.output_index, item, blocks), _native(said.item, item)
     if kind in ("response.failed", "error"):

@@ -1,5 +1,5 @@
-"""Requests in the form of OpenAI's Responses API. Items that a caller gave in it go on as they are; of a chat the same is
-said in items. The server stores nothing: the whole conversation is sent, with its sealed reasoning."""
+"""Requests in the form of OpenAI's Responses API. Items that a caller gave in it go on as they are; a chat is said in
+items. The server stores nothing: the whole conversation is sent, with its sealed reasoning."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

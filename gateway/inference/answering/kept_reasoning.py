@@ -1,4 +1,4 @@
-"""Sealed reasoning of answers that called tools, for callers whose API cannot carry it: a chat's next step gets it back."""
+"""Sealed reasoning of answers that called tools, for callers whose API cannot carry it: the next step gets it back."""
 
 import hashlib
 import time

@@ -24,7 +24,8 @@ class ServedCatalogue:
 
     `fingerprint`: of all that affects answers. `strongest`: the number of the dearest tier. `names`: every value of
     `model` that a request may carry, aliases and adapters of other tiers aside. `seals_reasoning`: whether a server may
-    give reasoning that it has to get back; `marks_caches`: whether one is told what to cache.
+    give reasoning that it has to get back; `marks_caches`: whether one is told what to cache;
+    `has_responses`: whether one has the Responses API.
     """
 
     catalog: Catalog
@@ -34,6 +35,7 @@ class ServedCatalogue:
     names: tuple[str, ...] = field(init=False)
     seals_reasoning: bool = field(init=False)
     marks_caches: bool = field(init=False)
+    has_responses: bool = field(init=False)
     _named: Mapping[str, TierSpec] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -45,6 +47,7 @@ class ServedCatalogue:
         kinds = {spec.remote.kind for spec in specs if spec.remote is not None}
         computed = {
             "seals_reasoning": not kinds.isdisjoint(_SEALING),
+            "has_responses": any(spec.remote is not None and spec.remote.responses != "never" for spec in specs),
             "marks_caches": not kinds.isdisjoint(_MARKING),
             "tiers": MappingProxyType(dict(self.tiers)),
             "fingerprint": self.catalog.fingerprint,

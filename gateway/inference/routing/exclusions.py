@@ -66,7 +66,13 @@ def is_plain(request: InferenceRequest) -> bool:
     sampling."""
     asked, sampling = request.generation, request.generation.sampling
     bound = sampling.grammar is not None or sampling.logit_bias or sampling.logprobs is not None
-    extended = bound or (asked.native is not None and asked.native.server_tools) or asked.echo or asked.include_stop or asked.n > 1
+    extended = (
+        bound
+        or (asked.native is not None and asked.native.server_tools)
+        or asked.echo
+        or asked.include_stop
+        or asked.n > 1
+    )
     if extended or asked.messages is None or sampling_of(sampling)[FIRST_EXTENSION:] != NEUTRAL[FIRST_EXTENSION:]:
         return False
     return not [message for message in asked.messages if message.parts]

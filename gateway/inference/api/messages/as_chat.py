@@ -48,6 +48,7 @@ _NATIVE = (
 )
 # Without them the answer is another one, so no other tier can give it.
 _PROVIDERS_OWN = ("mcp_servers", "container")
+_UPLOADS = {"container_upload"}
 
 
 class Chat(msgspec.Struct, frozen=True):
@@ -115,6 +116,7 @@ def chat_of(body: CountTokensRequest, betas: str = "") -> Chat:
         **sampling,
     )
     own += [name for name in _PROVIDERS_OWN if getattr(body, name, None) is not None]
+    own += sorted({block.type for said in conversation.natives if said for block in said.blocks} & _UPLOADS)
     native = NativeRequest("anthropic", _native_fields(body), tuple(own), betas)
     return Chat(chat, conversation.origins, conversation.natives, native)
 

@@ -1,5 +1,5 @@
-"""The messages of a request as those of a chat: blocks become texts, parts, calls and results of tools, next to what they
-were."""
+"""The messages of a request as those of a chat: blocks become texts, parts, calls and results of tools, next to what
+they were."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -157,7 +157,9 @@ def usage_of(usage: Usage | None, answer: Answer, end: NativeEnd | None = None) 
         cache_read_input_tokens=usage.cached_tokens,
         cache_creation=CacheCreation(written - for_an_hour, for_an_hour) if written else msgspec.UNSET,
         output_tokens=usage.completion_tokens,
-        server_tool_use=msgspec.Raw(msgspec.json.encode(used)) if (used := own.get("server_tool_use")) else msgspec.UNSET,
+        server_tool_use=msgspec.Raw(msgspec.json.encode(used))
+        if (used := own.get("server_tool_use"))
+        else msgspec.UNSET,
         service_tier=_SERVED.get(served, "standard"),
     )
 

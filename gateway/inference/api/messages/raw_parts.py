@@ -1,4 +1,4 @@
-"""Parts of a request that are decoded where they are needed, because a server with the same API gets them as they are."""
+"""Parts of a request that are decoded where they are needed: a server with the same API gets them as they are."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
@@ -34,9 +34,7 @@ def decoded(given: Any, kind: type[T], where: str) -> T:
         body = refused.body
         path = where if body.param is None else f"{where}.{body.param}"
         message = body.message.replace("the body", where) if body.param is None else body.message
-        raise ApiError(
-            refused.status, message.replace(body.param or where, path), param=path, code=body.code
-        ) from None
+        raise ApiError(refused.status, message.replace(body.param or where, path), param=path, code=body.code) from None
 
 
 def native_of(said: Sequence[Readable]) -> NativeContent | None:

@@ -85,8 +85,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class ToolEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool. Those with a `type` but `custom` are Anthropic's own: only tiers of Anthropic have them. Other fields, too,
-    reach these alone."""
+    """A tool. Those with a `type` but `custom` are Anthropic's own: only tiers of Anthropic have them. Other fields,
+    too, reach these alone."""
 
     type: str | None = None
     name: ToolName = ""

@@ -16,7 +16,8 @@ from pydantic import TypeAdapter
 from gateway.inference.answering.answer import Answer
 from gateway.inference.api.messages import events as events_module
 from gateway.inference.api.messages.events import PING, MessageEvents
-from gateway.inference.api.messages.message_body import SIGNATURE, ThinkingShown, whole_message
+from gateway.inference.api.messages.message_body import ThinkingShown, whole_message
+from gateway.inference.api.messages.signatures import UNSIGNED
 from gateway.inference.api.writing.block_order import is_object
 from tests.gateway.chats import chat
 from tiers.collected_choice import CollectedChoice
@@ -88,7 +89,7 @@ data: {"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta"
 event: content_block_stop
 data: {"type":"content_block_stop","index":1}
 
-""".replace("SIGNATURE", SIGNATURE)
+""".replace("SIGNATURE", UNSIGNED)
 ERROR = """\
 event: error
 data: {"type":"error","error":{"type":"api_error","message":"The server failed while answering. \
