@@ -145,6 +145,8 @@ def is_marked(request: GenerationRequest) -> bool:
     native = request.native
     if native is not None and (MARK in native.fields or any(_MARK in said for said in native.fields.values())):
         return True
+    if request.tooling is not None and any(tool.cache_control is not None for tool in request.tooling.tools):
+        return True
     said = (message.native for message in request.messages or () if message.native is not None)
     return any(_MARK in block.json for content in said for block in content.blocks)
 
@@ -277,6 +279,7 @@ def tool_fields(request: GenerationRequest) -> dict[str, Any]:
     tools = [
         {"name": tool.name, "input_schema": {"type": "object", **tool.schema}}
         | ({"description": tool.description} if tool.description else {})
+        | ({MARK: tool.cache_control} if tool.cache_control is not None else {})
         for tool in tooling.tools
     ]
     choice: dict[str, Any] = {"type": {"required": "any", "named": "tool"}.get(tooling.choice, tooling.choice)}

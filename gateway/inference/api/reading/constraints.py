@@ -235,6 +235,7 @@ def _tool(given: ToolDefinition, where: str) -> Tool:
         description=function.description,
         parameters=None if function.parameters is None else {"type": "object"} | function.parameters,
         strict=bool(function.strict),
+        cache_control=given.cache_control,
     )
 
 

@@ -386,8 +386,7 @@ async def test_the_cache_is_marked_from_the_second_step_on_and_the_record_says_s
     marked = next_step(BLOCKS)
     await recorded.asked("/v1/messages", {"model": "claude"} | ASKED | {"messages": marked})
     assert recorded.got["tools"] == TOOLS
-    changed = await recorded.gateway.http.patch("/v1/admin/routing/knobs", json={"cache_reuse": 0.2})
-    assert changed.status_code == 200, changed.text
+    recorded.gateway.serving.routing.knobs.change({"cache_reuse": 0.2})
     await recorded.asked("/v1/chat/completions", step)
     assert "cache_control" not in json.dumps(recorded.got)
 
@@ -401,3 +400,17 @@ async def test_tokens_are_billed_by_kind_of_cache(recorded: Recorded) -> None:
     micro = 10 * 3 + 100 * 0.3 + 10 * 3.75 + 30 * 6 + 42 * 15
     assert attempt["cost_usd"] == pytest.approx(micro / 1e6)
     assert float(told.headers["x-aio-cost-usd"]) == pytest.approx(micro / 1e6)
+
+
+async def test_marks_of_a_chat_stay_where_they_are(recorded: Recorded) -> None:
+    mark = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    turns = [
+        {"role": "system", "content": [{"type": "text", "text": "S"} | mark]},
+        {"role": "user", "content": [{"type": "text", "text": "A"} | mark, {"type": "text", "text": "B"}]},
+    ]
+    await recorded.asked("/v1/chat/completions", {"model": "claude", "messages": turns, "tools": [FUNCTION | mark]})
+    got = recorded.got
+    assert (got["system"], got["messages"]) == (turns[0]["content"], [turns[1]])
+    assert got["tools"][0]["cache_control"] == mark["cache_control"]
+    await recorded.asked("/v1/chat/completions", {"model": "small", "messages": turns, "tools": [FUNCTION | mark]})
+    assert "cache_control" not in json.dumps(recorded.got)

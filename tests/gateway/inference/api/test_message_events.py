@@ -51,7 +51,8 @@ data: {"type":"content_block_stop","index":0}
 
 event: message_delta
 data: {"type":"message_delta","delta":{"stop_reason":"end_turn","stop_sequence":null},"usage":{"input_tokens":7,\
-"cache_creation_input_tokens":3,"cache_read_input_tokens":2,"output_tokens":5}}
+"cache_creation_input_tokens":3,"cache_read_input_tokens":2,\
+"cache_creation":{"ephemeral_5m_input_tokens":3,"ephemeral_1h_input_tokens":0},"output_tokens":5}}
 
 event: message_stop
 data: {"type":"message_stop"}
