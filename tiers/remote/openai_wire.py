@@ -180,7 +180,7 @@ class OpenAIProviderWire(OpenAIWire):
             return call._replace(form="chat") if self.form is not None else call
         streamed = not request.whole or self._remote.stream_whole
         body = responses_request.request_body(self._remote, request, max_tokens, streamed=streamed)
-        dropped = dropped_fields(request, self.known_fields(is_chat=True) - {"store"})
+        dropped = dropped_fields(request, self.known_fields(is_chat=True) - {"store"} | {BUDGET})
         return WireCall("responses", _encode(self.extended(body, request)), streamed, dropped, form="responses")
 
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:

@@ -500,9 +500,10 @@ class RemoteTier(Tier):
             deltas = self._wire.read_event(event, tally)
             if deltas is None:
                 return said, True
-            said += tally.passed(deltas)
-        if tally.native:
-            self._note_seals(said)
+            deltas = tally.passed(deltas)
+            if tally.native:
+                self._note_seals(deltas)
+            said += deltas
         if tally.said > bounds.said:
             bounds.require_said(tally.said)
         return said, False

@@ -9,6 +9,7 @@ import msgspec
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.content_parts import ContentPart
 from tiers.remote.optional_fields import NEUTRAL, sampling_of
+from tiers.remote.provider_format import THINKING_TOKENS
 from tiers.tier import ChatMessage, GenerationRequest
 
 SEALED = "reasoning.encrypted_content"
@@ -52,10 +53,20 @@ def is_needed(request: GenerationRequest) -> bool:
     if native is not None and native.form == "responses":
         if native.server_tools or any(name in native.fields for name in _NEEDING) or _has_custom_tools(native.fields):
             return True
-    elif request.tooling is not None and request.reasoning_effort not in (None, "none"):
+    elif request.tooling is not None and effort_of(request) not in (None, "none"):
         return True
     said = (message.native or message.kept for message in request.messages or ())
     return any(content is not None and content.form == "responses" and content.is_sealed for content in said)
+
+
+def effort_of(request: GenerationRequest) -> str | None:
+    """The effort that was asked for, or else the least one that thinks as many tokens as it may."""
+    if request.reasoning_effort is not None or request.reasoning_budget is None:
+        return request.reasoning_effort
+    if request.reasoning_budget == 0:
+        return "none"
+    enough = (effort for effort, tokens in THINKING_TOKENS.items() if tokens >= request.reasoning_budget)
+    return next(enough, "xhigh")
 
 
 def _has_custom_tools(fields: dict[str, bytes]) -> bool:
@@ -97,8 +108,8 @@ def _include(request: GenerationRequest) -> list[str]:
 def _asked(request: GenerationRequest) -> dict[str, Any]:
     """What a chat asks for of reasoning, tools and the form of the answer."""
     fields: dict[str, Any] = {}
-    if request.reasoning_effort is not None:
-        fields["reasoning"] = {"effort": request.reasoning_effort}
+    if (effort := effort_of(request)) is not None:
+        fields["reasoning"] = {"effort": effort}
     text: dict[str, Any] = {}
     if (form := request.response_format) is not None:
         inner = form.get("json_schema") or {}
