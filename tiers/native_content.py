@@ -37,12 +37,14 @@ class NativeContent(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class NativeRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """What else a request says in the form of its API: the JSON of its other `fields`, by name. `server_tools`: the
-    types of tools among them that the provider itself runs. `betas`: Anthropic's header of the same name."""
+    types of tools among them that the provider itself runs. `betas`: Anthropic's header of the same name.
+    `unsaid`: names of fields that change the answer and that no other API has."""
 
     form: Form
     fields: dict[str, bytes] = {}
     server_tools: tuple[str, ...] = ()
     betas: str = ""
+    unsaid: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:

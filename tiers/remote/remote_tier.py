@@ -435,6 +435,8 @@ class RemoteTier(Tier):
         request.sent.max_tokens, request.sent.dropped, request.sent.added = sent, call.dropped, call.added
         tally.form = call.form or self._wire.form
         same_form = request.native is not None and request.native.form == tally.form
+        if request.native is not None and not same_form:
+            request.sent.dropped += request.native.unsaid
         tally.native = tally.form not in (None, "chat") and (request.wants_native or same_form)
         return call
 

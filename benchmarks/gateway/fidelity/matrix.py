@@ -2,10 +2,9 @@
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import httpx
 import msgspec
@@ -59,13 +58,13 @@ class Target(msgspec.Struct, frozen=True):
     url: str
 
 
-async def matrix(targets: Sequence[Target], provider: Provider) -> AsyncIterator[Cell]:
+async def matrix(targets: Sequence[Target], provider: Provider, cases: Sequence[str] = CASES) -> AsyncIterator[Cell]:
     """Every cell of every target, one after another: the provider's record has no other request in it."""
     async with httpx.AsyncClient(timeout=30, headers={"authorization": "Bearer unused", "x-api-key": "unused"}) as http:
         for target in targets:
             for api in PATHS:
                 for server in SERVERS:
-                    for case in CASES:
+                    for case in cases:
                         for stream in (False, True):
                             walk = _Walk(http, target, provider, api, server, case, stream)
                             await walk.run()
@@ -258,29 +257,36 @@ def _catalogue(url: str) -> str:
     return 'name = "fidelity"\n' + "".join(entries)
 
 
-async def measured(targets: Sequence[Target], progress: Any = None) -> list[Cell]:
-    """All cells of AIO, and of the other `targets`, which have to be in front of the provider's address already."""
-    async with recording_provider() as provider, own_target(provider) as own:
+async def measured(
+    targets: Sequence[Target],
+    port: int = 0,
+    cases: Sequence[str] = CASES,
+    progress: Callable[[str, float], None] = lambda stage, share: None,
+) -> list[Cell]:
+    """All cells of AIO, and of the other `targets`, which have to be in front of the provider at `port` already."""
+    async with recording_provider(port) as provider, own_target(provider) as own:
         cells = []
-        async for cell in matrix([own, *targets], provider):
+        async for cell in matrix([own, *targets], provider, cases):
             cells.append(cell)
-            if progress is not None:
-                progress(f"{len(cells)} cells")
+            share = len(cells) / (2 * len(PATHS) * len(SERVERS) * len(cases) * (1 + len(targets)))
+            progress(f"{cell.target}: {cell.api} to {cell.server}, {cell.case}", share)
         return cells
 
 
-def main_of(cells: Sequence[Cell]) -> dict[str, dict[str, int]]:
-    """By target: cells, cells without a loss, and fields lost or changed."""
-    found: dict[str, dict[str, int]] = {}
+class Counts(msgspec.Struct):
+    """Of one target: cells, those without a loss, and fields lost or changed."""
+
+    cells: int = 0
+    whole: int = 0
+    lost: int = 0
+
+
+def counts_of(cells: Sequence[Cell]) -> dict[str, Counts]:
+    """The counts by target."""
+    found: dict[str, Counts] = {}
     for cell in cells:
-        counts = found.setdefault(cell.target, {"cells": 0, "whole": 0, "lost": 0})
-        counts["cells"] += 1
-        counts["whole"] += not cell.lost
-        counts["lost"] += len(cell.lost)
+        counts = found.setdefault(cell.target, Counts())
+        counts.cells += 1
+        counts.whole += not cell.lost
+        counts.lost += len(cell.lost)
     return found
-
-
-if __name__ == "__main__":
-    for one in asyncio.run(measured([])):
-        if one.lost:
-            print(one.api, one.server, one.case, one.stream, one.lost)

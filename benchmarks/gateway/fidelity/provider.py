@@ -79,8 +79,8 @@ class Provider:
         else:
             whole, events = self._chat(said)
         if not streamed:
-            data = json.dumps(whole, ensure_ascii=False).encode()
-            writer.write(_head(200, "application/json") + (data[: len(data) // 2] if DROP in raw else data))
+            answer = json.dumps(whole, ensure_ascii=False).encode()
+            writer.write(_head(200, "application/json") + (answer[: len(answer) // 2] if DROP in raw else answer))
             return
         writer.write(_head(200, "text/event-stream"))
         written = list(events)
@@ -246,10 +246,10 @@ def _head(status: int, kind: str, more: str = "") -> bytes:
 
 
 @asynccontextmanager
-async def recording_provider() -> AsyncIterator[Provider]:
-    """Serve on a free port of this machine."""
+async def recording_provider(port: int = 0) -> AsyncIterator[Provider]:
+    """Serve on `port` of this machine; 0 is a free one."""
     provider = Provider()
-    server = await asyncio.start_server(provider.serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(provider.serve, "127.0.0.1", port)
     provider.base_url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
     async with server:
         yield provider

@@ -133,7 +133,9 @@ class Generation:
     def dropped(self) -> tuple[str, ...]:
         """The caller's fields that the server of the tier has not got, because its API lacks them."""
         if self._spec.remote is None:
-            return tuple([name for name in _NOT_IN_PROCESS if name in self.request.generation.passed])
+            asked = self.request.generation
+            unsaid = () if asked.native is None else asked.native.unsaid
+            return (*(name for name in _NOT_IN_PROCESS if name in asked.passed), *unsaid)
         return self._requests[0].sent.dropped
 
     def bill(self) -> Bill:

@@ -48,6 +48,7 @@ _NATIVE = (
 )
 # Without them the answer is another one, so no other tier can give it.
 _PROVIDERS_OWN = ("mcp_servers", "container")
+_UNSAID = ("inference_geo", "speed")
 _UPLOADS = {"container_upload"}
 
 
@@ -117,7 +118,8 @@ def chat_of(body: CountTokensRequest, betas: str = "") -> Chat:
     )
     own += [name for name in _PROVIDERS_OWN if getattr(body, name, None) is not None]
     own += sorted({block.type for said in conversation.natives if said for block in said.blocks} & _UPLOADS)
-    native = NativeRequest("anthropic", _native_fields(body), tuple(own), betas)
+    unsaid = tuple(name for name in _UNSAID if getattr(body, name, None) is not None)
+    native = NativeRequest("anthropic", _native_fields(body), tuple(own), betas, unsaid)
     return Chat(chat, conversation.origins, conversation.natives, native)
 
 

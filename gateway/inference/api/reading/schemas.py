@@ -51,8 +51,8 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class ContentPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A piece of a message; only `text` (and an assistant's `refusal`) is understood. `cache_control`: Anthropic's mark,
-    which its tiers get."""
+    """A piece of a message; only `text` (and an assistant's `refusal`) is understood. `cache_control`: a mark that
+    tiers of Anthropic get."""
 
     type: str
     text: str | None = None
@@ -162,7 +162,8 @@ class CustomTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A tool that the caller runs: a `function`, or a `custom` one, which takes text. `cache_control`: Anthropic's mark."""
+    """A tool that the caller runs: a `function`, or a `custom` one, which takes text. `cache_control`: a mark
+    that tiers of Anthropic get."""
 
     type: str
     function: FunctionDefinition | None = None

@@ -1,5 +1,5 @@
-"""What a provider's API alone can say goes through the gateway as it is: sealed reasoning, marks of caches, tools that the
-provider runs; and no other model gets reasoning that it has not made."""
+"""What a provider's API alone can say goes through the gateway as it is: sealed reasoning, marks of caches, tools that
+the provider runs; and no other model gets reasoning that it has not made."""
 
 import json
 from collections.abc import AsyncIterator
