@@ -40,10 +40,11 @@ class CollectedChoice(msgspec.Struct):
             while len(self.calls) <= piece.index:
                 self.calls.append([])
             self.calls[piece.index].append(piece)
-        if delta.native is not None and delta.native.block is not None:
-            self.native.append(delta.native)
-        if delta.native is not None and delta.finish_reason is not None:
-            self.native_end = delta.native
+        if (native := delta.native) is not None:
+            if native.block is not None:
+                self.native.append(native)
+            if delta.finish_reason is not None:
+                self.native_end = native
         self.finish_reason = delta.finish_reason or self.finish_reason
         self.stop_sequence = delta.stop_sequence or self.stop_sequence
         if delta.end is not None:

@@ -121,12 +121,12 @@ class AnthropicWire(RemoteWire):
     def _thinking(self, request: GenerationRequest, max_tokens: int) -> dict[str, Any]:
         """Return `thinking` and `output_config`: of a caller of the same API as they are, where the model takes them
         so."""
-        same = native_thinking(self._remote.model, request, max_tokens)
-        if same is not None:
-            return same
         output = {}
         if (schema := answer_schema(request, NAME)) is not None:
             output["format"] = {"type": "json_schema", "schema": schema}
+        same = native_thinking(self._remote.model, request, max_tokens)
+        if same is not None:
+            return ({"output_config": output} if output else {}) | same
         fields = thinking_fields(self._remote.model, request, max_tokens)
         output |= fields.pop("output_config", {})
         return fields | ({"output_config": output} if output else {})

@@ -204,7 +204,8 @@ class Answer:
             self.stamps = self.stamps.again(self.source.attempted)
         if delta.pieces:
             self.stamps.take_pieces(now, delta.pieces, delta.index, delta.made_at)
-        elif not delta.at_once:
+        elif not (delta.at_once or (delta.native is not None and delta.finish_reason is None)):
+            # What a server's own form has between two pieces is no token.
             self.stamps.take(now, len(delta.token_ids), delta.index, delta.made_at)
         if (end := delta.end) is not None:
             self.usage, self.thought_end, self.stamps.times = end.usage, end.thought_end, end.times

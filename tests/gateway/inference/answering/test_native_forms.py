@@ -414,3 +414,27 @@ async def test_marks_of_a_chat_stay_where_they_are(recorded: Recorded) -> None:
     assert got["tools"][0]["cache_control"] == mark["cache_control"]
     await recorded.asked("/v1/chat/completions", {"model": "small", "messages": turns, "tools": [FUNCTION | mark]})
     assert "cache_control" not in json.dumps(recorded.got)
+
+
+async def test_a_streamed_chat_gets_its_reasoning_back_and_a_changed_turn_does_not(recorded: Recorded) -> None:
+    first = {"role": "user", "content": "Weather?"}
+    chat: Body = {"model": "claude", "messages": [first], "tools": [FUNCTION], "reasoning_effort": "low"}
+    told = await recorded.asked("/v1/chat/completions", chat | {"stream": True})
+    pieces = [json.loads(line[6:]) for line in told.text.split("\n") if line.startswith("data: {")]
+    deltas = [choice["delta"] for piece in pieces for choice in piece["choices"]]
+    text = "".join(delta.get("content") or "" for delta in deltas)
+    calls: list[Body] = []
+    for call in (call for delta in deltas for call in delta.get("tool_calls", ())):
+        if call.get("id"):
+            calls.append(
+                {"id": call["id"], "type": "function", "function": {"name": call["function"]["name"], "arguments": ""}}
+            )
+        calls[-1]["function"]["arguments"] += call["function"]["arguments"]
+    results = [{"role": "tool", "tool_call_id": call["id"], "content": "12"} for call in calls]
+    said = {"role": "assistant", "content": text, "tool_calls": calls}
+    await recorded.asked("/v1/chat/completions", chat | {"messages": [first, said, *results]})
+    assert [block["type"] for block in recorded.got["messages"][1]["content"][:2]] == ["thinking", "redacted_thinking"]
+    changed = said | {"content": "I will not look it up."}
+    await recorded.asked("/v1/chat/completions", chat | {"messages": [first, changed, *results]})
+    assert [block["type"] for block in recorded.got["messages"][1]["content"]] == ["text", "tool_use", "tool_use"]
+    assert "thinking" not in recorded.got
