@@ -109,7 +109,7 @@ class AnthropicWire(RemoteWire):
         thinking = self._thinking(request, max_tokens)
         sampling = sampling_fields(request, thinking)
         passed, known = passed_fields(request.passed)
-        added = ()
+        added: tuple[str, ...] = ()
         if request.cache_reuse and not is_marked(request):
             mark(body)
             added = (MARK,)

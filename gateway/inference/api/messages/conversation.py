@@ -137,7 +137,7 @@ def _result(placed: Placed) -> tuple[Message, list[ContentPart]]:
         read = [part for one in blocks for part in _read(one, placed)]
         text, shown = _text_of(read), [part for part in read if part.type != "text"]
     else:
-        text = decoded(block.content, str | None, f"{placed.where}.content") or ""
+        text = "" if block.content is None else decoded(block.content, str, f"{placed.where}.content")
     if shown:
         kind = "file" if all(part.type == "file" for part in shown) else "image"
         text = _BETWEEN.join(filter(None, [text, f"(The {kind} of this result follows in the next message.)"]))

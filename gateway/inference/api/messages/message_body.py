@@ -59,13 +59,14 @@ class MessageUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageBody(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of a whole answer, and of the first event of a stream."""
+    """The body of a whole answer, and of the first event of a stream. Of a server with this API `content` has its own
+    blocks, of other types too."""
 
     id: str
     type: str = "message"
     role: str = "assistant"
     model: str
-    content: list[Any]
+    content: list[TextBlock | ThinkingBlock | ToolUseBlock]
     stop_reason: str | None
     stop_sequence: str | None
     usage: MessageUsage
@@ -109,7 +110,7 @@ def whole_message(answer: Answer, thinking: ThinkingShown) -> MessageBody:
     """The body of a finished answer: its blocks as a server with this API gave them, else thoughts, text, calls."""
     choice = answer.choices[0]
     if (end := native_end(choice)) is not None:
-        blocks = [msgspec.Raw(piece.block.json) for piece in choice.native if piece.block is not None]
+        blocks: list[Any] = [msgspec.Raw(piece.block.json) for piece in choice.native if piece.block is not None]
         body = message_body(answer, blocks, usage_of(answer.usage, answer, end), end.stop_reason, end.stop_sequence)
         return msgspec.structs.replace(
             body,
@@ -129,7 +130,7 @@ def whole_message(answer: Answer, thinking: ThinkingShown) -> MessageBody:
 
 def message_body(
     answer: Answer,
-    content: list[Any],
+    content: list[TextBlock | ThinkingBlock | ToolUseBlock],
     usage: MessageUsage,
     stop_reason: str | None = None,
     stop_sequence: str | None = None,

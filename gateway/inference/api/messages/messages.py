@@ -14,7 +14,7 @@ from gateway.inference.api.messages.as_chat import chat_of
 from gateway.inference.api.messages.errors import STATUSES, MessagesErrorEnvelope, error_event
 from gateway.inference.api.messages.events import PING, MessageEvents
 from gateway.inference.api.messages.message_body import MessageBody, ThinkingShown, whole_message
-from gateway.inference.api.messages.schemas import MessagesRequest, Thinking
+from gateway.inference.api.messages.schemas import MessagesRequest, ShownMessages, Thinking
 from gateway.inference.api.reading.build_request import chat_request, received
 from gateway.inference.api.reading.ignored_fields import FieldReader
 from gateway.inference.api.reading.parsing import read_fields
@@ -31,7 +31,7 @@ MESSAGES = FieldReader("/v1/messages", MessagesRequest)
     http_method="POST",
     status_code=200,
     operation_class=describe(
-        MessagesRequest, MessageBody, streamed=True, envelope=MessagesErrorEnvelope, errors=STATUSES
+        ShownMessages, MessageBody, streamed=True, envelope=MessagesErrorEnvelope, errors=STATUSES
     ),
     summary="Answer a conversation in Anthropic's format",
     opt={"id_prefix": "msg", "id_separator": "_"},

@@ -166,3 +166,26 @@ class MessagesRequest(CountTokensRequest, frozen=True, kw_only=True, forbid_unkn
     container: Any = None
     inference_geo: Any = None
     speed: Any = None
+
+
+class ShownTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """One message: a text, or blocks."""
+
+    role: Literal["user", "assistant", "system"]
+    content: str | list[Block]
+
+
+class ShownCountTokens(CountTokensRequest, frozen=True, kw_only=True):
+    """`CountTokensRequest` as the API's description shows it: what is decoded later has its types."""
+
+    messages: list[ShownTurn]  # type: ignore[assignment]
+    system: str | list[Text] | None = None  # type: ignore[assignment]
+    tools: Annotated[list[ToolEntry], Meta(max_length=MAX_TOOLS)] | None = None  # type: ignore[assignment]
+
+
+class ShownMessages(MessagesRequest, frozen=True, kw_only=True):
+    """`MessagesRequest` in the same way."""
+
+    messages: list[ShownTurn]  # type: ignore[assignment]
+    system: str | list[Text] | None = None  # type: ignore[assignment]
+    tools: Annotated[list[ToolEntry], Meta(max_length=MAX_TOOLS)] | None = None  # type: ignore[assignment]

@@ -169,13 +169,13 @@ def _all_turns(
     if not body_input:
         raise bad_request("input is empty: give a text or at least one item.", "input", "empty_array")
     for place, item in enumerate(earlier):
-        yield from _paired(item, "previous_response_id", given and before[place])
+        yield from _paired(item, "previous_response_id", None if given is None else before[place])
     if isinstance(body_input, str):
         block = None if given is None else native_item(given.items[0])
         yield _Turn(Message(role="user", content=body_input), block)
         return
     for place, item in enumerate(body_input):
-        yield from _paired(item, f"input[{place}]", given and given.items[place])
+        yield from _paired(item, f"input[{place}]", None if given is None else given.items[place])
 
 
 def _paired(item: Item, where: str, said: Mapping[str, Any] | None) -> Iterator[_Turn]:

@@ -101,8 +101,9 @@ async def exchange_of(serving: Serving, given: Received, body: ResponsesRequest,
     before = [] if context is None else context.items
     earlier = msgspec.convert(before, list[Item])
     said = given_items(raw) if serving.routing.served.has_responses else None
-    for place, item in named.items() if said is not None else ():
-        said.items[place] = item
+    if said is not None:
+        for place, item in named.items():
+            said.items[place] = item
     try:
         chat = chat_of(body, earlier, said, before)
         request = chat.as_given(chat_request(serving, given, chat.request))
