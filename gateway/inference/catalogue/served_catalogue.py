@@ -12,7 +12,7 @@ from tiers.catalog.tier_spec import TierSpec
 from tiers.tier import Tier, Usage
 
 AUTO = "auto"
-# Kinds of servers whose models seal their reasoning, and those that are told what to cache.
+# Kinds of servers whose models seal their reasoning, and those whose requests say what to cache.
 _SEALING = ("anthropic", "gemini", "openai-provider", "azure")
 _MARKING = ("anthropic",)
 
@@ -24,7 +24,7 @@ class ServedCatalogue:
 
     `fingerprint`: of all that affects answers. `strongest`: the number of the dearest tier. `names`: every value of
     `model` that a request may carry, aliases and adapters of other tiers aside. `seals_reasoning`: whether a server may
-    give reasoning that it has to get back; `marks_caches`: whether one is told what to cache;
+    give reasoning that it has to get back; `marks_caches`: whether requests to one say what to cache;
     `has_responses`: whether one has the Responses API.
     """
 
