@@ -19,6 +19,23 @@ lost or changed, whole + streamed.
 - Not compared: ids of items and answers, which are the gateway's own; `model`, `stream`, `store` and `include`.
 - Not compared: ids of Gemini's calls, which this server gives none.
 - The key permits stored texts. Without that, reasoning comes back to clients of the API that made it alone.
+
+## What is kept, and for how long
+
+Clients of Messages and Responses carry sealed reasoning themselves: a process keeps a digest of each seal with the
+model that made it, the last 100,000 of seven days, and gives no other model the reasoning. After a restart, or in
+another process, a seal is unknown: then only a tier that is the catalogue's single one of its API gets it.
+
+For other clients a process keeps turns that called tools, as their server gave them: 64 MiB in memory, for an hour,
+where the key and the request permit stored texts. A turn whose text or calls were changed is not replaced.
+
+Where reasoning is not there, it is left out. Anthropic's budget of thoughts then pauses until the loop of calls ends,
+and Gemini gets Google's own value in place of a signature. OpenAI is asked to store nothing: it gets the whole
+conversation, with what `previous_response_id` and `item_reference` name. An attempt's record says what was added
+(`cache_control`), and how many tokens a cache had and got.
+
+## The matrix
+
 """
 
 
