@@ -28,6 +28,9 @@ verifications = Table(
     Column("judged_answer", FreeText),  # what the judged tier answered; NULL: its answer was the served one
     Column("judged_cost_usd", Double),  # of that answer alone
     Column("compared", Json),  # quality.verification.comparison.VerifiedComparison
+    Column("turn", Json),  # quality.verification.turn.Turn without its tools; only while it is pending
+    Column("tools_digest", String(64)),  # of `tool_definitions`
+    Column("next_step", String(16)),  # failed: the caller's next request says that a call of the answer failed
     Column("reason", FreeText),  # the judge's, or why there is no label
     Column("cost_usd", Double, nullable=False),  # spent so far, failed attempts included
     Column("reserved_usd", Double, nullable=False),  # the most that the running attempt may still cost, else 0
@@ -83,6 +86,18 @@ verifications = Table(
         sqlite_where=text("reason IS NOT NULL"),
         postgresql_where=text("reason IS NOT NULL"),
     ),
+)
+
+# Definitions of tools of waiting verifications, once for all steps of a key's agent that have the same ones.
+tool_definitions = Table(
+    "tool_definitions",
+    metadata,
+    Column("digest", String(64), primary_key=True),  # of key and tools
+    Column("key_id", String(128)),
+    Column("tools", Json, nullable=False),  # list of tiers.tool_types.Tool
+    Column("used_at", Double, nullable=False),  # when a verification last began to wait with it
+    Index(None, "used_at"),
+    Index(None, "key_id", "used_at"),
 )
 
 training_rows = Table(

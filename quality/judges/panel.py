@@ -5,8 +5,9 @@ from typing import Any
 
 import msgspec
 
+from quality.judges import tool_calls
 from quality.judges.calibration import Calibration
-from quality.judges.judge import Judge, JudgeVerdict
+from quality.judges.judge import NOTHING_ELSE, Judge, JudgeVerdict, Seen
 from tiers.tier import Usage
 
 
@@ -51,13 +52,34 @@ class Panel:
         """Whether a trusted judge may decide whatever was asked: also questions with nothing to check get labels."""
         return self.may_label("", None)
 
+    @property
+    def labels_calls(self) -> bool:
+        """Whether verdicts on tool calls make labels."""
+        return tool_calls.NAME in self._trusted
+
+    def on_calls(self, verdict: JudgeVerdict) -> Finding:
+        """Return what `verdict`, of the judge of tool calls, comes to."""
+        verdicts = {tool_calls.NAME: verdict}
+        if verdict.no_worse is None:
+            return self._finding(None, None, None, verdicts, verdict.reason)
+        if not self.labels_calls:
+            return self._finding(tool_calls.NAME, verdict, None, verdicts, self._distrust(tool_calls.NAME))
+        return self._finding(tool_calls.NAME, verdict, verdict.no_worse, verdicts, verdict.reason)
+
     async def judge(
-        self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None
+        self,
+        *,
+        prompt: str,
+        answer: str,
+        reference_answer: str,
+        response_format: dict[str, Any] | None = None,
+        seen: Seen = NOTHING_ELSE,
     ) -> Finding:
-        """Compare `answer` with `reference_answer`; `response_format` as for `Judge.judge`."""
+        """Compare `answer` with `reference_answer`; `response_format` as for `Judge.judge`, `seen` as for
+        `Judge.having_seen`."""
         verdicts: dict[str, JudgeVerdict] = {}
         for judge in self.judges:
-            verdict = await judge.judge(
+            verdict = await judge.having_seen(seen).judge(
                 prompt=prompt, answer=answer, reference_answer=reference_answer, response_format=response_format
             )
             verdicts[judge.name] = verdict
