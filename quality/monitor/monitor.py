@@ -112,7 +112,7 @@ class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
     dropped: int
     no_judge: int
     held: int
-    not_sampled: dict[str, int] = {}
+    not_sampled: dict[Reason, int] = {}
     second_opinions: OpinionsGiven
     spending: Spending
     budget_usd: float

@@ -18,9 +18,9 @@ from quality.judges.exact import ExactJudge
 from quality.records.record import Record
 from quality.records.redaction import DROPPED, RedactText, redacted_text
 from quality.store.bulk_insert import insert_into
-from quality.verification.training_rows import FEEDBACK, REVIEW, Encode
 from quality.verification.judging import prompt_text
 from quality.verification.queue import NO_TURN
+from quality.verification.training_rows import FEEDBACK, REVIEW, Encode
 
 log = logging.getLogger(__name__)
 

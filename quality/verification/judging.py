@@ -84,9 +84,7 @@ async def find(panel: Panel, job: VerificationJob, number: int, answer: Reply, r
     )
 
 
-def comparing_by(
-    panel: Panel, job: VerificationJob, number: int, answer: Reply, finding: Finding
-) -> Comparing | None:
+def comparing_by(panel: Panel, job: VerificationJob, number: int, answer: Reply, finding: Finding) -> Comparing | None:
     """Return how the judge of `finding`, on the answer of tier `number`, compares further answers; None if it is not on
     the panel."""
     if finding.judge == tool_calls.NAME:

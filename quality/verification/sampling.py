@@ -283,6 +283,12 @@ def refusal(record: Record, *, has_turn: bool = False) -> Reason | None:
     return None if record.is_made else "cached"
 
 
+def why_not_sampled(record: Record) -> str | None:
+    """Return in words why `record` can never be verified, as far as it says so itself; None if it could be."""
+    reason = refusal(record, has_turn=True)
+    return None if reason is None else WHY_NOT[reason]
+
+
 def draw(
     record: Record,
     spending: Spending,

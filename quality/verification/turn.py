@@ -76,9 +76,7 @@ def turn_of(asked: GenerationRequest, answer: CollectedChoice) -> Turn | None:
     messages = asked.messages or []
     if asked.tooling is None and not any(one.parts or one.tool_calls or one.role == "tool" for one in messages):
         return None
-    return Turn(
-        messages=tuple(messages), tooling=asked.tooling, text=answer.text, calls=tuple(answer.tool_calls)
-    )
+    return Turn(messages=tuple(messages), tooling=asked.tooling, text=answer.text, calls=tuple(answer.tool_calls))
 
 
 def failed_calls(asked: GenerationRequest) -> list[str]:
@@ -199,7 +197,9 @@ def _is_grammar(name: str, value: Any, grammatical: tuple[str, ...]) -> bool:
 
 def _num_bytes(message: ChatMessage) -> int:
     media = sum(part.num_bytes * 4 // 3 for part in message.parts)
-    return len(message.content) + len(message.reasoning) + media + sum(len(call.arguments) for call in message.tool_calls)
+    return (
+        len(message.content) + len(message.reasoning) + media + sum(len(call.arguments) for call in message.tool_calls)
+    )
 
 
 def _encoded_tools(tooling: Tooling | None) -> bytes:

@@ -285,8 +285,8 @@ class QualityLoop:
             return None
 
     async def show(self, metrics: Metrics) -> None:
-        """Set the metrics of sampling, second opinions, retrainings and upgrade rates; while the database is down, the last two
-        keep their values."""
+        """Set the metrics of sampling, second opinions, retrainings and upgrade rates; while the database is down, the
+        last two keep their values."""
         if self.monitor is None:
             return
         metrics.show_opinions(self.monitor.second_opinions)

@@ -18,6 +18,7 @@ from gateway.telemetry.objectives.slo import SloReport, slo_report
 from inference_core.transport.client import CoreClient
 from quality.comparison.routing_worth import VERDICTS, Verdict
 from quality.retraining.standing import Standing
+from quality.verification.sampling import Reason
 from quality.verification.second_opinion import OpinionsGiven
 from tiers.tier import Tier
 
@@ -102,7 +103,7 @@ class Metrics:
             "aio_not_sampled", "Finished chats that are not verified, by the reason.", ["reason"],
             registry=self.registry,
         )  # fmt: skip
-        self._not_sampled_shown: dict[str, int] = {}
+        self._not_sampled_shown: dict[Reason, int] = {}
         self.own_labels = Gauge(
             "aio_own_labels", "Labels of the catalogue that count in decisions.", registry=self.registry
         )
