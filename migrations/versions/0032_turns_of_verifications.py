@@ -1,4 +1,5 @@
-"""Waiting verifications hold the turn that they are about: messages with calls and attachments, and tools by digest."""
+"""Waiting verifications hold the turn that they are about: messages with calls and attachments, and tools by digest;
+labels say which judge made them."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -24,10 +25,12 @@ def upgrade() -> None:
     op.add_column("verifications", sa.Column("turn", sa.JSON(none_as_null=True)))
     op.add_column("verifications", sa.Column("tools_digest", sa.String(64)))
     op.add_column("verifications", sa.Column("next_step", sa.String(16)))
+    op.add_column("training_rows", sa.Column("judge", sa.String(64)))
 
 
 def downgrade() -> None:
     """Forget them."""
+    op.drop_column("training_rows", "judge")
     op.drop_column("verifications", "next_step")
     op.drop_column("verifications", "tools_digest")
     op.drop_column("verifications", "turn")

@@ -463,6 +463,7 @@ def training_row(
         "correct": None,
         "weights": weights,
         "tiers": list(fingerprints) or None,
+        "judge": next((ruling.judge for ruling in rulings if ruling.teaches), None),
         "created_at": now,
     }
 
