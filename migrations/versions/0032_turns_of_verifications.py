@@ -21,7 +21,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("digest", name="pk_tool_definitions"),
     )
     op.create_index("ix_tool_definitions_used_at", "tool_definitions", ["used_at"])
-    op.create_index("ix_tool_definitions_key_id", "tool_definitions", ["key_id", "used_at"])
+    op.create_index("ix_tool_definitions_key_id_used_at", "tool_definitions", ["key_id", "used_at"])
     op.add_column("verifications", sa.Column("turn", sa.JSON(none_as_null=True)))
     op.add_column("verifications", sa.Column("tools_digest", sa.String(64)))
     op.add_column("verifications", sa.Column("next_step", sa.String(16)))

@@ -17,6 +17,7 @@ from migrations.tables.quality import tool_definitions, training_rows, verificat
 from quality.monitor.monitor import Monitor
 from quality.verification.sampling import SamplingSettings
 from quality.verification.verifier import EncodedPrompt
+from tests.gateway.operations.dashboard.browsing import with_user
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
@@ -274,8 +275,9 @@ async def test_reasons_are_counted_and_shown(world: World) -> None:
     await world.verified()
     counts = {"no consent": 2, "bound": 1}
     assert (await world.aio.http.get("/admin/api/estimates")).json()["not_sampled"] == counts
-    page = (await world.aio.http.get("/admin/quality", headers={"accept": "text/html"})).text
-    assert "its texts may not be stored, or not be shown to the tiers that would answer" in page
+    async with with_user(world.aio, "vera", "viewer") as viewer:
+        page = (await viewer.get("/admin/quality")).text
+    assert "2: its texts may not be stored, or not be shown to the tiers that would answer" in page
     assert 'aio_not_sampled_total{reason="bound"}' in (await world.aio.http.get("/metrics")).text
 
 
