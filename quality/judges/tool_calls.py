@@ -46,8 +46,8 @@ def judge_calls(
 ) -> JudgeVerdict:
     """Compare two answers, one of which calls tools; the score is the share of equal fields.
 
-    An answer that calls no tool, against one that does, differs from it; which of them is better nobody can say, so
-    that it makes no label. Nor do equal calls of which nothing but long free texts could be compared.
+    An answer that calls no tool differs from one that does, but neither is shown to be better: no label. Nor is there
+    one for equal calls of which nothing but long free texts could be compared.
     """
     if not calls or not reference_calls:
         return JudgeVerdict(no_worse=None, score=0.0, reason="one answer calls a tool, the other is a text")

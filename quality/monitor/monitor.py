@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_core.tokenization.tokenizer import LONG_TEXT
 from quality.estimates.kinds import KindShare, acceptance
 from quality.estimates.upgrade_rate import Share, UpgradeRate, UpgradeSettings, recent_verdicts, upgrade_rate
 from quality.judges.calibration import Calibration
@@ -473,7 +474,9 @@ class Monitor:
     async def _claim_and_verify(self, job: VerificationJob, now: float) -> bool:
         """Return False if the budget does not cover it; True also if another replica took it."""
         try:
-            bound = self._verifier.bound_usd(job)
+            # Prompts are counted for it: megabytes on a thread.
+            long = sum(len(message["content"]) for message in job.messages) > LONG_TEXT
+            bound = await asyncio.to_thread(self._verifier.bound_usd, job) if long else self._verifier.bound_usd(job)
         except AttemptError as error:
             # Claim it, so that the failure counts and a poisoned job cannot block the queue.
             if await self._queue.claim(job, 0.0, now) == "claimed":

@@ -138,7 +138,7 @@ class VerificationQueue:
         """Queue `record` for verification; False if it was queued before or its user's data was erased.
 
         `judged`: the tier to judge first, and its model; by default those that served. `compared`, `turn`: see the
-        job's. Nobody claims it `not_before` that time, unless `call_failed`.
+        job's. It is not claimed `not_before` that time, unless `call_failed`.
         """
         body, digest, tools = (None, None, None) if turn is None else stored_turn(turn, record.key_id)
         tier, model = judged or (record.tier, record.model)

@@ -126,7 +126,7 @@ async def test_tools_go_with_the_texts_but_not_while_a_verification_waits(engine
     assert await digests(engine) == set()
 
 
-async def test_erasing_a_user_takes_its_turns_and_tools_and_those_of_nobody_else(engine: AsyncEngine) -> None:
+async def test_erasing_a_user_takes_its_turns_and_tools_and_leaves_those_of_others(engine: AsyncEngine) -> None:
     await wait_with(engine, TURN, "r-1")
     await wait_with(engine, TURN, "r-2", key="bob")
     await delete_key_data(engine, "alice", now=2000.0)
