@@ -5,7 +5,7 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -18,6 +18,7 @@ from quality.judges.panel import Panel
 from quality.monitor.background_loop import WorkLoop
 from quality.monitor.drift import CalibrationDrift, InputDrift, InputWatch, calibration_drift
 from quality.monitor.e_detector import ShiftAlarm, ShiftSettings
+from quality.monitor.offers import FailedCall, Offer, Offers, ToCompare, compare_none
 from quality.monitor.shift_watch import ShiftWatch
 from quality.records.record import Record
 from quality.records.redaction import RedactText
@@ -48,30 +49,8 @@ from tiers.tier import Tier, Usage
 log = logging.getLogger(__name__)
 
 _ATTENTION_WINDOW = 100
-# The newest calls of drawn answers whose results may still come.
-_MOST_CALLS = 2000
 
 OnAlarm = Callable[[ShiftAlarm], Awaitable[None]]
-ToCompare = Callable[[Purpose], VerifiedComparison | None]
-"""Return the cheap tiers whose answers the verification of a request compares; None for none."""
-
-
-def _compare_none(purpose: Purpose) -> None:
-    return None
-
-
-class _Offer(NamedTuple):
-    """A finished request to decide on."""
-
-    record: Record
-    to_compare: ToCompare = _compare_none
-    turn: Turn | None = None
-
-
-class _FailedCall(NamedTuple):
-    """A drawn answer of which a call failed."""
-
-    request_id: str
 
 
 class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,9 +159,7 @@ class Monitor:
         )
         # Drawn, without their texts; the first open answers are drawn while the judge of such answers is being tested.
         self._held: deque[tuple[Record, Draw]] = deque(maxlen=settings.max_held)
-        self._offers: deque[_Offer | _FailedCall] = deque()
-        # The request of each call of drawn answers, by the caller's key and the call's id.
-        self._calls: dict[tuple[str | None, str], str] = {}
+        self._offers = Offers(settings.max_offered)
         self.not_sampled: Counter[Reason] = Counter()
         # Two loops, so that a verification that takes minutes delays no offer.
         self._intake = WorkLoop("monitor intake", self._take_offer, settings.poll_seconds)
@@ -221,7 +198,7 @@ class Monitor:
             log.exception("%d offers are lost, because the database is away", len(self._offers))
             self._offers.clear()
 
-    def offer(self, record: Record, to_compare: ToCompare = _compare_none, turn: Turn | None = None) -> None:
+    def offer(self, record: Record, to_compare: ToCompare = compare_none, turn: Turn | None = None) -> None:
         """Consider `record` for verification; takes microseconds, does no I/O, never fails (SPEC QM-01). `to_compare`
         is called if it is drawn. `turn`: its tools and attachments, if it has any."""
         self._offered += 1
@@ -232,12 +209,10 @@ class Monitor:
             refused = "not drawn"
         if refused is not None:
             self.not_sampled[refused] += 1
-        elif len(self._offers) >= self.settings.max_offered:
-            self._dropped += 1
-        else:
-            self._expect_results(record, turn)
-            self._offers.append(_Offer(record, to_compare, turn))
+        elif self._offers.add(Offer(record, to_compare, turn)):
             self._intake.nudge()
+        else:
+            self._dropped += 1
 
     def refuse(self, reason: Reason) -> None:
         """Count a finished request that nothing could be compared with."""
@@ -246,17 +221,8 @@ class Monitor:
 
     def calls_failed(self, key_id: str | None, call_ids: Sequence[str]) -> None:
         """Take note of calls of a key's earlier answers that failed; as quick as `offer`."""
-        for call_id in call_ids:
-            request_id = self._calls.pop((key_id, call_id), None)
-            if request_id is not None:
-                self._offers.append(_FailedCall(request_id))
-                self._intake.nudge()
-
-    def _expect_results(self, record: Record, turn: Turn | None) -> None:
-        for call in turn.calls if turn is not None else ():
-            self._calls[record.key_id, call.id] = record.request_id
-        while len(self._calls) > _MOST_CALLS:
-            del self._calls[next(iter(self._calls))]
+        self._offers.calls_failed(key_id, call_ids)
+        self._intake.nudge()
 
     @property
     def judged_tiers(self) -> list[int]:
@@ -315,18 +281,17 @@ class Monitor:
     async def _take_offer(self) -> bool:
         if self._held and self.panel.labels_open_answers:
             return await self._take_held()
-        if not self._offers:
+        if (offered := self._offers.first()) is None:
             return False
-        offered = self._offers[0]
-        if isinstance(offered, _FailedCall):
+        if isinstance(offered, FailedCall):
             await self._queue.call_failed(offered.request_id)
         else:
             await self._decide(offered)
         # Remove it only now, so that a failing database loses no offer.
-        self._offers.popleft()
+        self._offers.done()
         return True
 
-    async def _decide(self, offered: _Offer) -> None:
+    async def _decide(self, offered: Offer) -> None:
         record, turn, sampling = offered.record, offered.turn, self._sampling()
         # Offers are drawn independently of their content, so their mean is that of all answers.
         self._attention += (attention(record, sampling.least_attention) - self._attention) / _ATTENTION_WINDOW

@@ -10,6 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.quality import tool_definitions, verifications
+from quality.monitor.offers import MOST_BYTES, FailedCall, Offer, Offers
 from quality.privacy.retention import Retention, RetentionLimits
 from quality.store.queries import delete_key_data
 from quality.verification.queue import VerificationQueue
@@ -213,3 +214,25 @@ async def test_what_is_too_large_is_not_sampled(
     await monitor.close()
     assert monitor.not_sampled == ({"too large": 1} if is_too_large else {})
     assert len(await rows(sqlite_engine, verifications)) == (not is_too_large)
+
+
+def test_what_waits_for_a_decision_is_bounded_in_bytes() -> None:
+    waiting = Offers(1000)
+    heavy = msgspec.structs.replace(TURN, text="x" * (MOST_BYTES // 2 + 1))
+    served = record("r-1")
+    assert waiting.add(Offer(served, turn=heavy))
+    assert not waiting.add(Offer(served, turn=heavy))
+    assert waiting.add(Offer(served))
+    waiting.done()
+    assert waiting.add(Offer(served, turn=heavy))
+
+
+def test_a_failed_call_is_noted_for_its_own_key_after_the_answer_that_made_it() -> None:
+    waiting = Offers(1000)
+    waiting.add(Offer(record("r-1"), turn=TURN))
+    waiting.calls_failed("another", ["c-2"])
+    waiting.calls_failed("alice", ["c-2", "unknown"])
+    waiting.calls_failed("alice", ["c-2"])
+    assert len(waiting) == 2
+    waiting.done()
+    assert waiting.first() == FailedCall("r-1")
