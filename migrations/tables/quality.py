@@ -17,7 +17,7 @@ verifications = Table(
     Column("model", FreeText, nullable=False),
     Column("sampled_probability", Double, nullable=False),  # of being sampled, for weighting
     Column("sampled_reason", String(32), nullable=False),  # sample | downgrade | probe | shadow | feedback
-    Column("status", String(16), nullable=False),  # pending | done | failed
+    Column("status", String(16), nullable=False),  # pending | done | failed | skipped: drawn, and not verified
     Column("verifier_tier", Integer),
     Column("verifier_model", FreeText),
     Column("judge", String(64)),

@@ -49,6 +49,8 @@ from tiers.tier import Tier, Usage
 log = logging.getLogger(__name__)
 
 _ATTENTION_WINDOW = 100
+# Why drawn answers are not verified, where their records do not say it themselves.
+_STORED: tuple[Reason, ...] = ("unable", "too large", "not kept", "no judge")
 
 OnAlarm = Callable[[ShiftAlarm], Awaitable[None]]
 
@@ -326,6 +328,8 @@ class Monitor:
             await self._add(record, decided, compared, turn)
         elif not (reason == "no judge" and turn is None):
             # What waits for a judge is not given up.
+            if reason in _STORED:
+                await self._queue.skip(record, decided, reason, self._clock())
             self.not_sampled[reason] += 1
 
     def _hold(self, record: Record, decided: Draw, turn: Turn | None) -> None:

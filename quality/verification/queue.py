@@ -29,7 +29,7 @@ from quality.records.rows import consent_of
 from quality.store.bulk_insert import insert_into
 from quality.store.exclusive import exclusive
 from quality.verification.comparison import VerifiedComparison
-from quality.verification.sampling import Draw, Purpose, SamplingSettings, Spending, admits
+from quality.verification.sampling import WHY_NOT, Draw, Purpose, Reason, SamplingSettings, Spending, admits
 from quality.verification.turn import Turn, stored_turn, turn_from
 from tiers.consent import ALL, Consent
 
@@ -160,9 +160,7 @@ class VerificationQueue:
             "created_at": now,
         }
         async with exclusive(self._engine, _CLAIM_LOCK) as connection:
-            erased = select(erasures.c.erased_at).where(erasures.c.key_id == record.key_id)
-            erased_at = await connection.scalar(erased) if record.key_id is not None else None
-            if erased_at is not None and record.created_at <= erased_at:
+            if await _is_erased(connection, record):
                 return False
             statement = insert_into(verifications, connection.dialect).values(row).on_conflict_do_nothing()
             added = bool((await connection.execute(statement)).rowcount)
@@ -174,6 +172,28 @@ class VerificationQueue:
                     known.on_conflict_do_update(index_elements=[tool_definitions.c.digest], set_={"used_at": now})
                 )
             return added
+
+    async def skip(self, record: Record, drawn: Draw, reason: Reason, now: float) -> None:
+        """Store why a drawn answer is not verified, with nothing else of it."""
+        row = {
+            "request_id": record.request_id,
+            "key_id": record.key_id,
+            "tier": record.tier,
+            "model": record.model,
+            "sampled_probability": drawn.probability,
+            "sampled_reason": drawn.purpose,
+            "status": "skipped",
+            "reason": WHY_NOT[reason],
+            "cost_usd": 0.0,
+            "reserved_usd": 0.0,
+            "attempts": 0,
+            "created_at": now,
+            "finished_at": now,
+        }
+        async with exclusive(self._engine, _CLAIM_LOCK) as connection:
+            if not await _is_erased(connection, record):
+                statement = insert_into(verifications, connection.dialect).values(row).on_conflict_do_nothing()
+                await connection.execute(statement)
 
     async def call_failed(self, request_id: str) -> bool:
         """Note that a call of the waiting verification's answer failed, and let it be judged at once; False if none
@@ -398,6 +418,13 @@ class VerificationQueue:
             verifications.c.owner == self.owner,
             verifications.c.attempts == job.attempts + 1,
         )
+
+
+async def _is_erased(connection: AsyncConnection, record: Record) -> bool:
+    if record.key_id is None:
+        return False
+    erased_at = await connection.scalar(select(erasures.c.erased_at).where(erasures.c.key_id == record.key_id))
+    return erased_at is not None and record.created_at <= erased_at
 
 
 def _columns(ruling: Ruling) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from sqlalchemy import delete, select
 from gateway.base.settings import Settings
 from migrations.tables.quality import tool_definitions, training_rows, verifications
 from quality.monitor.monitor import Monitor
-from quality.verification.sampling import SamplingSettings
+from quality.verification.sampling import WHY_NOT, SamplingSettings
 from quality.verification.verifier import EncodedPrompt
 from tests.gateway.operations.dashboard.browsing import with_user
 from tests.gateway.running_gateway import RunningGateway, running_gateway
@@ -258,8 +258,9 @@ async def test_an_image_is_sampled_where_the_tiers_read_images_and_audio_is_not(
     image = {"type": "image_url", "image_url": {"url": PIXEL}}
     await world.ask(messages=asking(image), tools=None)
     await world.ask(messages=asking({"type": "input_audio", "input_audio": {"data": "aGVsbG8=", "format": "wav"}}))
-    [row] = await world.verified()
+    row, skipped = await world.verified()
     assert row["label"] == "no_worse"
+    assert (skipped["status"], skipped["reason"]) == ("skipped", WHY_NOT["unable"])
     [asked] = world.asked
     assert asked["messages"][0]["content"][1] == image
     assert world.monitor.not_sampled["unable"] == 1
