@@ -85,7 +85,7 @@ from quality.verification.training_rows import Encode, encoder_of
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.load import load_catalog
 from tiers.decoding.text_threads import TextThreads
-from tiers.remote.engine_tier import StatusOf
+from tiers.engines.engine_status import StatusOf
 from tiers.tier import Tier
 
 log = logging.getLogger(__name__)

@@ -22,9 +22,9 @@ from inference_core.transport.event_client import EventClient
 from tiers.build import build_tiers, require_a_key
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.decoding.text_threads import TextThreads
+from tiers.engines.engine_status import StatusOf
 from tiers.errors import CatalogError, MissingKeyError
 from tiers.hot_swap import ReloadableTier
-from tiers.remote.engine_tier import StatusOf
 from tiers.tier import Tier
 
 log = logging.getLogger(__name__)
