@@ -3,7 +3,7 @@ their lines of code.
 
 `python -m tests.gateway.imported_modules [CATALOG]` prints the lines by package and folder, those imported and all;
 `test_imported_modules.py` bounds them. A line of code is neither blank nor a comment alone. The catalogue is the
-laptop's unless another one is named; its models are loaded, and one chat is answered.
+laptop's unless another one is named; its models are loaded, and one request is answered.
 """
 
 import re
@@ -21,7 +21,7 @@ PACKAGES = ("gateway", "tiers", "classifier", "inference_core", "quality", "migr
 # Python's own report on each import, of every process that inherits it.
 REPORTED = {"PYTHONPROFILEIMPORTTIME": "1"}
 _REPORT = re.compile(r"import time: .*\| +([\w.]+)$", re.MULTILINE)
-CHAT = {"model": "auto", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
+ASKED = {"model": "auto", "prompt": "Hello", "max_tokens": 1}
 
 
 class Lines(NamedTuple):
@@ -32,11 +32,11 @@ class Lines(NamedTuple):
 
 
 def imported_modules(data: Path, cache: Path, *options: str) -> set[str]:
-    """Serve with these options of `aio serve`, answer a chat, and return the names of all modules imported until
+    """Serve with these options of `aio serve`, answer a request, and return the names of all modules imported until
     then."""
     with served(data, cache, *options, environment=REPORTED) as aio:
         aio.until_whole()
-        aio.admin.post("/v1/chat/completions", json=CHAT).raise_for_status()
+        aio.admin.post("/v1/completions", json=ASKED).raise_for_status()
         return set(_REPORT.findall((data / "log").read_text(errors="replace")))
 
 
