@@ -55,10 +55,10 @@ async def route(request: HttpRequest) -> Response[Any]:
     counts against the limits of the key, with the tokens of its prompt."""
     body = await read_body(request, _decoder)
     serving = serving_of(request)
-    given = received(request)
-    headers = routing_headers(given.headers, serving.routing.served.strongest)
-    model = serving.routing.served.unaliased(body.model, given.caller)
-    inference_request = dry_run_request(given, headers, model, _messages(body), body.max_tokens)
+    head = received(request)
+    headers = routing_headers(head.headers, serving.routing.served.strongest)
+    model = serving.routing.served.unaliased(body.model, head.caller)
+    inference_request = dry_run_request(head, headers, model, _messages(body), body.max_tokens)
     async with serving.service.reading(inference_request) as admission:
         began = time.thread_time()
         await serving.routing.prepare(inference_request)

@@ -241,18 +241,18 @@ def _check_best_of(body: CompletionRequest) -> None:
         )
 
 
-def prompts_of(given: str | list[str | int | list[int]], param: str) -> list[Prompt]:
+def prompts_of(prompt: str | list[str | int | list[int]], param: str) -> list[Prompt]:
     """The texts, or lists of token ids, that `param` gives, one or several."""
-    if isinstance(given, str):
-        return [given]
-    if not given:
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
         raise bad_request(f"{param} is empty: give at least one.", param, "empty_array")
     # Millions of token ids may be given, so they are looked at in one pass.
-    kinds = set(map(type, given))
+    kinds = set(map(type, prompt))
     if kinds == {int}:
-        return [cast(list[int], given)]
+        return [cast(list[int], prompt)]
     if kinds in ({str}, {list}):
-        return cast(list[Prompt], given)
+        return cast(list[Prompt], prompt)
     raise bad_request(f"{param} mixes texts and token ids: give texts, token ids, or lists of one kind.", param)
 
 
