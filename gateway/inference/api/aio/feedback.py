@@ -33,9 +33,6 @@ class FeedbackGiven(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     comment: Annotated[str, Meta(max_length=8192)] | None = None
 
 
-_decoder = msgspec.json.Decoder(FeedbackGiven)
-
-
 @post("/feedback", status_code=200, operation_class=describe(FeedbackGiven, FeedbackTaken), summary="Rate an answer")
 async def give_feedback(request: HttpRequest) -> Response[Any]:
     """Stored at once, and counts in the decisions of its own key only; newer feedback on the same answer replaces
@@ -43,7 +40,7 @@ async def give_feedback(request: HttpRequest) -> Response[Any]:
 
     429 beyond that limit, 503 while the database is down.
     """
-    feedback = await read_body(request, _decoder)
+    feedback = await read_body(request, FeedbackGiven)
     if feedback.rating is not None and feedback.score is not None:
         raise bad_request("Give a rating or a score, not both.", "score")
     if feedback.rating is None and feedback.score is None and feedback.correction is None:

@@ -46,14 +46,11 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True):
     decision: Decision
 
 
-_decoder = msgspec.json.Decoder(RouteRequest)
-
-
 @post("/route", status_code=200, operation_class=describe(RouteRequest, Routing), summary="Dry-run a routing decision")
 async def route(request: HttpRequest) -> Response[Any]:
     """Tier, the probabilities of all tiers, predicted costs, and why; nothing is generated, billed or recorded. It
     counts against the limits of the key, with the tokens of its prompt."""
-    body = await read_body(request, _decoder)
+    body = await read_body(request, RouteRequest)
     serving = serving_of(request)
     head = received(request)
     headers = routing_headers(head.headers, serving.routing.served.strongest)
