@@ -10,7 +10,7 @@ from tests.gateway.tiny_versions import Versions
 pytestmark = pytest.mark.processes
 
 # Lines of code by package, the most that are imported.
-MOST = {"gateway": 22_800, "tiers": 6_400, "classifier": 4_300, "inference_core": 14_800, "quality": 10_400}
+MOST = {"gateway": 23_000, "tiers": 6_500, "classifier": 4_400, "inference_core": 15_600, "quality": 10_900}
 LATE = (
     "tiers.remote.remote_tier",
     "tiers.remote.wires",
