@@ -158,6 +158,14 @@ def test_a_session_belongs_to_its_key() -> None:
     assert session_digest(ClientTurn(client="codex"), "one") is None
 
 
+def test_instructions_after_the_users_turn_do_not_hide_what_it_asks_for() -> None:
+    asked = ChatMessage(role="user", content="Your task is to create a detailed summary of the conversation so far.")
+    rules = ChatMessage(role="system", content="Two skills are available.")
+    turn = recognised({"user-agent": "claude-cli/2.1.197"}, None, [asked, rules])
+    assert turn is not None
+    assert turn.kind == "compaction"
+
+
 def test_marks_are_looked_for_at_the_ends_of_a_long_turn() -> None:
     headers = {"user-agent": "claude-cli/2.1.0"}
     mark = "Plan mode is active"
