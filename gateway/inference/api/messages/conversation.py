@@ -5,13 +5,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from classifier.features.client_text import BILLING_HEADER
 from gateway.base.errors import ApiError, bad_request
 from gateway.inference.api.messages.schemas import Block, ResultBlock, Source, Text, Turn
 from gateway.inference.api.reading.schemas import ContentPart, FunctionCall, Message, MessageToolCall
 from tiers.tool_types import FAILED_RESULT
 
-# Claude Code's first system block; its numbers change with every request, so that no prefix would ever be cached.
-BILLING_HEADER = "x-anthropic-billing-header:"
 # Between blocks, which are paragraphs of their own. An assistant's are pieces of one text.
 _BETWEEN = "\n\n"
 
