@@ -19,6 +19,7 @@ from classifier.local.tenant_cells import LABELS_BOUND
 from classifier.model.manifest import Manifest
 from classifier.prediction.class_predictor import ClassPredictor
 from classifier.registry.artefact import load_artefact
+from quality.comparison.decision_gain import reference_serving
 from quality.retraining.messages import Order
 from quality.retraining.train_candidate import Trained, carry_out, exported_labels, predicted_by, predicted_in_folds
 from tests.quality.retraining.tiny_classifier import base_artefact
@@ -75,6 +76,7 @@ def trained(base: Path, folder: Path, tensors: Tensors, *, changes: dict[int, fl
         seed=0,
         changes=changes or {},
         prior=PRIOR,
+        serving=reference_serving(4),
     )
     save_file(tensors, folder / "rows.safetensors")
     return carry_out(order, folder / "rows.safetensors", lambda step, share: None)

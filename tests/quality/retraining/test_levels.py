@@ -18,6 +18,7 @@ from classifier.model.class_refit import RefittedClasses
 from classifier.prediction.class_predictor import ClassPredictor
 from classifier.registry.acceptance import accepted_artefact
 from classifier.registry.artefact import MODEL, load_artefact, load_base, load_model_tensors, save_artefact
+from quality.comparison.decision_gain import reference_serving
 from quality.comparison.paired_outcomes import LadderOutcomes, Vectors, choice_of
 from quality.retraining.levels import LEAST_FOR_CLASSES, LEAST_FOR_HEAD, Learned, learn
 from quality.retraining.related import related_folds
@@ -28,6 +29,7 @@ from tests.quality.retraining.test_candidate_training import CATALOGUE, LIKE, Te
 from tests.quality.retraining.tiny_classifier import base_artefact
 
 TABLE = adequacies(LIKE)[:, :-1]
+SERVING = reference_serving(4)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +48,7 @@ def two_kinds(base: Path, n: int, seed: int = 0, *, shuffled: bool = False) -> T
 
 def learned_of(tensors: Tensors) -> Learned:
     labels = exported_labels(tensors, {})
-    return learn(labels, related_folds(labels.embedding), TABLE)
+    return learn(labels, related_folds(labels.embedding), TABLE, SERVING)
 
 
 def test_300_labels_change_the_weights_and_predict_better_than_the_table(base: Path, tmp_path: Path) -> None:
@@ -134,7 +136,7 @@ def test_one_tenant_cannot_teach_all_others_a_head(base: Path) -> None:
 def harder() -> Learned:
     """From 1,000 labels of prompts that are harder than the shipped classes say."""
     known, _ = planted(np.random.default_rng(0), LEAST_FOR_CLASSES)
-    return learn(known, np.arange(len(known)) % 4, TABLE)
+    return learn(known, np.arange(len(known)) % 4, TABLE, SERVING)
 
 
 def test_from_1000_labels_on_the_class_model_is_refitted_if_it_beats_the_head(harder: Learned) -> None:
@@ -157,7 +159,7 @@ def test_from_1000_labels_on_the_class_model_is_refitted_if_it_beats_the_head(ha
 
 def test_before_1000_labels_the_class_model_stays(harder: Learned) -> None:
     known, _ = planted(np.random.default_rng(0), LEAST_FOR_CLASSES - 1)
-    few = learn(known, np.arange(len(known)) % 4, TABLE)
+    few = learn(known, np.arange(len(known)) % 4, TABLE, SERVING)
     assert [one.name for one in few.levels] == ["table", "head"]
 
 
@@ -167,7 +169,7 @@ def test_the_class_model_is_refitted_from_shuffled_labels_in_at_most_5_percent_o
         rng = np.random.default_rng(seed)
         known, _ = planted(rng, LEAST_FOR_CLASSES)
         shuffled = replace(known, scores=rng.permutation(known.scores)[:, 1:2], weights=known.weights[:, 1:2])
-        adopted += learn(shuffled, np.arange(len(known)) % 4, TABLE[:, 1:2]).head is not None
+        adopted += learn(shuffled, np.arange(len(known)) % 4, TABLE[:, 1:2], reference_serving(2)).head is not None
     assert adopted <= 1
 
 
