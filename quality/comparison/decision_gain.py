@@ -1,16 +1,19 @@
-"""What choosing tiers by one estimate is worth against choosing by another, from labels of some of the tiers.
+"""What deciding by one estimate is worth against deciding by another, from labels of some of the tiers.
 
-A request's utility at tier k is y - (1 - t) c: y says whether the answer is as good as the strongest tier's, c is the
-cost relative to that tier's, t the quality target. So the strongest is worth t, and the rule that serves (the cheapest
-tier with P(as good) of at least t) maximises what is expected of a free tier and the strongest. Requests may name
-targets of their own, and prices differ by the length of answers: the utility is the mean over targets near the one that
-serves. Over all targets from 0 to 1 the gain would be, for a free tier, half of the reduction of squared error (Brier
-1950), most of which moves no decision.
+The cheapest tier with P(as good) of at least the target t answers, else the strongest. So P decides of each tier whether
+it is good enough. If it is taken for that, its answer is worth y - t more than what would have to be as good as the
+strongest's to be worth its price: y says whether it is as good, and t is the exchange rate between the two that the
+operator has chosen. Savings are proportional to 1 - c, c being its predicted cost relative to the strongest's. So the
+utility of a decision is (1 - c) (y - t) if the tier is taken and 0 if not. For two tiers that is the utility of routing.
 
-Labels tell of some tiers. y of tier k is estimated doubly robustly (Robins, Rotnitzky and Zhao 1994; for decisions
-Dudik, Langford and Li 2011) as m + w (y - m) / e: m is P by the estimate before, out of fold, w the label's weight, 0
-without one, and e the mean of w among prompts of its class. Where every tier is labelled that is the outcome. It is
-unbiased if the class alone says which tiers were labelled, or if m is right.
+Requests may name targets of their own, and prices differ by the length of answers: the utility is the mean over targets
+from low = t - `SPREAD` to high = t + `SPREAD`. With q, which is P clipped to these, it is (1 - c) / (high - low) times
+(y^2 - (q - y)^2 - (low^2 - 2 low y)) / 2: a gain is that of squared error (Brier 1950) near the target. What moves P
+elsewhere moves no decision.
+
+A decision on a tier needs the label of this tier alone. So prompts of which some tiers are labelled are compared
+directly, without estimates of what is not known. Each label counts with its weight, as in the squared error: of prompts
+that are labelled seldom the mean says as little as that does.
 """
 
 from typing import NamedTuple
@@ -20,22 +23,19 @@ import numpy as np
 import numpy.typing as npt
 
 from classifier.complexity.quality_setting import DEFAULT_TARGET
-from classifier.local.labels import Labels
-from classifier.policy.utility import cheapest_reaching, reference_prices
+from classifier.policy.utility import reference_prices
 from classifier.training.metrics.estimates import Estimate
 
 Float = npt.NDArray[np.floating]
 Float64 = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.intp]
 
-# Targets from so much below the one that serves to so much above it, and how many of them.
-SPREAD, TARGETS = 0.1, 9
-# An interval needs so many groups of related prompts that the two estimates give to different tiers.
+# Chosen on labels of the split train of recorded ladders: from 0 on it loses noise faster than what it looks for.
+SPREAD = 0.1
+# An interval needs so many groups of related prompts on which the decisions differ.
 LEAST_DIFFERENT = 10
 # Half width of a 95% interval in standard errors.
 TWO_SIDED = 1.96
-# Labels of the mean weight over all classes that the mean of one begins with; and the least mean.
-_N0, _LEAST_TOLD = 20.0, 0.02
 
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,8 +53,8 @@ def reference_serving(tiers: int) -> Serving:
 
 
 class Compared(NamedTuple):
-    """One estimate against another, means with 95% intervals: `error`, the reduction of squared error; `utility` of the
-    tiers that it chooses; `different`: groups of related prompts in which it chooses otherwise."""
+    """One estimate against another, means with 95% intervals: `error`, the reduction of squared error; `utility` of its
+    decisions; `different`: groups of related prompts on which decisions differ."""
 
     error: Estimate
     utility: Estimate
@@ -68,33 +68,14 @@ class Compared(NamedTuple):
         return (certain or self.error.low > 0) and self.utility.high >= 0 and self.error.high >= 0
 
 
-def utility_gains(labels: Labels, before: Float, after: Float, serving: Serving) -> Float64:
-    """Return [n]: the utility of choosing by `after` less that of choosing by `before`, P(as good) [n, tiers - 1] of
-    the labels' prompts without themselves."""
-    strongest = np.ones((len(labels), 1))
-    good = np.hstack([expected_outcomes(labels, before), strongest])
-    by = [np.hstack([np.asarray(p, np.float64), strongest]) for p in (before, after)]
-    rows, costs = np.arange(len(labels)), np.array(serving.cost_shares)
-    gains = np.zeros(len(labels))
-    targets = np.clip(np.linspace(serving.target - SPREAD, serving.target + SPREAD, TARGETS), 0.0, 1.0)
-    for target in targets:
-        theirs, ours = (cheapest_reaching(p, target) for p in by)
-        gains += good[rows, ours] - good[rows, theirs] - (1 - target) * (costs[ours] - costs[theirs])
-    return gains / len(targets)
-
-
-def expected_outcomes(labels: Labels, expected: Float) -> Float64:
-    """Return [n, tiers - 1]: each outcome, estimated doubly robustly from its label, if there is one, and what was
-    `expected` [n, tiers - 1] of it."""
-    told = labels.told.astype(np.float64)
-    likeliest = labels.classes.argmax(axis=1)
-    rate = np.empty_like(told)
-    for one in np.unique(likeliest):
-        mine = likeliest == one
-        rate[mine] = (told[mine].sum(axis=0) + _N0 * told.mean(axis=0)) / (mine.sum() + _N0)
-    missed = np.where(told > 0, np.nan_to_num(labels.scores) - expected, 0.0)
-    found: Float64 = expected + told / np.maximum(rate, _LEAST_TOLD) * missed
-    return found
+def utility_gains(scores: Float, before: Float, after: Float, serving: Serving) -> Float64:
+    """Return [n, tiers - 1]: the utility of deciding by `after` less that of deciding by `before`, P(as good) [n,
+    tiers - 1] without the prompt's own label, where the outcomes are `scores`; 0 where these are NaN."""
+    low, high = max(serving.target - SPREAD, 0.0), min(serving.target + SPREAD, 1.0)
+    known = np.nan_to_num(scores).astype(np.float64)
+    theirs, ours = ((np.clip(p, low, high).astype(np.float64) - known) ** 2 for p in (before, after))
+    gains = (1 - np.array(serving.cost_shares[:-1])) * (theirs - ours) / (2 * (high - low))
+    return np.where(np.isnan(scores), 0.0, gains)
 
 
 def mean_gain(gains: Float, weights: Float, groups: Numbers) -> Estimate:

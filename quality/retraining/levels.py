@@ -1,8 +1,8 @@
 """What stored labels support, in levels: the table by class, a head over all keys, and the class model refitted.
 
 The table is the candidate that the promotion gate judges. A level above it replaces it only if it is certainly better
-in nested cross-validation (`quality.comparison.decision_gain`): by the utility of the tiers that it chooses or by its
-squared error, and certainly worse by neither. Each outer fold is predicted from the others, within which the penalty
+in nested cross-validation (`quality.comparison.decision_gain`): by the utility of its decisions or by its squared
+error, and certainly worse by neither. Each outer fold is predicted from the others, within which the penalty
 was chosen. Of several such levels the one with the most utility is adopted. All are compared as a caller without labels
 of its own has them, and no tenant has more than a fifth of the least labels' weight in the comparison.
 """
@@ -119,13 +119,16 @@ def _compared(
 ) -> Level:
     """Return the gains of `after` over `before`, both P(as good) [n, tiers - 1] out of fold, and whether it is
     better."""
-    weights, scores = _weights(labels), np.nan_to_num(labels.scores)
-    weight = weights.sum(axis=1).astype(np.float64)
-    errors = (weights * ((before - scores) ** 2 - (after - scores) ** 2)).sum(axis=1) / np.maximum(weight, 1e-9)
-    # A row counts once, whatever the number of its labels: what is unlabelled stands in the estimated outcomes.
-    shares = tenant_shares(labels, MOST_OF_TENANT).min(axis=1) * (weight > 0)
-    gains = utility_gains(labels, before, after, serving)
-    error, utility = mean_gain(errors, weight, groups), mean_gain(gains, shares, groups)
+    weights, scores = _weights(labels).astype(np.float64), np.nan_to_num(labels.scores)
+    weight = weights.sum(axis=1)
+    errors, gains = (
+        (weights * by_tier).sum(axis=1) / np.maximum(weight, 1e-9)
+        for by_tier in (
+            (before - scores) ** 2 - (after - scores) ** 2,
+            utility_gains(labels.scores, before, after, serving),
+        )
+    )
+    error, utility = mean_gain(errors, weight, groups), mean_gain(gains, weight, groups)
     return Level(
         name=name,
         labels=int((weight > 0).sum()),

@@ -1,8 +1,8 @@
 """The promotion gate: may a candidate classifier replace the incumbent?
 
 It must be certainly better on newer labels than the incumbent, and than each tier's own rate, which ignores the prompt:
-shuffled labels teach only the rates. Better is by squared error or by the utility of the tiers that it chooses, and
-certainly worse by neither (`quality.comparison.decision_gain`).
+shuffled labels teach only the rates. Better is by squared error or by the utility of its decisions, and certainly
+worse by neither (`quality.comparison.decision_gain`).
 """
 
 from collections.abc import Sequence
@@ -41,8 +41,8 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """The evidence and the decision, on the newer rows that the incumbent was not trained on.
 
     `gain`: the reduction of squared error (Brier 1950, in [0, 1]) against the incumbent, paired by row; `over_rates`:
-    against the tiers' own rates; `utility` and `utility_over_rates`: likewise, of the tiers that it chooses, in shares
-    of answers that are no worse. None with too few rows. `classes`: gains by complexity class, the worst first.
+    against the tiers' own rates; `utility` and `utility_over_rates`: likewise, of its decisions, in shares of answers
+    that are no worse. None with too few rows. `classes`: gains by complexity class, the worst first.
     `outdated`: by tier whose answers have changed, the number of new rows from before the change. `reasons` are the
     refusals; empty means promote.
     """
@@ -160,7 +160,8 @@ def _compared(new: Labels, ours: Float, theirs: Float, error: Float, serving: Se
     if len(new) < MIN_ROWS:
         return None
     drawn = metrics.resamples(len(new), RESAMPLES, seed)
-    utility = utility_gains(new, theirs, ours, serving)
+    seen = np.maximum((~np.isnan(new.scores)).sum(axis=1), 1)
+    utility = utility_gains(new.scores, theirs, ours, serving).sum(axis=1) / seen
     by_error, by_utility = (
         estimate(float(gain.mean()), np.asarray(drawn @ gain / drawn.sum(axis=1))) for gain in (error, utility)
     )
@@ -172,7 +173,7 @@ def _reasons(rows: int, by_incumbent: Compared | None, by_rates: Compared | None
         return [f"{rows} newer rows; a comparison needs at least {MIN_ROWS}"]
     return [
         f"on {rows} newer rows it is not certainly better than {other}: its squared error is below by "
-        f"{shown(compared.error)}, the utility of its choices above by {shown(compared.utility)}; one lower bound must "
+        f"{shown(compared.error)}, the utility of its decisions above by {shown(compared.utility)}; one lower bound must "
         "be above 0, and no upper bound below"
         for other, compared in (("the incumbent", by_incumbent), ("the tiers' own rates", by_rates))
         if not compared.is_better
