@@ -16,7 +16,7 @@ class TrainingWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Level(msgspec.Struct, frozen=True, kw_only=True):
-    """What one level of retraining learned, on `labels` labels that it was not fitted on, with 95% intervals: `gain`,
+    """What one level of retraining learned, on `labels` labels that it was not fitted on, with one-sided bounds of 95%: `gain`,
     the reduction of squared error (in [0, 1]) against the table, of the table against the prior; `utility` of its
     decisions, likewise. The last `adopted` one decides. Versions of before have no utility."""
 

@@ -1,14 +1,14 @@
 """What deciding by one estimate is worth against deciding by another, from labels of some of the tiers.
 
-The cheapest tier with P(as good) of at least the target t answers, else the strongest. So P decides of each tier whether
-it is good enough. If it is taken for that, its answer is worth y - t more than what would have to be as good as the
-strongest's to be worth its price: y says whether it is as good, and t is the exchange rate between the two that the
-operator has chosen. Savings are proportional to 1 - c, c being its predicted cost relative to the strongest's. So the
-utility of a decision is (1 - c) (y - t) if the tier is taken and 0 if not. For two tiers that is the utility of routing.
+The cheapest tier with P(as good) of at least the target t answers, else the strongest. So P decides of each tier
+whether it is good enough, and t is the operator's exchange rate: if y says whether an answer is as good as the
+strongest tier's, and c is its predicted cost relative to that, taking the tier is worth (1 - c) (y - t), and leaving it
+0. For two tiers that is the utility of routing. (For more, quality less t's share of the cost is none that the rule
+serves: at a target of 0.7 it takes a cheap tier with P of 0.71 before a dearer one with 0.95.)
 
-Requests may name targets of their own, and prices differ by the length of answers: the utility is the mean over targets
-from low = t - `SPREAD` to high = t + `SPREAD`. With q, which is P clipped to these, it is (1 - c) / (high - low) times
-(y^2 - (q - y)^2 - (low^2 - 2 low y)) / 2: a gain is that of squared error (Brier 1950) near the target. What moves P
+Requests may name targets of their own, and prices differ by the length of answers: the utility is the mean over
+targets from low = t - `SPREAD` to high = t + `SPREAD`. With q, which is P clipped to these, a gain is (1 - c) / (2
+(high - low)) times the reduction of (q - y)^2: that of squared error (Brier 1950) near the target. What moves P
 elsewhere moves no decision.
 
 A decision on a tier needs the label of this tier alone. So prompts of which some tiers are labelled are compared
@@ -34,8 +34,8 @@ Numbers = npt.NDArray[np.intp]
 SPREAD = 0.1
 # An interval needs so many groups of related prompts on which the decisions differ.
 LEAST_DIFFERENT = 10
-# Half width of a 95% interval in standard errors.
-TWO_SIDED = 1.96
+# Of one-sided bounds of 95%, in standard errors.
+_ONE_SIDED = 1.645
 
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ def reference_serving(tiers: int) -> Serving:
 
 
 class Compared(NamedTuple):
-    """One estimate against another, means with 95% intervals: `error`, the reduction of squared error; `utility` of its
+    """One estimate against another, means with bounds: `error`, the reduction of squared error; `utility` of its
     decisions; `different`: groups of related prompts on which decisions differ."""
 
     error: Estimate
@@ -61,11 +61,19 @@ class Compared(NamedTuple):
     different: int
 
     @property
+    def is_worse(self) -> bool:
+        """Whether it is certainly worse by either."""
+        return self.utility.high < 0 or self.error.high < 0
+
+    @property
+    def decides_better(self) -> bool:
+        """Whether its decisions are certainly better, and it is certainly worse by neither."""
+        return self.utility.low > 0 and self.different >= LEAST_DIFFERENT and not self.is_worse
+
+    @property
     def is_better(self) -> bool:
-        """Whether it is certainly better by its utility or its squared error, and certainly worse by neither. Each has
-        half of the 5% of false claims."""
-        certain = self.utility.low > 0 and self.different >= LEAST_DIFFERENT
-        return (certain or self.error.low > 0) and self.utility.high >= 0 and self.error.high >= 0
+        """Whether it is certainly better by one of both, and certainly worse by neither."""
+        return self.decides_better or (self.error.low > 0 and not self.is_worse)
 
 
 def utility_gains(scores: Float, before: Float, after: Float, serving: Serving) -> Float64:
@@ -79,14 +87,14 @@ def utility_gains(scores: Float, before: Float, after: Float, serving: Serving) 
 
 
 def mean_gain(gains: Float, weights: Float, groups: Numbers) -> Estimate:
-    """Return the mean of `gains` [n] with `weights` [n]; prompts of one of `groups` [n] are related, and vary
-    together."""
+    """Return the mean of `gains` [n] with `weights` [n] and its one-sided bounds of 95%; prompts of one of `groups` [n]
+    are related, and vary together."""
     weights = weights.astype(np.float64)
     whole = max(float(weights.sum()), 1e-9)
     value = float(weights @ gains) / whole
     missed = np.bincount(groups, weights * (gains - value), minlength=1)
     error = float(np.sqrt(np.square(missed).sum())) / whole
-    return Estimate(*(round(value + z * error, 6) for z in (0.0, -TWO_SIDED, TWO_SIDED)))
+    return Estimate(*(round(value + z * error, 6) for z in (0.0, -_ONE_SIDED, _ONE_SIDED)))
 
 
 def different_groups(gains: Float, groups: Numbers) -> int:

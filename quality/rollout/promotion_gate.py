@@ -1,8 +1,8 @@
 """The promotion gate: may a candidate classifier replace the incumbent?
 
-It must be certainly better on newer labels than the incumbent, and than each tier's own rate, which ignores the prompt:
-shuffled labels teach only the rates. Better is by squared error or by the utility of its decisions, and certainly
-worse by neither (`quality.comparison.decision_gain`).
+Its decisions on newer labels must be certainly worth more than the incumbent's at the target and the prices that serve
+(`quality.comparison.decision_gain`). By that or by squared error it must certainly be better than each tier's own rate,
+which ignores the prompt: shuffled labels teach only the rates. And against neither may it be certainly worse by one.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,13 @@ from classifier.local.labels import Labels
 from classifier.model.outcome_model import OutcomeModel
 from classifier.training.metrics import metrics
 from classifier.training.metrics.estimates import ECE_TOLERANCE, MIN_ROWS, RESAMPLES, Estimate, estimate
-from quality.comparison.decision_gain import TWO_SIDED, Compared, Serving, utility_gains
+from quality.comparison.decision_gain import Compared, Serving, utility_gains
 from quality.rollout.guards import ClassGain, class_gains, class_reasons
 
 Float = npt.NDArray[np.floating]
+
+# Half width of a 95% interval in standard errors.
+_TWO_SIDED = 1.96
 
 
 class TierCalibration(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,7 +130,7 @@ def tier_calibration(scores: Float, ours: Float, theirs: Float, seed: int) -> li
                 rows=len(y),
                 error=round(metrics.calibration_error(y, score), 4),
                 allowed=round(max(metrics.calibration_band(score, seed) + ECE_TOLERANCE, before), 4),
-                sharper=bool(nearer.mean() > TWO_SIDED * nearer.std(ddof=1) / len(y) ** 0.5),
+                sharper=bool(nearer.mean() > _TWO_SIDED * nearer.std(ddof=1) / len(y) ** 0.5),
             )
         )
     return found
@@ -171,10 +174,19 @@ def _compared(new: Labels, ours: Float, theirs: Float, error: Float, serving: Se
 def _reasons(rows: int, by_incumbent: Compared | None, by_rates: Compared | None) -> list[str]:
     if by_incumbent is None or by_rates is None:
         return [f"{rows} newer rows; a comparison needs at least {MIN_ROWS}"]
-    return [
-        f"on {rows} newer rows it is not certainly better than {other}: its squared error is below by "
-        f"{shown(compared.error)}, the utility of its decisions above by {shown(compared.utility)}; one lower bound must "
-        "be above 0, and no upper bound below"
-        for other, compared in (("the incumbent", by_incumbent), ("the tiers' own rates", by_rates))
-        if not compared.is_better
-    ]
+    reasons = []
+    if not by_incumbent.decides_better:
+        reasons.append(
+            f"its decisions on {rows} newer rows are not certainly better than the incumbent's: {_shown(by_incumbent)}; "
+            "the lower bound of utility must be above 0, and no upper bound below"
+        )
+    if not by_rates.is_better:
+        reasons.append(
+            f"on {rows} newer rows it is not certainly better than the tiers' own rates: {_shown(by_rates)}; one lower "
+            "bound must be above 0, and no upper bound below"
+        )
+    return reasons
+
+
+def _shown(compared: Compared) -> str:
+    return f"utility above by {shown(compared.utility)}, squared error below by {shown(compared.error)}"

@@ -134,7 +134,7 @@ def test_shuffled_labels_are_refused(base: Path, tmp_path: Path, seed: int) -> N
 
 def test_outcomes_known_to_the_table_are_no_gain(base: Path, tmp_path: Path) -> None:
     done = trained(base, tmp_path, rows_of(load_artefact(base).manifest, {2: 0.96, 3: 0.40}))
-    assert any("below the incumbent's" in reason for reason in done.judgement.reasons)
+    assert any("better than the incumbent's" in reason for reason in done.judgement.reasons)
 
 
 def test_few_labels_are_refused(base: Path, tmp_path: Path) -> None:

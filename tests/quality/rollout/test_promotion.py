@@ -64,7 +64,7 @@ def test_probabilities_that_are_nearer_to_the_outcomes_are_promoted(model: Outco
 def test_a_candidate_no_nearer_than_the_incumbent_is_refused(model: OutcomeModel, labels: Labels) -> None:
     for ours in (0.8, 0.9):
         judgement = judged(model, labels, knowing(labels, ours), knowing(labels, 0.9))
-        assert any("better than the incumbent" in reason for reason in judgement.reasons)
+        assert any("better than the incumbent's" in reason for reason in judgement.reasons)
 
 
 def test_a_candidate_that_knows_only_the_tiers_rates_is_refused(model: OutcomeModel, labels: Labels) -> None:
