@@ -177,8 +177,8 @@ def _reasons(rows: int, by_incumbent: Compared | None, by_rates: Compared | None
     reasons = []
     if not by_incumbent.decides_better:
         reasons.append(
-            f"its decisions on {rows} newer rows are not certainly better than the incumbent's: {_shown(by_incumbent)}; "
-            "the lower bound of utility must be above 0, and no upper bound below"
+            f"its decisions on {rows} newer rows are not certainly better than the incumbent's: "
+            f"{_shown(by_incumbent)}; the lower bound of utility must be above 0, and no upper bound below"
         )
     if not by_rates.is_better:
         reasons.append(

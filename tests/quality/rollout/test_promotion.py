@@ -76,6 +76,26 @@ def test_a_candidate_that_knows_only_the_tiers_rates_is_refused(model: OutcomeMo
     assert any("the tiers' own rates" in reason for reason in judgement.reasons)
 
 
+def test_a_candidate_that_decides_as_the_incumbent_does_is_refused_however_much_nearer_it_is(
+    model: OutcomeModel, labels: Labels
+) -> None:
+    """All of these probabilities are far from the target of 0.7."""
+    judgement = judged(model, labels, knowing(labels, 0.99), np.where(knowing(labels, 1.0) > 0.5, 0.85, 0.4))
+    assert judgement.gain is not None
+    assert judgement.utility is not None
+    assert judgement.gain.low > 0
+    assert judgement.utility == (0.0, 0.0, 0.0)
+    assert any("better than the incumbent's" in reason for reason in judgement.reasons)
+
+
+def test_nearer_than_the_tiers_rates_by_less_than_chance_allows_is_refused(model: OutcomeModel, labels: Labels) -> None:
+    """By more than a standard error, which recorded labels without a gain reach in one of six retrainings."""
+    rng = np.random.default_rng(2)
+    ours = 0.5 + 0.1 * rng.normal(size=(ROWS, 3)) + 0.016 * (labels.scores[:, :1] - 0.5)
+    judgement = judged(model, labels, ours, knowing(labels, 0.1))
+    assert any("the tiers' own rates" in reason for reason in judgement.reasons)
+
+
 def test_too_few_rows_say_nothing(model: OutcomeModel, labels: Labels) -> None:
     few = labels.take(np.arange(40))
     judgement = judged(model, few, knowing(few, 0.95), knowing(few, 0.6))
