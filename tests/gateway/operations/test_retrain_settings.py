@@ -1,4 +1,4 @@
-"""Retraining compares decisions at the target and the prices that serve: of the catalogue, the settings and the knob."""
+"""Retraining compares decisions at the target and prices that serve: of the catalogue, the settings and the knob."""
 
 from pathlib import Path
 
