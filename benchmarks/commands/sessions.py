@@ -37,11 +37,19 @@ def _prices(_context: click.Context, parameter: click.Parameter, value: str | No
 @click.option("--cheap", help="Model that runs each task.")
 @click.option("--strong", help="Model that is asked where the rule says so.")
 @click.option("--rule", type=click.Choice(["bad-end", "trouble", "steps"]), default="bad-end", show_default=True)
-@click.option("--asks-again", type=click.FloatRange(0, 1), default=1.0, show_default=True,
-              help="Share of users that ask again after a bad end.")
+@click.option(
+    "--asks-again",
+    type=click.FloatRange(0, 1),
+    default=1.0,
+    show_default=True,
+    help="Share of users that ask again after a bad end.",
+)
 @click.option("--steps", type=click.IntRange(min=1), default=20, show_default=True, help="Of the rule steps.")
-@click.option("--prices", callback=_prices, help="Where no dollars are recorded: MODEL=IN:OUT per million tokens, or "
-              "MODEL=USD of a step, parted by commas.")
+@click.option(
+    "--prices",
+    callback=_prices,
+    help="Where no dollars are recorded: MODEL=IN:OUT per million tokens, or MODEL=USD of a step, parted by commas.",
+)
 @click.option("--ends", is_flag=True, help="Instead: whether signs in mid-run say how each model's runs end.")
 @click.option("--simulated", is_flag=True, help="Simulated sessions with caches instead of a file.")
 @click.option("--sessions", "count", type=click.IntRange(min=1), default=300, show_default=True, help="Simulated.")
@@ -63,7 +71,14 @@ def sessions(
             _ends(file, seed, as_json)
             return
         figures = measure(
-            read_runs(file), cheap or "", strong or "", rule, prices=prices, asks_again=asks_again, steps=steps, seed=seed
+            read_runs(file),
+            cheap or "",
+            strong or "",
+            rule,
+            prices=prices,
+            asks_again=asks_again,
+            steps=steps,
+            seed=seed,
         )
     except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from error
