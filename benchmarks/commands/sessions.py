@@ -70,16 +70,8 @@ def sessions(
         if ends:
             _ends(file, seed, as_json)
             return
-        figures = measure(
-            read_runs(file),
-            cheap or "",
-            strong or "",
-            rule,
-            prices=prices,
-            asks_again=asks_again,
-            steps=steps,
-            seed=seed,
-        )
+        models = cheap or "", strong or ""
+        figures = measure(read_runs(file), *models, rule, prices=prices, asks_again=asks_again, steps=steps, seed=seed)
     except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from error
     bound = BOUND.format(share=asks_again) if rule == "bad-end" else BOUND.partition(", and")[0] + "."

@@ -10,8 +10,8 @@ from classifier.policy.sessions.learned_ends import EndSituation, LastExit, Lear
 from classifier.policy.sessions.trouble import trouble_signs
 
 SEEN_AT = (5, 10, 20, 40)
-"""Steps at one of which, drawn at random, a run is looked at while it still goes on. Half of a run would give its length
-away, and with it, in some harnesses, the label."""
+"""Steps at one of which, drawn at random, a run is looked at while it still goes on. Half of a run would give its
+length away, and with it, in some harnesses, the label."""
 
 
 class EndRow(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ future as any other, and chooses at the same boundaries among the same tiers.
 """
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache
 from math import log
 from statistics import NormalDist
 
@@ -54,7 +54,7 @@ class SmallCase:
     def __init__(self, family: Family) -> None:
         self.family = family
         self._steps, self._pauses = step_counts(family), pauses(family)
-        self._best = lru_cache(maxsize=None)(self._least)
+        self._best = cache(self._least)
 
     def optimum(self) -> float:
         """Return the expected US dollars of a session under the best policy."""
@@ -63,7 +63,7 @@ class SmallCase:
     def cost(self, policy: Policy) -> float:
         """Return the expected US dollars of a session under `policy`."""
 
-        @lru_cache(maxsize=None)
+        @cache
         def expected(state: SmallState) -> float:
             seen = Boundary(
                 state.current, state.wanted, tuple(prefix.warmth(0.0) for prefix in state.caches), state.prompt,

@@ -1,7 +1,8 @@
-"""Simulated sessions under policies, and the exact optimum in hindsight: the product's rule beside the usual ones."""
+"""Simulated sessions under policies, and the exact optimum in hindsight: the product's rule and the usual ones."""
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -108,5 +109,5 @@ def _row(
         usd += paid
         turns += len(tiers)
         below += sum(tier < turn.wanted for tier, turn in zip(tiers, session, strict=True))
-        moves += sum(one != other for one, other in zip(tiers, tiers[1:], strict=False))
+        moves += sum(one != other for one, other in pairwise(tiers))
     return PolicyRow(above_exact, usd / best - 1, below / turns, moves / len(drawn))

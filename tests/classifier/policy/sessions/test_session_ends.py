@@ -50,9 +50,13 @@ def test_observed_trouble_moves_the_stated_share_of_consenting_sessions_with_its
     assert trouble_move("off", TROUBLED, True, 0.2, 0.0) is None
     assert trouble_move("observe", LoopCounters(steps=6), True, 0.2, 0.0) is None
     acted = trouble_move("act", TROUBLED, False, 0.0, 0.9)
-    assert acted is not None and acted.moves and acted.propensity == 1
+    assert acted is not None
+    assert acted.moves
+    assert acted.propensity == 1
     without_consent = trouble_move("observe", TROUBLED, False, 0.2, 0.0)
-    assert without_consent is not None and not without_consent.moves and without_consent.propensity == 1
+    assert without_consent is not None
+    assert not without_consent.moves
+    assert without_consent.propensity == 1
 
     moves = [trouble_move("observe", TROUBLED, True, 0.2, draw / 100) for draw in range(100)]
 
