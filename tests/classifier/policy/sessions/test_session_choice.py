@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from classifier.policy.sessions.choose import MOST_BAD_CALLS, MOST_FAILURES, choose_at_boundary, must_move
-from classifier.policy.sessions.rest_cost import kept_share, rest_usd, turn_usd, warm_tokens
+from classifier.policy.sessions.rest_cost import kept_share, long_write_pays, rest_usd, turn_usd, warm_tokens
 from classifier.policy.sessions.session_view import LoopCounters, SessionTier, SessionView, Warmth
 
 
@@ -111,6 +111,14 @@ def test_a_cache_outlasts_a_pause_of_its_own_length_half_the_time() -> None:
     assert kept_share(TIERS[0], 300, 10) == 0
 
 
+def test_writes_that_last_an_hour_pay_for_long_prompts_before_pauses_between_both_lifetimes() -> None:
+    # 0.75 of the input's price more for what is new, 1.15 less for all that would be lost.
+    assert long_write_pays(TIERS[0], 1000, 100_000, 10_000)
+    assert not long_write_pays(TIERS[0], 1000, 10_000, 10_000)
+    assert not long_write_pays(TIERS[0], 5, 100_000, 10_000)
+    assert not long_write_pays(TIERS[0], 1_000_000, 100_000, 10_000)
+
+
 def test_a_likely_switch_back_keeps_a_session_where_it_is() -> None:
     warm = [Warmth(), Warmth(), Warmth(49_500, 20)]
     alone = view(3, warm, turn_steps=3, remaining_steps=30)
@@ -118,6 +126,8 @@ def test_a_likely_switch_back_keeps_a_session_where_it_is() -> None:
 
     moved, kept = (choose_at_boundary(one, TIERS, [1, 1, 1], 0.5) for one in (alone, returning))
 
+    # With 30 steps ahead the cheap tier is worth its cold start; if the dear one is wanted next, much less of that.
+    assert moved.tier == 1
     assert (moved.rest_usd[2] - moved.rest_usd[0]) > (kept.rest_usd[2] - kept.rest_usd[0])
 
 
