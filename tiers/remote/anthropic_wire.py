@@ -28,7 +28,14 @@ from tiers.remote.anthropic_request import (
 )
 from tiers.remote.openai_format import WireError, parse_error
 from tiers.remote.optional_fields import BUDGET, dropped_fields
-from tiers.remote.provider_format import CONTEXT_CODE, answer_schema, check_provider, media_parts, published_by
+from tiers.remote.provider_format import (
+    CONTEXT_CODE,
+    answer_schema,
+    check_provider,
+    media_parts,
+    missing_model,
+    published_by,
+)
 from tiers.remote.sse import ServerSentEvent
 from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import RemoteWire, WireCall
@@ -58,9 +65,7 @@ class AnthropicWire(RemoteWire):
     def model_problem(self, status: int, body: bytes) -> str | None:
         """See `RemoteWire.model_problem`. Servers other than Anthropic's may not list models."""
         if status == 404 and b"not_found_error" in body:
-            return (
-                f"has no model {self._remote.model!r}: {parse_error(body).message[:200]}; check model in the catalogue"
-            )
+            return missing_model(self._remote.model, body)
         return None
 
     def published_output(self, body: bytes) -> int | None:

@@ -8,9 +8,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from inference_core.io.json_errors import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
-from tiers.errors import TierError, TierRequestError
+from tiers.errors import TierError
 from tiers.native_content import Form, NativeBlock, NativePiece
 from tiers.remote.openai_format import MAX_RETRY_AFTER_SECONDS, WireError, parse_error
 from tiers.remote.optional_fields import BUDGET, dropped_fields
@@ -18,13 +17,16 @@ from tiers.remote.provider_format import (
     CONTEXT_CODE,
     THINKING_TOKENS,
     Blocks,
+    alternating,
     answer_schema,
+    blocks_of,
     call_arguments,
     check_provider,
-    is_system,
     media_of,
     media_parts,
+    missing_model,
     published_by,
+    read_json,
     system_text,
 )
 from tiers.remote.sse import ServerSentEvent
@@ -34,6 +36,7 @@ from tiers.tier import ChatMessage, Delta, FinishReason, GenerationRequest, Usag
 from tiers.tool_types import ToolCallDelta
 
 NAME = "Gemini"
+_ANSWER, _PART = f"an answer of {NAME}'s", f"a part of {NAME}'s"
 # Google's own value for calls whose thoughts come from elsewhere, or are not known here any more: without any signature
 # Gemini 3 refuses the turn.
 UNSIGNED = "skip_thought_signature_validator"
@@ -65,9 +68,7 @@ class GeminiWire(RemoteWire):
     def model_problem(self, status: int, body: bytes) -> str | None:
         """See `RemoteWire.model_problem`."""
         if status == 404:
-            return (
-                f"has no model {self._remote.model!r}: {parse_error(body).message[:200]}; check model in the catalogue"
-            )
+            return missing_model(self._remote.model, body)
         return None
 
     def published_output(self, body: bytes) -> int | None:
@@ -110,11 +111,11 @@ class GeminiWire(RemoteWire):
 
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         """See `RemoteWire.read_event`. The stream has no last event: it ends with the connection's body."""
-        return _deltas(_parsed(event.data), tally)
+        return _deltas(read_json(_decode, event.data, _ANSWER), tally)
 
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
         """See `RemoteWire.read_whole`."""
-        return _deltas(_parsed(body), tally)
+        return _deltas(read_json(_decode, body, _ANSWER), tally)
 
     def _generation(self, request: GenerationRequest, max_tokens: int | None) -> dict[str, Any]:
         fields: dict[str, Any] = {}
@@ -177,24 +178,12 @@ class _Answer(msgspec.Struct, rename="camel"):
 
 def contents(messages: list[ChatMessage]) -> list[dict[str, Any]]:
     """Return the conversation as Gemini has it: an assistant is a `model`, and a result names its function."""
-    turns: list[dict[str, Any]] = []
     names = {call.id: call.name for message in messages for call in message.tool_calls}
     # Ids are the server's own, or ours, which it does not know.
     own_ids = {call_id for message in messages if message.native for call_id in _call_ids(message.native.blocks)}
-    for message in messages:
-        if is_system(message):
-            continue
-        parts = _message_parts(message, names, own_ids)
-        role = "model" if message.role == "assistant" else "user"
-        if not parts:
-            continue
-        if turns and turns[-1]["role"] == role:
-            turns[-1]["parts"] += parts
-        else:
-            turns.append({"role": role, "parts": parts})
-    if not turns:
-        raise TierRequestError("messages: a turn of the user with a text is needed", "messages")
-    return turns
+    return alternating(
+        messages, lambda message: _message_parts(message, names, own_ids), assistant="model", parts="parts"
+    )
 
 
 def _call_ids(blocks: Sequence[NativeBlock]) -> Iterator[str]:
@@ -267,7 +256,7 @@ def _tools(request: GenerationRequest) -> dict[str, Any]:
 
 
 def _deltas(answer: _Answer, tally: Tally) -> list[Delta]:
-    blocks: Blocks = tally.notes.setdefault("blocks", Blocks())
+    blocks = blocks_of(tally)
     if answer.error is not None:
         raise TierError(str(answer.error.get("message") or answer.error))
     if answer.usage_metadata is not None:
@@ -287,10 +276,7 @@ def _deltas(answer: _Answer, tally: Tally) -> list[Delta]:
 
 
 def _read_part(raw: msgspec.Raw, blocks: Blocks, *, native: bool) -> list[Delta]:
-    try:
-        part = _decode_part(raw)
-    except JSON_ERRORS as error:
-        raise TierError(f"the server sent what is no part of {NAME}'s ({error}): {bytes(raw[:200])!r}") from error
+    part = read_json(_decode_part, raw, _PART)
     deltas = _said(part, blocks)
     if native:
         block = NativeBlock(json=bytes(raw), type="part", seal=part.thought_signature or "")
@@ -341,14 +327,6 @@ def _report(counts: _Counts, tally: Tally) -> None:
             reasoning_tokens=counts.thoughts_token_count,
         )
     )
-
-
-def _parsed(data: bytes) -> _Answer:
-    try:
-        return _decode(data)
-    except JSON_ERRORS as error:
-        shown = data[:200].decode(errors="replace")
-        raise TierError(f"the server sent what is not an answer of {NAME}'s ({error}): {shown!r}") from error
 
 
 _encode = msgspec.json.Encoder().encode

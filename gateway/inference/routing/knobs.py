@@ -81,6 +81,13 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
             "Anthropic mark tools, system prompt and last turn; 0 never marks.",
         ),
     ] = 0.6
+    agents_housekeeping: Annotated[
+        Literal["cheapest", "route"],
+        Meta(
+            description="Where agents' titles, topic checks and commit messages go. cheapest: to the cheapest tier "
+            "that may answer. route: where routing sends them."
+        ),
+    ] = "cheapest"
     judge_answers: Annotated[
         bool, Meta(description="Whether an answer's own evidence may hand it to the next tier before anything is sent.")
     ] = True

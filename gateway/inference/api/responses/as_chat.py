@@ -284,10 +284,10 @@ def _with(turn: Message, calls: list[MessageToolCall], thoughts: list[str]) -> M
     return msgspec.structs.replace(turn, tool_calls=calls or None, reasoning_content=thought)
 
 
-def _content(given: str | Sequence[Part] | None, where: str) -> str | list[ContentPart] | None:
-    if given is None or isinstance(given, str):
-        return given
-    return [_part(part, f"{where}.content[{place}]") for place, part in enumerate(given)]
+def _content(content: str | Sequence[Part] | None, where: str) -> str | list[ContentPart] | None:
+    if content is None or isinstance(content, str):
+        return content
+    return [_part(part, f"{where}.content[{place}]") for place, part in enumerate(content)]
 
 
 def _part(part: Part, where: str) -> ContentPart:
@@ -319,12 +319,12 @@ def _given(part: Part, **names: str) -> dict[str, str]:
     return {name: value for name, field in names.items() if (value := getattr(part, field)) is not None}
 
 
-def _format(given: TextFormat | None) -> ResponseFormat | None:
-    if given is None:
+def _format(form: TextFormat | None) -> ResponseFormat | None:
+    if form is None:
         return None
-    if given.type != "json_schema":
-        return ResponseFormat(type=given.type)
-    if given.name is None:
+    if form.type != "json_schema":
+        return ResponseFormat(type=form.type)
+    if form.name is None:
         raise bad_request("You must provide text.format.name.", "text.format.name", "missing_required_parameter")
-    schema = JsonSchemaFormat(name=given.name, schema=given.schema, strict=given.strict, description=given.description)
+    schema = JsonSchemaFormat(name=form.name, schema=form.schema, strict=form.strict, description=form.description)
     return ResponseFormat(type="json_schema", json_schema=schema)

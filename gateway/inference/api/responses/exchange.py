@@ -91,13 +91,13 @@ class Exchange:
         )
 
 
-async def exchange_of(serving: Serving, given: Received, body: ResponsesRequest, raw: bytes) -> Exchange:
+async def exchange_of(serving: Serving, head: Received, body: ResponsesRequest, raw: bytes) -> Exchange:
     """The exchange of a request, whose JSON is `raw`. Raises `ApiError`: 400 that names the parameter, 404 for a
     previous response that the caller's tenant has not stored, or an item of one, 503 while the database is down."""
     context = None
     if body.previous_response_id is not None:
-        context = await _context(serving, given.caller.tenant, body.previous_response_id)
-    body, conversation, named_consent, named = await resolved(serving, given.caller.tenant, body)
+        context = await _context(serving, head.caller.tenant, body.previous_response_id)
+    body, conversation, named_consent, named = await resolved(serving, head.caller.tenant, body)
     before = [] if context is None else context.items
     earlier = msgspec.convert(before, list[Item])
     said = given_items(raw) if serving.routing.served.has_responses else None
@@ -106,7 +106,7 @@ async def exchange_of(serving: Serving, given: Received, body: ResponsesRequest,
             said.items[place] = item
     try:
         chat = chat_of(body, earlier, said, before)
-        request = chat.as_given(chat_request(serving, given, chat.request))
+        request = chat.as_given(chat_request(serving, head, chat.request))
     except ApiError as error:
         raise renamed(error) from None
     if context is not None:
