@@ -38,6 +38,9 @@ CONFIGS = {
     "olmo2": msgspec.structs.replace(
         PLAIN, architecture="olmo2", pre_norm=False, post_norm=True, qk_norm=True, qk_norm_whole=True
     ),
+    "experts": msgspec.structs.replace(
+        PLAIN, architecture="qwen3_moe", num_experts=8, experts_per_token=2, intermediate_size=64, qk_norm=True
+    ),
     "smollm3": msgspec.structs.replace(PLAIN, architecture="smollm3", no_rope_layers=(1, 3), rotary_dim=16),
 }  # fmt: skip
 
