@@ -42,10 +42,12 @@ _COMMANDS = {
     "demo": ("replay:demo", "The whole loop in plain words, in under two minutes."),
     "replay": ("replay:replay", "The whole gateway in front of recorded answers."),
     "utility": ("replay:utility", "What routing is worth after so many labels."),
+    "sessions": ("sessions:sessions", "The rules of sessions on recorded runs, and simulated with caches."),
     "pays": ("pays:pays", "How often the verdict on routing errs, and the probes it takes."),
     "expert-errors": ("replay:expert_errors", "What becomes of labels when the strongest tier errs."),
     "checkable": ("replay:checkable", "Share of recorded prompts and answers with a final answer that can be checked."),
     "cascade": ("cascade:cascade", "What cheap answers that agree are worth."),
+    "judge-weight": ("replay:judge_weight", "A judge's weight by planted and by real pairs, against the truth."),
     "evidence": ("replay:evidence", "How well the text of answers tells good ones from bad ones."),
 }
 

@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from classifier.decision import Decision
 from gateway.base.requests.inference_request import InferenceRequest
@@ -23,7 +23,9 @@ from gateway.tenancy.tenancy import Tenancy
 from inference_core.io.background_tasks import once
 from quality.records.record import Record
 from quality.records.redaction import without_texts
-from quality.records.redaction_process import RedactionProcess
+
+if TYPE_CHECKING:
+    from quality.records.redaction_process import RedactionProcess
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +58,7 @@ class Service:
         tenancy: Tenancy | None = None,
         overload: OverloadQueue | None = None,
         cache: ResponseCache | None = None,
-        redaction: RedactionProcess | None = None,
+        redaction: "RedactionProcess | None" = None,
         agreements: Agreements | None = None,
     ) -> None:
         self.routing = routing
@@ -200,7 +202,7 @@ class Service:
             self._redacting.add(task)
             task.add_done_callback(self._redacting.discard)
 
-    async def _redact(self, answer: Answer, record: Record, process: RedactionProcess) -> None:
+    async def _redact(self, answer: Answer, record: Record, process: "RedactionProcess") -> None:
         kept = without_texts(record)
         try:
             kept = await process.redacted(record)

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
-from tiers.catalog.capabilities import USUAL, USUAL_OF_KIND, Capabilities, Capability
+from tiers.catalog.capabilities import LOGPROB_KINDS, USUAL, USUAL_OF_KIND, Capabilities, Capability
 from tiers.catalog.providers import ProviderName
 from tiers.catalog.replica_spec import BalancingSpec, ReplicaSpec
 from tiers.engines.engine_spec import EngineSpec
@@ -277,6 +277,13 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """What the tier can take and give: what is declared, else what its kind of server usually has."""
         usual = USUAL if self.remote is None else USUAL_OF_KIND.get(self.remote.kind, USUAL)
         return self.capabilities.over(usual)
+
+    @property
+    def tells_logprobs(self) -> bool:
+        """Whether a request for log-probabilities is safe: as declared, else for a model of ours, and where every model
+        of its kind of server gives them."""
+        declared = self.capabilities.logprobs
+        return self.remote is None or self.remote.kind in LOGPROB_KINDS if declared is None else declared
 
     def stated_limit(self, max_tokens: int | None) -> int | None:
         """Return the most output tokens of a choice that the catalogue or a request with this `max_tokens` sets; None:

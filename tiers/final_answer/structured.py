@@ -1,4 +1,4 @@
-"""Structured outputs field by field: which fields of a schema can be checked, and whether two answers agree on them."""
+"""Structured outputs field by field: which fields of a schema can be checked, and their values in an answer."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +9,8 @@ from tiers.final_answer.literals import json_value, spelt_json
 
 _MOST_DEPTH = 8
 _MOST_FIELDS = 200
-_BINDS = ("enum", "const", "format", "pattern")
+# What makes a string more than free text.
+BINDS = ("enum", "const", "format", "pattern")
 
 
 def schema_of(response_format: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -30,7 +31,11 @@ def has_checkable_field(schema: dict[str, Any]) -> bool:
 
 
 def checked_fields(schema: dict[str, Any], text: str) -> dict[str, str]:
-    """Return the checkable fields of an answer by their path, each as canonical JSON; empty if `text` is not JSON."""
+    """Return the checkable fields of an answer by their path, each as canonical JSON; empty if `text` is not JSON.
+
+    A path is as `address.city`; a list is one field, "" is the whole of a value without fields. Free text does not
+    count: a string without enum, const, format or pattern.
+    """
     value = json_value(text)
     if value is msgspec.UNSET:
         return {}
@@ -43,20 +48,8 @@ def checked_fields(schema: dict[str, Any], text: str) -> dict[str, str]:
     return found
 
 
-def agreeing_fields(schema: dict[str, Any], one: str, other: str) -> dict[str, bool]:
-    """Return for every checkable field that one of two answers (JSON texts) has whether both have the same value.
-
-    A field's name is its path, as `address.city`; a list is one field, "" is the whole of a value without fields. Free
-    text does not count: a string without enum, const, format or pattern. Empty if an answer is not JSON.
-    """
-    ours, theirs = checked_fields(schema, one), checked_fields(schema, other)
-    if not ours or not theirs:
-        return {}
-    return {path: path in ours and ours[path] == theirs.get(path) for path in ours | theirs}
-
-
 def _fields(root: dict[str, Any], schema: Any, value: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
-    schema = _resolved(root, schema)
+    schema = resolved(root, schema)
     properties = schema.get("properties")
     if depth < _MOST_DEPTH and isinstance(value, dict) and isinstance(properties, dict):
         for name in sorted(value):
@@ -70,8 +63,8 @@ def _fields(root: dict[str, Any], schema: Any, value: Any, path: str, depth: int
 
 
 def _is_checkable(root: dict[str, Any], schema: Any, depth: int) -> bool:
-    schema = _resolved(root, schema)
-    if any(key in schema for key in _BINDS):
+    schema = resolved(root, schema)
+    if any(key in schema for key in BINDS):
         return True
     if depth >= _MOST_DEPTH:
         return False
@@ -88,7 +81,8 @@ def _is_checkable(root: dict[str, Any], schema: Any, depth: int) -> bool:
     return bool(named - {"string", "null"})
 
 
-def _resolved(root: dict[str, Any], schema: Any) -> dict[str, Any]:
+def resolved(root: dict[str, Any], schema: Any) -> dict[str, Any]:
+    """Return `schema`, or what its reference within `root` leads to; empty if that is no object."""
     for _ in range(_MOST_DEPTH):
         reference = schema.get("$ref") if isinstance(schema, dict) else None
         if not isinstance(reference, str) or not reference.startswith("#"):

@@ -5,7 +5,6 @@ from urllib.parse import quote
 
 import msgspec
 
-from inference_core.io.json_errors import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.content_parts import ContentPart
 from tiers.errors import TierError, TierRequestError
@@ -17,13 +16,16 @@ from tiers.remote.provider_format import (
     THINKING_TOKENS,
     Blocks,
     Media,
+    alternating,
     answer_schema,
+    blocks_of,
     call_arguments,
     check_provider,
-    is_system,
     media_of,
     media_parts,
+    missing_model,
     published_by,
+    read_json,
     system_text,
 )
 from tiers.remote.sse import ServerSentEvent
@@ -50,6 +52,7 @@ SERVICE_TIERS = {"auto": "auto", "default": "standard_only"}
 _KNOWN = frozenset({"temperature", "top_p", "top_k", "reasoning_effort", BUDGET, "parallel_tool_calls"})
 EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh"}
 _CACHED = {"type": "ephemeral"}
+_EVENT, _MESSAGE = f"an event of {NAME}'s", f"a message of {NAME}'s"
 
 
 class AnthropicWire(RemoteWire):
@@ -70,9 +73,7 @@ class AnthropicWire(RemoteWire):
     def model_problem(self, status: int, body: bytes) -> str | None:
         """See `RemoteWire.model_problem`. Servers other than Anthropic's may not list models."""
         if status == 404 and b"not_found_error" in body:
-            return (
-                f"has no model {self._remote.model!r}: {parse_error(body).message[:200]}; check model in the catalogue"
-            )
+            return missing_model(self._remote.model, body)
         return None
 
     def published_output(self, body: bytes) -> int | None:
@@ -131,7 +132,7 @@ class AnthropicWire(RemoteWire):
 
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         """See `RemoteWire.read_event`."""
-        said, blocks = _parsed(event.data), _blocks(tally)
+        said, blocks = read_json(_decode, event.data, _EVENT), blocks_of(tally)
         match said.type:
             case "content_block_delta":
                 return _delta(said, blocks)
@@ -156,7 +157,7 @@ class AnthropicWire(RemoteWire):
 
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
         """See `RemoteWire.read_whole`."""
-        message, blocks = _parsed_message(body), _blocks(tally)
+        message, blocks = read_json(_decode_message, body, _MESSAGE), blocks_of(tally)
         _report(message.usage, tally)
         deltas: list[Delta] = []
         for index, block in enumerate(message.content):
@@ -215,19 +216,7 @@ def message_turns(messages: list[ChatMessage]) -> list[dict[str, Any]]:
 
     A conversation that goes on has its last block marked, so that the next turn reads the ones before from the cache.
     """
-    turns: list[dict[str, Any]] = []
-    for message in messages:
-        if is_system(message):
-            continue
-        role, blocks = _blocks_of(message)
-        if not blocks:
-            continue
-        if turns and turns[-1]["role"] == role:
-            turns[-1]["content"] += blocks
-        else:
-            turns.append({"role": role, "content": blocks})
-    if not turns:
-        raise TierRequestError("messages: a turn of the user with a text is needed", "messages")
+    turns = alternating(messages, _blocks_of)
     last = turns[-1]["content"][-1]
     if turns[-1]["role"] == "assistant":
         # The answer goes on from here; a space at its end is refused.
@@ -238,16 +227,15 @@ def message_turns(messages: list[ChatMessage]) -> list[dict[str, Any]]:
     return turns
 
 
-def _blocks_of(message: ChatMessage) -> tuple[str, list[dict[str, Any]]]:
+def _blocks_of(message: ChatMessage) -> list[dict[str, Any]]:
     content = content_blocks(message)
     if message.role == "tool":
         result = {"type": "tool_result", "tool_use_id": message.tool_call_id or ""}
-        return "user", [result | ({"content": content} if content else {})]
-    calls = [
+        return [result | ({"content": content} if content else {})]
+    return content + [
         {"type": "tool_use", "id": call.id, "name": call.name, "input": call_arguments(call)}
         for call in message.tool_calls
     ]
-    return ("assistant" if message.role == "assistant" else "user"), content + calls
 
 
 def content_blocks(message: ChatMessage) -> list[dict[str, Any]]:
@@ -417,31 +405,6 @@ def _report(usage: _Usage | None, tally: Tally) -> None:
             cache_write_tokens=written,
         )
     )
-
-
-def _blocks(tally: Tally) -> Blocks:
-    blocks: Blocks | None = tally.notes.get("blocks")
-    if blocks is None:
-        blocks = tally.notes["blocks"] = Blocks()
-    return blocks
-
-
-def _parsed(data: bytes) -> _Event:
-    try:
-        return _decode(data)
-    except JSON_ERRORS as error:
-        raise TierError(f"the server sent what is not an event of {NAME}'s ({error}): {_shown(data)}") from error
-
-
-def _parsed_message(body: bytes) -> _Message:
-    try:
-        return _decode_message(body)
-    except JSON_ERRORS as error:
-        raise TierError(f"the server sent what is not a message of {NAME}'s ({error}): {_shown(body)}") from error
-
-
-def _shown(data: bytes) -> str:
-    return repr(data[:200].decode(errors="replace"))
 
 
 _encode = msgspec.json.Encoder().encode

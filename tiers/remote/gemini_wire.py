@@ -7,22 +7,24 @@ from urllib.parse import quote
 
 import msgspec
 
-from inference_core.io.json_errors import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
-from tiers.errors import TierError, TierRequestError
+from tiers.errors import TierError
 from tiers.remote.openai_format import MAX_RETRY_AFTER_SECONDS, WireError, parse_error
 from tiers.remote.optional_fields import BUDGET, dropped_fields
 from tiers.remote.provider_format import (
     CONTEXT_CODE,
     THINKING_TOKENS,
     Blocks,
+    alternating,
     answer_schema,
+    blocks_of,
     call_arguments,
     check_provider,
-    is_system,
     media_of,
     media_parts,
+    missing_model,
     published_by,
+    read_json,
     system_text,
 )
 from tiers.remote.sse import ServerSentEvent
@@ -32,6 +34,7 @@ from tiers.tier import ChatMessage, Delta, FinishReason, GenerationRequest, Usag
 from tiers.tool_types import ToolCallDelta
 
 NAME = "Gemini"
+_ANSWER = f"an answer of {NAME}'s"
 # Google's own value for calls whose thoughts come from elsewhere; without any signature Gemini 3 refuses the turn.
 UNSIGNED = "skip_thought_signature_validator"
 LEVELS = {"none": "low", "minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high"}
@@ -61,9 +64,7 @@ class GeminiWire(RemoteWire):
     def model_problem(self, status: int, body: bytes) -> str | None:
         """See `RemoteWire.model_problem`."""
         if status == 404:
-            return (
-                f"has no model {self._remote.model!r}: {parse_error(body).message[:200]}; check model in the catalogue"
-            )
+            return missing_model(self._remote.model, body)
         return None
 
     def published_output(self, body: bytes) -> int | None:
@@ -106,11 +107,11 @@ class GeminiWire(RemoteWire):
 
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         """See `RemoteWire.read_event`. The stream has no last event: it ends with the connection's body."""
-        return _deltas(_parsed(event.data), tally)
+        return _deltas(read_json(_decode, event.data, _ANSWER), tally)
 
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
         """See `RemoteWire.read_whole`."""
-        return _deltas(_parsed(body), tally)
+        return _deltas(read_json(_decode, body, _ANSWER), tally)
 
     def _generation(self, request: GenerationRequest, max_tokens: int | None) -> dict[str, Any]:
         fields: dict[str, Any] = {}
@@ -173,22 +174,8 @@ class _Answer(msgspec.Struct, rename="camel"):
 
 def contents(messages: list[ChatMessage]) -> list[dict[str, Any]]:
     """Return the conversation as Gemini has it: an assistant is a `model`, and a result names its function."""
-    turns: list[dict[str, Any]] = []
     names = {call.id: call.name for message in messages for call in message.tool_calls}
-    for message in messages:
-        if is_system(message):
-            continue
-        parts = _message_parts(message, names)
-        role = "model" if message.role == "assistant" else "user"
-        if not parts:
-            continue
-        if turns and turns[-1]["role"] == role:
-            turns[-1]["parts"] += parts
-        else:
-            turns.append({"role": role, "parts": parts})
-    if not turns:
-        raise TierRequestError("messages: a turn of the user with a text is needed", "messages")
-    return turns
+    return alternating(messages, lambda message: _message_parts(message, names), assistant="model", parts="parts")
 
 
 def _message_parts(message: ChatMessage, names: dict[str, str]) -> list[dict[str, Any]]:
@@ -250,7 +237,7 @@ def _tools(request: GenerationRequest) -> dict[str, Any]:
 
 
 def _deltas(answer: _Answer, tally: Tally) -> list[Delta]:
-    blocks: Blocks = tally.notes.setdefault("blocks", Blocks())
+    blocks = blocks_of(tally)
     if answer.error is not None:
         raise TierError(str(answer.error.get("message") or answer.error))
     if answer.usage_metadata is not None:
@@ -312,14 +299,6 @@ def _report(counts: _Counts, tally: Tally) -> None:
             reasoning_tokens=counts.thoughts_token_count,
         )
     )
-
-
-def _parsed(data: bytes) -> _Answer:
-    try:
-        return _decode(data)
-    except JSON_ERRORS as error:
-        shown = data[:200].decode(errors="replace")
-        raise TierError(f"the server sent what is not an answer of {NAME}'s ({error}): {shown!r}") from error
 
 
 _encode = msgspec.json.Encoder().encode

@@ -88,7 +88,6 @@ class VllmWire(OpenAIWire):
     """vLLM; `openai_format` uses its names for fields that OpenAI's API lacks."""
 
     health_path = "../health"
-    tells_logprobs = True
     bounds_thoughts = True
     queue = QueueMetric(
         "../metrics", "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:request_success_total"
@@ -106,7 +105,6 @@ class SglangWire(OpenAIWire):
     """SGLang. Its queue metrics need `--enable-metrics`."""
 
     health_path = "../health"
-    tells_logprobs = True
     bounds_thoughts = True
     queue = QueueMetric("../metrics", "sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:num_requests_total")
 

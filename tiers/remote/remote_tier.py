@@ -101,7 +101,7 @@ class RemoteTier(Tier):
         self._running = 0
         self._queue = ServerQueue()
         self._watching: asyncio.Task[None] | None = None
-        self._wire = wire_of(spec)
+        self._wire = wire_of(spec.remote)
         self._base = httpx.URL(spec.remote.base_url.rstrip("/") + "/")
         # Request lines and constant headers by method and path.
         self._heads: dict[tuple[str, str], bytes] = {}
@@ -163,7 +163,7 @@ class RemoteTier(Tier):
                 )
             self.model = self.name if found is None else found.name
             self._remote = msgspec.structs.replace(self._remote, model=self.model)
-            self._wire = wire_of(msgspec.structs.replace(self._spec, remote=self._remote))
+            self._wire = wire_of(self._remote)
         if found is None or found.name != self.model:
             return
         if self._remote.max_context is None:

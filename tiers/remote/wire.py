@@ -60,14 +60,12 @@ class RemoteWire(ABC):
     The state of a running answer is in its `Tally` (a wire's own in `Tally.notes`). The order of deltas is
     that of `Delta`. `health_path`: relative to `base_url`, answers a GET when the server is ready; "" if there is none.
     `queue`: where it reports the number of its requests, if it does. `model_path`: where it describes the model, if it
-    does; `models_path`: where it lists all its models, as OpenAI does. `tells_logprobs`: whether every model of such a
-    server gives log-probabilities; some of OpenAI's reject a request for them. `one_choice`: an answer has one choice,
+    does; `models_path`: where it lists all its models, as OpenAI does. `one_choice`: an answer has one choice,
     so several are several requests. `signs`: whether each request is signed, by `signature`. `needs_limit`: whether a
     request must bound its answer; those of other servers do so only where caller, catalogue or a budget does.
     """
 
     health_path: str
-    tells_logprobs: bool = False
     queue: QueueMetric | None = None
     model_path: str | None = None
     models_path: str | None = None

@@ -117,10 +117,10 @@ class Agreements:
 
     def observe(self, answer: Answer, record: Record) -> None:
         """Count what became of a finished request."""
-        found = record.comparison if record.is_made else None
-        if found is not None and found.outcome != "failed":
-            place = place_of(answer.request.caller.tenant, record.key_id, found.compared_as)
-            self.table.compared(place, found.tiers, found.outcome == "agreed")
+        comparison = record.comparison if record.is_made else None
+        if comparison is not None and comparison.outcome != "failed":
+            place = place_of(answer.request.caller.tenant, record.key_id, comparison.compared_as)
+            self.table.compared(place, comparison.tiers, comparison.outcome == "agreed")
 
     async def follow(self, database: AsyncEngine) -> None:
         """Take in what is stored, at first at once."""
@@ -244,6 +244,7 @@ def _may_be_compared(request: InferenceRequest, decision: Decision) -> bool:
     deadline. A stream only if the request itself asks, since its first byte then waits for all answers."""
     inputs = decision.inputs
     named = decision.would_be is not None or decision.by_edge or inputs.in_tool_loop or inputs.is_constant
+    named = named or inputs.cheapest is not None
     asked = request.generation
     forced = asked.tooling is not None and asked.tooling.is_forced
     waits = not request.stream or request.agree is True

@@ -167,8 +167,8 @@ class Answer:
     @property
     def agreed(self) -> bool | None:
         """Whether the answer is one that tiers agreed on; None if none were compared."""
-        found = comparison_of(self.attempts)
-        return None if found is None else found.outcome == "agreed"
+        comparison = comparison_of(self.attempts)
+        return None if comparison is None else comparison.outcome == "agreed"
 
     @property
     def cost_usd(self) -> float:

@@ -73,8 +73,8 @@ class CatalogueDigest:
         return self._digest
 
 
-def _differ(one: TierSpec, other: TierSpec) -> bool:
-    return one is not other
+def _differ(spec: TierSpec, other: TierSpec) -> bool:
+    return spec is not other
 
 
 # As it stands: a schema whose properties come in another order makes another answer.

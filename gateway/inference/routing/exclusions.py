@@ -237,11 +237,11 @@ def _load_problem(request: InferenceRequest, load: TierLoad) -> str | None:
 
 
 def _media(request: InferenceRequest) -> Iterator[Need]:
-    found: set[PartType] = set()
+    types: set[PartType] = set()
     for place, message in enumerate(request.generation.messages or []):
         for position, part in enumerate(message.parts):
-            if part.type != "text" and part.type not in found:
-                found.add(part.type)
+            if part.type != "text" and part.type not in types:
+                types.add(part.type)
                 capability, noun = _MEDIA[part.type]
                 param = f"messages[{place}].content[{position}].{part.type}"
                 yield Need(capability, param, f"Content of type {part.type!r}", noun)

@@ -23,6 +23,7 @@ from gateway.inference.routing.exclusions import Excluded, count_in_doubt, exclu
 from gateway.inference.routing.experiment_unit import Assigned, assigned
 from gateway.inference.routing.knobs import RoutingKnobFile
 from gateway.inference.routing.model import Classifier, EncodesAhead, Routed, RoutingRule, VersionPrediction
+from gateway.inference.sessions.housekeeping import cheapest_because, is_housekeeping
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import predicted_costs
 from tiers.consent import hidden_from
@@ -130,19 +131,19 @@ class RoutingService:
             )
         self._check_allowed(request, pinned)
         history = self._history(request)
-        given = routing_input_of(request, history.tiers)
+        routing_input = routing_input_of(request, history.tiers)
         loads = self._loads()
         excluded = exclusions(request, pinned, self.served.tiers, self.served.catalog, loads)
         barred = excluded.exclusions
         if failed is not None:
             barred = [*(one for one in barred if one.tier != failed.tier), failed]
-        settled = partial(self._inputs, request, given, history, pinned, barred, loads)
+        settled = partial(self._inputs, request, routing_input, history, pinned, barred, loads)
         if (edge := self._edge(request, failed)) is not None:
-            inputs = settled(unclassified(given, self.served.strongest, self.active_target), edge)
+            inputs = settled(unclassified(routing_input, self.served.strongest, self.active_target), edge)
             if may_answer(inputs, edge.tier):
                 return Routed(decide(inputs))
         place = self._in_split(request)
-        verdict = self._verdict(request, given, None if place is None else place.arm)
+        verdict = self._verdict(request, routing_input, None if place is None else place.arm)
         inputs = settled(verdict, None)
         try:
             return Routed(decide(_in_experiment(inputs, place)), verdict.embedding)
@@ -158,7 +159,7 @@ class RoutingService:
     def _inputs(
         self,
         request: InferenceRequest,
-        given: RoutingInput,
+        routing_input: RoutingInput,
         history: History,
         pinned: int | None,
         barred: list[Exclusion],
@@ -171,7 +172,7 @@ class RoutingService:
             prediction=verdict.prediction,
             costs=predicted_costs(
                 self.served.catalog,
-                given.prompt_tokens,
+                routing_input.prompt_tokens,
                 request.generation.max_tokens,
                 verdict.prediction.predicted_tokens,
             ),
@@ -189,7 +190,10 @@ class RoutingService:
             edge=edge,
             constant=self._constant(request) if pinned is None else None,
         )
-        known = circumstances(history, self.served.catalog, given.prompt_tokens)
+        if (client := request.client) is not None:
+            cheapest = cheapest_because(client, self.knobs.active.agents_housekeeping)
+            inputs = msgspec.structs.replace(inputs, cheapest=cheapest, client=client.client, purpose=client.kind)
+        known = circumstances(history, self.served.catalog, routing_input.prompt_tokens)
         return msgspec.structs.replace(inputs, **known) if known else inputs
 
     def _loads(self) -> dict[int, TierLoad]:
@@ -232,16 +236,18 @@ class RoutingService:
 
     def remember(self, request: InferenceRequest, tier: int) -> None:
         """Note that `tier` answered `request`, or would have, for the conversation's next turn."""
-        if self.knobs.active.conversations:
+        if self.knobs.active.conversations and not (request.client is not None and is_housekeeping(request.client)):
             self.conversations.remember(request, tier, self.knobs.active.conversation_seconds)
 
-    def _verdict(self, request: InferenceRequest, given: RoutingInput, arm: ArmName | None) -> VersionPrediction:
+    def _verdict(
+        self, request: InferenceRequest, routing_input: RoutingInput, arm: ArmName | None
+    ) -> VersionPrediction:
         """Return the prediction and rule of one version, that of `arm` if the request is in one, or the length
         heuristic's if that fails (SPEC RT-13)."""
         target = self.active_target if request.wanted_quality is None else request.wanted_quality
         try:
             model = self.classifier.model_for(request.request_id, arm)
-            reading = model.read(given)
+            reading = model.read(routing_input)
             return VersionPrediction(
                 reading.prediction, RoutingRule.of_classes(target), model.on_trial, reading.embedding
             )
@@ -252,11 +258,14 @@ class RoutingService:
                 said = error if isinstance(error, ClassifierError) else type(error).__name__
                 log.error("the classifier failed, the length heuristic routes: %s", said, exc_info=error)
             return VersionPrediction(
-                heuristic_prediction(given, self.served.strongest), RoutingRule.of_heuristic(target)
+                heuristic_prediction(routing_input, self.served.strongest), RoutingRule.of_heuristic(target)
             )
 
     def _history(self, request: InferenceRequest) -> History:
-        return self.conversations.history(request) if self.knobs.active.conversations else History()
+        client = request.client
+        if not self.knobs.active.conversations or (client is not None and is_housekeeping(client)):
+            return History()
+        return self.conversations.history(request)
 
     def _check_allowed(self, request: InferenceRequest, pinned: int | None) -> None:
         """Raises `ApiError` 403, in the words of OpenAI's own, where the key may not use what the request asks for."""
@@ -325,6 +334,7 @@ def routing_input_of(request: InferenceRequest, previous_tiers: tuple[int, ...] 
             max_tokens=asked.max_tokens,
             has_tools=asked.tooling is not None,
             has_schema=asked.sampling.grammar is not None,
+            plan_mode=request.client is not None and request.client.plan_mode,
             previous_tiers=previous_tiers,
             media_tokens=media_tokens,
         )
@@ -342,11 +352,12 @@ def routing_input_of(request: InferenceRequest, previous_tiers: tuple[int, ...] 
 def _in_experiment(inputs: PolicyInputs, place: Assigned | None) -> PolicyInputs:
     """Return `inputs` with the request's arm of the experiment.
 
-    A request has no arm if it names a tier, is in a tool loop, if routing is only observed, if either arm's tier is
-    barred for it (so that both arms draw from the same population), or if the heuristic or, during a swap, another
-    version decides.
+    A request has no arm if it names a tier, is in a tool loop or goes to the cheapest tier anyway, if routing is only
+    observed, if either arm's tier is barred for it (so that both arms draw from the same population), or if the
+    heuristic or, during a swap, another version decides.
     """
-    bound = inputs.pinned_tier is not None or inputs.in_tool_loop or inputs.observe_tier is not None
+    settled = inputs.pinned_tier is not None or inputs.cheapest is not None
+    bound = settled or inputs.in_tool_loop or inputs.observe_tier is not None
     if place is None or bound or not barred_tiers(inputs).keys().isdisjoint(place.split.tiers):
         return inputs
     arm = place.split.arm(place.arm)

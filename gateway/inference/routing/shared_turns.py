@@ -20,10 +20,10 @@ class SharedTurns:
     async def get(self, digest: bytes) -> tuple[int, ...]:
         """The tiers of `digest`, oldest first; empty if there are none."""
         try:
-            found = await self._scripts.run(Call(_GET, [PREFIX + digest.hex()], []))
+            stored = await self._scripts.run(Call(_GET, [PREFIX + digest.hex()], []))
         except RedisUnavailableError:
             return ()
-        return tuple(found[i] - ord("0") for i in range(len(found))) if isinstance(found, bytes) else ()
+        return tuple(stored[i] - ord("0") for i in range(len(stored))) if isinstance(stored, bytes) else ()
 
     def note(self, digest: bytes, tiers: tuple[int, ...], seconds: float) -> None:
         """Keep `tiers` for `digest`, without waiting for it."""

@@ -11,21 +11,26 @@ from functools import partial
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from classifier.complexity.quality_setting import target_of
+from classifier.prediction.class_predictor import threshold_of
 from classifier.registry.artefact import default_artefact
 from classifier.registry.registry import ArtefactRegistry
 from gateway.base.settings import Settings
 from gateway.base.stores.retries import background, until_it_works
 from gateway.inference.answering.answer import Answer
 from gateway.inference.catalogue.class_prior import tier_prior
+from gateway.inference.routing.knobs import RoutingKnobFile
 from gateway.operations.quality_loop.label_sources import judging_cap, labels_text
 from gateway.telemetry.metrics.metrics import Metrics
 from inference_core.extras import MissingExtraError
 from inference_core.io.background_tasks import once
+from quality.comparison.decision_gain import Serving
 from quality.estimates.upgrade_rate import UpgradeRate
 from quality.judges.default_panel import standing_panel
 from quality.judges.judge_state import JudgeState, judge_state
 from quality.judges.pairwise import PairwiseJudge, judging_fingerprint
 from quality.judges.panel import Panel
+from quality.judges.real_pairs import newest_verdict
 from quality.judges.self_calibration import SelfCalibration
 from quality.monitor.background_loop import WorkLoop
 from quality.monitor.e_detector import ShiftAlarm
@@ -43,8 +48,10 @@ from quality.store.queries import record_audit
 from quality.verification.comparison import VerifiedComparison
 from quality.verification.sampling import Purpose, SamplingSettings, sampling_of
 from quality.verification.training_rows import Encode, text_embedder
+from quality.verification.turn import failed_calls, turn_of
+from tiers.catalog.capabilities import Capability
 from tiers.catalog.catalog import Catalog
-from tiers.catalog.pricing import cost_usd
+from tiers.catalog.pricing import cost_usd, predicted_costs
 from tiers.tier import Tier, Usage
 
 log = logging.getLogger(__name__)
@@ -63,7 +70,18 @@ def retrain_settings(settings: Settings, catalog: Catalog) -> RetrainSettings:
         models={catalog.name: models},
         tiers=catalog.tier_fingerprints,
         prior=tier_prior(catalog, settings.data_path),
+        serving=_serving(settings, catalog),
         rollout=RolloutSettings(share=settings.canary_share, days=settings.canary_days),
+    )
+
+
+def _serving(settings: Settings, catalog: Catalog) -> Serving:
+    """The quality target by the knobs, else by the settings, and what a request of usual length costs at each tier."""
+    knob = RoutingKnobFile(settings.routing_knobs_path).active.quality_target
+    costs = predicted_costs(catalog, catalog.reference_prompt_tokens, None)
+    return Serving(
+        target=threshold_of(target_of(settings.quality_target if knob is None else knob)),
+        cost_shares=[cost / costs[-1] for cost in costs],
     )
 
 
@@ -120,7 +138,7 @@ class QualityLoop:
         # It looks at other replicas' results, too.
         self._judging = WorkLoop("test of the judge", self._test_judge, JUDGE_POLL_SECONDS)
         self._judge_wanted = False
-        self.judge = JudgeState()
+        self.judge, self._newest_verdict = JudgeState(), 0.0
         self.retrained = Standing()
         self.job = RetrainJob(self._retrain_owed, self._read_standing, settings.retrain_cron)
         registry = ArtefactRegistry(settings.registry_path)
@@ -146,6 +164,7 @@ class QualityLoop:
                 fingerprints=lambda: self._catalog.tier_fingerprints,
                 shadow_rate=self._shadow_share,
                 on_no_judge=self._want_judge,
+                can=self._can,
             )
         await self.monitor.start()
         await self._judging.start()
@@ -156,7 +175,11 @@ class QualityLoop:
         strongest = self._tiers[max(self._tiers)]
         embed = None if self._encode is None else text_embedder(self._encode)
         return await standing_panel(
-            self._engine, PairwiseJudge(strongest), embed, self._catalog.fingerprint, self._judging_fingerprint
+            self._engine,
+            PairwiseJudge(strongest, self._judging_fingerprint),
+            embed,
+            self._catalog.fingerprint,
+            self._judging_fingerprint,
         )
 
     @property
@@ -170,16 +193,19 @@ class QualityLoop:
             self._judging.nudge()
 
     async def _test_judge(self) -> bool:
-        """Make a round of the test, while no request waits; use its result, also that of another replica."""
+        """Make a round of the test, while no request waits; use its result, also that of another replica, and what
+        verdicts in use say of the judge since."""
         if self.monitor is None:
             return False
-        if (labels := self.monitor.panel.labels_open_answers) and self.judge.state == "trusted":
+        labels, before, more = self.monitor.panel.labels_open_answers, self.judge, False
+        newest = await newest_verdict(self._engine, self._judging_fingerprint)
+        if labels and before.state == "trusted" and newest == self._newest_verdict:
             return False
-        self.judge, more = await self._judge_state(), False
+        self.judge, self._newest_verdict = await self._judge_state(), newest
         if self._judge_wanted and self.judge.may_be_tested and judging_cap(self._settings) and self._is_idle():
             more = await self._self_calibration().step()
             self.judge = await self._judge_state()
-        if self.judge.state == "trusted" and not labels:
+        if labels is not (self.judge.state == "trusted") or (labels and self.judge.calibration != before.calibration):
             await self.renew()
         return more
 
@@ -250,15 +276,27 @@ class QualityLoop:
             await self.monitor.close()
 
     def offer(self, answer: Answer, record: Record) -> None:
-        """Let the monitor consider a finished request; before the monitor has started, nothing is sampled.
+        """Let the monitor consider a finished request, and take note of earlier calls that failed; before the monitor
+        has started, nothing is sampled.
 
-        An answer forced to be a tool call, or to follow a grammar, cannot be compared with a free one. A shadow answers
-        once, so that its cost says nothing about several choices.
+        What an adapter or a grammar shapes cannot be compared with a free answer. A shadow answers once, so that its
+        cost says nothing about several choices.
         """
+        if (monitor := self.monitor) is None:
+            return
         request = answer.request
-        single = request.is_single
-        if self.monitor is not None and request.is_comparable and (single or record.decision.would_be is None):
-            self.monitor.offer(record, partial(self._to_compare, answer, record))
+        if failed := failed_calls(request.generation):
+            monitor.calls_failed(record.key_id, failed)
+        if not request.is_comparable:
+            monitor.refuse("bound")
+        elif not request.is_single and record.decision.would_be is not None:
+            monitor.refuse("several choices")
+        else:
+            turn = turn_of(request.generation, answer.choices[0])
+            monitor.offer(record, partial(self._to_compare, answer, record), turn)
+
+    def _can(self, tier: int, needs: frozenset[Capability]) -> bool:
+        return needs <= self._catalog.tier(tier).has
 
     async def upgrade_rate(self) -> UpgradeRate | None:
         """Share of the last verified answers of all tiers that needed an upgrade; None without a monitor and while the
@@ -270,11 +308,12 @@ class QualityLoop:
             return None
 
     async def show(self, metrics: Metrics) -> None:
-        """Set the metrics of second opinions, retrainings and upgrade rates; while the database is down, the last two
-        keep their values."""
+        """Set the metrics of sampling, second opinions, retrainings and upgrade rates; while the database is down, the
+        last two keep their values."""
         if self.monitor is None:
             return
         metrics.show_opinions(self.monitor.second_opinions)
+        metrics.show_not_sampled(self.monitor.not_sampled)
         try:
             metrics.show_retraining(await self._read_standing(), self.days_without_retraining())
             for tier in self.monitor.judged_tiers:

@@ -3,22 +3,22 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from classifier.features.routing_input import cut_turn, routing_input, routing_input_of_text
+from classifier.features.routing_input import PLAN_FIRST, cut_turn, routing_input, routing_input_of_text
 
 
-def test_only_the_last_user_turn_is_looked_at() -> None:
+def test_of_a_new_topic_only_the_last_user_turn_is_looked_at() -> None:
     found = routing_input(
         [
             {"role": "system", "content": "Be brief."},
             {"role": "user", "content": "first"},
             {"role": "assistant", "content": "answer"},
-            {"role": "user", "content": "second"},
+            {"role": "user", "content": "What is the boiling point of ethanol?"},
         ],
         max_tokens=7,
         has_tools=True,
         previous_tiers=[2],
     )
-    assert (found.turn, found.user_turns, found.assistant_turns) == ("second", 2, 1)
+    assert (found.turn, found.user_turns, found.assistant_turns) == ("What is the boiling point of ethanol?", 2, 1)
     assert (found.max_tokens, found.has_tools, found.has_schema, found.previous_tiers) == (7, True, False, (2,))
 
 
@@ -67,3 +67,10 @@ def test_a_cut_turn_is_bounded_and_its_ends_are_the_ends_of_the_text(text: str) 
 def test_invalid_surrogates_do_not_break_the_input() -> None:
     found = routing_input([{"role": "system", "content": "\ud800"}, {"role": "user", "content": "\udfff hi"}])
     assert found.turn.endswith("hi")
+
+
+def test_a_plan_mode_is_said_in_words_that_the_classifier_reads() -> None:
+    asked = [{"role": "user", "content": "Add a cache to the client."}]
+    assert routing_input(asked, plan_mode=True).turn == f"{PLAN_FIRST}\nAdd a cache to the client."
+    assert routing_input(asked).turn == "Add a cache to the client."
+    assert routing_input([{"role": "assistant", "content": "hi"}], plan_mode=True).turn == ""

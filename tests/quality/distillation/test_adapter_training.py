@@ -7,9 +7,9 @@ import pytest
 import torch
 import transformers
 
+from benchmarks.core.random_adapter import write_random_adapter
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import load_core
-from inference_core.lora.random_adapter import write_random_adapter
 from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.tokenization.load_tokenizer import load_tokenizer

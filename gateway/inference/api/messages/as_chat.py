@@ -147,7 +147,7 @@ def _choice(choice: ToolChoice) -> str | NamedToolChoice:
 
 
 def _format(body: CountTokensRequest) -> ResponseFormat | None:
-    given = body.output_format if body.output_config is None else body.output_config.format or body.output_format
-    if given is None:
+    form = body.output_format if body.output_config is None else body.output_config.format or body.output_format
+    if form is None:
         return None
-    return ResponseFormat(type="json_schema", json_schema=JsonSchemaFormat(name="answer", schema=given.schema))
+    return ResponseFormat(type="json_schema", json_schema=JsonSchemaFormat(name="answer", schema=form.schema))

@@ -123,15 +123,15 @@ def _check(body: ResponsesRequest) -> None:
         raise bad_request("stream_options is only allowed when stream is true.", "stream_options", "invalid_value")
 
 
-def _messages(given: str | Sequence[Item], earlier: Sequence[Item]) -> list[Message]:
+def _messages(items: str | Sequence[Item], earlier: Sequence[Item]) -> list[Message]:
     """The turns of the earlier items and of the given ones, which errors name by their place."""
-    if not given:
+    if not items:
         raise bad_request("input is empty: give a text or at least one item.", "input", "empty_array")
     before = (turn for item in earlier for turn in _turns(item, "previous_response_id"))
-    if isinstance(given, str):
-        return list(_joined([*before, Message(role="user", content=given)]))
+    if isinstance(items, str):
+        return list(_joined([*before, Message(role="user", content=items)]))
     return list(
-        _joined([*before, *(turn for place, item in enumerate(given) for turn in _turns(item, f"input[{place}]"))])
+        _joined([*before, *(turn for place, item in enumerate(items) for turn in _turns(item, f"input[{place}]"))])
     )
 
 
@@ -219,10 +219,10 @@ def _with(turn: Message, calls: list[MessageToolCall], thoughts: list[str]) -> M
     return msgspec.structs.replace(turn, tool_calls=calls or None, reasoning_content="\n".join(thoughts) or None)
 
 
-def _content(given: str | Sequence[Part] | None, where: str) -> str | list[ContentPart] | None:
-    if given is None or isinstance(given, str):
-        return given
-    return [_part(part, f"{where}.content[{place}]") for place, part in enumerate(given)]
+def _content(content: str | Sequence[Part] | None, where: str) -> str | list[ContentPart] | None:
+    if content is None or isinstance(content, str):
+        return content
+    return [_part(part, f"{where}.content[{place}]") for place, part in enumerate(content)]
 
 
 def _part(part: Part, where: str) -> ContentPart:
@@ -254,12 +254,12 @@ def _given(part: Part, **names: str) -> dict[str, str]:
     return {name: value for name, field in names.items() if (value := getattr(part, field)) is not None}
 
 
-def _format(given: TextFormat | None) -> ResponseFormat | None:
-    if given is None:
+def _format(form: TextFormat | None) -> ResponseFormat | None:
+    if form is None:
         return None
-    if given.type != "json_schema":
-        return ResponseFormat(type=given.type)
-    if given.name is None:
+    if form.type != "json_schema":
+        return ResponseFormat(type=form.type)
+    if form.name is None:
         raise bad_request("You must provide text.format.name.", "text.format.name", "missing_required_parameter")
-    schema = JsonSchemaFormat(name=given.name, schema=given.schema, strict=given.strict, description=given.description)
+    schema = JsonSchemaFormat(name=form.name, schema=form.schema, strict=form.strict, description=form.description)
     return ResponseFormat(type="json_schema", json_schema=schema)

@@ -83,16 +83,16 @@ class Exchange:
         )
 
 
-async def exchange_of(serving: Serving, given: Received, body: ResponsesRequest) -> Exchange:
+async def exchange_of(serving: Serving, head: Received, body: ResponsesRequest) -> Exchange:
     """The exchange of a request. Raises `ApiError`: 400 that names the parameter, 404 for a previous response that the
     caller's tenant has not stored, or an item of one, 503 while the database is down."""
     context = None
     if body.previous_response_id is not None:
-        context = await _context(serving, given.caller.tenant, body.previous_response_id)
-    body, conversation, named_consent = await resolved(serving, given.caller.tenant, body)
+        context = await _context(serving, head.caller.tenant, body.previous_response_id)
+    body, conversation, named_consent = await resolved(serving, head.caller.tenant, body)
     earlier = [] if context is None else msgspec.convert(context.items, list[Item])
     try:
-        request = chat_request(serving, given, chat_of(body, earlier))
+        request = chat_request(serving, head, chat_of(body, earlier))
     except ApiError as error:
         raise renamed(error) from None
     if context is not None:
