@@ -6,7 +6,18 @@ from typing import Literal
 import msgspec
 
 Architecture = Literal[
-    "llama", "mistral", "qwen2", "qwen3", "phi3", "granite", "smollm3", "olmo2", "gemma2", "gemma3_text", "mixtral", "qwen3_moe"
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "phi3",
+    "granite",
+    "smollm3",
+    "olmo2",
+    "gemma2",
+    "gemma3_text",
+    "mixtral",
+    "qwen3_moe",
 ]
 Activation = Literal["silu", "gelu-tanh"]
 

@@ -154,7 +154,9 @@ def projections(checkpoint: Checkpoint) -> Iterator[Projection]:
         if config.num_experts:
             yield Projection(f"layers.{i}.router", (f"{mlp}.gate.weight",))
         for at, part in [(f".experts.{e}", f".experts.{e}") for e in range(config.num_experts)] or [("", "")]:
-            yield Projection(f"layers.{i}{at}.gate_up", (f"{mlp}{part}.gate_proj.weight", f"{mlp}{part}.up_proj.weight"))
+            yield Projection(
+                f"layers.{i}{at}.gate_up", (f"{mlp}{part}.gate_proj.weight", f"{mlp}{part}.up_proj.weight")
+            )
             yield Projection(f"layers.{i}{at}.down", (f"{mlp}{part}.down_proj.weight",))
     yield Projection("head", (EMBEDDING if config.tie_embeddings else "lm_head.weight",))
 

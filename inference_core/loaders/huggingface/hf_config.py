@@ -26,7 +26,8 @@ COMPUTATION: dict[str, tuple[str, ...]] = {
     "logits_scaling": ("granite",),
     "no_rope_layers": ("smollm3",),
     **dict.fromkeys(
-        ("attention_chunk_size", "clip_qkv", "kv_lora_rank", "logit_scale", "n_routed_experts", "parallel_attn", "q_lora_rank", "qk_layernorm", "use_qk_norm"),
+        ("attention_chunk_size", "clip_qkv", "kv_lora_rank", "logit_scale", "n_routed_experts",
+         "parallel_attn", "q_lora_rank", "qk_layernorm", "use_qk_norm"),
         (),
     ),
 }  # fmt: skip
