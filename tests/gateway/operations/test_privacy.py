@@ -64,7 +64,9 @@ async def test_texts_of_a_private_key_are_neither_stored_nor_offered(
     offered: list[tuple[Record, object]] = []
     loop = aio.operations.quality_loop
     monkeypatch.setattr(
-        await eventually(lambda: loop and loop.monitor), "offer", lambda record, compared, turn: offered.append((record, turn))
+        await eventually(lambda: loop and loop.monitor),
+        "offer",
+        lambda record, compared, turn: offered.append((record, turn)),
     )
     # A caller's wish is not the tenant's consent.
     wishes = {"store": True} if path == "chat/completions" else {}

@@ -143,7 +143,9 @@ async def test_a_classifier_that_fails_is_replaced_by_the_length_heuristic(gatew
     assert await chosen(gateway) == short["tier"]
 
 
-async def test_the_classifier_sees_a_short_turn_after_the_one_it_goes_on_with_and_counts(gateway: RunningGateway) -> None:
+async def test_the_classifier_sees_a_short_turn_after_the_one_it_goes_on_with_and_counts(
+    gateway: RunningGateway,
+) -> None:
     messages = [
         {"role": "system", "content": "Secret instructions."},
         {"role": "user", "content": "First."},
