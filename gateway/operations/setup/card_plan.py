@@ -1,7 +1,7 @@
 """Which models a machine's cards hold: groups for a catalogue, decided by the memory planner."""
 
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, groupby
 
 from gateway.operations.setup.candidate import Candidate
 from gateway.operations.setup.card_inventory import Cards
@@ -17,16 +17,17 @@ from tiers.catalog.gpu_group import GpuGroupSpec
 
 GROUPS: dict[int, tuple[int, ...]] = {1: (1,), 2: (1, 1), 4: (1, 1, 2), 8: (1, 1, 2, 4)}
 """How many cards each group gets, cheapest tier first, by the number of cards."""
-SEQUENCES = 4
-"""Requests of `MAX_CONTEXT` tokens that a group's models together have memory for, at least."""
+SEQUENCES, MANY_SEQUENCES = 4, 16
+"""Requests of `MAX_CONTEXT` tokens that a group's models together have memory for: at least, and with weights of more
+bits than the model's narrowest."""
 MIN_RATIO = 2.0
 """How many times the weights of the tier below a tier has, or they would hardly differ in quality and price."""
 
 
 def plan_cards(cards: Cards, models: Sequence[CardModel]) -> tuple[list[GpuGroupSpec], str]:
     """Return groups, cheapest first, and a note, "" without one. From the largest group down, each gets the strongest
-    model that fits with memory for `SEQUENCES`, in the widest format that does, and a smaller one than the group
-    above it; the only group of one card gets two."""
+    model that fits with memory for `SEQUENCES`, in the widest format that leaves it for `MANY_SEQUENCES`, and a smaller
+    one than the group above it; the only group of one card gets two."""
     if not cards.count:
         return [], ""
     planned = max(size for size in GROUPS if size <= cards.count)
@@ -48,8 +49,7 @@ def card_candidates(cards: Cards, groups: Sequence[GpuGroupSpec], models: Sequen
     billions = {model.name: model.billions for model in models}
     return [
         Candidate(
-            source=f"{group.cards} x {cards.name} ({group.name}), {-(-max(group.kv_bytes, 0) // 10**8) / 10:.1f} GB "
-            "for keys and values",
+            source=f"{group.cards} x {cards.name} ({group.name}), {group.kv_bytes / 1e9:.1f} GB for keys and values",
             model=model.name,
             name=model.name,
             group=group,
@@ -66,7 +66,8 @@ def _ladder(cards: Cards, ordered: Sequence[CardModel], sizes: Sequence[int]) ->
     above: CardModel | None = None
     first_cards = [0, *accumulate(sizes)]
     for first, size in reversed(list(zip(first_cards, sizes, strict=False))):
-        model = next((one for one in _below(above, ordered) if _fits(cards, size, [one])), None)
+        choices = _choices(_below(above, ordered))
+        model = next((one for one, sequences in choices if _fits(cards, size, [one], sequences)), None)
         if model is not None:
             chosen.insert(0, (first, size, model))
             above = model
@@ -74,8 +75,21 @@ def _ladder(cards: Cards, ordered: Sequence[CardModel], sizes: Sequence[int]) ->
 
 
 def _pair(cards: Cards, ordered: Sequence[CardModel]) -> list[CardModel] | None:
-    pairs = ([small, large] for large in ordered for small in _below(large, ordered))
-    return next((pair for pair in pairs if _fits(cards, 1, pair)), None)
+    pairs = (
+        ([small, large], sequences)
+        for large, sequences in _choices(ordered)
+        for small, same in _choices(_below(large, ordered))
+        if same == sequences
+    )
+    return next((pair for pair, sequences in pairs if _fits(cards, 1, pair, sequences)), None)
+
+
+def _choices(ordered: Sequence[CardModel]) -> Iterator[tuple[CardModel, int]]:
+    """Each model with the sequences that it must leave memory for, in the order of preference."""
+    for _, formats in groupby(ordered, key=lambda one: one.billions):
+        widest_first = list(formats)
+        yield from ((one, MANY_SEQUENCES) for one in widest_first)
+        yield from ((one, SEQUENCES) for one in reversed(widest_first))
 
 
 def _below(above: CardModel | None, ordered: Sequence[CardModel]) -> list[CardModel]:
@@ -89,27 +103,29 @@ def _below(above: CardModel | None, ordered: Sequence[CardModel]) -> list[CardMo
     ]
 
 
-def _fits(cards: Cards, size: int, models: Sequence[CardModel]) -> bool:
-    """Whether `size` cards that share every layer hold the models, each with its part of the `SEQUENCES`."""
+def _fits(cards: Cards, size: int, models: Sequence[CardModel], sequences: int) -> bool:
+    """Whether `size` cards that share every layer hold the models, each with its part of the sequences."""
     *others, model = models
     device = Device(
         name=cards.name, kind="gpu", memory_bytes=cards.bytes_each, compute_capability=cards.compute_capability
     )
     # A second model is counted as a draft is: its weights, and its keys and values of as many tokens.
     second = [PlacedDraft(name=one.name, config=one.config, form=FORMATS[one.weights]) for one in others]
+    workload = Workload(length=min(MAX_CONTEXT, model.config.max_position), batch=sequences // len(models))
     try:
-        placement = place(
+        place(
             model.config,
             Machines(device=device, devices_per_node=size),
-            Workload(length=min(MAX_CONTEXT, model.config.max_position), batch=SEQUENCES // len(models)),
+            workload,
             FORMATS[model.weights],
             Mesh(tensor=size),
             second[0] if second else None,
         )
     except (MemoryPlanError, MeshError):
         return False
-    # What is stored counts, where it is more than the format's plain arithmetic.
-    return placement.kv_tokens > 0 and _group(cards, 0, size, models).kv_bytes > 0
+    # A file may store more than the format's plain arithmetic.
+    group = _group(cards, 0, size, models)
+    return group.kv_bytes // sum(one.kv_bytes_per_token for one in group.models) >= workload.tokens
 
 
 def _group(cards: Cards, first: int, size: int, models: Sequence[CardModel]) -> GpuGroupSpec:
