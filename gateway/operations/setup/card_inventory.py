@@ -11,8 +11,8 @@ from inference_core.placement.hardware import MIN_COMPUTE_CAPABILITY
 
 
 class Cards(msgspec.Struct, frozen=True, kw_only=True):
-    """`count` cards, of each of which `bytes_each` are planned with: those of the smallest. `note`: what a reader should
-    know of them, in one sentence, "" if nothing."""
+    """`count` cards, each planned with `bytes_each`, the memory of the smallest. `note`: what a reader should know of
+    them, in one sentence, "" if nothing."""
 
     name: str = ""
     count: int = 0
@@ -36,13 +36,14 @@ def read_cards(environ: Mapping[str, str], gpus: Gpus | None = None, root: Path 
             f"and a card has {capability:g}; CUDA_VISIBLE_DEVICES leaves cards out"
         )
     smallest = min(known)
-    unequal = "; all are planned with the memory of the smallest" if len(set(known)) > 1 else ""
     return Cards(
         name=names,
         count=len(readings),
         bytes_each=smallest,
         compute_capability=capability,
-        note=f"{len(readings)} x {names}, {smallest / 1e9:.1f} GB{unequal}" if unequal else "",
+        note=f"the cards are not equal ({names}): all are planned with the {smallest / 1e9:.1f} GB of the smallest"
+        if len(set(known)) > 1
+        else "",
     )
 
 

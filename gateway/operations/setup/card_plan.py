@@ -97,9 +97,7 @@ def _below(above: CardModel | None, ordered: Sequence[CardModel]) -> list[CardMo
     if above is None:
         return list(ordered)
     return [
-        one
-        for one in ordered
-        if one.billions * MIN_RATIO <= above.billions and one.weight_bytes <= above.weight_bytes
+        one for one in ordered if one.billions * MIN_RATIO <= above.billions and one.weight_bytes <= above.weight_bytes
     ]
 
 

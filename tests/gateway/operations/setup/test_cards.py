@@ -137,7 +137,7 @@ def test_cards_that_cannot_be_used_are_left_out_with_a_sentence(init: Any, tmp_p
 
     mixed = nvml("80gb", "24gb")
     assert read_cards({}, Gpus(mixed)).bytes_each == CARDS["24gb"][1]
-    assert "the smallest" in read_cards({}, Gpus(mixed)).note
+    assert "24.2 GB of the smallest" in read_cards({}, Gpus(mixed)).note
     assert read_cards({"CUDA_VISIBLE_DEVICES": "0"}, Gpus(mixed)).bytes_each == CARDS["80gb"][1]
     assert read_cards({"CUDA_VISIBLE_DEVICES": "GPU-00000001,7,0"}, Gpus(mixed)).name == "NVIDIA L4"
     assert read_cards({"CUDA_VISIBLE_DEVICES": ""}, Gpus(mixed), tmp_path).count == 0
