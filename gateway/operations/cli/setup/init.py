@@ -97,7 +97,7 @@ def init(
     click.echo(f"{_shown(chosen)}\n\nwrote {output}: {len(chosen)} tiers, cheapest first")
     option = "" if output == Path(CATALOG_FILE) else f" --catalog {output}"
     click.echo(f"next: aio check{option}   asks every tier one question")
-    click.echo(f"      aio serve{option}{port_option(chosen)}   starts the gateway")
+    click.echo(f"      aio serve{option}{port_option(chosen)}{workers_option(chosen)}   starts the gateway")
     click.echo(f"\n{labels_text(settings_from())}")
 
 
@@ -169,6 +169,12 @@ def port_option(candidates: Sequence["Candidate"]) -> str:
     """Return the option of `aio serve` that is needed if one of its tiers has its usual port, as llama.cpp does."""
     taken = ("://127.0.0.1:8080/", "://localhost:8080/")
     return " --port 8081" if any(address in one.url for one in candidates for address in taken) else ""
+
+
+def workers_option(candidates: Sequence["Candidate"]) -> str:
+    """Return the option of `aio serve` that gives every core a process, which several groups of several cards need."""
+    meshes = {one.group.name for one in candidates if one.group is not None and one.group.cards > 1}
+    return " --gateway-workers 2" if len(meshes) > 1 else ""
 
 
 def _shown(candidates: list["Candidate"], *, numbered: bool = False) -> str:

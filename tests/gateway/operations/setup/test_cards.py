@@ -100,6 +100,9 @@ def test_a_machine_with_cards_gets_a_catalogue_that_loads_and_fits(
             assert planned_tokens(group.cards, group.card_bytes, model.shape or "", model.weights) >= MAX_CONTEXT
         in_all = sum(model.kv_bytes_per_token for model in group.models)
         assert group.kv_bytes // in_all >= SEQUENCES // len(group.models) * MAX_CONTEXT
+    # One process leads at most one group of several cards.
+    meshes = [group for group in catalog.gpu_groups if group.cards > 1]
+    assert ("aio serve --gateway-workers 2 " in result.output) == (len(meshes) > 1)
     costs = [tier.price.input_usd_per_million for tier in catalog.tiers]
     assert costs == sorted(costs)
     assert {tier.model for tier in catalog.tiers if "awq" in str(tier.model).lower()} == set(catalog.unmeasured)
