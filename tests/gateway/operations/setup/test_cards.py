@@ -28,8 +28,9 @@ from inference_core.placement.hardware import Device
 from inference_core.placement.machines import Machines, Workload
 from inference_core.placement.planner import place
 from inference_core.placement.weight_formats import FORMATS
+from tests.gateway.served_process import served
 from tests.gateway.telemetry.fake_nvml import FakeNvml
-from tests.inference_core.fuzz.hf_folder import CONFIG
+from tests.inference_core.fuzz.hf_folder import CONFIG, TOKENIZER
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.core_spec import group_spec
 from tiers.catalog.hardware_check import require_servable
@@ -45,6 +46,7 @@ CARDS: dict[str, tuple[str, int, tuple[int, int]]] = {
     "48gb": ("NVIDIA L40S", 46_068 * MIB, (8, 9)),
     "80gb": ("NVIDIA H100 80GB HBM3", 81_559 * MIB, (9, 0)),
 }
+SERVED = {"max_position_embeddings": 256}
 MACHINES = [(1, "24gb"), (2, "48gb"), (4, "24gb"), (4, "80gb"), (8, "80gb")]
 
 
@@ -194,6 +196,25 @@ def test_offline_the_models_of_the_cache_are_proposed_with_the_numbers_of_their_
     assert [(m.num_layers, m.num_kv_heads, m.head_dim) for m in group.models] == [(1, 1, 16), (1, 1, 64)]
     stored = tomllib.loads(Path("aio.toml").read_text())["gpu_groups"][0]["models"]
     assert stored[0].keys() == {"name", "path", "weights", "max_context"}
+
+
+@pytest.mark.processes
+def test_what_is_proposed_serves_with_cards_on_the_host(init: Any, tmp_path: Path) -> None:
+    for folder in (cached("me/small", **SERVED), cached("me/wide", **SERVED, hidden_size=128, intermediate_size=512)):
+        (folder / "tokenizer.json").write_bytes(TOKENIZER)
+        (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+    assert init(nvml("24gb"), "--offline").exit_code == 0
+    text = Path("aio.toml").read_text(encoding="utf-8")
+    text = re.sub("card_bytes = .*", "card_bytes = 400_000_000\nslab_bytes = 4_194_304\ndevice = 'cpu'", text)
+    text = re.sub("device = 'cpu'", "device = 'cpu'\nmax_num_batched_tokens = 64\nmax_num_seqs = 4", text)
+    Path("aio.toml").write_text(text, encoding="utf-8")
+    with served(tmp_path / "data", tmp_path / "cache", "--catalog", str(Path("aio.toml").absolute())) as aio:
+        aio.until_whole()
+        for name in ("small", "wide"):
+            messages: Any = [{"role": "user", "content": "ab"}]
+            answer = aio.client.chat.completions.create(model=name, messages=messages, max_tokens=3)
+            assert answer.usage is not None
+            assert 1 <= answer.usage.completion_tokens <= 3
 
 
 def with_model(**model: Any) -> Catalog:
