@@ -1,15 +1,15 @@
 """The numbers that determine the memory of a GPU group's model, where a catalogue leaves them out."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.known_shapes import SHAPES
-from inference_core.loaders.model_path import resolve_model_path
-from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.model_config import ModelConfig
 from inference_core.placement.weight_formats import FORMATS, model_weights
+
+if TYPE_CHECKING:
+    from inference_core.loaders.checkpoint import Checkpoint
 
 _OF_SHAPE = ("num_layers", "num_kv_heads", "head_dim")
 
@@ -28,7 +28,7 @@ def weight_bytes_of(config: ModelConfig, weights: str) -> int:
     return model_weights(config).num_bytes(FORMATS[weights])
 
 
-def numbers_of(checkpoint: Checkpoint) -> dict[str, int]:
+def numbers_of(checkpoint: "Checkpoint") -> dict[str, int]:
     """Return the numbers as a file's headers state them."""
     return _numbers(checkpoint.config) | {"weight_bytes": checkpoint.stored_bytes}
 
@@ -49,6 +49,10 @@ def _model(entry: Any, where: str, problems: list[str]) -> Any:
         return {**_numbers(config), "weight_bytes": weight_bytes_of(config, weights), **entry}
     if not isinstance(path, str):
         return entry  # reported when it is converted
+    # Imported here: most catalogues are read without the readers of model files.
+    from inference_core.loaders.model_path import resolve_model_path
+    from inference_core.loaders.open_checkpoint import open_checkpoint
+
     try:
         return {**numbers_of(open_checkpoint(resolve_model_path(path))), **entry}
     except ModelFileError as error:

@@ -30,9 +30,14 @@ async def require_machine(catalog: Catalog, settings: Settings, cores: Collectio
     await asyncio.to_thread(require_quality, catalog, settings.cache_path, cores)
 
 
-def _check_machine(catalog: Catalog, settings: Settings, groups: list[str]) -> None:
+def require_cards(catalog: Catalog, groups: Collection[str]) -> None:
+    """Raise DevicesMissingError if this machine lacks cards that `groups` need."""
     from inference_core.device.cards import visible_cards
 
     require_servable(catalog, visible_cards(), groups)
+
+
+def _check_machine(catalog: Catalog, settings: Settings, groups: list[str]) -> None:
+    require_cards(catalog, groups)
     validate_files(catalog, groups)
     require_plans(catalog, settings.cache_path, groups)

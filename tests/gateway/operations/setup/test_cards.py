@@ -17,8 +17,10 @@ from gateway.operations.setup import card_inventory
 from gateway.operations.setup.card_inventory import read_cards
 from gateway.operations.setup.card_models import MAX_CONTEXT, TABLE
 from gateway.operations.setup.card_plan import SEQUENCES
+from gateway.runtime import hub_models
 from gateway.telemetry.gpus import Gpus
-from inference_core.errors import CoreError
+from inference_core.device.cards import visible_cards
+from inference_core.errors import CoreError, DevicesMissingError
 from inference_core.loaders.decoder_tensors import decoder_tensors
 from inference_core.loaders.hub_model import HubModel, Pin, pins_file
 from inference_core.loaders.huggingface.hf_config import read_config
@@ -215,6 +217,16 @@ def test_what_is_proposed_serves_with_cards_on_the_host(init: Any, tmp_path: Pat
             answer = aio.client.chat.completions.create(model=name, messages=messages, max_tokens=3)
             assert answer.usage is not None
             assert 1 <= answer.usage.completion_tokens <= 3
+
+
+@pytest.mark.skipif(visible_cards() > 0, reason="this machine has cards")
+def test_nothing_is_downloaded_for_cards_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[HubModel] = []
+    monkeypatch.setattr(hub_models, "download", lambda model, form, say: asked.append(model))
+    catalog = load_catalog(str(TEXTS / "4x24gb.toml"))
+    with pytest.raises(DevicesMissingError, match=r"group cards-2-3 .* needs 2, cards 2 to 3"):
+        hub_models.fetch_core_models(catalog, catalog.core_names)
+    assert asked == []
 
 
 def with_model(**model: Any) -> Catalog:
