@@ -45,7 +45,7 @@ def fetch_core_models(catalog: Catalog, cores: Collection[str]) -> None:
     ]
     if groups:
         # Imported here: it loads torch, and most starts download nothing.
-        from gateway.runtime.cores.machine_check import require_cards
+        from gateway.runtime.required_cards import require_cards
 
         require_cards(catalog, groups)
     for model, form in core_hub_models(catalog, cores):
