@@ -28,15 +28,14 @@ def chat_of(one: RecordedRequest) -> ChatRequest:
     """The chat of a recorded body, whose fields that nothing here reads are left out."""
     if one.path.startswith("/v1/messages"):
         names = ("model", "messages", "system", "max_tokens", "metadata")
-        return chat_of_messages(
-            msgspec.convert({n: v for n, v in one.body.items() if n in names}, MessagesRequest)
-        ).request
+        body = {n: v for n, v in one.body.items() if n in names}
+        return chat_of_messages(msgspec.json.decode(msgspec.json.encode(body), type=MessagesRequest)).request
     if one.path.startswith("/v1/responses"):
         kept = ("message", "function_call", "function_call_output")
         given = one.body["input"]
         items = given if isinstance(given, str) else [i for i in given if i.get("type", "message") in kept]
         body = {"model": one.body["model"], "input": items, "instructions": one.body.get("instructions")}
-        return chat_of_responses(msgspec.convert(body, ResponsesRequest))
+        return chat_of_responses(msgspec.json.decode(msgspec.json.encode(body), type=ResponsesRequest)).request
     return msgspec.convert({n: one.body[n] for n in ("model", "messages")}, ChatRequest)
 
 
