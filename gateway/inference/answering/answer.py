@@ -250,7 +250,7 @@ class Answer:
             cached_tokens=usage.cached_tokens,
             reasoning_tokens=usage.reasoning_tokens,
             cost_usd=bill.cost_usd,
-            baseline_cost_usd=self._routing.served.price(self._routing.served.strongest, usage) if bill.paid else 0.0,
+            baseline_cost_usd=self._routing.baseline_usd(self.decision, usage) if bill.paid else 0.0,
             timings=self._timings(self.stamps.finished),
             response_format=request.generation.response_format if consent.reuse else None,
             consent=consent,

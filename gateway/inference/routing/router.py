@@ -7,7 +7,7 @@ from functools import partial
 import msgspec
 
 from classifier.complexity.quality_setting import QualitySetting, target_of
-from classifier.decision import ConstantTier, Decision, EdgePath, Exclusion, PolicyInputs
+from classifier.decision import ConstantTier, Decision, EdgePath, Exclusion, PolicyInputs, SessionStep
 from classifier.errors import ClassifierError, NoTierAllowedError
 from classifier.features.routing_input import RoutingInput, routing_input
 from classifier.policy.decide import barred_tiers, decide, may_answer
@@ -21,14 +21,16 @@ from gateway.inference.routing.conversations import Conversations, History, circ
 from gateway.inference.routing.edge_path import edge_path, unclassified
 from gateway.inference.routing.exclusions import Excluded, count_in_doubt, exclusions, is_in_doubt, unsupported
 from gateway.inference.routing.experiment_unit import Assigned, assigned
-from gateway.inference.routing.knobs import RoutingKnobFile
+from gateway.inference.routing.knobs import RoutingKnobFile, session_rules
 from gateway.inference.routing.model import Classifier, EncodesAhead, Routed, RoutingRule, VersionPrediction
 from gateway.inference.sessions.housekeeping import cheapest_because, is_housekeeping
+from gateway.inference.sessions.moves import Known, next_step
+from gateway.inference.sessions.session import Answered, after, is_followed
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import predicted_costs
 from tiers.consent import hidden_from
 from tiers.decoding.text_threads import TextThreads
-from tiers.tier import Tier, TierLoad
+from tiers.tier import Tier, TierLoad, Usage
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +73,7 @@ class RoutingService:
         """
         try:
             if failed is None and self.knobs.active.conversations:
-                await self.conversations.fetch(request)
+                await self.conversations.fetch(request, agents=self._follows(request))
             await self._count_in_doubt(request)
             place = self._in_split(request)
             version = self.classifier.model_for(request.request_id, None if place is None else place.arm)
@@ -132,12 +134,13 @@ class RoutingService:
         self._check_allowed(request, pinned)
         history = self._history(request)
         given = routing_input_of(request, history.tiers)
+        step = self._step(request, history, given.prompt_tokens) if self._follows(request) else None
         loads = self._loads()
         excluded = exclusions(request, pinned, self.served.tiers, self.served.catalog, loads)
         barred = excluded.exclusions
         if failed is not None:
             barred = [*(one for one in barred if one.tier != failed.tier), failed]
-        settled = partial(self._inputs, request, given, history, pinned, barred, loads)
+        settled = partial(self._inputs, request, given, history, step, pinned, barred, loads)
         if (edge := self._edge(request, failed)) is not None:
             inputs = settled(unclassified(given, self.served.strongest, self.active_target), edge)
             if may_answer(inputs, edge.tier):
@@ -161,6 +164,7 @@ class RoutingService:
         request: InferenceRequest,
         given: RoutingInput,
         history: History,
+        step: SessionStep | None,
         pinned: int | None,
         barred: list[Exclusion],
         loads: Mapping[int, TierLoad],
@@ -192,6 +196,9 @@ class RoutingService:
             cheapest=cheapest_because(request.client, self.knobs.active.agents_housekeeping),
             client=None if request.client is None else request.client.client,
             purpose=None if request.client is None else request.client.kind,
+            session=step
+            if step is None or pinned is None
+            else msgspec.structs.replace(step, rule="free", trouble=None),
         )
         known = circumstances(history, self.served.catalog, given.prompt_tokens)
         return msgspec.structs.replace(inputs, **known) if known else inputs
@@ -234,10 +241,45 @@ class RoutingService:
             return None
         return self.constants.get(request.key_id, self.constants.get(None))
 
-    def remember(self, request: InferenceRequest, tier: int) -> None:
-        """Note that `tier` answered `request`, or would have, for the conversation's next turn."""
-        if self.knobs.active.conversations and not is_housekeeping(request.client):
-            self.conversations.remember(request, tier, self.knobs.active.conversation_seconds)
+    def remember(self, request: InferenceRequest, tier: int, answered: Answered | None = None) -> None:
+        """Note that `tier` answered `request`, or would have, for the conversation's next turn. `answered`: of a step
+        of an agent's session, how it was answered."""
+        knobs = self.knobs.active
+        if not knobs.conversations or is_housekeeping(request.client):
+            return
+        became = None if answered is None else partial(after, answered, request)
+        self.conversations.remember(request, tier, knobs.conversation_seconds, became)
+
+    def baseline_usd(self, decision: Decision, usage: Usage) -> float:
+        """US dollars of `usage` on the strongest tier. Of a step of an agent's session: with what that tier's cache
+        would hold, had it answered all steps before."""
+        step, served = decision.inputs.session, self.served
+        if step is not None:
+            cached = min(step.strongest_warm, usage.prompt_tokens)
+            usage = msgspec.structs.replace(
+                usage, cached_tokens=cached, cache_write_tokens=usage.prompt_tokens - cached
+            )
+        return served.price(served.strongest, usage)
+
+    def _follows(self, request: InferenceRequest) -> bool:
+        """Whether the request is a step of a session that is followed."""
+        knobs = self.knobs.active
+        return is_followed(request) and knobs.agents and knobs.conversations
+
+    def _step(self, request: InferenceRequest, history: History, prompt_tokens: int) -> SessionStep:
+        strongest, parent = self.served.strongest, self.conversations.tier_of_parent(request)
+        previous = history.tiers[-1] if history.tiers else None
+        known = Known(
+            id=self.conversations.id_of(request, history),
+            session=history.session,
+            # A reload may have made the catalogue shorter.
+            previous=None if previous is None else min(previous, strongest),
+            history_tokens=history.tokens,
+            in_tool_loop=history.in_tool_loop,
+            parent=None if parent is None else min(parent, strongest),
+        )
+        rules = session_rules(self.knobs.active)
+        return next_step(request, known, self.served.catalog, rules, prompt_tokens, request.created_at)
 
     def _verdict(self, request: InferenceRequest, given: RoutingInput, arm: ArmName | None) -> VersionPrediction:
         """Return the prediction and rule of one version, that of `arm` if the request is in one, or the length
@@ -262,7 +304,7 @@ class RoutingService:
     def _history(self, request: InferenceRequest) -> History:
         if not self.knobs.active.conversations or is_housekeeping(request.client):
             return History()
-        return self.conversations.history(request)
+        return self.conversations.history(request, agents=self._follows(request))
 
     def _check_allowed(self, request: InferenceRequest, pinned: int | None) -> None:
         """Raises `ApiError` 403, in the words of OpenAI's own, where the key may not use what the request asks for."""
@@ -349,12 +391,14 @@ def routing_input_of(request: InferenceRequest, previous_tiers: tuple[int, ...] 
 def _in_experiment(inputs: PolicyInputs, place: Assigned | None) -> PolicyInputs:
     """Return `inputs` with the request's arm of the experiment.
 
-    A request has no arm if it names a tier, is in a tool loop or goes to the cheapest tier anyway, if routing is only
-    observed, if either arm's tier is barred for it (so that both arms draw from the same population), or if the
-    heuristic or, during a swap, another version decides.
+    A request has no arm if it names a tier, is in a tool loop or goes to the cheapest tier anyway, if its session's
+    rule says where it goes, if routing is only observed, if either arm's tier is barred for it (so that both arms draw
+    from the same population), or if the heuristic or, during a swap, another version decides.
     """
     settled = inputs.pinned_tier is not None or inputs.cheapest is not None
     bound = settled or inputs.in_tool_loop or inputs.observe_tier is not None
+    if inputs.session is not None:
+        bound = bound or inputs.session.rule in ("stay", "up", "keep")
     if place is None or bound or not barred_tiers(inputs).keys().isdisjoint(place.split.tiers):
         return inputs
     arm = place.split.arm(place.arm)
