@@ -134,7 +134,7 @@ class RoutingService:
         self._check_allowed(request, pinned)
         history = self._history(request)
         given = routing_input_of(request, history.tiers)
-        step = self._step(request, history, given.prompt_tokens) if self._follows(request) else None
+        step = self._step(request, history, given.prompt_tokens, pinned) if self._follows(request) else None
         loads = self._loads()
         excluded = exclusions(request, pinned, self.served.tiers, self.served.catalog, loads)
         barred = excluded.exclusions
@@ -196,9 +196,7 @@ class RoutingService:
             cheapest=cheapest_because(request.client, self.knobs.active.agents_housekeeping),
             client=None if request.client is None else request.client.client,
             purpose=None if request.client is None else request.client.kind,
-            session=step
-            if step is None or pinned is None
-            else msgspec.structs.replace(step, rule="free", trouble=None),
+            session=step,
         )
         known = circumstances(history, self.served.catalog, given.prompt_tokens)
         return msgspec.structs.replace(inputs, **known) if known else inputs
@@ -266,7 +264,7 @@ class RoutingService:
         knobs = self.knobs.active
         return is_followed(request) and knobs.agents and knobs.conversations
 
-    def _step(self, request: InferenceRequest, history: History, prompt_tokens: int) -> SessionStep:
+    def _step(self, request: InferenceRequest, history: History, prompt_tokens: int, pinned: int | None) -> SessionStep:
         strongest, parent = self.served.strongest, self.conversations.tier_of_parent(request)
         previous = history.tiers[-1] if history.tiers else None
         known = Known(
@@ -279,7 +277,8 @@ class RoutingService:
             parent=None if parent is None else min(parent, strongest),
         )
         rules = session_rules(self.knobs.active)
-        return next_step(request, known, self.served.catalog, rules, prompt_tokens, request.created_at)
+        step = next_step(request, known, self.served.catalog, rules, prompt_tokens, request.created_at)
+        return step if pinned is None else msgspec.structs.replace(step, rule="free", because="", trouble=None)
 
     def _verdict(self, request: InferenceRequest, given: RoutingInput, arm: ArmName | None) -> VersionPrediction:
         """Return the prediction and rule of one version, that of `arm` if the request is in one, or the length

@@ -1,4 +1,4 @@
-"""A session of an agent as it is remembered between its steps: numbers and digests alone, and how a step changes them."""
+"""An agent's session as it is remembered between its steps, in numbers and digests alone, and how a step changes it."""
 
 from collections.abc import Sequence
 
