@@ -1,7 +1,7 @@
 """What the results of tools say of a step: a check that passed or failed, an exit code, an error, a malformed call.
 
-The rules are data with their source. Only the two ends of a text are read: commands report at the end, and clients write
-what became of a call at the beginning.
+The rules are data with their source. Only the two ends of a text are read: commands report at the end, and clients
+write what became of a call at the beginning.
 """
 
 import re
@@ -29,7 +29,7 @@ SUMMARIES = (
     SummaryRule(
         "pytest",
         r"^=*\s*(?:\d+ [a-z]+, )*[1-9]\d* (?:failed|errors?)\b.* in \d[\d.]*s",
-        r"^=*\s*[1-9]\d* passed\b(?:, \d+ (?:skipped|warnings?|deselected|xfailed|xpassed|subtests passed))* in \d[\d.]*s",
+        r"^=*\s*[1-9]\d* passed\b(?:, \d+ (?:skipped|warnings?|deselected|x\w+|subtests passed))* in \d[\d.]*s",
     ),
     SummaryRule("unittest", r"^FAILED \((?:failures|errors)=\d+", r"^OK(?: \(skipped=\d+\))?\s*$"),
     SummaryRule(
