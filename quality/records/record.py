@@ -29,7 +29,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     answer, and the `reason` for or against escalation. `replicas`: the replicas that were asked, if the tier has
     several. `claimed`: the tokens that a server elsewhere reported where they cannot be, so that others are billed.
     `max_tokens`: the limit of a choice that a server elsewhere was sent; None: it was sent none. `compared_as`: one of
-    several tiers that answered at once; the one that was sent is "ok", others "agreed" or "differed".
+    several tiers that answered at once; the one that was sent is "ok", others "agreed" or "differed". Of the prompt
+    the server read `cached_tokens` from its cache and wrote `cache_write_tokens` into it.
     """
 
     tier: int
@@ -44,6 +45,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     replicas: list[ReplicaTry] = []
     claimed: Usage | None = None
     compared_as: ComparedAs | None = None
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):

@@ -381,6 +381,8 @@ class Generation:
             replicas=[*self._replicas, *(error.tries if isinstance(error, TierError) else ())],
             claimed=claimed(self._requests),
             compared_as=self._compared_as,
+            cached_tokens=usage.cached_tokens,
+            cache_write_tokens=usage.cache_write_tokens,
         )
 
     def _used_so_far(self, error: Exception | None) -> Usage:

@@ -7,7 +7,7 @@ import msgspec
 
 from classifier.decision import SessionStep, Trouble
 from gateway.base.requests.inference_request import InferenceRequest
-from gateway.inference.sessions.ends import WorkEnd, end_before
+from gateway.inference.sessions.ends import WEIGHTS, WorkEnd, end_before
 from gateway.inference.sessions.rest_cost import rest_costs
 from gateway.inference.sessions.session import Counters, Session, counted
 from tiers.catalog.catalog import Catalog
@@ -78,8 +78,10 @@ def next_step(
         errors=counters.errors,
         repeats=counters.repeats,
         bad_calls=counters.bad_calls,
+        last_exit=counters.last_exit,
         end=None if end is None else end.end,
         end_sign=None if end is None else end.sign,
+        end_weight=0.0 if end is None else WEIGHTS[end.sign],
         end_words="" if end is None else end.words,
         previous=known.previous or 0,
         raised_from=None if session is None else session.raised_from,

@@ -6,7 +6,7 @@ import msgspec
 
 from classifier.decision import SessionStep
 from gateway.base.requests.inference_request import InferenceRequest
-from gateway.inference.sessions.tool_results import new_results, read_result
+from gateway.inference.sessions.tool_results import Exit, last_exit, new_results, read_result
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.tier_spec import TierSpec
 from tiers.tier import ChatMessage, Usage
@@ -40,6 +40,7 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
     prompt_tokens: int = 0
     read_tokens: int = 0
     caches: tuple[CachedPrefix, ...] = ()
+    last_exit: Exit | None = None
 
     def warm(self, catalog: Catalog, now: float, seconds: float) -> list[int]:
         """Tokens that each tier's cache still holds of the session; a provider keeps them for `seconds`, a server of
@@ -67,6 +68,7 @@ class Counters(msgspec.Struct, frozen=True):
     errors: int
     repeats: int
     bad_calls: int
+    last_exit: Exit | None = None
 
 
 def is_followed(request: InferenceRequest) -> bool:
@@ -85,8 +87,9 @@ def counted(session: Session | None, messages: Sequence[ChatMessage], at_boundar
         bad_calls = bad_calls + 1 if one.malformed else 0
     if at_boundary or session is None:
         return Counters(0, 0, 0 if at_boundary else bad_calls)
+    shown = last_exit(signs) or session.last_exit
     errors = session.errors + sum(one.error for one in signs)
-    return Counters(errors, session.repeats + _repeated(messages), bad_calls)
+    return Counters(errors, session.repeats + _repeated(messages), bad_calls, shown)
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -122,6 +125,7 @@ def after(answered: Answered, request: InferenceRequest, session: Session | None
         prompt_tokens=0 if usage is None else usage.prompt_tokens,
         read_tokens=read,
         caches=caches,
+        last_exit=step.last_exit,
     )
 
 

@@ -3,12 +3,16 @@ goes to tier 1, a failed check moves the session up, and a boundary after a good
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from sqlalchemy import select
+
 from classifier.policy.decide import decide
 from gateway.base.settings import Settings
+from migrations.tables.requests import session_steps
 from quality.records.record import Record
 from tests.gateway.inference.sessions.agent_sessions import CLIENTS, Step
 from tests.gateway.inference.sessions.caching_provider import CachingProvider
@@ -102,3 +106,35 @@ async def test_a_session_of_a_client_keeps_its_tier_moves_after_a_failed_check_a
     assert len({step.session for step in steps}) == 1, "one session"
     assert [step.step for step in steps] == list(range(1, len(steps) + 1))
     assert any(record.cached_tokens for _, record in records), "caches were read"
+
+
+async def test_each_step_is_stored_as_numbers_with_the_reason_of_its_move(providers: Providers) -> None:
+    steps = [step for step in CLIENTS["opencode"]() if step.name != "title"]
+    for step in steps:
+        # A session of its own, of which nothing is known.
+        headers = step.headers | {"x-session-id": "ses_stored"}
+        record = await providers.ask(step._replace(headers=headers))
+    assert record.decision.inputs.session is not None
+    mine = session_steps.c.session == record.decision.inputs.session.session
+
+    async def stored() -> list[dict[str, Any]] | None:
+        async with providers.gateway.serving.database.connect() as connection:
+            query = select(session_steps).where(mine).order_by("created_at")
+            found = [row._asdict() for row in await connection.execute(query)]
+        return found if len(found) == len(steps) else None
+
+    rows = await eventually(stored)
+    assert rows is not None
+    assert [row["at"] for row in rows] == ["start", "loop", "loop", "loop", "turn", "loop", "loop", "turn", "loop"]
+    assert [row["tier"] for row in rows] == [1, 1, 1, 1, 2, 2, 2, 1, 1]
+    assert [row["rule"] for row in rows][3:8] == ["stay", "up", "stay", "stay", "rest"]
+    moved, back = rows[4], rows[7]
+    assert (moved["ended"], moved["end_sign"], moved["end_weight"]) == ("bad", "check", 1.0)
+    assert moved["reason"] == "above tier 1 after a bad end: the last check failed"
+    assert (back["ended"], back["end_sign"], back["previous"]) == ("good", "accepted", 2)
+    assert rows[3]["last_exit"] == "failed"
+    assert rows[3]["errors"] == 1
+    # The strongest tier alone would have read all but the first prompt from its cache, too.
+    assert sum(row["strongest_usd"] for row in rows) < sum(
+        (row["prompt_tokens"] * 3.0 + row["completion_tokens"] * 15.0) / 1e6 for row in rows
+    )
