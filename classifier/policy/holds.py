@@ -41,13 +41,7 @@ def _held_by_session(inputs: PolicyInputs, step: SessionStep, allowed: Sequence[
     if step.rule == "stay" and previous in open_tiers:
         return held | {k: step.because for k in open_tiers if k != previous}
     if step.rule == "rest" and previous in open_tiers:
-        rest = step.rest_usd
-        dearer = {
-            k: f"{step.because}: ${rest[k - 1]:.6f} for the rest of the session here, ${rest[previous - 1]:.6f} there"
-            for k in open_tiers
-            if k < previous and rest[k - 1] >= rest[previous - 1]
-        }
-        return held | dearer | _queued(inputs, [k for k in open_tiers if k not in dearer])
+        return held | _queued(inputs, open_tiers)
     # Up, or what holds the session on its tier may not answer.
     least = previous + 1 if step.rule == "up" else previous
     least = min(least, open_tiers[-1])

@@ -85,9 +85,7 @@ class _Rest:
     ) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """What each cache holds when the next turn begins, if this one runs on tier `k`."""
         end = int(self._prompt(turn) + (self.steps - 1) * self.view.growth_tokens)
-        ages = tuple(
-            self.view.gap_seconds if j == k else age + self.view.gap_seconds for j, age in enumerate(ages)
-        )
+        ages = tuple(self.view.gap_seconds if j == k else age + self.view.gap_seconds for j, age in enumerate(ages))
         filled = (end if j == k else tokens for j, tokens in enumerate(held))
         kept = tuple(
             tokens if age <= tier.cache_seconds and end >= tier.min_cached_tokens else 0

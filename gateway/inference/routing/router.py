@@ -24,7 +24,7 @@ from gateway.inference.routing.experiment_unit import Assigned, assigned
 from gateway.inference.routing.knobs import RoutingKnobFile, session_rules
 from gateway.inference.routing.model import Classifier, EncodesAhead, Routed, RoutingRule, VersionPrediction
 from gateway.inference.sessions.housekeeping import cheapest_because, is_housekeeping
-from gateway.inference.sessions.moves import Known, next_step
+from gateway.inference.sessions.moves import Known, Wanted, next_step
 from gateway.inference.sessions.session import Answered, after, is_followed
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import predicted_costs
@@ -134,13 +134,12 @@ class RoutingService:
         self._check_allowed(request, pinned)
         history = self._history(request)
         given = routing_input_of(request, history.tiers)
-        step = self._step(request, history, given.prompt_tokens, pinned) if self._follows(request) else None
         loads = self._loads()
         excluded = exclusions(request, pinned, self.served.tiers, self.served.catalog, loads)
         barred = excluded.exclusions
         if failed is not None:
             barred = [*(one for one in barred if one.tier != failed.tier), failed]
-        settled = partial(self._inputs, request, given, history, step, pinned, barred, loads)
+        settled = partial(self._inputs, request, given, history, pinned, barred, loads)
         if (edge := self._edge(request, failed)) is not None:
             inputs = settled(unclassified(given, self.served.strongest, self.active_target), edge)
             if may_answer(inputs, edge.tier):
@@ -164,7 +163,6 @@ class RoutingService:
         request: InferenceRequest,
         given: RoutingInput,
         history: History,
-        step: SessionStep | None,
         pinned: int | None,
         barred: list[Exclusion],
         loads: Mapping[int, TierLoad],
@@ -193,11 +191,13 @@ class RoutingService:
             observe_tier=self._observed_tier() if pinned is None else None,
             edge=edge,
             constant=self._constant(request) if pinned is None else None,
-            cheapest=cheapest_because(request.client, self.knobs.active.agents_housekeeping),
-            client=None if request.client is None else request.client.client,
-            purpose=None if request.client is None else request.client.kind,
-            session=step,
         )
+        if (client := request.client) is not None:
+            cheapest = cheapest_because(client, self.knobs.active.agents_housekeeping)
+            inputs = msgspec.structs.replace(inputs, cheapest=cheapest, client=client.client, purpose=client.kind)
+        if self._follows(request):
+            step = self._step(request, history, inputs, given.prompt_tokens)
+            inputs = msgspec.structs.replace(inputs, session=step)
         known = circumstances(history, self.served.catalog, given.prompt_tokens)
         return msgspec.structs.replace(inputs, **known) if known else inputs
 
@@ -264,7 +264,9 @@ class RoutingService:
         knobs = self.knobs.active
         return is_followed(request) and knobs.agents and knobs.conversations
 
-    def _step(self, request: InferenceRequest, history: History, prompt_tokens: int, pinned: int | None) -> SessionStep:
+    def _step(
+        self, request: InferenceRequest, history: History, inputs: PolicyInputs, prompt_tokens: int
+    ) -> SessionStep:
         strongest, parent = self.served.strongest, self.conversations.tier_of_parent(request)
         previous = history.tiers[-1] if history.tiers else None
         known = Known(
@@ -276,9 +278,17 @@ class RoutingService:
             in_tool_loop=history.in_tool_loop,
             parent=None if parent is None else min(parent, strongest),
         )
-        rules = session_rules(self.knobs.active)
-        step = next_step(request, known, self.served.catalog, rules, prompt_tokens, request.created_at)
-        return step if pinned is None else msgspec.structs.replace(step, rule="free", because="", trouble=None)
+        step = next_step(
+            request,
+            known,
+            self.served.catalog,
+            session_rules(self.knobs.active),
+            Wanted(prompt_tokens, inputs.prediction.p_ok, inputs.tau),
+            request.created_at,
+        )
+        return (
+            step if inputs.pinned_tier is None else msgspec.structs.replace(step, rule="free", because="", trouble=None)
+        )
 
     def _verdict(self, request: InferenceRequest, given: RoutingInput, arm: ArmName | None) -> VersionPrediction:
         """Return the prediction and rule of one version, that of `arm` if the request is in one, or the length
@@ -301,7 +311,8 @@ class RoutingService:
             )
 
     def _history(self, request: InferenceRequest) -> History:
-        if not self.knobs.active.conversations or is_housekeeping(request.client):
+        client = request.client
+        if not self.knobs.active.conversations or (client is not None and is_housekeeping(client)):
             return History()
         return self.conversations.history(request, agents=self._follows(request))
 

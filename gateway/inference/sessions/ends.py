@@ -10,17 +10,17 @@ from typing import Literal
 import msgspec
 
 from classifier.features.client_text import users_text
-from gateway.inference.sessions.tool_results import last_exit, read_result
+from classifier.policy.sessions.work_end import EndSign, EndSigns, work_end
+from gateway.inference.sessions.tool_results import read_result
 from tiers.tier import ChatMessage
 
-End = Literal["good", "bad"]
-EndSign = Literal["check", "exit_code", "interrupted", "rejected", "accepted", "cut"]
 # So many results before the user's turn are read, and so many characters of what the user says.
 RESULTS_READ, TURN_READ = 8, 400
 WEIGHTS: dict[EndSign, float] = {
     "check": 1.0,
     "rejected": 0.7,
     "cut": 0.7,
+    "unclean": 0.7,
     "exit_code": 0.5,
     "accepted": 0.5,
     "interrupted": 0.4,
@@ -28,6 +28,15 @@ WEIGHTS: dict[EndSign, float] = {
 """How much a sign counts as a label, of a judged one: priors, until a customer's own probes and feedback say better. A
 test's result is the task's own check; an exit code is often that of a search without a match; a user interrupts for
 many reasons."""
+_WORDS: dict[EndSign, str] = {
+    "check": "the last check",
+    "exit_code": "the last exit code",
+    "rejected": "the user rejects it",
+    "accepted": "the user accepts it",
+    "interrupted": "the user interrupted it",
+    "cut": "the last answer was cut off",
+    "unclean": "its last calls have no results",
+}
 _REJECTED = re.compile(
     r"\b(?:"
     r"(?:still|again) (?:fail|broken|wrong|not work|doesn'?t|does not|the same|get)\w*"
@@ -48,41 +57,49 @@ _ACCEPTED = re.compile(
 _INTERRUPTED = ("[Request interrupted by user", "<turn_aborted>")
 
 
-class WorkEnd(msgspec.Struct, frozen=True):
+class ReadEnd(msgspec.Struct, frozen=True):
     """How the work ended, by which `sign`, in `words` for people that hold no text of the caller."""
 
-    end: End
+    end: Literal["good", "bad"]
     sign: EndSign
-    words: str
+
+    @property
+    def words(self) -> str:
+        """What the sign says."""
+        verb = {"good": " passed", "bad": " failed"}[self.end] if self.sign in ("check", "exit_code") else ""
+        return _WORDS[self.sign] + verb
 
 
-def end_before(messages: Sequence[ChatMessage], cut: bool) -> WorkEnd | None:
+def end_before(messages: Sequence[ChatMessage], cut: bool) -> ReadEnd | None:
     """Return how the work before the last user turn of `messages` ended; None where nothing says so.
 
-    `cut`: the last answer stopped at its token limit. What the user says outweighs what the tools said: a check that
-    passed may be the wrong one.
+    `cut`: the last answer stopped at its token limit.
     """
     said = messages[-1].content
-    if any(mark in said[:TURN_READ] for mark in _INTERRUPTED):
-        return WorkEnd("bad", "interrupted", "the user interrupted it")
     words = users_text(said.strip())
-    # Clients without tools send a check's output as the user's turn.
-    if read_result(words).check == "failed":
-        return WorkEnd("bad", "check", "the user's turn shows a failed check")
-    if _REJECTED.search(words[:TURN_READ]) is not None:
-        return WorkEnd("bad", "rejected", "the user rejects it")
     results = [read_result(message.content) for message in _results_before(messages)]
-    shown = last_exit(results)
-    sign: EndSign = "check" if any(one.check is not None for one in results) else "exit_code"
-    if shown == "failed":
-        return WorkEnd("bad", sign, "the last check failed" if sign == "check" else "the last exit code was not 0")
-    if cut:
-        return WorkEnd("bad", "cut", "the last answer was cut off")
-    if _ACCEPTED.search(words[:TURN_READ]) is not None:
-        return WorkEnd("good", "accepted", "the user accepts it")
-    if shown == "passed" and sign == "check":
-        return WorkEnd("good", "check", "the last check passed")
-    return None
+    # Clients without tools send a check's output as the user's turn.
+    checks = [one.check for one in (*results, read_result(words)) if one.check is not None]
+    codes = [one.code for one in results if one.code is not None]
+    unanswered = len(messages) > 1 and bool(messages[-2].tool_calls)
+    ended = work_end(
+        EndSigns(
+            clean=False if unanswered else None,
+            check_passed=checks[-1] == "passed" if checks else None,
+            exit_passed=codes[-1] == 0 if codes else None,
+            cut=cut,
+            user=_said_by_user(said, words[:TURN_READ]),
+        )
+    )
+    return None if ended.end == "none" else ReadEnd(ended.end, ended.sign)
+
+
+def _said_by_user(said: str, words: str) -> Literal["interrupts", "rejects", "accepts"] | None:
+    if any(mark in said[:TURN_READ] for mark in _INTERRUPTED):
+        return "interrupts"
+    if _REJECTED.search(words) is not None:
+        return "rejects"
+    return "accepts" if _ACCEPTED.search(words) is not None else None
 
 
 def _results_before(messages: Sequence[ChatMessage]) -> list[ChatMessage]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from classifier.decision import SessionStep
+from classifier.policy.sessions.session_view import Warmth
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.sessions.tool_results import Exit, last_exit, new_results, read_result
 from tiers.catalog.catalog import Catalog
@@ -42,19 +43,16 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
     caches: tuple[CachedPrefix, ...] = ()
     last_exit: Exit | None = None
 
-    def warm(self, catalog: Catalog, now: float, seconds: float) -> list[int]:
-        """Tokens that each tier's cache still holds of the session; a provider keeps them for `seconds`, a server of
-        ours until it needs the room."""
-        held = [0] * len(catalog.tiers)
+    def warmth(self, catalog: Catalog, now: float) -> list[Warmth]:
+        """What each tier has read of the session, and how long ago."""
+        held = [Warmth()] * len(catalog.tiers)
         for prefix in self.caches:
             if prefix.tier > len(held):
                 continue
             reader = catalog.tier(prefix.tier)
-            if reader.remote is not None and now - prefix.at > seconds:
-                continue
             for spec in catalog.tiers:
-                if _share_a_cache(spec, reader):
-                    held[spec.number - 1] = max(held[spec.number - 1], prefix.tokens)
+                if _share_a_cache(spec, reader) and prefix.tokens > held[spec.number - 1].tokens:
+                    held[spec.number - 1] = Warmth(prefix.tokens, max(0.0, now - prefix.at))
         return held
 
 
