@@ -11,7 +11,6 @@ from msgspec import Meta
 from classifier.complexity.quality_setting import QualitySetting
 from gateway.base.errors import bad_request
 from gateway.base.knobs.file import KnobFile
-from gateway.inference.sessions.moves import SessionRules
 from tiers.catalog.tier_spec import MAX_TIERS, TierNumber
 
 log = logging.getLogger(__name__)
@@ -175,19 +174,6 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
             description="Tokens of a stream held back to be judged by; 0 never holds, and streams are not judged.",
         ),
     ] = 0
-
-
-def session_rules(knobs: RoutingKnobs) -> SessionRules:
-    """The rules of agents' sessions that `knobs` set."""
-    return SessionRules(
-        after_bad_end=knobs.agents_after_bad_end == "up",
-        boundary=knobs.agents_boundary == "rest",
-        trouble=knobs.agents_trouble,
-        trouble_share=knobs.agents_trouble_share,
-        cache_seconds=knobs.agents_cache_seconds,
-        compaction=knobs.agents_compaction == "stay",
-        subagent_floor=knobs.agents_subagents == "floor",
-    )
 
 
 class RoutingKnobFile(KnobFile[RoutingKnobs]):

@@ -7,7 +7,7 @@ from functools import partial
 import msgspec
 
 from classifier.complexity.quality_setting import QualitySetting, target_of
-from classifier.decision import ConstantTier, Decision, EdgePath, Exclusion, PolicyInputs, SessionStep
+from classifier.decision import ConstantTier, Decision, EdgePath, Exclusion, PolicyInputs
 from classifier.errors import ClassifierError, NoTierAllowedError
 from classifier.features.routing_input import RoutingInput, routing_input
 from classifier.policy.decide import barred_tiers, decide, may_answer
@@ -21,16 +21,16 @@ from gateway.inference.routing.conversations import Conversations, History, circ
 from gateway.inference.routing.edge_path import edge_path, unclassified
 from gateway.inference.routing.exclusions import Excluded, count_in_doubt, exclusions, is_in_doubt, unsupported
 from gateway.inference.routing.experiment_unit import Assigned, assigned
-from gateway.inference.routing.knobs import RoutingKnobFile, session_rules
+from gateway.inference.routing.knobs import RoutingKnobFile
 from gateway.inference.routing.model import Classifier, EncodesAhead, Routed, RoutingRule, VersionPrediction
+from gateway.inference.routing.session_steps import SessionSteps
 from gateway.inference.sessions.housekeeping import cheapest_because, is_housekeeping
-from gateway.inference.sessions.moves import Known, Wanted, next_step
 from gateway.inference.sessions.session import Answered, after, is_followed
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import predicted_costs
 from tiers.consent import hidden_from
 from tiers.decoding.text_threads import TextThreads
-from tiers.tier import Tier, TierLoad, Usage
+from tiers.tier import Tier, TierLoad
 
 log = logging.getLogger(__name__)
 
@@ -196,7 +196,8 @@ class RoutingService:
             cheapest = cheapest_because(client, self.knobs.active.agents_housekeeping)
             inputs = msgspec.structs.replace(inputs, cheapest=cheapest, client=client.client, purpose=client.kind)
         if self._follows(request):
-            step = self._step(request, history, inputs, given.prompt_tokens)
+            steps = SessionSteps(self.conversations, self.served, self.knobs.active)
+            step = steps.step_of(request, history, inputs, given.prompt_tokens)
             inputs = msgspec.structs.replace(inputs, session=step)
         known = circumstances(history, self.served.catalog, given.prompt_tokens)
         return msgspec.structs.replace(inputs, **known) if known else inputs
@@ -242,53 +243,18 @@ class RoutingService:
     def remember(self, request: InferenceRequest, tier: int, answered: Answered | None = None) -> None:
         """Note that `tier` answered `request`, or would have, for the conversation's next turn. `answered`: of a step
         of an agent's session, how it was answered."""
-        knobs = self.knobs.active
-        if not knobs.conversations or is_housekeeping(request.client):
+        knobs, client = self.knobs.active, request.client
+        if not knobs.conversations or (client is not None and is_housekeeping(client)):
             return
         became = None if answered is None else partial(after, answered, request)
         self.conversations.remember(request, tier, knobs.conversation_seconds, became)
 
-    def baseline_usd(self, decision: Decision, usage: Usage) -> float:
-        """US dollars of `usage` on the strongest tier. Of a step of an agent's session: with what that tier's cache
-        would hold, had it answered all steps before."""
-        step, served = decision.inputs.session, self.served
-        if step is not None:
-            cached = min(step.strongest_warm, usage.prompt_tokens)
-            usage = msgspec.structs.replace(
-                usage, cached_tokens=cached, cache_write_tokens=usage.prompt_tokens - cached
-            )
-        return served.price(served.strongest, usage)
-
     def _follows(self, request: InferenceRequest) -> bool:
         """Whether the request is a step of a session that is followed."""
+        if request.client is None and request.generation.tooling is None:
+            return False
         knobs = self.knobs.active
-        return is_followed(request) and knobs.agents and knobs.conversations
-
-    def _step(
-        self, request: InferenceRequest, history: History, inputs: PolicyInputs, prompt_tokens: int
-    ) -> SessionStep:
-        strongest, parent = self.served.strongest, self.conversations.tier_of_parent(request)
-        previous = history.tiers[-1] if history.tiers else None
-        known = Known(
-            id=self.conversations.id_of(request, history),
-            session=history.session,
-            # A reload may have made the catalogue shorter.
-            previous=None if previous is None else min(previous, strongest),
-            history_tokens=history.tokens,
-            in_tool_loop=history.in_tool_loop,
-            parent=None if parent is None else min(parent, strongest),
-        )
-        step = next_step(
-            request,
-            known,
-            self.served.catalog,
-            session_rules(self.knobs.active),
-            Wanted(prompt_tokens, inputs.prediction.p_ok, inputs.tau),
-            request.created_at,
-        )
-        return (
-            step if inputs.pinned_tier is None else msgspec.structs.replace(step, rule="free", because="", trouble=None)
-        )
+        return knobs.agents and knobs.conversations and is_followed(request)
 
     def _verdict(self, request: InferenceRequest, given: RoutingInput, arm: ArmName | None) -> VersionPrediction:
         """Return the prediction and rule of one version, that of `arm` if the request is in one, or the length

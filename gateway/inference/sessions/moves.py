@@ -18,8 +18,8 @@ from gateway.inference.sessions.session_tiers import session_tiers, usual_output
 from tiers.catalog.catalog import Catalog
 
 TURN_STEPS, REST_STEPS = 18.0, 18.0
-"""Expected steps of a user's turn and of the rest of a session: the median of 133 recorded runs on terminal tasks, which
-have one turn; of 1,010 on software tasks it was 68."""
+"""Expected steps of a user's turn and of the rest of a session: the median of 133 recorded runs on terminal tasks, each
+of which is one turn; of 1,010 on software tasks it was 68."""
 GROWTH_TOKENS = 1000.0
 """Tokens by which a prompt grows from step to step, the answer included: the median of twice the tokens read over the
 steps squared was 1,028 in 846 recorded runs on SWE-bench Pro, quartiles 816 and 1,369."""

@@ -127,6 +127,13 @@ def after(answered: Answered, request: InferenceRequest, session: Session | None
     )
 
 
+def on_strongest(step: SessionStep, usage: Usage) -> Usage:
+    """Return `usage` as the strongest tier's, had it answered all steps before: what its cache then holds it reads from
+    there, and the rest of the prompt it writes."""
+    cached = min(step.strongest_warm, usage.prompt_tokens)
+    return msgspec.structs.replace(usage, cached_tokens=cached, cache_write_tokens=usage.prompt_tokens - cached)
+
+
 def _raised_from(step: SessionStep, tier: int) -> int | None:
     """The tier that a session left upward because of its end or its trouble, until a good end or a move back."""
     if step.rule == "up" and tier > step.previous:
