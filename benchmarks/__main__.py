@@ -42,6 +42,7 @@ _COMMANDS = {
     "demo": ("replay:demo", "The whole loop in plain words, in under two minutes."),
     "replay": ("replay:replay", "The whole gateway in front of recorded answers."),
     "utility": ("replay:utility", "What routing is worth after so many labels."),
+    "sessions": ("sessions:sessions", "The rules of sessions on recorded runs, and simulated with caches."),
     "pays": ("pays:pays", "How often the verdict on routing errs, and the probes it takes."),
     "expert-errors": ("replay:expert_errors", "What becomes of labels when the strongest tier errs."),
     "checkable": ("replay:checkable", "Share of recorded prompts and answers with a final answer that can be checked."),

@@ -5,7 +5,6 @@ from typing import Literal
 import msgspec
 
 End = Literal["good", "bad", "none"]
-COLD_TOKENS = 0
 
 
 class SessionTier(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +28,7 @@ class SessionTier(msgspec.Struct, frozen=True, kw_only=True):
 class Warmth(msgspec.Struct, frozen=True):
     """What a tier has cached of a session: `tokens`, last read or written `age_seconds` ago."""
 
-    tokens: int = COLD_TOKENS
+    tokens: int = 0
     age_seconds: float = 0.0
 
 

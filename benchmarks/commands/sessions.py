@@ -1,0 +1,85 @@
+"""`python -m benchmarks sessions`: the product's rules of sessions on recorded runs and on simulated sessions."""
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from benchmarks.sessions.figures import Price, Rule, measure
+from benchmarks.sessions.recorded import read_runs
+from benchmarks.sessions.simulated import compare
+
+BOUND = (
+    "An upper bound: the strong model's run began with the task on untouched files, and a share {share:.0%} of users "
+    "asks again after a bad end."
+)
+
+
+def _prices(_context: click.Context, parameter: click.Parameter, value: str | None) -> dict[str, Price]:
+    prices: dict[str, Price] = {}
+    for part in (value or "").split(","):
+        if not part.strip():
+            continue
+        model, _, price = part.strip().rpartition("=")
+        try:
+            amounts = [float(amount) for amount in price.split(":")]
+        except ValueError:
+            amounts = []
+        if not model or len(amounts) not in (1, 2) or min(amounts) < 0 or max(amounts) <= 0:
+            raise click.BadParameter(f"{part!r} is not MODEL=IN:OUT or MODEL=STEP in US dollars", param=parameter)
+        prices[model] = Price(*amounts) if len(amounts) == 2 else Price(step=amounts[0])
+    return prices
+
+
+@click.command()
+@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--cheap", help="Model that runs each task.")
+@click.option("--strong", help="Model that is asked where the rule says so.")
+@click.option("--rule", type=click.Choice(["bad-end", "trouble", "steps"]), default="bad-end", show_default=True)
+@click.option("--asks-again", type=click.FloatRange(0, 1), default=1.0, show_default=True,
+              help="Share of users that ask again after a bad end.")
+@click.option("--steps", type=click.IntRange(min=1), default=20, show_default=True, help="Of the rule steps.")
+@click.option("--prices", callback=_prices, help="Where no dollars are recorded: MODEL=IN:OUT per million tokens, or "
+              "MODEL=USD of a step, parted by commas.")
+@click.option("--simulated", is_flag=True, help="Simulated sessions with caches instead of a file.")
+@click.option("--sessions", "count", type=click.IntRange(min=1), default=300, show_default=True, help="Simulated.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def sessions(
+    file: Path | None, cheap: str | None, strong: str | None, rule: Rule, asks_again: float, steps: int,
+    prices: dict[str, Price], simulated: bool, count: int, seed: int, as_json: bool,
+) -> None:  # fmt: skip
+    """The product's rules of sessions on the recorded runs in FILE (JSON lines), or simulated sessions with caches
+    compared with the exact optimum."""
+    if simulated:
+        _simulated(count, seed, as_json)
+        return
+    if file is None or not cheap or not strong:
+        raise click.UsageError("give FILE, --cheap and --strong, or --simulated")
+    try:
+        figures = measure(
+            read_runs(file), cheap, strong, rule, prices=prices, asks_again=asks_again, steps=steps, seed=seed
+        )
+    except (ValueError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    bound = BOUND.format(share=asks_again) if rule == "bad-end" else BOUND.partition(", and")[0] + "."
+    if as_json:
+        said = {"cheap": cheap, "strong": strong, "rule": rule, "asks_again": asks_again, "bound": bound}
+        click.echo(msgspec.json.encode(msgspec.structs.asdict(figures) | said))
+        return
+    click.echo(
+        f"{figures.tasks} tasks, {figures.moved:.0%} moved: reward {figures.reward:.1%}, cost {figures.cost:.1%} of "
+        f"{strong}'s; gain {figures.gain:+.2f} [{figures.gain_low:+.2f}, {figures.gain_high:+.2f}] points over a "
+        f"lottery of equal cost, shuffled {figures.shuffled_gain:+.2f}. {bound}"
+    )
+
+
+def _simulated(count: int, seed: int, as_json: bool) -> None:
+    families = compare(count, seed)
+    if as_json:
+        click.echo(msgspec.json.encode({"sessions": count, "seed": seed, "families": families}))
+        return
+    for family in families:
+        click.echo(f"{family.name}: cost above the exact optimum (turns below the wanted quality)")
+        for name, row in family.policies.items():
+            click.echo(f"  {name:<22} {row.above_optimum:+8.1%}   ({row.below_wanted:.1%})")
