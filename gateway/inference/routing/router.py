@@ -25,7 +25,8 @@ from gateway.inference.routing.knobs import RoutingKnobFile
 from gateway.inference.routing.model import Classifier, EncodesAhead, Routed, RoutingRule, VersionPrediction
 from gateway.inference.routing.session_steps import SessionSteps
 from gateway.inference.sessions.housekeeping import cheapest_because, is_housekeeping
-from gateway.inference.sessions.session import Answered, after, is_followed
+from gateway.inference.sessions.learning import SessionLearning
+from gateway.inference.sessions.session import Answered, Session, after, is_followed
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import predicted_costs
 from tiers.consent import hidden_from
@@ -55,6 +56,7 @@ class RoutingService:
         self.knobs = knobs or RoutingKnobFile()
         self.threads = threads or TextThreads()
         self.conversations = Conversations() if conversations is None else conversations
+        self._learning = SessionLearning()
         # What answers in place of routing where it does not pay: by key, and by None for all others.
         self.constants: Mapping[str | None, ConstantTier | None] = {}
         # Logged once per kind of failure, not once per request.
@@ -196,7 +198,7 @@ class RoutingService:
             cheapest = cheapest_because(client, self.knobs.active.agents_housekeeping)
             inputs = msgspec.structs.replace(inputs, cheapest=cheapest, client=client.client, purpose=client.kind)
         if self._follows(request):
-            steps = SessionSteps(self.conversations, self.served, self.knobs.active)
+            steps = SessionSteps(self.conversations, self.served, self.knobs.active, self._learning)
             step = steps.step_of(request, history, inputs, given.prompt_tokens)
             inputs = msgspec.structs.replace(inputs, session=step)
         known = circumstances(history, self.served.catalog, given.prompt_tokens)
@@ -246,8 +248,13 @@ class RoutingService:
         knobs, client = self.knobs.active, request.client
         if not knobs.conversations or (client is not None and is_housekeeping(client)):
             return
-        became = None if answered is None else partial(after, answered, request)
+        became = None if answered is None else partial(self._became, answered, request)
         self.conversations.remember(request, tier, knobs.conversation_seconds, became)
+
+    def _became(self, answered: Answered, request: InferenceRequest, before: Session | None) -> Session:
+        """What a session is after one of its steps was answered, of which is learned."""
+        self._learning.observe(answered.step, before, request.caller.tenant, request.key_id or "")
+        return after(answered, before)
 
     def _follows(self, request: InferenceRequest) -> bool:
         """Whether the request is a step of a session that is followed."""

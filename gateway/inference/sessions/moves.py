@@ -8,6 +8,7 @@ import msgspec
 
 from classifier.decision import SessionStep, Trouble
 from classifier.policy.sessions.choose import MOST_BAD_CALLS
+from classifier.policy.sessions.remaining_steps import PRIOR_STEPS
 from classifier.policy.sessions.rest_cost import rest_usd, warm_tokens
 from classifier.policy.sessions.session_view import LoopCounters, SessionView, Warmth
 from classifier.policy.sessions.trouble import TroubleMode, trouble_move
@@ -17,9 +18,6 @@ from gateway.inference.sessions.session import Counters, Session, counted
 from gateway.inference.sessions.session_tiers import session_tiers, usual_output
 from tiers.catalog.catalog import Catalog
 
-TURN_STEPS, REST_STEPS = 18.0, 18.0
-"""Expected steps of a user's turn and of the rest of a session: the median of 133 recorded runs on terminal tasks, each
-of which is one turn; of 1,010 on software tasks it was 68."""
 GROWTH_TOKENS = 1000.0
 """Tokens by which a prompt grows from step to step, the answer included: the median of twice the tokens read over the
 steps squared was 1,028 in 846 recorded runs on SWE-bench Pro, quartiles 816 and 1,369."""
@@ -42,7 +40,7 @@ class SessionRules(msgspec.Struct, frozen=True, kw_only=True):
 class Known(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a session before a step. `id`: its digest. `previous`: the tier of its last answer, None for a
     first step. `history_tokens`: estimate of its messages up to that answer. `parent`: of a subagent, its parent's
-    tier."""
+    tier. `turn_steps`: expected steps of its turn from this one on."""
 
     id: bytes
     session: Session | None
@@ -50,6 +48,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     history_tokens: int
     in_tool_loop: bool
     parent: int | None = None
+    turn_steps: float = PRIOR_STEPS
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -67,7 +66,7 @@ def next_step(
     session, turn = known.session, request.client
     client = "" if turn is None else turn.client
     gap = None if session is None else max(0.0, now - session.at)
-    compacted = session is not None and known.history_tokens < session.prompt_tokens * COMPACTED_SHARE
+    compacted = session is not None and known.history_tokens < session.message_tokens * COMPACTED_SHARE
     tiers, prompt_tokens = session_tiers(catalog, rules.cache_seconds), wanted.prompt_tokens
     warmth = [Warmth()] * len(tiers) if session is None or compacted else session.warmth(catalog, now)
     strongest_warm = 0
@@ -96,20 +95,22 @@ def next_step(
         previous=known.previous or 0,
         raised_from=None if session is None else session.raised_from,
         floor=known.parent if rules.subagent_floor else None,
+        prompt_tokens=prompt_tokens,
         warm=[warm_tokens(tier, held, prompt_tokens) for tier, held in zip(tiers, warmth, strict=True)],
         strongest_warm=strongest_warm,
     )
     step = _ruled(step, request, rules, counters)
     if step.rule != "rest":
         return step
-    steps = REST_STEPS if rules.boundary else 1.0
+    # How many turns a session goes on for is not known: the rest is this turn's.
+    steps = known.turn_steps if rules.boundary else 1.0
     view = SessionView(
         current=known.previous,
         warmth=tuple(warmth),
         prompt_tokens=prompt_tokens,
         growth_tokens=GROWTH_TOKENS,
         output_tokens=usual_output(catalog),
-        turn_steps=min(TURN_STEPS, steps),
+        turn_steps=steps,
         remaining_steps=steps,
     )
     rest = rest_usd(view, tiers, [p >= wanted.tau for p in wanted.p_ok])

@@ -27,7 +27,7 @@ class CachedPrefix(msgspec.Struct, frozen=True, array_like=True):
 class Session(msgspec.Struct, frozen=True, array_like=True):
     """What is known of a session after its last answer. `id`: a digest. `at`: epoch seconds of that answer, and `cut`:
     it stopped at its token limit. The counters are those of `SessionStep`; `last_exit` is of the work since the last
-    boundary. `prompt_tokens`: of its last prompt; `read_tokens`: with the answer."""
+    boundary. `message_tokens`: estimate of its last messages; `read_tokens`: those billed, with the answer."""
 
     id: bytes
     at: float
@@ -38,7 +38,7 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
     bad_calls: int = 0
     raised_from: int | None = None
     cut: bool = False
-    prompt_tokens: int = 0
+    message_tokens: int = 0
     read_tokens: int = 0
     caches: tuple[CachedPrefix, ...] = ()
     last_exit: Exit | None = None
@@ -101,8 +101,8 @@ class Answered(msgspec.Struct, frozen=True):
     at: float
 
 
-def after(answered: Answered, request: InferenceRequest, session: Session | None) -> Session:
-    """Return what is known of a session after `request`, one of its steps, was `answered`."""
+def after(answered: Answered, session: Session | None) -> Session:
+    """Return what is known of a session after one of its steps was `answered`."""
     step, tier, usage, now = answered.step, answered.tier, answered.usage, answered.at
     caches = () if session is None else session.caches
     read = step.strongest_warm
@@ -120,7 +120,7 @@ def after(answered: Answered, request: InferenceRequest, session: Session | None
         bad_calls=0 if tier != step.previous else step.bad_calls,
         raised_from=_raised_from(step, tier),
         cut=answered.cut,
-        prompt_tokens=0 if usage is None else usage.prompt_tokens,
+        message_tokens=step.prompt_tokens,
         read_tokens=read,
         caches=caches,
         last_exit=step.last_exit,

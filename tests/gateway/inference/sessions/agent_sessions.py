@@ -1,4 +1,4 @@
-"""Sessions of ten steps as agents' clients send them: a title, a loop, a failed check, another loop that passes, thanks.
+"""Sessions of ten steps as agents' clients send them: a title, a loop, a failed check, a loop that passes, thanks.
 
 Each client speaks its own API and sends its own headers; the texts of its tools' results are those of its own format.
 """

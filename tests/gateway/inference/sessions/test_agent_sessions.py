@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-
 from sqlalchemy import select
 
 from classifier.policy.decide import decide
