@@ -1,26 +1,47 @@
-"""The hyper-parameters of a Llama-family decoder, whatever its file format."""
+"""The hyper-parameters of a decoder, whatever its file format: a list of features, so that no architecture has code of
+its own."""
 
 from typing import Literal
 
 import msgspec
 
-Architecture = Literal["llama", "mistral", "qwen2", "qwen3"]
+Architecture = Literal[
+    "llama", "mistral", "qwen2", "qwen3", "phi3", "granite", "smollm3", "olmo2", "gemma2", "gemma3_text"
+]
+Activation = Literal["silu", "gelu-tanh"]
 
 
 class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
-    """Frequency scaling of rotary embeddings: `linear`, or `llama3` (Llama 3.1's piecewise rule)."""
+    """Frequency scaling of rotary embeddings: `linear`, `llama3` (Llama 3.1's piecewise rule), `yarn` (Peng et al.
+    2023) or `longrope` (Ding et al. 2024).
 
-    kind: Literal["linear", "llama3"]
+    `attention_factor`: of yarn and longrope, what cosines and sines are multiplied by. `short` and `long`: longrope's
+    divisors of each frequency for contexts up to `original_max_position` and beyond.
+    """
+
+    kind: Literal["linear", "llama3", "yarn", "longrope"]
     factor: float
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_position: int = 8192
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    attention_factor: float = 1.0
+    short: tuple[float, ...] = ()
+    long: tuple[float, ...] = ()
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Hyper-parameters that decide the computation, in transformers' vocabulary.
 
-    `qkv_bias`: Qwen2. `qk_norm`: Qwen3 (RMSNorm over each head of q and k). `sliding_window`: Mistral.
+    `qkv_bias`: Qwen2. `qk_norm`: RMSNorm of q and k, over each head (Qwen3, Gemma 3) or all of them (OLMo 2).
+    `sliding_window`: of the layers `window_layers`, of all where that is None. `rotary_dim`: numbers of a head that are
+    rotated, the first ones of each half; None: all. `local_rope_theta`: that of layers with a window (Gemma 3).
+    `no_rope_layers`: those without positions (SmolLM3). `attention_scale`: what q·k is multiplied by; None:
+    1 / sqrt(head dim). `embedding_scale`: what rows of the embedding are multiplied by. `pre_norm`, `post_norm`:
+    whether a norm stands before each sublayer, and behind it before it is added. `attention_softcap`,
+    `final_softcap`: c in c · tanh(x / c) of scores and of logits (Gemma 2).
     """
 
     architecture: Architecture
@@ -38,6 +59,45 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     tie_embeddings: bool = False
     qkv_bias: bool = False
     qk_norm: bool = False
+    qk_norm_whole: bool = False
     sliding_window: int | None = None
+    window_layers: tuple[int, ...] | None = None
+    rotary_dim: int | None = None
+    local_rope_theta: float | None = None
+    no_rope_layers: tuple[int, ...] = ()
+    attention_scale: float | None = None
+    embedding_scale: float = 1.0
+    activation: Activation = "silu"
+    pre_norm: bool = True
+    post_norm: bool = False
+    attention_softcap: float | None = None
+    final_softcap: float | None = None
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
+
+    def window_of(self, layer: int) -> int | None:
+        """The sliding window of `layer` in tokens, None for full attention."""
+        return self.sliding_window if self.window_layers is None or layer in self.window_layers else None
+
+    @property
+    def rope_tables(self) -> int:
+        """How many rotary tables the layers have between them."""
+        return 2 if self.no_rope_layers or self.local_rope_theta is not None else 1
+
+    def rope_of(self, layer: int) -> int:
+        """Which of the tables of `models.rotary.rotary_table` rotates `layer`."""
+        if layer in self.no_rope_layers:
+            return 1
+        return int(self.local_rope_theta is not None and self.window_of(layer) is not None)
+
+    def beyond_plain(self) -> list[str]:
+        """The features that only the CPU's decoders compute, by name."""
+        present = {
+            "q and k normalised over all heads": self.qk_norm_whole,
+            "windows of some layers": self.window_layers is not None,
+            "a second rotary table": self.rope_tables > 1,
+            f"the activation {self.activation}": self.activation != "silu",
+            "norms behind sublayers": self.post_norm,
+            "capped scores or logits": self.attention_softcap is not None or self.final_softcap is not None,
+        }
+        return [name for name, is_present in present.items() if is_present]

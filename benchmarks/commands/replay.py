@@ -16,6 +16,7 @@ from benchmarks.replay.demo import demo as run_demo
 from benchmarks.replay.deployment import Conditions
 from benchmarks.replay.expert_errors import Lasting, labels_under_errors, recorded_questions
 from benchmarks.replay.figures import Figure
+from benchmarks.replay.judge_weight import weight_of_judge
 from benchmarks.replay.ladder import Ladder
 from benchmarks.replay.own_prompts import own_prompts
 from benchmarks.replay.plans import own_plans, recorded_plans
@@ -222,6 +223,24 @@ def expert_errors(data: Path | None, rate: float, prompts: int | None) -> None:
             one = asyncio.run(labels_under_errors(questions, rate=rate, lasting=lasting, opinions=opinions))
             shares = one.right_as_worse, one.false_worse, one.worse_kept, one.uncertain, one.no_worse, one.true_no_worse
             click.echo(_row(str(opinions), *map(_interval, shares), f"{one.cost:.1f}"))
+
+
+@click.command("judge-weight")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--draws", type=click.IntRange(min=1), default=100, show_default=True, help="Of the judge's errors.")
+def judge_weight(file: Path, draws: int) -> None:
+    """How right a simulated judge of the recorded answers in FILE (as replay_arena.jsonl.gz) is said to be by planted
+    pairs, and by real pairs in use: those that rules check, those that an operator reads, and the others."""
+    try:
+        ladder = marked_answers(file)
+    except (OSError, KeyError, ValueError) as error:
+        raise click.ClickException(f"{file}: {type(error).__name__}: {error}") from error
+    click.echo(_row("checked", "reviewed", "others", "truth", "planted", "in use", "95% interval holds it"))
+    for checked, reviewed, others in ((0, 0, 0), (20, 0, 100), (60, 0, 300), (60, 30, 300), (200, 60, 1000)):
+        one = asyncio.run(weight_of_judge(ladder, checked=checked, reviewed=reviewed, others=others, draws=draws))
+        interval = f"{one.in_use:.3f} [{one.low:.3f}, {one.high:.3f}]"
+        counts = (str(checked), str(reviewed), str(others))
+        click.echo(_row(*counts, f"{one.truth:.3f}", f"{one.planted:.3f}", interval, f"{one.covered} of {one.trusted}"))
 
 
 def _signed(one: Figure) -> str:

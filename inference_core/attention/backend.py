@@ -32,17 +32,23 @@ class AttentionBatch:
 
 class AttentionBackend(ABC):
     """Contract: call `rope_and_write` of a layer before its `attend`. Causal, grouped-query, optionally windowed
-    (`config.sliding_window`); softmax and accumulation in float32.
+    (`config.window_of`) and capped (`config.attention_softcap`); softmax and accumulation in float32.
 
     `qkv` is [T, (heads + 2 kv_heads) * head_dim]: queries, keys, values; float32 on the CPU.
     """
 
     def __init__(self, config: ModelConfig, layout: KVLayout, arena: torch.Tensor, cos_sin: torch.Tensor) -> None:
-        """`arena`: uint8 [bytes]. `cos_sin`: float32 [max position, head_dim], cosines then sines."""
+        """`arena`: uint8 [bytes]. `cos_sin`: float32 [tables x max position, head_dim], see `models.rotary`."""
         self.config = config
         self.layout = layout
         self.arena = arena
         self.cos_sin = cos_sin
+        self._positions = len(cos_sin) // config.rope_tables
+
+    def table_of(self, layer: int) -> torch.Tensor:
+        """The rotary table of `layer`, float32 [max position, head_dim]."""
+        first = self.config.rope_of(layer) * self._positions
+        return self.cos_sin[first : first + self._positions]
 
     @abstractmethod
     def rope_and_write(

@@ -26,7 +26,7 @@ class CpuAttention(AttentionBackend):
         extension().rope_and_write(
             qkv.data_ptr(),
             qkv.stride(0),
-            self.cos_sin.data_ptr(),
+            self.table_of(layer).data_ptr(),
             batch.positions.data_ptr(),
             batch.slots.data_ptr(),
             self.arena.data_ptr(),
@@ -57,7 +57,8 @@ class CpuAttention(AttentionBackend):
             batch.context_len.shape[0],
             layer * layout.layer_bytes,
             config.head_dim**-0.5,
-            config.sliding_window or 0,
+            config.window_of(layer) or 0,
+            config.attention_softcap or 0.0,
             config.num_heads,
             config.num_kv_heads,
             config.head_dim,

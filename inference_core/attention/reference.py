@@ -36,7 +36,7 @@ class ReferenceAttention(AttentionBackend):
         heads, kv_heads, d = self.config.num_heads, self.config.num_kv_heads, self.config.head_dim
         rows = qkv.view(qkv.shape[0], heads + 2 * kv_heads, d)
         query, key, value = rows.split([heads, kv_heads, kv_heads], dim=1)
-        table = self.cos_sin[batch.positions.long()]
+        table = self.table_of(layer)[batch.positions.long()]
         cos, sin = table[:, None, : d // 2], table[:, None, d // 2 :]
         for part, norm in ((query, q_norm), (key, k_norm)):
             if norm is not None:
@@ -65,8 +65,11 @@ class ReferenceAttention(AttentionBackend):
             position = torch.arange(context - (end - begin), context)[:, None]
             token = torch.arange(context)[None, :]
             allowed = token <= position
-            if self.config.sliding_window:
-                allowed &= token > position - self.config.sliding_window
+            window, cap = self.config.window_of(layer), self.config.attention_softcap
+            if window is not None:
+                allowed &= token > position - window
+            if cap is not None:
+                scores = cap * torch.tanh(scores / cap)
             weights = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
             mixed = torch.einsum("hqk,khd->qhd", weights, values.repeat_interleave(heads // kv_heads, 1))
             out[begin:end] = mixed.reshape(end - begin, heads * d)

@@ -62,6 +62,10 @@ class DeviceDecoder:
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """[T, hidden] of `tokens` int64 [T]; each rank looks up its own rows and adds zeros for the others'."""
+        rows, scale = self._rows(tokens), self.config.embedding_scale
+        return rows if scale == 1.0 else rows * scale
+
+    def _rows(self, tokens: torch.Tensor) -> torch.Tensor:
         assert self.embedding is not None  # called on first stages only
         if self.vocabulary is None:
             return functional.embedding(tokens, self.embedding)

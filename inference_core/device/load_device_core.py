@@ -25,6 +25,7 @@ from inference_core.kv_cache.memory_plan import format_bytes
 from inference_core.linear.device_packing import DeviceScheme
 from inference_core.linear.linear import Linear
 from inference_core.loaders.checkpoint import Checkpoint
+from inference_core.loaders.decoder_tensors import refuse_beyond_plain
 from inference_core.loading.load_adapters import load_adapters
 from inference_core.loading.pin_prefixes import pin_prefixes
 from inference_core.model_config import ModelConfig
@@ -62,6 +63,8 @@ def load_device_core(
     PrefixError
     for a prefix that cannot be pinned.
     """
+    for model in spec.models:
+        refuse_beyond_plain(checkpoints[model.name].path, checkpoints[model.name].config, "a GPU")
     drafts = paired_drafts(spec.models)
 
     def runner(model: DeviceModelSpec, decoder: DeviceDecoder, arena: torch.Tensor, graphs: Graphs) -> DeviceRunner:

@@ -34,7 +34,8 @@ class NativeDecoder:
     """A decoder of `config` over `arena` uint8 [bytes] laid out as `layout`; embedding, norms, linears, attention and
     head run without returning to Python, on every thread of the pool. It computes once `load` has given it weights.
 
-    `cos_sin`: float32 [max position, head_dim]. Batch-invariant: a sequence's logits depend on it alone.
+    `cos_sin`: float32 [tables x max position, head_dim], see `models.rotary`. Batch-invariant: a
+    sequence's logits depend on it alone.
     """
 
     def __init__(
@@ -55,11 +56,10 @@ class NativeDecoder:
             self._geometry(decoder, layout, arena, self._slab_bytes, cos_sin),
             decoder.config.rms_eps,
             self._embedding(decoder.embedding),
-            [self._layer(layer) for layer in decoder.layers],
+            [self._layer(decoder.config, i, layer) for i, layer in enumerate(decoder.layers)],
             decoder.final_norm.data_ptr(),
             self._projection(decoder.head, decoder.final_norm),
             arena.data_ptr(),
-            cos_sin.data_ptr(),
         )
 
     def decode(
@@ -133,7 +133,7 @@ class NativeDecoder:
     @staticmethod
     def _geometry(
         decoder: Decoder, layout: KVLayout, arena: torch.Tensor, slab_bytes: int, cos_sin: torch.Tensor
-    ) -> tuple[int, ...]:
+    ) -> tuple[float, ...]:
         config = decoder.config
         return (
             config.hidden_size,
@@ -144,7 +144,11 @@ class NativeDecoder:
             config.vocab_size,
             config.sliding_window or 0,
             layout.block_size,
-            len(cos_sin),
+            len(cos_sin) // config.rope_tables,
+            config.qk_norm_whole,
+            config.activation == "gelu-tanh",
+            config.attention_softcap or 0.0,
+            config.final_softcap or 0.0,
             KV_DTYPES[layout.dtype],
             layout.layer_bytes,
             layout.block_bytes,
@@ -153,20 +157,33 @@ class NativeDecoder:
             arena.numel(),
         )
 
-    def _embedding(self, embedding: PackedEmbedding) -> tuple[int, ...]:
+    def _embedding(self, embedding: PackedEmbedding) -> tuple[float, ...]:
         table = embedding.table
         data = np.ascontiguousarray(table.data)
         self._alive.append(data)
         rows, columns = table.shape
         row_bytes = data.nbytes // rows
-        return (_ENCODINGS[table.kind], data.ctypes.data, row_bytes, rows, columns, embedding.round_to_bfloat16)
-
-    def _layer(self, layer: DecoderLayer) -> tuple[Any, ...]:
         return (
-            layer.attention_norm.data_ptr(),
-            0 if layer.q_norm is None else layer.q_norm.data_ptr(),
-            0 if layer.k_norm is None else layer.k_norm.data_ptr(),
-            layer.mlp_norm.data_ptr(),
+            _ENCODINGS[table.kind],
+            data.ctypes.data,
+            row_bytes,
+            rows,
+            columns,
+            embedding.round_to_bfloat16,
+            embedding.scale,
+        )
+
+    def _layer(self, config: ModelConfig, index: int, layer: DecoderLayer) -> tuple[Any, ...]:
+        first = config.rope_of(index) * (len(self._cos_sin) // config.rope_tables)
+        return (
+            _address(layer.attention_norm),
+            _address(layer.q_norm),
+            _address(layer.k_norm),
+            _address(layer.mlp_norm),
+            _address(layer.attention_post_norm),
+            _address(layer.mlp_post_norm),
+            self._cos_sin[first:].data_ptr(),
+            config.window_of(index) is not None,
             self._projection(layer.qkv, layer.attention_norm),
             self._projection(layer.output),
             self._projection(layer.gate_up, layer.mlp_norm),
@@ -197,3 +214,7 @@ class NativeDecoder:
         rest[apart[0].channels.long()] = 0
         self._alive.append(rest)
         return apart[0].channels.tolist(), rest.data_ptr()
+
+
+def _address(tensor: torch.Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()

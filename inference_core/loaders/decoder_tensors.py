@@ -1,11 +1,11 @@
-"""The tensors of a Llama-family decoder and their shapes, under Hugging Face names."""
+"""The tensors of a decoder and their shapes, under Hugging Face names."""
 
 import math
 from collections.abc import Mapping
 from pathlib import Path
 
 from inference_core.errors import ModelFileError
-from inference_core.model_config import ModelConfig, RopeScaling
+from inference_core.model_config import ModelConfig
 
 Shape = tuple[int, ...]
 
@@ -28,12 +28,10 @@ def _layer_tensors(config: ModelConfig) -> dict[str, Shape]:
     hidden, inner = config.hidden_size, config.intermediate_size
     query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     tensors: dict[str, Shape] = {
-        "input_layernorm.weight": (hidden,),
         "self_attn.q_proj.weight": (query, hidden),
         "self_attn.k_proj.weight": (key, hidden),
         "self_attn.v_proj.weight": (key, hidden),
         "self_attn.o_proj.weight": (hidden, query),
-        "post_attention_layernorm.weight": (hidden,),
         "mlp.gate_proj.weight": (inner, hidden),
         "mlp.up_proj.weight": (inner, hidden),
         "mlp.down_proj.weight": (hidden, inner),
@@ -43,9 +41,21 @@ def _layer_tensors(config: ModelConfig) -> dict[str, Shape]:
         tensors["self_attn.k_proj.bias"] = (key,)
         tensors["self_attn.v_proj.bias"] = (key,)
     if config.qk_norm:
-        tensors["self_attn.q_norm.weight"] = (config.head_dim,)
-        tensors["self_attn.k_norm.weight"] = (config.head_dim,)
-    return tensors
+        tensors["self_attn.q_norm.weight"] = (query if config.qk_norm_whole else config.head_dim,)
+        tensors["self_attn.k_norm.weight"] = (key if config.qk_norm_whole else config.head_dim,)
+    return tensors | {f"{name}.weight": (hidden,) for name in layer_norms(config).values()}
+
+
+def layer_norms(config: ModelConfig) -> dict[str, str]:
+    """The norms of a layer, by where they stand: before and behind attention and the network behind it."""
+    norms = {}
+    if config.pre_norm:
+        norms["attention_norm"] = "input_layernorm"
+        norms["mlp_norm"] = "pre_feedforward_layernorm" if config.post_norm else "post_attention_layernorm"
+    if config.post_norm:
+        norms["attention_post_norm"] = "post_attention_layernorm"
+        norms["mlp_post_norm"] = "post_feedforward_layernorm"
+    return norms
 
 
 def check_tensors(path: Path, config: ModelConfig, found: Mapping[str, Shape]) -> None:
@@ -67,6 +77,15 @@ def check_tensors(path: Path, config: ModelConfig, found: Mapping[str, Shape]) -
             raise ModelFileError(f"{path}: tensor '{name}' has shape {found[name]}; the model's settings imply {shape}")
 
 
+def refuse_beyond_plain(path: Path, config: ModelConfig, where: str) -> None:
+    """Raise ModelFileError, with what serves it, for a model with features that `where` does not compute."""
+    if lacking := config.beyond_plain():
+        raise ModelFileError(
+            f"{path}: {where} does not compute {', '.join(lacking)} ({config.architecture}); serve it on the CPU, "
+            'or by an installed program (engine = "vllm" in the catalogue)'
+        )
+
+
 def check_config(path: Path, config: ModelConfig) -> None:
     """Raise ModelFileError for impossible settings, before any arithmetic on them."""
     for field in (
@@ -79,21 +98,26 @@ def check_config(path: Path, config: ModelConfig) -> None:
         raise ModelFileError(
             f"{path}: {config.num_heads} attention heads cannot share {config.num_kv_heads} KV heads evenly"
         )
-    if config.head_dim % 2:
+    if config.head_dim % 2 or (config.rotary_dim or 0) % 2:
         raise ModelFileError(f"{path}: head_dim is {config.head_dim}; rotary embeddings need an even one")
     if not 0 <= config.rms_eps < math.inf:
         raise ModelFileError(f"{path}: rms_eps is {config.rms_eps}; it must be 0 or a small positive number")
     if not 0 < config.rope_theta < math.inf:
         raise ModelFileError(f"{path}: rope_theta is {config.rope_theta}; it must be a positive number")
+    for name in ("attention_softcap", "final_softcap", "local_rope_theta", "embedding_scale"):
+        value = getattr(config, name)
+        if value is not None and not 0 < value < math.inf:
+            raise ModelFileError(f"{path}: {name} is {value}; it must be a positive number")
     if config.sliding_window is not None and config.sliding_window < 1:
         raise ModelFileError(f"{path}: sliding_window is {config.sliding_window}; it must be at least 1")
-    _check_rope_scaling(path, config.rope_scaling)
+    _check_rope_scaling(path, config)
     for token_id in config.eos_token_ids:
         if not 0 <= token_id < config.vocab_size:
             raise ModelFileError(f"{path}: end token {token_id} lies outside the vocabulary of {config.vocab_size}")
 
 
-def _check_rope_scaling(path: Path, scaling: RopeScaling | None) -> None:
+def _check_rope_scaling(path: Path, config: ModelConfig) -> None:
+    scaling = config.rope_scaling
     if scaling is None:
         return
     if not 0 < scaling.factor < math.inf:
@@ -104,6 +128,18 @@ def _check_rope_scaling(path: Path, scaling: RopeScaling | None) -> None:
             f"{path}: llama3 rope scaling from {low} to {high} of {scaling.original_max_position} positions; "
             "0 < low < high and a positive length are needed"
         )
+    if not (0 < scaling.attention_factor < math.inf and scaling.original_max_position > 0):
+        raise ModelFileError(
+            f"{path}: {scaling.kind} rope scaling of {scaling.original_max_position} positions with the attention "
+            f"factor {scaling.attention_factor}; both must be positive numbers"
+        )
+    if scaling.kind == "yarn" and not 0 < scaling.beta_slow < scaling.beta_fast < math.inf:
+        raise ModelFileError(f"{path}: yarn needs 0 < beta_slow < beta_fast")
+    half = (config.rotary_dim or config.head_dim) // 2
+    if scaling.kind == "longrope" and not all(
+        len(divisors) == half and all(0 < d < math.inf for d in divisors) for divisors in (scaling.short, scaling.long)
+    ):
+        raise ModelFileError(f"{path}: longrope needs {half} positive short and long factors")
 
 
 def _some(names: list[str], limit: int = 5) -> str:

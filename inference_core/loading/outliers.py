@@ -135,8 +135,8 @@ def _with_linears(decoder: Decoder, changed: Callable[[str, Linear], Linear]) ->
     layers = [
         replace(
             layer,
-            qkv=changed(f"layers.{i}.qkv", layer.qkv),
-            gate_up=changed(f"layers.{i}.gate_up", layer.gate_up),
+            qkv=layer.qkv if layer.attention_norm is None else changed(f"layers.{i}.qkv", layer.qkv),
+            gate_up=layer.gate_up if layer.mlp_norm is None else changed(f"layers.{i}.gate_up", layer.gate_up),
         )
         for i, layer in enumerate(decoder.layers)
     ]

@@ -17,5 +17,18 @@ def reference_silu_mul(gate_up: torch.Tensor, out: torch.Tensor) -> None:
     torch.mul(functional.silu(gate), up, out=out)
 
 
+def reference_gelu_mul(gate_up: torch.Tensor, out: torch.Tensor) -> None:
+    """out[T, I] = gelu(gate) * up for gate_up [T, 2 I], with gelu's approximation by tanh."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    torch.mul(functional.gelu(gate, approximate="tanh"), up, out=out)
+
+
+def reference_cap_values(x: torch.Tensor, cap: float) -> None:
+    """x = cap * tanh(x / cap) in place."""
+    x.div_(cap).tanh_().mul_(cap)
+
+
 rms_norm = cpu.rms_norm if cpu.AVAILABLE else reference_rms_norm
 silu_mul = cpu.silu_mul if cpu.AVAILABLE else reference_silu_mul
+gelu_mul = cpu.gelu_mul if cpu.AVAILABLE else reference_gelu_mul
+cap_values = cpu.cap_values if cpu.AVAILABLE else reference_cap_values

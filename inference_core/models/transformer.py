@@ -1,4 +1,4 @@
-"""A Llama-family decoder (Llama, SmolLM2, Mistral, Qwen2, Qwen3) over ragged batches of the paged cache."""
+"""A decoder of any supported architecture over ragged batches of the paged cache, by the features of its config."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -7,9 +7,10 @@ import torch
 
 from inference_core.attention.backend import AttentionBackend, AttentionBatch
 from inference_core.linear.linear import Linear
+from inference_core.lora.adapter import Projection
 from inference_core.lora.reference import AdaptedRows
 from inference_core.model_config import ModelConfig
-from inference_core.models.elementwise import rms_norm, silu_mul
+from inference_core.models.elementwise import cap_values, gelu_mul, rms_norm, silu_mul
 
 
 class Embedding(Protocol):
@@ -21,16 +22,18 @@ class Embedding(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class DecoderLayer:
-    """One layer's weights; `qkv` and `gate_up` are fused projections."""
+    """One layer's weights; `qkv` and `gate_up` are fused projections. Norms that an architecture lacks are None."""
 
-    attention_norm: torch.Tensor
+    attention_norm: torch.Tensor | None
     qkv: Linear
     q_norm: torch.Tensor | None
     k_norm: torch.Tensor | None
     output: Linear
-    mlp_norm: torch.Tensor
+    mlp_norm: torch.Tensor | None
     gate_up: Linear
     down: Linear
+    attention_post_norm: torch.Tensor | None = None
+    mlp_post_norm: torch.Tensor | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -75,21 +78,59 @@ class Decoder:
         mixed = torch.empty(tokens, config.num_heads * config.head_dim)
         gate_up = torch.empty(tokens, 2 * config.intermediate_size)
         activated = torch.empty(tokens, config.intermediate_size)
+        activate = silu_mul if config.activation == "silu" else gelu_mul
         for index in layers:
             layer = self.layers[index]
-            rms_norm(hidden, layer.attention_norm, config.rms_eps, normed)
-            layer.qkv.apply(normed, qkv)
-            adapted.add(index, "qkv", normed, qkv)
-            attention.rope_and_write(qkv, index, batch, layer.q_norm, layer.k_norm)
+            inputs = self._normed(hidden, layer.attention_norm, normed)
+            layer.qkv.apply(inputs, qkv)
+            adapted.add(index, "qkv", inputs, qkv)
+            if config.qk_norm_whole:
+                self._norm_heads(qkv, layer)
+                attention.rope_and_write(qkv, index, batch, None, None)
+            else:
+                attention.rope_and_write(qkv, index, batch, layer.q_norm, layer.k_norm)
             attention.attend(qkv, index, batch, mixed)
-            layer.output.apply(mixed, hidden, accumulate=True)
-            adapted.add(index, "output", mixed, hidden)
-            rms_norm(hidden, layer.mlp_norm, config.rms_eps, normed)
-            layer.gate_up.apply(normed, gate_up)
-            adapted.add(index, "gate_up", normed, gate_up)
-            silu_mul(gate_up, activated)
-            layer.down.apply(activated, hidden, accumulate=True)
-            adapted.add(index, "down", activated, hidden)
+            self._add(index, "output", layer.output, mixed, hidden, layer.attention_post_norm, adapted)
+            inputs = self._normed(hidden, layer.mlp_norm, normed)
+            layer.gate_up.apply(inputs, gate_up)
+            adapted.add(index, "gate_up", inputs, gate_up)
+            activate(gate_up, activated)
+            self._add(index, "down", layer.down, activated, hidden, layer.mlp_post_norm, adapted)
+
+    def _normed(self, hidden: torch.Tensor, weight: torch.Tensor | None, normed: torch.Tensor) -> torch.Tensor:
+        if weight is None:
+            return hidden
+        rms_norm(hidden, weight, self.config.rms_eps, normed)
+        return normed
+
+    def _norm_heads(self, qkv: torch.Tensor, layer: DecoderLayer) -> None:
+        """Normalise all queries, and all keys, of a token at once (OLMo 2)."""
+        query = self.config.num_heads * self.config.head_dim
+        key = query + self.config.num_kv_heads * self.config.head_dim
+        for part, weight in ((qkv[:, :query], layer.q_norm), (qkv[:, query:key], layer.k_norm)):
+            assert weight is not None  # the config says that it has one
+            rms_norm(part, weight, self.config.rms_eps, part)
+
+    def _add(
+        self,
+        index: int,
+        name: Projection,
+        linear: Linear,
+        x: torch.Tensor,
+        hidden: torch.Tensor,
+        post_norm: torch.Tensor | None,
+        adapted: AdaptedRows,
+    ) -> None:
+        """hidden += the projection of `x`, normalised where a norm stands behind it."""
+        if post_norm is None:
+            linear.apply(x, hidden, accumulate=True)
+            adapted.add(index, name, x, hidden)
+            return
+        y = torch.empty_like(hidden)
+        linear.apply(x, y)
+        adapted.add(index, name, x, y)
+        rms_norm(y, post_norm, self.config.rms_eps, y)
+        hidden += y
 
     def logits(self, hidden: torch.Tensor, sample_rows: list[int]) -> torch.Tensor:
         """Logits float32 [len(sample_rows), vocabulary] of these rows of the last layer's hidden states."""
@@ -99,4 +140,6 @@ class Decoder:
         logits = torch.empty(len(sample_rows), self.config.vocab_size)
         if sample_rows:
             self.head.apply(final, logits)
+        if self.config.final_softcap is not None:
+            cap_values(logits, self.config.final_softcap)
         return logits

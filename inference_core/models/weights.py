@@ -18,6 +18,7 @@ from inference_core.linear.linear import Linear
 from inference_core.linear.panels import LAYOUT, PanelKind, packing, panel_kind
 from inference_core.linear.reference import ReferenceLinear
 from inference_core.loaders.checkpoint import Checkpoint
+from inference_core.loaders.decoder_tensors import layer_norms
 from inference_core.loaders.packed_tensor import (
     PackedTensor,
     bfloat16_to_float32,
@@ -38,16 +39,19 @@ _ATTENTION = ("q_proj", "k_proj", "v_proj")
 
 @dataclass(slots=True, frozen=True)
 class PackedEmbedding:
-    """Token embeddings in the file's encoding; rows are decoded at look-up."""
+    """Token embeddings in the file's encoding; rows are decoded, and multiplied by `scale`, at look-up."""
 
     table: PackedTensor
     round_to_bfloat16: bool
+    scale: float = 1.0
 
     def rows(self, token_ids: list[int]) -> torch.Tensor:
         data = self.table.data[token_ids]
         rows = dequantize(PackedTensor(self.table.kind, (len(token_ids), self.table.shape[1]), data))
         if self.round_to_bfloat16:
             rows = bfloat16_to_float32(float32_to_bfloat16(rows))
+        if self.scale != 1.0:
+            rows = rows * np.float32(self.scale)
         return torch.from_numpy(np.array(rows, np.float32, copy=rows.base is not None or not rows.flags.writeable))
 
 
@@ -91,7 +95,7 @@ def load_linears(
 
 def load_embedding(checkpoint: Checkpoint, compute: Compute) -> PackedEmbedding:
     """The token embedding."""
-    return PackedEmbedding(_embedding_table(checkpoint), compute == "bfloat16")
+    return PackedEmbedding(_embedding_table(checkpoint), compute == "bfloat16", checkpoint.config.embedding_scale)
 
 
 def vector(checkpoint: Checkpoint, name: str) -> torch.Tensor:
@@ -111,14 +115,14 @@ def load_layers(
     def layer(i: int) -> DecoderLayer:
         prefix = f"model.layers.{i}"
         return DecoderLayer(
-            attention_norm=norm(f"{prefix}.input_layernorm.weight"),
             qkv=linears[f"layers.{i}.qkv"],
             q_norm=norm(f"{prefix}.self_attn.q_norm.weight") if config.qk_norm else None,
             k_norm=norm(f"{prefix}.self_attn.k_norm.weight") if config.qk_norm else None,
             output=linears[f"layers.{i}.output"],
-            mlp_norm=norm(f"{prefix}.post_attention_layernorm.weight"),
             gate_up=linears[f"layers.{i}.gate_up"],
             down=linears[f"layers.{i}.down"],
+            **{"attention_norm": None, "mlp_norm": None}
+            | {place: norm(f"{prefix}.{name}.weight") for place, name in layer_norms(config).items()},
         )
 
     return [layer(i) for i in range(config.num_layers)]

@@ -83,9 +83,24 @@ AIO_INLINE void soften_part(const Rows& rows, int row, int low, int high) {
   rows.rescale[row] = alpha;
 }
 
+// Scores s, which are logits times log2(e), become those of cap * tanh(logit / cap), with tanh by 2^(-2 |x| log2(e)).
+// Scores of slots that hold no token may be anything; they are masked afterwards.
+AIO_INLINE void cap_scores(const Rows& rows, int first, float softcap) {
+  constexpr float log2e = 1.44269504088896341f;
+  const vf cap = wide(softcap * log2e), scale = wide(-2.0f / softcap);
+  for (int row = first; row < rows.count; ++row)
+    for (int v = 0; v < kChunkVectors; ++v) {
+      float* p = rows.p + row * kChunk + v * kWide;
+      const vf s = wide_load(p), shrunk = exp2_wide(larger(s, -s) * scale);
+      const vf size = cap * (wide(1.0f) - shrunk) / (wide(1.0f) + shrunk);
+      wide_store(p, s < wide(0) ? -size : size);
+    }
+}
+
 constexpr int kSoftRows = 3;  // side by side
 
 AIO_INLINE void soften_rows(const AttentionArgs& a, const Rows& rows, int first, int base) {
+  if (a.softcap) cap_scores(rows, first, a.softcap);
   const auto high = [&](int row) { return rows.position(row) - base; };
   const auto low = [&](int row) { return a.window ? high(row) - a.window : -1; };
   for (int row = first; row < rows.count;) {

@@ -102,7 +102,17 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tenso
 
 def silu_mul(gate_up: torch.Tensor, out: torch.Tensor) -> None:
     """out[T, I] = silu(gate) * up for contiguous gate_up [T, 2 I] (SwiGLU, Shazeer 2020)."""
-    extension().silu_mul(gate_up.data_ptr(), out.data_ptr(), out.shape[1], out.shape[0])
+    extension().gated_mul(gate_up.data_ptr(), out.data_ptr(), out.shape[1], out.shape[0], False)
+
+
+def gelu_mul(gate_up: torch.Tensor, out: torch.Tensor) -> None:
+    """out[T, I] = gelu(gate) * up for contiguous gate_up [T, 2 I], with gelu's approximation by tanh."""
+    extension().gated_mul(gate_up.data_ptr(), out.data_ptr(), out.shape[1], out.shape[0], True)
+
+
+def cap_values(x: torch.Tensor, cap: float) -> None:
+    """x = cap * tanh(x / cap) in place, for contiguous x."""
+    extension().cap_values(x.data_ptr(), x.numel(), cap)
 
 
 def quantize(x: torch.Tensor) -> torch.Tensor:

@@ -33,17 +33,25 @@ struct Projection {
   bool any_float() const;
 };
 
+// Norms that an architecture lacks are null. `attention_post_norm` and `mlp_post_norm` stand behind a sublayer, before its
+// result is added. `cos_sin` float32 [max_position, head_dim] is the layer's rotary table.
 struct LayerWeights {
   const float* attention_norm;
   const float* q_norm;
   const float* k_norm;
   const float* mlp_norm;
+  const float* attention_post_norm;
+  const float* mlp_post_norm;
+  const float* cos_sin;
+  bool windowed;
   Projection qkv, output, gate_up, down;
 };
 
 struct Geometry {
   int hidden, intermediate, heads, kv_heads, head_dim, vocab, window, block_size;
   float rms_eps;
+  bool norm_whole, gelu;  // q and k are normalised over all heads; the activation
+  float attention_softcap, final_softcap;
   KVDtype kv_dtype;
   int64_t layer_bytes, block_bytes, slab_bytes, blocks_per_slab, arena_bytes;
   int max_position;
@@ -56,7 +64,6 @@ struct DecoderWeights {
   const float* final_norm;
   Projection head;
   uint8_t* arena;
-  const float* cos_sin;  // [max_position, head_dim]
   std::vector<std::unique_ptr<Adapter>> adapters;  // by slot; null where a slot is free
 };
 

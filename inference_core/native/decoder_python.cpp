@@ -81,6 +81,10 @@ void read_geometry(PyObject* description, Geometry& g) {
   for (int* field : {&g.hidden, &g.intermediate, &g.heads, &g.kv_heads, &g.head_dim, &g.vocab, &g.window, &g.block_size,
                      &g.max_position})
     *field = r.integer32();
+  g.norm_whole = r.integer() != 0;
+  g.gelu = r.integer() != 0;
+  g.attention_softcap = float(r.real());
+  g.final_softcap = float(r.real());
   g.kv_dtype = KVDtype(r.integer());
   for (int64_t* field : {&g.layer_bytes, &g.block_bytes, &g.slab_bytes, &g.blocks_per_slab, &g.arena_bytes})
     *field = r.integer();
@@ -94,6 +98,7 @@ void read_embedding(PyObject* description, EmbeddingTable& e) {
   e.rows = r.integer();
   e.columns = r.integer32();
   e.round_to_bf16 = r.integer() != 0;
+  e.scale = float(r.real());
 }
 
 void read_layers(PyObject* description, std::vector<LayerWeights>& layers) {
@@ -105,6 +110,10 @@ void read_layers(PyObject* description, std::vector<LayerWeights>& layers) {
     layer.q_norm = r.address<float>();
     layer.k_norm = r.address<float>();
     layer.mlp_norm = r.address<float>();
+    layer.attention_post_norm = r.address<float>();
+    layer.mlp_post_norm = r.address<float>();
+    layer.cos_sin = r.address<float>();
+    layer.windowed = r.integer() != 0;
     for (Projection* p : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) read_projection(r.object(), *p);
     layers.push_back(std::move(layer));
   }
@@ -262,7 +271,7 @@ bool replace_rows(PyObject* rows, Batch& batch) {
 }  // namespace
 
 PyObject* make_decoder(PyObject*, PyObject* const* values, Py_ssize_t count) {
-  if (!expect(count, 8, "make_decoder")) return nullptr;
+  if (!expect(count, 7, "make_decoder")) return nullptr;
   Arguments v{values};
   auto made = std::make_unique<DecoderWeights>();
   read_geometry(values[0], made->geometry);
@@ -272,7 +281,6 @@ PyObject* make_decoder(PyObject*, PyObject* const* values, Py_ssize_t count) {
   made->final_norm = v.address<const float>(4);
   read_projection(values[5], made->head);
   made->arena = v.address<uint8_t>(6);
-  made->cos_sin = v.address<const float>(7);
   if (PyErr_Occurred()) return nullptr;
   return PyCapsule_New(made.release(), kCapsule, destroy);
 }

@@ -51,9 +51,9 @@ class Step {
     list_adapters();
     list_runs();
     workspace.reserve(g_, size_t(batch.tokens()), threads_, any_prompt_);
-    size_t phases = 8 + w.head.parts.size();
+    size_t phases = 9 + w.head.parts.size();
     for (const LayerWeights& layer : w.layers)
-      phases += 12 + layer.qkv.parts.size() + layer.output.parts.size() + layer.gate_up.parts.size() + layer.down.parts.size();
+      phases += 16 + layer.qkv.parts.size() + layer.output.parts.size() + layer.gate_up.parts.size() + layer.down.parts.size();
     counters.reset(phases);
     list_units();
   }
@@ -88,6 +88,7 @@ class Step {
       runs_ = &all;
       norm(s.w_.final_norm, s.w_.head, false);
       linear(s.w_.head, workspace.normed, s.logits_, s.g_.vocab, false, nullptr, nullptr);
+      if (s.g_.final_softcap) cap_logits();
       mark(s.times_.head);
     }
 
@@ -158,23 +159,49 @@ class Step {
       linear(w.qkv, workspace.normed, workspace.qkv.data(), qkv_width, false, &w.output, &qkv);
       mark(s.times_.linears);
       rotate_and_write(w, layer_offset, qkv_width);
-      attend(layer_offset, last ? workspace.last_units : workspace.units);
+      attend(layer_offset, w.windowed, last ? workspace.last_units : workspace.units);
       if (last) keep_sampled_rows(mixed_width);
       if (!rows_) return;
       convert(workspace.mixed, mixed_width, w.output);
       const Adapted output = shrink(index, kOutput, workspace.mixed, w.output.k);
-      linear(w.output, workspace.mixed, workspace.hidden.data(), g.hidden, true, &w.gate_up, &output);
-      mark(s.times_.linears);
+      add(w.output, workspace.mixed, w.attention_post_norm, &w.gate_up, &output);
       norm(w.mlp_norm, w.gate_up, adapts(kGateUp));
       gate_up(w, shrink(index, kGateUp, workspace.normed, w.gate_up.k));
       const Adapted down = shrink(index, kDown, workspace.activated, w.down.k);
-      linear(w.down, workspace.activated, workspace.hidden.data(), g.hidden, true, &following, &down);
-      mark(s.times_.linears);
+      add(w.down, workspace.activated, w.mlp_post_norm, &following, &down);
     }
 
-    // normed = RMSNorm(hidden), in the formats that `next` and adapters need.
+    // hidden += the projection of x, normalised first where a norm stands behind it.
+    void add(const Projection& p, Activations& x, const float* post_norm, const Projection* next, const Adapted* adapted) {
+      const int64_t d = s.g_.hidden;
+      float *hidden = workspace.hidden.data(), *y = post_norm ? workspace.normed.rows.data() : hidden;
+      linear(p, x, y, d, !post_norm, next, adapted);
+      mark(s.times_.linears);
+      if (!post_norm) return;
+      share_rows([&](int first, int last) {
+        s.kernels_.rms_norm(y, d, post_norm, y, d, int(d), s.g_.rms_eps, first, last);
+        for (int64_t i = first * d; i < last * d; ++i) hidden[i] += y[i];
+      });
+      mark(s.times_.rows);
+    }
+
+    void cap_logits() {
+      constexpr int64_t piece = 4096;
+      const int64_t count = int64_t(rows_) * s.g_.vocab;
+      share(int((count + piece - 1) / piece), 1, [&](int first, int last) {
+        const int64_t begin = first * piece, end = std::min(last * piece, count);
+        s.kernels_.cap_values(s.logits_ + begin, end - begin, s.g_.final_softcap);
+      });
+      s.barrier_.wait();
+    }
+
+    // normed = RMSNorm(hidden), or hidden itself without a weight, in the formats that `next` and adapters need.
     void norm(const float* weight, const Projection& next, bool adapted) {
       const int d = s.g_.hidden;
+      if (!weight) {
+        copy_rows(workspace.hidden.data(), workspace.normed.rows.data());
+        return convert(workspace.normed, d, next);
+      }
       Activations& out = workspace.normed;
       share_rows([&](int first, int last) {
         const float* hidden = workspace.hidden.data();
@@ -345,18 +372,20 @@ class Step {
       s.barrier_.wait();
     }
 
-    // activated = silu(gate) * up, each thread on the columns that it has just computed: they lie in a piece of its own, used
+    // activated = activation(gate) * up, each thread on the columns that it has just computed: they lie in a piece of its own, used
     // again and again, so that they never leave its cache.
     void gate_up(const LayerWeights& w, const Adapted& adapted) {
       const int width = s.g_.intermediate;
       const Projection& p = w.gate_up;
       float* y = workspace.gate_up.data();
       const bool integers = w.down.any_integer();
+      const auto activated_mul = s.g_.gelu ? s.kernels_.gelu_mul : s.kernels_.silu_mul;
+      const auto activated_quantize = s.g_.gelu ? s.kernels_.gelu_quantize_rows : s.kernels_.silu_quantize_rows;
       const bool aligned = width % kGroup == 0;
       if (!aligned) {
         linear(p, workspace.normed, y, 2 * width, false, &w.down, &adapted);
         share_rows([&](int first, int last) {
-          s.kernels_.silu_mul(GateUp::rows(y, width), workspace.activated.rows.data(), width, first, last, 0, width);
+          activated_mul(GateUp::rows(y, width), workspace.activated.rows.data(), width, first, last, 0, width);
           for_runs(first, last, [&](int begin, int end, bool prompt) {
             if (prompt) round(workspace.activated, width, 0, width, begin, end);
           });
@@ -385,7 +414,7 @@ class Step {
         const GateUp computed{piece, piece + columns, ld};
         const auto activate = [&](int begin, int end) {
           float* activated = workspace.activated.rows.data();
-          s.kernels_.silu_mul(computed, activated, width, begin, end, first * kGroup, last * kGroup);
+          activated_mul(computed, activated, width, begin, end, first * kGroup, last * kGroup);
         };
         for_runs(0, rows_, [&](int begin, int end, bool prompt) {
           if (prompt) {
@@ -394,7 +423,7 @@ class Step {
           } else if (!integers) {
             activate(begin, end);
           } else {
-            s.kernels_.silu_quantize_rows(computed, width, workspace.activated.groups.data(), begin, end, first, last);
+            activated_quantize(computed, width, workspace.activated.groups.data(), begin, end, first, last);
             if (adapts(kDown)) adapted_->for_rows(begin, end, activate);
           }
         });
@@ -407,25 +436,37 @@ class Step {
       RopeArgs a{};
       a.qkv = workspace.qkv.data();
       a.ld = qkv_width;
-      a.cos_sin = s.w_.cos_sin;
+      a.cos_sin = w.cos_sin;
       a.positions = s.batch_.positions.data();
       a.slots = s.batch_.slots.data();
       a.arena = s.w_.arena;
       a.layer_offset = layer_offset;
-      a.q_norm = w.q_norm;
-      a.k_norm = w.k_norm;
+      a.q_norm = g.norm_whole ? nullptr : w.q_norm;
+      a.k_norm = g.norm_whole ? nullptr : w.k_norm;
       a.eps = g.rms_eps;
       a.heads = g.heads;
       a.kv_heads = g.kv_heads;
       a.head_dim = g.head_dim;
       a.block_size = g.block_size;
       a.dtype = g.kv_dtype;
-      share_rows([&](int first, int last) { s.kernels_.rope_and_write(a, first, last); });
+      share_rows([&](int first, int last) {
+        if (g.norm_whole) norm_heads(w, qkv_width, first, last);
+        s.kernels_.rope_and_write(a, first, last);
+      });
       mark(s.times_.rotary);
     }
 
-    void attend(int64_t layer_offset, AttentionUnits& units) {
-      AttentionArgs a = s.attention(layer_offset);
+    // All queries of a token at once, and all its keys (OLMo 2).
+    void norm_heads(const LayerWeights& w, int qkv_width, int first, int last) const {
+      const int query = s.g_.heads * s.g_.head_dim, key = s.g_.kv_heads * s.g_.head_dim;
+      float *q = workspace.qkv.data(), *k = q + query;
+      s.kernels_.rms_norm(q, qkv_width, w.q_norm, q, qkv_width, query, s.g_.rms_eps, first, last);
+      s.kernels_.rms_norm(k, qkv_width, w.k_norm, k, qkv_width, key, s.g_.rms_eps, first, last);
+    }
+
+    void attend(int64_t layer_offset, bool windowed, AttentionUnits (&lists)[2]) {
+      AttentionArgs a = s.attention(layer_offset, windowed);
+      AttentionUnits& units = lists[windowed];
       units.lend(a);
       float* scratch = runtime().scratch[size_t(index_)].data();
       units.drain(s.kernels_, a, counters[phase_++], scratch);
@@ -461,7 +502,7 @@ class Step {
     Clock::time_point began_;
   };
 
-  AttentionArgs attention(int64_t layer_offset) const {
+  AttentionArgs attention(int64_t layer_offset, bool windowed) const {
     AttentionArgs a{};
     a.q = workspace.qkv.data();
     a.ldq = int64_t(g_.heads + 2 * g_.kv_heads) * g_.head_dim;
@@ -474,7 +515,8 @@ class Step {
     a.context_len = batch_.context_len.data();
     a.layer_offset = layer_offset;
     a.scale = 1.0f / std::sqrt(float(g_.head_dim));
-    a.window = g_.window;
+    a.window = windowed ? g_.window : 0;
+    a.softcap = g_.attention_softcap;
     a.heads = g_.heads;
     a.kv_heads = g_.kv_heads;
     a.head_dim = g_.head_dim;
@@ -510,8 +552,12 @@ class Step {
 
   // The last layer needs the queries of the sampled rows alone.
   void list_units() {
-    workspace.units.list(attention(0), batch_.sequences(), threads_);
-    workspace.last_units.list(attention(0), batch_.sample_rows, threads_);
+    for (const bool windowed : {false, true}) {
+      const auto has_it = [&](const LayerWeights& layer) { return layer.windowed == windowed; };
+      if (std::none_of(w_.layers.begin(), w_.layers.end(), has_it)) continue;
+      workspace.units[windowed].list(attention(0, windowed), batch_.sequences(), threads_);
+      workspace.last_units[windowed].list(attention(0, windowed), batch_.sample_rows, threads_);
+    }
   }
 
   const DecoderWeights& w_;

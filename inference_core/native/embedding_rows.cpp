@@ -113,6 +113,8 @@ void embedding_row(const EmbeddingTable& table, int64_t token, float* out) {
   }
   if (table.round_to_bf16)
     for (int i = 0; i < n; ++i) out[i] = round_to_bf16(out[i]);
+  if (table.scale != 1.0f)
+    for (int i = 0; i < n; ++i) out[i] *= table.scale;
 }
 
 }  // namespace aio

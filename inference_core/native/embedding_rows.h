@@ -13,6 +13,7 @@ struct EmbeddingTable {
   int64_t rows;
   int columns;
   bool round_to_bf16;
+  float scale;  // of every number, after rounding
 };
 
 // Writes row `token` as float32 [columns].

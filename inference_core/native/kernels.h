@@ -100,6 +100,7 @@ struct AttentionArgs {
   int64_t layer_offset;
   float scale;
   int window;             // 0 for full attention
+  float softcap;          // of the scores, c in c tanh(x / c); 0 for none
   int heads, kv_heads, head_dim, block_size;
   KVDtype dtype;
   float* partials;                 // of the split tiles, see AttentionUnits
@@ -167,6 +168,11 @@ struct KernelTable {
                              int first, int last);
   void (*silu_quantize_rows)(const GateUp& x, int d, QuantizedGroup* out, int first, int last, int first_group,
                              int last_group);
+  // The same two with gelu's approximation by tanh instead of silu.
+  void (*gelu_mul)(const GateUp& x, float* y, int d, int first, int last, int first_column, int last_column);
+  void (*gelu_quantize_rows)(const GateUp& x, int d, QuantizedGroup* out, int first, int last, int first_group,
+                             int last_group);
+  void (*cap_values)(float* x, int64_t count, float cap);
   // A x times the scale, of one tile of ranks; then y += B times that, in panels [first, last) of the layer's outputs.
   void (*shrink_rows)(const LowRank&, const LowRankRows&, int tile);
   void (*expand_rows)(const LowRank&, const LowRankRows&, int first_panel, int last_panel);

@@ -149,17 +149,30 @@ PyObject* rms_norm(PyObject*, PyObject* const* values, Py_ssize_t count) {
   });
 }
 
-// silu_mul(gate_up, y, d, rows)
-PyObject* silu_mul(PyObject*, PyObject* const* values, Py_ssize_t count) {
-  if (!expect(count, 4, "silu_mul")) return nullptr;
+// gated_mul(gate_up, y, d, rows, gelu)
+PyObject* gated_mul(PyObject*, PyObject* const* values, Py_ssize_t count) {
+  if (!expect(count, 5, "gated_mul")) return nullptr;
   Arguments v{values};
   const auto gate_up = v.address<const float>(0);
   const auto y = v.address<float>(1);
   const int d = int(v.integer(2)), rows = int(v.integer(3));
+  const bool gelu = v.integer(4) != 0;
   if (v.failed) return nullptr;
   return operate([&](const KernelTable& kernels, ThreadPool& pool) {
-    split(pool, rows, 8, [&](int first, int last) { kernels.silu_mul(GateUp::rows(gate_up, d), y, d, first, last, 0, d); });
+    const auto multiply = gelu ? kernels.gelu_mul : kernels.silu_mul;
+    split(pool, rows, 8, [&](int first, int last) { multiply(GateUp::rows(gate_up, d), y, d, first, last, 0, d); });
   });
+}
+
+// cap_values(x, count, cap)
+PyObject* cap_values(PyObject*, PyObject* const* values, Py_ssize_t count) {
+  if (!expect(count, 3, "cap_values")) return nullptr;
+  Arguments v{values};
+  const auto x = v.address<float>(0);
+  const int64_t numbers = v.integer(1);
+  const float cap = v.real(2);
+  if (v.failed) return nullptr;
+  return operate([&](const KernelTable& kernels, ThreadPool&) { kernels.cap_values(x, numbers, cap); });
 }
 
 // quantize(x, ldx, k, rows, out)
@@ -235,9 +248,9 @@ PyObject* rope_and_write(PyObject*, PyObject* const* values, Py_ssize_t count) {
 }
 
 // attend(q, ldq, out, ldo, arena, block_offsets, table_start, query_start, context_len, sequences, layer_offset, scale,
-//        window, heads, kv_heads, head_dim, block_size, dtype, prompt); prompt: uint8 [tokens], or 0 for none
+//        window, softcap, heads, kv_heads, head_dim, block_size, dtype, prompt); prompt: uint8 [tokens], or 0 for none
 PyObject* attend(PyObject*, PyObject* const* values, Py_ssize_t count) {
-  if (!expect(count, 19, "attend")) return nullptr;
+  if (!expect(count, 20, "attend")) return nullptr;
   Arguments v{values};
   AttentionArgs a{};
   a.q = v.address<const float>(0);
@@ -253,12 +266,13 @@ PyObject* attend(PyObject*, PyObject* const* values, Py_ssize_t count) {
   a.layer_offset = v.integer(10);
   a.scale = v.real(11);
   a.window = int(v.integer(12));
-  a.heads = int(v.integer(13));
-  a.kv_heads = int(v.integer(14));
-  a.head_dim = int(v.integer(15));
-  a.block_size = int(v.integer(16));
-  a.dtype = KVDtype(v.integer(17));
-  a.prompt = v.address<const uint8_t>(18);
+  a.softcap = v.real(13);
+  a.heads = int(v.integer(14));
+  a.kv_heads = int(v.integer(15));
+  a.head_dim = int(v.integer(16));
+  a.block_size = int(v.integer(17));
+  a.dtype = KVDtype(v.integer(18));
+  a.prompt = v.address<const uint8_t>(19);
   if (v.failed) return nullptr;
   if (a.prompt && !expect_prompt_kernels()) return nullptr;
   return operate([&](const KernelTable& kernels, ThreadPool& pool) {

@@ -7,7 +7,8 @@ namespace aio {
 
 PyObject* linear(PyObject*, PyObject* const* values, Py_ssize_t count);
 PyObject* rms_norm(PyObject*, PyObject* const* values, Py_ssize_t count);
-PyObject* silu_mul(PyObject*, PyObject* const* values, Py_ssize_t count);
+PyObject* gated_mul(PyObject*, PyObject* const* values, Py_ssize_t count);
+PyObject* cap_values(PyObject*, PyObject* const* values, Py_ssize_t count);
 PyObject* quantize(PyObject*, PyObject* const* values, Py_ssize_t count);
 PyObject* norm_quantize(PyObject*, PyObject* const* values, Py_ssize_t count);
 PyObject* silu_quantize(PyObject*, PyObject* const* values, Py_ssize_t count);

@@ -89,33 +89,66 @@ static void norm_quantize_rows(const float* x, int64_t ldx, const float* w, int 
   }
 }
 
-// silu(gate) * up; beyond exp(80) silu is 0 to any precision that matters.
+// Both activations are x / (1 + exp(-z)): silu with z = x, gelu's approximation by tanh with z of a cubic
+// (Hendrycks and Gimpel 2016).
+constexpr float kGeluSlope = 1.5957691216057308f, kGeluCubic = 0.044715f * kGeluSlope;  // 2 sqrt(2 / pi)
+
+template <bool Gelu>
+AIO_INLINE Floats steepness(const Floats& x) {
+  if constexpr (!Gelu) return x;
+  return x * fma(x * x, floats(kGeluCubic), floats(kGeluSlope));
+}
+
+// activation(gate) * up; beyond exp(80) it is 0 to any precision that matters.
+template <bool Gelu>
 AIO_INLINE Floats gated(const float* gate, const float* up) {
-  const Floats g = load_floats(gate), negated = floats(0) - maximum(g, floats(-80.0f));
+  const Floats g = load_floats(gate), negated = floats(0) - maximum(steepness<Gelu>(g), floats(-80.0f));
   return quotient(g, exponential(negated) + floats(1.0f)) * load_floats(up);
 }
 
+template <bool Gelu>
+AIO_INLINE float gated_one(float gate, float up) {
+  const float z = Gelu ? gate * (gate * gate * kGeluCubic + kGeluSlope) : gate;
+  return gate / (1.0f + expf(-z)) * up;
+}
+
 // Columns [first_column, last_column) of rows [first, last).
-static void silu_mul(const GateUp& x, float* y, int d, int first, int last, int first_column, int last_column) {
+template <bool Gelu>
+static void gated_mul(const GateUp& x, float* y, int d, int first, int last, int first_column, int last_column) {
   const int columns = last_column - first_column;
   for (int row = first; row < last; ++row) {
     const float *gate = x.gate + row * x.ld, *up = x.up + row * x.ld;
     float* out = y + int64_t(row) * d + first_column;
     int i = 0;
-    for (; i + kLanes <= columns; i += kLanes) store_floats(out + i, gated(gate + i, up + i));
-    for (; i < columns; ++i) out[i] = gate[i] / (1.0f + expf(-gate[i])) * up[i];
+    for (; i + kLanes <= columns; i += kLanes) store_floats(out + i, gated<Gelu>(gate + i, up + i));
+    for (; i < columns; ++i) out[i] = gated_one<Gelu>(gate[i], up[i]);
   }
 }
 
-// silu_mul and quantize_rows in one pass, bit for bit; d in whole groups, of which [first_group, last_group) are done.
-static void silu_quantize_rows(const GateUp& x, int d, QuantizedGroup* out, int first, int last, int first_group,
+// gated_mul and quantize_rows in one pass, bit for bit; d in whole groups, of which [first_group, last_group) are done.
+template <bool Gelu>
+static void gated_quantize_rows(const GateUp& x, int d, QuantizedGroup* out, int first, int last, int first_group,
                                int last_group) {
   const int groups = d / kGroup;
   for (int row = first; row < last; ++row) {
     const float *gate = x.gate + row * x.ld, *up = x.up + row * x.ld;
-    quantize_groups(last_group - first_group, [=](int i) AIO_LAMBDA { return gated(gate + i, up + i); },
+    quantize_groups(last_group - first_group, [=](int i) AIO_LAMBDA { return gated<Gelu>(gate + i, up + i); },
                     out + int64_t(row) * groups + first_group);
   }
+}
+
+// x = cap * tanh(x / cap), by exp(-2 |x| / cap).
+static void cap_values(float* x, int64_t count, float cap) {
+  const Floats scale = floats(-2.0f / cap);
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    const Floats value = load_floats(x + i), shrunk = exponential(absolute(value) * scale);
+    const Floats size = quotient(floats(cap) - floats(cap) * shrunk, floats(1.0f) + shrunk);
+    float sizes[kLanes];
+    store_floats(sizes, size);
+    for (int j = 0; j < kLanes; ++j) x[i + j] = copysignf(sizes[j], x[i + j]);
+  }
+  for (; i < count; ++i) x[i] = cap * tanhf(x[i] / cap);
 }
 
 }  // namespace AIO_ISA

@@ -36,7 +36,7 @@ using RowRuns = std::vector<RowRun>;
 struct Workspace {
   AlignedBuffer<float> hidden, qkv, gate_up;
   Activations normed, mixed, activated;
-  AttentionUnits units, last_units;
+  AttentionUnits units[2], last_units[2];  // of layers with full attention, and of those with a window
   AdapterRows adapted, last_adapted;
   AlignedBuffer<float> shrunk;
   RowRuns runs, last_runs;

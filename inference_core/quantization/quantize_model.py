@@ -17,7 +17,7 @@ from inference_core.models.rotary import rotary_table
 from inference_core.models.weights import EMBEDDING, load_embedding
 from inference_core.quantization.activation_statistics import ActivationStatistics
 from inference_core.quantization.calibration import CalibrationText
-from inference_core.quantization.files.hf_folder import write_json, write_settings
+from inference_core.quantization.files.hf_folder import WRITTEN, write_json, write_settings
 from inference_core.quantization.files.record import RECORD, CalibrationRecord, QuantizationRecord
 from inference_core.quantization.files.shards import ShardWriter
 from inference_core.quantization.layer import SITES, LayerTensors, Site, layer_forward
@@ -61,6 +61,11 @@ def quantize_model(
     if destination.exists():
         raise QuantizationError(f"{destination} exists; give the name of a folder that does not")
     checkpoint = open_checkpoint(source, cache_dir)
+    if checkpoint.config.architecture not in WRITTEN:
+        raise QuantizationError(
+            f"{source}: a model of the kind {checkpoint.config.architecture} cannot be quantised; those that can are "
+            f"{', '.join(WRITTEN)}"
+        )
     method.check(checkpoint.config)
     stored = dtype or method.default_dtype
     destination.parent.mkdir(parents=True, exist_ok=True)

@@ -22,6 +22,7 @@ verifications = Table(
     Column("verifier_model", FreeText),
     Column("judge", String(64)),
     Column("judge_reliability", Double),  # balanced accuracy against known outcomes
+    Column("judging", String(16)),  # fingerprint of the model that was asked to judge; NULL: none was
     Column("label", String(16)),  # no_worse | worse | tie | uncertain; NULL: no verdict
     Column("scores", Json),  # object of floats, by the judge's own names
     Column("verifier_answer", FreeText),  # NULL without consent
@@ -74,6 +75,13 @@ verifications = Table(
         "finished_at",
         sqlite_where=text("compared IS NOT NULL"),
         postgresql_where=text("compared IS NOT NULL"),
+    ),
+    Index(
+        "ix_verifications_judging",
+        "judging",
+        "finished_at",
+        sqlite_where=text("judging IS NOT NULL"),
+        postgresql_where=text("judging IS NOT NULL"),
     ),
     Index("ix_verifications_facet", "facet", "created_at", "verification_id"),
     Index("ix_verifications_key_id_facet", "key_id", "facet", "created_at", "verification_id"),

@@ -1,5 +1,6 @@
 """The default panel of judges, and the stored reliability of its members."""
 
+import asyncio
 from collections.abc import Sequence
 
 import msgspec
@@ -14,6 +15,7 @@ from quality.judges.json_validity import JsonValidityJudge
 from quality.judges.judge import Judge
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Panel
+from quality.judges.real_pairs import in_use, real_pairs
 from quality.judges.similarity import Embed, SimilarityJudge
 from quality.judges.synthetic_pairs import graded_pairs
 
@@ -51,15 +53,21 @@ async def standing_panel(
     if pairwise is not None:
         stored = await known_calibration(engine, pairwise.name, catalogue, judging)
         if stored is not None and stored.trusted:
+            pairwise.padded = stored.prefers_a_length
             judges.append(pairwise)
             calibrations[pairwise.name] = stored
     return Panel(judges, calibrations)
 
 
 async def known_calibration(engine: AsyncEngine, judge: str, catalogue: str, judging: str) -> Calibration | None:
-    """Return the calibration that counts: that of the catalogue by hand, else that of the judge's own test."""
-    by_hand = await stored_calibration(engine, judge, catalogue)
-    return by_hand or (await stored_calibration(engine, judge, judging) if judging else None)
+    """Return the calibration that counts: that of the catalogue by hand, else that of the judge's own test; with what
+    real pairs since then say of the judge of the fingerprint `judging`."""
+    stored = await _stored(engine, judge, catalogue) or (await _stored(engine, judge, judging) if judging else None)
+    if stored is None or not judging:
+        return None if stored is None else stored[0]
+    pairs = await real_pairs(engine, judge, judging, since=stored[1])
+    found = await asyncio.to_thread(in_use, stored[0], pairs)
+    return msgspec.structs.replace(stored[0], in_use=found)
 
 
 async def measure(judge: Judge, answered: Sequence[GradedPair]) -> Calibration:
@@ -91,15 +99,21 @@ async def store_calibration(
 
 async def stored_calibration(engine: AsyncEngine, judge: str, catalogue: str) -> Calibration | None:
     """Return the latest stored calibration of `judge` for `catalogue`; None without one."""
+    stored = await _stored(engine, judge, catalogue)
+    return None if stored is None else stored[0]
+
+
+async def _stored(engine: AsyncEngine, judge: str, catalogue: str) -> tuple[Calibration, float] | None:
+    """Return it with the time when it was stored."""
     query = (
-        select(audit_events.c.details)
+        select(audit_events.c.details, audit_events.c.created_at)
         .where(audit_events.c.action == _CALIBRATED, audit_events.c.subject == _subject(judge, catalogue))
         .order_by(audit_events.c.audit_event_id.desc())
         .limit(1)
     )
     async with engine.connect() as connection:
-        details = await connection.scalar(query)
-    return None if details is None else msgspec.convert(details, Calibration)
+        row = (await connection.execute(query)).first()
+    return None if row is None else (msgspec.convert(row.details, Calibration), row.created_at)
 
 
 def _subject(judge: str, catalogue: str) -> str:

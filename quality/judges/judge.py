@@ -32,6 +32,8 @@ class Judge(ABC):
     odd texts but abstains. Errors of a model it asks are propagated."""
 
     name: str
+    # What its error rates are those of, for a judge that asks a model.
+    fingerprint: str | None = None
     basis: ClassVar[Basis] = "preference"
 
     @abstractmethod

@@ -21,6 +21,7 @@ _INSTRUCTION = (
     "verdict is no better for it."
 )
 _WORD = re.compile(r"\b(FIRST|SECOND|TIE)\b", re.IGNORECASE)
+_FILLER = "\n(This line says nothing.)"
 _CUT = "\n[…]\n"
 # No text is cut to fewer characters than this, however small the context.
 _LEAST_CHARS = 200
@@ -29,14 +30,26 @@ _LEAST_CHARS = 200
 class PairwiseJudge(Judge):
     """Asks `tier` at batch priority, twice (Zheng et al. 2023, "Judging LLM-as-a-Judge"); disagreement is a tie.
 
+    A model that prefers a length reads answers of the same length: as the two orders cancel a preference for a place.
     Sentences of an answer that speak to a judge are left out. Texts that do not fit into the tier's context are cut in
     the middle, all to the same length.
     """
 
     name = "pairwise"
 
-    def __init__(self, tier: Tier, max_tokens: int = 8, priority: int = 2) -> None:
+    def __init__(
+        self,
+        tier: Tier,
+        fingerprint: str | None = None,
+        *,
+        max_tokens: int = 8,
+        priority: int = 2,
+        padded: bool = False,
+    ) -> None:
+        """`fingerprint`: of the tier and the instruction. `padded`: the shorter answer is filled up to the length of
+        the longer one, for a model that prefers a length."""
         self._tier = tier
+        self.fingerprint, self.padded = fingerprint, padded
         self.model = tier.model
         self.max_tokens = max_tokens
         self._priority = priority
@@ -44,6 +57,10 @@ class PairwiseJudge(Judge):
     def requests(self, prompt: str, answer: str, reference_answer: str) -> list[GenerationRequest]:
         """The two questions it asks: the answer first, then the reference first."""
         asked, one, other = self._that_fit(prompt, *map(without_words_to_a_judge, (answer, reference_answer)))
+        most = max(len(one), len(other))
+        filled = (asked, _filled(one, most), _filled(other, most))
+        if self.padded and self._that_fit(*filled) == filled:
+            _, one, other = filled
         return [self._request(asked, one, other), self._request(asked, other, one)]
 
     async def judge(
@@ -116,6 +133,11 @@ class PairwiseJudge(Judge):
             answer.take(delta)
         found = _WORD.findall(answer.text)
         return (found[0].upper() if len(found) == 1 else None), answer.usage or Usage()
+
+
+def _filled(text: str, length: int) -> str:
+    """Return `text` followed by sentences without content, as long as `length` up to one of them."""
+    return text + _FILLER * round((length - len(text)) / len(_FILLER))
 
 
 def judging_fingerprint(tier: str) -> str:

@@ -1,5 +1,9 @@
-"""The panel: judges in order of authority; the first trusted judge that decides makes the label."""
+"""The panel: judges in order of authority; the first trusted judge that decides makes the label.
 
+What a rule decides is also asked of the judge that asks a model, whose error rates are counted so.
+"""
+
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,13 +11,19 @@ import msgspec
 
 from quality.judges.calibration import Calibration
 from quality.judges.judge import Judge, JudgeVerdict
+from quality.judges.real_pairs import LENGTH
+from tiers.errors import TierError
 from tiers.tier import Usage
+
+# So many pairs that a rule decided are all asked of the model as well, then one in `LATER`.
+FIRST, LATER = 60, 4
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """The panel's result. `label` None means that nothing may be learned from this pair; `reason` says why.
 
-    `judge` is the deciding judge, even if untrusted. `scores`: every judge's own score by name.
+    `judge` is the deciding judge, even if untrusted. `scores`: every judge's own score by name. `judging`: the
+    fingerprint of the model that was asked; None if none was.
     """
 
     label: bool | None
@@ -23,6 +33,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     scores: dict[str, float]
     usage: tuple[Usage, ...]
+    judging: str | None = None
 
 
 class Panel:
@@ -55,6 +66,19 @@ class Panel:
         self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None
     ) -> Finding:
         """Compare `answer` with `reference_answer`; `response_format` as for `Judge.judge`."""
+        finding = await self._found(prompt, answer, reference_answer, response_format)
+        if finding.judging is None:
+            return finding
+        length = len(answer) / max(len(answer) + len(reference_answer), 1)
+        return msgspec.structs.replace(finding, scores={**finding.scores, LENGTH: length})
+
+    async def _found(
+        self,
+        prompt: str,
+        answer: str,
+        reference_answer: str,
+        response_format: dict[str, Any] | None,
+    ) -> Finding:
         verdicts: dict[str, JudgeVerdict] = {}
         for judge in self.judges:
             verdict = await judge.judge(
@@ -62,12 +86,27 @@ class Panel:
             )
             verdicts[judge.name] = verdict
             if verdict.no_worse is not None and judge.name in self._trusted:
+                if judge.fingerprint is None:
+                    verdicts |= await self._cross_checked(prompt, answer, reference_answer)
                 return self._finding(judge.name, verdict, verdict.no_worse, verdicts, verdict.reason)
         for name, verdict in verdicts.items():
             if verdict.no_worse is not None:
                 return self._finding(name, verdict, None, verdicts, self._distrust(name))
         reason = "; ".join(f"{name}: {verdict.reason}" for name, verdict in verdicts.items())
         return self._finding(None, None, None, verdicts, f"no judge decided ({reason})")
+
+    async def _cross_checked(self, prompt: str, answer: str, reference_answer: str) -> dict[str, JudgeVerdict]:
+        """Return the verdict of the judge that asks a model on a pair that a rule decided, if it is wanted."""
+        judge = next((one for one in self.judges if one.fingerprint is not None and one.name in self._trusted), None)
+        if judge is None or answer.strip() == reference_answer.strip():
+            return {}
+        known = self.calibrations[judge.name].in_use
+        if known is None or (known.pairs.checked.total >= FIRST and zlib.crc32(f"{prompt}\n{answer}".encode()) % LATER):
+            return {}
+        try:
+            return {judge.name: await judge.judge(prompt=prompt, answer=answer, reference_answer=reference_answer)}
+        except TierError:
+            return {}  # the label stands without it
 
     def _distrust(self, name: str) -> str:
         calibration = self.calibrations.get(name)
@@ -95,4 +134,5 @@ class Panel:
             reason=reason,
             scores={name: verdict.score for name, verdict in verdicts.items() if verdict.score is not None},
             usage=tuple(used for verdict in verdicts.values() for used in verdict.usage),
+            judging=next((one.fingerprint for one in self.judges if one.fingerprint and one.name in verdicts), None),
         )

@@ -2,7 +2,7 @@
 
 Summaries with an omission, e-mails with a wrong fact, translations, extractions and explanations with an error, and
 wrong answers that speak to the judge. The texts are AIO's own. The wrong answer is the longer one in half of the pairs,
-so that a judge of length is right in half of them.
+so that a judge of length is right in half of them; of two answers with the same content, one is filled up by rule.
 """
 
 import random
@@ -134,7 +134,11 @@ def planted_pairs(number: int, seed: int = 0) -> tuple[GradedPair, GradedPair]:
     one, two = make(rng), make(rng)
     bad = one.bad + (_PADDING if rng.random() < 0.3 else "") + (rng.choice(_TO_THE_JUDGE) if rng.random() < 0.2 else "")
     worse = GradedPair(prompt=one.prompt, answer=bad, reference_answer=one.good, no_worse=False)
-    answer, reference = (two.good, two.bad) if rng.random() < 0.5 else (two.also_good, two.good)
-    if rng.random() < 0.5:
-        reference += _PADDING
-    return worse, GradedPair(prompt=two.prompt, answer=answer, reference_answer=reference, no_worse=True)
+    better, padded = rng.random() < 0.5, rng.random() < 0.5
+    if better:
+        answer, reference = two.good, two.bad + (_PADDING if padded else "")
+    else:
+        # The same content, one of the two filled up: neither is better.
+        answer, reference = two.also_good + ("" if padded else _PADDING), two.good + (_PADDING if padded else "")
+    fine = GradedPair(prompt=two.prompt, answer=answer, reference_answer=reference, no_worse=True, equal=not better)
+    return worse, fine

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from migrations.tables.audit import audit_events
 from quality.judges.calibration import Bias, Calibration, GradedPair, calibrate
 from quality.judges.default_panel import is_enough, store_calibration, stored_calibration
-from quality.judges.judge import JudgeVerdict
+from quality.judges.judge import Judge, JudgeVerdict
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.planted_pairs import planted_pairs
 from quality.statistics.betting import evidence
@@ -81,7 +81,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         return False if evidence(ENOUGH - scores, 1.0 - ENOUGH) >= 1 / ERROR else None
 
 
-async def _round(judge: PairwiseJudge, done: Progress) -> tuple[Progress, list[Usage]]:
+async def _round(judge: Judge, done: Progress) -> tuple[Progress, list[Usage]]:
     """Return the test after another round, and the usage of the model."""
     score, usage = 0.0, list[Usage]()
     for pair in planted_pairs(len(done.scores)):
@@ -98,7 +98,7 @@ async def measure_model(judge: PairwiseJudge, answered: Sequence[GradedPair]) ->
     return own if is_enough(own) else await calibrate_on_planted(judge)
 
 
-async def calibrate_on_planted(judge: PairwiseJudge) -> Calibration:
+async def calibrate_on_planted(judge: Judge) -> Calibration:
     """Test `judge` to the end, which comes: every judge is right in more than `LEAST` or in fewer than `ENOUGH`."""
     done = Progress()
     while done.decided is None:

@@ -13,8 +13,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import training_rows, verifications
 from migrations.tables.requests import requests
-from quality.estimates.upgrade_rate import PEOPLE
+from quality.estimates.upgrade_rate import PEOPLE, UNCERTAIN
 from quality.judges.exact import ExactJudge
+from quality.judges.real_pairs import REVIEW as REVIEW_SCORE
 from quality.records.record import Record
 from quality.records.redaction import DROPPED, RedactText, redacted_text
 from quality.store.bulk_insert import insert_into
@@ -89,11 +90,12 @@ class FeedbackDesk:
         texts = await self._kept(record, feedback, why)
         learned = await self._training_row(record, good, FEEDBACK if reviewer is None else REVIEW)
         async with self._engine.begin() as connection:
+            scores: dict[str, float] = {} if feedback.score is None else {JUDGE: feedback.score}
             if reviewer is not None:
-                await connection.execute(await self._event(connection, record, feedback, good, reviewer, texts.comment))
-            await connection.execute(
-                self._verification(connection, record, feedback.score, good, texts, reviewer is not None)
-            )
+                before = await self._before(connection, record)
+                await connection.execute(self._event(before, record, feedback, good, reviewer, texts.comment))
+                scores |= _reviewed_scores(before, good)
+            await connection.execute(self._verification(connection, record, scores, good, texts, reviewer is not None))
             if learned is not None:
                 replaced = training_rows.c.source.in_(("verification", FEEDBACK, REVIEW))
                 await connection.execute(
@@ -118,7 +120,7 @@ class FeedbackDesk:
         self,
         connection: AsyncConnection,
         record: Record,
-        score: float | None,
+        scores: dict[str, float],
         good: bool,
         texts: _Texts,
         reviewed: bool,
@@ -129,7 +131,7 @@ class FeedbackDesk:
             "judge": JUDGE,
             "judge_reliability": 1.0,
             "label": "no_worse" if good else "worse",
-            "scores": {} if score is None else {JUDGE: score},
+            "scores": scores,
             "verifier_answer": texts.correction,
             "reason": f"{texts.why}: {texts.comment}" if texts.comment else texts.why,
             "finished_at": now,
@@ -156,18 +158,23 @@ class FeedbackDesk:
             index_elements=[verifications.c.request_id, verifications.c.tier], set_=verdict, where=free
         )
 
-    async def _event(
+    async def _before(self, connection: AsyncConnection, record: Record) -> dict[str, Any] | None:
+        """Return the label so far, its judge and all scores; None without one."""
+        known = (verifications.c.label, verifications.c.judge, verifications.c.scores)
+        mine = (verifications.c.request_id == record.request_id, verifications.c.tier == record.tier)
+        row = (await connection.execute(select(*known).where(*mine))).mappings().first()
+        return None if row is None else dict(row)
+
+    def _event(
         self,
-        connection: AsyncConnection,
+        before: dict[str, Any] | None,
         record: Record,
         feedback: Feedback,
         good: bool,
         reviewer: str,
         comment: str | None,
     ) -> Any:
-        told = (verifications.c.label, verifications.c.judge)
-        mine = (verifications.c.request_id == record.request_id, verifications.c.tier == record.tier)
-        before = (await connection.execute(select(*told).where(*mine))).mappings().first()
+        verdict = None if before is None else {name: before[name] for name in ("label", "judge")}
         after = {"label": "no_worse" if good else "worse", "judge": JUDGE, "score": feedback.score}
         return audit_events.insert().values(
             created_at=self._clock(),
@@ -175,7 +182,7 @@ class FeedbackDesk:
             action="answer.reviewed",
             subject=record.request_id,
             reason=comment,
-            details={"tier": record.tier, "before": None if before is None else dict(before), "after": after},
+            details={"tier": record.tier, "before": verdict, "after": after},
         )
 
     async def _training_row(self, record: Record, good: bool, source: str) -> dict[str, Any] | None:
@@ -208,6 +215,15 @@ class FeedbackDesk:
         if record.tier >= self._tiers:
             return "stored, but not learned from: no tier is stronger than the one that answered"
         return "stored, but not learned from: the classifier is not there to encode it"
+
+
+def _reviewed_scores(before: dict[str, Any] | None, good: bool) -> dict[str, float]:
+    """Return the scores that a review leaves: the judges' own stay, so that the review counts for what they said.
+
+    Not those of an uncertain verdict: it made no label, so it was no error of a judge.
+    """
+    kept = {} if before is None or before["label"] == UNCERTAIN else before["scores"] or {}
+    return {name: score for name, score in kept.items() if name != JUDGE} | {REVIEW_SCORE: float(good)}
 
 
 async def _verdict(record: Record, feedback: Feedback, who: str) -> tuple[bool, str]:

@@ -65,7 +65,7 @@ class Ruling(msgspec.Struct, frozen=True, kw_only=True):
     `verifier_answer` is the reference, `verifier_tier`'s answer. `judged_answer`: what `tier` answered to the
     verification, for `judged_cost_usd`; None if its answer was the served one. `opinions_usd`: the part of `cost_usd`
     that further opinions on a verdict of "worse" cost; None if none was asked for. `compared`: what came of the cheap
-    answers that were compared, for part of `cost_usd`.
+    answers that were compared, for part of `cost_usd`. `judging`: the fingerprint of the model that was asked to judge.
     """
 
     tier: int
@@ -83,6 +83,7 @@ class Ruling(msgspec.Struct, frozen=True, kw_only=True):
     judged_cost_usd: float | None = None
     opinions_usd: float | None = None
     compared: VerifiedComparison | None = None
+    judging: str | None = None
 
     @property
     def teaches(self) -> bool:

@@ -378,6 +378,7 @@ class Verifier:
             judged_answer=await redacted_text(answer.text, self._redact) if answer is not None and asked else None,
             judged_cost_usd=answer.cost_usd if answer is not None else None,
             opinions_usd=verdict.opinions_usd,
+            judging=finding.judging if finding is not None else None,
         )
 
     def _bound(self, number: int, request: GenerationRequest, max_tokens: int) -> float:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from gateway.base.settings import Settings
 
 if TYPE_CHECKING:
+    from quality.judges.calibration import Calibration
     from quality.judges.judge_state import JudgeState
 
 _BY_RULE = "Labels: from checks of JSON, code and exact answers, and from feedback"
@@ -47,13 +48,25 @@ def labels_text(settings: Settings, judge: "JudgeState | None" = None, *, costs:
 def _decided(judge: "JudgeState") -> str:
     found = judge.calibration
     assert found is not None
-    right = f"right about {found.balanced_accuracy:.0%} of {found.judged} {found.pairs} pairs"
+    right = _reliability(found)
     if found.trusted:
+        length = ", which reads answers filled up to one length" if found.prefers_a_length else ""
         return (
-            f"for open answers from the strongest tier as a judge ({right}, so a label weighs {found.weight:.2f}); "
-            "a higher AIO_SAMPLING_RATE and AIO_VERIFICATION_BUDGET add more"
+            f"for open answers from the strongest tier as a judge{length} ({right}, so a label weighs "
+            f"{found.weight:.2f}); a higher AIO_SAMPLING_RATE and AIO_VERIFICATION_BUDGET add more"
         )
     return (
         f"open answers get none, because the strongest tier is refused as their judge ({right}): a stronger last tier "
         "or feedback adds them"
+    )
+
+
+def _reliability(found: "Calibration") -> str:
+    """How often it is right, and by which pairs."""
+    tested = f"{found.judged} {found.pairs} pairs"
+    if (use := found.in_use) is None:
+        return f"right about {found.balanced_accuracy:.0%} of {tested}"
+    return (
+        f"right in {found.balanced_accuracy:.0%} [{use.low:.0%}, {use.high:.0%}] by "
+        f"{use.pairs.checked.total} checked and {use.pairs.reviewed.total} reviewed answers and a test on {tested}"
     )

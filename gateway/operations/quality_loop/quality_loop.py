@@ -26,6 +26,7 @@ from quality.judges.default_panel import standing_panel
 from quality.judges.judge_state import JudgeState, judge_state
 from quality.judges.pairwise import PairwiseJudge, judging_fingerprint
 from quality.judges.panel import Panel
+from quality.judges.real_pairs import newest_verdict
 from quality.judges.self_calibration import SelfCalibration
 from quality.monitor.background_loop import WorkLoop
 from quality.monitor.e_detector import ShiftAlarm
@@ -120,7 +121,7 @@ class QualityLoop:
         # It looks at other replicas' results, too.
         self._judging = WorkLoop("test of the judge", self._test_judge, JUDGE_POLL_SECONDS)
         self._judge_wanted = False
-        self.judge = JudgeState()
+        self.judge, self._newest_verdict = JudgeState(), 0.0
         self.retrained = Standing()
         self.job = RetrainJob(self._retrain_owed, self._read_standing, settings.retrain_cron)
         registry = ArtefactRegistry(settings.registry_path)
@@ -156,7 +157,11 @@ class QualityLoop:
         strongest = self._tiers[max(self._tiers)]
         embed = None if self._encode is None else text_embedder(self._encode)
         return await standing_panel(
-            self._engine, PairwiseJudge(strongest), embed, self._catalog.fingerprint, self._judging_fingerprint
+            self._engine,
+            PairwiseJudge(strongest, self._judging_fingerprint),
+            embed,
+            self._catalog.fingerprint,
+            self._judging_fingerprint,
         )
 
     @property
@@ -170,16 +175,19 @@ class QualityLoop:
             self._judging.nudge()
 
     async def _test_judge(self) -> bool:
-        """Make a round of the test, while no request waits; use its result, also that of another replica."""
+        """Make a round of the test, while no request waits; use its result, also that of another replica, and what
+        verdicts in use say of the judge since."""
         if self.monitor is None:
             return False
-        if (labels := self.monitor.panel.labels_open_answers) and self.judge.state == "trusted":
+        labels, before, more = self.monitor.panel.labels_open_answers, self.judge, False
+        newest = await newest_verdict(self._engine, self._judging_fingerprint)
+        if labels and before.state == "trusted" and newest == self._newest_verdict:
             return False
-        self.judge, more = await self._judge_state(), False
+        self.judge, self._newest_verdict = await self._judge_state(), newest
         if self._judge_wanted and self.judge.may_be_tested and judging_cap(self._settings) and self._is_idle():
             more = await self._self_calibration().step()
             self.judge = await self._judge_state()
-        if self.judge.state == "trusted" and not labels:
+        if labels is not (self.judge.state == "trusted") or (labels and self.judge.calibration != before.calibration):
             await self.renew()
         return more
 

@@ -12,11 +12,12 @@ from inference_core.io.json_errors import JSON_ERRORS
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.decoder_tensors import Shape, check_config, check_tensors
 from inference_core.loaders.huggingface.compressed_int4 import compressed_int4_layers
-from inference_core.loaders.huggingface.hf_config import read_config, read_layer_format
+from inference_core.loaders.huggingface.hf_config import logits_divisor, read_config, read_layer_format
 from inference_core.loaders.huggingface.int4_layers import int4_layers
 from inference_core.loaders.huggingface.quantized_layer import Files, QuantizedLayer, without_parts
 from inference_core.loaders.huggingface.safetensors_file import SafetensorsFile
 from inference_core.loaders.huggingface.scaled_layers import scaled_layers
+from inference_core.loaders.huggingface.tensor_views import View, views
 from inference_core.loaders.packed_tensor import PLAIN_DTYPES, Kind, PackedTensor
 from inference_core.model_config import ModelConfig
 
@@ -30,7 +31,7 @@ class _Index(msgspec.Struct):
 
 
 class HFCheckpoint(Checkpoint):
-    """Llama, Mistral, Qwen2 and Qwen3 folders with tensors in F32, F16 or BF16; linear layers also in AWQ, GPTQ,
+    """Folders of the architectures of `hf_config` with tensors in F32, F16 or BF16; linear layers also in AWQ, GPTQ,
     compressed-tensors or FP8 format. Pickled weights are refused.
     """
 
@@ -48,7 +49,11 @@ class HFCheckpoint(Checkpoint):
                     f"{', '.join(PLAIN_DTYPES)}"
                 )
         shapes: dict[str, Shape] = {name: file.entries[name].shape for name, file in self._files.items()}
-        check_tensors(path, self._config, shapes | {name: layer.shape for name, layer in self._layers.items()})
+        shapes |= {name: layer.shape for name, layer in self._layers.items()}
+        self._views = views(self._config, shapes, logits_divisor(path))
+        changed = {name: view.shape(shapes[view.source]) for name, view in self._views.items() if view.source in shapes}
+        fused = {view.source for view in self._views.values()} - self._views.keys()
+        check_tensors(path, self._config, {n: s for n, s in shapes.items() if n not in fused} | changed)
 
     @property
     def config(self) -> ModelConfig:
@@ -56,21 +61,26 @@ class HFCheckpoint(Checkpoint):
 
     @cached_property
     def tensors(self) -> Mapping[str, PackedTensor]:
-        return _Tensors(self.path, self._files, self._layers)
+        return _Tensors(self.path, self._files, self._layers, self._views)
 
     def cut(self, name: str, rows: range, columns: range | None = None) -> PackedTensor:
-        layer = self._layers.get(name)
+        view = self._views.get(name, View(source=name))
+        layer = self._layers.get(view.source)
         if layer is None:
             return super().cut(name, rows, columns)
-        return layer.cut(self.path, rows, range(layer.shape[1]) if columns is None else columns)
+        stored = range(view.first + rows.start, view.first + rows.stop)
+        return view.moved(layer.cut(self.path, stored, range(layer.shape[1]) if columns is None else columns))
 
     def column_unit(self, name: str) -> int:
-        layer = self._layers.get(name)
+        layer = self._layer(name)
         return super().column_unit(name) if layer is None else layer.column_unit
 
     def row_unit(self, name: str) -> int:
-        layer = self._layers.get(name)
+        layer = self._layer(name)
         return super().row_unit(name) if layer is None else layer.row_unit
+
+    def _layer(self, name: str) -> QuantizedLayer | None:
+        return self._layers.get(self._views[name].source if name in self._views else name)
 
     def _open_tensors(self) -> dict[str, SafetensorsFile]:
         listed = _listed(self.path)
@@ -131,14 +141,24 @@ def _no_weights(folder: Path) -> str:
 
 
 class _Tensors(Mapping[str, PackedTensor]):
-    """Maps names to tensors, each made on access."""
+    """Maps the decoder's names to tensors, each made on access."""
 
-    def __init__(self, path: Path, files: Mapping[str, SafetensorsFile], layers: Mapping[str, QuantizedLayer]) -> None:
-        self._path = path
-        self._files = files
-        self._layers = layers
+    def __init__(
+        self,
+        path: Path,
+        files: Mapping[str, SafetensorsFile],
+        layers: Mapping[str, QuantizedLayer],
+        changed: Mapping[str, View],
+    ) -> None:
+        self._path, self._files, self._layers, self._views = path, files, layers, changed
+        fused = {view.source for view in changed.values()} - changed.keys()
+        self._names = ({*files, *layers} - fused) | changed.keys()
 
     def __getitem__(self, name: str) -> PackedTensor:
+        view = self._views.get(name)
+        return self._stored(name) if view is None else view.of(self._stored(view.source))
+
+    def _stored(self, name: str) -> PackedTensor:
         if name in self._layers:
             return self._layers[name].tensor(self._path)
         file = self._files[name]
@@ -146,7 +166,7 @@ class _Tensors(Mapping[str, PackedTensor]):
         return PackedTensor(cast(Kind, entry.dtype), entry.shape, file[name])
 
     def __iter__(self) -> Iterator[str]:
-        return iter([*self._files, *self._layers])
+        return iter(sorted(self._names))
 
     def __len__(self) -> int:
-        return len(self._files) + len(self._layers)
+        return len(self._names)

@@ -1,29 +1,35 @@
 """Reads a Hugging Face config.json as ModelConfig, with transformers' defaults; unsupported settings are refused."""
 
+import math
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_args
 
 import msgspec
 
 from inference_core.errors import ModelFileError
 from inference_core.io.json_errors import JSON_ERRORS
 from inference_core.loaders.huggingface.hf_quantization import LayerFormat, layer_format
-from inference_core.model_config import Architecture, ModelConfig, RopeScaling
+from inference_core.loaders.huggingface.rope_keys import Rope, read_ropes, rope_scaling
+from inference_core.model_config import Activation, Architecture, ModelConfig, RopeScaling
 
 T = TypeVar("T")
-ARCHITECTURES: tuple[Architecture, ...] = ("llama", "mistral", "qwen2", "qwen3")
-
-
-class _Rope(msgspec.Struct):
-    """`rope_scaling` of older files, `rope_parameters` of newer ones (which moved theta into it)."""
-
-    rope_type: str | None = None
-    type: str | None = None
-    rope_theta: float | None = None
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_max_position_embeddings: int = 8192
+ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
+_GEMMAS = ("gemma2", "gemma3_text")
+# Settings that change the computation, and the architectures for which they are read. Elsewhere a file that sets one
+# to anything but a neutral value is refused: its answers would be wrong.
+COMPUTATION: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("embedding_multiplier", "residual_multiplier", "attention_multiplier"), ("granite",)),
+    **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping"), _GEMMAS),
+    "logits_scaling": ("granite",),
+    "no_rope_layers": ("smollm3",),
+    **dict.fromkeys(
+        ("attention_chunk_size", "clip_qkv", "kv_lora_rank", "logit_scale", "moe_intermediate_size", "n_routed_experts",
+         "num_experts", "num_local_experts", "parallel_attn", "q_lora_rank", "qk_layernorm", "use_qk_norm"),
+        (),
+    ),
+}  # fmt: skip
+_NEUTRAL = (None, False, 0, 1.0, [])
+_ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu-tanh"}
 
 
 class _Config(msgspec.Struct):
@@ -40,14 +46,30 @@ class _Config(msgspec.Struct):
     head_dim: int | None = None
     rms_norm_eps: float = 1e-6
     rope_theta: float | None = None
-    rope_scaling: _Rope | None = None
-    rope_parameters: _Rope | None = None
-    tie_word_embeddings: bool = False
+    rope_local_base_freq: float | None = None
+    rope_scaling: dict[str, Any] | None = None
+    rope_parameters: dict[str, Any] | None = None
+    original_max_position_embeddings: int | None = None
+    partial_rotary_factor: float | None = None
+    no_rope_layers: list[int] | None = None
+    no_rope_layer_interval: int = 4
+    tie_word_embeddings: bool | None = None
     attention_bias: bool = False
     mlp_bias: bool = False
     hidden_act: str = "silu"
+    hidden_activation: str | None = None
     use_sliding_window: bool = False
     sliding_window: int | None = None
+    sliding_window_pattern: int | None = None
+    layer_types: list[str] | None = None
+    query_pre_attn_scalar: float = 256.0
+    attn_logit_softcapping: float | None = None
+    final_logit_softcapping: float | None = None
+    use_bidirectional_attention: bool | None = None
+    embedding_multiplier: float = 1.0
+    residual_multiplier: float = 1.0
+    attention_multiplier: float = 1.0
+    logits_scaling: float = 1.0
     bos_token_id: int | None = None
     quantization_config: dict[str, Any] | None = None
 
@@ -61,28 +83,108 @@ def read_config(folder: Path) -> ModelConfig:
     file = folder / "config.json"
     config = _decode(file, _Config)
     _refuse_unsupported(file, config)
-    rope = config.rope_parameters or config.rope_scaling or _Rope()
-    heads = config.num_attention_heads
+    kind, heads = config.model_type, config.num_attention_heads
+    rope, local = read_ropes(file, config.rope_parameters or config.rope_scaling)
+    scaling = rope_scaling(file, rope, config.max_position_embeddings, config.original_max_position_embeddings)
+    head_dim = config.head_dim or (256 if kind in _GEMMAS else config.hidden_size // max(heads, 1))
+    gemma, residual = kind in _GEMMAS, _positive(file, "residual_multiplier", config.residual_multiplier)
+    embedding_scale = math.sqrt(config.hidden_size) if gemma else config.embedding_multiplier / residual
     return ModelConfig(
-        architecture=cast(Architecture, config.model_type),
+        architecture=cast(Architecture, kind),
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
         intermediate_size=config.intermediate_size,
         num_layers=config.num_hidden_layers,
         num_heads=heads,
         num_kv_heads=config.num_key_value_heads or heads,
-        head_dim=config.head_dim or config.hidden_size // max(heads, 1),
-        max_position=config.max_position_embeddings,
-        rms_eps=config.rms_norm_eps,
-        rope_theta=rope.rope_theta or config.rope_theta or 10000.0,
-        rope_scaling=_rope_scaling(file, rope),
-        tie_embeddings=config.tie_word_embeddings,
-        qkv_bias=config.model_type == "qwen2",
-        qk_norm=config.model_type == "qwen3",
-        sliding_window=config.sliding_window if config.model_type == "mistral" else None,
+        head_dim=head_dim,
+        max_position=_max_position(config.max_position_embeddings, scaling),
+        # What is added to a stream that is divided by Granite's residual multiplier needs no multiplier, and norms of
+        # it differ in this number alone.
+        rms_eps=config.rms_norm_eps / residual**2,
+        rope_theta=rope.rope_theta or config.rope_theta or (1e6 if kind == "gemma3_text" else 10000.0),
+        rope_scaling=scaling,
+        tie_embeddings=gemma or kind == "smollm3" if config.tie_word_embeddings is None else config.tie_word_embeddings,
+        qkv_bias=kind == "qwen2",
+        qk_norm=kind in ("qwen3", "olmo2", "gemma3_text"),
+        qk_norm_whole=kind == "olmo2",
+        sliding_window=config.sliding_window if kind in ("mistral", "phi3", *_GEMMAS) else None,
+        window_layers=_window_layers(file, config),
+        rotary_dim=_rotary_dim(file, rope.partial_rotary_factor or config.partial_rotary_factor, head_dim),
+        local_rope_theta=_local_theta(config, local) if kind == "gemma3_text" else None,
+        no_rope_layers=_no_rope_layers(config) if kind == "smollm3" else (),
+        attention_scale=_attention_scale(file, config),
+        embedding_scale=embedding_scale,
+        activation=_ACTIVATIONS[config.hidden_activation or config.hidden_act],
+        pre_norm=kind != "olmo2",
+        post_norm=kind in ("olmo2", *_GEMMAS),
+        attention_softcap=config.attn_logit_softcapping if gemma else None,
+        final_softcap=config.final_logit_softcapping if gemma else None,
         bos_token_id=config.bos_token_id,
         eos_token_ids=end_token_ids(folder),
     )
+
+
+def logits_divisor(folder: Path) -> float:
+    """What the logits of the folder's model are divided by (Granite)."""
+    file = folder / "config.json"
+    return _positive(file, "logits_scaling", _decode(file, _Config).logits_scaling)
+
+
+def _attention_scale(file: Path, config: _Config) -> float | None:
+    if config.model_type == "granite":
+        return _positive(file, "attention_multiplier", config.attention_multiplier)
+    if config.model_type in _GEMMAS:
+        return 1.0 / math.sqrt(_positive(file, "query_pre_attn_scalar", config.query_pre_attn_scalar))
+    return None
+
+
+def _positive(file: Path, name: str, value: float) -> float:
+    if not 0 < value < math.inf:
+        raise ModelFileError(f"{file}: {name} is {value}; it must be a positive number")
+    return value
+
+
+def _max_position(stated: int, scaling: RopeScaling | None) -> int:
+    """Files of Qwen state the length before yarn stretches it."""
+    if scaling is None or scaling.kind != "yarn":
+        return stated
+    return max(stated, int(scaling.original_max_position * scaling.factor))
+
+
+def _window_layers(file: Path, config: _Config) -> tuple[int, ...] | None:
+    """The layers with a window, where only some have one."""
+    if config.model_type not in _GEMMAS:
+        return None
+    layers = range(config.num_hidden_layers)
+    if config.layer_types is not None:
+        other = set(config.layer_types) - {"sliding_attention", "full_attention"}
+        if other or len(config.layer_types) != len(layers):
+            raise ModelFileError(f"{file}: layer_types must name sliding_attention or full_attention for every layer")
+        return tuple(i for i in layers if config.layer_types[i] == "sliding_attention")
+    pattern = config.sliding_window_pattern or (2 if config.model_type == "gemma2" else 6)
+    return tuple(i for i in layers if (i + 1) % pattern)
+
+
+def _local_theta(config: _Config, local: Rope | None) -> float:
+    return (local.rope_theta if local is not None else None) or config.rope_local_base_freq or 10000.0
+
+
+def _no_rope_layers(config: _Config) -> tuple[int, ...]:
+    """SmolLM3's list has 1 for the layers that rotate."""
+    layers = range(config.num_hidden_layers)
+    if config.no_rope_layers is not None:
+        return tuple(i for i in layers if i < len(config.no_rope_layers) and not config.no_rope_layers[i])
+    return tuple(i for i in layers if not (i + 1) % config.no_rope_layer_interval)
+
+
+def _rotary_dim(file: Path, factor: float | None, head_dim: int) -> int | None:
+    if factor is None or factor == 1.0:
+        return None
+    size = int(head_dim * factor)
+    if size < 2 or size % 2 or size > head_dim:
+        raise ModelFileError(f"{file}: a partial_rotary_factor of {factor} rotates {size} of {head_dim} numbers")
+    return size
 
 
 def read_layer_format(folder: Path) -> LayerFormat | None:
@@ -96,32 +198,23 @@ def _refuse_unsupported(file: Path, config: _Config) -> None:
         raise ModelFileError(
             f"{file}: model_type '{config.model_type}' is not supported; supported are {', '.join(ARCHITECTURES)}"
         )
+    for key, value in _decode(file, dict[str, Any]).items():
+        if key in COMPUTATION and config.model_type not in COMPUTATION[key] and value not in _NEUTRAL:
+            raise ModelFileError(f"{file}: {key} = {value!r} is not supported for {config.model_type}")
+    other_layers = set(config.layer_types or ()) - {"full_attention"}
+    activation = config.hidden_activation or config.hidden_act
     unsupported = {
+        f"layer_types {', '.join(sorted(other_layers))}": other_layers
+        and config.model_type not in (*_GEMMAS, "mistral", "phi3"),
         "attention_bias": config.attention_bias,
         "mlp_bias": config.mlp_bias,
         "use_sliding_window": config.use_sliding_window,
-        f"hidden_act '{config.hidden_act}'": config.hidden_act != "silu",
+        "use_bidirectional_attention": bool(config.use_bidirectional_attention),
+        f"hidden_act '{activation}'": activation not in _ACTIVATIONS,
     }
     for setting, present in unsupported.items():
         if present:
             raise ModelFileError(f"{file}: {setting} is not supported for {config.model_type}")
-
-
-def _rope_scaling(file: Path, rope: _Rope) -> RopeScaling | None:
-    kind = rope.rope_type or rope.type or "default"
-    if kind == "default":
-        return None
-    if kind == "linear":
-        return RopeScaling(kind="linear", factor=rope.factor)
-    if kind == "llama3":
-        return RopeScaling(
-            kind="llama3",
-            factor=rope.factor,
-            low_freq_factor=rope.low_freq_factor,
-            high_freq_factor=rope.high_freq_factor,
-            original_max_position=rope.original_max_position_embeddings,
-        )
-    raise ModelFileError(f"{file}: rope scaling '{kind}' is not supported; supported are default, linear and llama3")
 
 
 def end_token_ids(folder: Path) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.model_config import ModelConfig
 from inference_core.tokenization.hf_export import export_tokenizer
 
-_ARCHITECTURES = {
+WRITTEN = {
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
@@ -46,7 +46,7 @@ def write_settings(source: Checkpoint, folder: Path, dtype: torch.dtype, quantiz
 def described_config(config: ModelConfig) -> dict[str, Any]:
     """`config` with the keys of config.json."""
     described: dict[str, Any] = {
-        "architectures": [_ARCHITECTURES[config.architecture]],
+        "architectures": [WRITTEN[config.architecture]],
         "model_type": config.architecture,
         "vocab_size": config.vocab_size,
         "hidden_size": config.hidden_size,

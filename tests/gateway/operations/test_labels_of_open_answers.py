@@ -1,6 +1,8 @@
 """Two hundred open questions to a new installation: labels exist without a command, by a judge that errs on 8%."""
 
 import random
+import re
+from typing import Any
 
 import httpx
 import msgspec
@@ -20,6 +22,8 @@ from tests.gateway.operations.dashboard.browsing import with_user
 from tests.gateway.running_gateway import running_gateway
 from tests.polling import eventually
 from tests.quality.judges.test_judges import judged_texts
+from tests.quality.judges.test_real_pairs import row as pair_row
+from tests.quality.judges.test_real_pairs import store as store_pairs
 from tests.quality.judges.test_self_calibration import GOOD, knowing, made
 from tests.quality.loop_world import ScriptedTier, record, rows, store_request
 from tiers.catalog.load import load_catalog
@@ -163,3 +167,43 @@ async def test_health_and_the_quality_page_say_where_labels_come_from(settings: 
     assert "for at most $0.50" in page
     assert "passed a test as their judge" in ready["labels"]
     assert "$" not in ready["labels"]
+
+
+async def test_real_pairs_move_the_weight_of_the_judge_and_end_its_trust_while_serving(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.operations.quality_loop.quality_loop.JUDGE_POLL_SECONDS", 0.1)
+    catalog = load_catalog(settings.catalog)
+    judging = judging_fingerprint(catalog.tier_fingerprints[-1])
+    await migrate(settings.database)
+    engine = open_database(settings.database)
+
+    def checked(number: int, label: str, score: float) -> dict[str, Any]:
+        return pair_row(number, "exact", label, score, judging=judging, at=10.0 + number)
+
+    async def says(text: str) -> str:
+        labels: str = (await gateway.http.get("/health/ready")).json()["labels"]
+        return labels if text in labels else ""
+
+    try:
+        await store_calibration(engine, FOUND, judging, 1.0, "test")
+        async with running_gateway(msgspec.structs.replace(settings, monitor=True, cold_start_usd=1.0)) as gateway:
+            before = await eventually(lambda: says("by 0 checked"))
+            await store_pairs(engine, [checked(n, "no_worse" if n % 2 else "worse", n % 2) for n in range(40)])
+            better = await eventually(lambda: says("by 40 checked"))
+            await store_pairs(engine, [checked(n, "worse" if n % 2 else "no_worse", n % 2) for n in range(40, 160)])
+            refused = await eventually(lambda: says("by 160 checked"))
+            loop = gateway.operations.quality_loop
+            assert loop is not None
+            assert loop.monitor is not None
+            closed = not loop.monitor.panel.may_label("Tell me about Lyon.", None)
+    finally:
+        await engine.dispose()
+
+    assert weight(better) > weight(before) > 0.5
+    assert "refused as their judge" in refused
+    assert closed
+
+
+def weight(labels: str) -> float:
+    return float(re.findall(r"a label weighs (\d\.\d+)", labels)[0])

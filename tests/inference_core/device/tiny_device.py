@@ -51,20 +51,9 @@ class RecordingGraphs(Graphs):
 class TinyModels:
     """The same weights behind both runners."""
 
-    def __init__(self, folder: Path, noise: float = 0.0, **weights: bool) -> None:
-        """`noise`: how far the weights are from those of a model without."""
-        path = folder / f"tiny-{noise}.gguf"
-        architecture = "qwen2" if weights.get("bias") else "qwen3" if weights.get("norms") else "llama"
-        settings = {"attention.key_length": HEAD_DIM} if architecture == "qwen3" else {}
-        rng = np.random.default_rng(1)
-        tensors = {
-            name: tensor + noise * rng.standard_normal(tensor.shape, np.float32)
-            for name, tensor in decoder_weights(**weights).items()
-        }
-        write_gguf(path, tensors, architecture=architecture, settings=settings)
-        self.checkpoint = open_checkpoint(path, folder)
-        config = self.checkpoint.config
-        assert (config.qkv_bias, config.qk_norm) == (weights.get("bias", False), weights.get("norms", False))
+    def __init__(self, folder: Path, noise: float = 0.0, model: Path | None = None, **weights: bool) -> None:
+        """`noise`: how far the weights are from those of a model without. `model`: another one, by its path."""
+        self.checkpoint = open_checkpoint(model or self._written(folder, noise, weights), folder)
         self.layout = layout_of(SPEC, self.checkpoint.config)
         self.info = ModelInfo(
             name="m",
@@ -76,6 +65,21 @@ class TinyModels:
             kv=KVIdentity(weights="tiny", compute="float32", kernels="device", layout=self.layout),
         )
         self.folder = folder
+
+    @staticmethod
+    def _written(folder: Path, noise: float, weights: dict[str, bool]) -> Path:
+        path = folder / f"tiny-{noise}.gguf"
+        architecture = "qwen2" if weights.get("bias") else "qwen3" if weights.get("norms") else "llama"
+        settings = {"attention.key_length": HEAD_DIM} if architecture == "qwen3" else {}
+        rng = np.random.default_rng(1)
+        tensors = {
+            name: tensor + noise * rng.standard_normal(tensor.shape, np.float32)
+            for name, tensor in decoder_weights(**weights).items()
+        }
+        write_gguf(path, tensors, architecture=architecture, settings=settings)
+        config = open_checkpoint(path, folder).config
+        assert (config.qkv_bias, config.qk_norm) == (weights.get("bias", False), weights.get("norms", False))
+        return path
 
     def device_runner(
         self,

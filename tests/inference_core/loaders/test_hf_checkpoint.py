@@ -13,6 +13,8 @@ from transformers import (
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -136,7 +138,7 @@ def change_config(folder: Path, **changes: Any) -> None:
         ({"attention_bias": True}, "attention_bias is not supported"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
         ({"quantization_config": {"quant_method": "awq"}}, "quantization_config with .* is not supported"),
-        ({"rope_parameters": {"rope_type": "yarn"}}, "rope scaling 'yarn' is not supported"),
+        ({"rope_parameters": {"rope_type": "dynamic"}}, "rope scaling 'dynamic' is not supported"),
         ({"num_hidden_layers": 3}, "lacks 9 of 30 tensors"),
         ({"hidden_size": "wide"}, "cannot be read"),
         ({"num_hidden_layers": 10**12}, "claim 1000000000000 layers, but it has 21 tensors"),
@@ -219,3 +221,34 @@ def test_an_index_may_not_point_outside_its_folder(folder: Path) -> None:
 
     with pytest.raises(ModelFileError, match="points outside the folder"):
         open_checkpoint(folder)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("attn_logit_softcapping", 50.0), ("num_experts", 8), ("clip_qkv", 6.0), ("logits_scaling", 8.0)],
+)
+def test_a_setting_that_would_change_the_computation_is_refused_by_name(
+    tmp_path: Path, setting: str, value: float
+) -> None:
+    save(tmp_path, LlamaForCausalLM(LlamaConfig(**SHAPE)))
+    content = json.loads((tmp_path / "config.json").read_text())
+    open_checkpoint(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(content | {setting: value}))
+    with pytest.raises(ModelFileError, match=setting):
+        open_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("rows", [range(16), range(16, 32)])
+def test_fused_projections_are_cut_by_heads_as_whole_ones_are(tmp_path: Path, rows: range) -> None:
+    """A rank reads its heads of a fused, partly rotated projection: the rows of the whole, in the same order."""
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+    config = Phi3Config(**SHAPE, pad_token_id=0, rope_parameters=rope)
+    checkpoint = open_checkpoint(save(tmp_path, Phi3ForCausalLM(config)))
+    name = "model.layers.1.self_attn.q_proj.weight"
+
+    whole, part = dequantize(checkpoint.tensors[name]), dequantize(checkpoint.cut(name, rows))
+
+    np.testing.assert_array_equal(part, whole[rows.start : rows.stop])
+    stored = load_file(tmp_path / "model.safetensors")["model.layers.1.self_attn.qkv_proj.weight"]
+    np.testing.assert_array_equal(whole[:8], stored[[0, 1, 4, 5, 2, 3, 6, 7]])
+    assert not any("qkv_proj" in name for name in checkpoint.tensors)

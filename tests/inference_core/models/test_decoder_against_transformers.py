@@ -40,6 +40,18 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+# Of 16 numbers of a head 12 are rotated. Long factors, since the context that is served is longer than 64.
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "partial_rotary_factor": 0.75,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+    "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5],
+    "long_factor": [1.0, 1.5, 2.0, 3.0, 5.0, 8.0],
+}
+TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 ARCHITECTURES: dict[str, transformers.PretrainedConfig] = {
     "llama": transformers.LlamaConfig(**SHAPE),
     "llama-tied": transformers.LlamaConfig(**{**SHAPE, "tie_word_embeddings": True}),
@@ -47,6 +59,20 @@ ARCHITECTURES: dict[str, transformers.PretrainedConfig] = {
     "mistral": transformers.MistralConfig(**SHAPE, sliding_window=20),
     "qwen2": transformers.Qwen2Config(**SHAPE),
     "qwen3": transformers.Qwen3Config(**SHAPE),
+    "qwen3-yarn": transformers.Qwen3Config(**SHAPE, rope_parameters=YARN),
+    "phi3": transformers.Phi3Config(**SHAPE, **TOKENS, sliding_window=20),
+    "phi4-mini": transformers.Phi3Config(**SHAPE, **TOKENS, rope_parameters=LONGROPE),
+    "granite": transformers.GraniteConfig(
+        **SHAPE, embedding_multiplier=12.0, residual_multiplier=0.22, attention_multiplier=0.1, logits_scaling=8.0
+    ),
+    "smollm3": transformers.SmolLM3Config(**SHAPE, **TOKENS, no_rope_layer_interval=2),
+    "olmo2": transformers.Olmo2Config(**SHAPE, **TOKENS),
+    "gemma2": transformers.Gemma2Config(
+        **SHAPE, sliding_window=20, query_pre_attn_scalar=24, attn_logit_softcapping=2.0, final_logit_softcapping=3.0
+    ),
+    "gemma3": transformers.Gemma3TextConfig(
+        **SHAPE, sliding_window=20, layer_types=["sliding_attention", "full_attention", "sliding_attention"]
+    ),
 }
 
 

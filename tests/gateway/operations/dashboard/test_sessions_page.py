@@ -1,4 +1,4 @@
-"""The sessions page: empty, a list with sums, a timeline with the reason of every move, and rows that go with theirs."""
+"""The sessions page: empty, a list with sums, a timeline with the reason of each move; rows go with their requests."""
 
 import time
 from typing import Any

@@ -1,0 +1,104 @@
+"""Reads the rotary settings of a config.json, in their older and their newer forms."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from inference_core.errors import ModelFileError
+from inference_core.io.json_errors import JSON_ERRORS
+from inference_core.model_config import RopeScaling
+
+KINDS = ("default", "linear", "llama3", "yarn", "longrope")
+
+
+class Rope(msgspec.Struct):
+    """`rope_scaling` of older files, `rope_parameters` of newer ones (which moved theta into it)."""
+
+    rope_type: str | None = None
+    type: str | None = None
+    rope_theta: float | None = None
+    partial_rotary_factor: float | None = None
+    factor: float | None = None
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_position_embeddings: int | None = None
+    attention_factor: float | None = None
+    beta_fast: float | None = None
+    beta_slow: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+    short_factor: list[float] | None = None
+    long_factor: list[float] | None = None
+
+
+def read_ropes(file: Path, settings: dict[str, Any] | None) -> tuple[Rope, Rope | None]:
+    """The settings of full attention, and those of layers with a window where they have their own."""
+    try:
+        if settings is not None and "full_attention" in settings:
+            full = msgspec.convert(settings["full_attention"], Rope)
+            return full, msgspec.convert(settings.get("sliding_attention") or {}, Rope)
+        return msgspec.convert(settings or {}, Rope), None
+    except JSON_ERRORS as error:
+        raise ModelFileError(f"{file}: its rotary settings are not understood ({error})") from error
+
+
+def rope_scaling(file: Path, rope: Rope, max_position: int, original: int | None) -> RopeScaling | None:
+    """The frequency scaling of `rope`. `max_position`, `original`: the file's lengths, longrope's and yarn's defaults.
+    Raises ModelFileError for a kind that is not supported."""
+    kind = rope.rope_type or rope.type or "default"
+    length = rope.original_max_position_embeddings or original or max_position
+    if kind == "default":
+        return None
+    if kind == "linear":
+        return RopeScaling(kind="linear", factor=1.0 if rope.factor is None else rope.factor)
+    if kind == "llama3":
+        return RopeScaling(
+            kind="llama3",
+            factor=1.0 if rope.factor is None else rope.factor,
+            low_freq_factor=rope.low_freq_factor,
+            high_freq_factor=rope.high_freq_factor,
+            original_max_position=rope.original_max_position_embeddings or 8192,
+        )
+    if kind == "yarn":
+        factor = max_position / length if rope.factor is None else rope.factor
+        return RopeScaling(
+            kind="yarn",
+            factor=factor,
+            original_max_position=length,
+            beta_fast=rope.beta_fast or 32.0,
+            beta_slow=rope.beta_slow or 1.0,
+            truncate=rope.truncate,
+            attention_factor=_yarn_attention(rope, factor) if rope.attention_factor is None else rope.attention_factor,
+        )
+    if kind in ("longrope", "su"):
+        return _longrope(file, rope, max_position, length)
+    raise ModelFileError(f"{file}: rope scaling '{kind}' is not supported; supported are {', '.join(KINDS)}")
+
+
+def _yarn_attention(rope: Rope, factor: float) -> float:
+    """The root of the temperature that Peng et al. (2023), section 3.4, give for a context `factor` times as long."""
+
+    def root(weight: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
+
+    if rope.mscale and rope.mscale_all_dim:
+        return root(rope.mscale) / root(rope.mscale_all_dim)
+    return root(1.0)
+
+
+def _longrope(file: Path, rope: Rope, max_position: int, length: int) -> RopeScaling:
+    if not rope.short_factor or not rope.long_factor:
+        raise ModelFileError(f"{file}: rope scaling 'longrope' needs short_factor and long_factor")
+    factor = max_position / length if rope.factor is None else rope.factor
+    usual = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(length))
+    return RopeScaling(
+        kind="longrope",
+        factor=factor,
+        original_max_position=length,
+        attention_factor=usual if rope.attention_factor is None else rope.attention_factor,
+        short=tuple(rope.short_factor),
+        long=tuple(rope.long_factor),
+    )

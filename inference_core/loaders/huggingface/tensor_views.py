@@ -1,0 +1,105 @@
+"""Tensors of other architectures as the decoder reads them: fused ones cut, rotated numbers of a head paired half by
+half, and constants of an architecture folded into its norms. Nothing is copied before a tensor is asked for."""
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from inference_core.loaders.decoder_tensors import Shape
+from inference_core.loaders.packed_tensor import PackedTensor, dequantize
+from inference_core.model_config import ModelConfig
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """A tensor that is made of rows [`first`, `first` + `count`) of the stored tensor `source` (`count` None: all).
+
+    `head_dim` and `rotary_dim`: within each head the first `rotary_dim` numbers are rotated, halves apart; they are
+    moved so that number i is rotated with number i + head_dim / 2, as the decoder does it. `plus`, then `times`:
+    applied to every number, in float32.
+    """
+
+    source: str
+    first: int = 0
+    count: int | None = None
+    head_dim: int = 0
+    rotary_dim: int = 0
+    plus: float = 0.0
+    times: float = 1.0
+
+    def shape(self, stored: Shape) -> Shape:
+        return stored if self.count is None else (self.count, *stored[1:])
+
+    def of(self, tensor: PackedTensor) -> PackedTensor:
+        """The view of its whole stored tensor."""
+        if self.count is not None:
+            tensor = _rows(tensor, slice(self.first, self.first + self.count), self.count)
+        return self.moved(tensor)
+
+    def moved(self, tensor: PackedTensor) -> PackedTensor:
+        """`tensor`, which has some of the view's rows, whole heads of them where they have another order."""
+        if self.rotary_dim:
+            order = _order(tensor.shape[0] // self.head_dim, self.head_dim, self.rotary_dim)
+            tensor = _rows(tensor, order, len(order))
+        if self.plus or self.times != 1.0:
+            return PackedTensor("F32", tensor.shape, partial(_scaled, tensor, self.plus, self.times))
+        return tensor
+
+
+def views(config: ModelConfig, stored: Iterable[str], logits_divisor: float) -> dict[str, View]:
+    """The tensors that differ from those `stored` under their names, by the decoder's names for them."""
+    plus = 1.0 if config.architecture in ("gemma2", "gemma3_text") else 0.0
+    wanted: dict[str, View] = {}
+    for name in stored:
+        if name.endswith("norm.weight") and plus:
+            wanted[name] = View(source=name, plus=plus)
+        for suffix, cuts in _fused(config).items():
+            if suffix in name:
+                wanted |= {name.replace(suffix, part): View(source=name, **rows) for part, rows in cuts.items()}
+    if logits_divisor != 1.0:
+        wanted["model.norm.weight"] = View(source="model.norm.weight", plus=plus, times=1.0 / logits_divisor)
+    if config.rotary_dim not in (None, config.head_dim):
+        sizes = {"head_dim": config.head_dim, "rotary_dim": config.rotary_dim}
+        for name in {*stored, *wanted}:
+            if ".q_proj." in name or ".k_proj." in name:
+                wanted[name] = msgspec.structs.replace(wanted.get(name, View(source=name)), **sizes)
+    return wanted
+
+
+def _fused(config: ModelConfig) -> Mapping[str, Mapping[str, dict[str, int]]]:
+    """Fused projections, and which rows of them are whose (Phi-3)."""
+    if config.architecture != "phi3":
+        return {}
+    query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    inner = config.intermediate_size
+    return {
+        ".qkv_proj.": {
+            ".q_proj.": {"first": 0, "count": query},
+            ".k_proj.": {"first": query, "count": key},
+            ".v_proj.": {"first": query + key, "count": key},
+        },
+        ".gate_up_proj.": {
+            ".gate_proj.": {"first": 0, "count": inner},
+            ".up_proj.": {"first": inner, "count": inner},
+        },
+    }
+
+
+def _order(heads: int, head_dim: int, rotary_dim: int) -> NDArray[np.int64]:
+    """The stored row of each row of `heads` heads: the halves that are rotated begin the halves of the head."""
+    half, rotated = head_dim // 2, rotary_dim // 2
+    still = np.arange(rotary_dim, head_dim)
+    first = np.concatenate([np.arange(rotated), still[: half - rotated]])
+    second = np.concatenate([np.arange(rotated, rotary_dim), still[half - rotated :]])
+    order: NDArray[np.int64] = np.arange(heads)[:, None] * head_dim + np.concatenate([first, second])
+    return order.reshape(-1)
+
+
+def _rows(tensor: PackedTensor, rows: slice | NDArray[np.int64], count: int) -> PackedTensor:
+    return PackedTensor(tensor.kind, (count, *tensor.shape[1:]), lambda: tensor.data[rows])
+
+
+def _scaled(tensor: PackedTensor, plus: float, times: float) -> NDArray[np.float32]:
+    return (dequantize(tensor) + np.float32(plus)) * np.float32(times)
