@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from benchmarks.sessions.ends import learn
 from benchmarks.sessions.figures import Price, Rule, measure
 from benchmarks.sessions.recorded import read_runs
 from benchmarks.sessions.simulated import compare
@@ -36,30 +37,41 @@ def _prices(_context: click.Context, parameter: click.Parameter, value: str | No
 @click.option("--cheap", help="Model that runs each task.")
 @click.option("--strong", help="Model that is asked where the rule says so.")
 @click.option("--rule", type=click.Choice(["bad-end", "trouble", "steps"]), default="bad-end", show_default=True)
-@click.option("--asks-again", type=click.FloatRange(0, 1), default=1.0, show_default=True,
-              help="Share of users that ask again after a bad end.")
+@click.option(
+    "--asks-again",
+    type=click.FloatRange(0, 1),
+    default=1.0,
+    show_default=True,
+    help="Share of users that ask again after a bad end.",
+)
 @click.option("--steps", type=click.IntRange(min=1), default=20, show_default=True, help="Of the rule steps.")
-@click.option("--prices", callback=_prices, help="Where no dollars are recorded: MODEL=IN:OUT per million tokens, or "
-              "MODEL=USD of a step, parted by commas.")
+@click.option(
+    "--prices",
+    callback=_prices,
+    help="Where no dollars are recorded: MODEL=IN:OUT per million tokens, or MODEL=USD of a step, parted by commas.",
+)
+@click.option("--ends", is_flag=True, help="Instead: whether signs in mid-run say how each model's runs end.")
 @click.option("--simulated", is_flag=True, help="Simulated sessions with caches instead of a file.")
 @click.option("--sessions", "count", type=click.IntRange(min=1), default=300, show_default=True, help="Simulated.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def sessions(
     file: Path | None, cheap: str | None, strong: str | None, rule: Rule, asks_again: float, steps: int,
-    prices: dict[str, Price], simulated: bool, count: int, seed: int, as_json: bool,
+    prices: dict[str, Price], ends: bool, simulated: bool, count: int, seed: int, as_json: bool,
 ) -> None:  # fmt: skip
     """The product's rules of sessions on the recorded runs in FILE (JSON lines), or simulated sessions with caches
     compared with the exact optimum."""
     if simulated:
         _simulated(count, seed, as_json)
         return
-    if file is None or not cheap or not strong:
-        raise click.UsageError("give FILE, --cheap and --strong, or --simulated")
+    if file is None or not (ends or (cheap and strong)):
+        raise click.UsageError("give FILE with --cheap and --strong or with --ends, or give --simulated")
     try:
-        figures = measure(
-            read_runs(file), cheap, strong, rule, prices=prices, asks_again=asks_again, steps=steps, seed=seed
-        )
+        if ends:
+            _ends(file, seed, as_json)
+            return
+        models = cheap or "", strong or ""
+        figures = measure(read_runs(file), *models, rule, prices=prices, asks_again=asks_again, steps=steps, seed=seed)
     except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from error
     bound = BOUND.format(share=asks_again) if rule == "bad-end" else BOUND.partition(", and")[0] + "."
@@ -74,12 +86,23 @@ def sessions(
     )
 
 
+def _ends(file: Path, seed: int, as_json: bool) -> None:
+    rows = learn(read_runs(file), seed)
+    if as_json:
+        click.echo(msgspec.json.encode(rows))
+        return
+    for model, row in rows.items():
+        used = "used" if row.is_active else "not used"
+        click.echo(f"{model:<28} {row.labels:5} labels, {row.bad:4.0%} bad, {row.gain:+.4f} nats over steps alone "
+                   f"(standard error {row.standard_error:.4f}): {used}")  # fmt: skip
+
+
 def _simulated(count: int, seed: int, as_json: bool) -> None:
     families = compare(count, seed)
     if as_json:
         click.echo(msgspec.json.encode({"sessions": count, "seed": seed, "families": families}))
         return
     for family in families:
-        click.echo(f"{family.name}: cost above the exact optimum (turns below the wanted quality)")
+        click.echo(f"{family.name}: cost above the exact optimum, above that in hindsight; turns below the wanted tier")
         for name, row in family.policies.items():
-            click.echo(f"  {name:<22} {row.above_optimum:+8.1%}   ({row.below_wanted:.1%})")
+            click.echo(f"  {name:<24} {row.above_exact:+8.1%} {row.above_hindsight:+8.1%} {row.below_wanted:8.1%}")

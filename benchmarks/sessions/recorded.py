@@ -70,17 +70,21 @@ def _lines(file: Path) -> Iterator[RecordedRun]:
 
 
 def end_signs(run: RecordedRun) -> EndSigns:
-    """Return what the end of `run` shows without its reward: how it stopped, its last check, its last exit code.
+    """Return what the end of `run` shows without its reward: how it stopped, its last check, and its last exit code,
+    for which a serious error in the last result stands where no code is known.
 
     Its length is none of them: in some harnesses success ends a run, so that length would give the label away.
     """
     clean = None if not run.exit else run.exit in CLEAN_EXITS
     check = next((step for step in reversed(run.steps) if step[PASSED] or step[FAILED]), None)
     last_exit = next((code for step in reversed(run.steps) if (code := _number(step[EXIT_CODE])) >= 0), None)
+    exit_passed = None if last_exit is None else last_exit == 0
+    if last_exit is None and run.steps and _number(run.steps[-1][SEVERITY]) >= SERIOUS:
+        exit_passed = False
     return EndSigns(
         clean=clean,
         check_passed=None if check is None else not _number(check[FAILED]),
-        exit_passed=None if last_exit is None else last_exit == 0,
+        exit_passed=exit_passed,
     )
 
 

@@ -1,95 +1,38 @@
-"""Simulated sessions under policies, and the exact optimum in hindsight: the product's rule beside the usual ones."""
+"""Simulated sessions under policies, and the exact optimum in hindsight: the product's rule and the usual ones."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 
 import msgspec
 import numpy as np
 
-from benchmarks.sessions.families import FAMILIES, MOST_TURNS, Family, draw_session
+from benchmarks.sessions.exact import SmallCase
+from benchmarks.sessions.families import FAMILIES, Family, draw_session
+from benchmarks.sessions.policies import Boundary, Policy, policies_of
 from benchmarks.sessions.provider_cache import CachedPrefix, SimulatedTurn, after_evictions, run_turn, turn_seconds
-from classifier.policy.sessions.choose import choose_at_boundary
-from classifier.policy.sessions.session_view import SessionView, Warmth
-
-# Before anything is learned: steps of a turn, of which two are expected, and seconds of a pause.
-UNLEARNED_STEPS, UNLEARNED_GAP = 6.0, 60.0
-
-
-class Boundary(msgspec.Struct, frozen=True):
-    """What a policy sees before a turn: the tier of the last one (an index; None before the first), the cheapest one
-    that is good enough now, what it believes of the caches, the prompt's tokens and the number of turns before it."""
-
-    current: int | None
-    wanted: int
-    warmth: tuple[Warmth, ...]
-    prompt_tokens: int
-    turns: int
-
-
-Policy = Callable[[Boundary], int]
 
 
 class PolicyRow(msgspec.Struct, frozen=True):
-    """`above_optimum`: the summed cost of the sessions over the summed optimum's, less 1. `below_wanted`: share of
-    turns on a tier that is not good enough for them. `moves`: of a session, on average."""
+    """`above_exact`: the expected cost over that of the best policy without hindsight, less 1, on the family's small
+    case. `above_hindsight`: the same of summed costs over the optimum that knows each session's future, on drawn
+    sessions. `below_wanted`: share of their turns on a tier that is not good enough for them. `moves`: of a session, on
+    average."""
 
-    above_optimum: float
+    above_exact: float
+    above_hindsight: float
     below_wanted: float
     moves: float
 
 
 class FamilyRow(msgspec.Struct, frozen=True):
-    """The policies on one family, the US dollars of whose `sessions` cost `optimum_usd` at best."""
+    """The policies on one family. US dollars: `exact_usd`, expected at best of a session of its small case;
+    `hindsight_usd`, of its drawn sessions at best."""
 
     name: str
-    sessions: int
-    optimum_usd: float
+    exact_usd: float
+    hindsight_usd: float
     policies: dict[str, PolicyRow]
-
-
-def policies_of(family: Family) -> dict[str, Policy]:
-    """Return the policies by name. Those of LiteLLM: its auto router classifies each request without regard to caches,
-    and with session pinning keeps the first choice; its prompt caching check binds a prompt to a deployment of one
-    model, which a choice between models does not concern."""
-    return {
-        "rest of the session": _product(family, is_learned=True),
-        "the same, nothing known": _product(family, is_learned=False),
-        "cheapest each turn": lambda at: at.wanted,
-        "never move": lambda at: at.wanted if at.current is None else at.current,
-        "never move down": lambda at: max(at.wanted, at.current or 0),
-        "always strongest": lambda _: len(family.tiers) - 1,
-    }
-
-
-def _product(family: Family, *, is_learned: bool) -> Policy:
-    """The product's own rule, which knows nothing of the session's future: with the family's averages, or, before
-    anything is learned, with fixed ones."""
-    turns_left = [_turns_after(family, turn) for turn in range(MOST_TURNS)]
-
-    def choose(at: Boundary) -> int:
-        new = (1 - family.keeps) * np.array(family.first_wanted)
-        new[at.wanted] += family.keeps
-        turn_steps = family.turn_steps if is_learned else UNLEARNED_STEPS
-        view = SessionView(
-            current=None if at.current is None else at.current + 1,
-            warmth=at.warmth,
-            prompt_tokens=at.prompt_tokens,
-            growth_tokens=family.growth,
-            output_tokens=family.output,
-            turn_steps=turn_steps,
-            remaining_steps=turn_steps * (1 + turns_left[at.turns]) if is_learned else 2 * turn_steps,
-            gap_seconds=family.gap_seconds if is_learned else UNLEARNED_GAP,
-            next_wanted=tuple(new.tolist()) if is_learned else (),
-        )
-        p_ok = [float(k >= at.wanted) for k in range(len(family.tiers))]
-        return choose_at_boundary(view, family.tiers, p_ok, 0.5).tier - 1
-
-    return choose
-
-
-def _turns_after(family: Family, turn: int) -> float:
-    """Expected turns after the one of this number, counted from 0."""
-    return sum(family.another**further for further in range(1, MOST_TURNS - turn))
 
 
 def played(family: Family, turns: Sequence[SimulatedTurn], policy: Policy) -> tuple[float, list[int]]:
@@ -141,23 +84,30 @@ def optimum(family: Family, turns: Sequence[SimulatedTurn]) -> float:
 
 
 def compare(sessions: int, seed: int, families: Sequence[Family] = FAMILIES) -> list[FamilyRow]:
-    """Return the policies on `sessions` sessions of each family."""
+    """Return the policies on `sessions` sessions of each family, and on its small case."""
     rows = []
     for place, family in enumerate(families):
         rng = np.random.default_rng([seed, place])
         drawn = [draw_session(family, rng) for _ in range(sessions)]
         best = sum(optimum(family, turns) for turns in drawn)
-        policies = {name: _row(family, drawn, policy, best) for name, policy in policies_of(family).items()}
-        rows.append(FamilyRow(family.name, sessions, best, policies))
+        case = SmallCase(family)
+        exact = case.optimum()
+        policies = {
+            name: _row(family, drawn, policy, best, case.cost(policy) / exact - 1)
+            for name, policy in policies_of(family).items()
+        }
+        rows.append(FamilyRow(family.name, exact, best, policies))
     return rows
 
 
-def _row(family: Family, drawn: Sequence[Sequence[SimulatedTurn]], policy: Policy, best: float) -> PolicyRow:
+def _row(
+    family: Family, drawn: Sequence[Sequence[SimulatedTurn]], policy: Policy, best: float, above_exact: float
+) -> PolicyRow:
     usd, below, turns, moves = 0.0, 0, 0, 0
     for session in drawn:
         paid, tiers = played(family, session, policy)
         usd += paid
         turns += len(tiers)
         below += sum(tier < turn.wanted for tier, turn in zip(tiers, session, strict=True))
-        moves += sum(one != other for one, other in zip(tiers, tiers[1:], strict=False))
-    return PolicyRow(usd / best - 1, below / turns, moves / len(drawn))
+        moves += sum(one != other for one, other in pairwise(tiers))
+    return PolicyRow(above_exact, usd / best - 1, below / turns, moves / len(drawn))

@@ -15,6 +15,8 @@ GAP_SPREAD = 1.5
 """Log standard deviation of the pauses between turns around their median."""
 STEP_SECONDS = 5.0
 """Median pause between the steps of a loop in recorded runs."""
+LONG_CACHE_SECONDS = 3600.0
+"""Lifetime of a long write (Anthropic's prompt caching)."""
 _NORMAL = NormalDist()
 
 
@@ -108,3 +110,15 @@ def _next_turn(
         # A prompt that fits no tier ends the session.
         expected += probability * best if probability and best != float("inf") else 0.0
     return expected
+
+
+def long_write_pays(tier: SessionTier, gap_seconds: float, prompt_tokens: float, new_tokens: float) -> bool:
+    """Return whether cache writes that last an hour are expected to cost a session less than those of
+    `tier.cache_seconds`.
+
+    A turn writes `new_tokens` dearer; before the next one, after a pause whose median is `gap_seconds`, all
+    `prompt_tokens` would have to be written again where only the long write outlasts it.
+    """
+    lasting = _NORMAL.cdf((log(LONG_CACHE_SECONDS) - log(max(1.0, gap_seconds))) / GAP_SPREAD)
+    saved = (lasting - kept_share(tier, 0.0, gap_seconds)) * (tier.write_usd - tier.read_usd)
+    return saved * prompt_tokens > (tier.long_write_usd - tier.write_usd) * new_tokens
