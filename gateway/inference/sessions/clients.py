@@ -1,0 +1,135 @@
+"""Recognise the client of a request and its session, from headers, metadata and the places where its texts stand.
+
+A request that shows no sign of a client costs a few look-ups of headers and the first characters of its system message.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from gateway.base.requests.client_turn import ClientTurn, TurnKind
+from gateway.inference.sessions.client_rules import CLAUDE_CODE, RULES, ClientRule
+from tiers.tier import ChatMessage
+
+CONVERSATION = "x-aio-conversation"
+MAX_ID = 128
+# Longer values of headers are not read.
+MAX_METADATA = 4096
+# So many characters at either end of a text are searched for a rule's marks.
+WINDOW = 4096
+_ID = re.compile(rf"[A-Za-z0-9._:-]{{1,{MAX_ID}}}\Z")
+# `user_HASH_account_UUID_session_UUID`, and the JSON object that newer versions write.
+_USER_SESSION = re.compile(r"user_[0-9A-Za-z]{0,128}_account_[0-9A-Za-z-]{0,64}_session_([A-Za-z0-9._:-]{1,128})\Z")
+_PRODUCTS = {product: rule for rule in RULES for product in rule.products}
+_SIGNS = tuple((sign, rule) for rule in RULES for sign in rule.signs)
+_OPENINGS = tuple(opening for rule in RULES for opening in rule.openings)
+# Codex says in a header of its own what it sends an agent for.
+_TURN_METADATA = "x-codex-turn-metadata"
+
+
+def recognised(
+    headers: Mapping[str, str], metadata: Mapping[str, str] | None, messages: Sequence[ChatMessage]
+) -> ClientTurn | None:
+    """Return what is known of the client and its session; None if nothing is.
+
+    `metadata`: the caller's tags, of which `user_id` may name a session. Nothing here is authorisation, and nothing is
+    refused: an id that is too long or has other characters is as if it were not there.
+    """
+    conversation = _id(headers.get(CONVERSATION))
+    user = None if metadata is None else _session_of_user(metadata.get("user_id"))
+    rule = _rule(headers, messages) or (None if user is None else CLAUDE_CODE)
+    if rule is None:
+        return None if conversation is None else ClientTurn(client="", session=conversation)
+    said = _turn_metadata(headers) if _TURN_METADATA in rule.signs else {}
+    session = conversation or _first(headers, rule.session) or _id(said.get("session_id")) or user
+    agent, parent = _first(headers, rule.agent), _first(headers, rule.parent) or _id(said.get("parent_thread_id"))
+    if agent == session:
+        agent = None
+    kind, plan_mode = _kind(rule, messages)
+    started_by = next((headers[name] for name in rule.subagent if name in headers), None) or said.get("subagent_kind")
+    if kind == "main" and started_by == "compact":
+        kind = "compaction"
+    elif kind == "main" and (started_by or parent or agent):
+        kind = "subagent"
+    return ClientTurn(
+        client=rule.name, session=session, agent=agent, parent=parent, kind=kind, plan_mode=plan_mode
+    )
+
+
+def _rule(headers: Mapping[str, str], messages: Sequence[ChatMessage]) -> ClientRule | None:
+    product = headers.get("user-agent", "")[:64].partition("/")[0].lower()
+    rule = _PRODUCTS.get(product)
+    if rule is not None:
+        return rule
+    for sign, owner in _SIGNS:
+        if sign in headers:
+            return owner
+    first = messages[0] if messages else None
+    if first is None or first.role != "system" or not first.content.startswith(_OPENINGS):
+        return None
+    return next(rule for rule in RULES if rule.openings and first.content.startswith(rule.openings))
+
+
+def _kind(rule: ClientRule, messages: Sequence[ChatMessage]) -> tuple[TurnKind, bool]:
+    """What the marks of `rule` say of the request."""
+    kind: TurnKind = "main"
+    plan = False
+    texts = {"system": "\n".join(_ends(m.content) for m in _system(messages)), "turn": _ends(_last_turn(messages))}
+    for mark in rule.marks:
+        if mark.text not in texts[mark.place]:
+            continue
+        if mark.means == "plan":
+            plan = True
+        elif kind == "main":
+            kind = mark.means
+    return kind, plan
+
+
+def _system(messages: Sequence[ChatMessage]) -> Iterator[ChatMessage]:
+    """The system messages at the beginning, four at most."""
+    for message in messages[:4]:
+        if message.role not in ("system", "developer"):
+            return
+        yield message
+
+
+def _last_turn(messages: Sequence[ChatMessage]) -> str:
+    """The newest message of the user; "" if results of tools follow it."""
+    return messages[-1].content if messages and messages[-1].role == "user" else ""
+
+
+def _ends(text: str) -> str:
+    return text if len(text) <= 2 * WINDOW else f"{text[:WINDOW]}\n{text[-WINDOW:]}"
+
+
+def _first(headers: Mapping[str, str], names: Sequence[str]) -> str | None:
+    return next((value for name in names if (value := _id(headers.get(name))) is not None), None)
+
+
+def _id(given: object) -> str | None:
+    return given if isinstance(given, str) and _ID.match(given) else None
+
+
+def _turn_metadata(headers: Mapping[str, str]) -> dict[str, Any]:
+    return _object(headers.get(_TURN_METADATA))
+
+
+def _session_of_user(user_id: str | None) -> str | None:
+    if not user_id or len(user_id) > MAX_METADATA:
+        return None
+    if user_id.startswith("{"):
+        return _id(_object(user_id).get("session_id"))
+    matched = _USER_SESSION.match(user_id)
+    return None if matched is None else matched[1]
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    """The JSON object that `text` is, empty if it is none or too long."""
+    if text is None or len(text) > MAX_METADATA:
+        return {}
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return {}
