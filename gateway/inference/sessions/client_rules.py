@@ -1,6 +1,6 @@
-"""By which signs the clients of agents are recognised: data, with the version that sent them and where that is kept.
+"""By which signs the clients of agents are recognised: data, with the version that sent them and its source.
 
-A rule is only as good as its client's newest version: `tests/gateway/inference/sessions/recorded/` has what each sent on
+A rule is only as good as its newest version: `tests/gateway/inference/sessions/recorded/` has what each client sent on
 the wire, and the test of the rules reads it.
 """
 

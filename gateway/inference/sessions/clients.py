@@ -53,9 +53,7 @@ def recognised(
         kind = "compaction"
     elif kind == "main" and (started_by or parent or agent):
         kind = "subagent"
-    return ClientTurn(
-        client=rule.name, session=session, agent=agent, parent=parent, kind=kind, plan_mode=plan_mode
-    )
+    return ClientTurn(client=rule.name, session=session, agent=agent, parent=parent, kind=kind, plan_mode=plan_mode)
 
 
 def _rule(headers: Mapping[str, str], messages: Sequence[ChatMessage]) -> ClientRule | None:
