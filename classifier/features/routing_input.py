@@ -1,10 +1,14 @@
-"""The classifier's input for one request: the last user turn, and counts of the rest."""
+"""The classifier's input for one request: the last user turn, with earlier ones where it goes on with them, and counts
+of the rest."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 import msgspec
 
+from classifier.features.client_text import users_text, without_billing
+from classifier.features.follow_up import continues, in_context
 from classifier.features.router_instructions import without_router_instructions
 from inference_core.tokenization.prompt_size import FITTED_CHARS_PER_TOKEN, FITTED_TOKENS_PER_MESSAGE
 
@@ -12,13 +16,16 @@ HEAD_WORDS = 192
 TAIL_WORDS = 64
 # Words are rarely longer; bounds the work on text without spaces (base64, Chinese).
 CHARS_PER_WORD = 8
+# The newest turns of the user's role that are looked at; clients write many that have no word of the user.
+MOST_LOOKED_AT = 64
 
 
 class RoutingInput(msgspec.Struct, frozen=True, kw_only=True):
     """One request as the outcome model sees it (docs/routing.md).
 
-    `turn`: last user turn without instructions to the router (`classifier.features.router_instructions`) and
-    surrounding white space, cut by `cut_turn`; `turn_chars`: its length in characters before the cut. `key`: the
+    `turn`: last user turn without its client's text (`classifier.features.client_text`), instructions to the router
+    (`classifier.features.router_instructions`) and surrounding white space, after the earlier turns that it goes on
+    with (`classifier.features.follow_up`), cut by `cut_turn`; `turn_chars`: its characters before the cut. `key`: the
     caller's key, which has its own labels, and `tenant`, whose it is; "" without one. `app`: hash of the system prompt
     ("" without one), which distinguishes applications without storing their text. `prompt_tokens`: estimate over all
     messages; `max_tokens` None means unlimited. `previous_tiers`: tiers that answered this conversation so far, oldest
@@ -81,19 +88,20 @@ def routing_input(
     System and developer messages enter only through their hash, assistant and tool messages only as counts, and images,
     audio and files only as `media_tokens` of `prompt_tokens`.
     """
-    system, newest = [], ""
+    system: list[str] = []
+    asked: list[str] = []
     chars = user_turns = assistant_turns = 0
     for message in messages:
         role, content = message["role"], message["content"]
         chars += len(content)
         if role == "user":
-            newest = content
+            asked.append(content)
             user_turns += 1
         elif role == "assistant":
             assistant_turns += 1
         elif role in ("system", "developer"):
-            system.append(content)
-    turn = without_router_instructions(newest).strip()
+            system.append(without_billing(content))
+    turn = _turn(asked)
     return RoutingInput(
         turn=cut_turn(turn),
         turn_chars=len(turn),
@@ -108,6 +116,21 @@ def routing_input(
         has_schema=has_schema,
         previous_tiers=tuple(previous_tiers),
     )
+
+
+def _turn(asked: Sequence[str]) -> str:
+    """Return what the newest of the user's turns `asked` says, after those before it that it goes on with. Turns that
+    are their client's alone are none of the user's."""
+    own = _own_turns(asked)
+    newest = next(own, "")
+    return in_context(newest, own) if continues(newest) else newest
+
+
+def _own_turns(asked: Sequence[str]) -> Iterator[str]:
+    """The user's turns from the newest on, each without what is not the user's request."""
+    for content in islice(reversed(asked), MOST_LOOKED_AT):
+        if said := users_text(content):
+            yield without_router_instructions(said).strip()
 
 
 def routing_input_of_text(text: str, *, max_tokens: int | None = None) -> RoutingInput:

@@ -42,12 +42,12 @@ class _Encoded(NamedTuple):
 
 def fit_complexity(rows: Sequence[LabelledPrompt], outcome_model: OutcomeModel, *, seed: int = 0) -> ComplexityModel:
     """Fit the model on `rows` with the encoder of `outcome_model`; deterministic."""
-    return _fit(_encoded([row.prompt for row in rows], outcome_model), _cuts(rows), outcome_model, seed)
+    return _fit(_encoded(_prompts(rows), outcome_model), _cuts(rows), outcome_model, seed)
 
 
 def out_of_fold(rows: Sequence[LabelledPrompt], outcome_model: OutcomeModel, *, seed: int = 0) -> Float:
     """Return P(class) [n, 4] of each row by a model trained without its fold."""
-    encoded, cuts = _encoded([row.prompt for row in rows], outcome_model), _cuts(rows)
+    encoded, cuts = _encoded(_prompts(rows), outcome_model), _cuts(rows)
     fold, found = _folds(len(rows), seed), np.zeros((len(rows), CUTS + 1), np.float32)
     for k in range(FOLDS):
         model = _fit(_part(encoded, fold != k), cuts[fold != k], outcome_model, seed)
@@ -55,7 +55,7 @@ def out_of_fold(rows: Sequence[LabelledPrompt], outcome_model: OutcomeModel, *, 
     return found
 
 
-def predicted(model: ComplexityModel, prompts: Sequence[str], outcome_model: OutcomeModel) -> Float:
+def predicted(model: ComplexityModel, prompts: Sequence[RoutingInput], outcome_model: OutcomeModel) -> Float:
     """Return P(class) [n, 4] of `prompts`."""
     return _predicted(model, _encoded(prompts, outcome_model))
 
@@ -102,12 +102,15 @@ def _predicted(model: ComplexityModel, encoded: _Encoded) -> Float:
     return np.array(found, np.float32).reshape(-1, CUTS + 1)
 
 
-def _encoded(texts: Sequence[str], outcome_model: OutcomeModel) -> _Encoded:
-    prompts = [routing_input_of_text(text) for text in texts]
+def _prompts(rows: Sequence[LabelledPrompt]) -> list[RoutingInput]:
+    return [routing_input_of_text(row.prompt) for row in rows]
+
+
+def _encoded(prompts: Sequence[RoutingInput], outcome_model: OutcomeModel) -> _Encoded:
     turns = encode_turns(outcome_model.encoder, prompts)
     grams = [sp.hstack([_unit_rows(trigram_rows(p.turn)), _unit_rows(word_rows(tokenise(p.turn)))]) for p in prompts]
     return _Encoded(
-        prompts,
+        list(prompts),
         sp.vstack(grams).tocsr(),
         np.stack([turn.features for turn in turns]),
         np.stack([turn.embedding for turn in turns]),

@@ -26,6 +26,7 @@ main = LazyGroup(
             "gateway.planning.commands.triton_config:triton_config",
             "Describe a tier's model for Triton Inference Server.",
         ),
+        "launch": ("gateway.operations.cli.live.launch:launch", "Start Claude Code, Codex, opencode or aider on it."),
         "knobs": ("gateway.operations.cli.live.knobs:knobs", "Show and change a running server's live knobs."),
         "reload": ("gateway.operations.cli.live.reload:reload", "Make a running server read its catalogue again."),
         "adapters": ("gateway.operations.cli.live.adapters:adapters", "Train, load and unload LoRA adapters."),

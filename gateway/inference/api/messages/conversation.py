@@ -5,12 +5,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from classifier.features.client_text import BILLING_HEADER, without_billing
 from gateway.base.errors import ApiError, bad_request
 from gateway.inference.api.messages.schemas import Block, ResultBlock, Source, Text, Turn
 from gateway.inference.api.reading.schemas import ContentPart, FunctionCall, Message, MessageToolCall
 
-# Claude Code's first system block; its numbers change with every request, so that no prefix would ever be cached.
-BILLING_HEADER = "x-anthropic-billing-header:"
 # Between blocks, which are paragraphs of their own. An assistant's are pieces of one text.
 _BETWEEN = "\n\n"
 
@@ -72,7 +71,8 @@ def conversation_of(system: str | list[Text] | None, turns: Sequence[Turn]) -> C
 
 def _system_text(system: str | list[Text] | None) -> str:
     if system is None or isinstance(system, str):
-        return system or ""
+        return without_billing(system or "")
+    # It changes with every request, so that no prefix would ever be cached, and means nothing to other servers.
     return _BETWEEN.join(block.text for block in system if not block.text.startswith(BILLING_HEADER))
 
 

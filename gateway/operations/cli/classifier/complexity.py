@@ -24,13 +24,31 @@ def complexity(rows: Path, target: Path | None, model_file: Path | None, seed: i
     """Measure the complexity model on ROWS, or train one on them and measure it by cross-validation.
 
     A line of ROWS is {"prompt": text, "classes": [1 to 4 of each rater], "range": [least, most accepted tier]};
-    the range may be left out.
+    the range may be left out. Or it is {"turns": [{"role": ..., "content": ...}, ...], "lo": tier, "hi": tier}: then
+    the tiers for the last turn are measured, read in its conversation and alone.
     """
     from classifier.complexity.model import load_complexity, shipped_complexity
+    from classifier.features.routing_input import routing_input_of_text
     from classifier.registry.artefact import default_artefact, load_artefact
     from classifier.training.fitting.complexity import fit_complexity, out_of_fold, predicted
     from classifier.training.metrics.complexity_report import measured, read_labelled
+    from classifier.training.metrics.conversation_report import (
+        holds_conversations,
+        measured_conversations,
+        read_conversations,
+    )
 
+    if holds_conversations(rows):
+        if target is not None:
+            raise click.UsageError("--train takes prompts with classes, not conversations.")
+        model = shipped_complexity() if model_file is None else load_complexity(model_file)
+        conversations = measured_conversations(read_conversations(rows), model, load_artefact(default_artefact()))
+        if as_json:
+            echo_json(conversations)
+        else:
+            head = ["measure", "in context", "last turn alone", "length", "one tier for all"]
+            click.echo(table(head, conversations.lines()))
+        return
     labelled = read_labelled(rows)
     outcome_model = load_artefact(default_artefact())
     if target is not None:
@@ -38,7 +56,7 @@ def complexity(rows: Path, target: Path | None, model_file: Path | None, seed: i
         found = out_of_fold(labelled, outcome_model, seed=seed)
     else:
         model = shipped_complexity() if model_file is None else load_complexity(model_file)
-        found = predicted(model, [row.prompt for row in labelled], outcome_model)
+        found = predicted(model, [routing_input_of_text(row.prompt) for row in labelled], outcome_model)
     report = measured(labelled, found)
     if as_json:
         echo_json(report)
