@@ -78,7 +78,9 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     `experiment_id` and `arm`: the request's experiment; `arm_tier`: the tier of its arm, if arms are tiers. `unit`: the
     kind and the pseudonym of the user, key or conversation whose requests all have this arm, or of the request alone.
     `observe_tier`: observe mode; this tier answers whatever is chosen. `edge`: the fast path open to the request, which
-    precedes the rule. `constant`: what answers in place of routing.
+    precedes the rule. `constant`: what answers in place of routing. `cheapest`: why the cheapest allowed tier answers
+    in place of both, None where it does not. `client` and `purpose`: which agent's client sent the request and what
+    for, as far as it was recognised; for the record.
     """
 
     prediction: Prediction
@@ -103,11 +105,14 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     observe_tier: int | None = None
     edge: EdgePath | None = None
     constant: ConstantTier | None = None
+    cheapest: str | None = None
+    client: str | None = None
+    purpose: Literal["main", "housekeeping", "compaction", "subagent"] | None = None
 
     @property
     def is_constant(self) -> bool:
         """Whether the constant decides: not for a pinned request or one of an experiment, nor for a higher target."""
-        free = self.pinned_tier is None and self.experiment_id is None
+        free = self.pinned_tier is None and self.experiment_id is None and self.cheapest is None
         return free and self.constant is not None and self.quality_target <= self.constant.meets
 
 

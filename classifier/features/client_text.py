@@ -1,7 +1,7 @@
 """What agents' clients put around the words of their users: reminders, environments, selections, maps of a repository.
 
 It is taken out of the classifier's input alone; the tier gets every word. Clients put such text at the beginning or at
-the end of a turn, so of a turn that begins and ends otherwise nothing is searched.
+the end of a turn: of one that begins and ends otherwise nothing need be searched.
 """
 
 import re
@@ -32,6 +32,8 @@ _WHOLE_TURNS = (
     "Here are some READ ONLY files, provided for your reference",
     "Just tell me how to edit the files to make the changes",
 )
+# A turn that has any text of a client begins so, or ends with ">".
+CLIENTS_OPENINGS = ("<", *_WHOLE_TURNS)
 _OPENING = re.compile(rf"<({'|'.join(map(re.escape, _CLIENTS_OWN))})(?:\s[^<>]{{0,256}})?>")
 _TAGS = re.compile(rf"</?(?:{'|'.join(_USERS_OWN)})>")
 # Claude Code's first system block; its numbers change with every request.
@@ -41,23 +43,16 @@ WINDOW = 65_536
 
 
 def users_text(turn: str) -> str:
-    """Return what of a user's `turn` its client did not put there, "" if that is nothing; the same string where there
-    is no such text at its beginning or end. Deterministic; the work is bounded by the turn's length."""
-    if not turn or turn.startswith(_WHOLE_TURNS):
+    """Return what of a user's `turn` its client did not put there, "" if that is nothing; the same string where it has
+    no text of a client. Deterministic; the work is bounded by the turn's length."""
+    if turn.startswith(_WHOLE_TURNS):
         return ""
-    if turn[0] != "<" and turn[-1] != ">" and not (turn[0].isspace() or turn[-1].isspace()):
-        return turn
-    bare = turn.strip()
-    if not bare or bare.startswith(_WHOLE_TURNS):
-        return ""
-    if bare[0] != "<" and bare[-1] != ">":
-        return turn
-    if len(bare) > 2 * WINDOW:
-        head, middle, tail = bare[:WINDOW], bare[WINDOW:-WINDOW], bare[-WINDOW:]
-        found = f"{_without_elements(head)}{middle}{_without_elements(tail)}"
+    if len(turn) > 2 * WINDOW:
+        head, tail = _without_elements(turn[:WINDOW]), _without_elements(turn[-WINDOW:])
+        found = f"{head}{turn[WINDOW:-WINDOW]}{tail}"
     else:
-        found = _without_elements(bare)
-    return turn if found == bare else _TAGS.sub("", found).strip()
+        found = _without_elements(turn)
+    return turn if found == turn else _TAGS.sub("", found).strip()
 
 
 def without_billing(system: str) -> str:

@@ -7,7 +7,7 @@ from itertools import islice
 
 import msgspec
 
-from classifier.features.client_text import users_text, without_billing
+from classifier.features.client_text import CLIENTS_OPENINGS, users_text, without_billing
 from classifier.features.follow_up import continues, in_context
 from classifier.features.router_instructions import without_router_instructions
 from inference_core.tokenization.prompt_size import FITTED_CHARS_PER_TOKEN, FITTED_TOKENS_PER_MESSAGE
@@ -16,6 +16,8 @@ HEAD_WORDS = 192
 TAIL_WORDS = 64
 # Words are rarely longer; bounds the work on text without spaces (base64, Chinese).
 CHARS_PER_WORD = 8
+# What a plan mode asks for, in words that the classifier was trained on.
+PLAN_FIRST = "Analyse the code and write a step-by-step plan with trade-offs and risks before any change."
 # The newest turns of the user's role that are looked at; clients write many that have no word of the user.
 MOST_LOOKED_AT = 64
 
@@ -80,13 +82,15 @@ def routing_input(
     max_tokens: int | None = None,
     has_tools: bool = False,
     has_schema: bool = False,
+    plan_mode: bool = False,
     previous_tiers: Sequence[int] = (),
     media_tokens: int = 0,
 ) -> RoutingInput:
     """Return the routing input of chat `messages` (each with "role" and a text "content"); pure.
 
     System and developer messages enter only through their hash, assistant and tool messages only as counts, and images,
-    audio and files only as `media_tokens` of `prompt_tokens`.
+    audio and files only as `media_tokens` of `prompt_tokens`. `plan_mode`: a plan is asked for, which the words of the
+    turn need not say.
     """
     system: list[str] = []
     asked: list[str] = []
@@ -102,6 +106,8 @@ def routing_input(
         elif role in ("system", "developer"):
             system.append(without_billing(content))
     turn = _turn(asked)
+    if plan_mode and turn:
+        turn = f"{PLAN_FIRST}\n{turn}"
     return RoutingInput(
         turn=cut_turn(turn),
         turn_chars=len(turn),
@@ -123,13 +129,16 @@ def _turn(asked: Sequence[str]) -> str:
     are their client's alone are none of the user's."""
     own = _own_turns(asked)
     newest = next(own, "")
-    return in_context(newest, own) if continues(newest) else newest
+    return in_context(newest, own) if len(asked) > 1 and continues(newest) else newest
 
 
 def _own_turns(asked: Sequence[str]) -> Iterator[str]:
     """The user's turns from the newest on, each without what is not the user's request."""
     for content in islice(reversed(asked), MOST_LOOKED_AT):
-        if said := users_text(content):
+        said = content.strip()
+        if said.startswith(CLIENTS_OPENINGS) or said.endswith(">"):
+            said = users_text(said)
+        if said:
             yield without_router_instructions(said).strip()
 
 

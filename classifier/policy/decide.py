@@ -3,7 +3,8 @@
 The cheapest allowed tier with `p_ok >= tau` answers, else the strongest allowed one (docs/routing.md, SPEC RT-05).
 Costs never fall with the tier; ties go to the lower number. Constraints exclude tiers; `classifier.policy.holds` then
 holds back some of the rest. Neither depends on tau, so that a higher quality target chooses among the same tiers and
-never a lower one. The fast path's tier, if allowed, is chosen before the rule, and a constant tier before both.
+never a lower one. The fast path's tier, if allowed, is chosen before the rule, a constant tier before both, and the
+cheapest tier where that is asked for before all of them.
 """
 
 import math
@@ -47,6 +48,8 @@ def decide(inputs: PolicyInputs) -> Decision:
         tier = inputs.edge.tier
     if inputs.is_constant and inputs.constant is not None:
         tier = _at_least(inputs.constant.tier, open_tiers)
+    if inputs.cheapest is not None:
+        tier = open_tiers[0]
     reason = _reason(inputs, tier, barred, held)
     if inputs.observe_tier is None:
         return Decision(tier=tier, reason=reason, scores=scores, inputs=inputs)
@@ -108,6 +111,8 @@ def barred_tiers(inputs: PolicyInputs) -> dict[int, str]:
 def _reason(inputs: PolicyInputs, tier: int, barred: dict[int, str], held: dict[int, str]) -> str:
     if inputs.pinned_tier == tier:
         return f"pinned to tier {tier}"
+    if inputs.cheapest is not None:
+        return f"{inputs.cheapest}: tier {tier} is the cheapest that may answer{_ruled_out(barred, held)}"
     if inputs.is_constant and inputs.constant is not None:
         return (
             f"constant: tier {inputs.constant.tier} answers, because routing does not pay here; at least "

@@ -1,5 +1,5 @@
-"""Evaluate what the classifier reads of conversations: whether the tier for the last turn is an accepted one, where it is
-read in context, alone, or where only its length counts."""
+"""Evaluate what the classifier reads of conversations: is the tier for the last turn an accepted one, where that turn
+is read in context, alone, or by its length?"""
 
 from collections.abc import Sequence
 from pathlib import Path

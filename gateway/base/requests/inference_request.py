@@ -5,6 +5,7 @@ from typing import Any, Literal
 import msgspec
 
 from gateway.base.requests.caller import KEYLESS, Caller
+from gateway.base.requests.client_turn import ClientTurn
 from gateway.base.requests.identity import TraceContext
 from gateway.base.requests.slo_class import SLO_CLASSES, SloName
 from tiers.catalog.tier_spec import SamplingDefaults, TierSpec
@@ -31,7 +32,8 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     the caller's bound on the time to the first token, from arrival. What follows the colon of `requested_model` is the
     adapter. `own_consent`: what the request itself consents to, its key aside. `service_tier`: repeated in the answer.
     `metadata`: the caller's tags, recorded as they are. `user`: its end user, by whose name experiments are split; not
-    recorded. `conversation`: the caller's id of it, None if it is recognised by its messages. `slo`: its service class.
+    recorded. `conversation`: the caller's id of it, None if it is recognised by its messages. `client`: what its client
+    says of it, None where nothing is recognised. `slo`: its service class.
     `cache`: how the response cache may be used, None for its default rule. `agree`: whether cheap tiers are compared,
     None for the knob's rule. `dropped_turns`: how many of its oldest turns were left out, because no tier could read
     them all.
@@ -57,6 +59,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     trace: TraceContext | None = None
     user: str | None = None
     conversation: str | None = None
+    client: ClientTurn | None = None
     slo: SloName | None = None
     cache: CacheMode | None = None
     agree: bool | None = None

@@ -244,6 +244,7 @@ def _may_be_compared(request: InferenceRequest, decision: Decision) -> bool:
     deadline. A stream only if the request itself asks, since its first byte then waits for all answers."""
     inputs = decision.inputs
     named = decision.would_be is not None or decision.by_edge or inputs.in_tool_loop or inputs.is_constant
+    named = named or inputs.cheapest is not None
     asked = request.generation
     forced = asked.tooling is not None and asked.tooling.is_forced
     waits = not request.stream or request.agree is True

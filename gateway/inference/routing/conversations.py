@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from classifier.features.client_text import without_billing
+from classifier.features.client_text import CLIENTS_OPENINGS, users_text, without_billing
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.routing.shared_turns import SharedTurns
 from inference_core.tokenization.prompt_size import FITTED_CHARS_PER_TOKEN, FITTED_TOKENS_PER_MESSAGE
@@ -101,7 +101,7 @@ class Conversations:
             tokens=sum(len(m.content) for m in read) // FITTED_CHARS_PER_TOKEN
             + sum(m.media_tokens for m in read if m.parts)
             + FITTED_TOKENS_PER_MESSAGE * len(read),
-            in_tool_loop=bool(messages) and messages[-1].role == "tool",
+            in_tool_loop=_in_tool_loop(messages),
         )
 
     def remember(self, request: InferenceRequest, tier: int, seconds: float | None = None) -> None:
@@ -205,6 +205,14 @@ def _last_answer(messages: Sequence[ChatMessage]) -> int | None:
         if messages[place].role == "assistant":
             return place
     return None
+
+
+def _in_tool_loop(messages: Sequence[ChatMessage]) -> bool:
+    """Whether the newest turn brings results of tools, perhaps with a reminder of the client after them."""
+    if len(messages) > 1 and messages[-1].role == "user" and messages[-2].role == "tool":
+        said = messages[-1].content.strip()
+        return said.startswith(CLIENTS_OPENINGS) and not messages[-1].parts and not users_text(said)
+    return bool(messages) and messages[-1].role == "tool"
 
 
 def digested(message: ChatMessage) -> tuple[bytes, ...]:

@@ -71,6 +71,13 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
     conversation_seconds: Annotated[
         float, Meta(ge=1, le=86_400, description="Seconds for which a conversation's tier is remembered.")
     ] = 3600.0
+    agents_housekeeping: Annotated[
+        Literal["cheapest", "route"],
+        Meta(
+            description="Where agents' titles, topic checks and commit messages go. cheapest: to the cheapest tier "
+            "that may answer. route: where routing sends them."
+        ),
+    ] = "cheapest"
     judge_answers: Annotated[
         bool, Meta(description="Whether an answer's own evidence may hand it to the next tier before anything is sent.")
     ] = True

@@ -23,6 +23,7 @@ from gateway.inference.routing.exclusions import Excluded, count_in_doubt, exclu
 from gateway.inference.routing.experiment_unit import Assigned, assigned
 from gateway.inference.routing.knobs import RoutingKnobFile
 from gateway.inference.routing.model import Classifier, EncodesAhead, Routed, RoutingRule, VersionPrediction
+from gateway.inference.sessions.housekeeping import cheapest_because, is_housekeeping
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import predicted_costs
 from tiers.consent import hidden_from
@@ -188,6 +189,9 @@ class RoutingService:
             observe_tier=self._observed_tier() if pinned is None else None,
             edge=edge,
             constant=self._constant(request) if pinned is None else None,
+            cheapest=cheapest_because(request.client, self.knobs.active.agents_housekeeping),
+            client=None if request.client is None else request.client.client,
+            purpose=None if request.client is None else request.client.kind,
         )
         known = circumstances(history, self.served.catalog, given.prompt_tokens)
         return msgspec.structs.replace(inputs, **known) if known else inputs
@@ -232,7 +236,7 @@ class RoutingService:
 
     def remember(self, request: InferenceRequest, tier: int) -> None:
         """Note that `tier` answered `request`, or would have, for the conversation's next turn."""
-        if self.knobs.active.conversations:
+        if self.knobs.active.conversations and not is_housekeeping(request.client):
             self.conversations.remember(request, tier, self.knobs.active.conversation_seconds)
 
     def _verdict(self, request: InferenceRequest, given: RoutingInput, arm: ArmName | None) -> VersionPrediction:
@@ -256,7 +260,9 @@ class RoutingService:
             )
 
     def _history(self, request: InferenceRequest) -> History:
-        return self.conversations.history(request) if self.knobs.active.conversations else History()
+        if not self.knobs.active.conversations or is_housekeeping(request.client):
+            return History()
+        return self.conversations.history(request)
 
     def _check_allowed(self, request: InferenceRequest, pinned: int | None) -> None:
         """Raises `ApiError` 403, in the words of OpenAI's own, where the key may not use what the request asks for."""
@@ -325,6 +331,7 @@ def routing_input_of(request: InferenceRequest, previous_tiers: tuple[int, ...] 
             max_tokens=asked.max_tokens,
             has_tools=asked.tooling is not None,
             has_schema=asked.sampling.grammar is not None,
+            plan_mode=request.client is not None and request.client.plan_mode,
             previous_tiers=previous_tiers,
             media_tokens=media_tokens,
         )
@@ -342,11 +349,12 @@ def routing_input_of(request: InferenceRequest, previous_tiers: tuple[int, ...] 
 def _in_experiment(inputs: PolicyInputs, place: Assigned | None) -> PolicyInputs:
     """Return `inputs` with the request's arm of the experiment.
 
-    A request has no arm if it names a tier, is in a tool loop, if routing is only observed, if either arm's tier is
-    barred for it (so that both arms draw from the same population), or if the heuristic or, during a swap, another
-    version decides.
+    A request has no arm if it names a tier, is in a tool loop or goes to the cheapest tier anyway, if routing is only
+    observed, if either arm's tier is barred for it (so that both arms draw from the same population), or if the
+    heuristic or, during a swap, another version decides.
     """
-    bound = inputs.pinned_tier is not None or inputs.in_tool_loop or inputs.observe_tier is not None
+    settled = inputs.pinned_tier is not None or inputs.cheapest is not None
+    bound = settled or inputs.in_tool_loop or inputs.observe_tier is not None
     if place is None or bound or not barred_tiers(inputs).keys().isdisjoint(place.split.tiers):
         return inputs
     arm = place.split.arm(place.arm)

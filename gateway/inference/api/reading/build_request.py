@@ -27,6 +27,7 @@ from gateway.inference.api.reading.parsing import (
 )
 from gateway.inference.api.reading.schemas import ChatRequest, CompletionRequest
 from gateway.inference.serving import Serving
+from gateway.inference.sessions.clients import recognised
 from inference_core.protocol import SamplingParams
 from tiers.consent import Consent
 from tiers.tier import ChatMessage, GenerationRequest
@@ -97,6 +98,7 @@ def chat_request(serving: Serving, given: Received, body: ChatRequest) -> Infere
         deadline_seconds=headers.deadline_seconds,
         user=body.user or body.safety_identifier,
         conversation=headers.conversation,
+        client=recognised(given.headers, body.metadata, messages),
         slo=headers.slo,
         cache=headers.cache,
         agree=headers.agree,
@@ -195,6 +197,7 @@ def dry_run_request(
         max_cost_usd=headers.max_cost_usd,
         deadline_seconds=headers.deadline_seconds,
         conversation=headers.conversation,
+        client=recognised(given.headers, None, messages),
         slo=headers.slo,
         cache=headers.cache,
         own_consent=headers.consent,

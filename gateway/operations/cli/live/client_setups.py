@@ -12,7 +12,7 @@ NO_KEY = "unused"
 MODEL = "auto"
 SMALL_MODEL = "tier-1"
 # Codex and opencode find the key in it, so that no argument has it.
-KEY_VARIABLE = "AIO_KEY"
+KEY_VARIABLE = "AIO_API_KEY"
 
 
 class ClientSetup(msgspec.Struct, frozen=True, kw_only=True):

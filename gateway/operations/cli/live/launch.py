@@ -31,9 +31,9 @@ def launch(client: str, arguments: tuple[str, ...], url: str, key: str | None) -
     _check_gateway(url, key)
     for line in setup.lines(key):
         click.echo(f"aio: {line}", err=True)
-    inherited = {name: value for name, value in os.environ.items() if name not in setup.unset}
+    variables = {name: value for name, value in os.environ.items() if name not in setup.unset} | setup.environment
     # The client takes this process's place, with its terminal, its signals and its exit status.
-    os.execve(program, [setup.program, *setup.arguments, *arguments], inherited | setup.environment)
+    os.execve(program, [setup.program, *setup.arguments, *arguments], variables)  # noqa: S606 - a program, no shell
 
 
 def _check_gateway(url: str, key: str | None) -> None:

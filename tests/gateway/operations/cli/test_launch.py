@@ -1,0 +1,133 @@
+"""`aio launch` starts a client against the gateway in an environment of its own, and says what it set."""
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from gateway.operations.cli.live.client_setups import SETUPS
+
+AIO = [sys.executable, "-c", "from gateway.operations.cli import main; main()", "launch"]
+# Says how it was started, and ends with a status of its own.
+CLIENT = """#!{python}
+import json, os, sys
+print(json.dumps({{"arguments": sys.argv[1:], "environment": dict(os.environ)}}))
+sys.exit(7)
+"""
+
+
+class _Models(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        refused = self.headers.get("authorization") == "Bearer wrong"
+        self.send_response(401 if refused else 200)
+        self.send_header("content-type", "application/json")
+        self.end_headers()
+        self.wfile.write(b'{"object": "list", "data": []}')
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    server = HTTPServer(("127.0.0.1", 0), _Models)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    for name in SETUPS:
+        program = tmp_path / name
+        program.write_text(CLIENT.format(python=sys.executable))
+        program.chmod(0o755)
+    return tmp_path
+
+
+def launched(programs: Path, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    variables = {"PATH": str(programs), "HOME": str(programs), "PYTHONPATH": os.pathsep.join(sys.path)} | environment
+    return subprocess.run([*AIO, *arguments], env=variables, capture_output=True, text=True, check=False)
+
+
+def test_claude_gets_variables_and_its_own_arguments(programs: Path, url: str) -> None:
+    ended = launched(
+        programs,
+        "--url",
+        url,
+        "--key",
+        "sk-secret",
+        "claude",
+        "-p",
+        "--model",
+        "opus",
+        "hi",
+        ANTHROPIC_API_KEY="theirs",
+    )
+    assert ended.returncode == 7, ended.stderr
+    said = json.loads(ended.stdout)
+    assert said["arguments"] == ["-p", "--model", "opus", "hi"]
+    assert said["environment"]["ANTHROPIC_BASE_URL"] == url
+    assert said["environment"]["ANTHROPIC_AUTH_TOKEN"] == "sk-secret"
+    assert said["environment"]["ANTHROPIC_MODEL"] == "auto"
+    assert "ANTHROPIC_API_KEY" not in said["environment"]
+    assert f"ANTHROPIC_BASE_URL={url}" in ended.stderr
+    assert "sk-secret" not in ended.stderr
+
+
+def test_codex_gets_settings_as_arguments_and_the_key_in_a_variable(programs: Path, url: str) -> None:
+    ended = launched(programs, "--url", f"{url}/v1/", "codex", "exec", "hi", AIO_API_KEY="sk-secret")
+    said = json.loads(ended.stdout)
+    *options, command, prompt = said["arguments"]
+    assert (command, prompt) == ("exec", "hi")
+    assert options[::2] == ["-c"] * (len(options) // 2)
+    settings = tomllib.loads("\n".join(options[1::2]))
+    provider = settings["model_providers"][settings["model_provider"]]
+    assert (settings["model"], provider["base_url"]) == ("auto", f"{url}/v1")
+    assert said["environment"][provider["env_key"]] == "sk-secret"
+    assert "sk-secret" not in ended.stderr + " ".join(said["arguments"])
+
+
+def test_opencode_gets_its_configuration_in_a_variable(programs: Path, url: str) -> None:
+    said = json.loads(launched(programs, "--url", url, "opencode", "run", "hi").stdout)
+    settings = json.loads(said["environment"]["OPENCODE_CONFIG_CONTENT"])
+    assert said["arguments"] == ["run", "hi"]
+    assert (settings["model"], settings["provider"]["aio"]["options"]["baseURL"]) == ("aio/auto", f"{url}/v1")
+
+
+def test_aider_gets_variables_and_models(programs: Path, url: str) -> None:
+    said = json.loads(launched(programs, "--url", url, "aider", "--message", "hi").stdout)
+    assert said["environment"]["OPENAI_API_BASE"] == f"{url}/v1"
+    assert said["arguments"][:2] == ["--model", "openai/auto"]
+    assert said["arguments"][-2:] == ["--message", "hi"]
+
+
+@pytest.mark.parametrize("client", SETUPS)
+def test_no_file_is_written(programs: Path, url: str, client: str) -> None:
+    before = sorted(programs.rglob("*"))
+    assert launched(programs, "--url", url, client).returncode == 7
+    assert sorted(programs.rglob("*")) == before
+
+
+def test_what_cannot_be_started_is_said_in_a_sentence(programs: Path, url: str, tmp_path_factory: Any) -> None:
+    empty = tmp_path_factory.mktemp("empty")
+    for folder, arguments, said in (
+        (empty, ("--url", url, "codex"), "codex is not installed"),
+        (programs, ("--url", "http://127.0.0.1:9", "codex"), "no answer from http://127.0.0.1:9"),
+        (programs, ("--url", url, "--key", "wrong", "codex"), "refuses the key"),
+    ):
+        ended = launched(folder, *arguments)
+        assert (ended.returncode, ended.stdout) == (1, "")
+        assert said in ended.stderr
+        assert len(ended.stderr.strip().splitlines()) == 1
