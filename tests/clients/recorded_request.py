@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from classifier.features.client_text import BILLING_HEADER, CLIENTS_OPENINGS
 from gateway.inference.sessions.client_rules import RULES
 
 RECORDED = Path(__file__).parents[1] / "gateway" / "inference" / "sessions" / "recorded"
@@ -18,9 +19,8 @@ _HASH = re.compile(r"\b[0-9a-f]{40,}\b")
 _FOLDER = re.compile(r"(?:/[\w.-]+)*/(?:pytest-of|tmp)[\w./-]*")
 _TAG = re.compile(r"</?[a-zA-Z][\w -]{0,40}>")
 _KEPT_TEXTS = [mark.text for rule in RULES for mark in rule.marks] + [text for rule in RULES for text in rule.openings]
-_KEPT_TEXTS += ["x-anthropic-billing-header:", "# AGENTS.md instructions for ", "I have *added these files to the chat*",
-                "Here are summaries of some files present in my git repository", "Say 3 and 7, then 10, in the shell.",
-                "Make it 3."]  # fmt: skip
+_KEPT_TEXTS += CLIENTS_OPENINGS[1:]
+_KEPT_TEXTS += [BILLING_HEADER, "Say 3 and 7, then 10, in the shell.", "Make it 3."]
 LONGEST = 96
 
 

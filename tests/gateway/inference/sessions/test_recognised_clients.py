@@ -137,7 +137,8 @@ def test_an_agent_within_a_session_is_a_session_of_its_own() -> None:
     headers = {"x-claude-code-session-id": "s", "x-claude-code-agent-id": "a", "x-claude-code-parent-agent-id": "p"}
     main, agent = said({"x-claude-code-session-id": "s"}), said(headers)
     assert agent == ClientTurn(client="claude-code", session="s", agent="a", parent="p", kind="subagent")
-    assert main is not None and agent is not None
+    assert main is not None
+    assert agent is not None
     assert session_digest(main, "key") != session_digest(agent, "key")
 
 
