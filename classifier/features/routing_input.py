@@ -7,7 +7,7 @@ from itertools import islice
 
 import msgspec
 
-from classifier.features.client_text import CLIENTS_OPENINGS, users_text, without_billing
+from classifier.features.client_text import CLIENTS_OPENINGS, users_text
 from classifier.features.follow_up import continues, in_context
 from classifier.features.router_instructions import without_router_instructions
 from inference_core.tokenization.prompt_size import FITTED_CHARS_PER_TOKEN, FITTED_TOKENS_PER_MESSAGE
@@ -104,7 +104,7 @@ def routing_input(
         elif role == "assistant":
             assistant_turns += 1
         elif role in ("system", "developer"):
-            system.append(without_billing(content))
+            system.append(content)
     turn = _turn(asked)
     if plan_mode and turn:
         turn = f"{PLAN_FIRST}\n{turn}"

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from classifier.features.client_text import CLIENTS_OPENINGS, users_text, without_billing
+from classifier.features.client_text import CLIENTS_OPENINGS, users_text
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.routing.shared_turns import SharedTurns
 from inference_core.tokenization.prompt_size import FITTED_CHARS_PER_TOKEN, FITTED_TOKENS_PER_MESSAGE
@@ -217,10 +217,7 @@ def _in_tool_loop(messages: Sequence[ChatMessage]) -> bool:
 
 def digested(message: ChatMessage) -> tuple[bytes, ...]:
     """Return what makes a message unlike others: its role, its text, and what is attached to it."""
-    said = message.recorded_content()
-    if message.role in ("system", "developer"):
-        said = without_billing(said)
-    parts = message.role.encode(), said.encode(errors="replace")
+    parts = message.role.encode(), message.recorded_content().encode(errors="replace")
     return (*parts, message.attachments.encode()) if message.parts else parts
 
 

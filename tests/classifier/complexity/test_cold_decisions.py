@@ -9,6 +9,7 @@ import pytest
 
 from classifier.complexity.model import shipped_complexity
 from classifier.errors import TrainingDataError
+from classifier.features.routing_input import routing_input_of_text
 from classifier.prediction.batch import predict_lines
 from classifier.prediction.prompt_file import PromptRow
 from classifier.registry.artefact import default_artefact
@@ -62,7 +63,8 @@ def test_the_shipped_model_beats_the_length_alone() -> None:
         LabelledPrompt(row["prompt"], [row["tier"]], (row["lo"], row["hi"]))
         for row in shared_rows("complexity_examples.jsonl")
     ]
-    report = measured(rows, predicted(shipped_complexity(), [row.prompt for row in rows], MODEL))
+    prompts = [routing_input_of_text(row.prompt) for row in rows]
+    report = measured(rows, predicted(shipped_complexity(), prompts, MODEL))
     assert report.model.macro_f1 > report.length.macro_f1 + 0.1
     assert report.model.within > 0.8
     assert report.model.simple_at_1_2 > 0.9
@@ -73,7 +75,8 @@ def test_a_model_learns_the_classes_that_its_rows_show() -> None:
     easy, hard = ("hello {}", "what time is it in {}"), ("prove lemma {} rigorously", "derive bound {} with proof")
     rows = [LabelledPrompt(form.format(i), [1]) for i in range(12) for form in easy]
     rows += [LabelledPrompt(form.format(i), [4, 4]) for i in range(12) for form in hard]
-    found = predicted(fit_complexity(rows, MODEL), ["hello you", "prove it rigorously"], MODEL)
+    asked = [routing_input_of_text(text) for text in ("hello you", "prove it rigorously")]
+    found = predicted(fit_complexity(rows, MODEL), asked, MODEL)
     assert found[0, 0] > 0.5 > found[1, 0]
 
 

@@ -74,10 +74,7 @@ def test_of_a_very_long_turn_the_ends_are_cleaned() -> None:
     assert found == ("word " * WINDOW).strip()
 
 
-def test_a_billing_header_changes_no_application() -> None:
-    def app(number: int) -> str:
-        system = f"{BILLING_HEADER} cc_version=2.1.{number}; cch={number:05x};\n\nYou write code."
-        return routing_input([{"role": "system", "content": system}, {"role": "user", "content": ASKED}]).app
-
-    assert app(1) == app(2) != routing_input([{"role": "user", "content": ASKED}]).app
-    assert without_billing("You write code.") == "You write code."
+def test_a_billing_header_is_taken_off_a_system_message() -> None:
+    assert without_billing(f"{BILLING_HEADER} cc_version=2.1.9; cch=0a1b2;\n\nYou write code.") == "You write code."
+    assert without_billing(f"{BILLING_HEADER} cch=0a1b2;") == ""
+    assert without_billing("You write code.\nBriefly.") == "You write code.\nBriefly."

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from classifier.features.client_text import BILLING_HEADER, without_billing
+from classifier.features.client_text import BILLING_HEADER
 from gateway.base.errors import ApiError, bad_request
 from gateway.inference.api.messages.schemas import Block, ResultBlock, Source, Text, Turn
 from gateway.inference.api.reading.schemas import ContentPart, FunctionCall, Message, MessageToolCall
@@ -71,8 +71,7 @@ def conversation_of(system: str | list[Text] | None, turns: Sequence[Turn]) -> C
 
 def _system_text(system: str | list[Text] | None) -> str:
     if system is None or isinstance(system, str):
-        return without_billing(system or "")
-    # It changes with every request, so that no prefix would ever be cached, and means nothing to other servers.
+        return system or ""
     return _BETWEEN.join(block.text for block in system if not block.text.startswith(BILLING_HEADER))
 
 

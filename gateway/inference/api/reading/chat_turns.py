@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import cast
 from urllib.parse import urlsplit
 
+from classifier.features.client_text import without_billing
 from gateway.base.errors import bad_request
 from gateway.inference.api.reading.custom_tools import CUSTOM, arguments_of
 from gateway.inference.api.reading.schemas import (
@@ -80,6 +81,9 @@ def _turn(message: Message, where: str) -> ChatMessage:
         parts = (_content_part(part, f"{where}.content[{place}]") for place, part in enumerate(message.content))
         return ChatMessage.of_parts(role, parts, name=message.name, tool_calls=calls, tool_call_id=message.tool_call_id)
     content = "" if calls and not message.content else _text(message.content, f"{where}.content")
+    if role == "system":
+        # It changes with every request, so that no prefix would ever be cached, and means nothing to other servers.
+        content = without_billing(content)
     thoughts = (message.reasoning_content or message.reasoning) if role == "assistant" else ""
     return ChatMessage(
         role=role,
