@@ -8,7 +8,7 @@ from itertools import islice
 import msgspec
 
 from classifier.features.client_text import CLIENTS_OPENINGS, users_text
-from classifier.features.follow_up import continues, in_context
+from classifier.features.follow_up import in_context
 from classifier.features.router_instructions import without_router_instructions
 from inference_core.tokenization.prompt_size import FITTED_CHARS_PER_TOKEN, FITTED_TOKENS_PER_MESSAGE
 
@@ -128,8 +128,7 @@ def _turn(asked: Sequence[str]) -> str:
     """Return what the newest of the user's turns `asked` says, after those before it that it goes on with. Turns that
     are their client's alone are none of the user's."""
     own = _own_turns(asked)
-    newest = next(own, "")
-    return in_context(newest, own) if len(asked) > 1 and continues(newest) else newest
+    return in_context(own) if len(asked) > 1 else next(own, "")
 
 
 def _own_turns(asked: Sequence[str]) -> Iterator[str]:
