@@ -32,6 +32,9 @@ _WHOLE_TURNS = (
     "Here are some READ ONLY files, provided for your reference",
     "Just tell me how to edit the files to make the changes",
 )
+# Aider writes its rules after the user's words in the same turn, and its examples as turns before this one.
+CLIENTS_RULES = ("\n\n# *SEARCH/REPLACE block* Rules:", "\n\nTo suggest changes to a file you MUST return")
+END_OF_EXAMPLES = "I switched to a new code base. Please don't consider the above files"
 # A turn that has any text of a client begins so, or ends with ">".
 CLIENTS_OPENINGS = ("<", *_WHOLE_TURNS)
 _OPENING = re.compile(rf"<({'|'.join(map(re.escape, _CLIENTS_OWN))})(?:\s[^<>]{{0,256}})?>")
@@ -52,6 +55,8 @@ def users_text(turn: str) -> str:
         found = f"{head}{turn[WINDOW:-WINDOW]}{tail}"
     else:
         found = _without_elements(turn)
+    for rules in CLIENTS_RULES:
+        found = found.partition(rules)[0]
     return turn if found == turn else _TAGS.sub("", found).strip()
 
 

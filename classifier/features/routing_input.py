@@ -7,7 +7,7 @@ from itertools import islice
 
 import msgspec
 
-from classifier.features.client_text import CLIENTS_OPENINGS, users_text
+from classifier.features.client_text import CLIENTS_OPENINGS, CLIENTS_RULES, END_OF_EXAMPLES, users_text
 from classifier.features.follow_up import in_context
 from classifier.features.router_instructions import without_router_instructions
 from inference_core.tokenization.prompt_size import FITTED_CHARS_PER_TOKEN, FITTED_TOKENS_PER_MESSAGE
@@ -135,7 +135,10 @@ def _own_turns(asked: Sequence[str]) -> Iterator[str]:
     """The user's turns from the newest on, each without what is not the user's request."""
     for content in islice(reversed(asked), MOST_LOOKED_AT):
         said = content.strip()
-        if said.startswith(CLIENTS_OPENINGS) or said.endswith(">"):
+        if said.startswith(END_OF_EXAMPLES):
+            return
+        has_rules = len(asked) > 1 and any(rules in said for rules in CLIENTS_RULES)
+        if has_rules or said.startswith(CLIENTS_OPENINGS) or said.endswith(">"):
             said = users_text(said)
         if said:
             yield without_router_instructions(said).strip()

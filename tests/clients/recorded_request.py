@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from classifier.features.client_text import BILLING_HEADER, CLIENTS_OPENINGS
+from classifier.features.client_text import BILLING_HEADER, CLIENTS_OPENINGS, CLIENTS_RULES, END_OF_EXAMPLES
 from gateway.inference.sessions.client_rules import RULES
 
 RECORDED = Path(__file__).parents[1] / "gateway" / "inference" / "sessions" / "recorded"
@@ -20,6 +20,7 @@ _FOLDER = re.compile(r"(?:/[\w.-]+)*/(?:pytest-of|tmp)[\w./-]*")
 _TAG = re.compile(r"</?[a-zA-Z][\w -]{0,40}>")
 _KEPT_TEXTS = [mark.text for rule in RULES for mark in rule.marks] + [text for rule in RULES for text in rule.openings]
 _KEPT_TEXTS += CLIENTS_OPENINGS[1:]
+_KEPT_TEXTS += [*CLIENTS_RULES, END_OF_EXAMPLES, "cc_version=", "Change the greeting to be more casual"]
 _KEPT_TEXTS += [BILLING_HEADER, "Say 3 and 7, then 10, in the shell.", "Make it 3."]
 LONGEST = 96
 
@@ -81,10 +82,7 @@ def _tool(tool: dict[str, Any]) -> dict[str, Any]:
 def _structure(text: str) -> str:
     """The tags and the kept texts of `text` in their order, with the lengths of what is between them."""
     places = [(found.start(), found[0]) for found in _TAG.finditer(text)]
-    for kept in _KEPT_TEXTS:
-        start = text.find(kept)
-        if start >= 0:
-            places.append((start, kept))
+    places += [(start, kept) for kept in _KEPT_TEXTS if (start := text.find(kept)) >= 0]
     parts, at = [], 0
     for start, kept in sorted(places, key=lambda place: (place[0], -len(place[1]))):
         if start < at:

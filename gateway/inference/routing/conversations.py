@@ -208,11 +208,16 @@ def _last_answer(messages: Sequence[ChatMessage]) -> int | None:
 
 
 def _in_tool_loop(messages: Sequence[ChatMessage]) -> bool:
-    """Whether the newest turn brings results of tools, perhaps with a reminder of the client after them."""
-    if len(messages) > 1 and messages[-1].role == "user" and messages[-2].role == "tool":
-        said = messages[-1].content.strip()
-        return said.startswith(CLIENTS_OPENINGS) and not messages[-1].parts and not users_text(said)
-    return bool(messages) and messages[-1].role == "tool"
+    """Whether the newest turn brings results of tools, perhaps with instructions and reminders of the client after
+    them."""
+    for message in reversed(messages):
+        if message.role == "tool":
+            return True
+        said = message.content.strip() if message.role == "user" else ""
+        of_client = said.startswith(CLIENTS_OPENINGS) and not message.parts and not users_text(said)
+        if message.role != "system" and not of_client:
+            return False
+    return False
 
 
 def digested(message: ChatMessage) -> tuple[bytes, ...]:

@@ -10,6 +10,9 @@ import msgspec
 
 from gateway.base.requests.client_turn import TurnKind
 
+# Its requests are kept with the tests.
+CAPTURED = "captured"
+
 
 class Mark(msgspec.Struct, frozen=True):
     """A text in a request that says what it is for. `place`: in a system message, or in the last user turn."""
@@ -43,8 +46,8 @@ class ClientRule(msgspec.Struct, frozen=True, kw_only=True):
 
 CLAUDE_CODE = ClientRule(
     name="claude-code",
-    version="2.1",
-    source="captured",
+    version="2.1.197",
+    source=CAPTURED,
     products=("claude-cli", "claude-code"),
     signs=("x-claude-code-session-id",),
     session=("x-claude-code-session-id",),
@@ -53,18 +56,15 @@ CLAUDE_CODE = ClientRule(
     marks=(
         Mark("housekeeping", "system", "Generate a concise, sentence-case title"),
         Mark("housekeeping", "system", "Generate a short kebab-case name"),
-        Mark("housekeeping", "system", "Analyze if this message indicates a new conversation topic"),
-        Mark("housekeeping", "system", "Summarize this coding conversation in under 50 characters"),
-        Mark("housekeeping", "turn", "Your task is to process Bash commands that an AI coding agent wants to run"),
-        Mark("compaction", "turn", "Your task is to create a detailed summary of the conversation so far"),
+        Mark("compaction", "turn", "Your task is to create a detailed summary of "),
         Mark("plan", "turn", "Plan mode is active"),
         Mark("plan", "turn", "Plan mode still active"),
     ),
 )
 CODEX = ClientRule(
     name="codex",
-    version="0.169",
-    source="captured",
+    version="0.169.0",
+    source=CAPTURED,
     products=("codex_cli_rs", "codex_exec", "codex-tui", "codex_vscode"),
     signs=("x-codex-turn-metadata",),
     session=("session-id", "session_id"),
@@ -78,8 +78,8 @@ CODEX = ClientRule(
 )
 OPENCODE = ClientRule(
     name="opencode",
-    version="1.18",
-    source="captured",
+    version="1.18.33",
+    source=CAPTURED,
     products=("opencode",),
     signs=("x-opencode-session",),
     session=("x-session-id", "x-opencode-session", "x-session-affinity"),
@@ -92,8 +92,8 @@ OPENCODE = ClientRule(
 )
 AIDER = ClientRule(
     name="aider",
-    version="0.86",
-    source="captured",
+    version="0.86.2",
+    source=CAPTURED,
     openings=(
         "Act as an expert software developer.",
         "Act as an expert software engineer",
@@ -102,7 +102,7 @@ AIDER = ClientRule(
         "You are an expert software engineer that generates concise",
     ),
     marks=(
-        Mark("housekeeping", "system", "generates concise, one-line Git commit messages"),
+        Mark("housekeeping", "system", "You are an expert software engineer that generates concise"),
         Mark("compaction", "system", "*Briefly* summarize this partial conversation about programming."),
         Mark("plan", "system", "Act as an expert architect engineer"),
     ),

@@ -1,10 +1,10 @@
-"""Recognise the client of a request and its session, from headers, metadata and the places where its texts stand.
+"""Recognise the client of a request and its session, from headers, metadata and the places where its texts are.
 
 A request that shows no sign of a client costs a few look-ups of headers and the first characters of its system message.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -17,8 +17,10 @@ CONVERSATION = "x-aio-conversation"
 MAX_ID = 128
 # Longer values of headers are not read.
 MAX_METADATA = 4096
-# So many characters at either end of a text are searched for a rule's marks.
-WINDOW = 4096
+# A rule's marks are searched in so many messages at either end: in so many characters at either end of a turn, and at
+# the beginning of instructions.
+MOST_MESSAGES = 4
+WINDOW, SYSTEM_WINDOW = 32_768, 4096
 _ID = re.compile(rf"[A-Za-z0-9._:-]{{1,{MAX_ID}}}\Z")
 # `user_HASH_account_UUID_session_UUID`, and the JSON object that newer versions write.
 _USER_SESSION = re.compile(r"user_[0-9A-Za-z]{0,128}_account_[0-9A-Za-z-]{0,64}_session_([A-Za-z0-9._:-]{1,128})\Z")
@@ -48,8 +50,9 @@ def recognised(
     if agent == session:
         agent = None
     kind, plan_mode = _kind(rule, messages)
-    started_by = next((headers[name] for name in rule.subagent if name in headers), None) or said.get("subagent_kind")
-    if kind == "main" and started_by == "compact":
+    plan_mode = plan_mode and kind == "main"
+    started_by = next((headers[name] for name in rule.subagent if name in headers), "")
+    if kind == "main" and (started_by == "compact" or str(said.get("request_kind")).startswith("compact")):
         kind = "compaction"
     elif kind == "main" and (started_by or parent or agent):
         kind = "subagent"
@@ -71,12 +74,12 @@ def _rule(headers: Mapping[str, str], messages: Sequence[ChatMessage]) -> Client
 
 
 def _kind(rule: ClientRule, messages: Sequence[ChatMessage]) -> tuple[TurnKind, bool]:
-    """What the marks of `rule` say of the request."""
+    """What the marks of `rule` say of the request, and whether they say that a plan is asked for."""
     kind: TurnKind = "main"
     plan = False
-    texts = {"system": "\n".join(_ends(m.content) for m in _system(messages)), "turn": _ends(_last_turn(messages))}
+    texts = {"system": _opening(messages), "turn": _newest(messages)}
     for mark in rule.marks:
-        if mark.text not in texts[mark.place]:
+        if not any(mark.text in text for text in texts[mark.place]):
             continue
         if mark.means == "plan":
             plan = True
@@ -85,21 +88,27 @@ def _kind(rule: ClientRule, messages: Sequence[ChatMessage]) -> tuple[TurnKind, 
     return kind, plan
 
 
-def _system(messages: Sequence[ChatMessage]) -> Iterator[ChatMessage]:
-    """The system messages at the beginning, four at most."""
-    for message in messages[:4]:
-        if message.role not in ("system", "developer"):
-            return
-        yield message
+def _opening(messages: Sequence[ChatMessage]) -> list[str]:
+    """The beginnings of the system messages before the first of another role."""
+    found = []
+    for message in messages[:MOST_MESSAGES]:
+        if message.role != "system":
+            break
+        found.append(message.content[:SYSTEM_WINDOW])
+    return found
 
 
-def _last_turn(messages: Sequence[ChatMessage]) -> str:
-    """The newest message of the user; "" if results of tools follow it."""
-    return messages[-1].content if messages and messages[-1].role == "user" else ""
-
-
-def _ends(text: str) -> str:
-    return text if len(text) <= 2 * WINDOW else f"{text[:WINDOW]}\n{text[-WINDOW:]}"
+def _newest(messages: Sequence[ChatMessage]) -> list[str]:
+    """The newest message of the user and the client's instructions after it; none where results of tools are newest."""
+    found: list[str] = []
+    for message in reversed(messages[-MOST_MESSAGES:]):
+        if message.role not in ("user", "system"):
+            break
+        text = message.content
+        found.append(text if len(text) <= 2 * WINDOW else f"{text[:WINDOW]}\n{text[-WINDOW:]}")
+        if message.role == "user":
+            return found
+    return []
 
 
 def _first(headers: Mapping[str, str], names: Sequence[str]) -> str | None:

@@ -20,7 +20,7 @@ def read(*asked: str) -> RoutingInput:
      "which is better if we drive 40,000 km a year?", "no, that's wrong for n=1. check again", "go on"],
 )  # fmt: skip
 def test_a_follow_up_is_read_after_what_it_goes_on_with(turn: str) -> None:
-    assert continues(turn)
+    assert continues(turn, PROOF)
     assert read(PROOF, turn).turn == f"{PROOF}\n{turn}"
 
 

@@ -6,19 +6,19 @@ from hypothesis import strategies as st
 from classifier.features.routing_input import cut_turn, routing_input, routing_input_of_text
 
 
-def test_only_the_last_user_turn_is_looked_at() -> None:
+def test_of_a_new_topic_only_the_last_user_turn_is_looked_at() -> None:
     found = routing_input(
         [
             {"role": "system", "content": "Be brief."},
             {"role": "user", "content": "first"},
             {"role": "assistant", "content": "answer"},
-            {"role": "user", "content": "second"},
+            {"role": "user", "content": "What is the boiling point of ethanol?"},
         ],
         max_tokens=7,
         has_tools=True,
         previous_tiers=[2],
     )
-    assert (found.turn, found.user_turns, found.assistant_turns) == ("second", 2, 1)
+    assert (found.turn, found.user_turns, found.assistant_turns) == ("What is the boiling point of ethanol?", 2, 1)
     assert (found.max_tokens, found.has_tools, found.has_schema, found.previous_tiers) == (7, True, False, (2,))
 
 

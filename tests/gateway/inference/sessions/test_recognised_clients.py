@@ -14,7 +14,7 @@ from gateway.inference.api.reading.schemas import ChatRequest
 from gateway.inference.api.responses.as_chat import chat_of as chat_of_responses
 from gateway.inference.api.responses.schemas import ResponsesRequest
 from gateway.inference.sessions import clients
-from gateway.inference.sessions.client_rules import RULES
+from gateway.inference.sessions.client_rules import CAPTURED, RULES
 from gateway.inference.sessions.client_turn import session_digest
 from gateway.inference.sessions.clients import MAX_ID, recognised
 from tests.clients.recorded_request import RecordedRequest, read_recorded
@@ -70,7 +70,7 @@ def test_the_requests_of_a_session_have_one_id_where_the_client_sends_any() -> N
 def test_every_agents_rule_but_those_with_a_source_elsewhere_was_recorded() -> None:
     recorded = {one.client: one.version for one in RECORDED}
     for rule in RULES:
-        if rule.source == "captured":
+        if rule.source == CAPTURED:
             assert recorded[rule.name] == rule.version
 
 
