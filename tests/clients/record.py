@@ -1,4 +1,4 @@
-"""Record anew what clients send: `python -m tests.clients.record FOLDER` runs those that `make test-clients` installs.
+"""Record again what clients send: `python -m tests.clients.record FOLDER` runs those that `make test-clients` installs.
 
 Each runs as its test does, through a proxy that keeps every request before the gateway gets it. What is worth keeping
 of FOLDER is moved by hand to the folder of `tests/clients/recorded_request.py`, with a name and the version.

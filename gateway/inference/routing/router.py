@@ -189,10 +189,10 @@ class RoutingService:
             observe_tier=self._observed_tier() if pinned is None else None,
             edge=edge,
             constant=self._constant(request) if pinned is None else None,
-            cheapest=cheapest_because(request.client, self.knobs.active.agents_housekeeping),
-            client=None if request.client is None else request.client.client,
-            purpose=None if request.client is None else request.client.kind,
         )
+        if (client := request.client) is not None:
+            cheapest = cheapest_because(client, self.knobs.active.agents_housekeeping)
+            inputs = msgspec.structs.replace(inputs, cheapest=cheapest, client=client.client, purpose=client.kind)
         known = circumstances(history, self.served.catalog, given.prompt_tokens)
         return msgspec.structs.replace(inputs, **known) if known else inputs
 
@@ -236,7 +236,7 @@ class RoutingService:
 
     def remember(self, request: InferenceRequest, tier: int) -> None:
         """Note that `tier` answered `request`, or would have, for the conversation's next turn."""
-        if self.knobs.active.conversations and not is_housekeeping(request.client):
+        if self.knobs.active.conversations and not (request.client is not None and is_housekeeping(request.client)):
             self.conversations.remember(request, tier, self.knobs.active.conversation_seconds)
 
     def _verdict(self, request: InferenceRequest, given: RoutingInput, arm: ArmName | None) -> VersionPrediction:
@@ -260,7 +260,8 @@ class RoutingService:
             )
 
     def _history(self, request: InferenceRequest) -> History:
-        if not self.knobs.active.conversations or is_housekeeping(request.client):
+        client = request.client
+        if not self.knobs.active.conversations or (client is not None and is_housekeeping(client)):
             return History()
         return self.conversations.history(request)
 

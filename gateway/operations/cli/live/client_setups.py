@@ -1,4 +1,4 @@
-"""How each agent's client is told of this gateway: by variables and arguments of its own process, and no file.
+"""How each agent's client is pointed at this gateway: by variables and arguments of its own process, and no file.
 
 The lines of docs/clients.md say the same for a client that is set up for good.
 """

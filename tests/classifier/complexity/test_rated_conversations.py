@@ -1,6 +1,8 @@
 """Conversations whose last turn needs the ones before it: the shipped classifier's tiers, in context and alone."""
 
 import json
+import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -8,34 +10,55 @@ from click.testing import CliRunner
 
 from classifier.complexity.model import shipped_complexity
 from classifier.errors import TrainingDataError
+from classifier.features.follow_up import continues
 from classifier.registry.artefact import default_artefact, load_artefact
 from classifier.training.metrics.conversation_report import (
     ConversationReport,
+    RatedConversation,
+    Turn,
     holds_conversations,
     measured_conversations,
     read_conversations,
 )
 from gateway.operations.cli import main
+from tests.shared_data import rows as shared_rows
 
 CONVERSATIONS = Path(__file__).parent / "conversations.jsonl"
 
 
-@pytest.fixture(scope="module")
-def reports() -> dict[str, ConversationReport]:
-    """The half that words were chosen on, and the other half."""
-    rows, model, outcome = read_conversations(CONVERSATIONS), shipped_complexity(), load_artefact(default_artefact())
-    halves = {"chosen": rows[::2], "unseen": rows[1::2]}
-    return {name: measured_conversations(half, model, outcome) for name, half in halves.items()}
+def report_of(rows: Sequence[RatedConversation]) -> ConversationReport:
+    return measured_conversations(rows, shipped_complexity(), load_artefact(default_artefact()))
 
 
-@pytest.mark.parametrize("half", ["chosen", "unseen"])
-def test_in_context_most_follow_ups_go_to_an_accepted_tier_and_more_than_alone(
-    half: str, reports: dict[str, ConversationReport]
-) -> None:
-    report = reports[half]
-    assert report.context.within >= 0.8, report
+@pytest.mark.parametrize("name", ["first", "second"])
+def test_in_context_most_follow_ups_go_to_an_accepted_tier_and_more_than_alone(name: str) -> None:
+    sets = [json.loads(line)["set"] for line in CONVERSATIONS.read_text("utf-8").splitlines()]
+    report = report_of([row for row, own in zip(read_conversations(CONVERSATIONS), sets, strict=True) if own == name])
+    assert report.context.within >= 0.85, report
     assert report.context.within >= report.alone.within + 0.1, report
     assert report.context.within > max(report.length.within, report.constant.within), report
+
+
+def test_a_new_topic_is_seldom_read_with_an_old_one() -> None:
+    """Self-contained prompts, each after another one: what the turn before costs them."""
+    rows, draw = shared_rows("complexity_examples.jsonl"), random.Random(1)
+    conversations = [
+        RatedConversation(
+            [Turn("user", draw.choice(rows)["prompt"]), Turn("assistant", "Ok."), Turn("user", row["prompt"])],
+            row["lo"],
+            row["hi"],
+        )
+        for row in rows
+    ]
+    report = report_of(conversations)
+    assert report.context.within >= report.alone.within - 0.04, report
+    assert report.context.below <= report.alone.below, report
+
+
+def test_most_follow_ups_of_a_public_set_are_read_in_context() -> None:
+    pairs = [row["turns"] for row in shared_rows("chat_prompts.jsonl") if len(row["turns"]) == 2]
+    assert len(pairs) == 80
+    assert sum(continues(second, first) for first, second in pairs) >= 65
 
 
 def test_the_command_prints_both(tmp_path: Path) -> None:
