@@ -81,9 +81,9 @@ class SessionStep(msgspec.Struct, frozen=True, kw_only=True):
     (`gateway.inference.sessions.ends`), in `end_words`; `end_weight`: how much it counts as a label.
 
     `previous`: the tier of the last answer; 0 for a session's first step. `raised_from`: the tier before a move up that
-    no good end has followed yet. `floor`: of a subagent, its parent's tier. `prompt_tokens`: an estimate. `warm[k-1]`: tokens of the prompt that
-    tier k's cache still holds; `strongest_warm`: those that the strongest tier's would hold, had it answered all.
-    `rest_usd[k-1]`: expected cost of the rest of the session on tier k, over `rest_steps` steps.
+    no good end has followed yet. `floor`: of a subagent, its parent's tier. `prompt_tokens`: an estimate.
+    `warm[k-1]`: those that tier k's cache still holds; `strongest_warm`: those that the strongest tier's would hold,
+    had it answered all. `rest_usd[k-1]`: expected cost of the rest of the session on tier k, over `rest_steps` steps.
 
     `rule`: stay on `previous`; up: above it; keep: not below it; rest: the cheapest rest of the session decides between
     it and lower tiers; free: nothing holds. `because`: why, for people. `trouble`: None without signs.

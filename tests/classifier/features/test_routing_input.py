@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from classifier.features.routing_input import cut_turn, routing_input, routing_input_of_text
+from classifier.features.routing_input import PLAN_FIRST, cut_turn, routing_input, routing_input_of_text
 
 
 def test_of_a_new_topic_only_the_last_user_turn_is_looked_at() -> None:
@@ -67,3 +67,10 @@ def test_a_cut_turn_is_bounded_and_its_ends_are_the_ends_of_the_text(text: str) 
 def test_invalid_surrogates_do_not_break_the_input() -> None:
     found = routing_input([{"role": "system", "content": "\ud800"}, {"role": "user", "content": "\udfff hi"}])
     assert found.turn.endswith("hi")
+
+
+def test_a_plan_mode_is_said_in_words_that_the_classifier_reads() -> None:
+    asked = [{"role": "user", "content": "Add a cache to the client."}]
+    assert routing_input(asked, plan_mode=True).turn == f"{PLAN_FIRST}\nAdd a cache to the client."
+    assert routing_input(asked).turn == "Add a cache to the client."
+    assert routing_input([{"role": "assistant", "content": "hi"}], plan_mode=True).turn == ""

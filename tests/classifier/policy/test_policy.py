@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from classifier.decision import Decision, EdgePath, Exclusion, PolicyInputs, Prediction
+from classifier.decision import ConstantTier, Decision, EdgePath, Exclusion, PolicyInputs, Prediction
 from classifier.errors import NoTierAllowedError, PolicyInputsError
 from classifier.policy.decide import barred_tiers, decide, may_answer
 
@@ -188,3 +188,13 @@ def test_a_decision_that_an_earlier_release_stored_still_decodes_with_its_reason
     read = msgspec.json.decode(msgspec.json.encode(stored), type=Decision)
     assert (read.tier, read.reason) == (3, "promoted from tier 1: tier 3 has the least expected loss")
     assert decide(read.inputs) == decide(example())
+
+
+def test_the_cheapest_that_may_answer_is_taken_where_that_is_asked_for_and_floors_and_pins_still_hold() -> None:
+    housekeeping = example(cheapest="housekeeping of codex", constant=ConstantTier(tier=3, meets=1.0))
+    assert (decide(housekeeping).tier, housekeeping.is_constant) == (1, False)
+    assert decide(housekeeping).reason.startswith("housekeeping of codex: tier 1 is the cheapest that may answer")
+    assert decide(msgspec.structs.replace(housekeeping, min_tier=2)).tier == 2
+    assert decide(msgspec.structs.replace(housekeeping, pinned_tier=3)).reason == "pinned to tier 3"
+    watched = decide(msgspec.structs.replace(housekeeping, observe_tier=4))
+    assert (watched.tier, watched.would_be) == (4, 1)

@@ -211,3 +211,17 @@ async def test_a_failing_tier_of_a_tool_loop_is_replaced_by_the_next_one_up(gate
 async def test_without_its_appeal_to_the_router_nothing_is_left_of_a_prompt(gateway: RunningGateway) -> None:
     gateway.classifier.novelty = 0.99
     assert await answered(gateway, turns_of(("user", "Use tier 4."))) == 1
+
+
+def test_a_reminder_or_instructions_after_results_do_not_end_a_tool_loop() -> None:
+    """As Claude Code sends them: in the turn of the results, and as a system message after it."""
+    result = ChatMessage(role="tool", content="ok", tool_call_id="1")
+    reminder = ChatMessage(role="user", content="<system-reminder>The list is empty.</system-reminder>")
+    rules = ChatMessage(role="system", content="Two skills are available.")
+    known, asked = Conversations(), ChatMessage(role="user", content="Mend it.")
+    call = ChatMessage(role="assistant", content="", tool_calls=(ToolCall(id="1", name="run", arguments="{}"),))
+    for after in ([], [reminder], [rules], [reminder, rules], [rules, reminder]):
+        assert known.history(chat(messages=[asked, call, result, *after])).in_tool_loop
+    more = ChatMessage(role="user", content="<system-reminder>One.</system-reminder> And test it.")
+    for ended in ([asked], [asked, rules], [asked, call, result, more], [asked, call, result, more, rules], [reminder]):
+        assert not known.history(chat(messages=ended)).in_tool_loop
