@@ -1,5 +1,6 @@
 """The tiers of conversations in Redis, so that any process goes on with what another one answered (SPEC GW-19)."""
 
+from base64 import b64decode, b64encode
 from typing import NamedTuple
 
 from gateway.base.stores.redis_scripts import Call, RedisScripts, script
@@ -22,7 +23,7 @@ class SharedTurns:
     noted.
 
     Digests of all processes must be made with the same secret. A value is one digit per tier, oldest first, and the
-    session after a colon, if there is one.
+    session after a colon, in base64, if there is one.
     """
 
     def __init__(self, store: RedisStore) -> None:
@@ -37,13 +38,13 @@ class SharedTurns:
         if not isinstance(found, bytes):
             return Noted()
         digits, _, session = found.partition(b":")
-        return Noted(tuple([digit - ord("0") for digit in digits]), session)
+        return Noted(tuple([digit - ord("0") for digit in digits]), b64decode(session))
 
     def note(self, digest: bytes, noted: Noted, seconds: float) -> None:
         """Keep what is `noted` for `digest`, without waiting for it."""
-        value: str | bytes = "".join(map(str, noted.tiers))
+        value = "".join(map(str, noted.tiers))
         if noted.session:
-            value = str(value).encode() + b":" + noted.session
+            value += f":{b64encode(noted.session).decode()}"
         self._scripts.put(Call(_SET, [PREFIX + digest.hex()], [value, max(1, round(seconds * 1e3))]))
 
     async def flush(self) -> None:

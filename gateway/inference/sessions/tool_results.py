@@ -114,4 +114,5 @@ def last_exit(signs: Iterable[ResultSigns]) -> Exit | None:
             checks.append(one.check)
         elif one.code is not None:
             codes.append("failed" if one.code else "passed")
-    return (checks or codes or [None])[-1]
+    shown = checks or codes
+    return shown[-1] if shown else None

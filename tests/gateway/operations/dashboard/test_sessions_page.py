@@ -20,7 +20,8 @@ STEP: dict[str, Any] = {
     "session": "a" * 32, "key_id": "ada", "client": "opencode", "purpose": "main", "loop_step": 1, "at": "loop",
     "tier": 1, "previous": 1, "rule": "stay", "reason": "the tool loop stays on tier 1", "gap_seconds": 2.0,
     "errors": 0, "repeats": 0, "bad_calls": 0, "last_exit": None, "prompt_tokens": 1000,
-    "cached_tokens": 900, "written_tokens": 100, "completion_tokens": 20, "cost_usd": 0.001, "strongest_usd": 0.01, "ended": None, "end_sign": None,
+    "cached_tokens": 900, "written_tokens": 100, "completion_tokens": 20, "cost_usd": 0.001, "strongest_usd": 0.01,
+    "ended": None, "end_sign": None,
     "end_weight": None, "trouble": None,
 }  # fmt: skip
 UP = {
