@@ -5,6 +5,8 @@ from typing import Any, Literal
 
 import msgspec
 
+# What the text of a tool's result begins with if its call failed; Anthropic's `is_error` becomes it.
+FAILED_RESULT = "Error: "
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 

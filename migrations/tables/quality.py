@@ -17,7 +17,7 @@ verifications = Table(
     Column("model", FreeText, nullable=False),
     Column("sampled_probability", Double, nullable=False),  # of being sampled, for weighting
     Column("sampled_reason", String(32), nullable=False),  # sample | downgrade | probe | shadow | feedback
-    Column("status", String(16), nullable=False),  # pending | done | failed
+    Column("status", String(16), nullable=False),  # pending | done | failed | skipped: drawn, and not verified
     Column("verifier_tier", Integer),
     Column("verifier_model", FreeText),
     Column("judge", String(64)),
@@ -29,6 +29,9 @@ verifications = Table(
     Column("judged_answer", FreeText),  # what the judged tier answered; NULL: its answer was the served one
     Column("judged_cost_usd", Double),  # of that answer alone
     Column("compared", Json),  # quality.verification.comparison.VerifiedComparison
+    Column("turn", Json),  # quality.verification.turn.Turn without its tools; only while it is pending
+    Column("tools_digest", String(64)),  # of `tool_definitions`
+    Column("next_step", String(16)),  # failed: the caller's next request says that a call of the answer failed
     Column("reason", FreeText),  # the judge's, or why there is no label
     Column("cost_usd", Double, nullable=False),  # spent so far, failed attempts included
     Column("reserved_usd", Double, nullable=False),  # the most that the running attempt may still cost, else 0
@@ -93,6 +96,18 @@ verifications = Table(
     ),
 )
 
+# Definitions of tools of waiting verifications, once for all steps of a key's agent that have the same ones.
+tool_definitions = Table(
+    "tool_definitions",
+    metadata,
+    Column("digest", String(64), primary_key=True),  # of key and tools
+    Column("key_id", String(128)),
+    Column("tools", Json, nullable=False),  # list of tiers.tool_types.Tool
+    Column("used_at", Double, nullable=False),  # when a verification last began to wait with it
+    Index(None, "used_at"),
+    Index(None, "key_id", "used_at"),
+)
+
 training_rows = Table(
     "training_rows",
     metadata,
@@ -110,6 +125,7 @@ training_rows = Table(
     Column("classes", Json),  # P of the four complexity classes; NULL in rows of earlier releases
     Column("app", String(16)),  # hash of the system prompt
     Column("import_id", String(64)),  # of `outcome_imports`; NULL: not imported
+    Column("judge", String(64)),  # of the label, by name; NULL: a person, an import, or of an earlier release
     Column("created_at", Double, nullable=False),
     Index("uq_training_rows_request_id_source", "request_id", "source", unique=True),
     Index(None, "created_at"),

@@ -13,7 +13,7 @@ from inference_core.io.json_errors import JSON_ERRORS
 from inference_core.tokenization.tokenizer import Tokenizer
 from quality.records.record import Record
 from quality.store.queries import newest_answers
-from quality.verification.sampling import eligible
+from quality.verification.sampling import refusal
 from tiers.consent import ALL, Reader, hidden_from
 
 
@@ -76,9 +76,9 @@ async def recorded_examples(
 ) -> list[Example]:
     """Return up to `limit` of the newest recorded answers of `tier`, under the rule by which answers are verified and
     learned from: chats in text alone, answered to their end for this very request, whose key consented to storing texts
-    (`quality.verification.sampling.eligible`). `learners`: the tiers of the model that is trained; what one of them may
+    (`quality.verification.sampling.refusal`). `learners`: the tiers of the model that is trained; what one of them may
     not see, or what not every tier may see where no tier has the model, is left out."""
-    records = [record for record in await newest_answers(engine, tier, limit) if eligible(record) is None]
+    records = [record for record in await newest_answers(engine, tier, limit) if refusal(record) is None]
     if not learners:
         return [_recorded(record) for record in records if record.consent == ALL]
     return [

@@ -17,6 +17,7 @@ from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Panel
 from quality.judges.real_pairs import in_use, real_pairs
 from quality.judges.similarity import Embed, SimilarityJudge
+from quality.judges.synthetic_calls import calibrate_calls
 from quality.judges.synthetic_pairs import graded_pairs
 
 _CALIBRATED = "judge.calibrated"
@@ -49,6 +50,8 @@ async def standing_panel(
         judge.name: await stored_calibration(engine, judge.name, catalogue) or await calibrate(judge, generated)
         for judge in judges
     }
+    calls = calibrate_calls()
+    calibrations[calls.judge] = calls
     judges.append(SimilarityJudge(embed))
     if pairwise is not None:
         stored = await known_calibration(engine, pairwise.name, catalogue, judging)

@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
+from tiers.content_parts import ContentPart
 from tiers.tier import Usage
 
 Basis = Literal["check", "agreement", "preference"]
@@ -27,6 +28,17 @@ class JudgeVerdict(msgspec.Struct, frozen=True, kw_only=True):
     usage: tuple[Usage, ...] = ()
 
 
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What an answer rests on besides the question: `text`, of calls and results of tools since then; `parts`, images,
+    audio and files."""
+
+    text: str = ""
+    parts: tuple[ContentPart, ...] = ()
+
+
+NOTHING_ELSE = Seen()
+
+
 class Judge(ABC):
     """Contract: `judge` is a function of its arguments (and of a model, for judges that ask one). It never raises for
     odd texts but abstains. Errors of a model it asks are propagated."""
@@ -44,6 +56,10 @@ class Judge(ABC):
 
         `response_format`: as in the request, None if the answer was free text.
         """
+
+    def having_seen(self, seen: Seen) -> "Judge":
+        """Return this judge for answers that rest on `seen` as well; a rule reads the question alone."""
+        return self
 
     def may_decide(self, prompt: str, response_format: dict[str, Any] | None) -> bool:
         """Return whether some answers to `prompt` exist on which it decides; False saves their cost."""

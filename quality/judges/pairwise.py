@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 from inference_core.protocol import SamplingParams
 from inference_core.tokenization.tokenizer import LONG_TEXT
-from quality.judges.judge import Judge, JudgeVerdict
+from quality.judges.judge import NOTHING_ELSE, Judge, JudgeVerdict, Seen
 from quality.judges.words_to_a_judge import speaks_to_a_judge, without_words_to_a_judge
 from tiers.collected_choice import CollectedChoice
+from tiers.content_parts import text_part
 from tiers.tier import ChatMessage, GenerationRequest, Tier, Usage
 
 _INSTRUCTION = (
@@ -23,6 +24,7 @@ _INSTRUCTION = (
 _WORD = re.compile(r"\b(FIRST|SECOND|TIE)\b", re.IGNORECASE)
 _FILLER = "\n(This line says nothing.)"
 _CUT = "\n[…]\n"
+_SINCE = "[what tools were called and answered since]"
 # No text is cut to fewer characters than this, however small the context.
 _LEAST_CHARS = 200
 
@@ -53,10 +55,22 @@ class PairwiseJudge(Judge):
         self.model = tier.model
         self.max_tokens = max_tokens
         self._priority = priority
+        self._seen = NOTHING_ELSE
+
+    def having_seen(self, seen: Seen) -> "PairwiseJudge":
+        """Return a judge that shows `seen` with the question."""
+        if seen == NOTHING_ELSE:
+            return self
+        judge = PairwiseJudge(
+            self._tier, self.fingerprint, max_tokens=self.max_tokens, priority=self._priority, padded=self.padded
+        )
+        judge._seen = seen
+        return judge
 
     def requests(self, prompt: str, answer: str, reference_answer: str) -> list[GenerationRequest]:
         """The two questions it asks: the answer first, then the reference first."""
-        asked, one, other = self._that_fit(prompt, *map(without_words_to_a_judge, (answer, reference_answer)))
+        question = f"{prompt}\n\n{_SINCE}\n{self._seen.text}" if self._seen.text else prompt
+        asked, one, other = self._that_fit(question, *map(without_words_to_a_judge, (answer, reference_answer)))
         most = max(len(one), len(other))
         filled = (asked, _filled(one, most), _filled(other, most))
         if self.padded and self._that_fit(*filled) == filled:
@@ -70,7 +84,7 @@ class PairwiseJudge(Judge):
         if speaks_to_a_judge(prompt) and (speaks_to_a_judge(answer) or speaks_to_a_judge(reference_answer)):
             return JudgeVerdict(no_worse=None, reason="the question itself is about instructions to a judge")
         texts = (prompt, answer, reference_answer)
-        if sum(map(len, texts)) > LONG_TEXT:
+        if sum(map(len, texts)) + len(self._seen.text) > LONG_TEXT:
             requests = await asyncio.to_thread(self.requests, *texts)
         else:
             requests = self.requests(*texts)
@@ -101,7 +115,8 @@ class PairwiseJudge(Judge):
         room = self._tier.max_context - self.max_tokens
         most = max(map(len, (prompt, answer, reference)))
         # A token has at least one byte.
-        if len(_INSTRUCTION) + 400 + sum(len(text.encode()) for text in (prompt, answer, reference)) <= room:
+        media = sum(part.media_tokens for part in self._seen.parts)
+        if len(_INSTRUCTION) + 400 + media + sum(len(text.encode()) for text in (prompt, answer, reference)) <= room:
             return prompt, answer, reference
         while True:
             one, other, third = (_middle_cut(text, most) for text in (prompt, answer, reference))
@@ -120,7 +135,10 @@ class PairwiseJudge(Judge):
         question += "\n\nWhich answer is better? Reply FIRST, SECOND or TIE."
         return GenerationRequest(
             request_id=f"judge-{uuid.uuid4().hex}",
-            messages=[ChatMessage(role="system", content=_INSTRUCTION), ChatMessage(role="user", content=question)],
+            messages=[
+                ChatMessage(role="system", content=_INSTRUCTION),
+                ChatMessage.of_parts("user", [text_part(question), *self._seen.parts]),
+            ],
             sampling=SamplingParams(temperature=0.0),
             max_tokens=self.max_tokens,
             priority=self._priority,

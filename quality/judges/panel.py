@@ -9,8 +9,9 @@ from typing import Any
 
 import msgspec
 
+from quality.judges import tool_calls
 from quality.judges.calibration import Calibration
-from quality.judges.judge import Judge, JudgeVerdict
+from quality.judges.judge import NOTHING_ELSE, Judge, JudgeVerdict, Seen
 from quality.judges.real_pairs import LENGTH
 from tiers.errors import TierError
 from tiers.tier import Usage
@@ -62,11 +63,32 @@ class Panel:
         """Whether a trusted judge may decide whatever was asked: also questions with nothing to check get labels."""
         return self.may_label("", None)
 
+    @property
+    def labels_calls(self) -> bool:
+        """Whether verdicts on tool calls make labels."""
+        return tool_calls.NAME in self._trusted
+
+    def on_calls(self, verdict: JudgeVerdict) -> Finding:
+        """Return what `verdict`, of the judge of tool calls, comes to."""
+        verdicts = {tool_calls.NAME: verdict}
+        if verdict.no_worse is None:
+            return self._finding(None, None, None, verdicts, verdict.reason)
+        if not self.labels_calls:
+            return self._finding(tool_calls.NAME, verdict, None, verdicts, self._distrust(tool_calls.NAME))
+        return self._finding(tool_calls.NAME, verdict, verdict.no_worse, verdicts, verdict.reason)
+
     async def judge(
-        self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None
+        self,
+        *,
+        prompt: str,
+        answer: str,
+        reference_answer: str,
+        response_format: dict[str, Any] | None = None,
+        seen: Seen = NOTHING_ELSE,
     ) -> Finding:
-        """Compare `answer` with `reference_answer`; `response_format` as for `Judge.judge`."""
-        finding = await self._found(prompt, answer, reference_answer, response_format)
+        """Compare `answer` with `reference_answer`; `response_format` as for `Judge.judge`, `seen` as for
+        `Judge.having_seen`."""
+        finding = await self._found(prompt, answer, reference_answer, response_format, seen)
         if finding.judging is None:
             return finding
         length = len(answer) / max(len(answer) + len(reference_answer), 1)
@@ -78,16 +100,17 @@ class Panel:
         answer: str,
         reference_answer: str,
         response_format: dict[str, Any] | None,
+        seen: Seen,
     ) -> Finding:
         verdicts: dict[str, JudgeVerdict] = {}
         for judge in self.judges:
-            verdict = await judge.judge(
+            verdict = await judge.having_seen(seen).judge(
                 prompt=prompt, answer=answer, reference_answer=reference_answer, response_format=response_format
             )
             verdicts[judge.name] = verdict
             if verdict.no_worse is not None and judge.name in self._trusted:
                 if judge.fingerprint is None:
-                    verdicts |= await self._cross_checked(prompt, answer, reference_answer)
+                    verdicts |= await self._cross_checked(prompt, answer, reference_answer, seen)
                 return self._finding(judge.name, verdict, verdict.no_worse, verdicts, verdict.reason)
         for name, verdict in verdicts.items():
             if verdict.no_worse is not None:
@@ -95,7 +118,9 @@ class Panel:
         reason = "; ".join(f"{name}: {verdict.reason}" for name, verdict in verdicts.items())
         return self._finding(None, None, None, verdicts, f"no judge decided ({reason})")
 
-    async def _cross_checked(self, prompt: str, answer: str, reference_answer: str) -> dict[str, JudgeVerdict]:
+    async def _cross_checked(
+        self, prompt: str, answer: str, reference_answer: str, seen: Seen
+    ) -> dict[str, JudgeVerdict]:
         """Return the verdict of the judge that asks a model on a pair that a rule decided, if it is wanted."""
         judge = next((one for one in self.judges if one.fingerprint is not None and one.name in self._trusted), None)
         if judge is None or answer.strip() == reference_answer.strip():
@@ -104,7 +129,8 @@ class Panel:
         if known is None or (known.pairs.checked.total >= FIRST and zlib.crc32(f"{prompt}\n{answer}".encode()) % LATER):
             return {}
         try:
-            return {judge.name: await judge.judge(prompt=prompt, answer=answer, reference_answer=reference_answer)}
+            asked = judge.having_seen(seen)
+            return {judge.name: await asked.judge(prompt=prompt, answer=answer, reference_answer=reference_answer)}
         except TierError:
             return {}  # the label stands without it
 

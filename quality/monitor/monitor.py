@@ -3,13 +3,14 @@
 import asyncio
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_core.tokenization.tokenizer import LONG_TEXT
 from quality.estimates.kinds import KindShare, acceptance
 from quality.estimates.upgrade_rate import Share, UpgradeRate, UpgradeSettings, recent_verdicts, upgrade_rate
 from quality.judges.calibration import Calibration
@@ -17,42 +18,49 @@ from quality.judges.panel import Panel
 from quality.monitor.background_loop import WorkLoop
 from quality.monitor.drift import CalibrationDrift, InputDrift, InputWatch, calibration_drift
 from quality.monitor.e_detector import ShiftAlarm, ShiftSettings
+from quality.monitor.offers import FailedCall, Offer, Offers, ToCompare, compare_none
 from quality.monitor.shift_watch import ShiftWatch
 from quality.records.record import Record
 from quality.records.redaction import RedactText
 from quality.verification.comparison import VerifiedComparison
+from quality.verification.judging import prompt_text
 from quality.verification.queue import Depth, Ruling, VerificationJob, VerificationQueue
 from quality.verification.sampling import (
     Draw,
     Purpose,
+    Reason,
     SamplingSettings,
     Spending,
     attention,
     draw,
     may_be_drawn,
     purpose_of,
+    refusal,
     same_budget,
     would_differ,
 )
 from quality.verification.second_opinion import MOST_OPINIONS, OpinionsGiven
 from quality.verification.training_rows import Encode
-from quality.verification.verifier import AttemptError, Price, Verifier, prompt_text, training_row
+from quality.verification.turn import Turn, redacted_turn
+from quality.verification.verifier import AttemptError, Price, Verifier, training_row
+from tiers.catalog.capabilities import Capability
 from tiers.tier import Tier, Usage
 
 log = logging.getLogger(__name__)
 
 _ATTENTION_WINDOW = 100
+# Why drawn answers are not verified, where their records do not say it themselves.
+_STORED: tuple[Reason, ...] = ("unable", "too large", "not kept", "no judge")
 
 OnAlarm = Callable[[ShiftAlarm], Awaitable[None]]
-ToCompare = Callable[[Purpose], VerifiedComparison | None]
-"""Return the cheap tiers whose answers the verification of a request compares; None for none."""
 
 
 class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the monitor. Times in seconds; `max_tokens` bounds a reference answer, reasoning included.
 
     `second_opinions`: further answers, 0 to 2, that may contradict before an answer counts as worse. `max_held`: the
-    most drawn answers, the newest, that wait for a judge.
+    most drawn answers, the newest, that wait for a judge. `result_seconds`: how long an answer with calls waits for the
+    caller's next request, whose results say whether they failed.
     """
 
     sampling: SamplingSettings = SamplingSettings()
@@ -67,12 +75,14 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
     poll_seconds: float = 1.0
     max_offered: int = 1000
     max_held: int = 50
+    result_seconds: float = 120.0
 
 
 class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The state shown by the API. `dropped`: offers lost because more than `max_offered` were waiting; `no_judge`:
     drawn ones that no trusted judge can label, for which nothing was bought, but for the newest, `held`, which are
-    verified once one can. `spending` is at most `poll_seconds` old. `second_opinions`: since start.
+    verified once one can. `not_sampled`: answers by the reason why they are not verified
+    (`quality.verification.sampling.WHY_NOT`). `spending` is at most `poll_seconds` old. `second_opinions`: since start.
 
     `upgrade_rates`: the rule of SPEC QM-04; alarms come from `evidence_of_shift`, by stream. `acceptance_by_kind`: of
     the whole traffic, by tier and kind of prompts; `acceptance`: of the sample.
@@ -84,6 +94,7 @@ class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
     dropped: int
     no_judge: int
     held: int
+    not_sampled: dict[Reason, int] = {}
     second_opinions: OpinionsGiven
     spending: Spending
     budget_usd: float
@@ -118,10 +129,12 @@ class Monitor:
         fingerprints: Callable[[], Sequence[str]] = lambda: (),
         shadow_rate: Callable[[], float] | None = None,
         on_no_judge: Callable[[], None] = lambda: None,
+        can: Callable[[int, frozenset[Capability]], bool] = lambda tier, needs: True,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`fingerprints`: of the current tiers, ascending; stored with the labels. `shadow_rate`: that of the sampling
-        now, if it changes while serving. `on_no_judge`: called for a drawn answer that no judge can label."""
+        now, if it changes while serving. `on_no_judge`: called for a drawn answer that no judge can label. `can`: see
+        `Verifier`."""
         self.settings = settings
         self._shadow_rate = shadow_rate
         self._fingerprints = fingerprints
@@ -136,7 +149,9 @@ class Monitor:
             samples=samples,
             redact=redact,
             opinions=settings.second_opinions,
+            can=can,
         )
+        self._redact = redact
         self._encode = encode
         self._on_alarm = on_alarm
         self._on_no_judge = on_no_judge
@@ -146,7 +161,8 @@ class Monitor:
         )
         # Drawn, without their texts; the first open answers are drawn while the judge of such answers is being tested.
         self._held: deque[tuple[Record, Draw]] = deque(maxlen=settings.max_held)
-        self._offers: deque[tuple[Record, ToCompare]] = deque()
+        self._offers = Offers(settings.max_offered)
+        self.not_sampled: Counter[Reason] = Counter()
         # Two loops, so that a verification that takes minutes delays no offer.
         self._intake = WorkLoop("monitor intake", self._take_offer, settings.poll_seconds)
         self._worker = WorkLoop("monitor worker", self._verify_one, settings.poll_seconds)
@@ -184,19 +200,30 @@ class Monitor:
             log.exception("%d offers are lost, because the database is away", len(self._offers))
             self._offers.clear()
 
-    def offer(self, record: Record, to_compare: ToCompare = lambda purpose: None) -> None:
+    def offer(self, record: Record, to_compare: ToCompare = compare_none, turn: Turn | None = None) -> None:
         """Consider `record` for verification; takes microseconds, does no I/O, never fails (SPEC QM-01). `to_compare`
-        is called if it is drawn."""
+        is called if it is drawn. `turn`: its tools and attachments, if it has any."""
         self._offered += 1
         self._shadow_share += (would_differ(record) - self._shadow_share) / _ATTENTION_WINDOW
-        sampling = self._sampling()
+        refused = refusal(record, has_turn=turn is not None)
         # Check the ceilings first: the affordable rates are at most as high, so no possible draw is lost.
-        if not may_be_drawn(record, sampling):
-            return
-        if len(self._offers) >= self.settings.max_offered:
+        if refused is None and not may_be_drawn(record, self._sampling()):
+            refused = "not drawn"
+        if refused is not None:
+            self.not_sampled[refused] += 1
+        elif self._offers.add(Offer(record, to_compare, turn)):
+            self._intake.nudge()
+        else:
             self._dropped += 1
-            return
-        self._offers.append((record, to_compare))
+
+    def refuse(self, reason: Reason) -> None:
+        """Count a finished request that nothing could be compared with."""
+        self._offered += 1
+        self.not_sampled[reason] += 1
+
+    def calls_failed(self, key_id: str | None, call_ids: Sequence[str]) -> None:
+        """Take note of calls of a key's earlier answers that failed; as quick as `offer`."""
+        self._offers.calls_failed(key_id, call_ids)
         self._intake.nudge()
 
     @property
@@ -233,6 +260,7 @@ class Monitor:
             dropped=self._dropped,
             no_judge=self._no_judge,
             held=len(self._held),
+            not_sampled=dict(self.not_sampled),
             second_opinions=self.second_opinions,
             spending=spending,
             budget_usd=sampling.budget_share * spending.serving_usd + sampling.cold_start_usd,
@@ -255,38 +283,63 @@ class Monitor:
     async def _take_offer(self) -> bool:
         if self._held and self.panel.labels_open_answers:
             return await self._take_held()
-        if not self._offers:
+        if (offered := self._offers.first()) is None:
             return False
-        (record, to_compare), sampling = self._offers[0], self._sampling()
+        if isinstance(offered, FailedCall):
+            await self._queue.call_failed(offered.request_id)
+        else:
+            await self._decide(offered)
+        # Remove it only now, so that a failing database loses no offer.
+        self._offers.done()
+        return True
+
+    async def _decide(self, offered: Offer) -> None:
+        record, turn, sampling = offered.record, offered.turn, self._sampling()
         # Offers are drawn independently of their content, so their mean is that of all answers.
         self._attention += (attention(record, sampling.least_attention) - self._attention) / _ATTENTION_WINDOW
         spending = msgspec.structs.replace(
             await self._recent_spending(), attention=self._attention, shadow_share=self._shadow_share
         )
-        purpose = purpose_of(record, sampling)
-        if self._hidden(record, "probe"):
+        if self._barred(record, "probe", turn) is not None:
             sampling = msgspec.structs.replace(sampling, probe_rate=0.0)
         decided = draw(
-            record, spending, self._likely_bound(record, purpose), sampling, self._likely_bound(record, "probe")
+            record,
+            spending,
+            self._likely_bound(record, purpose_of(record, sampling), turn),
+            sampling,
+            self._likely_bound(record, "probe", turn),
+            has_turn=turn is not None,
         )
-        if self._hidden(record, decided.purpose):
-            decided = msgspec.structs.replace(decided, sampled=False, reason="no consent")
-        if decided.sampled and not self._may_be_labelled(record):
+        reason = decided.reason
+        if decided.sampled and (barred := self._barred(record, decided.purpose, turn)) is not None:
+            reason = barred
+        elif decided.sampled and turn is not None and self._redact is not None:
+            turn = await redacted_turn(turn, self._redact)
+            reason = "not kept" if turn is None else reason
+        if reason == "drawn" and turn is not None and turn.is_too_large:
+            reason = "too large"
+        if reason == "drawn" and not self._may_be_labelled(record, turn):
             # A reference would be paid for, and no label come of it.
-            self._hold(record, decided)
-            decided = msgspec.structs.replace(decided, sampled=False, reason="no judge")
-        if decided.sampled:
+            reason = "no judge"
+            self._hold(record, decided, turn)
+        if reason == "drawn":
             # A shadow's reference is the given answer, not the strongest tier's.
-            await self._add(record, decided, None if decided.purpose == "shadow" else to_compare(decided.purpose))
-        # Remove it only now, so that a failing database loses no offer.
-        self._offers.popleft()
-        return True
+            compared = None if decided.purpose == "shadow" else offered.to_compare(decided.purpose)
+            await self._add(record, decided, compared, turn)
+        elif not (reason == "no judge" and turn is None):
+            # What waits for a judge is not given up.
+            if reason in _STORED:
+                await self._queue.skip(record, decided, reason, self._clock())
+            self.not_sampled[reason] += 1
 
-    def _hold(self, record: Record, decided: Draw) -> None:
-        """Let a drawn answer wait until a model judges what no rule decides."""
+    def _hold(self, record: Record, decided: Draw, turn: Turn | None) -> None:
+        """Let a drawn answer wait until a model judges what no rule decides; a turn is too large to wait."""
+        self._on_no_judge()
+        if turn is not None:
+            self._no_judge += 1
+            return
         self._no_judge += len(self._held) == self.settings.max_held
         self._held.append((msgspec.structs.replace(record, messages=None, answer=None, reasoning=None), decided))
-        self._on_no_judge()
 
     async def _take_held(self) -> bool:
         record, decided = self._held[0]
@@ -298,16 +351,31 @@ class Monitor:
         self._held.popleft()
         return True
 
-    async def _add(self, record: Record, decided: Draw, compared: VerifiedComparison | None) -> None:
-        if await self._queue.add(record, decided, self._clock(), self._judged(record, decided), compared):
+    async def _add(
+        self, record: Record, decided: Draw, compared: VerifiedComparison | None, turn: Turn | None = None
+    ) -> None:
+        now = self._clock()
+        # What the caller's next request says of its calls is worth waiting for.
+        waits = turn is not None and turn.calls and decided.purpose != "shadow"
+        not_before = now + self.settings.result_seconds if waits else None
+        judged = self._judged(record, decided)
+        if await self._queue.add(record, decided, now, judged, compared, turn, not_before):
             self._sampled += 1
             self._worker.nudge()
 
-    def _hidden(self, record: Record, purpose: Purpose) -> bool:
+    def _barred(self, record: Record, purpose: Purpose, turn: Turn | None) -> Reason | None:
+        """Return why a request may not be verified for this purpose: a tier that would be asked may not see it, or
+        cannot take it."""
         would_be = record.decision.would_be
-        return self._verifier.hidden(purpose, record.tier, record.consent, would_be) is not None
+        if self._verifier.hidden(purpose, record.tier, record.consent, would_be) is not None:
+            return "no consent"
+        if turn is not None and self._verifier.unable(purpose, record.tier, turn.needs, would_be) is not None:
+            return "unable"
+        return None
 
-    def _may_be_labelled(self, record: Record) -> bool:
+    def _may_be_labelled(self, record: Record, turn: Turn | None) -> bool:
+        if turn is not None and (turn.calls or (turn.tooling is not None and turn.tooling.is_forced)):
+            return self.panel.labels_calls
         try:
             asked = prompt_text(record.messages or [])
         except (KeyError, IndexError):
@@ -338,8 +406,9 @@ class Monitor:
             self._spending, self._spent_at = await self._queue.spending(now), now
         return self._spending
 
-    def _likely_bound(self, record: Record, purpose: Purpose) -> float:
-        usage = Usage(prompt_tokens=record.prompt_tokens, completion_tokens=self.settings.max_tokens)
+    def _likely_bound(self, record: Record, purpose: Purpose, turn: Turn | None) -> float:
+        most = self.settings.max_tokens if turn is None else max(self.settings.max_tokens, 2 * record.completion_tokens)
+        usage = Usage(prompt_tokens=record.prompt_tokens, completion_tokens=most)
         strongest = self._verifier.tier.number
         if purpose == "shadow":
             judged = min(record.decision.would_be or strongest, strongest)
@@ -374,7 +443,9 @@ class Monitor:
     async def _claim_and_verify(self, job: VerificationJob, now: float) -> bool:
         """Return False if the budget does not cover it; True also if another replica took it."""
         try:
-            bound = self._verifier.bound_usd(job)
+            # Prompts are counted for it: megabytes on a thread.
+            long = sum(len(message["content"]) for message in job.messages) > LONG_TEXT
+            bound = await asyncio.to_thread(self._verifier.bound_usd, job) if long else self._verifier.bound_usd(job)
         except AttemptError as error:
             # Claim it, so that the failure counts and a poisoned job cannot block the queue.
             if await self._queue.claim(job, 0.0, now) == "claimed":

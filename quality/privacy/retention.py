@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.api_objects import stored_responses
 from migrations.tables.audit import erased_embeddings
-from migrations.tables.quality import training_rows, verifications
+from migrations.tables.quality import tool_definitions, training_rows, verifications
 from migrations.tables.requests import requests
 from quality.store.database import checkpoint
 
@@ -87,6 +87,7 @@ class Retention:
             texts = await self._purge_texts(old)
         before = await self._limit(requests, limits.days, limits.rows, now)
         learned_before = await self._limit(training_rows, limits.training_days, limits.training_rows, now)
+        until = max((t for t in (old, before) if t is not None), default=None)
         purged = Purged(
             texts=texts,
             requests=await self._delete(requests, "request_id", before, _not_waiting()),
@@ -98,10 +99,9 @@ class Retention:
             ),
             training_rows=await self._delete(training_rows, "training_row_id", learned_before),
             # Texts through and through, and no longer kept than their request.
-            stored_responses=await self._delete(
-                stored_responses, "response_id", max((t for t in (old, before) if t is not None), default=None)
-            ),
+            stored_responses=await self._delete(stored_responses, "response_id", until),
         )
+        await self._delete(tool_definitions, "digest", until, _not_waited_with(), at="used_at")
         await self._delete(erased_embeddings, "digest", now - _DIGEST_SECONDS, at="erased_at")
         if any(msgspec.structs.astuple(purged)):
             await checkpoint(self._engine)
@@ -175,4 +175,10 @@ class Retention:
 def _not_waiting() -> ColumnElement[bool]:
     """No verification waits for this request's texts."""
     waiting = and_(verifications.c.request_id == requests.c.request_id, verifications.c.status == "pending")
+    return ~exists().where(waiting)
+
+
+def _not_waited_with() -> ColumnElement[bool]:
+    """No verification waits with these definitions of tools."""
+    waiting = and_(verifications.c.tools_digest == tool_definitions.c.digest, verifications.c.status == "pending")
     return ~exists().where(waiting)

@@ -108,7 +108,7 @@ async def shadow_answers(engine: AsyncEngine, since: float) -> tuple[ShadowAnswe
     query = (
         select(*group, func.count(), func.sum(v.cost_usd), func.max(v.error))
         .join(routing_decisions, d.request_id == v.request_id)
-        .where(d.would_be_tier.is_not(None), d.created_at >= since)
+        .where(d.would_be_tier.is_not(None), d.created_at >= since, v.status != "skipped")
         .group_by(*group)
     )
     async with engine.connect() as connection:

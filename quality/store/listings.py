@@ -26,7 +26,7 @@ VERIFICATIONS = Listing(
     verifications,
     "verification_id",
     ("tier", "status", "label", "judge", "sampled_reason", "key_id"),
-    hidden=("verifier_answer", "judged_answer", "owner", "lease_until"),
+    hidden=("verifier_answer", "judged_answer", "turn", "tools_digest", "owner", "lease_until"),
     facets=Facets(verifications, "verification_id", VERIFICATION_FACETS, owner="key_id"),
 )
 ARTEFACTS = Listing(classifier_versions, "version", ("status",))

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from classifier.registry.erasure import embedding_digest
 from migrations.tables.api_objects import batches, files, stored_responses
 from migrations.tables.audit import audit_events, erased_embeddings, erasures
-from migrations.tables.quality import training_rows, verifications
+from migrations.tables.quality import tool_definitions, training_rows, verifications
 from migrations.tables.requests import requests, routing_decisions, session_steps
 from quality.records.any_record import Recorded
 from quality.records.record import Record
@@ -96,6 +96,8 @@ async def delete_key_data(engine: AsyncEngine, key_id: str, *, now: float) -> Er
         for table in (training_rows, verifications, requests, files, batches, stored_responses):
             mine = delete(table).where(table.c.key_id == key_id, table.c.created_at <= now)
             counts[table.name] = (await connection.execute(mine)).rowcount
+        unused = tool_definitions.c.used_at <= now
+        await connection.execute(delete(tool_definitions).where(tool_definitions.c.key_id == key_id, unused))
     await checkpoint(engine)
     return ErasedRows(**counts)
 

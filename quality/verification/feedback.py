@@ -19,8 +19,9 @@ from quality.judges.real_pairs import REVIEW as REVIEW_SCORE
 from quality.records.record import Record
 from quality.records.redaction import DROPPED, RedactText, redacted_text
 from quality.store.bulk_insert import insert_into
+from quality.verification.judging import prompt_text
+from quality.verification.queue import NO_TURN
 from quality.verification.training_rows import FEEDBACK, REVIEW, Encode
-from quality.verification.verifier import prompt_text
 
 log = logging.getLogger(__name__)
 
@@ -135,6 +136,7 @@ class FeedbackDesk:
             "verifier_answer": texts.correction,
             "reason": f"{texts.why}: {texts.comment}" if texts.comment else texts.why,
             "finished_at": now,
+            **NO_TURN,
         }
         if reviewed and texts.correction is None:
             # Keep the text that the reviewer compared the answer with.

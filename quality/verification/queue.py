@@ -12,6 +12,7 @@ from sqlalchemy import (
     case,
     func,
     insert,
+    null,
     or_,
     select,
     union_all,
@@ -20,7 +21,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from migrations.tables.audit import erasures
-from migrations.tables.quality import training_rows, verifications
+from migrations.tables.quality import tool_definitions, training_rows, verifications
 from migrations.tables.requests import requests, routing_decisions
 from quality.estimates.upgrade_rate import UNCERTAIN, newest_verifications
 from quality.records.record import Record
@@ -28,7 +29,8 @@ from quality.records.rows import consent_of
 from quality.store.bulk_insert import insert_into
 from quality.store.exclusive import exclusive
 from quality.verification.comparison import VerifiedComparison
-from quality.verification.sampling import Draw, Purpose, SamplingSettings, Spending, admits
+from quality.verification.sampling import WHY_NOT, Draw, Purpose, Reason, SamplingSettings, Spending, admits
+from quality.verification.turn import Turn, stored_turn, turn_from
 from tiers.consent import ALL, Consent
 
 Label = Literal["no_worse", "worse", "tie", "uncertain"]
@@ -36,13 +38,16 @@ Label = Literal["no_worse", "worse", "tie", "uncertain"]
 
 # The columns shared by the rows of one request's rulings.
 _SHARED = ("request_id", "key_id", "sampled_probability", "sampled_reason", "attempts", "created_at")
+# A turn is kept no longer than its verification waits.
+NO_TURN = {"turn": null(), "tools_digest": None}
 _CLAIM_LOCK = 0x41494F03  # PostgreSQL advisory lock number: "AIO", 3
 
 
 class VerificationJob(msgspec.Struct, frozen=True, kw_only=True):
     """One pending verification with the texts it needs, as stored by the ledger; `served_tier` gave `answer`, of
     `completion_tokens`. `would_be_tier`: that of routing, if it was only observed. `consent`: of the request.
-    `compared`: cheap tiers whose answers are compared as well."""
+    `compared`: cheap tiers whose answers are compared as well. `turn`: the request and its answer with tools and
+    attachments, if it has any; `next_step`: "failed" if the caller's next request says that a call of it failed."""
 
     verification_id: int
     request_id: str
@@ -57,6 +62,8 @@ class VerificationJob(msgspec.Struct, frozen=True, kw_only=True):
     would_be_tier: int | None = None
     consent: Consent = ALL
     compared: VerifiedComparison | None = None
+    turn: Turn | None = None
+    next_step: Literal["failed"] | None = None
 
 
 class Ruling(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,11 +133,15 @@ class VerificationQueue:
         now: float,
         judged: tuple[int, str] | None = None,
         compared: VerifiedComparison | None = None,
+        turn: Turn | None = None,
+        not_before: float | None = None,
     ) -> bool:
         """Queue `record` for verification; False if it was queued before or its user's data was erased.
 
-        `judged`: the tier to judge first, and its model; by default those that served. `compared`: see the job's.
+        `judged`: the tier to judge first, and its model; by default those that served. `compared`, `turn`: see the
+        job's. It is not claimed `not_before` that time, unless `call_failed`.
         """
+        body, digest, tools = (None, None, None) if turn is None else stored_turn(turn, record.key_id)
         tier, model = judged or (record.tier, record.model)
         row = {
             "request_id": record.request_id,
@@ -140,6 +151,9 @@ class VerificationQueue:
             "sampled_probability": drawn.probability,
             "sampled_reason": drawn.purpose,
             "compared": compared,
+            "turn": body,
+            "tools_digest": digest,
+            "lease_until": not_before,
             "status": "pending",
             "cost_usd": 0.0,
             "reserved_usd": 0.0,
@@ -147,12 +161,49 @@ class VerificationQueue:
             "created_at": now,
         }
         async with exclusive(self._engine, _CLAIM_LOCK) as connection:
-            erased = select(erasures.c.erased_at).where(erasures.c.key_id == record.key_id)
-            erased_at = await connection.scalar(erased) if record.key_id is not None else None
-            if erased_at is not None and record.created_at <= erased_at:
+            if await _is_erased(connection, record):
                 return False
             statement = insert_into(verifications, connection.dialect).values(row).on_conflict_do_nothing()
-            return bool((await connection.execute(statement)).rowcount)
+            added = bool((await connection.execute(statement)).rowcount)
+            if added and digest is not None:
+                known = insert_into(tool_definitions, connection.dialect).values(
+                    digest=digest, key_id=record.key_id, tools=tools, used_at=now
+                )
+                await connection.execute(
+                    known.on_conflict_do_update(index_elements=[tool_definitions.c.digest], set_={"used_at": now})
+                )
+            return added
+
+    async def skip(self, record: Record, drawn: Draw, reason: Reason, now: float) -> None:
+        """Store why a drawn answer is not verified, with nothing else of it."""
+        row = {
+            "request_id": record.request_id,
+            "key_id": record.key_id,
+            "tier": record.tier,
+            "model": record.model,
+            "sampled_probability": drawn.probability,
+            "sampled_reason": drawn.purpose,
+            "status": "skipped",
+            "reason": WHY_NOT[reason],
+            "cost_usd": 0.0,
+            "reserved_usd": 0.0,
+            "attempts": 0,
+            "created_at": now,
+            "finished_at": now,
+        }
+        async with exclusive(self._engine, _CLAIM_LOCK) as connection:
+            if not await _is_erased(connection, record):
+                statement = insert_into(verifications, connection.dialect).values(row).on_conflict_do_nothing()
+                await connection.execute(statement)
+
+    async def call_failed(self, request_id: str) -> bool:
+        """Note that a call of the waiting verification's answer failed, and let it be judged at once; False if none
+        waits any more."""
+        v = verifications.c
+        waiting = and_(v.request_id == request_id, v.status == "pending", v.owner.is_(None))
+        async with self._engine.begin() as connection:
+            noted = update(verifications).where(waiting).values(next_step="failed", lease_until=None)
+            return bool((await connection.execute(noted)).rowcount)
 
     async def next_job(self, now: float, without: Collection[Purpose] = ()) -> VerificationJob | None:
         """Return the oldest job that could be claimed now and is not of a purpose in `without`. A job waits until the
@@ -170,12 +221,16 @@ class VerificationQueue:
             requests.c.consent,
             verifications.c.attempts,
             verifications.c.compared,
+            verifications.c.turn,
+            verifications.c.next_step,
+            tool_definitions.c.tools,
             routing_decisions.c.would_be_tier,
         )
         query = (
             select(*columns)
             .join(requests, requests.c.request_id == verifications.c.request_id)
             .outerjoin(routing_decisions, routing_decisions.c.request_id == verifications.c.request_id)
+            .outerjoin(tool_definitions, tool_definitions.c.digest == verifications.c.tools_digest)
             .where(self._claimable(now), requests.c.messages.is_not(None), requests.c.answer.is_not(None))
             .where(verifications.c.sampled_reason.not_in(without))
             .order_by(verifications.c.created_at, verifications.c.verification_id)
@@ -185,8 +240,10 @@ class VerificationQueue:
             row = (await connection.execute(query)).mappings().first()
         if row is None:
             return None
-        compared = msgspec.convert(row["compared"], VerifiedComparison | None)
-        return VerificationJob(**dict(row) | {"consent": consent_of(row["consent"]), "compared": compared})
+        fields = dict(row)
+        fields["turn"] = turn_from(fields["turn"], fields.pop("tools"))
+        fields["compared"] = msgspec.convert(row["compared"], VerifiedComparison | None)
+        return VerificationJob(**fields | {"consent": consent_of(row["consent"])})
 
     async def claim(
         self, job: VerificationJob, bound_usd: float, now: float
@@ -225,6 +282,7 @@ class VerificationQueue:
                 .where(self._held(job))
                 .values(
                     **own,
+                    **NO_TURN,
                     status="done",
                     cost_usd=verifications.c.cost_usd + cost_usd,
                     reserved_usd=0.0,
@@ -262,6 +320,7 @@ class VerificationQueue:
                     owner=None,
                     lease_until=None if last else retry_at,
                     finished_at=now if last else None,
+                    **(NO_TURN if last else {}),
                 )
             )
 
@@ -277,6 +336,7 @@ class VerificationQueue:
                 update(verifications)
                 .where(hopeless)
                 .values(
+                    **NO_TURN,
                     status="failed",
                     reason="out of attempts or time",
                     cost_usd=verifications.c.cost_usd + verifications.c.reserved_usd,
@@ -359,6 +419,13 @@ class VerificationQueue:
             verifications.c.owner == self.owner,
             verifications.c.attempts == job.attempts + 1,
         )
+
+
+async def _is_erased(connection: AsyncConnection, record: Record) -> bool:
+    if record.key_id is None:
+        return False
+    erased_at = await connection.scalar(select(erasures.c.erased_at).where(erasures.c.key_id == record.key_id))
+    return erased_at is not None and record.created_at <= erased_at
 
 
 def _columns(ruling: Ruling) -> dict[str, Any]:

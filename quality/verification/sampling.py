@@ -1,6 +1,7 @@
 """Which answers are verified: reproducible draws by request id, under ceilings and within a budget."""
 
 import hashlib
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Literal, TypeVar, get_args
 
@@ -120,25 +121,49 @@ class Spending(msgspec.Struct, frozen=True, kw_only=True):
         return self.probe_usd if purpose == "probe" else self.committed_usd
 
 
+Reason = Literal[
+    "drawn",
+    "not drawn",
+    "tier",
+    "not a chat",
+    "bound",
+    "several choices",
+    "no consent",
+    "not kept",
+    "too large",
+    "unable",
+    "not answered",
+    "cut off",
+    "cached",
+    "no budget",
+    "no judge",
+]
+"""Why an answer is verified, or why it is not; `WHY_NOT` says it in words."""
+
+WHY_NOT: Mapping[Reason, str] = {
+    "not drawn": "chance did not pick it",
+    "tier": "answers of its tier are not sampled",
+    "not a chat": "a continuation has no question that answers could be compared on",
+    "bound": "an adapter or a grammar of its own shapes it, which other tiers do not have",
+    "several choices": "routing was only watched, and it has several choices, whose cost cannot be compared",
+    "no consent": "its texts may not be stored, or not be shown to the tiers that would answer",
+    "not kept": "it has tools or attachments that were not kept, as attachments are not where texts are redacted",
+    "too large": "its messages, attachments or tools are too large to wait for a verification",
+    "unable": "a tier that would answer or judge supports no such tools or attachments",
+    "not answered": "it has no complete answer",
+    "cut off": "the answer was cut off, and says little about its tier",
+    "cached": "it is a copy of another request's answer, which would count twice",
+    "no budget": "the budget of verification is spent",
+    "no judge": "no trusted judge can label such an answer",
+}
+
+
 class Draw(msgspec.Struct, frozen=True, kw_only=True):
     """The decision on one request. `probability`: its chance of being drawn for `purpose` (Horvitz-Thompson)."""
 
     sampled: bool
     probability: float
-    reason: Literal[
-        "drawn",
-        "not drawn",
-        "tier",
-        "not a chat",
-        "no consent",
-        "not text alone",
-        "not answered",
-        "cut off",
-        "tool call",
-        "cached",
-        "no budget",
-        "no judge",
-    ]
+    reason: Reason
     purpose: Purpose = "sample"
 
 
@@ -155,13 +180,12 @@ def _digest_of(key: str) -> bytes:
 
 
 def may_be_drawn(record: Record, settings: SamplingSettings) -> bool:
-    """Return whether the ceilings alone leave a chance, so that the rest must be evaluated; takes microseconds."""
+    """Return whether the ceilings alone leave a chance, so that the rest must be looked at; takes microseconds."""
     rate = settings.shadow_rate if would_differ(record) else settings.rate(record.tier)
-    may_be = (
+    return (
         uniform(record.request_id, settings.key) < max(rate, settings.cold_start_rate)
         or uniform(record.request_id, f"{settings.key}/probe") < settings.probe_rate
     )
-    return may_be and eligible(record) is None
 
 
 def admits(spending: Spending, bound_usd: float, purpose: Purpose, settings: SamplingSettings) -> bool:
@@ -241,39 +265,47 @@ def cold_start_share(record: Record, spending: Spending, bound_usd: float, setti
     return settings.cold_start_rate * min(max(prediction.novelty, 0.0), 1.0) * left
 
 
-def eligible(record: Record) -> Draw | None:
-    """Return why `record` can never be drawn, or None if it can."""
+def refusal(record: Record, *, has_turn: bool = False) -> Reason | None:
+    """Return why `record` can never be drawn, or None if it can. `has_turn`: its tools and attachments are at hand,
+    which the record itself does not hold."""
     if record.api != "chat":
-        # A raw continuation has no question that an answer could be compared on.
-        return Draw(sampled=False, probability=0.0, reason="not a chat")
+        return "not a chat"
     if not record.messages or record.answer is None:
-        return Draw(sampled=False, probability=0.0, reason="no consent")
-    if any("attachments" in message for message in record.messages):
-        # The record keeps no image, audio or file that the question could be asked again with.
-        return Draw(sampled=False, probability=0.0, reason="not text alone")
+        return "no consent"
     if record.status == "ok" and record.finish_reason == "length":
-        # A truncated answer says little about its tier, and cannot be compared fairly with a complete one.
-        return Draw(sampled=False, probability=0.0, reason="cut off")
-    if record.status == "ok" and record.finish_reason == "tool_calls":
-        return Draw(sampled=False, probability=0.0, reason="tool call")
-    if record.status != "ok" or record.finish_reason != "stop" or not record.answer.strip():
-        return Draw(sampled=False, probability=0.0, reason="not answered")
-    if not record.is_made:
-        # Only the original answer may be drawn: copies would give frequent prompts more weight.
-        return Draw(sampled=False, probability=0.0, reason="cached")
-    return None
+        # It cannot be compared fairly with a complete one.
+        return "cut off"
+    if not has_turn and (record.finish_reason == "tool_calls" or any("attachments" in one for one in record.messages)):
+        return "not kept"
+    if record.status != "ok" or record.finish_reason not in ("stop", "tool_calls") or not record.answer.strip():
+        return "not answered"
+    # Only the original answer may be drawn: copies would give frequent prompts more weight.
+    return None if record.is_made else "cached"
+
+
+def why_not_sampled(record: Record) -> str | None:
+    """Return in words why `record` can never be verified, as far as it says so itself; None if it could be."""
+    reason = refusal(record, has_turn=True)
+    return None if reason is None else WHY_NOT[reason]
 
 
 def draw(
-    record: Record, spending: Spending, bound_usd: float, settings: SamplingSettings, probe_usd: float | None = None
+    record: Record,
+    spending: Spending,
+    bound_usd: float,
+    settings: SamplingSettings,
+    probe_usd: float | None = None,
+    *,
+    has_turn: bool = False,
 ) -> Draw:
     """Decide on `record`; the same request id with the same spending always gets the same result.
 
-    `bound_usd` and `probe_usd`: the most that verifying this answer, or probing this request, can cost.
+    `bound_usd` and `probe_usd`: the most that verifying this answer, or probing this request, can cost. `has_turn`: see
+    `refusal`.
     """
-    refused = eligible(record)
+    refused = refusal(record, has_turn=has_turn)
     if refused is not None:
-        return refused
+        return Draw(sampled=False, probability=0.0, reason=refused)
     probe = _drawn(record, "probe", settings.probe_rate, spending, probe_usd or bound_usd, settings)
     if probe.sampled:
         return probe

@@ -7,12 +7,12 @@ contradicts nothing: what only the strongest tier knows has to be learned as suc
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import msgspec
 
-from quality.judges.judge import Judge, JudgeVerdict
-from tiers.tier import FinishReason, Usage
+from quality.judges.judge import Basis, JudgeVerdict
+from tiers.tier import ChatMessage, FinishReason, Usage
+from tiers.tool_types import ToolCall
 
 MOST_OPINIONS = 2
 # The temperature of the second sample, and its seed: verification is repeatable.
@@ -21,16 +21,23 @@ SECOND_SEED = 1
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """A tier's answer. `cost_usd`: what it cost the verification; None for the served one."""
+    """A tier's answer: a text, `calls` of tools, or both. `cost_usd`: what it cost the verification; None for the
+    served one."""
 
     text: str
+    calls: tuple[ToolCall, ...] = ()
     finish_reason: FinishReason | None
     cost_usd: float | None = None
 
     @property
     def is_whole(self) -> bool:
         """Whether the answer is complete and not empty; only such answers are compared."""
-        return self.finish_reason == "stop" and bool(self.text.strip())
+        return self.finish_reason in ("stop", "tool_calls") and bool(self.calls or self.text.strip())
+
+    @property
+    def shown(self) -> str:
+        """The answer as one text, as records have it."""
+        return ChatMessage(role="assistant", content=self.text, tool_calls=self.calls).recorded_content()
 
 
 class OpinionsGiven(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,25 +58,21 @@ class OpinionsGiven(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """The texts on which a judge said "worse". `tier` gave the `reference_answer`; `other`, if there is one, is the
-    strongest tier besides it and the judged one."""
+    """The answers of which `answer` was called worse than `reference`, by `basis`. `tier` gave the reference; `other`,
+    if there is one, is the strongest tier besides it and the judged one."""
 
-    prompt: str
-    answer: str
-    reference_answer: str
+    answer: Reply
+    reference: Reply
     tier: int
     other: int | None
-    response_format: dict[str, Any] | None = None
+    basis: Basis
 
 
+Compare = Callable[[Reply, Reply], Awaitable[JudgeVerdict]]
+"""Return the verdict on an answer, against another one as the reference."""
 AskAgain = Callable[[], Awaitable[Reply]]
 AskOther = Callable[[int], Awaitable[Reply | None]]
 """Return that tier's answer; None from a tier that cannot answer."""
-
-
-def needs_opinion(judge: Judge) -> bool:
-    """Return whether "worse" by `judge` must be confirmed: not where it checked the answer itself."""
-    return judge.basis != "check"
 
 
 def other_tier(tiers: list[int], reference: int, judged: int) -> int | None:
@@ -79,10 +82,10 @@ def other_tier(tiers: list[int], reference: int, judged: int) -> int | None:
 
 
 async def objection(
-    judge: Judge, compared: Compared, opinions: int, again: AskAgain, ask: AskOther
+    compare: Compare, compared: Compared, opinions: int, again: AskAgain, ask: AskOther
 ) -> tuple[str | None, tuple[Usage, ...]]:
-    """Ask for up to `opinions` further answers; return what contradicts "worse" by `judge`, None for nothing, and the
-    usage of judging.
+    """Ask for up to `opinions` further answers; return what contradicts "worse", None for nothing, and the usage of
+    judging.
 
     The first opinion is a second answer of the reference's tier: the answer must be worse than that one too, and where
     the verdict rests on agreement, the tier must agree with itself. The second, asked for in that case alone, is
@@ -90,13 +93,8 @@ async def objection(
     """
     usage: list[Usage] = []
 
-    async def verdict(answer: str, reference: str) -> JudgeVerdict:
-        said = await judge.judge(
-            prompt=compared.prompt,
-            answer=answer,
-            reference_answer=reference,
-            response_format=compared.response_format,
-        )
+    async def verdict(answer: Reply, reference: Reply) -> JudgeVerdict:
+        said = await compare(answer, reference)
         usage.extend(said.usage)
         return said
 
@@ -104,12 +102,12 @@ async def objection(
         second = await again()
         if not second.is_whole:
             return f"the second answer of tier {compared.tier} is empty or was cut off"
-        said = await verdict(compared.answer, second.text)
+        said = await verdict(compared.answer, second)
         if said.no_worse is not False:
             return f"compared with a second answer of tier {compared.tier} it is not worse: {said.reason}"
-        if judge.basis != "agreement":
+        if compared.basis != "agreement":
             return None
-        said = await verdict(second.text, compared.reference_answer)
+        said = await verdict(second, compared.reference)
         if not said.no_worse:
             return f"tier {compared.tier} answered differently when asked again: {said.reason}"
         if opinions < MOST_OPINIONS or compared.other is None:
@@ -117,8 +115,9 @@ async def objection(
         other = await ask(compared.other)
         if other is None or not other.is_whole:
             return None
-        said = await verdict(compared.answer, other.text)
+        said = await verdict(compared.answer, other)
         return f"tier {compared.other} agrees with it: {said.reason}" if said.no_worse else None
 
-    because = await found() if opinions else None
+    # A check of the answer itself needs no opinion.
+    because = await found() if opinions and compared.basis != "check" else None
     return because, tuple(usage)

@@ -8,11 +8,21 @@ import msgspec
 
 from inference_core.protocol import Grammar, SamplingParams
 from quality.estimates.upgrade_rate import UNCERTAIN
+from quality.judges.judge import JudgeVerdict
 from quality.judges.pairwise import PairwiseJudge
-from quality.judges.panel import Finding, Panel
+from quality.judges.panel import Panel
 from quality.records.redaction import DROPPED, RedactText, redacted_text
 from quality.verification.comparison import VerifiedComparison, agreeing, is_lost
-from quality.verification.queue import Label, Ruling, VerificationJob
+from quality.verification.judging import (
+    Verdict,
+    comparing_by,
+    find,
+    flaw_of_served,
+    prompt_text,
+    seen_with,
+    served_reply,
+)
+from quality.verification.queue import Ruling, VerificationJob
 from quality.verification.sampling import Purpose
 from quality.verification.second_opinion import (
     MOST_OPINIONS,
@@ -20,10 +30,10 @@ from quality.verification.second_opinion import (
     SECOND_TEMPERATURE,
     Compared,
     Reply,
-    needs_opinion,
     objection,
     other_tier,
 )
+from tiers.catalog.capabilities import Capability
 from tiers.collected_choice import CollectedChoice
 from tiers.consent import Consent, hidden_from
 from tiers.errors import TierError
@@ -63,16 +73,6 @@ class _Run:
         return sum(self.bill)
 
 
-class _Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What is found on a tier's answer. `opinions_usd`: what further opinions cost; None if none was needed."""
-
-    answer: Reply | None
-    label: Label | None
-    reason: str
-    finding: Finding | None = None
-    opinions_usd: float | None = None
-
-
 class AttemptError(Exception):
     """An attempt failed after it had cost `cost_usd`; the cause is the exception's `__cause__`."""
 
@@ -107,7 +107,8 @@ class Verifier:
     `max_tokens` bounds an answer, reasoning included, and with it the cost of a job; a shadow may be twice as long as
     the served answer, because its cost is measured too. `samples`: the number of sequences
     that an answer of a tier may be billed for. `redact` is applied to stored texts. `opinions`: the most further
-    answers, 0 to 2, that are asked for before an answer is labelled worse; 0 takes the reference for the truth.
+    answers, 0 to 2, that are asked for before an answer is labelled worse; 0 takes the reference for the truth. `can`:
+    what a tier, by number, supports of what a turn needs.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class Verifier:
         samples: Callable[[int], int] = lambda tier: 1,
         redact: RedactText | None = None,
         opinions: int = MOST_OPINIONS,
+        can: Callable[[int, frozenset[Capability]], bool] = lambda tier, needs: True,
     ) -> None:
         self.panel = panel
         self._tiers = {tier.number: tier for tier in tiers}
@@ -129,6 +131,7 @@ class Verifier:
         self._samples = samples
         self._redact = redact
         self._opinions = opinions
+        self._can = can
 
     @property
     def tier(self) -> Tier:
@@ -158,11 +161,28 @@ class Verifier:
         reasons = (hidden_from(self._tiers[number], consent, "reuse") for number in sorted(asked))
         return next(filter(None, reasons), None)
 
+    def unable(
+        self, purpose: Purpose, served: int, needs: frozenset[Capability], would_be: int | None = None
+    ) -> str | None:
+        """Return why a turn may not be verified for this purpose: a tier that would be asked cannot take it."""
+        try:
+            judged = judged_tiers(purpose, served, list(self._tiers), would_be)
+        except ValueError:
+            return None
+        asked = {number for number in judged if number != served} | {self._strongest}
+        lacking = [number for number in sorted(asked) if not self._can(number, needs)]
+        return f"tier {lacking[0]} does not support {', '.join(sorted(needs))}" if lacking else None
+
+    def _takes(self, number: int, job: VerificationJob) -> bool:
+        return job.turn is None or self._can(number, job.turn.needs)
+
     def _reference(self, job: VerificationJob) -> int:
         return job.served_tier if job.purpose == "shadow" else self._strongest
 
     def _most_tokens(self, job: VerificationJob) -> int:
-        return max(self._max_tokens, 2 * job.completion_tokens) if job.purpose == "shadow" else self._max_tokens
+        # A call may hold a whole file, and one that is cut off is lost.
+        is_long = job.purpose == "shadow" or job.turn is not None
+        return max(self._max_tokens, 2 * job.completion_tokens) if is_long else self._max_tokens
 
     def bound_usd(self, job: VerificationJob) -> float:
         """Return the most that `job` can cost: all answers at full length, second opinions and compared ones included,
@@ -170,9 +190,11 @@ class Verifier:
 
         Raises `AttemptError` for texts that a tier cannot accept.
         """
-        self._require_consent(job)
+        self._require_permission(job)
         try:
             judged = self.judged(job)
+            if flaw_of_served(job) is not None and judged == [job.served_tier]:
+                return 0.0
             reference = self._reference(job)
             compared = self._to_compare(job)
             sent = [] if compared is None or compared.tiers[-1] in judged else [compared.tiers[-1]]
@@ -184,6 +206,7 @@ class Verifier:
             generating = sum(
                 self._bound(number, self._request(job, number), self._most_tokens(job) * self._samples(number))
                 for number in [*asked, *again]
+                if self._takes(number, job)
             )
             return generating + self._judging_bound(job) * len([*judged, *sent]) * (2 if self._opinions else 1)
         except Exception as error:
@@ -205,21 +228,34 @@ class Verifier:
                 # The other answer does not exist yet: a word per token bounds it.
                 longest = "word " * self._most_tokens(job)
                 served = max(job.answer, longest, key=len)
-                for request in judge.requests(prompt_text(job.messages), served, longest):
+                for request in judge.having_seen(seen_with(job)).requests(prompt_text(job.messages), served, longest):
                     bound += self._bound(self._strongest, request, judge.max_tokens)
         return bound
 
-    def _require_consent(self, job: VerificationJob) -> None:
+    def _require_permission(self, job: VerificationJob) -> None:
         hidden = self.hidden(job.purpose, job.served_tier, job.consent, job.would_be_tier)
         if hidden is not None:
             raise AttemptError(hidden, 0.0)
+        if job.turn is None:
+            return
+        if job.turn.tooling is not None and not job.turn.tooling.tools:
+            raise AttemptError("its tools are not stored any more", 0.0)
+        unable = self.unable(job.purpose, job.served_tier, job.turn.needs, job.would_be_tier)
+        if unable is not None:
+            raise AttemptError(unable, 0.0)
 
     async def verify(self, job: VerificationJob) -> list[Ruling]:
         """Answer, compare and rule: return a ruling per judged tier, the job's own first. Raises `AttemptError`."""
-        self._require_consent(job)
+        self._require_permission(job)
         run = _Run(job)
         rulings: list[Ruling] = []
-        verdicts: dict[int, _Verdict] = {}
+        verdicts: dict[int, Verdict] = {}
+        flaw = flaw_of_served(job)
+        if flaw is not None and self.judged(job) == [job.served_tier]:
+            # No reference is bought.
+            finding = self.panel.on_calls(JudgeVerdict(no_worse=False, score=0.0, reason=flaw))
+            verdict = Verdict.of(served_reply(job), finding)
+            return [await self._ruling(job, job.served_tier, None, verdict, 0.0)]
         try:
             reference = await self._answer(run, self._reference(job))
             for number in self.judged(job):
@@ -236,40 +272,36 @@ class Verifier:
             raise AttemptError(f"{type(error).__name__}: {error}", run.cost_usd) from error
         return rulings
 
-    async def _judge(self, run: _Run, number: int, reference: Reply) -> _Verdict:
+    async def _judge(self, run: _Run, number: int, reference: Reply) -> Verdict:
         """Return the verdict on the tier's answer, and what it rests on."""
         if not reference.is_whole:
-            return _Verdict(answer=None, label=None, reason="the verifier's own answer is empty or was cut off")
+            return Verdict(answer=None, label=None, reason="the verifier's own answer is empty or was cut off")
         answer = await self._answer(run, number)
         if not answer.is_whole:
-            return _Verdict(answer=answer, label=None, reason=f"the answer of tier {number} is empty or was cut off")
-        compared = Compared(
-            prompt=prompt_text(run.job.messages),
-            answer=answer.text,
-            reference_answer=reference.text,
-            tier=self._reference(run.job),
-            other=other_tier(list(self._tiers), self._reference(run.job), number),
-            response_format=run.job.response_format,
-        )
-        finding = await self.panel.judge(
-            prompt=compared.prompt,
-            answer=compared.answer,
-            reference_answer=compared.reference_answer,
-            response_format=compared.response_format,
-        )
+            return Verdict(answer=answer, label=None, reason=f"the answer of tier {number} is empty or was cut off")
+        finding = await find(self.panel, run.job, number, answer, reference)
         run.bill += [self._price(self._strongest, usage) for usage in finding.usage]
-        return await self._confirmed(
-            run, compared, _Verdict(answer=answer, label=_label(finding), reason=finding.reason, finding=finding)
-        )
+        verdict = Verdict.of(answer, finding)
+        return await self._confirmed(run, number, reference, verdict)
 
-    async def _confirmed(self, run: _Run, compared: Compared, verdict: _Verdict) -> _Verdict:
+    async def _confirmed(self, run: _Run, number: int, reference: Reply, verdict: Verdict) -> Verdict:
         """Return `verdict`, as uncertain if it says "worse" and a second opinion contradicts it."""
-        judge = self.panel.named(verdict.finding.judge) if verdict.finding is not None else None
-        if verdict.label != "worse" or judge is None or not self._opinions or not needs_opinion(judge):
+        job, answer, finding = run.job, verdict.answer, verdict.finding
+        if verdict.label != "worse" or answer is None or finding is None or not self._opinions:
             return verdict
+        comparing = comparing_by(self.panel, job, number, answer, finding)
+        if comparing is None or comparing.basis == "check":
+            return verdict
+        compared = Compared(
+            answer=answer,
+            reference=reference,
+            tier=self._reference(job),
+            other=other_tier(list(self._tiers), self._reference(job), number),
+            basis=comparing.basis,
+        )
         before = run.cost_usd
         because, usage = await objection(
-            judge,
+            comparing.compare,
             compared,
             self._opinions,
             again=lambda: self._answer(run, compared.tier, second=True),
@@ -287,7 +319,7 @@ class Verifier:
         known = job.compared is not None and all(number in self._tiers for number in job.compared.tiers)
         return job.compared if known else None
 
-    async def _compared(self, run: _Run, reference: Reply, verdicts: dict[int, _Verdict]) -> VerifiedComparison | None:
+    async def _compared(self, run: _Run, reference: Reply, verdicts: dict[int, Verdict]) -> VerifiedComparison | None:
         """Ask the cheap tiers that have not answered, once each, and compare; `verdicts` by tier are known. Without all
         answers nothing is known of them."""
         wanted, job = self._to_compare(run.job), run.job
@@ -296,14 +328,16 @@ class Verifier:
         wanted = msgspec.structs.replace(wanted, models=tuple(self._tiers[number].model for number in wanted.tiers))
         if not reference.is_whole:
             return wanted
-        texts: list[str] = []
+        replies: list[Reply] = []
         for place, number in enumerate(wanted.tiers):
             reply = await self._answer_if_it_can(run, number, second=number in wanted.tiers[:place])
             if reply is None or not reply.is_whole:
                 return wanted
-            texts.append(reply.text)
+            replies.append(reply)
         question = question_of(msgspec.convert(job.messages, list[ChatMessage]))
-        *ends, right = (final_answer(question, text, job.response_format) for text in (*texts, reference.text))
+        *ends, right = (
+            final_answer(question, reply.text, job.response_format, reply.calls) for reply in (*replies, reference)
+        )
         agreed = agreeing(wanted.tiers, ends)
         if not agreed:
             return msgspec.structs.replace(wanted, agreed=False)
@@ -322,19 +356,26 @@ class Verifier:
     async def _answer(self, run: _Run, number: int, *, second: bool = False) -> Reply:
         """Return the tier's answer: the served one, or a new one; `second`: another one of the same tier."""
         if number == run.job.served_tier and not second:
-            return Reply(text=run.job.answer, finish_reason="stop")
+            return served_reply(run.job)
         known = run.answers.get((number, second))
         if known is not None:
             return known
         if (hidden := hidden_from(self._tiers[number], run.job.consent, "reuse")) is not None:
             raise TierError(f"tier {number} is not asked: {hidden}")
+        if not self._takes(number, run.job):
+            raise TierError(f"tier {number} is not asked: it does not support what the request needs")
         answer, cost_usd = CollectedChoice(), 0.0
         async for delta in self._tiers[number].generate(self._request(run.job, number, second=second)):
             answer.take(delta)
             if delta.end is not None:
                 run.bill.append(self._price(number, delta.end.usage))
                 cost_usd += run.bill[-1]
-        given = Reply(text=answer.text, finish_reason=answer.finish_reason, cost_usd=cost_usd)
+        given = Reply(
+            text=answer.text,
+            calls=tuple(answer.tool_calls),
+            finish_reason=answer.finish_reason,
+            cost_usd=cost_usd,
+        )
         run.answers[number, second] = given
         return given
 
@@ -342,9 +383,12 @@ class Verifier:
         grammar = _grammar(job.response_format)
         greedy = SamplingParams(temperature=0.0, grammar=grammar)
         drawn = SamplingParams(temperature=SECOND_TEMPERATURE, seed=SECOND_SEED, grammar=grammar)
+        turn = job.turn
+        messages = msgspec.convert(job.messages, list[ChatMessage]) if turn is None else list(turn.messages)
         return GenerationRequest(
             request_id=f"verify-{job.verification_id}-{job.attempts}-{number}{'-again' if second else ''}",
-            messages=[msgspec.convert(message, ChatMessage) for message in job.messages],
+            messages=messages,
+            tooling=None if turn is None else turn.tooling,
             sampling=drawn if second else greedy,
             response_format=job.response_format,
             max_tokens=self._most_tokens(job),
@@ -356,10 +400,11 @@ class Verifier:
         self,
         job: VerificationJob,
         number: int,
-        reference: Reply,
-        verdict: _Verdict,
+        reference: Reply | None,
+        verdict: Verdict,
         cost_usd: float,
     ) -> Ruling:
+        """Return the ruling on the tier's answer; without a `reference` none was needed."""
         compared_with = self._reference(job)
         answer, finding = verdict.answer, verdict.finding
         asked = answer is not None and answer.cost_usd is not None
@@ -372,10 +417,10 @@ class Verifier:
             judge=finding.judge if finding is not None else None,
             judge_reliability=finding.reliability if finding is not None else None,
             scores=finding.scores if finding is not None else {},
-            verifier_answer=await redacted_text(reference.text, self._redact),
+            verifier_answer=await redacted_text(None if reference is None else reference.shown, self._redact),
             reason=await redacted_text(verdict.reason, self._redact) or DROPPED,
             cost_usd=cost_usd,
-            judged_answer=await redacted_text(answer.text, self._redact) if answer is not None and asked else None,
+            judged_answer=await redacted_text(answer.shown, self._redact) if answer is not None and asked else None,
             judged_cost_usd=answer.cost_usd if answer is not None else None,
             opinions_usd=verdict.opinions_usd,
             judging=finding.judging if finding is not None else None,
@@ -384,12 +429,6 @@ class Verifier:
     def _bound(self, number: int, request: GenerationRequest, max_tokens: int) -> float:
         prompt_tokens = self._tiers[number].count_prompt_tokens(request)
         return self._price(number, Usage(prompt_tokens=prompt_tokens, completion_tokens=max_tokens))
-
-
-def prompt_text(messages: list[dict[str, str]]) -> str:
-    """Return what was asked: the last user turn, or the last message without one."""
-    asked = [message["content"] for message in messages if message["role"] == "user"]
-    return asked[-1] if asked else messages[-1]["content"]
 
 
 def training_row(
@@ -425,6 +464,7 @@ def training_row(
         "correct": None,
         "weights": weights,
         "tiers": list(fingerprints) or None,
+        "judge": next((ruling.judge for ruling in rulings if ruling.teaches), None),
         "created_at": now,
     }
 
@@ -437,11 +477,3 @@ def _grammar(response_format: dict[str, Any] | None) -> Grammar | None:
     if schema is None:
         return Grammar(kind="json_object")
     return Grammar(kind="json_schema", text=msgspec.json.encode(schema).decode())
-
-
-def _label(finding: Finding) -> Label | None:
-    if finding.label is None:
-        return None
-    if finding.tie:
-        return "tie"
-    return "no_worse" if finding.label else "worse"

@@ -9,7 +9,8 @@ from tiers.final_answer.literals import json_value, spelt_json
 
 _MOST_DEPTH = 8
 _MOST_FIELDS = 200
-_BINDS = ("enum", "const", "format", "pattern")
+# What makes a string more than free text.
+BINDS = ("enum", "const", "format", "pattern")
 
 
 def schema_of(response_format: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -56,7 +57,7 @@ def agreeing_fields(schema: dict[str, Any], one: str, other: str) -> dict[str, b
 
 
 def _fields(root: dict[str, Any], schema: Any, value: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
-    schema = _resolved(root, schema)
+    schema = resolved(root, schema)
     properties = schema.get("properties")
     if depth < _MOST_DEPTH and isinstance(value, dict) and isinstance(properties, dict):
         for name in sorted(value):
@@ -70,8 +71,8 @@ def _fields(root: dict[str, Any], schema: Any, value: Any, path: str, depth: int
 
 
 def _is_checkable(root: dict[str, Any], schema: Any, depth: int) -> bool:
-    schema = _resolved(root, schema)
-    if any(key in schema for key in _BINDS):
+    schema = resolved(root, schema)
+    if any(key in schema for key in BINDS):
         return True
     if depth >= _MOST_DEPTH:
         return False
@@ -88,7 +89,8 @@ def _is_checkable(root: dict[str, Any], schema: Any, depth: int) -> bool:
     return bool(named - {"string", "null"})
 
 
-def _resolved(root: dict[str, Any], schema: Any) -> dict[str, Any]:
+def resolved(root: dict[str, Any], schema: Any) -> dict[str, Any]:
+    """Return `schema`, or what its reference within `root` leads to; empty if that is no object."""
     for _ in range(_MOST_DEPTH):
         reference = schema.get("$ref") if isinstance(schema, dict) else None
         if not isinstance(reference, str) or not reference.startswith("#"):

@@ -98,10 +98,10 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_comparable(self) -> bool:
-        """Whether other tiers can answer the same request: unconstrained, or with the same `response_format`."""
+        """Whether other tiers can answer the same request: free, or with the same `response_format` or tools."""
         asked = self.generation
         free = asked.sampling.grammar is None or asked.response_format is not None
-        return free and asked.tooling is None and not asked.adapter
+        return free and not asked.adapter
 
     def least_room(self, max_context: int) -> int:
         """The tokens that a context of so many must have left for the answer: `max_tokens` is an upper bound, which an

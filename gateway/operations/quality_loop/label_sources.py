@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from quality.judges.calibration import Calibration
     from quality.judges.judge_state import JudgeState
 
-_BY_RULE = "Labels: from checks of JSON, code and exact answers, and from feedback"
+_BY_RULE = "Labels: from checks of JSON, code, tool calls and exact answers, and from feedback"
 
 
 def judging_cap(settings: Settings) -> float:

@@ -44,6 +44,8 @@ from quality.store.queries import record_audit
 from quality.verification.comparison import VerifiedComparison
 from quality.verification.sampling import Purpose, SamplingSettings, sampling_of
 from quality.verification.training_rows import Encode, text_embedder
+from quality.verification.turn import failed_calls, turn_of
+from tiers.catalog.capabilities import Capability
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import cost_usd
 from tiers.tier import Tier, Usage
@@ -147,6 +149,7 @@ class QualityLoop:
                 fingerprints=lambda: self._catalog.tier_fingerprints,
                 shadow_rate=self._shadow_share,
                 on_no_judge=self._want_judge,
+                can=self._can,
             )
         await self.monitor.start()
         await self._judging.start()
@@ -258,15 +261,27 @@ class QualityLoop:
             await self.monitor.close()
 
     def offer(self, answer: Answer, record: Record) -> None:
-        """Let the monitor consider a finished request; before the monitor has started, nothing is sampled.
+        """Let the monitor consider a finished request, and take note of earlier calls that failed; before the monitor
+        has started, nothing is sampled.
 
-        An answer forced to be a tool call, or to follow a grammar, cannot be compared with a free one. A shadow answers
-        once, so that its cost says nothing about several choices.
+        What an adapter or a grammar shapes cannot be compared with a free answer. A shadow answers once, so that its
+        cost says nothing about several choices.
         """
+        if (monitor := self.monitor) is None:
+            return
         request = answer.request
-        single = request.is_single
-        if self.monitor is not None and request.is_comparable and (single or record.decision.would_be is None):
-            self.monitor.offer(record, partial(self._to_compare, answer, record))
+        if failed := failed_calls(request.generation):
+            monitor.calls_failed(record.key_id, failed)
+        if not request.is_comparable:
+            monitor.refuse("bound")
+        elif not request.is_single and record.decision.would_be is not None:
+            monitor.refuse("several choices")
+        else:
+            turn = turn_of(request.generation, answer.choices[0])
+            monitor.offer(record, partial(self._to_compare, answer, record), turn)
+
+    def _can(self, tier: int, needs: frozenset[Capability]) -> bool:
+        return needs <= self._catalog.tier(tier).has
 
     async def upgrade_rate(self) -> UpgradeRate | None:
         """Share of the last verified answers of all tiers that needed an upgrade; None without a monitor and while the
@@ -278,11 +293,12 @@ class QualityLoop:
             return None
 
     async def show(self, metrics: Metrics) -> None:
-        """Set the metrics of second opinions, retrainings and upgrade rates; while the database is down, the last two
-        keep their values."""
+        """Set the metrics of sampling, second opinions, retrainings and upgrade rates; while the database is down, the
+        last two keep their values."""
         if self.monitor is None:
             return
         metrics.show_opinions(self.monitor.second_opinions)
+        metrics.show_not_sampled(self.monitor.not_sampled)
         try:
             metrics.show_retraining(await self._read_standing(), self.days_without_retraining())
             for tier in self.monitor.judged_tiers:

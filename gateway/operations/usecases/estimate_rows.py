@@ -72,6 +72,8 @@ def estimate_rows(status: MonitorStatus) -> Iterator[EstimateRow]:
             yield EstimateRow(estimate=f"{name} on {judge.pairs} pairs", of=judge.judge, value=getattr(judge, name))
     for name in ("offered", "sampled", "dropped", "no_judge", "held"):
         yield EstimateRow(estimate="answers since start", of=name, count=getattr(status, name))
+    for reason, count in sorted(status.not_sampled.items()):
+        yield EstimateRow(estimate="answers not sampled since start", of=reason, count=count)
     for name in ("confirmed", "uncertain"):
         yield EstimateRow(estimate="second opinions since start", of=name, count=getattr(status.second_opinions, name))
     yield EstimateRow(estimate="second opinions since start", of="cost_usd", value=status.second_opinions.cost_usd)

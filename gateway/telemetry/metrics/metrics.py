@@ -18,6 +18,7 @@ from gateway.telemetry.objectives.slo import SloReport, slo_report
 from inference_core.transport.client import CoreClient
 from quality.comparison.routing_worth import VERDICTS, Verdict
 from quality.retraining.standing import Standing
+from quality.verification.sampling import Reason
 from quality.verification.second_opinion import OpinionsGiven
 from tiers.tier import Tier
 
@@ -98,6 +99,11 @@ class Metrics:
             "aio_second_opinions_cost_usd", "What those further answers cost, judging included.", registry=self.private
         )
         self._opinions_shown = OpinionsGiven()
+        self._not_sampled = Counter(
+            "aio_not_sampled", "Finished chats that are not verified, by the reason.", ["reason"],
+            registry=self.registry,
+        )  # fmt: skip
+        self._not_sampled_shown: dict[Reason, int] = {}
         self.own_labels = Gauge(
             "aio_own_labels", "Labels of the catalogue that count in decisions.", registry=self.registry
         )
@@ -144,6 +150,12 @@ class Metrics:
         self._opinions.labels("confirmed").inc(opinions.confirmed - shown.confirmed)
         self._opinions.labels("uncertain").inc(opinions.uncertain - shown.uncertain)
         self._opinions_usd.inc(opinions.cost_usd - shown.cost_usd)
+
+    def show_not_sampled(self, counts: Mapping[Reason, int]) -> None:
+        """Count why answers are not verified; `counts`: all since the monitor's start."""
+        for reason, count in counts.items():
+            self._not_sampled.labels(reason).inc(count - self._not_sampled_shown.get(reason, 0))
+        self._not_sampled_shown = dict(counts)
 
     def show_retraining(self, standing: Standing, days: float | None) -> None:
         """Set what the stored runs say; `days` since the last success, None where none is scheduled."""

@@ -28,7 +28,7 @@ COMPUTATION: dict[str, tuple[str, ...]] = {
         (),
     ),
 }  # fmt: skip
-_NEUTRAL = (None, False, 0, 1.0, [])
+_NEUTRAL: tuple[Any, ...] = (None, False, 0, 1.0, [])
 _ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu-tanh"}
 
 

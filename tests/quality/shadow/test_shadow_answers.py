@@ -18,7 +18,7 @@ from quality.judges.synthetic_pairs import graded_pairs
 from quality.monitor.monitor import Monitor, MonitorSettings
 from quality.records.record import Record
 from quality.shadow.report import budget_now, shadow_report
-from quality.verification.sampling import SamplingSettings, Spending, draw, may_be_drawn, thinning
+from quality.verification.sampling import SamplingSettings, Spending, draw, refusal, thinning
 from quality.verification.verifier import EncodedPrompt
 from tests.quality.loop_world import ScriptedTier, price, record, rows, store_request, unavailable
 from tiers.tier import Tier
@@ -131,7 +131,7 @@ async def test_where_routing_would_have_changed_nothing_nothing_is_asked(engine:
 async def test_what_may_not_be_stored_or_cannot_be_compared_has_no_shadow(changes: dict[str, Any]) -> None:
     one = watched("req-1", **changes)
 
-    assert not may_be_drawn(one, EVERY)
+    assert refusal(one) is not None
     assert not draw(one, RICH, 0.0, EVERY).sampled
 
 

@@ -121,13 +121,13 @@ def test_a_higher_rate_keeps_what_a_lower_one_draws() -> None:
         ({"tier": 5}, "tier"),
         ({"status": "aborted"}, "not answered"),
         ({"finish_reason": "length"}, "cut off"),
-        ({"finish_reason": "tool_calls"}, "tool call"),
+        ({"finish_reason": "tool_calls"}, "not kept"),
         ({"answer": "  "}, "not answered"),
         ({"cache": "hit"}, "cached"),
         ({"cache": "shared"}, "cached"),
         ({"cache": "similar"}, "cached"),
         ({"api": "completion"}, "not a chat"),
-        ({"messages": [{"role": "user", "content": "What?", "attachments": "[image, 9 bytes, 0a]"}]}, "not text alone"),
+        ({"messages": [{"role": "user", "content": "What?", "attachments": "[image, 9 bytes, 0a]"}]}, "not kept"),
     ],
 )
 def test_never_draws_what_must_not_or_cannot_be_judged(changes: dict[str, object], reason: str) -> None:

@@ -9,6 +9,7 @@ from classifier.features.client_text import BILLING_HEADER
 from gateway.base.errors import ApiError, bad_request
 from gateway.inference.api.messages.schemas import Block, ResultBlock, Source, Text, Turn
 from gateway.inference.api.reading.schemas import ContentPart, FunctionCall, Message, MessageToolCall
+from tiers.tool_types import FAILED_RESULT
 
 # Between blocks, which are paragraphs of their own. An assistant's are pieces of one text.
 _BETWEEN = "\n\n"
@@ -112,7 +113,7 @@ def _result(placed: Placed) -> tuple[Message, list[ContentPart]]:
     if shown:
         kind = "file" if all(part.type == "file" for part in shown) else "image"
         text = _BETWEEN.join(filter(None, [text, f"(The {kind} of this result follows in the next message.)"]))
-    content = f"Error: {text}" if block.is_error else text
+    content = f"{FAILED_RESULT}{text}" if block.is_error else text
     return Message(role="tool", tool_call_id=block.tool_use_id, content=content), shown
 
 

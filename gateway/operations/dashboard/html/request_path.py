@@ -114,7 +114,9 @@ def rerouted(routing: RoutingService, record: Record, quality_target: float) -> 
 
 
 async def verifications_of(database: AsyncEngine, request_id: str) -> list[dict[str, object]]:
-    """Return the request's verifications and its user's feedback, by tier."""
-    query = select(verifications).where(verifications.c.request_id == request_id).order_by(verifications.c.tier)
+    """Return the request's verifications and its user's feedback, by tier; of one that waits without its turn, which
+    may be megabytes."""
+    shown = [column for column in verifications.c if column.name != "turn"]
+    query = select(*shown).where(verifications.c.request_id == request_id).order_by(verifications.c.tier)
     async with database.connect() as connection:
         return [dict(row) for row in (await connection.execute(query)).mappings()]

@@ -38,6 +38,7 @@ from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
 from quality.learning.learning import Learned, Learning, in_words
 from quality.monitor.monitor import MonitorStatus
 from quality.store.listings import ARTEFACTS, RETRAININGS, ROLLOUTS
+from quality.verification.sampling import WHY_NOT
 
 PATH = "/admin/quality"
 ROWS = "10"
@@ -74,6 +75,7 @@ async def show_quality(request: HttpRequest) -> Response[Any]:
         "quality.html",
         "Quality",
         estimates=estimates,
+        not_sampled="" if estimates is None else _not_sampled(estimates),
         rules=None if monitor is None else monitor.settings,
         labels_come=None if operations.quality_loop is None else operations.quality_loop.labels(),
         judge=None if operations.quality_loop is None else operations.quality_loop.judge,
@@ -149,6 +151,12 @@ async def _estimates(operations: Operations) -> MonitorStatus | None:
         if error.status != 409:
             raise
         return None
+
+
+def _not_sampled(estimates: MonitorStatus) -> str:
+    """Return the reasons in words, the most frequent first."""
+    counts = sorted(estimates.not_sampled.items(), key=lambda one: -one[1])
+    return "; ".join(f"{count:,}: {WHY_NOT[reason]}" for reason, count in counts)
 
 
 def _labels(operations: Operations) -> LabelsShown | None:

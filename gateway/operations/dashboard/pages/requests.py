@@ -25,12 +25,13 @@ from quality.records.embedding_record import EmbeddingRecord
 from quality.records.record import Record
 from quality.records.rows import request_row
 from quality.store.listings import REQUESTS
+from quality.verification.sampling import why_not_sampled
 
 ROWS = 50
 
 
 class RequestShown(msgspec.Struct, frozen=True, kw_only=True):
-    """A record, and all columns of its verifications."""
+    """A record, and its verifications."""
 
     request: Record
     verifications: list[dict[str, Any]]
@@ -82,6 +83,7 @@ async def show_request(request: HttpRequest, request_id: FromPath[str]) -> Respo
         chances=chances_of(record.decision),
         estimated={spec.number: spec.price.estimated for spec in serving.routing.served.catalog.tiers},
         verified=await reached(verifications_of(serving.database, record.request_id)),
+        why_not=why_not_sampled(record),
         wanted=wanted,
         otherwise=None if wanted is None else rerouted(serving.routing, record, wanted),
     )

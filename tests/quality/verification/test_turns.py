@@ -1,0 +1,239 @@
+"""Turns: what verification needs of tools and attachments waits in the database, redacted, bounded, and no longer than
+the texts of the request."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from migrations.tables.quality import tool_definitions, verifications
+from quality.monitor.offers import MOST_BYTES, FailedCall, Offer, Offers
+from quality.privacy.retention import Retention, RetentionLimits
+from quality.store.queries import delete_key_data
+from quality.verification.queue import VerificationQueue
+from quality.verification.sampling import Draw, SamplingSettings
+from quality.verification.turn import (
+    MOST_TOOLS_BYTES,
+    MOST_TURN_BYTES,
+    Turn,
+    failed_calls,
+    redacted_turn,
+    stored_turn,
+    turn_of,
+)
+from tests.gateway.chats import chat
+from tests.quality.loop_world import ScriptedTier, record, rows, store_request
+from tests.quality.monitor.monitors import ALL, monitor_of
+from tiers.collected_choice import CollectedChoice
+from tiers.content_parts import media_part, text_part
+from tiers.tier import ChatMessage, Delta
+from tiers.tool_types import Tool, ToolCall, ToolCallDelta, Tooling
+
+DRAWN = Draw(sampled=True, probability=1.0, reason="drawn")
+TOOLING = Tooling(
+    tools=(
+        Tool(
+            name="mail",
+            description="Mail to Ada.",
+            parameters={"type": "object", "properties": {"to": {"type": "string", "enum": ["Ada", "Bob"]}}},
+        ),
+    ),
+    choice="required",
+    parallel=False,
+)
+IMAGE = media_part("image_url", {"url": "data:image/png;base64,aGVsbG8="})
+STEP = [
+    ChatMessage(role="system", content="You write to Ada."),
+    ChatMessage(role="user", content="Write to Ada."),
+    ChatMessage(role="assistant", content="", tool_calls=(ToolCall(id="Ada", name="mail", arguments='{"to":"Ada"}'),)),
+    ChatMessage(role="tool", content="Error: Ada is away", tool_call_id="Ada"),
+]
+TURN = Turn(
+    messages=tuple(STEP),
+    tooling=TOOLING,
+    text="Again, Ada.",
+    calls=(ToolCall(id="c-2", name="mail", arguments='{"to": "Ada", "n": [1, "Ada"]}'),),
+)
+
+
+def queue(engine: AsyncEngine) -> VerificationQueue:
+    return VerificationQueue(engine, SamplingSettings(), lease_seconds=60.0, max_attempts=2)
+
+
+async def wait_with(engine: AsyncEngine, turn: Turn, *names: str, key: str = "alice", at: float = 1400.0) -> None:
+    for name in names:
+        served = record(name, key_id=key)
+        await store_request(engine, served)
+        assert await queue(engine).add(served, DRAWN, at, turn=turn)
+
+
+async def digests(engine: AsyncEngine) -> set[str]:
+    async with engine.connect() as connection:
+        return set(await connection.scalars(select(tool_definitions.c.digest)))
+
+
+async def test_a_turn_waits_whole_and_the_same_tools_once_for_each_key(engine: AsyncEngine) -> None:
+    attached = msgspec.structs.replace(
+        TURN, messages=(*STEP, ChatMessage.of_parts("user", [text_part("This:"), IMAGE]))
+    )
+    await wait_with(engine, attached, "r-1")
+    job = await queue(engine).next_job(1500.0)
+    assert job is not None
+    assert job.turn == attached
+    await wait_with(engine, TURN, "r-2", "r-3")
+    assert len(await digests(engine)) == 1
+    await wait_with(engine, TURN, "r-4", key="bob")
+    assert len(await digests(engine)) == 2
+
+
+async def test_an_answer_with_calls_waits_for_its_results_and_no_longer_once_one_failed(engine: AsyncEngine) -> None:
+    await store_request(engine, record("r-1"))
+    waiting = queue(engine)
+    await waiting.add(record("r-1"), DRAWN, 1400.0, turn=TURN, not_before=1520.0)
+    assert await waiting.next_job(1519.0) is None
+    assert (await waiting.next_job(1521.0)) is not None
+    assert await waiting.call_failed("r-1")
+    job = await waiting.next_job(1401.0)
+    assert job is not None
+    assert job.next_step == "failed"
+    assert not await waiting.call_failed("another")
+
+
+async def test_what_a_verification_waited_with_goes_when_it_ends(engine: AsyncEngine) -> None:
+    await wait_with(engine, TURN, "ended", "swept")
+    waiting = queue(engine)
+    for _ in range(2):
+        job = await waiting.next_job(1500.0)
+        assert job is not None
+        assert job.request_id == "ended"
+        assert await waiting.claim(job, 0.0, 1500.0) == "claimed"
+        await waiting.give_back(job, "no", 0.0, 1500.0, 1500.0)
+    await waiting.sweep(1500.0, expire_before=1401.0)
+    assert {(row["status"], row["turn"], row["tools_digest"]) for row in await rows(engine, verifications)} == {
+        ("failed", None, None)
+    }
+
+
+async def test_tools_go_with_the_texts_but_not_while_a_verification_waits(engine: AsyncEngine) -> None:
+    await wait_with(engine, TURN, "r-1")
+    keeper = Retention(engine, RetentionLimits(text_days=0.0), clock=lambda: 1_000_000.0)
+    await keeper.purge()
+    assert len(await digests(engine)) == 1
+    await queue(engine).sweep(1500.0, expire_before=1401.0)
+    await keeper.purge()
+    assert await digests(engine) == set()
+
+
+async def test_erasing_a_user_takes_its_turns_and_tools_and_leaves_those_of_others(engine: AsyncEngine) -> None:
+    await wait_with(engine, TURN, "r-1")
+    await wait_with(engine, TURN, "r-2", key="bob")
+    await delete_key_data(engine, "alice", now=2000.0)
+    assert [row["request_id"] for row in await rows(engine, verifications)] == ["r-2"]
+    assert [row["key_id"] for row in await rows(engine, tool_definitions)] == ["bob"]
+
+
+async def test_redaction_reaches_every_text_but_names_and_the_words_of_schemas() -> None:
+    async def strike(text: str) -> str:
+        return text.replace("Ada", "X").replace("object", "X").replace("mail", "X")
+
+    kept = await redacted_turn(TURN, strike)
+    assert kept is not None
+    stored = stored_turn(kept, "alice")
+    assert "Ada" not in json.dumps([stored.body["messages"][1:2], stored.body["text"], stored.tools])
+    assert kept.calls == (ToolCall(id="c-2", name="mail", arguments='{"to": "X", "n": [1, "X"]}'),)
+    assert kept.messages[2].tool_calls[0] == ToolCall(id="Ada", name="mail", arguments='{"to": "X"}')
+    assert kept.messages[3].content == "Error: X is away"
+    assert kept.tooling is not None
+    [tool] = kept.tooling.tools
+    assert (tool.name, tool.description) == ("mail", "Mail to X.")
+    assert tool.parameters == {"type": "object", "properties": {"to": {"type": "string", "enum": ["X", "Bob"]}}}
+
+
+async def test_a_turn_that_cannot_be_redacted_is_not_kept() -> None:
+    async def fail(text: str) -> None:
+        return None
+
+    async def nothing(text: str) -> str:
+        return text
+
+    attached = Turn(messages=(ChatMessage.of_parts("user", [text_part("This:"), IMAGE]),))
+    assert await redacted_turn(TURN, fail) is None
+    assert await redacted_turn(attached, nothing) is None
+    assert await redacted_turn(TURN, nothing) is not None
+
+
+def test_texts_alone_need_no_turn() -> None:
+    said = CollectedChoice()
+    for delta in (Delta(text="Hm."), Delta(tool_calls=[ToolCallDelta(index=0, id="c", name="mail", arguments="{}")])):
+        said.take(delta)
+    assert turn_of(chat("Hello").generation, said) is None
+    found = turn_of(chat(messages=STEP, tooling=TOOLING).generation, said)
+    assert found == Turn(
+        messages=tuple(STEP), tooling=TOOLING, text="Hm.", calls=(ToolCall(id="c", name="mail", arguments="{}"),)
+    )
+    assert found.needs == {"tools"}
+    assert turn_of(chat(messages=[ChatMessage.of_parts("user", [IMAGE])]).generation, said) is not None
+
+
+def test_failed_calls_are_those_of_the_last_answer() -> None:
+    fine = ChatMessage(role="tool", content="No Error: fine", tool_call_id="b")
+    assert failed_calls(chat(messages=[*STEP, fine]).generation) == ["Ada"]
+    assert failed_calls(chat(messages=[*STEP, ChatMessage(role="assistant", content="So?")]).generation) == []
+
+
+def test_a_judge_sees_what_came_after_the_question() -> None:
+    assert TURN.seen.text == 'assistant: mail({"to":"Ada"})\ntool: Error: Ada is away'
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_too_large"),
+    [
+        ({}, False),
+        ({"text": "x" * MOST_TURN_BYTES}, True),
+        ({"tooling": Tooling(tools=(Tool(name="t", description="x" * MOST_TOOLS_BYTES),))}, True),
+        (
+            {"messages": (ChatMessage.of_parts("user", [msgspec.structs.replace(IMAGE, num_bytes=MOST_TURN_BYTES)]),)},
+            True,
+        ),
+    ],
+)
+async def test_what_is_too_large_is_not_sampled(
+    sqlite_engine: AsyncEngine, changes: dict[str, Any], is_too_large: bool
+) -> None:
+    monitor = await monitor_of(sqlite_engine, ScriptedTier(), msgspec.structs.replace(ALL, result_seconds=0.0))
+    free = msgspec.structs.replace(TOOLING, choice="auto")
+    turn = msgspec.structs.replace(TURN, **{"calls": (), "tooling": free} | changes)
+    served = record("r-1")
+    await store_request(sqlite_engine, served)
+    await monitor.start()
+    monitor.offer(served, turn=turn)
+    await monitor.drain()
+    await monitor.close()
+    assert monitor.not_sampled == ({"too large": 1} if is_too_large else {})
+    [row] = await rows(sqlite_engine, verifications)
+    assert (row["status"], row["turn"]) == ("skipped" if is_too_large else "done", None)
+
+
+def test_what_waits_for_a_decision_is_bounded_in_bytes() -> None:
+    waiting = Offers(1000)
+    heavy = msgspec.structs.replace(TURN, text="x" * (MOST_BYTES // 2 + 1))
+    served = record("r-1")
+    assert waiting.add(Offer(served, turn=heavy))
+    assert not waiting.add(Offer(served, turn=heavy))
+    assert waiting.add(Offer(served))
+    waiting.done()
+    assert waiting.add(Offer(served, turn=heavy))
+
+
+def test_a_failed_call_is_noted_for_its_own_key_after_the_answer_that_made_it() -> None:
+    waiting = Offers(1000)
+    waiting.add(Offer(record("r-1"), turn=TURN))
+    waiting.calls_failed("another", ["c-2"])
+    waiting.calls_failed("alice", ["c-2", "unknown"])
+    waiting.calls_failed("alice", ["c-2"])
+    assert len(waiting) == 2
+    waiting.done()
+    assert waiting.first() == FailedCall("r-1")
