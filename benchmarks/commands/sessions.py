@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from benchmarks.sessions.ends import learn
+from benchmarks.sessions.ends import end_rates, learn
 from benchmarks.sessions.figures import Price, Rule, measure
 from benchmarks.sessions.recorded import read_runs
 from benchmarks.sessions.simulated import compare
@@ -50,7 +50,7 @@ def _prices(_context: click.Context, parameter: click.Parameter, value: str | No
     callback=_prices,
     help="Where no dollars are recorded: MODEL=IN:OUT per million tokens, or MODEL=USD of a step, parted by commas.",
 )
-@click.option("--ends", is_flag=True, help="Instead: whether signs in mid-run say how each model's runs end.")
+@click.option("--ends", is_flag=True, help="Instead: how often each kind of end failed, and what signs in mid-run say.")
 @click.option("--simulated", is_flag=True, help="Simulated sessions with caches instead of a file.")
 @click.option("--sessions", "count", type=click.IntRange(min=1), default=300, show_default=True, help="Simulated.")
 @click.option("--seed", default=0, show_default=True)
@@ -87,14 +87,19 @@ def sessions(
 
 
 def _ends(file: Path, seed: int, as_json: bool) -> None:
-    rows = learn(read_runs(file), seed)
+    runs = read_runs(file)
+    rates, rows = end_rates(runs), learn(runs, seed)
     if as_json:
-        click.echo(msgspec.json.encode(rows))
+        click.echo(msgspec.json.encode({"ends": rates, "signs": rows}))
         return
+    for name, rate in rates.items():
+        click.echo(f"end {name:<24} {rate.runs:6} runs, {rate.failed:4.0%} failed")
     for model, row in rows.items():
         used = "used" if row.is_active else "not used"
-        click.echo(f"{model:<28} {row.labels:5} labels, {row.bad:4.0%} bad, {row.gain:+.4f} nats over steps alone "
-                   f"(standard error {row.standard_error:.4f}): {used}")  # fmt: skip
+        click.echo(
+            f"{model:<28} {row.labels:6} labels, {row.bad:4.0%} bad, signs {row.gain:+.4f} nats over steps alone "
+            f"(standard error {row.standard_error:.4f}): {used}"
+        )
 
 
 def _simulated(count: int, seed: int, as_json: bool) -> None:

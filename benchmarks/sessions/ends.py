@@ -1,13 +1,14 @@
-"""Whether signs in mid-run say how recorded runs end, by the product's own learned table."""
+"""What recorded runs show of ends: how often each kind of end failed, and whether signs in mid-run foretell failure."""
 
 from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
-from benchmarks.sessions.recorded import RecordedRun, counters_of
+from benchmarks.sessions.recorded import RecordedRun, counters_of, end_signs
 from classifier.policy.sessions.learned_ends import EndSituation, LastExit, LearnedEnds
 from classifier.policy.sessions.trouble import trouble_signs
+from classifier.policy.sessions.work_end import work_end
 
 SEEN_AT = (5, 10, 20, 40)
 """Steps at one of which, drawn at random, a run is looked at while it still goes on. Half of a run would give its
@@ -25,8 +26,26 @@ class EndRow(msgspec.Struct, frozen=True):
     is_active: bool
 
 
+class EndRate(msgspec.Struct, frozen=True):
+    """`runs` that ended so, and the share of them that `failed` their task."""
+
+    runs: int
+    failed: float
+
+
+def end_rates(runs: Sequence[RecordedRun]) -> dict[str, EndRate]:
+    """Return the kinds of ends by the product's own definition."""
+    failed: dict[str, list[bool]] = {}
+    for run in runs:
+        end = work_end(end_signs(run))
+        name = end.end if end.end == "none" else f"{end.end}: {end.sign}"
+        failed.setdefault(name, []).append((run.reward or 0.0) < 0.5)
+    return {name: EndRate(len(ones), float(np.mean(ones))) for name, ones in sorted(failed.items())}
+
+
 def learn(runs: Sequence[RecordedRun], seed: int) -> dict[str, EndRow]:
-    """Return what the runs of each model teach; each is predicted before it is learned, in a random order."""
+    """Return what the runs of each model with more than `SEEN_AT[0]` steps teach; each is predicted before it is
+    learned, in a random order."""
     rng = np.random.default_rng(seed)
     models = sorted({run.model for run in runs})
     tiers = {model: number for number, model in enumerate(models, 1)}
@@ -45,8 +64,6 @@ def learn(runs: Sequence[RecordedRun], seed: int) -> dict[str, EndRow]:
             rows[model] = EndRow(
                 int(seen.labels), seen.bad / seen.labels, seen.gain, seen.standard_error, seen.is_active
             )
-    if not rows:
-        raise ValueError(f"no run has steps beyond number {SEEN_AT[0]}")
     return rows
 
 

@@ -1,16 +1,19 @@
 """Policies of where a session's turns run: the product's own rule, and the usual ones."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import msgspec
 import numpy as np
 
 from benchmarks.sessions.families import MOST_TURNS, Family
 from classifier.policy.sessions.choose import choose_at_boundary
+from classifier.policy.sessions.remaining_steps import PRIOR_STEPS
 from classifier.policy.sessions.session_view import SessionView, Warmth
 
-# Before anything is learned: steps of a turn, of which two are expected, and seconds of a pause.
-UNLEARNED_STEPS, UNLEARNED_GAP = 6.0, 60.0
+Knows = Literal["all", "turns", "nothing"]
+UNLEARNED_GROWTH = 1000
+"""Tokens of growth from step to step that the gateway expects of every session."""
 
 
 class Boundary(msgspec.Struct, frozen=True):
@@ -32,8 +35,9 @@ def policies_of(family: Family) -> dict[str, Policy]:
     and with session pinning keeps the first choice; its prompt caching check binds a prompt to a deployment of one
     model, which a choice between models does not concern."""
     return {
-        "rest of the session": _product(family, is_learned=True),
-        "the same, nothing known": _product(family, is_learned=False),
+        "rest of the session": _product(family, "all"),
+        "this turn alone": _product(family, "turns"),
+        "this turn, not learned": _product(family, "nothing"),
         "cheapest each turn": lambda at: at.wanted,
         "never move": lambda at: at.wanted if at.current is None else at.current,
         "never move down": lambda at: max(at.wanted, at.current or 0),
@@ -41,25 +45,28 @@ def policies_of(family: Family) -> dict[str, Policy]:
     }
 
 
-def _product(family: Family, *, is_learned: bool) -> Policy:
-    """The product's own rule, which knows nothing of the session's future: with the family's averages, or, before
-    anything is learned, with fixed ones."""
-    turns_left = [_turns_after(family, turn) for turn in range(MOST_TURNS)]
+def _product(family: Family, knows: Knows) -> Policy:
+    """The product's own rule, which never knows a session's future.
+
+    It knows `all` averages of the family; those of its `turns`' lengths, as the gateway learns them, with no turn after
+    this one expected; or `nothing`, before any session ended.
+    """
+    turns_left = [_turns_after(family, turn) if knows == "all" else 0.0 for turn in range(MOST_TURNS)]
+    turn_steps = PRIOR_STEPS if knows == "nothing" else family.turn_steps
 
     def choose(at: Boundary) -> int:
         new = (1 - family.keeps) * np.array(family.first_wanted)
         new[at.wanted] += family.keeps
-        turn_steps = family.turn_steps if is_learned else UNLEARNED_STEPS
         view = SessionView(
             current=None if at.current is None else at.current + 1,
             warmth=at.warmth,
             prompt_tokens=at.prompt_tokens,
-            growth_tokens=family.growth,
+            growth_tokens=family.growth if knows == "all" else UNLEARNED_GROWTH,
             output_tokens=family.output,
             turn_steps=turn_steps,
-            remaining_steps=turn_steps * (1 + turns_left[at.turns]) if is_learned else 2 * turn_steps,
-            gap_seconds=family.gap_seconds if is_learned else UNLEARNED_GAP,
-            next_wanted=tuple(new.tolist()) if is_learned else (),
+            remaining_steps=turn_steps * (1 + turns_left[at.turns]),
+            gap_seconds=family.gap_seconds,
+            next_wanted=tuple(new.tolist()),
         )
         p_ok = [float(k >= at.wanted) for k in range(len(family.tiers))]
         return choose_at_boundary(view, family.tiers, p_ok, 0.5).tier - 1

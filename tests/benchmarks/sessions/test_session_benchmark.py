@@ -128,6 +128,19 @@ def test_what_cannot_be_measured_is_explained(
     assert "Traceback" not in shown.output
 
 
+def test_ends_are_counted_by_the_products_definition_and_signs_by_its_own_table(tmp_path: Path) -> None:
+    failing = [row(f"f{n}", "cheap", 0, steps=[ERROR_STEP] * 10) for n in range(200)]
+    passing = [row(f"p{n}", "cheap", 1) for n in range(200)]
+
+    shown = measured(tmp_path, [*failing, *passing, *ROWS], "--ends")
+
+    assert shown["ends"]["bad: exit_code"] == {"runs": 200, "failed": 1}
+    assert shown["ends"]["bad: unclean"] == {"runs": 5, "failed": 1}
+    assert shown["ends"]["none"] == {"runs": 215, "failed": 0}
+    assert shown["signs"]["cheap"]["is_active"]
+    assert not shown["signs"]["strong"]["is_active"]
+
+
 def test_a_simulated_cache_reads_what_it_wrote_until_its_lifetime_ends() -> None:
     tier = FAMILIES[0].tiers[0]
     turn = SimulatedTurn(steps=2, growth=1000, output=0, gap=0, wanted=0)
