@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from litestar import Litestar
 from sqlalchemy.exc import SQLAlchemyError
@@ -51,7 +52,6 @@ from gateway.runtime.cores.engine import Engine, LoadFailed, running_engine
 from gateway.runtime.cores.hidden_states import CoreStates
 from gateway.runtime.cores.knobs import CoreKnobs
 from gateway.runtime.cores.next_core import next_core
-from gateway.runtime.engines.running_engines import running_engines
 from gateway.runtime.peers.peer_records import PeerRecords
 from gateway.runtime.peers.peers import Peers
 from gateway.runtime.peers.worker_place import WorkerPlace
@@ -59,8 +59,7 @@ from gateway.telemetry.metrics.background_readings import BackgroundReadings
 from gateway.telemetry.metrics.metrics import Metrics
 from gateway.telemetry.metrics.scraped import OverloadCollector
 from gateway.telemetry.objectives.alert_figures import alert_figures
-from gateway.telemetry.objectives.alert_rules import Figure
-from gateway.telemetry.objectives.alerts import AlertInputs, keep_looking, webhook_url
+from gateway.telemetry.objectives.alert_rules import AlertInputs, Figure
 from gateway.telemetry.objectives.service_levels import levels_of_all
 from gateway.telemetry.overview.live import Live
 from gateway.telemetry.request_log import log_request
@@ -69,7 +68,6 @@ from gateway.tenancy.access.access import ACCESS, Access
 from gateway.tenancy.keys.key_secrets import keys_of
 from gateway.tenancy.limits.overload import OverloadQueue
 from gateway.tenancy.tenancy import ShowKey, running_tenancy
-from gateway.tenancy.users.identity_provider import IdentityProvider
 from gateway.tenancy.users.sessions import Sessions
 from inference_core.transport.client import CoreClient
 from quality.comparison.cost_quality_curve import CostQualityCurves
@@ -78,15 +76,18 @@ from quality.learning.kind_names import KindNames
 from quality.learning.learning import LearningRecord
 from quality.ledger.ledger import Ledger
 from quality.records.redaction import RedactText, load_redaction
-from quality.records.redaction_process import RedactionProcess
 from quality.store.database import migrate, open_database
 from quality.verification.feedback import FeedbackDesk
 from quality.verification.training_rows import Encode, encoder_of
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.load import load_catalog
 from tiers.decoding.text_threads import TextThreads
-from tiers.remote.engine_tier import StatusOf
+from tiers.engines.engine_status import StatusOf
 from tiers.tier import Tier
+
+if TYPE_CHECKING:
+    from gateway.tenancy.users.identity_provider import IdentityProvider
+    from quality.records.redaction_process import RedactionProcess
 
 log = logging.getLogger(__name__)
 
@@ -144,8 +145,27 @@ def _state_of(operations: Operations) -> dict[str, object]:
     }
 
 
+def _identity_provider(settings: Settings) -> "IdentityProvider | None":
+    if not settings.oidc_issuer:
+        return None
+    from gateway.tenancy.users.identity_provider import IdentityProvider
+
+    return IdentityProvider(settings)
+
+
+def _redaction_process(settings: Settings) -> "RedactionProcess | None":
+    """Raises `RedactionError`: a redaction that cannot be loaded stops the start."""
+    if not settings.redaction:
+        return None
+    from quality.records.redaction_process import RedactionProcess
+
+    load_redaction(settings.redaction)
+    return RedactionProcess(settings.redaction)
+
+
 class Composition:
-    """The parts of a process, before and while it runs."""
+    """The parts of a process, before and while it runs. What only a setting or the catalogue turns on is imported where
+    it is started."""
 
     def __init__(
         self,
@@ -161,18 +181,15 @@ class Composition:
         self._show_admin_key, self._load_failed = show_admin_key, load_failed
         self._peers = None if place is None else Peers(place)
         self.keys = keys_of(settings)
-        self._identity_provider = IdentityProvider(settings) if settings.oidc_issuer else None
+        self._identity_provider = _identity_provider(settings)
         self._proxies = TrustedProxies(settings.trusted_proxies)
         self.catalog = load_catalog(settings.catalog)
-        self._redaction: RedactionProcess | None = None
-        self._redact: RedactText | None = None
-        if settings.redaction:
-            # A redaction that cannot be loaded stops the start.
-            load_redaction(settings.redaction)
-            self._redaction = RedactionProcess(settings.redaction)
-            self._redact = self._redaction.text
+        self._redaction = _redaction_process(settings)
+        self._redact: RedactText | None = None if self._redaction is None else self._redaction.text
         self._exporter = configured_exporter(settings)
         if settings.alert_webhook:
+            from gateway.telemetry.objectives.alerts import webhook_url
+
             webhook_url(settings)  # an invalid URL is an error at once
         self._tiers = tiers
         self._classifier = classifier
@@ -197,7 +214,9 @@ class Composition:
         threads = TextThreads(when_quiet=give_back_free_memory)
         stack.callback(threads.close)
         engines: Mapping[str, StatusOf] = {}
-        if self._tiers is None:
+        if self._tiers is None and self.catalog.engines:
+            from gateway.runtime.engines.running_engines import running_engines
+
             # Of several processes behind one port, their supervisor runs them.
             running = running_engines(self.catalog, settings.data_path, owned=self._peers is None)
             engines = (await stack.enter_async_context(running)).status
@@ -342,6 +361,8 @@ class Composition:
             return loop.last_retrainings() if loop is not None and figure == "retraining_days" else None
 
         if self.settings.alert_webhook and (self._peers is None or self._peers.place.number == 0):
+            from gateway.telemetry.objectives.alerts import keep_looking
+
             await stack.enter_async_context(
                 background(partial(keep_looking, self.settings, figures, why=why), "alerts")
             )

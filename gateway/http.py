@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any
 
-from litestar import Litestar
+from litestar import Litestar, Router
 from litestar.config.cors import CORSConfig
 from litestar.datastructures import State
-from litestar.exceptions import NotFoundException
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.response import Response
@@ -18,8 +18,8 @@ from gateway.base.footprint.unused_modules import without_plugins
 from gateway.base.settings import Settings
 from gateway.batches.api.batches import cancel_batch, create_batch, list_batches, show_batch
 from gateway.batches.api.files import delete_file, list_files, show_content, show_file, upload_file
-from gateway.edge.docs_page import DocsPage, docs_router
 from gateway.edge.http_request import HttpRequest
+from gateway.edge.late_app import LateApp
 from gateway.edge.router import OnceRouter
 from gateway.inference.api.aio.feedback import give_feedback
 from gateway.inference.api.aio.records import show_record
@@ -39,85 +39,69 @@ from gateway.inference.api.responses.stored import (
     refuse_other_endpoints,
     show_response,
 )
-from gateway.operations.api.adapters import load_adapter, show_adapters, unload_adapter
-from gateway.operations.api.batches import change_batches, show_batches
-from gateway.operations.api.budgets import delete_budget, list_budgets, put_budget
-from gateway.operations.api.cache import change_cache, show_cache
-from gateway.operations.api.costs import show_costs
 from gateway.operations.api.health import live, metrics, ready
-from gateway.operations.api.keys import (
-    end_key,
-    limit_key,
-    list_keys,
-    list_teams,
-    make_key,
-    make_team,
-    renew_key,
-    show_key,
-)
-from gateway.operations.api.knob_profiles import change_profile, show_profiles
-from gateway.operations.api.knobs import change_knobs, list_knob_changes, show_knobs
-from gateway.operations.api.quality.classifier_commands import begin_trial, end_trial, promote_version, roll_back
-from gateway.operations.api.quality.experiments import start_experiment, stop_experiment
-from gateway.operations.api.quality.learning import show_learning
-from gateway.operations.api.quality.outcome_imports import show_imports, undo_import
-from gateway.operations.api.quality.own_labels import reset_own_labels
-from gateway.operations.api.quality.quality_lists import (
-    list_all_batches,
-    list_artefacts,
-    list_experiments,
-    list_requests,
-    list_retrainings,
-    list_rollouts,
-    list_transitions,
-    list_verifications,
-    retrain_now,
-    show_estimates,
-    show_verification,
-)
-from gateway.operations.api.quality.reviews import list_reviews, review_verification
-from gateway.operations.api.quality.routing_views import (
-    show_curve,
-    show_kinds,
-    show_preview,
-    show_reliability,
-    show_tiers,
-    show_traffic,
-)
-from gateway.operations.api.quality.worth import show_worth
-from gateway.operations.api.reload import reload_catalogue
-from gateway.operations.api.replicas import change_replicas, show_replicas
-from gateway.operations.api.routing import change_routing, show_routing
-from gateway.operations.api.sessions import list_sessions, show_session
-from gateway.operations.api.shadow import show_shadow
-from gateway.operations.api.slo import show_slo
-from gateway.operations.api.stats import show_stats
-from gateway.operations.api.system import show_system
-from gateway.operations.api.users import erase_user
-from gateway.operations.dashboard.front_page import front_router
-from gateway.operations.dashboard.html.rendering import failure_page
-from gateway.operations.dashboard.pages.overview import overview_figures
-from gateway.operations.dashboard.pages.requests import request_figures
-from gateway.operations.dashboard.pages.users_page import list_users
-from gateway.operations.dashboard.site import dashboard_routers
-from gateway.tenancy.access.admin_guard import admit_admin
 from gateway.tenancy.access.guard import admit
 
-
-def _failure(request: HttpRequest, error: Exception) -> Response[Any]:
-    """Return the envelope, of the path's API; a browser that opens an unknown page gets a page."""
-    path: str = request.scope["path"]
-    if is_messages_path(path):
-        return messages_failure(request, error)
-    lost = isinstance(error, NotFoundException) and path.startswith("/admin/") and not path.startswith("/admin/api")
-    return failure_page(request, error) if lost else envelope_response(request, error)
-
+_PROBES = (live, ready, metrics)
+# Requests for these paths and those below reach `whole_app`.
+OPERATED = ("/", "/admin", "/v1/admin", "/docs")
 
 Lifespan = Callable[[Litestar], AbstractAsyncContextManager[None]]
 
 
 def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
-    """The application; `lifespan` puts what the endpoints use into its state before the first request."""
+    """The application; `lifespan` puts what the endpoints use into its state before the first request.
+
+    Most gateways answer for days before their dashboard is opened: what operates them is an application of its own,
+    made by the first request for one of its paths.
+    """
+    origins = [origin.strip() for origin in settings.cors_origins.split(",") if origin.strip()]
+    operated = LateApp(partial(whole_app, settings))
+    with without_plugins():
+        return Litestar(
+            route_handlers=[*_routers_of_callers(), *_PROBES, *(operated.below(path) for path in OPERATED)],
+            lifespan=[lifespan],
+            state=State(),
+            exception_handlers={Exception: _failure},
+            request_max_body_size=settings.body_limit,
+            cors_config=CORSConfig(allow_origins=origins) if origins else None,
+            openapi_config=None,
+            logging_config=None,
+            debug=False,
+        )
+
+
+def whole_app(settings: Settings, state: State) -> Litestar:
+    """The administration's API, the dashboard, and the documentation of all endpoints, which is why it has them all."""
+    from gateway.edge.docs_page import DocsPage, docs_router
+    from gateway.operations.routes import failure, operations_routers
+
+    with without_plugins():
+        return Litestar(
+            route_handlers=[*_routers_of_callers(), *operations_routers(), *_PROBES],
+            state=state,
+            exception_handlers={Exception: failure},
+            request_max_body_size=settings.body_limit,
+            openapi_config=OpenAPIConfig(
+                title="AIO gateway",
+                version=__version__,
+                description="An OpenAI-compatible gateway that answers with the cheapest tier that is good enough.",
+                openapi_router=docs_router("/docs"),
+                render_plugins=[DocsPage(), JsonRenderPlugin()],
+                use_handler_docstrings=True,
+            ),
+            logging_config=None,
+            debug=False,
+        )
+
+
+def _failure(request: HttpRequest, error: Exception) -> Response[Any]:
+    """Return the envelope of the path's API."""
+    is_messages = is_messages_path(request.scope["path"])
+    return messages_failure(request, error) if is_messages else envelope_response(request, error)
+
+
+def _routers_of_callers() -> list[Router]:
     v1 = OnceRouter(
         "/v1",
         route_handlers=[
@@ -154,135 +138,14 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
     unversioned = OnceRouter("/", route_handlers=[tokenize, detokenize], guards=[admit], include_in_schema=False)
     # It admits its callers itself: a browser's key comes with the first message.
     sockets = OnceRouter("/v1", route_handlers=[chat_socket])
-    admin = OnceRouter(
-        "/v1/admin",
-        route_handlers=[
-            show_knobs,
-            change_knobs,
-            list_knob_changes,
-            show_profiles,
-            change_profile,
-            show_replicas,
-            change_replicas,
-            reload_catalogue,
-            show_cache,
-            change_cache,
-            show_routing,
-            change_routing,
-            show_batches,
-            change_batches,
-            show_stats,
-            list_sessions,
-            show_session,
-            show_adapters,
-            load_adapter,
-            unload_adapter,
-        ],
-        guards=[admit_admin],
-        tags=["admin"],
-    )
-    quality = OnceRouter(
-        "/admin/api",
-        route_handlers=[
-            list_requests,
-            list_all_batches,
-            list_verifications,
-            show_verification,
-            list_reviews,
-            review_verification,
-            list_artefacts,
-            list_transitions,
-            list_retrainings,
-            list_rollouts,
-            retrain_now,
-            show_estimates,
-            show_costs,
-            show_shadow,
-            show_slo,
-            overview_figures,
-            request_figures,
-            show_curve,
-            show_preview,
-            show_reliability,
-            show_kinds,
-            show_traffic,
-            show_learning,
-            show_worth,
-            show_tiers,
-            show_system,
-            reset_own_labels,
-            show_imports,
-            undo_import,
-            promote_version,
-            roll_back,
-            begin_trial,
-            end_trial,
-            list_experiments,
-            start_experiment,
-            stop_experiment,
-            erase_user,
-        ],
-        guards=[admit_admin],
-        tags=["quality"],
-    )
-    tenancy = OnceRouter(
-        "/admin/api",
-        route_handlers=[
-            list_keys,
-            make_key,
-            show_key,
-            limit_key,
-            renew_key,
-            end_key,
-            list_teams,
-            make_team,
-            list_budgets,
-            put_budget,
-            delete_budget,
-            list_users,
-        ],
-        guards=[admit_admin],
-        tags=["keys"],
-    )
-    origins = [origin.strip() for origin in settings.cors_origins.split(",") if origin.strip()]
-    with without_plugins():
-        return Litestar(
-            route_handlers=[
-                v1,
-                unversioned,
-                sockets,
-                admin,
-                quality,
-                tenancy,
-                front_router(),
-                *dashboard_routers(),
-                live,
-                ready,
-                metrics,
-            ],
-            lifespan=[lifespan],
-            state=State(),
-            exception_handlers={Exception: _failure},
-            request_max_body_size=settings.body_limit,
-            cors_config=CORSConfig(allow_origins=origins) if origins else None,
-            openapi_config=OpenAPIConfig(
-                title="AIO gateway",
-                version=__version__,
-                description="An OpenAI-compatible gateway that answers with the cheapest tier that is good enough.",
-                openapi_router=docs_router("/docs"),
-                render_plugins=[DocsPage(), JsonRenderPlugin()],
-                use_handler_docstrings=True,
-            ),
-            logging_config=None,
-            debug=False,
-        )
+    return [v1, unversioned, sockets]
 
 
 def worker_app(settings: Settings, lifespan: Lifespan) -> Litestar:
     """Return the application of a process that only answers lines of batches: probes and metrics."""
     with without_plugins():
         return Litestar(
-            route_handlers=[live, ready, metrics],
+            route_handlers=_PROBES,
             lifespan=[lifespan],
             state=State(),
             exception_handlers={Exception: envelope_response},

@@ -6,7 +6,18 @@ from typing import Literal
 import msgspec
 
 Architecture = Literal[
-    "llama", "mistral", "qwen2", "qwen3", "phi3", "granite", "smollm3", "olmo2", "gemma2", "gemma3_text"
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "phi3",
+    "granite",
+    "smollm3",
+    "olmo2",
+    "gemma2",
+    "gemma3_text",
+    "mixtral",
+    "qwen3_moe",
 ]
 Activation = Literal["silu", "gelu-tanh"]
 
@@ -41,7 +52,9 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     `no_rope_layers`: those without positions (SmolLM3). `attention_scale`: what q·k is multiplied by; None:
     1 / sqrt(head dim). `embedding_scale`: what rows of the embedding are multiplied by. `pre_norm`, `post_norm`:
     whether a norm stands before each sublayer, and behind it before it is added. `attention_softcap`,
-    `final_softcap`: c in c · tanh(x / c) of scores and of logits (Gemma 2).
+    `final_softcap`: c in c · tanh(x / c) of scores and of logits (Gemma 2). `num_experts`: of a mixture, 0 for a dense
+    network; `intermediate_size` is then that of one expert. Each token takes `experts_per_token`, weighted by the
+    router's softmax over all of them, or with `normalise_experts` over those that are taken.
     """
 
     architecture: Architecture
@@ -72,6 +85,9 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     post_norm: bool = False
     attention_softcap: float | None = None
     final_softcap: float | None = None
+    num_experts: int = 0
+    experts_per_token: int = 0
+    normalise_experts: bool = False
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
 
@@ -97,6 +113,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
             "windows of some layers": self.window_layers is not None,
             "a second rotary table": self.rope_tables > 1,
             f"the activation {self.activation}": self.activation != "silu",
+            "a mixture of experts": self.num_experts > 0,
             "norms behind sublayers": self.post_norm,
             "capped scores or logits": self.attention_softcap is not None or self.final_softcap is not None,
         }

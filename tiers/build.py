@@ -1,4 +1,4 @@
-"""Build the tiers of a catalogue."""
+"""Build the tiers of a catalogue. What serves tiers on servers is imported with the first such tier."""
 
 from collections.abc import Callable, Mapping
 from functools import cache, partial
@@ -11,13 +11,10 @@ from inference_core.transport.client import CoreClient
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.tier_spec import TierSpec
 from tiers.decoding.text_threads import TextThreads
-from tiers.engines.engine_status import EngineStatus
+from tiers.engines.engine_status import EngineStatus, StatusOf
 from tiers.errors import CatalogError
 from tiers.local.core_health import CoreWatch
 from tiers.local.local_tier import LocalTier
-from tiers.remote.engine_tier import EngineTier, StatusOf
-from tiers.remote.remote_tier import RemoteTier
-from tiers.replicas.replica_set import ReplicaSet
 from tiers.tier import Tier
 
 T = TypeVar("T", bound=Tier)
@@ -52,6 +49,8 @@ def build_tiers(
     tiers: list[Tier] = []
     for spec in catalog.tiers:
         if (engine := catalog.engine_name(spec)) is not None:
+            from tiers.remote.engine_tier import EngineTier
+
             tiers.append(_labelled(EngineTier(spec, states.get(engine, _not_started)), catalog))
         elif spec.model is None:
             tiers.append(build_remote(catalog, spec))
@@ -86,13 +85,21 @@ def build_local(
 
 def build_remote(catalog: Catalog, spec: TierSpec) -> Tier:
     """Return the tier of `spec`, an entry of `catalog` with a `remote` table, not yet started."""
-    is_replicated = spec.remote is not None and spec.remote.is_replicated
-    return _labelled(ReplicaSet(spec) if is_replicated else RemoteTier(spec), catalog)
+    if spec.remote is not None and spec.remote.is_replicated:
+        from tiers.replicas.replica_set import ReplicaSet
+
+        return _labelled(ReplicaSet(spec), catalog)
+    from tiers.remote.remote_tier import RemoteTier
+
+    return _labelled(RemoteTier(spec), catalog)
 
 
 def _labelled(tier: T, catalog: Catalog) -> T:
     """Return `tier` with what its entry in `catalog` says of it."""
     tier.version, tier.is_local = catalog.tier_fingerprint(tier.number), catalog.tier(tier.number).is_local
+    own = catalog.tier(tier.number).remote
+    kinds = [spec.remote.kind for spec in catalog.tiers if spec.remote is not None]
+    tier.is_only_maker = own is not None and kinds.count(own.kind) == 1
     return tier
 
 

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from tiers.native_content import NativePiece
 from tiers.tier import Delta, FinishReason, TextLogprob, Usage
 from tiers.tool_types import ToolCall, ToolCallDelta
 
@@ -10,7 +11,8 @@ class CollectedChoice(msgspec.Struct):
     """One choice so far, in pieces: joining them at the end keeps long answers linear.
 
     `echo`: the prompt that it repeats before its answer; `logprobs` are of both. `usage`: the request's, once it has
-    ended.
+    ended. `native`: the finished blocks in the form of the server's API, if that was wanted, and
+    `native_end`: the event that ended the answer.
     """
 
     echo: str = ""
@@ -21,6 +23,8 @@ class CollectedChoice(msgspec.Struct):
     finish_reason: FinishReason | None = None
     stop_sequence: str | None = None
     usage: Usage | None = None
+    native: list[NativePiece] = []
+    native_end: NativePiece | None = None
 
     def take(self, delta: Delta) -> None:
         """Add `delta`."""
@@ -36,6 +40,11 @@ class CollectedChoice(msgspec.Struct):
             while len(self.calls) <= piece.index:
                 self.calls.append([])
             self.calls[piece.index].append(piece)
+        if (native := delta.native) is not None:
+            if native.block is not None:
+                self.native.append(native)
+            if delta.finish_reason is not None:
+                self.native_end = native
         self.finish_reason = delta.finish_reason or self.finish_reason
         self.stop_sequence = delta.stop_sequence or self.stop_sequence
         if delta.end is not None:

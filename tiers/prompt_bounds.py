@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from inference_core.tokenization.prompt_size import BYTES_PER_TOKEN
+from tiers.native_content import NativeRequest
 from tiers.tier import ChatMessage, GenerationRequest
 from tiers.tool_types import Tooling
 
@@ -37,17 +38,20 @@ class Conversation(msgspec.Struct, frozen=True):
     messages: Sequence[ChatMessage]
     tooling: Tooling | None
     template_variables: dict[str, Any]
+    native: NativeRequest | None = None
 
     def most_tokens(self) -> int:
         """Return an upper bound on its tokens; images, audio and files count as estimated."""
         text = 0
         for message in self.messages:
-            text += num_bytes(message.recorded_content())
+            own = num_bytes(message.recorded_content())
             if message.parts or message.reasoning:
-                text += num_bytes(message.reasoning) + message.media_tokens
-        if self.tooling is not None:
-            tools = sum(len(msgspec.json.encode(tool.definition())) for tool in self.tooling.tools)
-            text += TEMPLATE_TOKENS_FOR_TOOLS + tools
+                own += num_bytes(message.reasoning) + message.media_tokens
+            text += own if message.native is message.kept is None else max(own, _native_size(message))
+        if self.tooling is not None or self.native is not None:
+            tools = () if self.tooling is None else self.tooling.tools
+            size = sum(len(msgspec.json.encode(tool.definition())) for tool in tools)
+            text += TEMPLATE_TOKENS_FOR_TOOLS + max(size, 0 if self.native is None else self.native.size)
         if self.template_variables:
             text += len(msgspec.json.encode(self.template_variables))
         return text + TEMPLATE_TOKENS_PER_TURN * len(self.messages) + TEMPLATE_TOKENS
@@ -61,9 +65,10 @@ def prompt_bounds(request: GenerationRequest, max_context: int) -> PromptBounds:
         own = most_tokens_of(request.prompt or "")
         least = _least(own if isinstance(request.prompt, list) else _estimate(own))
         return PromptBounds(least, own + TEMPLATE_TOKENS + SERVER_TOKENS)
-    conversation = Conversation(request.messages, request.tooling, request.template_variables)
+    conversation = Conversation(request.messages, request.tooling, request.template_variables, request.native)
     most = SERVER_TOKENS + conversation.most_tokens()
-    if any(message.parts for message in request.messages):
+    if any(message.parts for message in request.messages) or (request.native and request.native.server_tools):
+        # A tool that the provider runs may read as much.
         most = max(most, max_context)
     return PromptBounds(_least(sum(_estimate(num_bytes(message.content)) for message in request.messages)), most)
 
@@ -86,6 +91,10 @@ def num_bytes(text: str) -> int:
 def most_tokens_of(prompt: str | list[int]) -> int:
     """Return an upper bound on the tokens of a raw prompt, without what is added at its ends."""
     return len(prompt) if isinstance(prompt, list) else num_bytes(prompt)
+
+
+def _native_size(message: ChatMessage) -> int:
+    return max(0 if content is None else content.size for content in (message.native, message.kept))
 
 
 def _estimate(size: int) -> int:

@@ -14,6 +14,7 @@ from tiers.attempt import ReplicaStatus, ReplicaTry
 from tiers.content_parts import ContentPart
 from tiers.engines.engine_status import EngineStatus
 from tiers.errors import TierRequestError
+from tiers.native_content import NativeContent, NativePiece, NativeRequest
 from tiers.tool_types import ToolCall, ToolCallDelta, Tooling
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"]
@@ -28,7 +29,8 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     `parts`: the whole content in order, texts included, if there is more than text; else empty. `content` is the text
     of the text parts, each on lines of its own. `reasoning`: the thoughts before an assistant's answer, for servers
-    that read them again.
+    that read them again. `native`: the same turn in the form of the API that it comes from, and `kept`: in that
+    of the server that answered with it; each is for servers of that API.
     """
 
     role: str
@@ -38,6 +40,8 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     tool_call_id: str | None = None
     parts: tuple[ContentPart, ...] = ()
     reasoning: str = ""
+    native: NativeContent | None = None
+    kept: NativeContent | None = None
 
     @classmethod
     def of_parts(cls, role: str, parts: Iterable[ContentPart], **fields: Any) -> "ChatMessage":
@@ -82,12 +86,13 @@ class TraceHeaders(msgspec.Struct, frozen=True):
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """Billed token counts. `completion_tokens` includes `reasoning_tokens` and discarded samples; `prompt_tokens`
     includes `cached_tokens`, read from a prefix cache, and `cache_write_tokens`, which a provider wrote into its cache
-    and bills at a price of their own."""
+    and bills at a price of their own; `cache_write_1h_tokens` are those of the latter that stay for an hour."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
     cache_write_tokens: int = 0
+    cache_write_1h_tokens: int = 0
     reasoning_tokens: int = 0
 
     @classmethod
@@ -128,13 +133,15 @@ class UsageMeter:
 
 class Sent:
     """What became of a request at a server elsewhere: `max_tokens`, the limit of a choice that it was sent with, None
-    without one; `dropped`, the names of the caller's fields that the server's API does not have."""
+    without one; `dropped`, the names of the caller's fields that the server's API does not have; `added`, the names of
+    fields that no caller set."""
 
-    __slots__ = ("dropped", "max_tokens")
+    __slots__ = ("added", "dropped", "max_tokens")
 
     def __init__(self) -> None:
         self.max_tokens: int | None = None
         self.dropped: tuple[str, ...] = ()
+        self.added: tuple[str, ...] = ()
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,7 +163,9 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     model reports about its computation. `whole`: the caller needs no stream, so a remote server may answer in one
     piece. `meter`: counts the request's usage while it is answered; copies of the request share it. `prompts_read`: the
     tiers' encoded prompts, by the way of reading; shared by all requests with the same prompt, so that it is encoded
-    once.
+    once. `native`: the request's other fields in the form of the caller's API. `wants_native`: the answer is also
+    wanted in the form of the server's API, because its reasoning may have to be given back. `cache_reuse`: the
+    expected share of such requests whose conversation goes on while the provider's cache holds it; 0 marks nothing.
     """
 
     request_id: str
@@ -184,6 +193,9 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     trace: TraceHeaders | None = None
     given: tuple[str, ...] = ()
     passed: dict[str, Any] = {}
+    native: NativeRequest | None = None
+    wants_native: bool = False
+    cache_reuse: float = 0.0
     sent: Sent = msgspec.field(default_factory=Sent)
     meter: UsageMeter = msgspec.field(default_factory=UsageMeter)
     prompts_read: dict[Any, Any] = msgspec.field(default_factory=dict)
@@ -255,7 +267,8 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     `tries`, in the first delta of a tier with replicas: the replicas that were asked, in order. `at_once`: part of an
     answer that arrived whole, so its arrival is not the time of its first token. `made_at`: when its tier gave it,
     monotonic seconds; for a delta that may have been held back since. A server elsewhere gives no token ids: `pieces`
-    is how many pieces of output came at once, in the first delta of them.
+    is how many pieces of output came at once, in the first delta of them. `native`: the same piece in the form of the
+    server's API, if that was wanted; a delta may be nothing else.
     """
 
     index: int = 0
@@ -274,6 +287,7 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     at_once: bool = False
     made_at: float | None = None
     pieces: int = 0
+    native: NativePiece | None = None
 
     @classmethod
     def last_of(cls, last: "Sequence[Delta]") -> "Delta":
@@ -307,6 +321,8 @@ class Tier(ABC):
     - `num_layers`: how many layers there are to take hidden states after, where `evidence` can be had; else 0.
     - `version`: `Catalog.tier_fingerprint` of the entry that it was built from; "" for one of no catalogue.
     - `max_output`: the most tokens that its model can answer, as published for a server elsewhere; None: not known.
+    - `is_only_maker`: whether no other tier of the catalogue has the API of its server, so that sealed reasoning of
+      that API can only be its own.
     - `is_local`: that entry's label (`tiers.consent`); False for one of no catalogue.
     """
 
@@ -319,6 +335,7 @@ class Tier(ABC):
     version: str = ""
     max_output: int | None = None
     is_local: bool = False
+    is_only_maker: bool = False
 
     async def prepare(self) -> None:  # noqa: B027 - most have nothing to prepare
         """Do what of `start` needs no core yet, such as reading a tokeniser."""

@@ -14,7 +14,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """A function that a model may call. `parameters` is a JSON schema of an object; None for no parameters.
 
     `strict`: calls always follow the schema, even if the model is free to call or not. `custom`: the function stands
-    for a tool of the caller's that takes text.
+    for a tool of the caller's that takes text. `cache_control`: a mark of the caller's for a provider's cache.
     """
 
     name: str
@@ -22,6 +22,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     parameters: dict[str, Any] | None = None
     strict: bool = False
     custom: bool = False
+    cache_control: dict[str, Any] | None = None
 
     def definition(self) -> dict[str, Any]:
         """The tool as chat templates and OpenAI-compatible servers expect it, without our own fields."""

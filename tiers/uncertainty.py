@@ -4,7 +4,6 @@ import msgspec
 
 from inference_core.protocol.evidence import EvidenceRequest
 from tiers.catalog.tier_spec import TierSpec
-from tiers.remote.wires import tells_logprobs
 from tiers.tier import Delta, GenerationRequest, Tier
 
 # Temperature of a second sample: at a low temperature it would only repeat the first, with which it is compared.
@@ -16,7 +15,7 @@ def asking_uncertainty(request: GenerationRequest, tier: Tier, spec: TierSpec) -
     for log-probabilities, except from servers that may reject that."""
     if tier.num_layers:
         return msgspec.structs.replace(request, evidence=EvidenceRequest(tokens=True))
-    if request.sampling.logprobs is not None or (spec.remote is not None and not tells_logprobs(spec)):
+    if request.sampling.logprobs is not None or (spec.remote is not None and not spec.tells_logprobs):
         return request
     return msgspec.structs.replace(request, sampling=msgspec.structs.replace(request.sampling, logprobs=0))
 

@@ -15,12 +15,13 @@ import numpy.typing as npt
 from benchmarks.classifier.utility import PRIOR, RESAMPLES, Encoded, Row, encoded
 from benchmarks.replay.figures import Figure
 from classifier.local.labels import Labels
+from quality.comparison.decision_gain import Serving
 from quality.retraining.levels import ABOVE, fitted_level, learn
 from quality.retraining.related import related, related_folds
 
 Float64 = npt.NDArray[np.float64]
 
-# What a retraining makes of its labels: the last level that it adopts.
+# What a retraining makes of its labels: the level that it adopts.
 RETRAINED = "retrained"
 
 
@@ -45,7 +46,7 @@ def level_gains(
     customers: dict[str, list[Row]], rate: float, count: int, draws: int, *, shuffled: bool = False, seed: int = 0
 ) -> LevelGains:
     """Retrain `draws` times on `count` labels. `shuffled`: labels of other prompts."""
-    rows = encoded(customers)
+    rows, serving = encoded(customers), Serving(target=1 - rate, cost_shares=[0.0, 1.0])
     labels = replace(rows.labels, scores=np.clip(rows.labels.scores, 0, 1))
     pool, asked = np.flatnonzero(rows.train), np.flatnonzero(~rows.train)
     adopted: Counter[str] = Counter()
@@ -57,7 +58,7 @@ def level_gains(
         if shuffled:
             known = replace(known, scores=rng.permutation(known.scores))
         fold = related_folds(known.embedding)
-        learned = learn(known, fold, PRIOR)
+        learned = learn(known, fold, PRIOR, serving)
         adopted.update(level.name for level in learned.levels[1:] if level.adopted)
         if shuffled:
             continue

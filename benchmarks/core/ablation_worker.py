@@ -23,6 +23,7 @@ from benchmarks.core.copy_load import copy_jobs
 from benchmarks.core.core_memory import layout_in
 from benchmarks.core.memory_watch import MemoryWatch
 from benchmarks.core.mixed_load import ORDERS, mixed_jobs
+from benchmarks.core.random_adapter import write_random_adapter
 from gateway.planning.load_test.open_core import core_target
 from gateway.planning.load_test.options import BenchOptions
 from gateway.planning.load_test.report import Timing, summary
@@ -33,7 +34,6 @@ from inference_core.errors import CoreError
 from inference_core.kv_cache.layout import KVDtype
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
-from inference_core.lora.random_adapter import write_random_adapter
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec
 from inference_core.protocol import AddRequest, Knobs
 from inference_core.tokenization.load_tokenizer import load_tokenizer

@@ -17,16 +17,16 @@ import msgspec
 import torch
 
 from benchmarks.core.device_load import DeviceLoad, run_load
+from benchmarks.core.random_adapter import write_random_adapter
+from benchmarks.core.random_weights import random_linears
 from inference_core.core import Core
 from inference_core.device.graphs import CudaGraphs, Graphs, NoGraphs
 from inference_core.device.load_device_core import load_device_core
 from inference_core.device.memory.memory_profile import MemoryProfile, profile_cuda
-from inference_core.device.random_weights import random_linears
 from inference_core.device.spec import DeviceCoreSpec, DeviceModelSpec
 from inference_core.kv_cache.layout import KVDtype
 from inference_core.linear.device_packing import DeviceScheme
 from inference_core.loaders.random_checkpoint import SHAPES, RandomCheckpoint
-from inference_core.lora.random_adapter import write_random_adapter
 from inference_core.model_config import ModelConfig
 
 ADAPTER_RANK = 16

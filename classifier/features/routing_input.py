@@ -144,9 +144,9 @@ def _own_turns(asked: Sequence[str]) -> Iterator[str]:
             yield without_router_instructions(said).strip()
 
 
-def routing_input_of_text(text: str, *, max_tokens: int | None = None) -> RoutingInput:
+def routing_input_of_text(text: str) -> RoutingInput:
     """Return the routing input of a bare prompt (the completions endpoint, `aio route`, training rows)."""
-    return routing_input([{"role": "user", "content": text}], max_tokens=max_tokens)
+    return routing_input([{"role": "user", "content": text}])
 
 
 def app_of(system: str) -> str:

@@ -16,9 +16,9 @@ class TrainingWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Level(msgspec.Struct, frozen=True, kw_only=True):
-    """What one level of retraining learned: `gain`, the reduction of squared error (in [0, 1]) against the last
-    adopted level before, on `labels` labels that it was not fitted on, with its one-sided bounds of 95%; the last
-    `adopted` one decides."""
+    """What one level of retraining learned, on `labels` labels that it was not fitted on: `gain`, the reduction of
+    squared error (in [0, 1]) against the table, of the table against the prior, and `utility` of its decisions
+    likewise, with one-sided bounds of 95%. The last `adopted` one decides. Older versions have no utility."""
 
     name: str
     labels: int
@@ -26,6 +26,9 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
     low: float
     high: float
     adopted: bool
+    utility: float = 0.0
+    utility_low: float = 0.0
+    utility_high: float = 0.0
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):

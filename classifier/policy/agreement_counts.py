@@ -63,12 +63,12 @@ class AgreementRates(NamedTuple):
     lost: float
 
 
-def estimated_rates(levels: Sequence[AgreementCounts], prior: AgreementRates, n0: float = N0) -> AgreementRates:
+def estimated_rates(levels: Sequence[AgreementCounts], prior: AgreementRates) -> AgreementRates:
     """Return `prior` moved by the counts of each of `levels`, from the widest to the narrowest."""
     agreed, lost = prior
     for level in levels:
-        agreed = (n0 * agreed + level.agreed) / (n0 + level.compared)
-        lost = (n0 * lost + level.lost) / (n0 + level.verified)
+        agreed = (N0 * agreed + level.agreed) / (N0 + level.compared)
+        lost = (N0 * lost + level.lost) / (N0 + level.verified)
     return AgreementRates(agreed, lost)
 
 

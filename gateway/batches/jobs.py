@@ -23,7 +23,6 @@ from gateway.batches.job_queue import JobQueue
 from gateway.batches.keeper import BatchKeeper
 from gateway.batches.line_book import LineBook
 from gateway.batches.line_worker import AnswerLine, LineWorker
-from gateway.batches.redis_queue import RedisQueue
 from gateway.telemetry.metrics.job_metrics import JobMetrics
 from inference_core.io.background_tasks import once
 
@@ -51,11 +50,11 @@ class Jobs:
         self.book = BatchBook(engine, clock, process)
         self.lines = LineBook(engine)
         self.knobs = KnobFile(BatchKnobs, "batches", settings.batch_knobs_path)
-        self.queue: JobQueue = (
-            DatabaseQueue(engine, clock, process, settings.batch_lease_seconds)
-            if redis is None
-            else RedisQueue(redis, self.lines, process, settings.batch_lease_seconds)
-        )
+        self.queue: JobQueue = DatabaseQueue(engine, clock, process, settings.batch_lease_seconds)
+        if redis is not None:
+            from gateway.batches.redis_queue import RedisQueue
+
+            self.queue = RedisQueue(redis, self.lines, process, settings.batch_lease_seconds)
         self._keeper = BatchKeeper(engine, self.book, self.lines, self.files, self.queue, settings.body_limit)
         self._settings, self._metrics = settings, metrics
         self._worker: LineWorker | None = None

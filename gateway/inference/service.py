@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from classifier.decision import Decision
 from gateway.base.requests.inference_request import InferenceRequest
@@ -14,6 +14,7 @@ from gateway.inference.answering.active_probes import ActiveProbes
 from gateway.inference.answering.agreement import Agreements
 from gateway.inference.answering.answer import Answer, AnswerSource
 from gateway.inference.answering.generation import Generation
+from gateway.inference.answering.kept_reasoning import KeptReasoning
 from gateway.inference.cache.response_cache import ResponseCache
 from gateway.inference.routing.router import RoutingService
 from gateway.inference.routing.truncation import truncated
@@ -25,7 +26,9 @@ from gateway.tenancy.tenancy import Tenancy
 from inference_core.io.background_tasks import once
 from quality.records.record import Record
 from quality.records.redaction import without_texts
-from quality.records.redaction_process import RedactionProcess
+
+if TYPE_CHECKING:
+    from quality.records.redaction_process import RedactionProcess
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +61,7 @@ class Service:
         tenancy: Tenancy | None = None,
         overload: OverloadQueue | None = None,
         cache: ResponseCache | None = None,
-        redaction: RedactionProcess | None = None,
+        redaction: "RedactionProcess | None" = None,
         agreements: Agreements | None = None,
     ) -> None:
         self.routing = routing
@@ -67,6 +70,7 @@ class Service:
         self._admission_control = None if tenancy is None else tenancy.admission_control
         self.probes = probes
         self._cache, self._sinks = cache, sinks
+        self._kept_reasoning = KeptReasoning()
         self._redaction, self.agreements = redaction, agreements
         self._redacting: set[asyncio.Task[None]] = set()
         self._open: set[Answer] = set()
@@ -133,6 +137,7 @@ class Service:
                 request = request.with_generation(adapter=adapter)
             if self.routing.knobs.active.truncate_chats and request.generation.messages:
                 request = await truncated(self.routing, request)
+            request = self._as_a_step(request)
             await self.routing.prepare(request)
             source = await self._source(request, admission)
         except BaseException:
@@ -144,6 +149,23 @@ class Service:
         self._open.add(answer)
         self._idle.clear()
         return answer
+
+    def _as_a_step(self, request: InferenceRequest) -> InferenceRequest:
+        """The request with what its conversation's earlier steps mean for servers elsewhere: their reasoning, where the
+        caller could not carry it, and that its beginning will be read again."""
+        asked, reuse = request.generation, self.routing.knobs.active.cache_reuse
+        messages, served = asked.messages, self.routing.served
+        if messages is None or not served.seals_reasoning:
+            return request
+        changes: dict[str, Any] = {}
+        goes_on = any(message.role == "assistant" for message in messages)
+        if goes_on and reuse and served.marks_caches:
+            changes["cache_reuse"] = reuse
+        if asked.tooling is not None:
+            changes["wants_native"] = request.consent.reuse
+            if goes_on:
+                changes["messages"] = self._kept_reasoning.given_back(request)
+        return request.with_generation(**changes) if changes else request
 
     async def _enter(self, request: InferenceRequest) -> tuple[Admission, float]:
         """Admission by the caller's limits, and the time of entry to `overload`. Raises `ApiError` 429 or 503."""
@@ -190,6 +212,8 @@ class Service:
         """Account for an answer that has ended."""
         if record.status == "ok":
             self.routing.remember(answer.request, record.decision.would_be or record.tier, _answered(answer, record))
+            if answer.request.generation.wants_native:
+                self._kept_reasoning.keep(answer)
         self._open.discard(answer)
         self.overload.leave(entered, answered=record.status == "ok")
         admission.close(record)
@@ -202,7 +226,7 @@ class Service:
             self._redacting.add(task)
             task.add_done_callback(self._redacting.discard)
 
-    async def _redact(self, answer: Answer, record: Record, process: RedactionProcess) -> None:
+    async def _redact(self, answer: Answer, record: Record, process: "RedactionProcess") -> None:
         kept = without_texts(record)
         try:
             kept = await process.redacted(record)

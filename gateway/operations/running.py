@@ -3,6 +3,7 @@
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from gateway.base.stores.redis_store import RedisStore
 from gateway.batches.jobs import Jobs
@@ -20,10 +21,12 @@ from gateway.runtime.peers.peers import Peers
 from gateway.telemetry.metrics.metrics import Metrics
 from gateway.telemetry.overview.live import Live
 from gateway.tenancy.access.access import Access
-from gateway.tenancy.users.identity_provider import IdentityProvider
 from quality.comparison.cost_quality_curve import CostQualityCurves
 from quality.learning.kind_names import KindNames
 from quality.learning.learning import LearningRecord
+
+if TYPE_CHECKING:
+    from gateway.tenancy.users.identity_provider import IdentityProvider
 
 OPERATIONS = "operations"
 """The key of the app's state."""
@@ -51,7 +54,7 @@ class Operations:
     reload: CatalogueReload
     cache: ResponseCache
     privacy: Privacy
-    identity_provider: IdentityProvider | None
+    identity_provider: "IdentityProvider | None"
     live: Live
     quality_loop: QualityLoop | None
     active_labels: ActiveLabels | None

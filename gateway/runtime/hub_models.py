@@ -5,7 +5,7 @@ from collections.abc import Collection
 import click
 
 from inference_core.loaders.hub_download import Form, download
-from inference_core.loaders.hub_model import HubModel, hub_model_of_path, parse_hub_model
+from inference_core.loaders.hub_model import HubModel, downloaded, hub_model_of_path, parse_hub_model
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.engines.programs import PROGRAMS
 
@@ -35,7 +35,18 @@ def engine_hub_models(catalog: Catalog) -> list[tuple[HubModel, Form]]:
 def fetch_core_models(catalog: Catalog, cores: Collection[str]) -> None:
     """Download the models of `cores` that are not here, with progress bars on a terminal. Raises `ModelFileError`.
 
-    Call it before a server handles signals: Ctrl-C and SIGTERM then end a long download at once.
+    Call it before a server handles signals: Ctrl-C and SIGTERM then end a long download at once. Raises
+    `DevicesMissingError` rather than download what this machine has no cards for.
     """
+    groups = [
+        group.name
+        for group in catalog.served_groups
+        if group.name in cores and any(downloaded(model) is None for model, _ in core_hub_models(catalog, [group.name]))
+    ]
+    if groups:
+        # Imported here: it loads torch, and most starts download nothing.
+        from gateway.runtime.required_cards import require_cards
+
+        require_cards(catalog, groups)
     for model, form in core_hub_models(catalog, cores):
         download(model, form, click.echo)

@@ -40,6 +40,12 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     throttle_reasons: int | None = None
     ecc_corrected: int | None = None
     ecc_uncorrected: int | None = None
+    compute_capability: float | None = None
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """All of its memory."""
+        return None if self.memory_used is None or self.memory_free is None else self.memory_used + self.memory_free
 
     @property
     def memory_share(self) -> float | None:
@@ -96,6 +102,7 @@ class Gpus:
         rates = self._queried(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
         memory = self._queried(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
         power = self._queried(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+        capability = self._queried(lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle))
         return GpuReading(
             gpu=number,
             uuid=nvml.nvmlDeviceGetUUID(handle),
@@ -110,6 +117,7 @@ class Gpus:
             throttle_reasons=self._queried(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
             ecc_corrected=self._queried(lambda: self._ecc_errors(handle, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED)),
             ecc_uncorrected=self._queried(lambda: self._ecc_errors(handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)),
+            compute_capability=None if capability is None else float("{}.{}".format(*capability)),
         )
 
     def _ecc_errors(self, handle: Any, kind: int) -> Any:

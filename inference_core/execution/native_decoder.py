@@ -11,7 +11,7 @@ from inference_core.linear.cpu import ConcatenatedLinear, PanelLinear
 from inference_core.linear.linear import Linear
 from inference_core.lora.packing import PackedAdapter
 from inference_core.model_config import ModelConfig
-from inference_core.models.transformer import Decoder, DecoderLayer
+from inference_core.models.transformer import Decoder, DecoderLayer, DenseMlp, Experts
 from inference_core.models.weights import ROW_KINDS, PackedEmbedding
 from inference_core.native.cpu import KV_DTYPES, SCHEMES, extension
 from inference_core.step_plan import ScheduledSequence
@@ -149,6 +149,9 @@ class NativeDecoder:
             config.activation == "gelu-tanh",
             config.attention_softcap or 0.0,
             config.final_softcap or 0.0,
+            config.num_experts,
+            config.experts_per_token,
+            config.normalise_experts,
             KV_DTYPES[layout.dtype],
             layout.layer_bytes,
             layout.block_bytes,
@@ -186,9 +189,16 @@ class NativeDecoder:
             config.window_of(index) is not None,
             self._projection(layer.qkv, layer.attention_norm),
             self._projection(layer.output),
-            self._projection(layer.gate_up, layer.mlp_norm),
-            self._projection(layer.down),
+            isinstance(layer.mlp, Experts),
+            *self._mlp(layer),
         )
+
+    def _mlp(self, layer: DecoderLayer) -> tuple[Any, ...]:
+        if isinstance(layer.mlp, DenseMlp):
+            return self._projection(layer.mlp.gate_up, layer.mlp_norm), self._projection(layer.mlp.down)
+        experts = layer.mlp.experts
+        gate_ups, downs = [self._projection(e.gate_up) for e in experts], [self._projection(e.down) for e in experts]
+        return ((self._projection(layer.mlp.router), gate_ups, downs),)
 
     def _projection(self, linear: Linear, norm: torch.Tensor | None = None) -> tuple[Any, ...]:
         """Describe `linear`; `norm` is the weight of the norm that makes its input."""

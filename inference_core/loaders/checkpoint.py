@@ -31,6 +31,11 @@ class Checkpoint(ABC):
     @abstractmethod
     def tensors(self) -> Mapping[str, PackedTensor]: ...
 
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of the weights as the file has them."""
+        return self.path.stat().st_size
+
     def cut(self, name: str, rows: range, columns: range | None = None) -> PackedTensor:
         """Read only these rows and columns of a tensor (None: all columns) (SPEC PX-05).
 

@@ -32,10 +32,12 @@ def _layer_tensors(config: ModelConfig) -> dict[str, Shape]:
         "self_attn.k_proj.weight": (key, hidden),
         "self_attn.v_proj.weight": (key, hidden),
         "self_attn.o_proj.weight": (hidden, query),
-        "mlp.gate_proj.weight": (inner, hidden),
-        "mlp.up_proj.weight": (inner, hidden),
-        "mlp.down_proj.weight": (hidden, inner),
     }
+    for mlp in [f"mlp.experts.{i}" for i in range(config.num_experts)] or ["mlp"]:
+        tensors[f"{mlp}.gate_proj.weight"] = tensors[f"{mlp}.up_proj.weight"] = (inner, hidden)
+        tensors[f"{mlp}.down_proj.weight"] = (hidden, inner)
+    if config.num_experts:
+        tensors["mlp.gate.weight"] = (config.num_experts, hidden)
     if config.qkv_bias:
         tensors["self_attn.q_proj.bias"] = (query,)
         tensors["self_attn.k_proj.bias"] = (key,)
@@ -104,6 +106,8 @@ def check_config(path: Path, config: ModelConfig) -> None:
         raise ModelFileError(f"{path}: rms_eps is {config.rms_eps}; it must be 0 or a small positive number")
     if not 0 < config.rope_theta < math.inf:
         raise ModelFileError(f"{path}: rope_theta is {config.rope_theta}; it must be a positive number")
+    if config.num_experts and not 1 <= config.experts_per_token <= config.num_experts:
+        raise ModelFileError(f"{path}: a token cannot take {config.experts_per_token} of {config.num_experts} experts")
     for name in ("attention_softcap", "final_softcap", "local_rope_theta", "embedding_scale"):
         value = getattr(config, name)
         if value is not None and not 0 < value < math.inf:

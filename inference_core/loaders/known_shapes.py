@@ -36,6 +36,29 @@ SHAPES: dict[str, ModelConfig] = {
         num_heads=32, num_kv_heads=8, head_dim=128, max_position=131_072, rms_eps=1e-5, rope_theta=5e5,
         rope_scaling=_LLAMA3_ROPE,
     ),
+    "qwen3-0.6b": ModelConfig(
+        architecture="qwen3", vocab_size=151_936, hidden_size=1024, intermediate_size=3072, num_layers=28,
+        num_heads=16, num_kv_heads=8, head_dim=128, max_position=40_960, rms_eps=1e-6, rope_theta=1e6, qk_norm=True,
+        tie_embeddings=True,
+    ),
+    "qwen3-1.7b": ModelConfig(
+        architecture="qwen3", vocab_size=151_936, hidden_size=2048, intermediate_size=6144, num_layers=28,
+        num_heads=16, num_kv_heads=8, head_dim=128, max_position=40_960, rms_eps=1e-6, rope_theta=1e6, qk_norm=True,
+        tie_embeddings=True,
+    ),
+    "qwen3-4b": ModelConfig(
+        architecture="qwen3", vocab_size=151_936, hidden_size=2560, intermediate_size=9728, num_layers=36,
+        num_heads=32, num_kv_heads=8, head_dim=128, max_position=40_960, rms_eps=1e-6, rope_theta=1e6, qk_norm=True,
+        tie_embeddings=True,
+    ),
+    "qwen3-8b": ModelConfig(
+        architecture="qwen3", vocab_size=151_936, hidden_size=4096, intermediate_size=12_288, num_layers=36,
+        num_heads=32, num_kv_heads=8, head_dim=128, max_position=40_960, rms_eps=1e-6, rope_theta=1e6, qk_norm=True,
+    ),
+    "qwen3-14b": ModelConfig(
+        architecture="qwen3", vocab_size=151_936, hidden_size=5120, intermediate_size=17_408, num_layers=40,
+        num_heads=40, num_kv_heads=8, head_dim=128, max_position=40_960, rms_eps=1e-6, rope_theta=1e6, qk_norm=True,
+    ),
     "qwen3-32b": ModelConfig(
         architecture="qwen3", vocab_size=151_936, hidden_size=5120, intermediate_size=25_600, num_layers=64,
         num_heads=64, num_kv_heads=8, head_dim=128, max_position=40_960, rms_eps=1e-6, rope_theta=1e6, qk_norm=True,

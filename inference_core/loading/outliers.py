@@ -26,7 +26,7 @@ from inference_core.loaders.weight_cache import WeightCache
 from inference_core.model_spec import Compute
 from inference_core.models import weights
 from inference_core.models.rotary import rotary_table
-from inference_core.models.transformer import Decoder
+from inference_core.models.transformer import Decoder, DecoderLayer, DenseMlp
 from inference_core.models.weights import parts_of, projections, read_only_tensor
 from inference_core.native import cpu
 from inference_core.native.cpu import Scheme
@@ -132,14 +132,15 @@ class _Observed(Linear):
 
 def _with_linears(decoder: Decoder, changed: Callable[[str, Linear], Linear]) -> Decoder:
     """Return `decoder` with `changed(name, linear)` for each layer behind a norm."""
-    layers = [
-        replace(
-            layer,
-            qkv=layer.qkv if layer.attention_norm is None else changed(f"layers.{i}.qkv", layer.qkv),
-            gate_up=layer.gate_up if layer.mlp_norm is None else changed(f"layers.{i}.gate_up", layer.gate_up),
-        )
-        for i, layer in enumerate(decoder.layers)
-    ]
+
+    def of(i: int, layer: DecoderLayer) -> DecoderLayer:
+        if layer.attention_norm is not None:
+            layer = replace(layer, qkv=changed(f"layers.{i}.qkv", layer.qkv))
+        if layer.mlp_norm is not None and isinstance(layer.mlp, DenseMlp):
+            layer = replace(layer, mlp=replace(layer.mlp, gate_up=changed(f"layers.{i}.gate_up", layer.mlp.gate_up)))
+        return layer
+
+    layers = [of(i, layer) for i, layer in enumerate(decoder.layers)]
     return replace(decoder, layers=layers, head=changed("head", decoder.head))
 
 

@@ -26,10 +26,11 @@ class AdapterTarget:
 
 
 def adapter_targets(config: ModelConfig) -> dict[str, AdapterTarget]:
-    """The layers that an adapter may change, by transformers' names."""
+    """The layers that an adapter may change, by transformers' names: not experts, and not queries and keys whose
+    numbers the decoder has in another order than the file (`ModelConfig.rotary_dim`)."""
     hidden, wide = config.hidden_size, config.intermediate_size
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    return {
+    targets = {
         "q_proj": AdapterTarget("self_attn", "qkv", 0, hidden, queries),
         "k_proj": AdapterTarget("self_attn", "qkv", queries, hidden, keys),
         "v_proj": AdapterTarget("self_attn", "qkv", queries + keys, hidden, keys),
@@ -38,6 +39,10 @@ def adapter_targets(config: ModelConfig) -> dict[str, AdapterTarget]:
         "up_proj": AdapterTarget("mlp", "gate_up", wide, hidden, wide),
         "down_proj": AdapterTarget("mlp", "down", 0, wide, hidden),
     }
+    refused = {"q_proj", "k_proj"} if config.rotary_dim is not None else set()
+    if config.num_experts:
+        refused |= {"gate_proj", "up_proj", "down_proj"}
+    return {name: target for name, target in targets.items() if name not in refused}
 
 
 @dataclass(slots=True, frozen=True, eq=False)

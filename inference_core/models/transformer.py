@@ -21,8 +21,24 @@ class Embedding(Protocol):
 
 
 @dataclass(slots=True, frozen=True)
+class DenseMlp:
+    """The network behind attention: `gate_up` is a fused projection."""
+
+    gate_up: Linear
+    down: Linear
+
+
+@dataclass(slots=True, frozen=True)
+class Experts:
+    """A mixture of experts (Shazeer et al. 2017): `router` gives a number per expert."""
+
+    router: Linear
+    experts: list[DenseMlp]
+
+
+@dataclass(slots=True, frozen=True)
 class DecoderLayer:
-    """One layer's weights; `qkv` and `gate_up` are fused projections. Norms that an architecture lacks are None."""
+    """One layer's weights; `qkv` is a fused projection. Norms that an architecture lacks are None."""
 
     attention_norm: torch.Tensor | None
     qkv: Linear
@@ -30,10 +46,23 @@ class DecoderLayer:
     k_norm: torch.Tensor | None
     output: Linear
     mlp_norm: torch.Tensor | None
-    gate_up: Linear
-    down: Linear
+    mlp: DenseMlp | Experts
     attention_post_norm: torch.Tensor | None = None
     mlp_post_norm: torch.Tensor | None = None
+
+    @property
+    def dense(self) -> DenseMlp:
+        """The network of a layer without experts."""
+        assert isinstance(self.mlp, DenseMlp)  # what has experts is refused before
+        return self.mlp
+
+    @property
+    def gate_up(self) -> Linear:
+        return self.dense.gate_up
+
+    @property
+    def down(self) -> Linear:
+        return self.dense.down
 
 
 @dataclass(slots=True, frozen=True)
@@ -92,10 +121,36 @@ class Decoder:
             attention.attend(qkv, index, batch, mixed)
             self._add(index, "output", layer.output, mixed, hidden, layer.attention_post_norm, adapted)
             inputs = self._normed(hidden, layer.mlp_norm, normed)
+            if isinstance(layer.mlp, Experts):
+                self._mix(layer.mlp, inputs, hidden)
+                continue
             layer.gate_up.apply(inputs, gate_up)
             adapted.add(index, "gate_up", inputs, gate_up)
             activate(gate_up, activated)
             self._add(index, "down", layer.down, activated, hidden, layer.mlp_post_norm, adapted)
+
+    def _mix(self, mixture: Experts, x: torch.Tensor, hidden: torch.Tensor) -> None:
+        """hidden += the results of the experts that each row of `x` takes, by ascending expert."""
+        config, rows = self.config, x.shape[0]
+        routed = torch.empty(rows, config.num_experts)
+        mixture.router.apply(x, routed)
+        order = routed.sort(dim=-1, descending=True, stable=True).indices[:, : config.experts_per_token]
+        weights = torch.zeros_like(routed)
+        chosen = routed.gather(1, order)
+        shifted = (chosen - chosen[:, :1]).exp()
+        total = shifted if config.normalise_experts else (routed - chosen[:, :1]).exp()
+        weights.scatter_(1, order, shifted / total.sum(-1, keepdim=True))
+        activate = silu_mul if config.activation == "silu" else gelu_mul
+        for number, expert in enumerate(mixture.experts):
+            taking = weights[:, number].nonzero()[:, 0]
+            if len(taking) == 0:
+                continue
+            gate_up, out = torch.empty(len(taking), 2 * config.intermediate_size), torch.empty(len(taking), x.shape[1])
+            activated = torch.empty(len(taking), config.intermediate_size)
+            expert.gate_up.apply(x[taking], gate_up)
+            activate(gate_up, activated)
+            expert.down.apply(activated, out)
+            hidden[taking] += weights[taking, number, None] * out
 
     def _normed(self, hidden: torch.Tensor, weight: torch.Tensor | None, normed: torch.Tensor) -> torch.Tensor:
         if weight is None:

@@ -26,8 +26,9 @@ from inference_core.loaders.packed_tensor import (
     float32_to_bfloat16,
 )
 from inference_core.loaders.weight_cache import WeightCache
+from inference_core.model_config import ModelConfig
 from inference_core.model_spec import Compute
-from inference_core.models.transformer import Decoder, DecoderLayer
+from inference_core.models.transformer import Decoder, DecoderLayer, DenseMlp, Experts
 from inference_core.native import cpu
 from inference_core.native.cpu import Scheme
 
@@ -119,13 +120,21 @@ def load_layers(
             q_norm=norm(f"{prefix}.self_attn.q_norm.weight") if config.qk_norm else None,
             k_norm=norm(f"{prefix}.self_attn.k_norm.weight") if config.qk_norm else None,
             output=linears[f"layers.{i}.output"],
-            gate_up=linears[f"layers.{i}.gate_up"],
-            down=linears[f"layers.{i}.down"],
+            mlp=_mlp(config, linears, f"layers.{i}"),
             **{"attention_norm": None, "mlp_norm": None}
             | {place: norm(f"{prefix}.{name}.weight") for place, name in layer_norms(config).items()},
         )
 
     return [layer(i) for i in range(config.num_layers)]
+
+
+def _mlp(config: ModelConfig, linears: Mapping[str, Linear], layer: str) -> DenseMlp | Experts:
+    if not config.num_experts:
+        return DenseMlp(linears[f"{layer}.gate_up"], linears[f"{layer}.down"])
+    names = [f"{layer}.experts.{e}" for e in range(config.num_experts)]
+    return Experts(
+        linears[f"{layer}.router"], [DenseMlp(linears[f"{name}.gate_up"], linears[f"{name}.down"]) for name in names]
+    )
 
 
 def _embedding_table(checkpoint: Checkpoint) -> PackedTensor:
@@ -142,8 +151,13 @@ def projections(checkpoint: Checkpoint) -> Iterator[Projection]:
         biases = tuple(f"{attention}.{p}.bias" for p in _ATTENTION) if config.qkv_bias else ()
         yield Projection(f"layers.{i}.qkv", tuple(f"{attention}.{p}.weight" for p in _ATTENTION), biases)
         yield Projection(f"layers.{i}.output", (f"{attention}.o_proj.weight",))
-        yield Projection(f"layers.{i}.gate_up", (f"{mlp}.gate_proj.weight", f"{mlp}.up_proj.weight"))
-        yield Projection(f"layers.{i}.down", (f"{mlp}.down_proj.weight",))
+        if config.num_experts:
+            yield Projection(f"layers.{i}.router", (f"{mlp}.gate.weight",))
+        for at, part in [(f".experts.{e}", f".experts.{e}") for e in range(config.num_experts)] or [("", "")]:
+            yield Projection(
+                f"layers.{i}{at}.gate_up", (f"{mlp}{part}.gate_proj.weight", f"{mlp}{part}.up_proj.weight")
+            )
+            yield Projection(f"layers.{i}{at}.down", (f"{mlp}{part}.down_proj.weight",))
     yield Projection("head", (EMBEDDING if config.tie_embeddings else "lm_head.weight",))
 
 

@@ -33,6 +33,12 @@ struct Projection {
   bool any_float() const;
 };
 
+// A mixture of experts (Shazeer et al. 2017): `router` gives a number per expert; each has its own projections.
+struct Experts {
+  Projection router;
+  std::vector<Projection> gate_up, down;
+};
+
 // Norms that an architecture lacks are null. `attention_post_norm` and `mlp_post_norm` stand behind a sublayer, before its
 // result is added. `cos_sin` float32 [max_position, head_dim] is the layer's rotary table.
 struct LayerWeights {
@@ -45,6 +51,9 @@ struct LayerWeights {
   const float* cos_sin;
   bool windowed;
   Projection qkv, output, gate_up, down;
+  Experts experts;  // in place of `gate_up` and `down`, where there are any
+
+  bool has_experts() const { return !experts.down.empty(); }
 };
 
 struct Geometry {
@@ -52,6 +61,8 @@ struct Geometry {
   float rms_eps;
   bool norm_whole, gelu;  // q and k are normalised over all heads; the activation
   float attention_softcap, final_softcap;
+  int experts, experts_per_token;
+  bool normalise_experts;  // the weights of those that are taken add up to 1
   KVDtype kv_dtype;
   int64_t layer_bytes, block_bytes, slab_bytes, blocks_per_slab, arena_bytes;
   int max_position;

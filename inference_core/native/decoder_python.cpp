@@ -85,6 +85,9 @@ void read_geometry(PyObject* description, Geometry& g) {
   g.gelu = r.integer() != 0;
   g.attention_softcap = float(r.real());
   g.final_softcap = float(r.real());
+  g.experts = r.integer32();
+  g.experts_per_token = r.integer32();
+  g.normalise_experts = r.integer() != 0;
   g.kv_dtype = KVDtype(r.integer());
   for (int64_t* field : {&g.layer_bytes, &g.block_bytes, &g.slab_bytes, &g.blocks_per_slab, &g.arena_bytes})
     *field = r.integer();
@@ -101,6 +104,22 @@ void read_embedding(PyObject* description, EmbeddingTable& e) {
   e.scale = float(r.real());
 }
 
+// (router, [gate_up, ...], [down, ...])
+void read_experts(PyObject* description, Experts& experts) {
+  if (!description) return;
+  Reader r(description, "the experts are a tuple");
+  read_projection(r.object(), experts.router);
+  for (std::vector<Projection>* list : {&experts.gate_up, &experts.down}) {
+    PyObject* items = r.object();
+    if (!items) return;
+    Reader each(items, "the experts' projections are a list");
+    while (each.ok() && !each.done()) {
+      list->emplace_back();
+      read_projection(each.object(), list->back());
+    }
+  }
+}
+
 void read_layers(PyObject* description, std::vector<LayerWeights>& layers) {
   Reader list(description, "the layers are a list");
   while (list.ok() && !list.done()) {
@@ -114,7 +133,12 @@ void read_layers(PyObject* description, std::vector<LayerWeights>& layers) {
     layer.mlp_post_norm = r.address<float>();
     layer.cos_sin = r.address<float>();
     layer.windowed = r.integer() != 0;
-    for (Projection* p : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) read_projection(r.object(), *p);
+    for (Projection* p : {&layer.qkv, &layer.output}) read_projection(r.object(), *p);
+    if (r.integer()) {
+      read_experts(r.object(), layer.experts);
+    } else {
+      for (Projection* p : {&layer.gate_up, &layer.down}) read_projection(r.object(), *p);
+    }
     layers.push_back(std::move(layer));
   }
 }

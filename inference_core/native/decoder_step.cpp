@@ -53,7 +53,7 @@ class Step {
     workspace.reserve(g_, size_t(batch.tokens()), threads_, any_prompt_);
     size_t phases = 9 + w.head.parts.size();
     for (const LayerWeights& layer : w.layers)
-      phases += 16 + layer.qkv.parts.size() + layer.output.parts.size() + layer.gate_up.parts.size() + layer.down.parts.size();
+      phases += 22 + layer.experts.router.parts.size() + layer.qkv.parts.size() + layer.output.parts.size() + layer.gate_up.parts.size() + layer.down.parts.size();
     counters.reset(phases);
     list_units();
   }
@@ -164,7 +164,9 @@ class Step {
       if (!rows_) return;
       convert(workspace.mixed, mixed_width, w.output);
       const Adapted output = shrink(index, kOutput, workspace.mixed, w.output.k);
-      add(w.output, workspace.mixed, w.attention_post_norm, &w.gate_up, &output);
+      const Projection& first = w.has_experts() ? w.experts.router : w.gate_up;
+      add(w.output, workspace.mixed, w.attention_post_norm, &first, &output);
+      if (w.has_experts()) return mix_experts(w);
       norm(w.mlp_norm, w.gate_up, adapts(kGateUp));
       gate_up(w, shrink(index, kGateUp, workspace.normed, w.gate_up.k));
       const Adapted down = shrink(index, kDown, workspace.activated, w.down.k);
@@ -183,6 +185,120 @@ class Step {
         for (int64_t i = first * d; i < last * d; ++i) hidden[i] += y[i];
       });
       mark(s.times_.rows);
+    }
+
+    // hidden += the weighted results of the experts that the router takes for each row.
+    void mix_experts(const LayerWeights& w) {
+      const Geometry& g = s.g_;
+      const Experts& e = w.experts;
+      const int slots = rows_ * g.experts_per_token, inner = g.intermediate;
+      const Projection &gate_up = e.gate_up.front(), &down = e.down.front();
+      ExpertRows& experts = workspace.experts;
+      norm_for_experts(w.mlp_norm, gate_up, e.router);
+      // Which experts a row takes is decided in exact arithmetic.
+      const RowRuns all{{0, rows_, false}}, *own = runs_;
+      runs_ = &all;
+      linear(e.router, workspace.normed, workspace.routed.data(), g.experts, false, nullptr, nullptr);
+      runs_ = own;
+      if (index_ == 0) experts.assign(workspace.routed.data(), rows_, g.experts_per_token, g.normalise_experts, e);
+      s.barrier_.wait();
+      share_slots(slots, [&](int first, int last) { gather_rows(experts, gate_up, first, last); });
+      multiply_experts(experts.gate_up, experts.gate_up_units, workspace.expert_in, workspace.gate_up.data(), 2 * inner);
+      mark(s.times_.linears);
+      share_slots(slots, [&](int first, int last) { activate_slots(down, first, last); });
+      mark(s.times_.rows);
+      multiply_experts(experts.down, experts.down_units, workspace.expert_activated, workspace.expert_out.data(), g.hidden);
+      mark(s.times_.linears);
+      share_rows([&](int first, int last) {
+        for (int row = first; row < last; ++row)
+          for (int k = 0; k < g.experts_per_token; ++k) {
+            const int slot = experts.slots_of[size_t(row * g.experts_per_token + k)];
+            const float weight = experts.weight[size_t(slot)];
+            const float* out = workspace.expert_out.data() + int64_t(slot) * g.hidden;
+            float* hidden = workspace.hidden.data() + int64_t(row) * g.hidden;
+            for (int i = 0; i < g.hidden; ++i) hidden[i] += weight * out[i];
+          }
+      });
+      mark(s.times_.rows);
+    }
+
+    // As `norm`, for the experts and their router.
+    void norm_for_experts(const float* weight, const Projection& next, const Projection& router) {
+      const int d = s.g_.hidden;
+      share_rows([&](int first, int last) {
+        float* rows = workspace.normed.rows.data();
+        s.kernels_.rms_norm(workspace.hidden.data(), d, weight, rows, d, d, s.g_.rms_eps, first, last);
+        for_runs(first, last, [&](int begin, int end, bool prompt) {
+          if (prompt) round(workspace.normed, d, 0, d, begin, end);
+          if ((!prompt && next.any_integer()) || router.any_integer())
+            s.kernels_.quantize_rows(rows, d, d, workspace.normed.groups.data(), begin, end);
+        });
+      });
+      mark(s.times_.rows);
+    }
+
+    template <typename Body>
+    void share_slots(int slots, const Body& body) {
+      share(slots, std::max(1, ceil_div(slots, 4 * s.threads_)), body);
+      s.barrier_.wait();
+    }
+
+    bool is_prompt_row(int row) const {
+      for (const RowRun& run : *runs_)
+        if (row < run.last) return run.prompt;
+      return false;
+    }
+
+    void gather_rows(const ExpertRows& experts, const Projection& next, int first, int last) const {
+      Activations& from = workspace.normed;
+      Activations& to = workspace.expert_in;
+      const int64_t d = s.g_.hidden, groups = d / kGroup, stride = rounded_stride(int(d));
+      for (int64_t slot = first; slot < last; ++slot) {
+        const int64_t row = experts.row[size_t(slot)];
+        if (is_prompt_row(int(row)))
+          memcpy(to.rounded.data() + slot * stride, from.rounded.data() + row * stride, size_t(stride) * sizeof(uint16_t));
+        else if (next.any_integer())
+          memcpy(to.groups.data() + slot * groups, from.groups.data() + row * groups, size_t(groups) * sizeof(QuantizedGroup));
+        memcpy(to.rows.data() + slot * d, from.rows.data() + row * d, size_t(d) * sizeof(float));
+      }
+    }
+
+    void activate_slots(const Projection& next, int first, int last) const {
+      const int width = s.g_.intermediate;
+      const auto multiply = s.g_.gelu ? s.kernels_.gelu_mul : s.kernels_.silu_mul;
+      Activations& to = workspace.expert_activated;
+      multiply(GateUp::rows(workspace.gate_up.data(), width), to.rows.data(), width, first, last, 0, width);
+      for (int slot = first; slot < last; ++slot) {
+        if (is_prompt_row(workspace.experts.row[size_t(slot)]))
+          round(to, width, 0, width, slot, slot + 1);
+        else if (next.any_integer())
+          s.kernels_.quantize_rows(to.rows.data(), width, width, to.groups.data(), slot, slot + 1);
+      }
+    }
+
+    // The projections of all experts that are taken, as one list of pairs of panels: y[slots, ldy].
+    void multiply_experts(const std::vector<ExpertRows::Task>& tasks, int units, Activations& x, float* y, int64_t ldy) {
+      share(units, std::max(1, ceil_div(units, 6 * s.threads_)), [&](int first, int last) {
+        for (size_t i = 0; i < tasks.size(); ++i) {
+          const ExpertRows::Task& t = tasks[i];
+          const int panels = ceil_div(t.part->n, kLanes), own = ceil_div(panels, 2);
+          const int begin = std::max(first - t.first_unit, 0), end = std::min(last - t.first_unit, own);
+          if (begin >= end) continue;
+          const LinearArgs a = arguments(*t.projection, *t.part, x, y + t.column, ldy);
+          multiply_slots(a, t, 2 * begin, std::min(2 * end, panels));
+        }
+      });
+      s.barrier_.wait();
+    }
+
+    // The slots of one expert, those of each arithmetic together.
+    void multiply_slots(const LinearArgs& a, const ExpertRows::Task& t, int first, int last) const {
+      for (int begin = t.slots, end; begin < t.last_slot; begin = end) {
+        const bool prompt = is_prompt_row(workspace.experts.row[size_t(begin)]);
+        for (end = begin + 1; end < t.last_slot; ++end)
+          if (is_prompt_row(workspace.experts.row[size_t(end)]) != prompt) break;
+        multiply_rows(a, t.part->scheme, {begin, end, prompt}, first, last);
+      }
     }
 
     void cap_logits() {
@@ -320,16 +436,18 @@ class Step {
 
     // Panels [first, last) of a part for all rows, each in its arithmetic; the panels stay in the cache between them.
     void multiply(const LinearArgs& a, Scheme scheme, int first, int last) const {
-      for (const RowRun& run : *runs_) {
-        LinearArgs some = a;
-        some.rows = run.last - run.first;
-        some.x += run.first * a.ldx;
-        some.quantized += int64_t(run.first) * (a.k / kGroup);
-        some.outlier_x += run.first * a.ld_outliers;
-        some.rounded += run.first * a.ld_rounded;
-        some.y += run.first * a.ldy;
-        (run.prompt ? prompt_kernel : linear_kernel)(s.kernels_, scheme)(some, first, last);
-      }
+      for (const RowRun& run : *runs_) multiply_rows(a, scheme, run, first, last);
+    }
+
+    void multiply_rows(const LinearArgs& a, Scheme scheme, const RowRun& run, int first, int last) const {
+      LinearArgs some = a;
+      some.rows = run.last - run.first;
+      some.x += run.first * a.ldx;
+      some.quantized += int64_t(run.first) * (a.k / kGroup);
+      some.outlier_x += run.first * a.ld_outliers;
+      some.rounded += run.first * a.ld_rounded;
+      some.y += run.first * a.ldy;
+      (run.prompt ? prompt_kernel : linear_kernel)(s.kernels_, scheme)(some, first, last);
     }
 
     // Where the bytes of the weights are the cost, each thread reads one run of them, and knows what it reads next.

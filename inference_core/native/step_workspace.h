@@ -6,6 +6,7 @@
 #include "aligned_buffer.h"
 #include "attention_units.h"
 #include "decoder.h"
+#include "expert_rows.h"
 
 namespace aio {
 
@@ -40,6 +41,10 @@ struct Workspace {
   AdapterRows adapted, last_adapted;
   AlignedBuffer<float> shrunk;
   RowRuns runs, last_runs;
+  // Of a mixture of experts: the router's numbers, then a row per token and expert that it takes.
+  AlignedBuffer<float> routed, expert_out;
+  Activations expert_in, expert_activated;
+  ExpertRows experts;
 
   void reserve(const Geometry& g, size_t tokens, int threads, bool prompt) {
     hidden.reserve(tokens * size_t(g.hidden));
@@ -49,6 +54,13 @@ struct Workspace {
     mixed.reserve(tokens, size_t(g.heads * g.head_dim), prompt);
     activated.reserve(tokens, size_t(g.intermediate), prompt);
     shrunk.reserve(tokens * size_t(adapted.ranks));
+    if (const size_t slots = tokens * size_t(g.experts_per_token)) {
+      routed.reserve(tokens * size_t(g.experts));
+      expert_in.reserve(slots, size_t(g.hidden), prompt);
+      expert_activated.reserve(slots, size_t(g.intermediate), prompt);
+      expert_out.reserve(slots * size_t(g.hidden));
+      gate_up.reserve(slots * size_t(2 * g.intermediate));
+    }
   }
 };
 

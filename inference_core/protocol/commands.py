@@ -11,6 +11,9 @@ from inference_core.protocol.sampling_params import SamplingParams
 class AddRequest(msgspec.Struct, frozen=True, tag="add", kw_only=True):
     """Generate `n` continuations of one prompt. `request_id` is unique among live requests.
 
+    Its fields are flat and have defaults, although a tier's request has seven of them too: while one of both is
+    replaced, a gateway and a core of different versions meet, and each leaves out what it does not know.
+
     `priority`: 0 interactive-critical, 1 normal, 2 batch; smaller goes first, and waiting raises a request's priority.
     `deadline`: when the first token is due; orders requests of one priority. If `strict_deadline`, the request is
     refused, or ended as "overloaded", once its first token cannot come in time.

@@ -30,7 +30,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     several. `claimed`: the tokens that a server elsewhere reported where they cannot be, so that others are billed.
     `max_tokens`: the limit of a choice that a server elsewhere was sent; None: it was sent none. `compared_as`: one of
     several tiers that answered at once; the one that was sent is "ok", others "agreed" or "differed". Of the prompt
-    the server read `cached_tokens` from its cache and wrote `cache_write_tokens` into it.
+    the server read `cached_tokens` from its cache and wrote `cache_write_tokens` into it, `cache_write_1h_tokens` of
+    these for an hour. `added`: fields that the server was sent and no caller set.
     """
 
     tier: int
@@ -47,6 +48,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     compared_as: ComparedAs | None = None
     cached_tokens: int = 0
     cache_write_tokens: int = 0
+    cache_write_1h_tokens: int = 0
+    added: list[str] = []
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,6 +2,8 @@
 
 import msgspec
 
+from quality.comparison.decision_gain import Serving
+
 ORDER, ROWS, RESULT = "order.json", "rows.safetensors", "result.json"
 
 
@@ -10,7 +12,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
     `models`: names of the serving catalogue's models by tier, for the manifest. Window: ISO 8601 or None. `prior`
     [4][tiers]: P(good enough) of the catalogue's tiers by class before learning. `changes`: by tier, the time (epoch
-    seconds) since when its answers are different.
+    seconds) since when its answers are different. `serving`: the costs and the target at which decisions are compared.
     """
 
     root_artefact: str
@@ -23,6 +25,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     changes: dict[int, float] = {}
     prior: list[list[float]]
+    serving: Serving
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,6 +24,7 @@ from classifier.registry.acceptance import accepted_artefact
 from classifier.registry.artefact import load_manifest
 from classifier.registry.registry import ArtefactRegistry
 from inference_core.extras import MissingExtraError
+from quality.comparison.decision_gain import Serving, reference_serving
 from quality.monitor.shift_watch import tenants_changes
 from quality.retraining.messages import ORDER, RESULT, ROWS, Order
 from quality.retraining.runs import Busy, LeaseLostError, Made, RetrainRuns, Run
@@ -44,13 +45,15 @@ Outcome = Literal["canary", "promoted", "refused", "nothing new", "busy"]
 class RetrainSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a run. `catalogue_fingerprint` and `models` (by tier) identify the catalogue of the rows; `tiers`:
     fingerprints (`Catalog.tier_fingerprint`) by which rows are selected; empty: by the number of tiers. `prior` as for
-    `Order`; empty: evenly spread tiers. `rollout`: how an accepted candidate is rolled out."""
+    `Order`; empty: evenly spread tiers. `serving` as for `Order`; None: reference prices and the default target.
+    `rollout`: how an accepted candidate is rolled out."""
 
     catalogue_fingerprint: str
     models: dict[str, list[str | None]]
     tiers: list[str] = []
     seed: int = 0
     prior: list[list[float]] = []
+    serving: Serving | None = None
     lease_seconds: float = 120.0
     timeout_seconds: float = 3600.0
     rollout: RolloutSettings = RolloutSettings()
@@ -200,6 +203,7 @@ class _Retraining:
                 seed=self._settings.seed,
                 changes=changes,
                 prior=self._prior,
+                serving=self._settings.serving or reference_serving(self._tiers),
             )
             folder.mkdir(parents=True, exist_ok=True)
             save_file({name: np.ascontiguousarray(values) for name, values in tensors.items()}, folder / ROWS)

@@ -58,7 +58,7 @@ def carry_out(order: Order, rows_file: Path, progress: Progress) -> Trained:
         )
     progress("training", 0.1)
     fold = related_folds(labels.embedding)
-    learned = learn(labels, fold, prior)
+    learned = learn(labels, fold, prior, order.serving)
     folder = _saved(order, learned, len(labels))
     progress("comparing with the incumbent", 0.4)
     judgement = _judged(order, folder, tensors, labels, fold, prior, learned)
@@ -84,6 +84,7 @@ def _judged(
         incumbent,
         current.take(compared),
         Predicted(ours[compared], theirs[compared], rates_in_folds(labels, fold)[compared]),
+        order.serving,
         seed=order.seed,
     )
     changed = {tier + 1 for tier in np.flatnonzero(stale.any(axis=0)).tolist()} | order.changes.keys()

@@ -1,7 +1,8 @@
 """The promotion gate: may a candidate classifier replace the incumbent?
 
-Its probabilities must be significantly nearer to the outcomes than the incumbent's. They must also be nearer, by more
-than a standard error, than each tier's own rate, which ignores the prompt: shuffled labels teach only the rates.
+Its decisions on newer labels must be certainly worth more than the incumbent's at the target and the prices that serve
+(`quality.comparison.decision_gain`). By that or by squared error it must certainly be better than each tier's own rate,
+which ignores the prompt: shuffled labels teach only the rates. And against neither may it be certainly worse by one.
 """
 
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from classifier.local.labels import Labels
 from classifier.model.outcome_model import OutcomeModel
 from classifier.training.metrics import metrics
 from classifier.training.metrics.estimates import ECE_TOLERANCE, MIN_ROWS, RESAMPLES, Estimate, estimate
+from quality.comparison.decision_gain import Compared, Serving, utility_gains
 from quality.rollout.guards import ClassGain, class_gains, class_reasons
 
 Float = npt.NDArray[np.floating]
@@ -42,7 +44,8 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """The evidence and the decision, on the newer rows that the incumbent was not trained on.
 
     `gain`: the reduction of squared error (Brier 1950, in [0, 1]) against the incumbent, paired by row; `over_rates`:
-    against the tiers' own rates. None with too few rows. `classes`: gains by complexity class, the worst first.
+    against the tiers' own rates; `utility` and `utility_over_rates`: likewise, of its decisions, in shares of answers
+    that are no worse. None with too few rows. `classes`: gains by complexity class, the worst first.
     `outdated`: by tier whose answers have changed, the number of new rows from before the change. `reasons` are the
     refusals; empty means promote.
     """
@@ -52,6 +55,8 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     new_rows: int
     gain: Estimate | None
     over_rates: Estimate | None
+    utility: Estimate | None = None
+    utility_over_rates: Estimate | None = None
     calibration: list[TierCalibration]
     classes: list[ClassGain] = []
     outdated: dict[int, int] = {}
@@ -73,23 +78,34 @@ class Predicted(NamedTuple):
 
 
 def judge_candidate(
-    candidate: OutcomeModel, incumbent: OutcomeModel, new: Labels, predicted: Predicted, *, seed: int = 0
+    candidate: OutcomeModel,
+    incumbent: OutcomeModel,
+    new: Labels,
+    predicted: Predicted,
+    serving: Serving,
+    *,
+    seed: int = 0,
 ) -> Judgement:
-    """Decide on `candidate` by the `new` labels."""
+    """Decide on `candidate` by the `new` labels, for a catalogue that serves as `serving` says."""
     errors = [_errors(new.scores, p) for p in predicted]
-    gain, over_rates = (_certain(errors[0], other, seed) for other in errors[1:])
+    by_incumbent, by_rates = (
+        _compared(new, predicted.candidate, other, error - errors[0], serving, seed)
+        for other, error in zip(predicted[1:], errors[1:], strict=True)
+    )
     calibration = tier_calibration(new.scores, predicted.candidate, predicted.incumbent, seed)
     classes = class_gains(new.classes, errors[1] - errors[0])
     return Judgement(
         candidate=candidate.version,
         incumbent=incumbent.version,
         new_rows=len(new),
-        gain=gain,
-        over_rates=over_rates,
+        gain=by_incumbent and by_incumbent.error,
+        over_rates=by_rates and by_rates.error,
+        utility=by_incumbent and by_incumbent.utility,
+        utility_over_rates=by_rates and by_rates.utility,
         calibration=calibration,
         classes=classes,
         reasons=[
-            *_reasons(len(new), gain, over_rates),
+            *_reasons(len(new), by_incumbent, by_rates),
             *calibration_reasons(calibration),
             *class_reasons(classes),
         ],
@@ -142,26 +158,35 @@ def _errors(scores: Float, p: Float) -> Float:
     return found
 
 
-def _certain(ours: Float, theirs: Float, seed: int) -> Estimate | None:
-    if len(ours) < MIN_ROWS:
+def _compared(new: Labels, ours: Float, theirs: Float, error: Float, serving: Serving, seed: int) -> Compared | None:
+    """Compare by `error` [n], the reduction of squared error, and by utility; None with too few rows."""
+    if len(new) < MIN_ROWS:
         return None
-    difference = theirs - ours
-    drawn = metrics.resamples(len(difference), RESAMPLES, seed)
-    return estimate(float(difference.mean()), np.asarray(drawn @ difference / drawn.sum(axis=1)))
+    drawn = metrics.resamples(len(new), RESAMPLES, seed)
+    seen = np.maximum((~np.isnan(new.scores)).sum(axis=1), 1)
+    utility = utility_gains(new.scores, theirs, ours, serving).sum(axis=1) / seen
+    by_error, by_utility = (
+        estimate(float(gain.mean()), np.asarray(drawn @ gain / drawn.sum(axis=1))) for gain in (error, utility)
+    )
+    return Compared(by_error, by_utility, int(np.count_nonzero(utility)))
 
 
-def _reasons(rows: int, gain: Estimate | None, over_rates: Estimate | None) -> list[str]:
-    if gain is None or over_rates is None:
+def _reasons(rows: int, by_incumbent: Compared | None, by_rates: Compared | None) -> list[str]:
+    if by_incumbent is None or by_rates is None:
         return [f"{rows} newer rows; a comparison needs at least {MIN_ROWS}"]
     reasons = []
-    if gain.low <= 0:
+    if not by_incumbent.decides_better:
         reasons.append(
-            f"its squared error on {rows} newer rows is below the incumbent's by {shown(gain)}; the lower bound must "
-            "be above 0"
+            f"its decisions on {rows} newer rows are not certainly better than the incumbent's: "
+            f"{_shown(by_incumbent)}; the lower bound of utility must be above 0, and no upper bound below"
         )
-    if over_rates.value <= (over_rates.high - over_rates.low) / (2 * _TWO_SIDED):
+    if not by_rates.is_better:
         reasons.append(
-            f"its squared error on {rows} newer rows is below that of the tiers' own rates by {shown(over_rates)}; it "
-            "must be by more than a standard error"
+            f"on {rows} newer rows it is not certainly better than the tiers' own rates: {_shown(by_rates)}; one lower "
+            "bound must be above 0, and no upper bound below"
         )
     return reasons
+
+
+def _shown(compared: Compared) -> str:
+    return f"utility above by {shown(compared.utility)}, squared error below by {shown(compared.error)}"

@@ -14,7 +14,7 @@ from tests.inference_core.tiny_gguf import decoder_weights, write_gguf
 from tiers.catalog import quality_gate
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.load import load_catalog, parse_catalog
-from tiers.remote.wires import tells_logprobs, wire_of
+from tiers.remote.wires import wire_of
 
 pytestmark = pytest.mark.deploy
 UNITS = {"Mi": 2**20, "Gi": 2**30}
@@ -101,9 +101,9 @@ def test_the_front_knows_its_pools_log_probabilities_and_waits() -> None:
     by_pod = []
     for tier in front.tiers:
         assert tier.remote is not None
-        assert tells_logprobs(tier)
+        assert tier.tells_logprobs
         # Behind a Service a look at the queue would reach any one pod.
-        assert (wire_of(tier).queue is not None) is tier.remote.is_replicated
+        assert (wire_of(tier.remote).queue is not None) is tier.remote.is_replicated
         assert tier.remote.stream_whole or tier.remote.is_replicated
         by_pod.append(tier.remote.is_replicated)
     assert by_pod == [False, False, True, True]

@@ -20,6 +20,8 @@ USUAL_OF_KIND: Mapping[str, frozenset[Capability]] = {
     "gemini": frozenset({"vision", "audio", "files", "tools", "json_schema"}),
     "bedrock": frozenset({"tools"}),
 }
+# Kinds of servers of which every model gives log-probabilities; some of OpenAI's reject a request for them.
+LOGPROB_KINDS = frozenset({"vllm", "sglang"})
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

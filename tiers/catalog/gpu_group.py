@@ -29,12 +29,13 @@ COMPUTE: dict[GpuWeights, DeviceScheme] = {
 class GpuModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A model of a GPU group: its file, its weight format and the numbers that determine its memory.
 
-    `shape` names the remaining numbers (`inference_core.loaders.known_shapes`), so that a placement can be planned
-    without the file; a loaded file must agree with it. `activations` and `block_size`: see `DeviceModelSpec`. `draft`:
-    another model of the group, with the same vocabulary, that may draft for this one (the knob `speculation`). `knobs`:
-    initial live knobs of this model, by name, where they differ from the group's. `max_adapters`, `max_adapter_rank`,
-    `adapters`: LoRA adapters, see `DeviceModelSpec`; their slots take memory of the cards. `quality`: the report
-    required to serve the model, and its bounds.
+    A catalogue may leave the numbers out: they are those of `shape`, or of the file's headers
+    (`tiers.catalog.planned_numbers`). `shape` names them (`inference_core.loaders.known_shapes`), so that a placement
+    can be planned without the file; a loaded file must agree with it. `activations` and `block_size`: see
+    `DeviceModelSpec`. `draft`: another model of the group, with the same vocabulary, that may draft for this one (the
+    knob `speculation`). `knobs`: initial live knobs of this model, by name, where they differ from the group's.
+    `max_adapters`, `max_adapter_rank`, `adapters`: LoRA adapters, see `DeviceModelSpec`; their slots take memory of the
+    cards. `quality`: the report required to serve the model, and its bounds.
     """
 
     name: str

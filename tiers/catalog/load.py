@@ -7,6 +7,7 @@ from pathlib import Path
 from tiers.catalog.bound_adapters import with_bound_adapters
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.defaults import completed, expanded
+from tiers.catalog.planned_numbers import with_planned_numbers
 from tiers.catalog.toml_entry import convert_entry
 from tiers.catalog.validate import check_rules
 from tiers.errors import CatalogError
@@ -32,7 +33,7 @@ def parse_catalog(table: dict[str, object], origin: str) -> Catalog:
             f"{origin} has no tiers: write two or more [[tiers]], each with name and url, or run `aio init`"
         )
     problems: list[str] = []
-    catalog = convert_entry(Catalog, expanded(table), "", problems)
+    catalog = convert_entry(Catalog, with_planned_numbers(expanded(table), problems), "", problems)
     if catalog is not None:
         catalog = with_bound_adapters(completed(catalog))
         problems += check_rules(catalog)

@@ -60,13 +60,13 @@ def listed_model(model: str, *, provider: str | None = None, base_url: str = "")
     return ListedModel(provider=entry.id, model=info.id, price=price, max_context=info.context_window)
 
 
-def similar_listed(model: str, *, provider: str | None = None, most: int = 5) -> Sequence[str]:
+def similar_listed(model: str, *, provider: str | None = None) -> Sequence[str]:
     """Return names of listed models like `model`, of `provider` or of the makers of closed models."""
     from difflib import get_close_matches
 
     owners = [_LISTED_AS.get(provider, provider)] if provider else [owner for owner, _ in _CLOSED]
     names = [info.id for entry in _providers() if entry.id in owners for info in entry.models]
-    return get_close_matches(model, names, n=most, cutoff=0.5)
+    return get_close_matches(model, names, n=5, cutoff=0.5)
 
 
 def list_version() -> str:

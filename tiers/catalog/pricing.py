@@ -18,26 +18,39 @@ LEAST_COST_USD = 1e-9
 def cost_usd(tier: TierSpec, usage: Usage) -> float:
     """Return the US dollars billed for `usage` (SPEC RT-08): exact, since a micro-dollar may be many small answers."""
     return request_cost_usd(
-        tier.price, usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.cache_write_tokens
+        tier.price,
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        usage.cached_tokens,
+        usage.cache_write_tokens,
+        usage.cache_write_1h_tokens,
     )
 
 
 def request_cost_usd(
-    price: Price, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0, cache_write_tokens: int = 0
+    price: Price,
+    prompt_tokens: int,
+    completion_tokens: int,
+    cached_tokens: int = 0,
+    cache_write_tokens: int = 0,
+    cache_write_1h_tokens: int = 0,
 ) -> float:
     """Compute the cost in decimals, to avoid rounding drift: dollars per million tokens x tokens are micro-dollars.
 
-    `cached_tokens` and `cache_write_tokens` are parts of `prompt_tokens`. Without prices of their own they cost as much
-    as the others.
+    `cached_tokens` and `cache_write_tokens` are parts of `prompt_tokens`, and `cache_write_1h_tokens` of the latter.
+    Without prices of their own they cost as much as the others.
     """
     micro = (
         _exact(price.input_usd_per_million) * prompt_tokens + _exact(price.output_usd_per_million) * completion_tokens
     )
     if cached_tokens or cache_write_tokens:
         cached = min(cached_tokens, prompt_tokens)
+        written = min(cache_write_tokens, prompt_tokens - cached)
+        for_an_hour = min(cache_write_1h_tokens, written)
         for tokens, usd in (
             (cached, price.cached_input_usd_per_million),
-            (min(cache_write_tokens, prompt_tokens - cached), price.cache_write_usd_per_million),
+            (written - for_an_hour, price.cache_write_usd_per_million),
+            (for_an_hour, price.hour_write_usd_per_million),
         ):
             if tokens and usd is not None:
                 micro += (_exact(usd) - _exact(price.input_usd_per_million)) * tokens
@@ -47,8 +60,21 @@ def request_cost_usd(
 def highest_input_usd(price: Price) -> float:
     """Return the US dollars per million prompt tokens of the dearest kind: cache writes may cost more than others."""
     return max(
-        price.input_usd_per_million, price.cached_input_usd_per_million or 0.0, price.cache_write_usd_per_million or 0.0
+        price.input_usd_per_million,
+        price.cached_input_usd_per_million or 0.0,
+        price.cache_write_usd_per_million or 0.0,
+        price.hour_write_usd_per_million or 0.0,
     )
+
+
+def write_pays(price: Price, reuse: float) -> bool:
+    """Whether it pays to have a provider write a prompt into its cache that is read again with probability `reuse`:
+    what a read saves is then more than what the write costs beyond the prompt's usual price."""
+    if price.cached_input_usd_per_million is None:
+        return False
+    write = price.input_usd_per_million if (usd := price.cache_write_usd_per_million) is None else usd
+    saved = price.input_usd_per_million - price.cached_input_usd_per_million
+    return reuse * saved > write - price.input_usd_per_million
 
 
 def reuse_usd(tier: TierSpec, tokens: int) -> float:

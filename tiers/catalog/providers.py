@@ -57,7 +57,7 @@ PROVIDERS: dict[ProviderName, Provider] = {
         url_variable="AZURE_OPENAI_ENDPOINT",
         path="/openai/v1",
         key_variables=("AZURE_OPENAI_API_KEY",),
-        remote=_LATER_LIMIT,
+        remote=_LATER_LIMIT | {"responses": "needed"},
     ),
     "bedrock": Provider(
         kind="bedrock",
@@ -89,7 +89,10 @@ PROVIDERS: dict[ProviderName, Provider] = {
         remote={"stream_usage": False, "service_fields": False},
     ),
     "openai": Provider(
-        base_url="https://api.openai.com/v1", path="/v1", key_variables=("OPENAI_API_KEY",), remote=_LATER_LIMIT
+        base_url="https://api.openai.com/v1",
+        path="/v1",
+        key_variables=("OPENAI_API_KEY",),
+        remote=_LATER_LIMIT | {"responses": "needed"},
     ),
     "openrouter": Provider(
         base_url="https://openrouter.ai/api/v1", path="/api/v1", key_variables=("OPENROUTER_API_KEY",)

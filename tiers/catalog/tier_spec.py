@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
-from tiers.catalog.capabilities import USUAL, USUAL_OF_KIND, Capabilities, Capability
+from tiers.catalog.capabilities import LOGPROB_KINDS, USUAL, USUAL_OF_KIND, Capabilities, Capability
 from tiers.catalog.providers import ProviderName
 from tiers.catalog.replica_spec import BalancingSpec, ReplicaSpec
 from tiers.engines.engine_spec import EngineSpec
@@ -16,6 +16,8 @@ NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
 MIN_TIERS, MAX_TIERS = 2, 8
+HOUR_WRITE_FACTOR = 2.0
+"""What a token written into Anthropic's cache for an hour costs, in multiples of one of the prompt."""
 USUAL_CONTEXT = 32_768
 """Tokens, where neither catalogue, price list nor server tells a remote model's context."""
 TierNumber = Annotated[int, msgspec.Meta(ge=1, le=MAX_TIERS)]
@@ -69,6 +71,8 @@ class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     `max_tokens_field`: OpenAI's reasoning models accept only `max_completion_tokens`, older servers only `max_tokens`.
     `service_fields`: whether the server gets fields of the caller that mean something to a provider alone (`user`,
     `store`, `metadata`, `prompt_cache_key` and the like); switch it off for a server that refuses them.
+    `responses`: whether chats reach the server by OpenAI's Responses API: `needed`, where a request loses something as
+    a chat (reasoning next to tools, tools that the provider runs), `always`, or `never`.
     `model`: empty is the server's only model, found when the tier starts. `max_context`: in tokens; None is what the
     server tells, else `USUAL_CONTEXT`. `engine`, instead of an address: the server is a process that AIO starts itself,
     at an address of its own choice.
@@ -93,6 +97,7 @@ class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     stream_whole: bool = False
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     service_fields: bool = True
+    responses: Literal["never", "needed", "always"] = "never"
 
     @property
     def servers(self) -> list[ReplicaSpec]:
@@ -186,14 +191,24 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     `estimated`: the basis of an estimate if the catalogue has no price (`tiers.catalog.price_estimate`): the model's
     size, the seconds of an answer, or the tier's position; "" for a given price. Prompt tokens that a server read from
     its cache cost `cached_input_usd_per_million`, those that it wrote into it `cache_write_usd_per_million`; None: as
-    much as other prompt tokens.
+    much as other prompt tokens. Those that it wrote for an hour cost `cache_write_1h_usd_per_million`; None: twice as
+    much as other prompt tokens where writes have a price at all, which is Anthropic's rule (its page on prompt caching:
+    1.25 times for five minutes, twice for an hour).
     """
 
     input_usd_per_million: NonNegative
     output_usd_per_million: NonNegative
     cached_input_usd_per_million: NonNegative | None = None
     cache_write_usd_per_million: NonNegative | None = None
+    cache_write_1h_usd_per_million: NonNegative | None = None
     estimated: Literal["", "size", "seconds", "order"] = ""
+
+    @property
+    def hour_write_usd_per_million(self) -> float | None:
+        """The price of prompt tokens that a server writes into its cache for an hour; None: that of any others."""
+        if self.cache_write_1h_usd_per_million is not None or self.cache_write_usd_per_million is None:
+            return self.cache_write_1h_usd_per_million
+        return HOUR_WRITE_FACTOR * self.input_usd_per_million
 
 
 class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -277,6 +292,13 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """What the tier can take and give: what is declared, else what its kind of server usually has."""
         usual = USUAL if self.remote is None else USUAL_OF_KIND.get(self.remote.kind, USUAL)
         return self.capabilities.over(usual)
+
+    @property
+    def tells_logprobs(self) -> bool:
+        """Whether a request for log-probabilities is safe: as declared, else for a model of ours, and where every model
+        of its kind of server gives them."""
+        declared = self.capabilities.logprobs
+        return self.remote is None or self.remote.kind in LOGPROB_KINDS if declared is None else declared
 
     def stated_limit(self, max_tokens: int | None) -> int | None:
         """Return the most output tokens of a choice that the catalogue or a request with this `max_tokens` sets; None:

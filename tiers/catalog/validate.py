@@ -292,6 +292,8 @@ def _check_remote(where: str, tier: TierSpec, remote: RemoteSpec) -> Iterator[st
         yield f"{where}.tokenizer: only Triton is sent text; a server of kind '{remote.kind}' has a template of its own"
     if remote.kind != "triton-tensorrt-llm" and (remote.cumulative_text or remote.whole_path != "generate"):
         yield f"{where}: cumulative_text and whole_path are for kind 'triton-tensorrt-llm', not for '{remote.kind}'"
+    if remote.responses != "never" and remote.kind not in ("openai-provider", "azure"):
+        yield f"{where}.responses: OpenAI's providers have that API, and no server of kind '{remote.kind}'"
     if remote.is_triton and not re.fullmatch(r"[A-Za-z0-9._-]+", remote.model):
         yield f"{where}.model = {remote.model!r}: expected the name of a model in Triton's repository"
     if remote.read_timeout_seconds > remote.total_timeout_seconds:

@@ -1,5 +1,6 @@
 """The state of an engine process, as its owner reports it to the tiers that it serves."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
@@ -26,3 +27,7 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
     def restarts(self) -> int:
         """How often it was started again."""
         return max(0, self.start - 1)
+
+
+StatusOf = Callable[[], EngineStatus]
+"""Returns the latest known state of one engine without I/O."""

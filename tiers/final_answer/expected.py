@@ -60,15 +60,13 @@ def asks_for_brackets(prompt: str) -> bool:
     return _BRACKETS.search(prompt) is not None
 
 
-def expected_kind(prompt: str, response_format: dict[str, Any] | None = None, tools: bool = False) -> AnswerKind | None:
+def expected_kind(prompt: str, response_format: dict[str, Any] | None = None) -> AnswerKind | None:
     """Return the kind of checkable answer that a request asks for, or None; in doubt None.
 
     `prompt` is the last user turn, after the system prompt where that gives rules. Of a long one the beginning and the
-    end are read. With `tools`, calls are expected. A schema of free text alone has nothing to check. An answer may turn
-    out as another kind: a formula that is a number is a number.
+    end are read. A schema of free text alone has nothing to check. An answer may turn out as another kind: a formula
+    that is a number is a number, and a call of a tool is one.
     """
-    if tools:
-        return "tool_calls"
     if (schema := schema_of(response_format)) is not None:
         return "fields" if has_checkable_field(schema) else None
     if response_format is not None and response_format.get("type") == "json_object":

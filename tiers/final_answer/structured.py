@@ -1,4 +1,4 @@
-"""Structured outputs field by field: which fields of a schema can be checked, and whether two answers agree on them."""
+"""Structured outputs field by field: which fields of a schema can be checked, and their values in an answer."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -31,7 +31,11 @@ def has_checkable_field(schema: dict[str, Any]) -> bool:
 
 
 def checked_fields(schema: dict[str, Any], text: str) -> dict[str, str]:
-    """Return the checkable fields of an answer by their path, each as canonical JSON; empty if `text` is not JSON."""
+    """Return the checkable fields of an answer by their path, each as canonical JSON; empty if `text` is not JSON.
+
+    A path is as `address.city`; a list is one field, "" is the whole of a value without fields. Free text does not
+    count: a string without enum, const, format or pattern.
+    """
     value = json_value(text)
     if value is msgspec.UNSET:
         return {}
@@ -42,18 +46,6 @@ def checked_fields(schema: dict[str, Any], text: str) -> dict[str, str]:
             return {}
         found[path] = spelt
     return found
-
-
-def agreeing_fields(schema: dict[str, Any], one: str, other: str) -> dict[str, bool]:
-    """Return for every checkable field that one of two answers (JSON texts) has whether both have the same value.
-
-    A field's name is its path, as `address.city`; a list is one field, "" is the whole of a value without fields. Free
-    text does not count: a string without enum, const, format or pattern. Empty if an answer is not JSON.
-    """
-    ours, theirs = checked_fields(schema, one), checked_fields(schema, other)
-    if not ours or not theirs:
-        return {}
-    return {path: path in ours and ours[path] == theirs.get(path) for path in ours | theirs}
 
 
 def _fields(root: dict[str, Any], schema: Any, value: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:

@@ -8,11 +8,10 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from inference_core.io.json_errors import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.content_parts import ContentPart
 from tiers.errors import TierError, TierRequestError, TierUnavailableError
-from tiers.remote.anthropic_wire import dropped_sampling, dropped_thinking, sampling_fields, thinking_fields
+from tiers.remote.anthropic_request import dropped_sampling, dropped_thinking, sampling_fields, thinking_fields
 from tiers.remote.event_stream import EventStreamParser
 from tiers.remote.openai_format import WireError, parse_error
 from tiers.remote.optional_fields import BUDGET, dropped_fields
@@ -20,12 +19,14 @@ from tiers.remote.provider_format import (
     CONTEXT_CODE,
     Blocks,
     Media,
+    alternating,
     answer_schema,
+    blocks_of,
     call_arguments,
     check_provider,
-    is_system,
     media_of,
     media_parts,
+    read_json,
     system_text,
 )
 from tiers.remote.sse import ServerSentEvent
@@ -34,6 +35,7 @@ from tiers.remote.wire import RemoteWire, StreamParser, WireCall
 from tiers.tier import ChatMessage, Delta, FinishReason, GenerationRequest, Usage
 
 NAME = "Bedrock"
+_ANSWER = f"an answer of {NAME}'s"
 MISSING_EXTRA = (
     "AWS credentials need botocore, which is not installed: pip install 'aio-gateway[providers]', or set "
     "AWS_BEARER_TOKEN_BEDROCK to an API key of Bedrock's"
@@ -155,10 +157,10 @@ class BedrockWire(RemoteWire):
 
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         """See `RemoteWire.read_event`: the usage comes last."""
-        blocks: Blocks = tally.notes.setdefault("blocks", Blocks())
+        blocks = blocks_of(tally)
         if event.event == "exception":
             raise TierError(parse_error(event.data).message)
-        said = _parsed(event.data)
+        said = read_json(_decode, event.data, _ANSWER)
         match event.event:
             case "contentBlockDelta" if said.delta is not None:
                 return _delta(said.content_block_index, said.delta, blocks)
@@ -180,8 +182,8 @@ class BedrockWire(RemoteWire):
 
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
         """See `RemoteWire.read_whole`."""
-        blocks: Blocks = tally.notes.setdefault("blocks", Blocks())
-        said = _parsed(body)
+        blocks = blocks_of(tally)
+        said = read_json(_decode, body, _ANSWER)
         _report(said.usage, tally)
         content = said.output.message.content if said.output is not None else []
         deltas: list[Delta] = []
@@ -269,28 +271,18 @@ class _Event(msgspec.Struct, rename="camel"):
 
 def message_turns(messages: list[ChatMessage]) -> list[dict[str, Any]]:
     """Return the conversation as Converse has it: turns alternate, and results of tools are a user's blocks."""
-    turns: list[dict[str, Any]] = []
-    for message in messages:
-        if is_system(message):
-            continue
-        content = content_blocks(message)
-        if message.role == "tool":
-            result = {"toolUseId": message.tool_call_id or "", "content": content or [{"text": " "}]}
-            content = [{"toolResult": result}]
-        content += [
-            {"toolUse": {"toolUseId": call.id, "name": call.name, "input": call_arguments(call)}}
-            for call in message.tool_calls
-        ]
-        role = "assistant" if message.role == "assistant" else "user"
-        if not content:
-            continue
-        if turns and turns[-1]["role"] == role:
-            turns[-1]["content"] += content
-        else:
-            turns.append({"role": role, "content": content})
-    if not turns:
-        raise TierRequestError("messages: a turn of the user with a text is needed", "messages")
-    return turns
+    return alternating(messages, _blocks_of)
+
+
+def _blocks_of(message: ChatMessage) -> list[dict[str, Any]]:
+    content = content_blocks(message)
+    if message.role == "tool":
+        result = {"toolUseId": message.tool_call_id or "", "content": content or [{"text": " "}]}
+        content = [{"toolResult": result}]
+    return content + [
+        {"toolUse": {"toolUseId": call.id, "name": call.name, "input": call_arguments(call)}}
+        for call in message.tool_calls
+    ]
 
 
 def content_blocks(message: ChatMessage) -> list[dict[str, Any]]:
@@ -393,14 +385,6 @@ def _report(counts: _Counts | None, tally: Tally) -> None:
             cache_write_tokens=written,
         )
     )
-
-
-def _parsed(data: bytes) -> _Event:
-    try:
-        return _decode(data)
-    except JSON_ERRORS as error:
-        shown = data[:200].decode(errors="replace")
-        raise TierError(f"the server sent what is not an answer of {NAME}'s ({error}): {shown!r}") from error
 
 
 _encode = msgspec.json.Encoder().encode

@@ -1,20 +1,19 @@
 """A tier on an engine that AIO starts: a remote tier at the address where the engine listens at present."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import msgspec
 
 from inference_core.io.background_tasks import once
 from tiers.catalog.tier_spec import USUAL_CONTEXT, TierSpec
-from tiers.engines.engine_status import EngineStatus
+from tiers.engines.engine_status import EngineStatus, StatusOf
 from tiers.errors import CatalogError, TierRequestError, TierUnavailableError
 from tiers.remote.http_transport import HttpTransport
 from tiers.remote.remote_tier import RemoteTier
 from tiers.tier import Delta, GenerationRequest, Tier, TierLoad
 
 _KEY = "ENGINE_KEY"
-StatusOf = Callable[[], EngineStatus]
 
 
 class EngineTier(Tier):

@@ -2,27 +2,31 @@
 
 import re
 import uuid
+from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
-from inference_core.io.json_errors import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
-from tiers.errors import TierError, TierRequestError
+from tiers.errors import TierError
+from tiers.native_content import Form, NativeBlock, NativePiece
 from tiers.remote.openai_format import MAX_RETRY_AFTER_SECONDS, WireError, parse_error
 from tiers.remote.optional_fields import BUDGET, dropped_fields
 from tiers.remote.provider_format import (
     CONTEXT_CODE,
     THINKING_TOKENS,
     Blocks,
+    alternating,
     answer_schema,
+    blocks_of,
     call_arguments,
     check_provider,
-    is_system,
     media_of,
     media_parts,
+    missing_model,
     published_by,
+    read_json,
     system_text,
 )
 from tiers.remote.sse import ServerSentEvent
@@ -32,7 +36,9 @@ from tiers.tier import ChatMessage, Delta, FinishReason, GenerationRequest, Usag
 from tiers.tool_types import ToolCallDelta
 
 NAME = "Gemini"
-# Google's own value for calls whose thoughts come from elsewhere; without any signature Gemini 3 refuses the turn.
+_ANSWER, _PART = f"an answer of {NAME}'s", f"a part of {NAME}'s"
+# Google's own value for calls whose thoughts come from elsewhere, or are not known here any more: without any signature
+# Gemini 3 refuses the turn.
 UNSIGNED = "skip_thought_signature_validator"
 LEVELS = {"none": "low", "minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high"}
 # OpenAI's names, Gemini's and the neutral values.
@@ -48,6 +54,7 @@ class GeminiWire(RemoteWire):
     """Gemini with an API key."""
 
     one_choice = True
+    form: Form | None = "gemini"
 
     def __init__(self, remote: RemoteSpec) -> None:
         self._remote = remote
@@ -61,9 +68,7 @@ class GeminiWire(RemoteWire):
     def model_problem(self, status: int, body: bytes) -> str | None:
         """See `RemoteWire.model_problem`."""
         if status == 404:
-            return (
-                f"has no model {self._remote.model!r}: {parse_error(body).message[:200]}; check model in the catalogue"
-            )
+            return missing_model(self._remote.model, body)
         return None
 
     def published_output(self, body: bytes) -> int | None:
@@ -106,11 +111,11 @@ class GeminiWire(RemoteWire):
 
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         """See `RemoteWire.read_event`. The stream has no last event: it ends with the connection's body."""
-        return _deltas(_parsed(event.data), tally)
+        return _deltas(read_json(_decode, event.data, _ANSWER), tally)
 
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
         """See `RemoteWire.read_whole`."""
-        return _deltas(_parsed(body), tally)
+        return _deltas(read_json(_decode, body, _ANSWER), tally)
 
     def _generation(self, request: GenerationRequest, max_tokens: int | None) -> dict[str, Any]:
         fields: dict[str, Any] = {}
@@ -144,7 +149,7 @@ class _Part(msgspec.Struct, rename="camel"):
 
 
 class _Content(msgspec.Struct):
-    parts: list[_Part] = []
+    parts: list[msgspec.Raw] = []
 
 
 class _Candidate(msgspec.Struct, rename="camel"):
@@ -173,30 +178,31 @@ class _Answer(msgspec.Struct, rename="camel"):
 
 def contents(messages: list[ChatMessage]) -> list[dict[str, Any]]:
     """Return the conversation as Gemini has it: an assistant is a `model`, and a result names its function."""
-    turns: list[dict[str, Any]] = []
     names = {call.id: call.name for message in messages for call in message.tool_calls}
-    for message in messages:
-        if is_system(message):
-            continue
-        parts = _message_parts(message, names)
-        role = "model" if message.role == "assistant" else "user"
-        if not parts:
-            continue
-        if turns and turns[-1]["role"] == role:
-            turns[-1]["parts"] += parts
-        else:
-            turns.append({"role": role, "parts": parts})
-    if not turns:
-        raise TierRequestError("messages: a turn of the user with a text is needed", "messages")
-    return turns
+    # Ids are the server's own, or ours, which it does not know.
+    own_ids = {call_id for message in messages if message.native for call_id in _call_ids(message.native.blocks)}
+    return alternating(
+        messages, lambda message: _message_parts(message, names, own_ids), assistant="model", parts="parts"
+    )
 
 
-def _message_parts(message: ChatMessage, names: dict[str, str]) -> list[dict[str, Any]]:
+def _call_ids(blocks: Sequence[NativeBlock]) -> Iterator[str]:
+    for block in blocks:
+        call = _decode_part(block.json).function_call
+        if call is not None and call.id:
+            yield call.id
+
+
+def _message_parts(message: ChatMessage, names: dict[str, str], own_ids: set[str]) -> list[Any]:
+    if message.native is not None:
+        return [msgspec.Raw(block.json) for block in message.native.blocks]
     parts = content_parts(message)
     if message.role == "tool":
-        name = names.get(message.tool_call_id or "", message.name or "function")
+        call_id = message.tool_call_id or ""
+        response = {"name": names.get(call_id, message.name or "function"), "response": {"result": message.content}}
         media = [part for part in parts if "text" not in part]
-        return [{"functionResponse": {"name": name, "response": {"result": message.content}}}, *media]
+        own = {"id": call_id} if call_id in own_ids else {}
+        return [{"functionResponse": own | response}, *media]
     for place, call in enumerate(message.tool_calls):
         part: dict[str, Any] = {"functionCall": {"name": call.name, "args": call_arguments(call)}}
         # Of calls made together the first is signed.
@@ -250,7 +256,7 @@ def _tools(request: GenerationRequest) -> dict[str, Any]:
 
 
 def _deltas(answer: _Answer, tally: Tally) -> list[Delta]:
-    blocks: Blocks = tally.notes.setdefault("blocks", Blocks())
+    blocks = blocks_of(tally)
     if answer.error is not None:
         raise TierError(str(answer.error.get("message") or answer.error))
     if answer.usage_metadata is not None:
@@ -262,10 +268,19 @@ def _deltas(answer: _Answer, tally: Tally) -> list[Delta]:
         blocks.unknown = blocks.unknown or "an event without candidates"
     deltas: list[Delta] = []
     for candidate in answer.candidates or []:
-        for part in candidate.content.parts if candidate.content is not None else []:
-            deltas += _said(part, blocks)
+        for raw in candidate.content.parts if candidate.content is not None else []:
+            deltas += _read_part(raw, blocks, native=tally.native)
         if candidate.finish_reason is not None:
             deltas.append(Delta(finish_reason=_finish(candidate.finish_reason, blocks)))
+    return deltas
+
+
+def _read_part(raw: msgspec.Raw, blocks: Blocks, *, native: bool) -> list[Delta]:
+    part = read_json(_decode_part, raw, _PART)
+    deltas = _said(part, blocks)
+    if native:
+        block = NativeBlock(json=bytes(raw), type="part", seal=part.thought_signature or "")
+        deltas.append(Delta(native=NativePiece(form="gemini", block=block)))
     return deltas
 
 
@@ -314,13 +329,6 @@ def _report(counts: _Counts, tally: Tally) -> None:
     )
 
 
-def _parsed(data: bytes) -> _Answer:
-    try:
-        return _decode(data)
-    except JSON_ERRORS as error:
-        shown = data[:200].decode(errors="replace")
-        raise TierError(f"the server sent what is not an answer of {NAME}'s ({error}): {shown!r}") from error
-
-
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(_Answer).decode
+_decode_part = msgspec.json.Decoder(_Part).decode

@@ -7,6 +7,8 @@ import msgspec
 
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.errors import TierError, TierRequestError
+from tiers.native_content import Form
+from tiers.remote import responses_answer, responses_request
 from tiers.remote.openai_format import TEMPLATED, WireError, parse_chunk, parse_error, request_body
 from tiers.remote.optional_fields import (
     ALL_SAMPLING,
@@ -88,7 +90,6 @@ class VllmWire(OpenAIWire):
     """vLLM; `openai_format` uses its names for fields that OpenAI's API lacks."""
 
     health_path = "../health"
-    tells_logprobs = True
     bounds_thoughts = True
     queue = QueueMetric(
         "../metrics", "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:request_success_total"
@@ -106,7 +107,6 @@ class SglangWire(OpenAIWire):
     """SGLang. Its queue metrics need `--enable-metrics`."""
 
     health_path = "../health"
-    tells_logprobs = True
     bounds_thoughts = True
     queue = QueueMetric("../metrics", "sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:num_requests_total")
 
@@ -167,6 +167,31 @@ class OpenAIProviderWire(OpenAIWire):
     def __init__(self, remote: RemoteSpec) -> None:
         super().__init__(remote)
         self._refused: set[str] = set()
+        self.form: Form | None = None if remote.responses == "never" else "responses"
+
+    def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
+        """See `RemoteWire.call`: by the Responses API where the catalogue allows it, and the request needs it."""
+        wanted = self.form is not None and (self._remote.responses == "always" or responses_request.is_needed(request))
+        own = request.native is not None and bool(request.native.server_tools)
+        if not wanted or not (own or responses_request.is_expressible(request)):
+            call = super().call(request, max_tokens)
+            return call._replace(form="chat") if self.form is not None else call
+        streamed = not request.whole or self._remote.stream_whole
+        body = responses_request.request_body(self._remote, request, max_tokens, streamed=streamed)
+        dropped = dropped_fields(request, self.known_fields(is_chat=True) - {"store"} | {BUDGET})
+        return WireCall("responses", _encode(self.extended(body, request)), streamed, dropped, form="responses")
+
+    def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
+        """See `RemoteWire.read_event`."""
+        if tally.form == "responses":
+            return responses_answer.read_event(event, tally)
+        return super().read_event(event, tally)
+
+    def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
+        """See `RemoteWire.read_whole`."""
+        return (
+            responses_answer.read_whole(body, tally) if tally.form == "responses" else super().read_whole(body, tally)
+        )
 
     def adapts_to(self, refusal: TierRequestError) -> bool:
         """See `RemoteWire.adapts_to`."""

@@ -1,17 +1,21 @@
 """What the wires of Anthropic, Gemini and Bedrock share: checks of a request, turns and parts of a conversation."""
 
 import re
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from inference_core.io.json_errors import JSON_ERRORS
 from tiers.content_parts import ContentPart
 from tiers.errors import TierError, TierRequestError
+from tiers.remote.openai_format import parse_error
 from tiers.remote.server_models import published_output
+from tiers.remote.usage_counter import Tally
 from tiers.tier import ChatMessage, Delta, GenerationRequest
 from tiers.tool_types import ToolCall, ToolCallDelta
+
+T = TypeVar("T")
 
 CONTEXT_CODE = "context_length_exceeded"
 # Anthropic's least budget of thinking tokens, and what is kept free of it for the answer.
@@ -79,6 +83,49 @@ def published_by(body: bytes, fields: tuple[str, ...]) -> int | None:
     return published_output(entry, fields) if isinstance(entry, dict) else None
 
 
+def missing_model(model: str, body: bytes) -> str:
+    """Return what to say of a 404 with this body for the model of the catalogue."""
+    return f"has no model {model!r}: {parse_error(body).message[:200]}; check model in the catalogue"
+
+
+def read_json(decode: Callable[[bytes], T], data: bytes, what: str) -> T:
+    """Return `data`, decoded. Raises TierError if it is not `what` the server should have sent."""
+    try:
+        return decode(data)
+    except JSON_ERRORS as error:
+        shown = data[:200].decode(errors="replace")
+        raise TierError(f"the server sent what is not {what} ({error}): {shown!r}") from error
+
+
+Turns = list[dict[str, Any]]
+
+
+def alternating(
+    messages: list[ChatMessage],
+    parts_of: Callable[[ChatMessage], Turns],
+    *,
+    assistant: str = "assistant",
+    parts: str = "content",
+) -> Turns:
+    """Return the conversation without system turns and without empty ones, successive turns of one role joined.
+
+    `assistant`, `parts`: the API's names for the role and for what a turn consists of. Raises TierRequestError if
+    nothing is left.
+    """
+    turns: Turns = []
+    for message in messages:
+        if is_system(message) or not (said := parts_of(message)):
+            continue
+        role = assistant if message.role == "assistant" else "user"
+        if turns and turns[-1]["role"] == role:
+            turns[-1][parts] += said
+        else:
+            turns.append({"role": role, parts: said})
+    if not turns:
+        raise TierRequestError("messages: a turn of the user with a text is needed", "messages")
+    return turns
+
+
 def system_text(messages: list[ChatMessage]) -> str:
     """Return the texts of system and developer turns, wherever they stand."""
     return "\n\n".join(message.content for message in messages if is_system(message) and message.content)
@@ -129,6 +176,8 @@ class Blocks:
     def __init__(self) -> None:
         self.calls: dict[int, int] = {}
         self.without_arguments: set[int] = set()
+        # Blocks of the provider's own tools, which are no calls.
+        self.own: set[int] = set()
         self.said = False
         self.unknown = ""
 
@@ -173,3 +222,11 @@ class Blocks:
                 f"the answer's form is not known here: it has {self.unknown} and no text; has the provider changed its "
                 "API? Look for a newer version of this gateway"
             )
+
+
+def blocks_of(tally: Tally) -> Blocks:
+    """Return the blocks of the answer that `tally` counts."""
+    blocks: Blocks | None = tally.notes.get("blocks")
+    if blocks is None:
+        blocks = tally.notes["blocks"] = Blocks()
+    return blocks

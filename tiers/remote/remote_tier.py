@@ -7,7 +7,7 @@ import math
 import os
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 
@@ -17,6 +17,7 @@ import msgspec
 from inference_core.io.background_tasks import repeated
 from inference_core.protocol import StepTimes
 from inference_core.tokenization.prompt_size import BYTES_PER_TOKEN, TOKENS_PER_MESSAGE
+from tiers.catalog.pricing import write_pays
 from tiers.catalog.tier_spec import USUAL_CONTEXT, TierSpec
 from tiers.errors import (
     CatalogError,
@@ -29,6 +30,7 @@ from tiers.errors import (
     TierUnavailableError,
 )
 from tiers.merge_streams import merge
+from tiers.native_content import NativeContent
 from tiers.prompt_bounds import prompt_bounds
 from tiers.remote.answer_bounds import UNCOUNTED_JSON_BYTES, AnswerBounds, bounds_of
 from tiers.remote.http_connection import OversizedHeadError
@@ -42,6 +44,7 @@ from tiers.remote.http_transport import (
     transport_to,
 )
 from tiers.remote.openai_format import WireError, parse_retry_after
+from tiers.remote.reasoning_makers import MAKERS, ReasoningMakers
 from tiers.remote.server_models import ServerModel, chosen_model, parse_models
 from tiers.remote.server_queue import QueueReport, ServerQueue, Stream
 from tiers.remote.sse import EventTooLargeError, ServerSentEvent
@@ -49,7 +52,7 @@ from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import QueueMetric, StreamParser, WireCall
 from tiers.remote.wires import wire_of
 from tiers.server_words import one_line
-from tiers.tier import AnswerEnd, Delta, GenerationRequest, Tier, TierLoad, TraceHeaders
+from tiers.tier import AnswerEnd, ChatMessage, Delta, GenerationRequest, Tier, TierLoad, TraceHeaders
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +92,9 @@ class RemoteTier(Tier):
         cooldown_seconds: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
         connect: Callable[[httpx.URL], httpx.AsyncBaseTransport] = transport_to,
+        makers: ReasoningMakers = MAKERS,
     ) -> None:
+        """`makers`: where it notes the reasoning that its model has sealed, and looks up whose an earlier one is."""
         if spec.remote is None:
             raise CatalogError(f"tier '{spec.name}' has no remote table")
         self.name, self.number, self.model = spec.name, spec.number, spec.model_name
@@ -101,7 +106,8 @@ class RemoteTier(Tier):
         self._running = 0
         self._queue = ServerQueue()
         self._watching: asyncio.Task[None] | None = None
-        self._wire = wire_of(spec)
+        self._wire = wire_of(spec.remote)
+        self._makers = makers
         self._base = httpx.URL(spec.remote.base_url.rstrip("/") + "/")
         # Request lines and constant headers by method and path.
         self._heads: dict[tuple[str, str], bytes] = {}
@@ -163,7 +169,7 @@ class RemoteTier(Tier):
                 )
             self.model = self.name if found is None else found.name
             self._remote = msgspec.structs.replace(self._remote, model=self.model)
-            self._wire = wire_of(msgspec.structs.replace(self._spec, remote=self._remote))
+            self._wire = wire_of(self._remote)
         if found is None or found.name != self.model:
             return
         if self._remote.max_context is None:
@@ -274,7 +280,7 @@ class RemoteTier(Tier):
             tally.sent = True
             if call.streamed:
                 stream = self._queue.send(self._clock(), tally.prompt_tokens)
-            response = await self._send("POST", call.path, call.body, patience, deadline, request.trace)
+            response = await self._post(call, patience, deadline, request.trace)
             pieces = self._pieces(response, deadline)
             try:
                 await self._check(response, call, pieces)
@@ -283,7 +289,7 @@ class RemoteTier(Tier):
                     raise
                 await response.aclose()
                 call = self._call(request, tally)
-                response = await self._send("POST", call.path, call.body, patience, deadline, request.trace)
+                response = await self._post(call, patience, deadline, request.trace)
                 pieces = self._pieces(response, deadline)
                 await self._check(response, call, pieces)
             bounds = self._bounds(request, tally)
@@ -308,6 +314,8 @@ class RemoteTier(Tier):
                     bounds.require_wire(len(body), bounds.whole)
                     bounds.require_json(body)
                 deltas = tally.passed(self._wire.read_whole(body, tally))
+                if tally.native:
+                    self._note_seals(deltas)
                 if tally.said > bounds.said:
                     bounds.require_said(tally.said)
                 for delta in deltas:
@@ -386,6 +394,13 @@ class RemoteTier(Tier):
                 "name a tier that runs here",
                 "echo",
             )
+        native = request.native
+        if native is not None and native.server_tools and native.form != self._wire.form:
+            return TierRequestError(
+                f"tools: {', '.join(native.server_tools)} is run by the provider that has it, and tier "
+                f"'{self.name}' has not got it; leave it out, or name another tier",
+                "tools",
+            )
         try:
             self._wire.check(request)
         except TierRequestError as error:
@@ -416,9 +431,46 @@ class RemoteTier(Tier):
         stated = self._spec.stated_limit(request.max_tokens or None)
         tally.max_tokens = self.most_answer_tokens(stated, tally.prompt_tokens)
         sent = None if stated is None and not self._wire.needs_limit else tally.max_tokens
-        call = self._wire.call(request, sent)
-        request.sent.max_tokens, request.sent.dropped = sent, call.dropped
+        call = self._wire.call(self._readable(request), sent)
+        request.sent.max_tokens, request.sent.dropped, request.sent.added = sent, call.dropped, call.added
+        tally.form = call.form or self._wire.form
+        same_form = request.native is not None and request.native.form == tally.form
+        if request.native is not None and not same_form:
+            request.sent.dropped += request.native.unsaid
+        tally.native = tally.form not in (None, "chat") and (request.wants_native or same_form)
         return call
+
+    def _readable(self, request: GenerationRequest) -> GenerationRequest:
+        """Return the request without what is in the form of another API, or is reasoning that another model made."""
+        messages, native, reuse = request.messages, request.native, request.cache_reuse
+        if reuse and not (self._wire.marks_cache and write_pays(self._spec.price, reuse)):
+            reuse = 0.0
+        if messages is not None and any(message.native or message.kept for message in messages):
+            messages = [self._readable_turn(message) for message in messages]
+        elif native is None and reuse == request.cache_reuse:
+            return request
+        native = native if native is not None and native.form == self._wire.form else None
+        return msgspec.structs.replace(request, messages=messages, native=native, cache_reuse=reuse)
+
+    def _readable_turn(self, message: ChatMessage) -> ChatMessage:
+        said = next((one for one in (message.native, message.kept) if one and one.form == self._wire.form), None)
+        if said is not None and said.is_sealed:
+            readable = tuple(self._makers.readable(said, self._maker, is_only=self.is_only_maker))
+            if len(readable) < len(said.blocks):
+                # Gemini's seals are on the calls themselves, so the turn is said again without them.
+                said = None if said.form == "gemini" else NativeContent(said.form, readable)
+        if said is message.native and message.kept is None:
+            return message
+        return msgspec.structs.replace(message, native=said, kept=None)
+
+    def _note_seals(self, deltas: list[Delta]) -> None:
+        for delta in deltas:
+            if delta.native is not None and delta.native.block is not None and delta.native.block.seal:
+                self._makers.note(delta.native.block.seal, self._maker)
+
+    @property
+    def _maker(self) -> str:
+        return f"{self._remote.kind}/{self._remote.model}"
 
     def _learns_limit(self, refusal: TierRequestError, tally: Tally) -> bool:
         """Return whether a limit was refused with the most that the model can answer, which is known from now on."""
@@ -450,7 +502,10 @@ class RemoteTier(Tier):
             deltas = self._wire.read_event(event, tally)
             if deltas is None:
                 return said, True
-            said += tally.passed(deltas)
+            deltas = tally.passed(deltas)
+            if tally.native:
+                self._note_seals(deltas)
+            said += deltas
         if tally.said > bounds.said:
             bounds.require_said(tally.said)
         return said, False
@@ -458,6 +513,12 @@ class RemoteTier(Tier):
     def _said_last(self, parser: StreamParser, tally: Tally, bounds: AnswerBounds) -> list[Delta]:
         said, ended = self._said(parser.flush(), tally, bounds)
         return said if ended else said + tally.passed(self._wire.read_end(tally))
+
+    async def _post(
+        self, call: WireCall, seconds: float, deadline: float, trace: TraceHeaders | None
+    ) -> Reply | httpx.Response:
+        """Send the request of an answer; see `_send`."""
+        return await self._send("POST", call.path, call.body, seconds, deadline, trace, call.headers)
 
     async def _send(
         self,
@@ -467,23 +528,26 @@ class RemoteTier(Tier):
         seconds: float,
         deadline: float,
         trace: TraceHeaders | None = None,
+        more: Sequence[tuple[bytes, bytes]] = (),
     ) -> Reply | httpx.Response:
-        """Send a request and return the head of the answer; each wait is at most `seconds`, and all end by
-        `deadline`, in the loop's time."""
+        """Send a request, with `more` headers, and return the head of the answer; each wait is at most `seconds`, and
+        all end by `deadline`, in the loop's time."""
         if self._transport is None:
             self._transport = self._connect(self._base)
         connect, transport = self._remote.connect_timeout_seconds, self._transport
         if isinstance(transport, HttpTransport) and not self._wire.signs:
-            return await transport.send(self._raw(method, path, body, trace), connect, seconds, deadline)
+            return await transport.send(self._raw(method, path, body, trace, more), connect, seconds, deadline)
         async with asyncio.timeout_at(deadline):
-            request = await self._request(method, path, body, trace)
+            request = await self._request(method, path, body, trace, more)
             if isinstance(transport, HttpTransport):
                 return await transport.send(request_bytes(request), connect, seconds, deadline)
             timeout = {"connect": connect, "read": seconds, "write": seconds, "pool": connect}
             request.extensions["timeout"] = timeout
             return await transport.handle_async_request(request)
 
-    async def _request(self, method: str, path: str, body: bytes, trace: TraceHeaders | None) -> httpx.Request:
+    async def _request(
+        self, method: str, path: str, body: bytes, trace: TraceHeaders | None, more: Sequence[tuple[bytes, bytes]]
+    ) -> httpx.Request:
         """Return a request as httpx's, signed where the wire demands it."""
         # As a stream, so that httpx looks for no further headers, which are known here.
         stream = httpx.ByteStream(body)
@@ -492,12 +556,16 @@ class RemoteTier(Tier):
             request.headers["Content-Length"] = str(len(body))
         if trace is not None:
             request.headers.update(trace_headers(trace))
+        if more:
+            request.headers.update(more)
         if self._wire.signs:
             # On a thread: temporary credentials are renewed there.
             request.headers.update(await asyncio.to_thread(self._wire.signature, request))
         return request
 
-    def _raw(self, method: str, path: str, body: bytes, trace: TraceHeaders | None) -> bytes:
+    def _raw(
+        self, method: str, path: str, body: bytes, trace: TraceHeaders | None, more: Sequence[tuple[bytes, bytes]]
+    ) -> bytes:
         """Return a request as bytes for the wire."""
         head = self._heads.get((method, path))
         if head is None:
@@ -506,6 +574,8 @@ class RemoteTier(Tier):
             head += b"content-length: %d\r\n" % len(body)
         if trace is not None:
             head += header_lines(trace_headers(trace))
+        if more:
+            head += header_lines(list(more))
         return head + b"\r\n" + body
 
     async def _check(self, response: Reply | httpx.Response, call: WireCall, pieces: AsyncIterator[bytes]) -> None:

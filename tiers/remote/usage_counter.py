@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from inference_core.tokenization.prompt_size import BYTES_PER_TOKEN
 from tiers.errors import TierAnswerTooLongError
+from tiers.native_content import Form
 from tiers.prompt_bounds import SERVER_TOKENS, TOLERANCE, PromptBounds, least_tokens
 from tiers.remote.answer_bounds import MOST_CALLS
 from tiers.tier import Delta, Usage
@@ -26,8 +27,9 @@ class Tally:
     the most output tokens of a choice, sent to the server or not; 0 before the request. `heard`: all text of a server
     with a single choice; None before the first. `sent`: whether the request is on its way to the server. `notes`: what
     a wire remembers of the answer between its events. `said`: bytes of all output so far, scores and ids included.
-    `scored`: whether log-probabilities were asked for; others are dropped. `find_bounds`: of the prompt; None once no
-    more is reported, because it holds the request, whose meter holds this count.
+    `native`: whether the answer is wanted in the form of the server's API, too; `form`: that form, where a wire has
+    several. `scored`: whether log-probabilities were asked for; others are dropped. `find_bounds`: of the prompt; None
+    once no more is reported, because it holds the request, whose meter holds this count.
     """
 
     def __init__(self, n: int, prompt_tokens: int, bounds: Callable[[], PromptBounds] | None = None) -> None:
@@ -41,6 +43,8 @@ class Tally:
         self.said = 0
         self.scored = False
         self.notes: dict[Any, Any] = {}
+        self.native = False
+        self.form: Form | Literal["chat"] | None = None
         self._n = n
         self.find_bounds = bounds
         self._bounds: PromptBounds | None = None
@@ -62,11 +66,13 @@ class Tally:
         self.claimed, self._covered = usage, True
         prompt, completion = self._possible_prompt(usage.prompt_tokens), _within(usage.completion_tokens, self._limit)
         cached = _within(usage.cached_tokens, prompt)
+        written = _within(usage.cache_write_tokens, prompt - cached)
         self.reported = Usage(
             prompt_tokens=prompt,
             completion_tokens=completion,
             cached_tokens=cached,
-            cache_write_tokens=_within(usage.cache_write_tokens, prompt - cached),
+            cache_write_tokens=written,
+            cache_write_1h_tokens=_within(usage.cache_write_1h_tokens, written),
             reasoning_tokens=_within(usage.reasoning_tokens, completion),
         )
 

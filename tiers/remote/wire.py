@@ -1,11 +1,12 @@
 """The interface between a remote tier and the kind of its server: how requests are sent and answers are read."""
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import httpx
 
 from tiers.errors import TierRequestError
+from tiers.native_content import Form
 from tiers.remote.openai_format import WireError, parse_error
 from tiers.remote.prometheus_queue import sum_of_samples
 from tiers.remote.server_queue import QueueReport
@@ -25,6 +26,9 @@ class WireCall(NamedTuple):
     body: bytes
     streamed: bool
     dropped: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    form: Form | Literal["chat"] | None = None
 
 
 class QueueMetric(NamedTuple):
@@ -60,20 +64,21 @@ class RemoteWire(ABC):
     The state of a running answer is in its `Tally` (a wire's own in `Tally.notes`). The order of deltas is
     that of `Delta`. `health_path`: relative to `base_url`, answers a GET when the server is ready; "" if there is none.
     `queue`: where it reports the number of its requests, if it does. `model_path`: where it describes the model, if it
-    does; `models_path`: where it lists all its models, as OpenAI does. `tells_logprobs`: whether every model of such a
-    server gives log-probabilities; some of OpenAI's reject a request for them. `one_choice`: an answer has one choice,
+    does; `models_path`: where it lists all its models, as OpenAI does. `one_choice`: an answer has one choice,
     so several are several requests. `signs`: whether each request is signed, by `signature`. `needs_limit`: whether a
     request must bound its answer; those of other servers do so only where caller, catalogue or a budget does.
+    `form`: of what is sent and answered as it is. `marks_cache`: whether a request says what the server caches.
     """
 
     health_path: str
-    tells_logprobs: bool = False
     queue: QueueMetric | None = None
     model_path: str | None = None
     models_path: str | None = None
     one_choice: bool = False
     signs: bool = False
     needs_limit: bool = False
+    form: Form | None = None
+    marks_cache: bool = False
 
     def key_headers(self, key: str) -> list[tuple[bytes, bytes]]:
         """Return the headers of every request that carry the API key; `key` is "" without one."""

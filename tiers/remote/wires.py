@@ -1,49 +1,30 @@
-"""The wire of each `remote.kind`."""
+"""The wire of each `remote.kind`. Its module is imported with the first server of the kind."""
 
-from collections.abc import Callable
+from importlib import import_module
 
-from tiers.catalog.tier_spec import RemoteKind, RemoteSpec, TierSpec
-from tiers.remote.anthropic_wire import AnthropicWire
-from tiers.remote.bedrock_wire import BedrockWire
-from tiers.remote.gemini_wire import GeminiWire
-from tiers.remote.openai_wire import (
-    AzureWire,
-    LlamaServerWire,
-    OpenAIProviderWire,
-    OpenAIWire,
-    SglangWire,
-    TensorRtLlmWire,
-    TgiWire,
-    VllmWire,
-)
-from tiers.remote.triton_wire import TritonTensorRtLlmWire, TritonVllmWire
+from tiers.catalog.tier_spec import RemoteKind, RemoteSpec
 from tiers.remote.wire import RemoteWire
 
-WIRES: dict[RemoteKind, Callable[[RemoteSpec], RemoteWire]] = {
-    "openai": OpenAIWire,
-    "vllm": VllmWire,
-    "sglang": SglangWire,
-    "llama-server": LlamaServerWire,
-    "tensorrt-llm": TensorRtLlmWire,
-    "tgi": TgiWire,
-    "triton-tensorrt-llm": TritonTensorRtLlmWire,
-    "triton-vllm": TritonVllmWire,
-    "openai-provider": OpenAIProviderWire,
-    "azure": AzureWire,
-    "anthropic": AnthropicWire,
-    "gemini": GeminiWire,
-    "bedrock": BedrockWire,
+# Module and class.
+WIRES: dict[RemoteKind, tuple[str, str]] = {
+    "openai": ("openai_wire", "OpenAIWire"),
+    "vllm": ("openai_wire", "VllmWire"),
+    "sglang": ("openai_wire", "SglangWire"),
+    "llama-server": ("openai_wire", "LlamaServerWire"),
+    "tensorrt-llm": ("openai_wire", "TensorRtLlmWire"),
+    "tgi": ("openai_wire", "TgiWire"),
+    "triton-tensorrt-llm": ("triton_wire", "TritonTensorRtLlmWire"),
+    "triton-vllm": ("triton_wire", "TritonVllmWire"),
+    "openai-provider": ("openai_wire", "OpenAIProviderWire"),
+    "azure": ("openai_wire", "AzureWire"),
+    "anthropic": ("anthropic_wire", "AnthropicWire"),
+    "gemini": ("gemini_wire", "GeminiWire"),
+    "bedrock": ("bedrock_wire", "BedrockWire"),
 }
 
 
-def wire_of(spec: TierSpec) -> RemoteWire:
-    """Return the wire to the server of `spec`, which has a `remote` table."""
-    assert spec.remote is not None
-    return WIRES[spec.remote.kind](spec.remote)
-
-
-def tells_logprobs(spec: TierSpec) -> bool:
-    """Return whether the server of `spec`, which has a `remote` table, gives log-probabilities by its declared
-    capabilities, or else is of a kind that always does."""
-    declared = spec.capabilities.logprobs
-    return wire_of(spec).tells_logprobs if declared is None else declared
+def wire_of(remote: RemoteSpec) -> RemoteWire:
+    """Return the wire to such a server."""
+    module, name = WIRES[remote.kind]
+    wire: RemoteWire = getattr(import_module(f"tiers.remote.{module}"), name)(remote)
+    return wire

@@ -153,7 +153,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     def _most_prompt_tokens(self) -> int:
         asked = self.generation
         if asked.messages is not None:
-            return Conversation(asked.messages, asked.tooling, asked.template_variables).most_tokens()
+            return Conversation(asked.messages, asked.tooling, asked.template_variables, asked.native).most_tokens()
         return most_tokens_raw(self.prompts or ())
 
     def generations(self, spec: TierSpec) -> list[GenerationRequest]:

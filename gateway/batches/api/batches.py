@@ -99,9 +99,6 @@ class BatchList(msgspec.Struct, frozen=True, kw_only=True):
     has_more: bool
 
 
-_decoder = msgspec.json.Decoder(BatchRequest)
-
-
 @post("/batches", status_code=200, operation_class=describe(BatchRequest, BatchObject), summary="Make a batch")
 async def create_batch(request: HttpRequest) -> Response[Any]:
     """From an uploaded file of purpose `batch`, in which each line is a request; see docs/batches.md."""
@@ -112,7 +109,7 @@ async def create_batch(request: HttpRequest) -> Response[Any]:
             CONSENT,
             "unsupported_parameter",
         )
-    body = await read_body(request, _decoder)
+    body = await read_body(request, BatchRequest)
     jobs = jobs_of(request)
     new = await _checked(request, jobs, body)
     try:

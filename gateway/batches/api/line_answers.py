@@ -74,7 +74,7 @@ async def _completion_line(serving: Serving, given: Received, body: bytes, tags:
 
 async def _responses_line(serving: Serving, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
     asked, _ = await decoded_fields(serving, RESPONSES, body, given.caller)
-    exchange = await exchange_of(serving, given, asked)
+    exchange = await exchange_of(serving, given, asked, body)
     answer_format = ResponsesFormat(serving, exchange)
     try:
         return await _generated(serving, exchange.request, answer_format, tags, answer_format.store)

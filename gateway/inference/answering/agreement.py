@@ -117,10 +117,10 @@ class Agreements:
 
     def observe(self, answer: Answer, record: Record) -> None:
         """Count what became of a finished request."""
-        found = record.comparison if record.is_made else None
-        if found is not None and found.outcome != "failed":
-            place = place_of(answer.request.caller.tenant, record.key_id, found.compared_as)
-            self.table.compared(place, found.tiers, found.outcome == "agreed")
+        comparison = record.comparison if record.is_made else None
+        if comparison is not None and comparison.outcome != "failed":
+            place = place_of(answer.request.caller.tenant, record.key_id, comparison.compared_as)
+            self.table.compared(place, comparison.tiers, comparison.outcome == "agreed")
 
     async def follow(self, database: AsyncEngine) -> None:
         """Take in what is stored, at first at once."""

@@ -168,8 +168,8 @@ class Answer:
     @property
     def agreed(self) -> bool | None:
         """Whether the answer is one that tiers agreed on; None if none were compared."""
-        found = comparison_of(self.attempts)
-        return None if found is None else found.outcome == "agreed"
+        comparison = comparison_of(self.attempts)
+        return None if comparison is None else comparison.outcome == "agreed"
 
     @property
     def cost_usd(self) -> float:
@@ -205,7 +205,8 @@ class Answer:
             self.stamps = self.stamps.again(self.source.attempted)
         if delta.pieces:
             self.stamps.take_pieces(now, delta.pieces, delta.index, delta.made_at)
-        elif not delta.at_once:
+        elif not (delta.at_once or (delta.native is not None and delta.finish_reason is None)):
+            # What a server's own form has between two pieces is no token.
             self.stamps.take(now, len(delta.token_ids), delta.index, delta.made_at)
         if (end := delta.end) is not None:
             self.usage, self.thought_end, self.stamps.times = end.usage, end.thought_end, end.times

@@ -17,7 +17,7 @@ from gateway.inference.answering.agreement import AgreementStage
 from gateway.inference.answering.bill import Bill
 from gateway.inference.answering.comparison import Comparison
 from gateway.inference.answering.escalation import Escalation, EscalationDecision
-from gateway.inference.answering.side_answer import SideAnswer, claimed, used_so_far
+from gateway.inference.answering.side_answer import SideAnswer, cache_tokens, claimed, used_so_far
 from gateway.inference.answering.tier_deltas import tier_deltas
 from gateway.inference.routing.router import RoutingService
 from gateway.tenancy.admission import Admission
@@ -133,7 +133,9 @@ class Generation:
     def dropped(self) -> tuple[str, ...]:
         """The caller's fields that the server of the tier has not got, because its API lacks them."""
         if self._spec.remote is None:
-            return tuple([name for name in _NOT_IN_PROCESS if name in self.request.generation.passed])
+            asked = self.request.generation
+            unsaid = () if asked.native is None else asked.native.unsaid
+            return (*(name for name in _NOT_IN_PROCESS if name in asked.passed), *unsaid)
         return self._requests[0].sent.dropped
 
     def bill(self) -> Bill:
@@ -381,8 +383,8 @@ class Generation:
             replicas=[*self._replicas, *(error.tries if isinstance(error, TierError) else ())],
             claimed=claimed(self._requests),
             compared_as=self._compared_as,
-            cached_tokens=usage.cached_tokens,
-            cache_write_tokens=usage.cache_write_tokens,
+            **cache_tokens(usage),
+            added=list(self._requests[0].sent.added),
         )
 
     def _used_so_far(self, error: Exception | None) -> Usage:

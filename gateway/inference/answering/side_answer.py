@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
+from typing import Any
 
 from gateway.tenancy.budgets.cost_bound import MostTokens
 from quality.records.record import Attempt, AttemptStatus, ComparedAs
@@ -74,6 +75,8 @@ class SideAnswer:
             ],
             claimed=claimed(self.requests),
             compared_as=compared_as,
+            **cache_tokens(self.usage),
+            added=list(self.requests[0].sent.added),
         )
 
     async def wait(self) -> None:
@@ -119,6 +122,11 @@ def used_so_far(requests: list[GenerationRequest], most: MostTokens | None, erro
     if isinstance(error, (TierUnavailableError, TierRequestError)) and not used.completion_tokens:
         return Usage()
     return used if most is None else most.bound(used)
+
+
+def cache_tokens(usage: Usage) -> dict[str, Any]:
+    """The fields of an attempt that say what of its prompt a server's cache had, and got."""
+    return {name: getattr(usage, name) for name in ("cached_tokens", "cache_write_tokens", "cache_write_1h_tokens")}
 
 
 def claimed(requests: list[GenerationRequest]) -> Usage | None:

@@ -74,8 +74,8 @@ def answers_path(folder: Path, process: int) -> Path:
 
 def delete_answers_beyond(folder: Path, processes: int) -> None:
     """Delete what more processes than the `processes` of this start have left, and none would take."""
-    taken = {answers_path(folder, number) for number in range(processes)}
-    for path in set(folder.glob("answers.*.msgpack")) - taken:
+    kept = {answers_path(folder, number) for number in range(processes)}
+    for path in set(folder.glob("answers.*.msgpack")) - kept:
         try:
             path.unlink(missing_ok=True)
         except OSError as error:

@@ -10,7 +10,7 @@ from gateway.base.requests.inference_request import InferenceRequest
 from tiers.catalog.tier_spec import TierSpec
 
 # Another number for another form of what is kept: answers of both never meet in one Redis.
-VERSION = 2
+VERSION = 3
 
 
 def cache_key(request: InferenceRequest, decision: Decision, spec: TierSpec, catalogue: bytes) -> bytes:
@@ -45,6 +45,7 @@ def cache_key(request: InferenceRequest, decision: Decision, spec: TierSpec, cat
         asked.template_variables,
         asked.tooling,
         asked.response_format,
+        asked.native,
         asked.passed.get("verbosity"),
         request.wanted_quality,
         max(request.min_tier or 0, request.caller.min_tier or 0) or None,
@@ -73,8 +74,8 @@ class CatalogueDigest:
         return self._digest
 
 
-def _differ(one: TierSpec, other: TierSpec) -> bool:
-    return one is not other
+def _differ(spec: TierSpec, other: TierSpec) -> bool:
+    return spec is not other
 
 
 # As it stands: a schema whose properties come in another order makes another answer.

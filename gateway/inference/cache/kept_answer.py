@@ -48,6 +48,7 @@ def _words(delta: Delta) -> Delta:
         finish_reason=delta.finish_reason,
         stop_sequence=delta.stop_sequence,
         echo=delta.echo,
+        native=delta.native,
     )
 
 

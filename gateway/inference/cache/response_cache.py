@@ -58,8 +58,8 @@ class ResponseCache:
             )
         # Looked up now: a reload may replace them while the store is asked, and the key is of this catalogue.
         tiers = {number: self._routing.served.tier(number) for number in self._routing.served.tiers}
-        if self._joinable(key, request) is None and (found := await self._found(key, wording, request)) is not None:
-            kept, use = found
+        if self._joinable(key, request) is None and (entry := await self._found(key, wording, request)) is not None:
+            kept, use = entry
             return Replay(kept, decision, tiers[kept.tier], use)
         shared = self._joinable(key, request)
         if shared is None:

@@ -43,12 +43,12 @@ async def _kept_over_restarts(settings: Settings, place: WorkerPlace | None, sto
     file = AnswerFile(answers_path(settings.data_path, number))
     if number == 0:
         await asyncio.to_thread(delete_answers_beyond, settings.data_path, count)
-    found = await asyncio.to_thread(file.take)
+    answers = await asyncio.to_thread(file.take)
     may_write = settings.cache_over_restarts and not settings.redaction and settings.text_days != 0
     if not isinstance(store, MemoryStore) or not may_write:
         yield
         return
-    store.adopt(found)
+    store.adopt(answers)
     try:
         yield
     finally:

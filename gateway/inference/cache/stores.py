@@ -51,14 +51,14 @@ class MemoryStore(AnswerStore):
 
     async def get(self, key: bytes) -> bytes | None:
         """See `AnswerStore`."""
-        found = self._entries.get(key)
-        if found is None:
+        entry = self._entries.get(key)
+        if entry is None:
             return None
-        if self._is_stale(found[0]):
+        if self._is_stale(entry[0]):
             self._drop(key)
             return None
         self._entries.move_to_end(key)
-        return found[1]
+        return entry[1]
 
     async def put(self, key: bytes, value: bytes) -> None:
         """See `AnswerStore`."""
@@ -118,11 +118,11 @@ class SharedStore(AnswerStore):
     async def get(self, key: bytes) -> bytes | None:
         """See `AnswerStore`."""
         try:
-            found = await self._redis.ask(lambda redis: redis.get(PREFIX + key))
+            entry = await self._redis.ask(lambda redis: redis.get(PREFIX + key))
         except RedisUnavailableError:
             self._on_failure()
             return None
-        return found if isinstance(found, bytes) else None
+        return entry if isinstance(entry, bytes) else None
 
     async def put(self, key: bytes, value: bytes) -> None:
         """See `AnswerStore`."""

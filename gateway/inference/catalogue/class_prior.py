@@ -22,8 +22,8 @@ def class_prior(catalog: Catalog, data_path: Path) -> ClassTable:
 
 def tier_prior(catalog: Catalog, data_path: Path) -> list[list[float]]:
     """[4][tiers]: the same as plain numbers, with the strongest tier's, which are 1."""
-    found: list[list[float]] = whole_table(class_prior(catalog, data_path)).tolist()
-    return found
+    table: list[list[float]] = whole_table(class_prior(catalog, data_path)).tolist()
+    return table
 
 
 def tier_kinds(catalog: Catalog) -> tuple[Complexity, ...]:

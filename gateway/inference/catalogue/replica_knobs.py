@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
@@ -11,8 +11,10 @@ from gateway.base.errors import bad_request
 from gateway.base.knobs.values import check_knobs
 from gateway.base.stores.followed_file import FollowedFile
 from tiers.catalog.replica_spec import BalancingSpec
-from tiers.replicas.replica_set import ReplicaSet
 from tiers.tier import Tier
+
+if TYPE_CHECKING:
+    from tiers.replicas.replica_set import ReplicaSet
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +24,7 @@ Overrides = dict[str, dict[str, Any]]
 class BalancingChange(NamedTuple):
     """A tier's load balancing before and after a change."""
 
-    tier: ReplicaSet
+    tier: "ReplicaSet"
     before: BalancingSpec
     after: BalancingSpec
 
@@ -49,7 +51,8 @@ class ReplicaKnobs:
 
     def _set(self, tiers: Iterable[Tier]) -> None:
         now = (tier.active_tier() for tier in tiers)
-        self.sets = {tier.number: tier for tier in now if isinstance(tier, ReplicaSet)}
+        # The contract of the tiers with replicas.
+        self.sets = {tier.number: cast("ReplicaSet", tier) for tier in now if tier.replicas()}
         self._catalog = {number: tier.balancing for number, tier in self.sets.items()}
 
     def refresh(self) -> None:

@@ -12,6 +12,9 @@ from tiers.catalog.tier_spec import TierSpec
 from tiers.tier import Tier, Usage
 
 AUTO = "auto"
+# Kinds of servers whose models seal their reasoning, and those whose requests say what to cache.
+_SEALING = ("anthropic", "gemini", "openai-provider", "azure")
+_MARKING = ("anthropic",)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,7 +23,9 @@ class ServedCatalogue:
     once.
 
     `fingerprint`: of all that affects answers. `strongest`: the number of the dearest tier. `names`: every value of
-    `model` that a request may carry, aliases and adapters of other tiers aside.
+    `model` that a request may carry, aliases and adapters of other tiers aside. `seals_reasoning`: whether a server may
+    give reasoning that it has to get back; `marks_caches`: whether requests to one say what to cache;
+    `has_responses`: whether one has the Responses API.
     """
 
     catalog: Catalog
@@ -28,6 +33,9 @@ class ServedCatalogue:
     fingerprint: str = field(init=False)
     strongest: int = field(init=False)
     names: tuple[str, ...] = field(init=False)
+    seals_reasoning: bool = field(init=False)
+    marks_caches: bool = field(init=False)
+    has_responses: bool = field(init=False)
     _named: Mapping[str, TierSpec] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -36,7 +44,11 @@ class ServedCatalogue:
         named = [(name, spec) for spec in specs for name in (f"tier-{spec.number}", spec.name, spec.served_name)]
         named += [(spec.model_name, spec) for spec in specs]
         models = [name for spec in specs for name in (spec.model_name, spec.served_name)]
+        kinds = {spec.remote.kind for spec in specs if spec.remote is not None}
         computed = {
+            "seals_reasoning": not kinds.isdisjoint(_SEALING),
+            "has_responses": any(spec.remote is not None and spec.remote.responses != "never" for spec in specs),
+            "marks_caches": not kinds.isdisjoint(_MARKING),
             "tiers": MappingProxyType(dict(self.tiers)),
             "fingerprint": self.catalog.fingerprint,
             "strongest": len(specs),

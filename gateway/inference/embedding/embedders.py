@@ -4,15 +4,20 @@ from collections.abc import Mapping
 
 from gateway.inference.embedding.core_embedder import CoreEmbedder
 from gateway.inference.embedding.embedder import Embedder
-from gateway.inference.embedding.encoder_embedder import EncoderEmbedder
 from inference_core.transport.client import CoreClient
 from tiers.catalog.catalog import Catalog
+from tiers.catalog.embedding_spec import EmbeddingSpec
 
 
 def embedders_of(catalog: Catalog, cores: Mapping[str, CoreClient]) -> dict[str, Embedder]:
     """Return an embedder per model, over `cores` by the catalogue's names; nothing is loaded yet. Raises
     `CatalogError`."""
-    return {
-        spec.name: CoreEmbedder(spec, cores) if spec.path is None else EncoderEmbedder(spec)
-        for spec in catalog.embeddings
-    }
+    return {spec.name: _embedder(spec, cores) for spec in catalog.embeddings}
+
+
+def _embedder(spec: EmbeddingSpec, cores: Mapping[str, CoreClient]) -> Embedder:
+    if spec.path is None:
+        return CoreEmbedder(spec, cores)
+    from gateway.inference.embedding.encoder_embedder import EncoderEmbedder
+
+    return EncoderEmbedder(spec)

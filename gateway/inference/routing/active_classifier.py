@@ -117,9 +117,9 @@ class ActiveClassifier:
         """The experiment under way, unless an arm of it cannot serve."""
         return None if self._serving is None else self._serving.split
 
-    def predict(self, given: RoutingInput) -> Prediction:
+    def predict(self, routing_input: RoutingInput) -> Prediction:
         """The current version's prediction."""
-        return self.serving.current.predict(given)
+        return self.serving.current.predict(routing_input)
 
     def use_lengths(self, lengths: AnswerLength | None) -> None:
         """Predict answers' lengths by `lengths` from now on, with whatever version serves."""

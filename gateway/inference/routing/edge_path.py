@@ -49,9 +49,9 @@ def edge_path(request: InferenceRequest, tiers: Mapping[int, Tier], knobs: Routi
     )
 
 
-def unclassified(given: RoutingInput, tiers: int, target: float | None) -> VersionPrediction:
+def unclassified(routing_input: RoutingInput, tiers: int, target: float | None) -> VersionPrediction:
     """The verdict on a request of the fast path: the length heuristic's prediction, marked as its own."""
-    prediction = heuristic_prediction(given, tiers)
+    prediction = heuristic_prediction(routing_input, tiers)
     prediction = msgspec.structs.replace(prediction, kind="edge", classifier_version="edge")
     return VersionPrediction(prediction, RoutingRule.of_classes(target))
 

@@ -66,7 +66,13 @@ def is_plain(request: InferenceRequest) -> bool:
     sampling."""
     asked, sampling = request.generation, request.generation.sampling
     bound = sampling.grammar is not None or sampling.logit_bias or sampling.logprobs is not None
-    extended = bound or asked.echo or asked.include_stop or asked.n > 1
+    extended = (
+        bound
+        or (asked.native is not None and asked.native.server_tools)
+        or asked.echo
+        or asked.include_stop
+        or asked.n > 1
+    )
     if extended or asked.messages is None or sampling_of(sampling)[FIRST_EXTENSION:] != NEUTRAL[FIRST_EXTENSION:]:
         return False
     return not [message for message in asked.messages if message.parts]
@@ -76,8 +82,13 @@ def lacks_of(request: InferenceRequest, needs: Collection[Need], tier: Tier, spe
     """Return what the tier lacks for the request: of `needs` what it is not declared to support, else what the API of
     its server cannot do."""
     lacks = lacking(needs, spec) if needs else []
-    if lacks or spec.remote is None:
+    if lacks:
         return lacks
+    if spec.remote is None:
+        native = request.generation.native
+        own = [] if native is None else native.server_tools
+        refusal = f"tools: {', '.join(own)} is run by the provider that has it, and tier '{spec.name}' runs here"
+        return [Need(None, "tools", refusal=refusal)] if own else []
     refused = tier.refusal(request.generations(spec)[0])
     if refused is None:
         return []
@@ -237,11 +248,11 @@ def _load_problem(request: InferenceRequest, load: TierLoad) -> str | None:
 
 
 def _media(request: InferenceRequest) -> Iterator[Need]:
-    found: set[PartType] = set()
+    types: set[PartType] = set()
     for place, message in enumerate(request.generation.messages or []):
         for position, part in enumerate(message.parts):
-            if part.type != "text" and part.type not in found:
-                found.add(part.type)
+            if part.type != "text" and part.type not in types:
+                types.add(part.type)
                 capability, noun = _MEDIA[part.type]
                 param = f"messages[{place}].content[{position}].{part.type}"
                 yield Need(capability, param, f"Content of type {part.type!r}", noun)

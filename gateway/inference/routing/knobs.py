@@ -71,6 +71,16 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
     conversation_seconds: Annotated[
         float, Meta(ge=1, le=86_400, description="Seconds for which a conversation's tier is remembered.")
     ] = 3600.0
+    cache_reuse: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="Expected share of a conversation's steps, from the second on, whose beginning is read again "
+            "while the provider caches it. Where that pays for the write and the caller marks nothing, requests to "
+            "Anthropic mark tools, system prompt and last turn; 0 never marks.",
+        ),
+    ] = 0.6
     agents_housekeeping: Annotated[
         Literal["cheapest", "route"],
         Meta(

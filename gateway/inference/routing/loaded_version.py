@@ -58,16 +58,16 @@ class LoadedVersion:
         """Whether its encoder takes milliseconds."""
         return self._slow_encoder is not None
 
-    def predict(self, given: RoutingInput) -> Prediction:
+    def predict(self, routing_input: RoutingInput) -> Prediction:
         """The prediction of `read`."""
-        return self.read(given).prediction
+        return self.read(routing_input).prediction
 
-    def read(self, given: RoutingInput) -> Reading:
+    def read(self, routing_input: RoutingInput) -> Reading:
         """P(good enough) of every tier, and the tokens of its answer where these can be predicted; with the prompt's
         embedding."""
-        lengths, words = self.lengths, tokenise(given.turn)
-        turn = encode_turn(self.model.encoder, given, words)
-        prediction = self._predictor.prediction(given, turn, self.own, words)
+        lengths, words = self.lengths, tokenise(routing_input.turn)
+        turn = encode_turn(self.model.encoder, routing_input, words)
+        prediction = self._predictor.prediction(routing_input, turn, self.own, words)
         if lengths is not None:
             tokens = lengths.by_tier(turn.features, turn.embedding)
             prediction = msgspec.structs.replace(prediction, predicted_tokens=tokens)
@@ -77,10 +77,10 @@ class LoadedVersion:
         """Predict answers' lengths by `lengths`, unless they were fitted on the embeddings of another encoder."""
         self.lengths = lengths if lengths is not None and lengths.encoder == self.model.encoder_hash else None
 
-    async def encode_ahead(self, given: RoutingInput) -> None:
+    async def encode_ahead(self, routing_input: RoutingInput) -> None:
         """Have the prompt encoded while other requests are served."""
         if self._slow_encoder is not None:
-            await asyncio.wrap_future(self._slow_encoder.submit(given.turn))
+            await asyncio.wrap_future(self._slow_encoder.submit(routing_input.turn))
 
     def for_catalogue(self, fingerprint: str, prior: ClassTable | None) -> "LoadedVersion":
         """The same version for the catalogue of this fingerprint and `prior`."""

@@ -58,7 +58,7 @@ class RoutingModel(Protocol):
 
     on_trial: bool
 
-    def read(self, given: RoutingInput) -> Reading:
+    def read(self, routing_input: RoutingInput) -> Reading:
         """P(no worse) of every tier, and the prompt as a vector."""
 
 
@@ -70,7 +70,7 @@ class EncodesAhead(Protocol):
     def slow(self) -> bool:
         """Whether `read` would hold up others."""
 
-    async def encode_ahead(self, given: RoutingInput) -> None:
+    async def encode_ahead(self, routing_input: RoutingInput) -> None:
         """Have the prompt encoded, so that `read` need not wait."""
 
 

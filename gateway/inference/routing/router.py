@@ -135,19 +135,19 @@ class RoutingService:
             )
         self._check_allowed(request, pinned)
         history = self._history(request)
-        given = routing_input_of(request, history.tiers)
+        routing_input = routing_input_of(request, history.tiers)
         loads = self._loads()
         excluded = exclusions(request, pinned, self.served.tiers, self.served.catalog, loads)
         barred = excluded.exclusions
         if failed is not None:
             barred = [*(one for one in barred if one.tier != failed.tier), failed]
-        settled = partial(self._inputs, request, given, history, pinned, barred, loads)
+        settled = partial(self._inputs, request, routing_input, history, pinned, barred, loads)
         if (edge := self._edge(request, failed)) is not None:
-            inputs = settled(unclassified(given, self.served.strongest, self.active_target), edge)
+            inputs = settled(unclassified(routing_input, self.served.strongest, self.active_target), edge)
             if may_answer(inputs, edge.tier):
                 return Routed(decide(inputs))
         place = self._in_split(request)
-        verdict = self._verdict(request, given, None if place is None else place.arm)
+        verdict = self._verdict(request, routing_input, None if place is None else place.arm)
         inputs = settled(verdict, None)
         try:
             return Routed(decide(_in_experiment(inputs, place)), verdict.embedding)
@@ -163,7 +163,7 @@ class RoutingService:
     def _inputs(
         self,
         request: InferenceRequest,
-        given: RoutingInput,
+        routing_input: RoutingInput,
         history: History,
         pinned: int | None,
         barred: list[Exclusion],
@@ -176,7 +176,7 @@ class RoutingService:
             prediction=verdict.prediction,
             costs=predicted_costs(
                 self.served.catalog,
-                given.prompt_tokens,
+                routing_input.prompt_tokens,
                 request.generation.max_tokens,
                 verdict.prediction.predicted_tokens,
             ),
@@ -199,9 +199,9 @@ class RoutingService:
             inputs = msgspec.structs.replace(inputs, cheapest=cheapest, client=client.client, purpose=client.kind)
         if self._follows(request):
             steps = SessionSteps(self.conversations, self.served, self.knobs.active, self._learning)
-            step = steps.step_of(request, history, inputs, given.prompt_tokens)
+            step = steps.step_of(request, history, inputs, routing_input.prompt_tokens)
             inputs = msgspec.structs.replace(inputs, session=step)
-        known = circumstances(history, self.served.catalog, given.prompt_tokens)
+        known = circumstances(history, self.served.catalog, routing_input.prompt_tokens)
         return msgspec.structs.replace(inputs, **known) if known else inputs
 
     def _loads(self) -> dict[int, TierLoad]:
@@ -263,13 +263,15 @@ class RoutingService:
         knobs = self.knobs.active
         return knobs.agents and knobs.conversations and is_followed(request)
 
-    def _verdict(self, request: InferenceRequest, given: RoutingInput, arm: ArmName | None) -> VersionPrediction:
+    def _verdict(
+        self, request: InferenceRequest, routing_input: RoutingInput, arm: ArmName | None
+    ) -> VersionPrediction:
         """Return the prediction and rule of one version, that of `arm` if the request is in one, or the length
         heuristic's if that fails (SPEC RT-13)."""
         target = self.active_target if request.wanted_quality is None else request.wanted_quality
         try:
             model = self.classifier.model_for(request.request_id, arm)
-            reading = model.read(given)
+            reading = model.read(routing_input)
             return VersionPrediction(
                 reading.prediction, RoutingRule.of_classes(target), model.on_trial, reading.embedding
             )
@@ -280,7 +282,7 @@ class RoutingService:
                 said = error if isinstance(error, ClassifierError) else type(error).__name__
                 log.error("the classifier failed, the length heuristic routes: %s", said, exc_info=error)
             return VersionPrediction(
-                heuristic_prediction(given, self.served.strongest), RoutingRule.of_heuristic(target)
+                heuristic_prediction(routing_input, self.served.strongest), RoutingRule.of_heuristic(target)
             )
 
     def _history(self, request: InferenceRequest) -> History:

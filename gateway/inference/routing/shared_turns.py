@@ -32,12 +32,12 @@ class SharedTurns:
     async def get(self, digest: bytes) -> Noted:
         """What is noted for `digest`; empty if there is nothing."""
         try:
-            found = await self._scripts.run(Call(_GET, [PREFIX + digest.hex()], []))
+            stored = await self._scripts.run(Call(_GET, [PREFIX + digest.hex()], []))
         except RedisUnavailableError:
             return Noted()
-        if not isinstance(found, bytes):
+        if not isinstance(stored, bytes):
             return Noted()
-        digits, _, session = found.partition(b":")
+        digits, _, session = stored.partition(b":")
         return Noted(tuple([digit - ord("0") for digit in digits]), b64decode(session))
 
     def note(self, digest: bytes, noted: Noted, seconds: float) -> None:

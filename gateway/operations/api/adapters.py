@@ -38,9 +38,6 @@ class AdaptersNow(msgspec.Struct, frozen=True, kw_only=True):
     adapters: list[AdapterInfo]
 
 
-_decoder = msgspec.json.Decoder(AdapterOrder)
-
-
 @get("/adapters", operation_class=describe(None, AdaptersShown), summary="Show the adapters")
 async def show_adapters(request: HttpRequest) -> Response[Any]:
     """The adapters of every model, which of them are resident, and how many were evicted."""
@@ -51,7 +48,7 @@ async def show_adapters(request: HttpRequest) -> Response[Any]:
 @post("/adapters", status_code=200, operation_class=describe(AdapterOrder, AdaptersNow), summary="Load an adapter")
 async def load_adapter(request: HttpRequest) -> Response[Any]:
     """Read and check a PEFT folder; requests may name `model:name` from now on."""
-    order = await read_body(request, _decoder)
+    order = await read_body(request, AdapterOrder)
     actor = actor_of(request)
     adapters = await serving_of(request).core_adapters.load(order.model, order.name, order.path, actor)
     return Response(AdaptersNow(model=order.model, adapters=adapters), media_type="application/json")

@@ -42,9 +42,6 @@ class BudgetPage(msgspec.Struct, frozen=True, kw_only=True):
     next: str | None
 
 
-_order = msgspec.json.Decoder(BudgetOrder)
-
-
 @get("/budgets", operation_class=describe(None, BudgetPage), summary="List budgets")
 async def list_budgets(request: HttpRequest) -> Response[Any]:
     """Newest first, with the current period as last reported by replicas. Query: `subject` (an id, or the name of a key
@@ -63,7 +60,7 @@ async def list_budgets(request: HttpRequest) -> Response[Any]:
 @put("/budgets", operation_class=describe(BudgetOrder, BudgetSet), summary="Set a budget")
 async def put_budget(request: HttpRequest) -> Response[Any]:
     """An existing budget of the same subject and period is changed and keeps its spending."""
-    order = await read_body(request, _order)
+    order = await read_body(request, BudgetOrder)
     operations = operations_of(request)
     static = order.kind == "key" and operations.access.tenancy.directory.is_static(order.subject)
     work = set_budget(

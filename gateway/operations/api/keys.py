@@ -53,11 +53,6 @@ class KeyShown(msgspec.Struct, frozen=True, kw_only=True):
     key: dict[str, Any]
 
 
-_new, _change = msgspec.json.Decoder(KeyOrder), msgspec.json.Decoder(ChangeOrder)
-_rotate, _revoke = msgspec.json.Decoder(RotateOrder), msgspec.json.Decoder(RevokeOrder)
-_team = msgspec.json.Decoder(TeamOrder)
-
-
 @get("/keys", operation_class=describe(None, Page), summary="List keys")
 async def list_keys(request: HttpRequest) -> Response[Any]:
     """Newest first, including ended ones. Query: `team_id`, and as for verifications."""
@@ -67,7 +62,7 @@ async def list_keys(request: HttpRequest) -> Response[Any]:
 @post("/keys", operation_class=describe(KeyOrder, IssuedKey), summary="Make a key")
 async def make_key(request: HttpRequest) -> Response[Any]:
     """The answer contains the key, only this once. 409 if the name was used before."""
-    order = await read_body(request, _new)
+    order = await read_body(request, KeyOrder)
     serving = serving_of(request)
     work = create_key(serving.database, order.name, order.team, order.terms, order_of(request, order.reason))
     return _shown_once(await obeyed(access_of(request), work), 201)
@@ -83,7 +78,7 @@ async def show_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
 @patch("/keys/{key:str}", operation_class=describe(ChangeOrder, KeyChanged), summary="Change what a key may do")
 async def limit_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
     """By id or name: scopes, tiers, models, rates, concurrency, consent, expiry; not the team."""
-    order = await read_body(request, _change)
+    order = await read_body(request, ChangeOrder)
     work = change_key(serving_of(request).database, key, order.terms, order_of(request, order.reason))
     return Response(KeyChanged(changed=await obeyed(access_of(request), work)), media_type="application/json")
 
@@ -96,7 +91,7 @@ async def limit_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
 )
 async def renew_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
     """By id or name. The answer contains the new secret, only this once; the old one is valid for the grace period."""
-    order = await read_body(request, _rotate)
+    order = await read_body(request, RotateOrder)
     work = rotate_key(serving_of(request).database, key, order.grace_seconds, order_of(request, order.reason))
     return _shown_once(await obeyed(access_of(request), work), 200)
 
@@ -109,7 +104,7 @@ async def renew_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
 )
 async def end_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
     """By id or name; permanent."""
-    order = await read_body(request, _revoke)
+    order = await read_body(request, RevokeOrder)
     work = revoke_key(serving_of(request).database, key, order_of(request, order.reason))
     return Response(KeyRevoked(key_id=await obeyed(access_of(request), work)), media_type="application/json")
 
@@ -123,7 +118,7 @@ async def list_teams(request: HttpRequest) -> Response[Any]:
 @post("/teams", operation_class=describe(TeamOrder, TeamMade), summary="Make a team")
 async def make_team(request: HttpRequest) -> Response[Any]:
     """Keys of a team share its budgets, caches and prefixes. 409 if the name is taken."""
-    order = await read_body(request, _team)
+    order = await read_body(request, TeamOrder)
     work = create_team(serving_of(request).database, order.name, order_of(request, order.reason))
     return Response(
         TeamMade(team_id=await obeyed(access_of(request), work)), status_code=201, media_type="application/json"

@@ -56,11 +56,11 @@ class KnobPatch:
         struct = msgspec.defstruct(
             name, [*fields, *more, ("reason", str | None, None)], kw_only=True, forbid_unknown_fields=True
         )
-        self._decoder = msgspec.json.Decoder(struct)
+        self._struct = struct
 
     async def read(self, request: HttpRequest) -> Any:
         """Read the body. Raises `ApiError` as `read_body` does."""
-        return await read_body(request, self._decoder)
+        return await read_body(request, self._struct)
 
     def wanted(self, body: Any) -> dict[str, Any]:
         """The knobs that a body names."""

@@ -22,9 +22,6 @@ class ProfilesShown(msgspec.Struct, frozen=True, kw_only=True):
     profiles: list[Profile]
 
 
-_decoder = msgspec.json.Decoder(ProfileOrder)
-
-
 @get("/knobs/profiles", operation_class=describe(None, ProfilesShown), summary="Show the profiles of live knobs")
 async def show_profiles() -> Response[Any]:
     """Every profile with the knobs that it sets: `max_num_seqs` at most, `max_num_batched_tokens` at least, where the
@@ -42,6 +39,6 @@ async def show_profiles() -> Response[Any]:
 async def change_profile(request: HttpRequest) -> Response[Any]:
     """All knobs of the profile change while serving, or none; the profile `catalogue` puts them back. Every change is
     recorded as if it had been made alone."""
-    order = await read_body(request, _decoder)
+    order = await read_body(request, ProfileOrder)
     done = await apply_profile(operations_of(request), actor_of(request), order)
     return Response(done, media_type="application/json")

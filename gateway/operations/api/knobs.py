@@ -77,7 +77,7 @@ def _patch_struct(types: dict[str, Any]) -> type[msgspec.Struct]:
 
 # Bounds are documented here and enforced by the core, which decides, and whose refusals are recorded.
 _documented = _patch_struct(get_type_hints(Knobs, include_extras=True))
-_decoder = msgspec.json.Decoder(_patch_struct(dict.fromkeys(KNOB_NAMES, KnobValue)))
+_Patch = _patch_struct(dict.fromkeys(KNOB_NAMES, KnobValue))
 
 
 @get(PATHS, operation_class=describe(None, KnobsShown), summary="Show the live knobs")
@@ -99,7 +99,7 @@ async def show_knobs(request: HttpRequest) -> Response[Any]:
 @patch(PATHS, opt=OPERATOR, operation_class=describe(_documented, KnobsChanged), summary="Change live knobs")
 async def change_knobs(request: HttpRequest) -> Response[Any]:
     """All named knobs change between two steps of their cores, or none; null restores a start value."""
-    body: Any = await read_body(request, _decoder)
+    body: Any = await read_body(request, _Patch)
     given = {name: getattr(body, name) for name in KNOB_NAMES}
     order = KnobOrder(
         changes={name: value for name, value in given.items() if value is not UNSET},

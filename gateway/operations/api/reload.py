@@ -23,14 +23,11 @@ class ReloadOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     reason: Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
-_decoder = msgspec.json.Decoder(ReloadOrder)
-
-
 @post("/reload", status_code=200, operation_class=describe(ReloadOrder, Reloaded), summary="Reload the catalogue")
 async def reload_catalogue(request: HttpRequest) -> Response[Any]:
     """The catalogue is validated first; a rejected one changes nothing, and the reason is returned. Running answers
     keep their tier. Changed models of the CPU core are loaded before the answer. The same as SIGHUP."""
-    order = await read_body(request, _decoder)
+    order = await read_body(request, ReloadOrder)
     operations = operations_of(request)
     try:
         done = await operations.reload.reload(actor_of(request), order.reason)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from tiers.catalog.capabilities import Capabilities
+from tiers.catalog.gpu_group import GpuGroupSpec
 from tiers.catalog.price_estimate import named_billions, price_of_size
 from tiers.catalog.pricing import request_cost_usd
 from tiers.catalog.tier_spec import Price, RemoteKind
@@ -15,7 +16,7 @@ PROMPT_TOKENS, ANSWER_TOKENS = 200, 200
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """Exactly one of `url`, `provider` and `path` is set.
+    """Exactly one of `url`, `provider`, `path` and `group` is set; `group` holds the model of this name.
 
     `source`: where it was found, in words; candidates of one source are one server's or one key's. `model`: its name
     there; "" is a server's only model, still unknown. `price`: the price list's; None if the list does not know it.
@@ -28,6 +29,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     url: str = ""
     provider: str = ""
     path: str = ""
+    group: GpuGroupSpec | None = None
     name: str = ""
     kind: RemoteKind = "openai"
     api_key_env: str | None = None

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from gateway.operations.setup.candidate import Candidate
+from tiers.catalog.gpu_group import GpuGroupSpec
 from tiers.catalog.price_list import list_version
 from tiers.catalog.tier_spec import Price
 
@@ -22,9 +23,15 @@ _UNMEASURED = """
 [unmeasured]"""
 
 
+_OF_GROUP = ("name", "cards", "card_bytes")
+# The rest is the shape's, or the file's.
+_OF_MODEL = ("name", "path", "weights", "shape", "max_context")
+
+
 def catalog_text(candidates: Sequence[Candidate], day: date) -> str:
     """Return the catalogue's text; every candidate has a name."""
-    return _HEAD.format(day=day.isoformat()) + "".join(map(_entry, candidates))
+    tiers = "".join(map(_entry, candidates))
+    return _HEAD.format(day=day.isoformat()) + tiers + "".join(map(_group, _groups(candidates)))
 
 
 def unmeasured_text(models: Sequence[str]) -> str:
@@ -33,6 +40,25 @@ def unmeasured_text(models: Sequence[str]) -> str:
         return ""
     lines = [_line(json.dumps(model, ensure_ascii=False), "not measured yet") for model in models]
     return "\n".join([_UNMEASURED, *lines]) + "\n"
+
+
+def _groups(candidates: Sequence[Candidate]) -> list[GpuGroupSpec]:
+    """Return the candidates' groups, each with the models that were chosen of it."""
+    names = {one.model for one in candidates if one.group is not None}
+    groups = {one.group.name: one.group for one in candidates if one.group is not None}
+    return [
+        msgspec.structs.replace(group, models=[model for model in group.models if model.name in names])
+        for group in groups.values()
+    ]
+
+
+def _group(group: GpuGroupSpec) -> str:
+    lines = [f"\n# {line}" for line in group.memory_lines()]
+    lines.append("\n[[gpu_groups]]\n" + "\n".join(_line(key, getattr(group, key)) for key in _OF_GROUP))
+    for model in group.models:
+        lines.append("\n\n[[gpu_groups.models]]\n")
+        lines.append("\n".join(_line(key, value) for key in _OF_MODEL if (value := getattr(model, key)) is not None))
+    return "".join(lines) + "\n"
 
 
 def _entry(candidate: Candidate) -> str:
@@ -47,7 +73,7 @@ def _entry(candidate: Candidate) -> str:
         lines.append(_line("model", candidate.path or candidate.model))
     if candidate.api_key_env:
         lines.append(_line("api_key_env", candidate.api_key_env, "the variable that holds the key"))
-    if candidate.max_context:
+    if candidate.max_context and candidate.group is None:
         lines.append(_line("max_context", candidate.max_context, candidate.context_note))
     able = {name: value for name, value in msgspec.structs.asdict(candidate.capabilities).items() if value is not None}
     if able:

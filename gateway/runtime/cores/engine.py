@@ -15,16 +15,15 @@ from gateway.runtime.cores.loaded_models import not_loaded, until_loaded
 from gateway.runtime.cores.machine_check import require_machine
 from gateway.runtime.cores.passed_adapters import AdapterRefusedError, LoadedAdapter, lacking, loaded_into, pass_on
 from gateway.runtime.cores.reloadable_core import ReloadableCore
-from gateway.runtime.engines.running_engines import running_engines
 from inference_core.errors import CoreError
 from inference_core.transport.client import CoreClient
 from inference_core.transport.event_client import EventClient
 from tiers.build import build_tiers, require_a_key
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.decoding.text_threads import TextThreads
+from tiers.engines.engine_status import StatusOf
 from tiers.errors import CatalogError, MissingKeyError
 from tiers.hot_swap import ReloadableTier
-from tiers.remote.engine_tier import StatusOf
 from tiers.tier import Tier
 
 log = logging.getLogger(__name__)
@@ -247,6 +246,8 @@ async def running_engine(
                     await require_machine(catalog, settings, catalog.core_names)
                 cores = core_clients(catalog, settings)
             if engine_status is None:
+                from gateway.runtime.engines.running_engines import running_engines
+
                 running = await programs.enter_async_context(running_engines(catalog, settings.data_path))
                 await running.ready()
                 engine_status = running.status

@@ -5,8 +5,9 @@ from collections.abc import Collection
 
 from gateway.base.settings import Settings
 from gateway.runtime.core_factory import require_local_models
+from gateway.runtime.required_cards import require_cards
 from tiers.catalog.catalog import Catalog
-from tiers.catalog.hardware_check import require_plans, require_servable, validate_files
+from tiers.catalog.hardware_check import require_plans, validate_files
 from tiers.catalog.quality_gate import require_quality
 from tiers.errors import CatalogError
 
@@ -31,8 +32,6 @@ async def require_machine(catalog: Catalog, settings: Settings, cores: Collectio
 
 
 def _check_machine(catalog: Catalog, settings: Settings, groups: list[str]) -> None:
-    from inference_core.device.cards import visible_cards
-
-    require_servable(catalog, visible_cards(), groups)
+    require_cards(catalog, groups)
     validate_files(catalog, groups)
     require_plans(catalog, settings.cache_path, groups)

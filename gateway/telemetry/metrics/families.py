@@ -90,11 +90,10 @@ class HistogramFamily(Collector):
             family.add_metric(list(shown), self._buckets(counts), sums[shown])
         yield family
 
-    def named(self, name: str, labels: Iterable[str], more: Iterable[tuple[str, str]] = ()) -> HistogramMetricFamily:
-        """Return the family under another name, with other label names and `more` labels."""
-        extra = list(more)
-        family = HistogramMetricFamily(name, self.documentation, labels=[*labels, *(key for key, _ in extra)])
-        self.add_to(family, [value for _, value in extra])
+    def named(self, name: str, labels: Iterable[str]) -> HistogramMetricFamily:
+        """Return the family under another name, with other label names."""
+        family = HistogramMetricFamily(name, self.documentation, labels=list(labels))
+        self.add_to(family, [])
         return family
 
     def add_to(self, family: HistogramMetricFamily, more: list[str]) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from gateway.telemetry.gpus import GpuReading
-from gateway.telemetry.objectives.alerts import AlertInputs
+from gateway.telemetry.objectives.alert_rules import AlertInputs
 from gateway.telemetry.objectives.service_levels import LevelsByTier, TierServiceLevels
 from gateway.telemetry.objectives.slo import LEAST_REQUESTS
 from inference_core.protocol import CoreStats

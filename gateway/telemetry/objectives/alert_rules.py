@@ -1,5 +1,6 @@
 """The alert rules, at two levels (SPEC OB-09, OB-10); deploy/prometheus/alerts.yaml has the same."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -16,6 +17,7 @@ Figure = Literal[
     "gpu_throttled",
     "retraining_days",
 ]
+AlertInputs = Mapping[Figure, float | None]
 
 # The alert's limit; two times of the weekly schedule.
 RETRAINING_DAYS = 14

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -16,14 +16,13 @@ import httpx
 import msgspec
 
 from gateway.base.settings import Settings
-from gateway.telemetry.objectives.alert_rules import RULES, AlertRule, Figure
+from gateway.telemetry.objectives.alert_rules import RULES, AlertInputs, AlertRule, Figure
 from gateway.telemetry.telemetry_url import telemetry_url
 from tiers.remote.http_exchange import bounded_answer
 from tiers.remote.http_transport import transport_to
 
 log = logging.getLogger(__name__)
 
-AlertInputs = Mapping[Figure, float | None]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Why = Callable[[Figure], str | None]
 

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from gateway.telemetry.objectives.alert_rules import RULES, Severity
-from gateway.telemetry.objectives.alerts import AlertInputs
+from gateway.telemetry.objectives.alert_rules import RULES, AlertInputs, Severity
 from gateway.telemetry.objectives.service_levels import LevelsByTier, TierServiceLevels
 from gateway.telemetry.objectives.slo import Check, Quantiles, State, bucket_quantile, quantiles, tier_level
 from inference_core.protocol import CoreStats, ModelStats

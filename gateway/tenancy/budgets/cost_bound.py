@@ -28,12 +28,14 @@ class MostTokens(NamedTuple):
             return usage
         prompt = min(usage.prompt_tokens, self.prompt)
         cached = min(usage.cached_tokens, prompt)
+        written = min(usage.cache_write_tokens, prompt - cached)
         return msgspec.structs.replace(
             usage,
             prompt_tokens=prompt,
             completion_tokens=min(usage.completion_tokens, self.answer),
             cached_tokens=cached,
-            cache_write_tokens=min(usage.cache_write_tokens, prompt - cached),
+            cache_write_tokens=written,
+            cache_write_1h_tokens=min(usage.cache_write_1h_tokens, written),
             reasoning_tokens=min(usage.reasoning_tokens, self.answer),
         )
 

@@ -40,6 +40,7 @@ class HFCheckpoint(Checkpoint):
         self._config = read_config(path)
         check_config(path, self._config)
         files = self._open_tensors()
+        self._stored_bytes = sum(file.entries[name].num_bytes for name, file in files.items())
         self._layers = _quantized_layers(path, files)
         self._files = without_parts(self._layers, files)
         for name, file in self._files.items():
@@ -58,6 +59,10 @@ class HFCheckpoint(Checkpoint):
     @property
     def config(self) -> ModelConfig:
         return self._config
+
+    @property
+    def stored_bytes(self) -> int:
+        return self._stored_bytes
 
     @cached_property
     def tensors(self) -> Mapping[str, PackedTensor]:

@@ -15,16 +15,19 @@ from inference_core.model_config import Activation, Architecture, ModelConfig, R
 T = TypeVar("T")
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
 _GEMMAS = ("gemma2", "gemma3_text")
+_MIXTURES = ("mixtral", "qwen3_moe")
 # Settings that change the computation, and the architectures for which they are read. Elsewhere a file that sets one
 # to anything but a neutral value is refused: its answers would be wrong.
 COMPUTATION: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("embedding_multiplier", "residual_multiplier", "attention_multiplier"), ("granite",)),
+    **dict.fromkeys(("num_experts", "num_local_experts"), _MIXTURES),
+    "moe_intermediate_size": ("qwen3_moe",),
     **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping"), _GEMMAS),
     "logits_scaling": ("granite",),
     "no_rope_layers": ("smollm3",),
     **dict.fromkeys(
-        ("attention_chunk_size", "clip_qkv", "kv_lora_rank", "logit_scale", "moe_intermediate_size", "n_routed_experts",
-         "num_experts", "num_local_experts", "parallel_attn", "q_lora_rank", "qk_layernorm", "use_qk_norm"),
+        ("attention_chunk_size", "clip_qkv", "kv_lora_rank", "logit_scale", "n_routed_experts",
+         "parallel_attn", "q_lora_rank", "qk_layernorm", "use_qk_norm"),
         (),
     ),
 }  # fmt: skip
@@ -70,6 +73,13 @@ class _Config(msgspec.Struct):
     residual_multiplier: float = 1.0
     attention_multiplier: float = 1.0
     logits_scaling: float = 1.0
+    num_local_experts: int | None = None
+    num_experts: int | None = None
+    num_experts_per_tok: int = 0
+    moe_intermediate_size: int | None = None
+    norm_topk_prob: bool = False
+    decoder_sparse_step: int = 1
+    mlp_only_layers: list[int] = []
     bos_token_id: int | None = None
     quantization_config: dict[str, Any] | None = None
 
@@ -93,7 +103,7 @@ def read_config(folder: Path) -> ModelConfig:
         architecture=cast(Architecture, kind),
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
-        intermediate_size=config.intermediate_size,
+        intermediate_size=config.moe_intermediate_size or config.intermediate_size,
         num_layers=config.num_hidden_layers,
         num_heads=heads,
         num_kv_heads=config.num_key_value_heads or heads,
@@ -106,9 +116,9 @@ def read_config(folder: Path) -> ModelConfig:
         rope_scaling=scaling,
         tie_embeddings=gemma or kind == "smollm3" if config.tie_word_embeddings is None else config.tie_word_embeddings,
         qkv_bias=kind == "qwen2",
-        qk_norm=kind in ("qwen3", "olmo2", "gemma3_text"),
+        qk_norm=kind in ("qwen3", "qwen3_moe", "olmo2", "gemma3_text"),
         qk_norm_whole=kind == "olmo2",
-        sliding_window=config.sliding_window if kind in ("mistral", "phi3", *_GEMMAS) else None,
+        sliding_window=config.sliding_window if kind in ("mistral", "mixtral", "phi3", *_GEMMAS) else None,
         window_layers=_window_layers(file, config),
         rotary_dim=_rotary_dim(file, rope.partial_rotary_factor or config.partial_rotary_factor, head_dim),
         local_rope_theta=_local_theta(config, local) if kind == "gemma3_text" else None,
@@ -120,6 +130,9 @@ def read_config(folder: Path) -> ModelConfig:
         post_norm=kind in ("olmo2", *_GEMMAS),
         attention_softcap=config.attn_logit_softcapping if gemma else None,
         final_softcap=config.final_logit_softcapping if gemma else None,
+        num_experts=(config.num_local_experts or config.num_experts or 8) if kind in _MIXTURES else 0,
+        experts_per_token=config.num_experts_per_tok if kind in _MIXTURES else 0,
+        normalise_experts=kind == "mixtral" or config.norm_topk_prob,
         bos_token_id=config.bos_token_id,
         eos_token_ids=end_token_ids(folder),
     )
@@ -205,10 +218,12 @@ def _refuse_unsupported(file: Path, config: _Config) -> None:
     activation = config.hidden_activation or config.hidden_act
     unsupported = {
         f"layer_types {', '.join(sorted(other_layers))}": other_layers
-        and config.model_type not in (*_GEMMAS, "mistral", "phi3"),
+        and config.model_type not in (*_GEMMAS, "mistral", "mixtral", "phi3"),
         "attention_bias": config.attention_bias,
         "mlp_bias": config.mlp_bias,
         "use_sliding_window": config.use_sliding_window,
+        "a mixture of experts in some layers": config.model_type in _MIXTURES
+        and bool(config.mlp_only_layers or config.decoder_sparse_step != 1),
         "use_bidirectional_attention": bool(config.use_bidirectional_attention),
         f"hidden_act '{activation}'": activation not in _ACTIVATIONS,
     }

@@ -44,6 +44,10 @@ class Entry(msgspec.Struct, frozen=True):
     shape: tuple[int, ...]
     data_offsets: tuple[int, int]
 
+    @property
+    def num_bytes(self) -> int:
+        return self.data_offsets[1] - self.data_offsets[0]
+
 
 class SafetensorsFile(Mapping[str, NDArray[Any]]):
     """Maps names to read-only arrays over the mapped file. Raises ModelFileError for an invalid file."""

@@ -55,6 +55,8 @@ def views(config: ModelConfig, stored: Iterable[str], logits_divisor: float) -> 
     for name in stored:
         if name.endswith("norm.weight") and plus:
             wanted[name] = View(source=name, plus=plus)
+        if ".block_sparse_moe." in name:
+            wanted[_renamed(name)] = View(source=name)
         for suffix, cuts in _fused(config).items():
             if suffix in name:
                 wanted |= {name.replace(suffix, part): View(source=name, **rows) for part, rows in cuts.items()}
@@ -66,6 +68,14 @@ def views(config: ModelConfig, stored: Iterable[str], logits_divisor: float) -> 
             if ".q_proj." in name or ".k_proj." in name:
                 wanted[name] = msgspec.structs.replace(wanted.get(name, View(source=name)), **sizes)
     return wanted
+
+
+def _renamed(name: str) -> str:
+    """Qwen's name for a tensor of Mixtral's experts."""
+    name = name.replace(".block_sparse_moe.", ".mlp.")
+    for stored, part in ((".w1.", ".gate_proj."), (".w2.", ".down_proj."), (".w3.", ".up_proj.")):
+        name = name.replace(stored, part)
+    return name
 
 
 def _fused(config: ModelConfig) -> Mapping[str, Mapping[str, dict[str, int]]]:

@@ -16,7 +16,7 @@ from tiers.remote.server_models import chosen_model, parse_models
 from tiers.remote.sse import EventTooLargeError
 from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import RemoteWire
-from tiers.remote.wires import WIRES
+from tiers.remote.wires import wire_of
 from tiers.tier import Delta
 
 _MOST_TOKENS = 2**40
@@ -24,7 +24,7 @@ _MOST_TOKENS = 2**40
 
 def wire(kind: RemoteKind) -> RemoteWire:
     """Return the wire to a server of this kind."""
-    return WIRES[kind](RemoteSpec(base_url="http://127.0.0.1:1/v1", kind=kind, model="m"))
+    return wire_of(RemoteSpec(base_url="http://127.0.0.1:1/v1", kind=kind, model="m"))
 
 
 def checked(deltas: Iterable[Delta], tally: Tally) -> str:

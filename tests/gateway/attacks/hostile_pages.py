@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import httpx
-from litestar import Litestar
+from litestar.datastructures import State
 
 from gateway.base.settings import Settings
-from gateway.http import http_app
+from gateway.http import whole_app
 from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.operations.dashboard.browsing import forms_of
 from tests.gateway.remote_catalog import write_remote_catalog
@@ -86,9 +86,8 @@ class Shot(NamedTuple):
 
 def routes() -> tuple[list[str], list[str]]:
     """Return the paths of the dashboard and of its JSON lists that are read, and those that are changed by forms."""
-    app: Litestar = http_app(Settings(), lambda app: None)  # type: ignore[arg-type, return-value]
     read, changed = set(), set()
-    for route in app.routes:
+    for route in whole_app(Settings(), State()).routes:
         methods = getattr(route, "methods", set())
         if route.path.startswith("/admin") and not route.path.endswith("/events"):
             read |= {route.path} if "GET" in methods else set()

@@ -14,15 +14,18 @@ leave_out_unused_modules()
 import_litestar()
 from gateway.app import create_app
 from gateway.base.settings import Settings
+from gateway.http import whole_app
 from quality.store.database import current_revision, migrate
 
-app = create_app(Settings(data_dir=sys.argv[1], monitor=False))
+settings = Settings(data_dir=sys.argv[1], monitor=False)
+app = create_app(settings)
+operated = whole_app(settings, app.state)
 print(sorted({"sqlalchemy.orm", "attr", "pydantic", "yaml", "rich", "apscheduler", "gguf"} & set(sys.modules)))
 import_eager_torch()
 import torch
 
 print("torch._meta_registrations" in sys.modules, torch.ones(2, 2).matmul(torch.ones(2)).tolist())
-print("/v1/chat/completions" in app.openapi_schema.to_schema()["paths"])
+print("/v1/chat/completions" in operated.openapi_schema.to_schema()["paths"])
 url = f"sqlite:///{sys.argv[1]}/aio.db"
 print(asyncio.run(migrate(url)) == asyncio.run(current_revision(url)))
 """

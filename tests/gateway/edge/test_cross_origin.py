@@ -12,7 +12,9 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+from gateway.base.settings import Settings
 from gateway.edge.host_names import host_is_allowed
+from gateway.http import whole_app
 from tests.gateway.administrator import ADMIN_HEADERS
 from tests.gateway.processes.left_behind import left_behind
 from tests.gateway.remote_catalog import write_remote_catalog
@@ -143,7 +145,7 @@ def test_a_json_body_is_declared_as_json_or_not_at_all(aio: ServedProcess) -> No
 async def test_every_route_that_changes_anything_refuses_pages_of_other_sites(gateway: RunningGateway) -> None:
     changing = [
         (method, re.sub(r"{\w+}", "1", route.path_format))
-        for route in gateway.app.routes
+        for route in whole_app(Settings(), gateway.app.state).routes
         for method in getattr(route, "methods", ())
         if method not in ("GET", "HEAD", "OPTIONS")
     ]

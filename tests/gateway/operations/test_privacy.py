@@ -61,10 +61,12 @@ async def ask(aio: RunningGateway, name: str, path: str = "chat/completions", **
 async def test_texts_of_a_private_key_are_neither_stored_nor_offered(
     aio: RunningGateway, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    offered: list[Record] = []
+    offered: list[tuple[Record, object]] = []
     loop = aio.operations.quality_loop
     monkeypatch.setattr(
-        await eventually(lambda: loop and loop.monitor), "offer", lambda record, compared: offered.append(record)
+        await eventually(lambda: loop and loop.monitor),
+        "offer",
+        lambda record, compared, turn: offered.append((record, turn)),
     )
     # A caller's wish is not the tenant's consent.
     wishes = {"store": True} if path == "chat/completions" else {}
@@ -72,7 +74,7 @@ async def test_texts_of_a_private_key_are_neither_stored_nor_offered(
     record = await ask(aio, "bob", path, **wishes)
 
     assert (record.messages, record.answer) == (None, None)
-    assert [one.messages for one in offered] == [None]
+    assert [(record.messages, turn) for record, turn in offered] == [(None, None)]
     assert record.completion_tokens > 0
     assert (await ask(aio, "ada", path)).messages is not None
 

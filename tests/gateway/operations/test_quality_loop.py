@@ -343,7 +343,7 @@ async def test_an_overdue_retraining_alerts_and_is_in_health_and_metrics_with_th
         await connection.execute(insert(audit_events).values(refusal))
     await engine.dispose()
     rule = msgspec.structs.replace(next(r for r in RULES if r.figure == "retraining_days"), for_seconds=0.0)
-    monkeypatch.setattr("gateway.app.keep_looking", partial(keep_looking, rules=[rule]))
+    monkeypatch.setattr("gateway.telemetry.objectives.alerts.keep_looking", partial(keep_looking, rules=[rule]))
     heard = asyncio.Queue[dict[str, Any]]()
 
     async def hear(call: Call) -> None:

@@ -11,9 +11,9 @@ import pytest
 import pytest_asyncio
 from click.testing import CliRunner
 
+from benchmarks.core.random_adapter import write_random_adapter
 from gateway.base.settings import Settings
 from gateway.operations.cli import main
-from inference_core.lora.random_adapter import write_random_adapter
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.served_process import UNCACHED
 from tests.gateway.tiny_versions import ASKED, Versions

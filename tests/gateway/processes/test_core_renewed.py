@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from inference_core.lora.random_adapter import write_random_adapter
+from benchmarks.core.random_adapter import write_random_adapter
 from tests.gateway.processes.test_core_killed import core_of
 from tests.gateway.served_process import UNCACHED, ServedProcess, served
 from tests.gateway.tiny_versions import ASKED, Versions

@@ -14,6 +14,7 @@ H200: dict[str, Any] = {
     "clock": 1_980,
     "reasons": 0x0,
     "ecc": (3, 0),
+    "capability": (9, 0),
 }
 
 
@@ -62,6 +63,9 @@ class FakeNvml:
 
     def nvmlDeviceGetClockInfo(self, gpu: dict[str, Any], kind: int) -> Any:
         return self._of(gpu, "clock")
+
+    def nvmlDeviceGetCudaComputeCapability(self, gpu: dict[str, Any]) -> Any:
+        return self._of(gpu, "capability")
 
     def nvmlDeviceGetCurrentClocksThrottleReasons(self, gpu: dict[str, Any]) -> Any:
         return self._of(gpu, "reasons")

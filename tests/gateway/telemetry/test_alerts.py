@@ -125,7 +125,7 @@ async def test_first_tokens_are_late_by_the_limit_of_their_class_or_of_a_slower_
 
 async def test_a_gateway_tells_its_webhook(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     rule = msgspec.structs.replace(next(r for r in RULES if r.figure == "error_share"), for_seconds=0.0)
-    monkeypatch.setattr("gateway.app.keep_looking", partial(keep_looking, rules=[rule]))
+    monkeypatch.setattr("gateway.telemetry.objectives.alerts.keep_looking", partial(keep_looking, rules=[rule]))
     heard = asyncio.Queue[dict[str, Any]]()
 
     async def hear(call: Call) -> None:

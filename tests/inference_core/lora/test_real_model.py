@@ -6,13 +6,13 @@ import pytest
 import torch
 from adapters import MergedCheckpoint
 
+from benchmarks.core.random_adapter import write_random_adapter
 from inference_core.execution.native_runner import NativeRunner
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import layout_of
 from inference_core.loading.outliers import load_decoder
 from inference_core.lora.adapter_file import read_adapter
-from inference_core.lora.random_adapter import write_random_adapter
 from inference_core.model_spec import Compute, ModelSpec
 from inference_core.models.rotary import rotary_table
 from inference_core.native import cpu

@@ -67,6 +67,13 @@ ARCHITECTURES: dict[str, transformers.PretrainedConfig] = {
     ),
     "smollm3": transformers.SmolLM3Config(**SHAPE, **TOKENS, no_rope_layer_interval=2),
     "olmo2": transformers.Olmo2Config(**SHAPE, **TOKENS),
+    "mixtral": transformers.MixtralConfig(**SHAPE, num_local_experts=4, num_experts_per_tok=2),
+    "qwen3-moe": transformers.Qwen3MoeConfig(
+        **SHAPE, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=32, norm_topk_prob=False
+    ),
+    "qwen3-moe-normalised": transformers.Qwen3MoeConfig(
+        **SHAPE, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=32, norm_topk_prob=True
+    ),
     "gemma2": transformers.Gemma2Config(
         **SHAPE, sliding_window=20, query_pre_attn_scalar=24, attn_logit_softcapping=2.0, final_logit_softcapping=3.0
     ),

@@ -10,10 +10,12 @@ from classifier.features.surface_features import FEATURE_NAMES
 from classifier.local.labels import Labels
 from classifier.model.outcome_model import OutcomeModel
 from classifier.registry.artefact import load_artefact
+from quality.comparison.decision_gain import reference_serving
 from quality.rollout.promotion_gate import Judgement, Predicted, judge_candidate
 from tests.quality.retraining.tiny_classifier import base_artefact
 
 ROWS = 600
+SERVING = reference_serving(4)
 Float = npt.NDArray[np.floating]
 
 
@@ -48,7 +50,7 @@ def knowing(labels: Labels, sure: float) -> Float:
 
 
 def judged(model: OutcomeModel, labels: Labels, ours: Float, theirs: Float) -> Judgement:
-    return judge_candidate(model, model, labels, Predicted(ours, theirs, np.full(ours.shape, 0.5)))
+    return judge_candidate(model, model, labels, Predicted(ours, theirs, np.full(ours.shape, 0.5)), SERVING)
 
 
 def test_probabilities_that_are_nearer_to_the_outcomes_are_promoted(model: OutcomeModel, labels: Labels) -> None:
@@ -62,7 +64,7 @@ def test_probabilities_that_are_nearer_to_the_outcomes_are_promoted(model: Outco
 def test_a_candidate_no_nearer_than_the_incumbent_is_refused(model: OutcomeModel, labels: Labels) -> None:
     for ours in (0.8, 0.9):
         judgement = judged(model, labels, knowing(labels, ours), knowing(labels, 0.9))
-        assert any("below the incumbent's" in reason for reason in judgement.reasons)
+        assert any("better than the incumbent's" in reason for reason in judgement.reasons)
 
 
 def test_a_candidate_that_knows_only_the_tiers_rates_is_refused(model: OutcomeModel, labels: Labels) -> None:
@@ -71,6 +73,26 @@ def test_a_candidate_that_knows_only_the_tiers_rates_is_refused(model: OutcomeMo
 
     assert judgement.gain is not None
     assert judgement.gain.low > 0
+    assert any("the tiers' own rates" in reason for reason in judgement.reasons)
+
+
+def test_a_candidate_that_decides_as_the_incumbent_does_is_refused_however_much_nearer_it_is(
+    model: OutcomeModel, labels: Labels
+) -> None:
+    """All of these probabilities are far from the target of 0.7."""
+    judgement = judged(model, labels, knowing(labels, 0.99), np.where(knowing(labels, 1.0) > 0.5, 0.85, 0.4))
+    assert judgement.gain is not None
+    assert judgement.utility is not None
+    assert judgement.gain.low > 0
+    assert judgement.utility == (0.0, 0.0, 0.0)
+    assert any("better than the incumbent's" in reason for reason in judgement.reasons)
+
+
+def test_nearer_than_the_tiers_rates_by_less_than_chance_allows_is_refused(model: OutcomeModel, labels: Labels) -> None:
+    """By more than a standard error, which recorded labels without a gain reach in one of six retrainings."""
+    rng = np.random.default_rng(2)
+    ours = 0.5 + 0.1 * rng.normal(size=(ROWS, 3)) + 0.016 * (labels.scores[:, :1] - 0.5)
+    judgement = judged(model, labels, ours, knowing(labels, 0.1))
     assert any("the tiers' own rates" in reason for reason in judgement.reasons)
 
 

@@ -8,7 +8,6 @@ from tiers.catalog.capabilities import CAPABILITIES
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import parse_catalog
 from tiers.errors import CatalogError
-from tiers.remote.wires import tells_logprobs
 
 URL = "http://localhost:1/v1"
 
@@ -52,7 +51,7 @@ def test_a_model_in_process_cannot_be_declared_to_read_more_than_text(name: str)
 def test_declared_logprobs_decide_whether_the_judge_asks_for_them() -> None:
     vllm = {"base_url": URL, "model": "m", "kind": "vllm"}
 
-    assert not tells_logprobs(catalogue(url=URL).tier(1))
-    assert tells_logprobs(catalogue(url=URL, capabilities={"logprobs": True}).tier(1))
-    assert tells_logprobs(catalogue(remote=vllm).tier(1))
-    assert not tells_logprobs(catalogue(remote=vllm, capabilities={"logprobs": False}).tier(1))
+    assert not catalogue(url=URL).tier(1).tells_logprobs
+    assert catalogue(url=URL, capabilities={"logprobs": True}).tier(1).tells_logprobs
+    assert catalogue(remote=vllm).tier(1).tells_logprobs
+    assert not catalogue(remote=vllm, capabilities={"logprobs": False}).tier(1).tells_logprobs

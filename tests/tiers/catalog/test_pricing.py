@@ -16,6 +16,7 @@ from tiers.catalog.pricing import (
     request_cost_usd,
     reread_usd,
     reuse_usd,
+    write_pays,
 )
 from tiers.catalog.tier_spec import Price, RemoteSpec
 from tiers.tier import Usage
@@ -68,6 +69,26 @@ def test_without_prices_of_their_own_cached_tokens_cost_as_much_as_others() -> N
     tier = load_catalog("laptop").tier(3)
     plain, cached = Usage(prompt_tokens=1000), Usage(prompt_tokens=1000, cached_tokens=600, cache_write_tokens=300)
     assert cost_usd(tier, cached) == cost_usd(tier, plain) > 0
+
+
+def test_tokens_written_for_an_hour_cost_twice_the_prompts_price_unless_the_catalogue_says() -> None:
+    price = Price(input_usd_per_million=3, output_usd_per_million=15, cache_write_usd_per_million=3.75)
+    own = msgspec.structs.replace(price, cache_write_1h_usd_per_million=5)
+    without = msgspec.structs.replace(price, cache_write_usd_per_million=None)
+    costs = [request_cost_usd(one, 100, 0, 10, 60, 40) for one in (price, own, without)]
+    assert costs == pytest.approx([(40 * 3 + 20 * 3.75 + 40 * usd) / 1e6 for usd in (6, 5)] + [300 / 1e6])
+
+
+def test_a_write_pays_where_what_a_read_saves_is_likely_enough() -> None:
+    price = Price(
+        input_usd_per_million=3,
+        output_usd_per_million=15,
+        cached_input_usd_per_million=0.3,
+        cache_write_usd_per_million=3.75,
+    )
+    # 0.75 more for a write, 2.70 less for a read.
+    assert [write_pays(price, reuse) for reuse in (0.27, 0.28)] == [False, True]
+    assert not write_pays(msgspec.structs.replace(price, cached_input_usd_per_million=None), 1.0)
 
 
 def test_no_more_tokens_are_cached_than_the_prompt_has() -> None:

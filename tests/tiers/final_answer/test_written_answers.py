@@ -20,7 +20,7 @@ from tests.tiers.final_answer.written_answers import (
 from tiers.final_answer.agreement import agree
 from tiers.final_answer.expected import expected_kind
 from tiers.final_answer.extract import final_answer
-from tiers.final_answer.structured import agreeing_fields
+from tiers.final_answer.structured import checked_fields
 from tiers.tool_types import ToolCall
 
 CASES = [(written.prompt, text, said) for written in WRITTEN for text, said in written.texts.items()]
@@ -97,13 +97,19 @@ def test_structured_outputs_agree_by_field_and_free_text_does_not_count() -> Non
     one = {"city": "Rome", "note": "warm", "when": "2026-01-01", "parts": [{"n": 1, "why": "a"}]}
     other = {"city": "Oslo", "note": "cold", "when": "2026-01-01", "parts": [{"n": 1, "why": "b"}]}
     texts = [json.dumps(value) for value in (one, other)]
-    assert agreeing_fields(SCHEMA, *texts) == {"city": False, "when": True, "parts": True}
+    fields, others = (checked_fields(SCHEMA, text) for text in texts)
+    assert fields == {"city": '"Rome"', "when": '"2026-01-01"', "parts": '[{"n":1}]'}
+    assert {name: value == others[name] for name, value in fields.items()} == {
+        "city": False,
+        "when": True,
+        "parts": True,
+    }
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
     assert expected_kind("Where?", form) == "fields"
     same = json.dumps(one | {"note": "other"})
     assert agree(final_answer("Where?", texts[0], form), final_answer("Where?", same, form))
     assert not agree(final_answer("Where?", texts[0], form), final_answer("Where?", texts[1], form))
-    assert agreeing_fields(SCHEMA, texts[0], "no JSON") == {}
+    assert checked_fields(SCHEMA, "no JSON") == {}
 
 
 def test_a_schema_of_free_text_has_nothing_to_check() -> None:

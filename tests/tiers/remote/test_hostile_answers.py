@@ -13,7 +13,7 @@ from tiers.remote.server_models import parse_models
 from tiers.remote.sse import EventParser
 from tiers.remote.usage_counter import MOST_TOKENS, Tally
 from tiers.remote.wire import RemoteWire
-from tiers.remote.wires import WIRES
+from tiers.remote.wires import wire_of
 from tiers.tier import Usage
 
 DEEP = b"[" * 100_000
@@ -21,7 +21,7 @@ NO_TEXT = b'{"a": "\xff"}'
 
 
 def wire(kind: RemoteKind) -> RemoteWire:
-    return WIRES[kind](RemoteSpec(base_url="http://127.0.0.1:1/v1", kind=kind, model="m"))
+    return wire_of(RemoteSpec(base_url="http://127.0.0.1:1/v1", kind=kind, model="m"))
 
 
 @pytest.mark.parametrize("body", [DEEP, b'{"error": ' + DEEP, NO_TEXT], ids=["deep", "deep error", "no UTF-8"])

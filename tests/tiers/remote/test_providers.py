@@ -291,7 +291,6 @@ async def test_a_conversation_with_calls_has_anthropics_form(monkeypatch: pytest
                     "type": "tool_result",
                     "tool_use_id": "c2",
                     "content": [{"type": "text", "text": "13 degrees"}],
-                    "cache_control": {"type": "ephemeral"},
                 },
             ],
         },

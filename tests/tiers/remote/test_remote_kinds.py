@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -14,10 +14,13 @@ from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.catalog.load import load_catalog
 from tiers.catalog.replica_spec import BalancingSpec
+from tiers.catalog.tier_spec import RemoteKind, RemoteSpec
 from tiers.catalog.validate import check_rules
 from tiers.errors import TierRequestError, TierUnavailableError
 from tiers.remote.prometheus_queue import sum_of_samples
 from tiers.remote.remote_tier import RemoteTier
+from tiers.remote.wire import RemoteWire
+from tiers.remote.wires import WIRES, wire_of
 from tiers.replicas.replica_set import ReplicaSet
 from tiers.uncertainty import asking_uncertainty
 
@@ -271,3 +274,12 @@ async def test_a_bound_on_thoughts_is_sent_only_to_servers_that_have_a_field_for
         await collect(tier, chat(reasoning_budget=1024))
         await tier.close()
     assert ("thinking_token_budget" in server.calls[0].body) == bounded
+
+
+@pytest.mark.parametrize("kind", get_args(RemoteKind))
+def test_every_kind_of_server_has_a_wire(kind: RemoteKind) -> None:
+    """The table names modules and classes by their texts, which no type checker reads."""
+    module, name = WIRES[kind]
+    wire = wire_of(RemoteSpec(base_url="http://127.0.0.1:1/v1", kind=kind, model="m"))
+    assert isinstance(wire, RemoteWire)
+    assert (type(wire).__module__, type(wire).__name__) == (f"tiers.remote.{module}", name)

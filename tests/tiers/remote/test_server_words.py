@@ -11,7 +11,7 @@ from tiers.errors import TierRequestError, TierUnavailableError
 from tiers.remote.prometheus_queue import sum_of_samples
 from tiers.remote.remote_tier import RemoteTier
 from tiers.remote.server_models import ServerModel, parse_models
-from tiers.remote.wires import WIRES
+from tiers.remote.wires import wire_of
 from tiers.server_words import is_name, one_line
 
 HOSTILE = [
@@ -59,7 +59,7 @@ def test_samples_that_are_no_counts_are_no_report(value: str) -> None:
     page = f"vllm:num_requests_running 1\nvllm:num_requests_waiting {value}\n".encode()
     found = sum_of_samples(page, ["vllm:num_requests_waiting"])
     assert found in (None, 0)
-    queue = WIRES["vllm"](remote_spec("http://127.0.0.1:1/v1", kind="vllm").remote).queue  # type: ignore[arg-type]
+    queue = wire_of(remote_spec("http://127.0.0.1:1/v1", kind="vllm").remote).queue  # type: ignore[arg-type]
     assert queue is not None
     report = queue.read(page)
     assert report is None or report.waiting == 0
@@ -67,7 +67,7 @@ def test_samples_that_are_no_counts_are_no_report(value: str) -> None:
 
 def test_more_requests_than_any_server_holds_are_no_report() -> None:
     page = b"tgi_batch_current_size 1\ntgi_queue_size 1000001\n"
-    queue = WIRES["tgi"](remote_spec("http://127.0.0.1:1/v1", kind="tgi").remote).queue  # type: ignore[arg-type]
+    queue = wire_of(remote_spec("http://127.0.0.1:1/v1", kind="tgi").remote).queue  # type: ignore[arg-type]
     assert queue is not None
     assert queue.read(page) is None
 

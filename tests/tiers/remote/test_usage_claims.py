@@ -16,7 +16,7 @@ from tiers.content_parts import media_part, text_part
 from tiers.prompt_bounds import TOLERANCE, PromptBounds, prompt_bounds
 from tiers.remote.remote_tier import RemoteTier
 from tiers.remote.usage_counter import Tally
-from tiers.remote.wires import WIRES
+from tiers.remote.wires import wire_of
 from tiers.tier import ChatMessage, Delta, GenerationRequest, Usage
 
 KINDS: tuple[RemoteKind, ...] = (
@@ -53,7 +53,7 @@ def claimed(kind: RemoteKind, prompt: int, completion: int) -> Tally:
     """The tally of an answer of `TEXT` for which the server claims these counts."""
     tally = Tally(1, 100, lambda: BOUNDS)
     tally.sent, tally.max_tokens = True, LIMIT
-    wire = WIRES[kind](RemoteSpec(base_url="http://127.0.0.1:1/v1", kind=kind, model="m"))
+    wire = wire_of(RemoteSpec(base_url="http://127.0.0.1:1/v1", kind=kind, model="m"))
     tally.passed(wire.read_whole(whole_answer(kind, TEXT, prompt, completion), tally))
     return tally
 

@@ -33,9 +33,6 @@ class FeedbackGiven(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     comment: Annotated[str, Meta(max_length=8192)] | None = None
 
 
-_decoder = msgspec.json.Decoder(FeedbackGiven)
-
-
 @post("/feedback", status_code=200, operation_class=describe(FeedbackGiven, FeedbackTaken), summary="Rate an answer")
 async def give_feedback(request: HttpRequest) -> Response[Any]:
     """Stored at once, and counts in the decisions of its own key only; newer feedback on the same answer replaces
@@ -43,18 +40,18 @@ async def give_feedback(request: HttpRequest) -> Response[Any]:
 
     429 beyond that limit, 503 while the database is down.
     """
-    given = await read_body(request, _decoder)
-    if given.rating is not None and given.score is not None:
+    feedback = await read_body(request, FeedbackGiven)
+    if feedback.rating is not None and feedback.score is not None:
         raise bad_request("Give a rating or a score, not both.", "score")
-    if given.rating is None and given.score is None and given.correction is None:
+    if feedback.rating is None and feedback.score is None and feedback.correction is None:
         raise bad_request("Give a rating (up or down), a score from 0 to 1, or a correction.", "rating")
     admission_control = access_of(request).tenancy.admission_control
     admission = await admission_control.enter_call(caller_of(request), f"feedback-{uuid4().hex}")
     try:
-        taken = await _taken(request, given)
+        counted = await _taken(request, feedback)
     finally:
         admission.settle(0.0, 0)
-    return Response(taken, media_type="application/json", headers=admission.headers)
+    return Response(counted, media_type="application/json", headers=admission.headers)
 
 
 async def _taken(request: HttpRequest, given: FeedbackGiven) -> FeedbackTaken:

@@ -46,19 +46,16 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True):
     decision: Decision
 
 
-_decoder = msgspec.json.Decoder(RouteRequest)
-
-
 @post("/route", status_code=200, operation_class=describe(RouteRequest, Routing), summary="Dry-run a routing decision")
 async def route(request: HttpRequest) -> Response[Any]:
     """Tier, the probabilities of all tiers, predicted costs, and why; nothing is generated, billed or recorded. It
     counts against the limits of the key, with the tokens of its prompt."""
-    body = await read_body(request, _decoder)
+    body = await read_body(request, RouteRequest)
     serving = serving_of(request)
-    given = received(request)
-    headers = routing_headers(given.headers, serving.routing.served.strongest)
-    model = serving.routing.served.unaliased(body.model, given.caller)
-    inference_request = dry_run_request(given, headers, model, _messages(body), body.max_tokens)
+    head = received(request)
+    headers = routing_headers(head.headers, serving.routing.served.strongest)
+    model = serving.routing.served.unaliased(body.model, head.caller)
+    inference_request = dry_run_request(head, headers, model, _messages(body), body.max_tokens)
     async with serving.service.reading(inference_request) as admission:
         began = time.thread_time()
         await serving.routing.prepare(inference_request)

@@ -5,10 +5,11 @@ from typing import Any
 import msgspec
 
 from gateway.base.errors import ApiError, bad_request
+from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.api.messages.conversation import conversation_of
 from gateway.inference.api.messages.errors import dotted
+from gateway.inference.api.messages.raw_parts import decoded
 from gateway.inference.api.messages.schemas import CountTokensRequest, MessagesRequest, Thinking, ToolChoice, ToolEntry
-from gateway.inference.api.reading.parsing import refuse_given
 from gateway.inference.api.reading.schemas import (
     ChatRequest,
     FunctionDefinition,
@@ -18,6 +19,9 @@ from gateway.inference.api.reading.schemas import (
     ResponseFormat,
     ToolDefinition,
 )
+from tiers.native_content import NativeContent, NativeRequest
+
+_encode = msgspec.json.Encoder().encode
 
 # By what names the caller knows the fields of the chat.
 _NAMES = {
@@ -30,13 +34,38 @@ _NAMES = {
 }
 _FIELDS = {"function.parameters": "input_schema", "function.": "", "json_schema.schema": "schema"}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+# What only a server with this API understands, or understands more exactly.
+_NATIVE = (
+    "tool_choice",
+    "thinking",
+    "output_config",
+    "cache_control",
+    "context_management",
+    "container",
+    "inference_geo",
+    "mcp_servers",
+    "speed",
+)
+# Without them the answer is another one, so no other tier can give it.
+_PROVIDERS_OWN = ("mcp_servers", "container")
+_UNSAID = ("inference_geo", "speed")
+_UPLOADS = {"container_upload"}
 
 
 class Chat(msgspec.Struct, frozen=True):
-    """The chat, and for each of its messages the path of the one that it comes from."""
+    """The chat, for each of its messages the path of the one that it comes from and what it was there, and the other
+    fields as they were."""
 
     request: ChatRequest
     origins: list[str]
+    natives: list[NativeContent | None]
+    native: NativeRequest
+
+    def as_given(self, request: InferenceRequest) -> InferenceRequest:
+        """`request`, which says the chat, with what a server with this API gets instead."""
+        turns = zip(request.generation.messages or (), self.natives, strict=True)
+        messages = [turn if said is None else msgspec.structs.replace(turn, native=said) for turn, said in turns]
+        return request.with_generation(messages=messages, native=self.native)
 
     def renamed(self, error: ApiError) -> ApiError:
         """A refusal of the chat in the words of this API."""
@@ -65,29 +94,44 @@ class Chat(msgspec.Struct, frozen=True):
         return path
 
 
-def chat_of(body: CountTokensRequest) -> Chat:
-    """The chat that says the same. Raises `ApiError` 400 that names the field."""
-    refuse_given(body, ("mcp_servers",))
+def chat_of(body: CountTokensRequest, betas: str = "") -> Chat:
+    """The chat that says the same. `betas`: the header of that name. Raises `ApiError` 400 that names the field."""
     conversation = conversation_of(body.system, body.messages)
     effort = body.output_config.effort if body.output_config else None
     choice = body.tool_choice
     sampling = _sampling(body) if isinstance(body, MessagesRequest) else {}
+    entries = [decoded(raw, ToolEntry, f"tools.{place}") for place, raw in enumerate(body.tools or ())]
+    tools = [_tool(tool, f"tools.{place}") for place, tool in enumerate(entries) if tool.type in (None, "custom")]
+    own = [str(tool.type) for tool in entries if tool.type not in (None, "custom")]
+    if choice is not None and choice.name in [tool.name for tool in entries if tool.type not in (None, "custom")]:
+        choice = None
     chat = ChatRequest(
         model=body.model,
         messages=conversation.messages,
-        tools=None if body.tools is None else [_tool(tool, f"tools.{i}") for i, tool in enumerate(body.tools)],
-        tool_choice=None if choice is None else _choice(choice),
+        tools=None if body.tools is None or (own and not tools) else tools,
+        tool_choice=None if choice is None or (own and not tools) else _choice(choice),
         parallel_tool_calls=False if choice is not None and choice.disable_parallel_tool_use else None,
         response_format=_format(body),
         reasoning_effort="xhigh" if effort == "max" else effort,
         thinking_token_budget=None if body.thinking is None else _thinking_budget(body.thinking),
         **sampling,
     )
-    return Chat(chat, conversation.origins)
+    own += [name for name in _PROVIDERS_OWN if getattr(body, name, None) is not None]
+    own += sorted({block.type for said in conversation.natives if said for block in said.blocks} & _UPLOADS)
+    unsaid = tuple(name for name in _UNSAID if getattr(body, name, None) is not None)
+    native = NativeRequest("anthropic", _native_fields(body), tuple(own), betas, unsaid)
+    return Chat(chat, conversation.origins, conversation.natives, native)
+
+
+def _native_fields(body: CountTokensRequest) -> dict[str, bytes]:
+    given = {name: value for name in _NATIVE if (value := getattr(body, name, None)) is not None}
+    fields = {name: _encode(value) for name, value in given.items()}
+    if body.tools:
+        fields["tools"] = b"[" + b",".join(map(bytes, body.tools)) + b"]"
+    return fields
 
 
 def _sampling(body: MessagesRequest) -> dict[str, Any]:
-    refuse_given(body, ("container",))
     thinking = body.thinking
     if thinking is not None and thinking.budget_tokens is not None and thinking.budget_tokens >= body.max_tokens:
         raise bad_request(
@@ -120,12 +164,6 @@ def _thinking_budget(thinking: Thinking) -> int | None:
 
 
 def _tool(tool: ToolEntry, where: str) -> ToolDefinition:
-    if tool.type not in (None, "custom"):
-        raise bad_request(
-            f"{where}.type: tools of type {tool.type!r} are Anthropic's own and not available here; give custom tools.",
-            f"{where}.type",
-            "unsupported_parameter",
-        )
     if not tool.name:
         raise bad_request(f"{where}.name: Field required.", f"{where}.name", "missing_required_parameter")
     if tool.input_schema is None:
@@ -147,7 +185,7 @@ def _choice(choice: ToolChoice) -> str | NamedToolChoice:
 
 
 def _format(body: CountTokensRequest) -> ResponseFormat | None:
-    given = body.output_format if body.output_config is None else body.output_config.format or body.output_format
-    if given is None:
+    form = body.output_format if body.output_config is None else body.output_config.format or body.output_format
+    if form is None:
         return None
-    return ResponseFormat(type="json_schema", json_schema=JsonSchemaFormat(name="answer", schema=given.schema))
+    return ResponseFormat(type="json_schema", json_schema=JsonSchemaFormat(name="answer", schema=form.schema))

@@ -1,4 +1,5 @@
-"""The messages of a request as those of a chat: blocks become texts, parts, calls and results of tools."""
+"""The messages of a request as those of a chat: blocks become texts, parts, calls and results of tools, next to what
+they were."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,37 +8,53 @@ import msgspec
 
 from classifier.features.client_text import BILLING_HEADER
 from gateway.base.errors import ApiError, bad_request
+from gateway.inference.api.messages.raw_parts import decoded, native_of
 from gateway.inference.api.messages.schemas import Block, ResultBlock, Source, Text, Turn
+from gateway.inference.api.messages.signatures import UNSIGNED
 from gateway.inference.api.reading.schemas import ContentPart, FunctionCall, Message, MessageToolCall
+from tiers.native_content import NativeContent
 from tiers.tool_types import FAILED_RESULT
 
 # Between blocks, which are paragraphs of their own. An assistant's are pieces of one text.
 _BETWEEN = "\n\n"
+# Blocks of tools that a provider ran, and of its own bookkeeping: no other model can do anything with them.
+_PROVIDERS_OWN = ("_tool_use", "_tool_result", "container_upload", "compaction", "redacted_thinking")
+_READ = ("text", "image", "document", "search_result", "tool_result")
 
 _encode = msgspec.json.Encoder().encode
 
 
 class Placed(NamedTuple):
-    """A block and its place: the numbers of its message and in it."""
+    """A block, its JSON and its place: the numbers of its message and in it."""
 
     message: int
     place: int
     block: Block
+    json: bytes = b""
 
     @property
     def where(self) -> str:
         """The path of the block in the request."""
         return f"messages.{self.message}.content.{self.place}"
 
+    @property
+    def is_own(self) -> bool:
+        """Whether it is of a tool that the provider runs, or its bookkeeping."""
+        return self.block.type not in _READ and self.block.type.endswith(_PROVIDERS_OWN)
+
 
 class Conversation(NamedTuple):
-    """The messages of the chat, and for each the path of the message that it comes from."""
+    """The messages of the chat, for each the path of the message that it comes from, and what it was there."""
 
     messages: list[Message]
     origins: list[str]
+    natives: list[NativeContent | None]
 
 
-def conversation_of(system: str | list[Text] | None, turns: Sequence[Turn]) -> Conversation:
+Said = tuple[Message, Sequence[Placed]]
+
+
+def conversation_of(system: str | list[msgspec.Raw] | None, turns: Sequence[Turn]) -> Conversation:
     """The chat that says the same. Raises `ApiError` 400 that names the block."""
     if not turns:
         raise bad_request("messages: at least one message is required.", "messages", "empty_array")
@@ -47,11 +64,12 @@ def conversation_of(system: str | list[Text] | None, turns: Sequence[Turn]) -> C
             "messages",
             "unsupported_content",
         )
-    messages: list[Message] = []
-    origins: list[str] = []
-    if text := _system_text(system):
-        messages.append(Message(role="system", content=text))
-        origins.append("system")
+    chat = Conversation([], [], [])
+    blocks = _system_blocks(system)
+    if text := _BETWEEN.join(one.block.text or "" for one in blocks):
+        chat.messages.append(Message(role="system", content=text))
+        chat.origins.append("system")
+        chat.natives.append(None if isinstance(system, str) else native_of(blocks))
     number = 0
     while number < len(turns):
         first, role = number, turns[number].role
@@ -64,39 +82,48 @@ def conversation_of(system: str | list[Text] | None, turns: Sequence[Turn]) -> C
         where = f"messages.{first}"
         if role == "user" and not placed:
             raise bad_request(f"{where}: a user message must have content.", where, "invalid_value")
-        for message in _CONVERSIONS[role](placed):
-            messages.append(message)
-            origins.append(where)
-    return Conversation(messages, origins)
+        for message, said in _CONVERSIONS[role](placed):
+            chat.messages.append(message)
+            chat.origins.append(where)
+            chat.natives.append(native_of(said))
+    return chat
 
 
-def _system_text(system: str | list[Text] | None) -> str:
+def _system_blocks(system: str | list[msgspec.Raw] | None) -> list[Placed]:
     if system is None or isinstance(system, str):
-        return system or ""
-    return _BETWEEN.join(block.text for block in system if not block.text.startswith(BILLING_HEADER))
+        return [Placed(0, 0, Block(type="text", text=system))] if system else []
+    texts = [(decoded(raw, Text, f"system.{place}"), raw) for place, raw in enumerate(system)]
+    return [
+        Placed(0, place, Block(type="text", text=text.text, cache_control=text.cache_control), bytes(raw))
+        for place, (text, raw) in enumerate(texts)
+        if not text.text.startswith(BILLING_HEADER)
+    ]
 
 
 def _placed(number: int, turn: Turn) -> list[Placed]:
     if isinstance(turn.content, str):
         return [Placed(number, 0, Block(type="text", text=turn.content))]
-    return [Placed(number, place, block) for place, block in enumerate(turn.content)]
+    return [
+        Placed(number, place, decoded(raw, Block, f"messages.{number}.content.{place}"), bytes(raw))
+        for place, raw in enumerate(turn.content)
+    ]
 
 
-def _user(placed: Sequence[Placed]) -> list[Message]:
+def _user(placed: Sequence[Placed]) -> list[Said]:
     """Results of tools come first: they answer the calls right before."""
-    messages: list[Message] = []
+    messages: list[Said] = []
     parts: list[ContentPart] = []
     for one in placed:
         if one.block.type == "tool_result":
             message, shown = _result(one)
-            messages.append(message)
+            messages.append((message, [one]))
             parts += shown
-    for one in placed:
-        if one.block.type != "tool_result":
-            parts += _read(one.block, one)
-    if parts:
+    others = [one for one in placed if one.block.type != "tool_result"]
+    for one in others:
+        parts += [] if one.is_own else _read(one.block, one)
+    if parts or others:
         is_text = all(part.type == "text" for part in parts)
-        messages.append(Message(role="user", content=_text_of(parts) if is_text else parts))
+        messages.append((Message(role="user", content=_text_of(parts) if is_text else parts), others))
     return messages
 
 
@@ -106,10 +133,11 @@ def _result(placed: Placed) -> tuple[Message, list[ContentPart]]:
     if not block.tool_use_id:
         raise _missing(f"{placed.where}.tool_use_id")
     if isinstance(block.content, list):
-        read = [part for one in block.content for part in _read(one, placed)]
+        blocks = decoded(block.content, list[ResultBlock], f"{placed.where}.content")
+        read = [part for one in blocks for part in _read(one, placed)]
         text, shown = _text_of(read), [part for part in read if part.type != "text"]
     else:
-        text = block.content or ""
+        text = "" if block.content is None else decoded(block.content, str, f"{placed.where}.content")
     if shown:
         kind = "file" if all(part.type == "file" for part in shown) else "image"
         text = _BETWEEN.join(filter(None, [text, f"(The {kind} of this result follows in the next message.)"]))
@@ -121,7 +149,7 @@ def _text_of(parts: Sequence[ContentPart]) -> str:
     return _BETWEEN.join(part.text or "" for part in parts if part.type == "text")
 
 
-def _assistant(placed: Sequence[Placed]) -> list[Message]:
+def _assistant(placed: Sequence[Placed]) -> list[Said]:
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[MessageToolCall] = []
@@ -132,19 +160,21 @@ def _assistant(placed: Sequence[Placed]) -> list[Message]:
         elif block.type == "tool_use":
             calls.append(_call(block, one))
         elif block.type == "thinking":
-            thoughts.append(block.thinking or "")
-        elif block.type != "redacted_thinking":
+            # Signed thoughts are for their maker alone.
+            thoughts.append(block.thinking or "" if block.signature in (None, "", UNSIGNED) else "")
+        elif not one.is_own:
             raise _unknown(block.type, one, "text, thinking, redacted_thinking and tool_use")
     thought = _BETWEEN.join(filter(None, thoughts)) or None
     said = "".join(texts)
-    return [Message(role="assistant", content=said, reasoning_content=thought, tool_calls=calls or None)]
+    turn = Message(role="assistant", content=said, reasoning_content=thought, tool_calls=calls or None)
+    return [(turn, [one for one in placed if one.block.type != "thinking" or one.block.signature != UNSIGNED])]
 
 
-def _system(placed: Sequence[Placed]) -> list[Message]:
+def _system(placed: Sequence[Placed]) -> list[Said]:
     for one in placed:
         if one.block.type != "text":
             raise _unknown(one.block.type, one, "text")
-    return [Message(role="system", content=_BETWEEN.join(_text(one.block.text, one) for one in placed))]
+    return [(Message(role="system", content=_BETWEEN.join(_text(one.block.text, one) for one in placed)), placed)]
 
 
 _CONVERSIONS = {"user": _user, "assistant": _assistant, "system": _system}
@@ -169,7 +199,7 @@ def _read(block: Block | ResultBlock, placed: Placed) -> list[ContentPart]:
         return _document(block, _source(block, placed), placed)
     if block.type == "search_result":
         head = " ".join(filter(None, [block.title, f"({block.source})" if isinstance(block.source, str) else None]))
-        return [_text_part(_lines(head, _joined(block.content)))]
+        return [_text_part(_lines(head, _joined(block.content, f"{placed.where}.content")))]
     raise _unknown(block.type, placed, "text, image, document, search_result and tool_result")
 
 
@@ -192,7 +222,7 @@ def _document(block: Block | ResultBlock, source: Source, placed: Placed) -> lis
     if source.type == "text":
         return [_text_part(_lines(head, source.data))]
     if source.type == "content":
-        return [_text_part(_lines(head, _joined(source.content)))]
+        return [_text_part(_lines(head, _joined(source.content, f"{placed.where}.source.content")))]
     if source.type == "base64":
         file = {"filename": block.title or "document.pdf", "file_data": _data_url(source, placed)}
         part = ContentPart(type="file", file=file)
@@ -208,10 +238,10 @@ def _data_url(source: Source, placed: Placed) -> str:
     return f"data:{source.media_type};base64,{source.data}"
 
 
-def _joined(content: str | Sequence[Text | ResultBlock] | None) -> str:
+def _joined(content: str | Sequence[Text | ResultBlock] | None, where: str) -> str:
     if content is None or isinstance(content, str):
         return content or ""
-    return _BETWEEN.join(block.text or "" for block in content)
+    return _BETWEEN.join(block.text or "" for block in decoded(content, list[Text], where))
 
 
 def _lines(*texts: str | None) -> str:

@@ -12,7 +12,7 @@ from gateway.edge.http_request import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.api.messages.as_chat import chat_of
 from gateway.inference.api.messages.errors import STATUSES, MessagesErrorEnvelope
-from gateway.inference.api.messages.schemas import CountTokensRequest
+from gateway.inference.api.messages.schemas import CountTokensRequest, ShownCountTokens
 from gateway.inference.api.reading.build_request import chat_request, received
 from gateway.inference.api.reading.ignored_fields import FieldReader
 from gateway.inference.api.reading.parsing import read_fields
@@ -33,7 +33,7 @@ COUNT_TOKENS = FieldReader("/v1/messages/count_tokens", CountTokensRequest)
 @post(
     "/messages/count_tokens",
     status_code=200,
-    operation_class=describe(CountTokensRequest, TokenCount, envelope=MessagesErrorEnvelope, errors=STATUSES),
+    operation_class=describe(ShownCountTokens, TokenCount, envelope=MessagesErrorEnvelope, errors=STATUSES),
     summary="Count the tokens of a conversation in Anthropic's format",
 )
 async def count_tokens(request: HttpRequest) -> Response[Any]:

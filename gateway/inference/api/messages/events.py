@@ -9,13 +9,14 @@ import msgspec
 from gateway.inference.answering.answer import Answer
 from gateway.inference.api.messages.errors import error_event
 from gateway.inference.api.messages.message_body import (
-    SIGNATURE,
     ThinkingShown,
     message_body,
+    native_end,
     stop_of,
     tool_use_id,
     usage_of,
 )
+from gateway.inference.api.messages.signatures import UNSIGNED
 from gateway.inference.api.writing.block_order import BlockOrder, Piece
 from tiers.tier import Delta
 
@@ -45,7 +46,9 @@ class MessageEvents:
         return _event("message_start", message=message_body(self._answer, [], usage))
 
     def piece(self, delta: Delta) -> bytes:
-        """Events for one delta; empty if it says nothing new."""
+        """Events for one delta; empty if it says nothing new. What a server with this API said goes on as it is."""
+        if delta.native is not None and delta.native.form == "anthropic" and (event := delta.native.event):
+            return b"" if delta.finish_reason else _as_is(event)
         if delta.text and self._order.passes_text and not (delta.reasoning or delta.tool_calls):
             return self._growing + _encode(delta.text) + b"}}\n\n"
         events = b""
@@ -62,8 +65,11 @@ class MessageEvents:
     def closing(self, answer: Answer) -> bytes:
         """What still waits, the end of the last block, and of the Message."""
         events = b"".join(map(self._show, self._order.rest())) + self._stop()
+        end = native_end(answer.choices[0])
+        usage = msgspec.structs.replace(usage_of(answer.usage, answer, end), service_tier=msgspec.UNSET)
+        if end is not None:
+            return events + _event("message_delta", **end.more | {"delta": end.delta, "usage": usage}) + STOP
         reason, sequence = stop_of(answer)
-        usage = msgspec.structs.replace(usage_of(answer.usage, answer), service_tier=msgspec.UNSET)
         ended = {"stop_reason": reason, "stop_sequence": sequence}
         return events + _event("message_delta", delta=ended, usage=usage) + STOP
 
@@ -109,7 +115,7 @@ class MessageEvents:
             return b""
         events = b""
         if self._open.key == "thinking":
-            events = self._head() + b'"signature_delta","signature":' + _encode(SIGNATURE) + b"}}\n\n"
+            events = self._head() + b'"signature_delta","signature":' + _encode(UNSIGNED) + b"}}\n\n"
         self._open = None
         return events + _event("content_block_stop", index=self._index)
 
@@ -123,6 +129,17 @@ class MessageEvents:
             return b""
         self._last_sent = now
         return PING
+
+
+def _as_is(event: bytes) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (_decode_kind(event).type.encode(), event.replace(b"\n", b" "))
+
+
+class _Kind(msgspec.Struct):
+    type: str
+
+
+_decode_kind = msgspec.json.Decoder(_Kind).decode
 
 
 def _event(kind: str, **fields: Any) -> bytes:

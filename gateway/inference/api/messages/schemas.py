@@ -1,7 +1,7 @@
 """Bodies of `POST /v1/messages` and `/v1/messages/count_tokens`, field by field as Anthropic documents them.
 
-Types and ranges are checked while decoding; `conversation` and `as_chat` check what depends on several. Fields typed
-`Unsupported` are refused by name unless null, and others typed `Any` are accepted and not needed.
+Types and ranges are checked while decoding; `conversation` and `as_chat` check what depends on several. What is typed
+`Raw` is decoded there, and goes on as it is to a server with this API; so does what is typed `Any`.
 """
 
 from typing import Annotated, Any, Literal
@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from gateway.inference.api.reading.schemas import PositiveInt, StopString, TopP, Unsupported
+from gateway.inference.api.reading.schemas import PositiveInt, StopString, TopP
 
 MAX_TOOLS = 512
 MAX_STOP_SEQUENCES = 64
@@ -39,8 +39,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     content: str | list[Text] | None = None
 
 
-class _Readable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The fields of blocks that tell the model something: `text`, `image`, `document` and `search_result`."""
+class _Readable(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of blocks that tell the model something: `text`, `image`, `document` and `search_result`. Further ones
+    reach servers with this API, since they are given each block as it is."""
 
     type: str
     text: str | None = None
@@ -51,53 +52,50 @@ class _Readable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     citations: Any = None
 
 
-class ResultBlock(_Readable, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ResultBlock(_Readable, frozen=True, kw_only=True):
     """A block of a tool's result."""
 
     content: str | list[Text] | None = None
 
 
-class Block(_Readable, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Block(_Readable, frozen=True, kw_only=True):
     """A block of a message; `type` says which fields count.
 
     `tool_use`: `id`, `name` and `input`. `tool_result`: `tool_use_id`, `content` and `is_error`.
-    `thinking`: the thoughts of an earlier answer; their `signature` is not checked, and `data` that hides them is not
-    read.
+    `thinking`: the thoughts of an earlier answer and their `signature`, or else `data` that hides them: the model that
+    made them gets them back.
     """
 
-    content: str | list[ResultBlock] | None = None
+    content: Any = None
     thinking: str | None = None
-    signature: Any = None
-    data: Any = None
+    signature: str | None = None
+    data: str | None = None
     id: str | None = None
     name: str | None = None
     input: dict[str, Any] | None = None
     tool_use_id: str | None = None
     is_error: bool | None = None
-    caller: Any = None
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One message."""
+    """One message: a text, or blocks (`Block`)."""
 
     role: Literal["user", "assistant", "system"]
-    content: str | list[Block]
+    content: str | list[msgspec.Raw]
 
 
-class ToolEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A tool; only custom ones are understood, so that nothing else needs to be checked of others."""
+class ToolEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool. Those with a `type` but `custom` are Anthropic's own: only tiers of Anthropic have them. Other fields,
+    too, reach these alone."""
 
     type: str | None = None
     name: ToolName = ""
     description: str | None = None
     input_schema: dict[str, Any] | None = None
     strict: bool | None = None
-    cache_control: Any = None
-    eager_input_streaming: Any = None
-    input_examples: Any = None
 
 
-class ToolChoice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ToolChoice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Whether tools may be, must be or are not called; `tool`: the one called `name`."""
 
     type: Literal["auto", "any", "tool", "none"]
@@ -105,7 +103,7 @@ class ToolChoice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     disable_parallel_tool_use: bool | None = None
 
 
-class Thinking(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Thinking(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Whether the answer shows its thoughts, and how many tokens they may have; `adaptive`: as the tier thinks usually.
     `display`: `omitted` leaves out their text."""
 
@@ -114,14 +112,14 @@ class Thinking(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     display: Literal["summarized", "omitted"] | None = None
 
 
-class OutputFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class OutputFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The JSON schema that the answer obeys."""
 
     type: Literal["json_schema"]
     schema: dict[str, Any]
 
 
-class OutputConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class OutputConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """How much to think, and the format of the answer."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
@@ -137,21 +135,21 @@ class RequestMetadata(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class CountTokensRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`POST /v1/messages/count_tokens`. `output_format`: an earlier name of `output_config.format`.
 
-    `cache_control` (here and in blocks) and `context_management` are accepted and not needed: prefixes are cached by
-    their tokens, and nothing is cut from a conversation.
+    `tools` are `ToolEntry`s, and blocks of `system` are `Text`s. `cache_control`, `context_management`, `mcp_servers`,
+    `container` and what is like them reach tiers of Anthropic as they are.
     """
 
     model: Annotated[str, Meta(min_length=1, max_length=256)]
     messages: list[Turn]
-    system: str | list[Text] | None = None
-    tools: Annotated[list[ToolEntry], Meta(max_length=MAX_TOOLS)] | None = None
+    system: str | list[msgspec.Raw] | None = None
+    tools: Annotated[list[msgspec.Raw], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
     cache_control: Any = None
     context_management: Any = None
-    mcp_servers: Unsupported = None
+    mcp_servers: Any = None
 
 
 class MessagesRequest(CountTokensRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -165,4 +163,29 @@ class MessagesRequest(CountTokensRequest, frozen=True, kw_only=True, forbid_unkn
     top_k: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     metadata: RequestMetadata | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
-    container: Unsupported = None
+    container: Any = None
+    inference_geo: Any = None
+    speed: Any = None
+
+
+class ShownTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """One message: a text, or blocks."""
+
+    role: Literal["user", "assistant", "system"]
+    content: str | list[Block]
+
+
+class ShownCountTokens(CountTokensRequest, frozen=True, kw_only=True):
+    """`CountTokensRequest` as the API's description shows it: what is decoded later has its types."""
+
+    messages: list[ShownTurn]  # type: ignore[assignment]
+    system: str | list[Text] | None = None  # type: ignore[assignment]
+    tools: Annotated[list[ToolEntry], Meta(max_length=MAX_TOOLS)] | None = None  # type: ignore[assignment]
+
+
+class ShownMessages(MessagesRequest, frozen=True, kw_only=True):
+    """`MessagesRequest` in the same way."""
+
+    messages: list[ShownTurn]  # type: ignore[assignment]
+    system: str | list[Text] | None = None  # type: ignore[assignment]
+    tools: Annotated[list[ToolEntry], Meta(max_length=MAX_TOOLS)] | None = None  # type: ignore[assignment]

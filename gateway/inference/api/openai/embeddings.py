@@ -98,29 +98,29 @@ async def embeddings(request: HttpRequest) -> ASGIApp:
 
 
 async def embedded(
-    serving: Serving, given: Received, body: EmbeddingsRequest, priority: int = 1
+    serving: Serving, head: Received, body: EmbeddingsRequest, priority: int = 1
 ) -> tuple[EmbeddingList, list[tuple[str, str]]]:
     """The vectors, and headers that say what they cost; recorded once the budget allows it, however it ends.
 
     Raises `ApiError`.
     """
-    model = _model(serving, body.model, given.caller)
+    model = _model(serving, body.model, head.caller)
     await model.open()
     require_dimensions(model, body.dimensions)
     inference_request = reading_request(
-        given, body.model, prompts=_inputs(body), priority=priority, metadata=body.metadata
+        head, body.model, prompts=_inputs(body), priority=priority, metadata=body.metadata
     )
     async with serving.service.reading(inference_request) as admission:
         rows = await serving.routing.threads.run(
-            given.caller.tenant, partial(_rows, model, inference_request.prompts or [])
+            head.caller.tenant, partial(_rows, model, inference_request.prompts or [])
         )
         tokens = sum(map(len, rows))
         cost = tokens * model.spec.input_usd_per_million / 1e6
-        await admission.reserve(given.caller, cost)
+        await admission.reserve(head.caller, cost)
         started, failure, meter = time.monotonic(), None, UsageMeter()
         try:
             states = await model.embed(
-                rows, priority=inference_request.generation.priority, salt=given.caller.tenant, meter=meter
+                rows, priority=inference_request.generation.priority, salt=head.caller.tenant, meter=meter
             )
             vectors = unit_vectors(states, body.dimensions)
         except BaseException as error:
@@ -137,7 +137,7 @@ async def embedded(
             serving.records.append(embedding_record(inference_request, name, started, failure, used, spent, replica))
     data = await _data(vectors, body.encoding_format)
     answer = EmbeddingList(data=data, model=model.spec.name, usage=EmbeddingUsage(tokens, tokens))
-    own = {"x-request-id": given.request_id, "x-aio-cost-usd": usd_text(cost)}
+    own = {"x-request-id": head.request_id, "x-aio-cost-usd": usd_text(cost)}
     return answer, list((admission.headers | own).items())
 
 

@@ -156,8 +156,8 @@ class SocketSession:
             if body.stream is False:
                 raise bad_request("Answers on a WebSocket are streamed: leave stream out.", "stream", "invalid_value")
             await admit(self._handshake, self._socket.route_handler)
-            given = received(self._handshake)
-            inference_request = chat_request(self._serving, given, msgspec.structs.replace(body, stream=True))
+            head = received(self._handshake)
+            inference_request = chat_request(self._serving, head, msgspec.structs.replace(body, stream=True))
             answer = await self._serving.service.start(inference_request)
             await self._stream(answer, body)
         except asyncio.CancelledError:

@@ -62,15 +62,11 @@ class Detokenized(msgspec.Struct, frozen=True):
     prompt: str
 
 
-_tokenize = msgspec.json.Decoder(TokenizeRequest)
-_detokenize = msgspec.json.Decoder(DetokenizeRequest)
-
-
 @post("/tokenize", status_code=200, operation_class=describe(TokenizeRequest, Tokens), summary="Tokenise a text")
 async def tokenize(request: HttpRequest) -> Response[Any]:
     """The ids of a prompt or a conversation, as the model would read it; nothing is generated or billed. It counts
     against the limits of the key, with the tokens that it is."""
-    body = await read_body(request, _tokenize)
+    body = await read_body(request, TokenizeRequest)
     tier, tokenizer = _tokenizer(request, body.model)
     if (body.prompt is None) == (body.messages is None):
         raise bad_request("Give either prompt or messages.", "prompt", "invalid_value")
@@ -88,7 +84,7 @@ async def tokenize(request: HttpRequest) -> Response[Any]:
 )
 async def detokenize(request: HttpRequest) -> Response[Any]:
     """The text of token ids, control tokens included. It counts against the limits of the key, with these tokens."""
-    body = await read_body(request, _detokenize)
+    body = await read_body(request, DetokenizeRequest)
     _, tokenizer = _tokenizer(request, body.model)
     inference_request = reading_request(received(request), body.model, prompts=[body.tokens])
     return await _answered(request, inference_request, partial(_text, tokenizer, body.tokens))

@@ -63,64 +63,64 @@ def _quality(headers: Mapping[str, str]) -> float | None:
 
 
 def _number(headers: Mapping[str, str], name: str, least: float, most: float, also: str = "") -> float | None:
-    given = headers.get(name)
-    return None if given is None else number(given, name, least, most, also)
+    value = headers.get(name)
+    return None if value is None else number(value, name, least, most, also)
 
 
-def _conversation(given: str | None) -> str | None:
-    if given is None or _CONVERSATION.match(given):
-        return given
+def _conversation(value: str | None) -> str | None:
+    if value is None or _CONVERSATION.match(value):
+        return value
     raise bad_request(
-        f"Invalid header x-aio-conversation: {given[:64]!r}; allowed are 1 to 128 letters, digits, dots, colons, "
+        f"Invalid header x-aio-conversation: {value[:64]!r}; allowed are 1 to 128 letters, digits, dots, colons, "
         "underscores and hyphens.",
         "x-aio-conversation",
         "invalid_value",
     )
 
 
-def _slo(given: str | None) -> SloName | None:
-    if given is None:
+def _slo(value: str | None) -> SloName | None:
+    if value is None:
         return None
-    found = SLO_CLASSES.get(given)
-    if found is None:
+    slo = SLO_CLASSES.get(value)
+    if slo is None:
         allowed = ", ".join(SLO_CLASSES)
         raise bad_request(
-            f"Invalid header x-aio-slo: {given[:64]!r}; allowed are {allowed}.", "x-aio-slo", "invalid_value"
+            f"Invalid header x-aio-slo: {value[:64]!r}; allowed are {allowed}.", "x-aio-slo", "invalid_value"
         )
-    return found.name
+    return slo.name
 
 
 def _consent(headers: Mapping[str, str]) -> Consent:
     if CONSENT not in headers:
         return ALL
     # Of several headers each one binds.
-    given = ",".join(headers.getall(CONSENT)) if isinstance(headers, Headers) else headers[CONSENT]
-    words = {word.strip() for word in given.split(",")}
+    value = ",".join(headers.getall(CONSENT)) if isinstance(headers, Headers) else headers[CONSENT]
+    words = {word.strip() for word in value.split(",")}
     if words <= {"answer", "local"}:
         return Consent(local="local" in words, reuse="answer" not in words)
     raise bad_request(
-        f"Invalid header {CONSENT}: {given[:64]!r}; allowed are answer, local, and both with a comma between them.",
+        f"Invalid header {CONSENT}: {value[:64]!r}; allowed are answer, local, and both with a comma between them.",
         CONSENT,
         "invalid_value",
     )
 
 
-def _cache(given: str | None) -> CacheMode | None:
-    if given is None:
+def _cache(value: str | None) -> CacheMode | None:
+    if value is None:
         return None
     for wish in CACHE_MODES:
-        if given == wish:
+        if value == wish:
             return wish
     raise bad_request(
-        f"Invalid header x-aio-cache: {given[:64]!r}; allowed are {', '.join(CACHE_MODES)}.",
+        f"Invalid header x-aio-cache: {value[:64]!r}; allowed are {', '.join(CACHE_MODES)}.",
         "x-aio-cache",
         "invalid_value",
     )
 
 
-def _agree(given: str | None) -> bool | None:
-    if given is None or given in ("true", "false"):
-        return None if given is None else given == "true"
+def _agree(value: str | None) -> bool | None:
+    if value is None or value in ("true", "false"):
+        return None if value is None else value == "true"
     raise bad_request(
-        f"Invalid header x-aio-agree: {given[:64]!r}; allowed are true and false.", "x-aio-agree", "invalid_value"
+        f"Invalid header x-aio-agree: {value[:64]!r}; allowed are true and false.", "x-aio-agree", "invalid_value"
     )

@@ -56,21 +56,21 @@ def received(connection: ASGIConnection[Any, Any, Any, Any]) -> Received:
     )
 
 
-def chat_request(serving: Serving, given: Received, body: ChatRequest) -> InferenceRequest:
+def chat_request(serving: Serving, head: Received, body: ChatRequest) -> InferenceRequest:
     """The request of a chat. Raises `ApiError` 400 that names the parameter."""
     messages = check_chat(body)
-    caller, routing = given.caller, serving.routing
+    caller, routing = head.caller, serving.routing
     model = routing.served.unaliased(body.model, caller)
-    headers = routing_headers(given.headers, routing.served.strongest)
+    headers = routing_headers(head.headers, routing.served.strongest)
     sampling = sampling_params(body, (body.top_logprobs or 0) if body.logprobs else None)
     priority = max(priority_of(body, headers.slo), caller.priority_ceiling)
     return InferenceRequest(
         api="chat",
         requested_model=model,
         generation=GenerationRequest(
-            request_id=given.request_id,
+            request_id=head.request_id,
             sampling=sampling,
-            arrival=given.arrival,
+            arrival=head.arrival,
             given=given_of(body),
             passed=passed_of(body, caller.priority_ceiling),
             messages=messages,
@@ -98,27 +98,27 @@ def chat_request(serving: Serving, given: Received, body: ChatRequest) -> Infere
         deadline_seconds=headers.deadline_seconds,
         user=body.user or body.safety_identifier,
         conversation=headers.conversation,
-        client=recognised(given.headers, body.metadata, messages),
+        client=recognised(head.headers, body.metadata, messages),
         slo=headers.slo,
         cache=headers.cache,
         agree=headers.agree,
-        trace=_traced(serving, given),
+        trace=_traced(serving, head),
     )
 
 
-def completion_request(serving: Serving, given: Received, body: CompletionRequest) -> InferenceRequest:
+def completion_request(serving: Serving, head: Received, body: CompletionRequest) -> InferenceRequest:
     """The request of a text completion. Raises `ApiError` 400 that names the parameter."""
     prompts = check_completion(body)
-    caller, routing = given.caller, serving.routing
+    caller, routing = head.caller, serving.routing
     model = routing.served.unaliased(body.model, caller)
-    headers = routing_headers(given.headers, routing.served.strongest)
+    headers = routing_headers(head.headers, routing.served.strongest)
     return InferenceRequest(
         api="completion",
         requested_model=model,
         generation=GenerationRequest(
-            request_id=given.request_id,
+            request_id=head.request_id,
             sampling=sampling_params(body, body.logprobs),
-            arrival=given.arrival,
+            arrival=head.arrival,
             given=given_of(body),
             passed=passed_of(body),
             max_tokens=token_limit(body),
@@ -145,12 +145,12 @@ def completion_request(serving: Serving, given: Received, body: CompletionReques
         slo=headers.slo,
         cache=headers.cache,
         agree=headers.agree,
-        trace=_traced(serving, given),
+        trace=_traced(serving, head),
     )
 
 
 def reading_request(
-    given: Received,
+    head: Received,
     model: str,
     *,
     messages: list[ChatMessage] | None = None,
@@ -163,41 +163,41 @@ def reading_request(
         api="completion",
         requested_model=model,
         generation=GenerationRequest(
-            request_id=given.request_id,
+            request_id=head.request_id,
             sampling=SamplingParams(),
-            arrival=given.arrival,
+            arrival=head.arrival,
             messages=messages,
-            priority=max(priority, given.caller.priority_ceiling),
+            priority=max(priority, head.caller.priority_ceiling),
         ),
         created_at=time.time(),
         prompts=prompts,
-        caller=given.caller,
+        caller=head.caller,
         metadata=metadata,
     )
 
 
 def dry_run_request(
-    given: Received, headers: RoutingHeaders, model: str, messages: list[ChatMessage], max_tokens: int | None
+    head: Received, headers: RoutingHeaders, model: str, messages: list[ChatMessage], max_tokens: int | None
 ) -> InferenceRequest:
     """The request of a dry run of routing."""
     return InferenceRequest(
         api="chat",
         requested_model=model,
         generation=GenerationRequest(
-            request_id=given.request_id,
+            request_id=head.request_id,
             sampling=SamplingParams(),
-            arrival=given.arrival,
+            arrival=head.arrival,
             messages=messages,
             max_tokens=max_tokens,
         ),
         created_at=time.time(),
-        caller=given.caller,
+        caller=head.caller,
         quality_target=headers.quality_target,
         min_tier=headers.min_tier,
         max_cost_usd=headers.max_cost_usd,
         deadline_seconds=headers.deadline_seconds,
         conversation=headers.conversation,
-        client=recognised(given.headers, None, messages),
+        client=recognised(head.headers, None, messages),
         slo=headers.slo,
         cache=headers.cache,
         own_consent=headers.consent,
@@ -209,10 +209,8 @@ def _consent(serving: Serving, headers: RoutingHeaders, *, store: bool) -> Conse
     return headers.consent if store and serving.settings.store_texts else headers.consent.narrowed(Consent(reuse=False))
 
 
-def _traced(serving: Serving, given: Received) -> TraceContext | None:
+def _traced(serving: Serving, head: Received) -> TraceContext | None:
     """The trace of the request, which log lines name from now on."""
-    trace = trace_context(
-        given.headers, serving.settings.traced_share, parent_based=serving.settings.trace_parent_based
-    )
-    LOG_CONTEXT.set(LogContext(given.request_id, "" if trace is None else f"{trace.trace_id:032x}"))
+    trace = trace_context(head.headers, serving.settings.traced_share, parent_based=serving.settings.trace_parent_based)
+    LOG_CONTEXT.set(LogContext(head.request_id, "" if trace is None else f"{trace.trace_id:032x}"))
     return trace

@@ -1,8 +1,10 @@
 """The messages of a chat as models are given them: roles, content parts and tool calls, each checked."""
 
-from collections.abc import Mapping
-from typing import cast
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 from urllib.parse import urlsplit
+
+import msgspec
 
 from classifier.features.client_text import without_billing
 from gateway.base.errors import bad_request
@@ -18,6 +20,7 @@ from gateway.inference.api.reading.schemas import (
 from tiers.content_parts import ContentPart as MessagePart
 from tiers.content_parts import MediaType, media_part, text_part
 from tiers.metadata_addresses import is_metadata_host
+from tiers.native_content import NativeBlock, NativeContent
 from tiers.tier import ChatMessage
 from tiers.tool_types import ToolCall
 
@@ -30,6 +33,7 @@ MEDIA_TYPES: Mapping[str, tuple[str, ...]] = {
     "file": ("file_data", "file_id"),
 }
 MAX_MEDIA_FIELDS = 16
+_encode = msgspec.json.Encoder().encode
 
 
 def turns_of(messages: list[Message]) -> list[ChatMessage]:
@@ -85,6 +89,9 @@ def _turn(message: Message, where: str) -> ChatMessage:
         # It changes with every request, so that no prefix would ever be cached, and means nothing to other servers.
         content = without_billing(content)
     thoughts = (message.reasoning_content or message.reasoning) if role == "assistant" else ""
+    native = None
+    if isinstance(message.content, list) and any(part.cache_control is not None for part in message.content):
+        native = None if calls else _marked(message, message.content)
     return ChatMessage(
         role=role,
         content=content,
@@ -92,7 +99,21 @@ def _turn(message: Message, where: str) -> ChatMessage:
         tool_calls=calls,
         tool_call_id=message.tool_call_id,
         reasoning=thoughts if isinstance(thoughts, str) else "",
+        native=native,
     )
+
+
+def _marked(message: Message, parts: Sequence[ContentPart]) -> NativeContent:
+    """Texts with marks of a cache in the form of Anthropic, whose tiers alone can do anything with them."""
+    blocks: list[dict[str, Any]] = [
+        {"type": "text", "text": part.text or part.refusal or ""}
+        | ({"cache_control": part.cache_control} if part.cache_control is not None else {})
+        for part in parts
+    ]
+    if message.role == "tool":
+        mark = {"cache_control": last} if (last := blocks[-1].pop("cache_control", None)) is not None else {}
+        blocks = [{"type": "tool_result", "tool_use_id": message.tool_call_id, "content": blocks} | mark]
+    return NativeContent("anthropic", tuple(NativeBlock(json=_encode(one), type=one["type"]) for one in blocks))
 
 
 def _calls(message: Message, where: str) -> tuple[ToolCall, ...]:

@@ -50,39 +50,39 @@ def format_of(response_format: ResponseFormat | None) -> dict[str, Any] | None:
     return given if inner is None else given | {"json_schema": {k: v for k, v in inner.items() if v is not None}}
 
 
-def _of_format(given: ResponseFormat) -> Grammar | None:
-    if given.type not in ("text", "json_object", "json_schema"):
+def _of_format(form: ResponseFormat) -> Grammar | None:
+    if form.type not in ("text", "json_object", "json_schema"):
         raise bad_request(
-            f"Invalid response_format.type {given.type!r}: allowed are text, json_object and json_schema.",
+            f"Invalid response_format.type {form.type!r}: allowed are text, json_object and json_schema.",
             "response_format.type",
             "invalid_value",
         )
-    if (given.type == "json_schema") != (given.json_schema is not None):
+    if (form.type == "json_schema") != (form.json_schema is not None):
         raise bad_request(
             "response_format.json_schema goes with the type json_schema, and with no other.",
             "response_format.json_schema",
             "invalid_value",
         )
-    if given.type == "text":
+    if form.type == "text":
         return None
-    if given.json_schema is None:
+    if form.json_schema is None:
         return Grammar(kind="json_object", param="response_format")
-    if given.json_schema.schema is None:
+    if form.json_schema.schema is None:
         raise bad_request(
             "You must provide the parameter response_format.json_schema.schema.",
             "response_format.json_schema.schema",
             "missing_required_parameter",
         )
-    return _schema(given.json_schema.schema, "response_format.json_schema.schema")
+    return _schema(form.json_schema.schema, "response_format.json_schema.schema")
 
 
-def _of_extension(given: StructuredOutputs) -> Grammar:
+def _of_extension(outputs: StructuredOutputs) -> Grammar:
     named = {
-        "json": given.json,
-        "regex": given.regex,
-        "choice": given.choice,
-        "grammar": given.grammar,
-        "json_object": given.json_object or None,
+        "json": outputs.json,
+        "regex": outputs.regex,
+        "choice": outputs.choice,
+        "grammar": outputs.grammar,
+        "json_object": outputs.json_object or None,
     }
     chosen = [name for name, value in named.items() if value is not None]
     if len(chosen) != 1:
@@ -92,24 +92,24 @@ def _of_extension(given: StructuredOutputs) -> Grammar:
             "invalid_value",
         )
     param = f"structured_outputs.{chosen[0]}"
-    if given.json is not None:
-        return _schema(given.json, param)
-    if given.regex is not None:
-        return Grammar(kind="regex", text=given.regex, param=param)
-    if given.choice is not None:
-        return Grammar(kind="choice", text=_text(given.choice), param=param)
-    if given.grammar is not None:
-        return Grammar(kind="lark", text=given.grammar, param=param)
+    if outputs.json is not None:
+        return _schema(outputs.json, param)
+    if outputs.regex is not None:
+        return Grammar(kind="regex", text=outputs.regex, param=param)
+    if outputs.choice is not None:
+        return Grammar(kind="choice", text=_text(outputs.choice), param=param)
+    if outputs.grammar is not None:
+        return Grammar(kind="lark", text=outputs.grammar, param=param)
     return Grammar(kind="json_object", param=param)
 
 
-def _schema(given: dict[str, Any] | str, param: str) -> Grammar:
+def _schema(schema: dict[str, Any] | str, param: str) -> Grammar:
     # In another format than ours it may be a little longer, and is refused where it is compiled.
-    if not isinstance(given, str) and (size := len(msgspec.json.encode(given))) > MAX_CHARACTERS:
+    if not isinstance(schema, str) and (size := len(msgspec.json.encode(schema))) > MAX_CHARACTERS:
         raise bad_request(
             f"{param}: at most {MAX_CHARACTERS} characters are allowed; it has {size}.", param, "invalid_value"
         )
-    return Grammar(kind="json_schema", text=given if isinstance(given, str) else _text(given), param=param)
+    return Grammar(kind="json_schema", text=schema if isinstance(schema, str) else _text(schema), param=param)
 
 
 def tooling_of(body: ChatRequest) -> Tooling | None:
@@ -150,8 +150,8 @@ def _chosen(tools: tuple[Tool, ...], choice: NamedToolChoice, parallel: bool) ->
         )
     where = "tool_choice.allowed_tools.tools"
     allowed = {_known(tools, tool, f"{where}[{place}]") for place, tool in enumerate(choice.allowed_tools.tools)}
-    given = tuple(tool for tool in tools if tool.name in allowed)
-    return Tooling(tools=given, choice=choice.allowed_tools.mode, parallel=parallel)
+    allowed_tools = tuple(tool for tool in tools if tool.name in allowed)
+    return Tooling(tools=allowed_tools, choice=choice.allowed_tools.mode, parallel=parallel)
 
 
 def _known(tools: tuple[Tool, ...], choice: NamedTool, where: str) -> str:
@@ -174,22 +174,22 @@ def _known(tools: tuple[Tool, ...], choice: NamedTool, where: str) -> str:
 
 def template_variables_of(body: ChatRequest) -> dict[str, Any]:
     """The further variables of the chat template: a few plain values, whose text a template may repeat."""
-    given = body.chat_template_kwargs
-    if not given:
+    variables = body.chat_template_kwargs
+    if not variables:
         return {}
     for name in _RESERVED:
-        if name in given:
+        if name in variables:
             raise bad_request(
                 f"chat_template_kwargs cannot set {name}.", f"chat_template_kwargs.{name}", "invalid_value"
             )
-    if _depth(given) > MAX_VARIABLES_DEPTH or len(msgspec.json.encode(given)) > MAX_VARIABLES_BYTES:
+    if _depth(variables) > MAX_VARIABLES_DEPTH or len(msgspec.json.encode(variables)) > MAX_VARIABLES_BYTES:
         raise bad_request(
             f"chat_template_kwargs may have {MAX_VARIABLES_BYTES} bytes and {MAX_VARIABLES_DEPTH} levels at most.",
             "chat_template_kwargs",
             "invalid_value",
         )
-    _check_packable(given, "chat_template_kwargs")
-    return given
+    _check_packable(variables, "chat_template_kwargs")
+    return variables
 
 
 def _check_packable(value: dict[str, Any], where: str) -> None:
@@ -208,18 +208,18 @@ def _depth(value: Any, level: int = 1) -> int:
     return max(_depth(one, level + 1) for one in inner)
 
 
-def _tool(given: ToolDefinition, where: str) -> Tool:
-    if given.type not in ("function", CUSTOM):
+def _tool(definition: ToolDefinition, where: str) -> Tool:
+    if definition.type not in ("function", CUSTOM):
         raise bad_request(
-            f"Unsupported tool type {given.type!r}: allowed are function and custom.",
+            f"Unsupported tool type {definition.type!r}: allowed are function and custom.",
             f"{where}.type",
             "unsupported_parameter",
         )
-    if given.custom is not None and given.type == CUSTOM:
-        return as_function(given.custom, f"{where}.{CUSTOM}")
-    function = given.function
-    if function is None or given.type == CUSTOM:
-        name = f"{where}.{given.type}"
+    if definition.custom is not None and definition.type == CUSTOM:
+        return as_function(definition.custom, f"{where}.{CUSTOM}")
+    function = definition.function
+    if function is None or definition.type == CUSTOM:
+        name = f"{where}.{definition.type}"
         raise bad_request(f"You must provide the parameter {name}.", name, "missing_required_parameter")
     kind = None if function.parameters is None else function.parameters.get("type", "object")
     if kind not in (None, "object"):
@@ -235,6 +235,7 @@ def _tool(given: ToolDefinition, where: str) -> Tool:
         description=function.description,
         parameters=None if function.parameters is None else {"type": "object"} | function.parameters,
         strict=bool(function.strict),
+        cache_control=definition.cache_control,
     )
 
 

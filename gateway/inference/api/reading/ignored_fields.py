@@ -40,7 +40,8 @@ class FieldReader(Generic[Body]):
         if pruner is not None:
             for name in pruner(data, ""):
                 found[name] = None
-        return msgspec.convert(data, self._body), list(found)
+        # Not `convert`, which makes no `Raw`.
+        return msgspec.json.decode(msgspec.json.encode(data), type=self._body), list(found)
 
 
 def shown_names(names: list[str]) -> str:

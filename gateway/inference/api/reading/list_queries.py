@@ -32,19 +32,19 @@ def owned_query(
 ) -> OwnedQuery:
     """Parse the query. Raises `ApiError` 400. `order`, `purpose`: whether the list supports these. `ignored`: names of
     parameters that it accepts and needs nothing of."""
-    given = {name: value for name, value in dict(request.query_params).items() if name not in ignored}
-    after = given.pop("after", None)
+    query = {name: value for name, value in dict(request.query_params).items() if name not in ignored}
+    after = query.pop("after", None)
     if after is not None and not _ID.match(after):
         raise bad_request(f"Invalid after: {after[:64]!r} is not an id.", "after", "invalid_value")
-    limit = whole_number(given.pop("limit", str(default)), "limit", 1, most)
-    direction = given.pop("order", "desc") if order else "desc"
+    limit = whole_number(query.pop("limit", str(default)), "limit", 1, most)
+    direction = query.pop("order", "desc") if order else "desc"
     if direction not in _ORDERS:
         raise bad_request(f"Invalid order: {direction[:64]!r}; allowed are asc and desc.", "order", "invalid_value")
-    wanted = given.pop("purpose", None) if purpose else None
+    wanted = query.pop("purpose", None) if purpose else None
     if wanted is not None and not _ID.match(wanted):
         raise bad_request(f"Invalid purpose: {wanted[:64]!r}.", "purpose", "invalid_value")
-    if given:
-        name = next(iter(given))
+    if query:
+        name = next(iter(query))
         raise bad_request(f"Unknown query parameter {name[:64]!r}.", name[:64], "unknown_parameter")
     return OwnedQuery(after=after, limit=limit, ascending=direction == "asc", purpose=wanted)
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from operator import attrgetter
 from typing import Any, TypeVar, cast
 
@@ -53,9 +53,16 @@ _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _MISSING_FIELD = re.compile(r"Object missing required field `(.*)`")
 
 
-async def read_body(request: HttpRequest, decoder: msgspec.json.Decoder[Body]) -> Body:
-    """The decoded JSON body. Raises `ApiError`: 415 for another media type, 400 for what does not decode."""
-    return await decoded_body(serving_of(request), decoder, await _json_of(request), request.scope["state"][CALLER])
+async def read_body(request: HttpRequest, form: type[Body]) -> Body:
+    """The JSON body, decoded as `form`. Raises `ApiError`: 415 for another media type, 400 for what does not decode."""
+    body, caller = await _json_of(request), request.scope["state"][CALLER]
+    decoder: msgspec.json.Decoder[Body] = _decoder_of(form)
+    return await decoded_body(serving_of(request), decoder, body, caller)
+
+
+@cache
+def _decoder_of(form: type[Any]) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(form)
 
 
 async def read_fields(request: HttpRequest, fields: FieldReader[Body]) -> Body:
@@ -241,18 +248,18 @@ def _check_best_of(body: CompletionRequest) -> None:
         )
 
 
-def prompts_of(given: str | list[str | int | list[int]], param: str) -> list[Prompt]:
+def prompts_of(prompt: str | list[str | int | list[int]], param: str) -> list[Prompt]:
     """The texts, or lists of token ids, that `param` gives, one or several."""
-    if isinstance(given, str):
-        return [given]
-    if not given:
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
         raise bad_request(f"{param} is empty: give at least one.", param, "empty_array")
     # Millions of token ids may be given, so they are looked at in one pass.
-    kinds = set(map(type, given))
+    kinds = set(map(type, prompt))
     if kinds == {int}:
-        return [cast(list[int], given)]
+        return [cast(list[int], prompt)]
     if kinds in ({str}, {list}):
-        return cast(list[Prompt], given)
+        return cast(list[Prompt], prompt)
     raise bad_request(f"{param} mixes texts and token ids: give texts, token ids, or lists of one kind.", param)
 
 

@@ -51,7 +51,8 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class ContentPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A piece of a message; only `text` (and an assistant's `refusal`) is understood."""
+    """A piece of a message; only `text` (and an assistant's `refusal`) is understood. `cache_control`: a mark that
+    tiers of Anthropic get."""
 
     type: str
     text: str | None = None
@@ -161,11 +162,13 @@ class CustomTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A tool that the caller runs: a `function`, or a `custom` one, which takes text."""
+    """A tool that the caller runs: a `function`, or a `custom` one, which takes text. `cache_control`: a mark
+    that tiers of Anthropic get."""
 
     type: str
     function: FunctionDefinition | None = None
     custom: CustomTool | None = None
+    cache_control: dict[str, Any] | None = None
 
 
 class NamedFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -2,11 +2,13 @@
 
 import base64
 import binascii
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
 from gateway.base.errors import ApiError, bad_request
+from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.api.reading.custom_tools import arguments_of
 from gateway.inference.api.reading.parsing import refuse_given
 from gateway.inference.api.reading.schemas import (
@@ -18,8 +20,10 @@ from gateway.inference.api.reading.schemas import (
     MessageToolCall,
     ResponseFormat,
 )
+from gateway.inference.api.responses.native_items import CALLERS_TOOLS, OWN_SEAL, GivenItems, native_item
 from gateway.inference.api.responses.schemas import Item, Part, ResponsesRequest, TextFormat
 from gateway.inference.api.responses.tools import chat_choice, chat_tools, flat_name
+from tiers.native_content import NativeBlock, NativeContent, NativeRequest
 
 # By what names the caller knows the fields of the chat.
 _NAMES = {
@@ -40,26 +44,60 @@ INCLUDABLE = (
     "web_search_call.action.sources",
     "web_search_call.results",
 )
-# What `encrypted_content` of ours begins with. It is readable: the same thoughts are in `content`.
-_SEAL = "aio1."
 
 
-def chat_of(body: ResponsesRequest, earlier: Sequence[Item] = ()) -> ChatRequest:
-    """The chat that says the same. `earlier`: the conversation of `previous_response_id`. Raises `ApiError` 400 that
-    names the parameter."""
+class Chat(msgspec.Struct, frozen=True):
+    """The chat, and for each of its messages the items that it was; None where no server would get them."""
+
+    request: ChatRequest
+    natives: list[NativeContent] | None
+    native: NativeRequest | None
+
+    def as_given(self, request: InferenceRequest) -> InferenceRequest:
+        """`request`, which says the chat, with what a server with this API gets instead."""
+        if self.natives is None:
+            return request
+        turns = zip(request.generation.messages or (), self.natives, strict=True)
+        messages = [msgspec.structs.replace(turn, native=said) for turn, said in turns]
+        return request.with_generation(messages=messages, native=self.native)
+
+
+class _Turn(NamedTuple):
+    """A message of the chat and the item that it comes from; one that only carries its item has empty thoughts."""
+
+    message: Message
+    block: NativeBlock | None = None
+
+
+def chat_of(
+    body: ResponsesRequest, earlier: Sequence[Item] = (), given: GivenItems | None = None, before: Sequence[Any] = ()
+) -> Chat:
+    """The chat that says the same. `earlier`: the conversation of `previous_response_id`, and `before` its items as
+    data; `given`: the items of `body`. Raises `ApiError` 400 that names the parameter."""
     _check(body)
     instructions = [] if body.instructions is None else [Message(role="system", content=body.instructions)]
     logprobs = wants_logprobs(body)
-    return ChatRequest(
+    joined = list(_joined(_all_turns(body.input, earlier, given, before)))
+    natives = None
+    if given is not None:
+        # Instructions are a field of their own there.
+        natives = [NativeContent("responses", ())] * len(instructions)
+        natives += [NativeContent("responses", tuple(blocks)) for _, blocks in joined]
+    own = () if given is None else given.native.server_tools
+    callers = [tool for tool in body.tools or () if given is None or tool.type in CALLERS_TOOLS]
+    choice = body.tool_choice
+    if not isinstance(choice, str | None) and (choice.type in own or (own and choice.type == "allowed_tools")):
+        choice = None
+    request = ChatRequest(
         model=body.model,
-        messages=[*instructions, *_messages(body.input, earlier)],
+        messages=[*instructions, *(message for message, _ in joined)],
         max_completion_tokens=body.max_output_tokens,
         temperature=body.temperature,
         top_p=body.top_p,
         logprobs=logprobs or None,
         top_logprobs=body.top_logprobs if logprobs else None,
-        tools=None if body.tools is None else chat_tools(body.tools),
-        tool_choice=chat_choice(body.tool_choice),
+        tools=None if body.tools is None or (own and not callers) else chat_tools(callers),
+        tool_choice=None if own and not callers else chat_choice(choice),
         parallel_tool_calls=body.parallel_tool_calls,
         response_format=_format(body.text.format if body.text else None),
         reasoning_effort=body.reasoning.effort if body.reasoning else None,
@@ -73,6 +111,7 @@ def chat_of(body: ResponsesRequest, earlier: Sequence[Item] = ()) -> ChatRequest
         prompt_cache_key=body.prompt_cache_key,
         prompt_cache_retention=body.prompt_cache_retention,
     )
+    return Chat(request, natives, None if given is None else given.native)
 
 
 def wants_logprobs(body: ResponsesRequest) -> bool:
@@ -82,7 +121,7 @@ def wants_logprobs(body: ResponsesRequest) -> bool:
 
 def sealed(thoughts: str) -> str:
     """`encrypted_content` of a reasoning item: what agents send back to go on without stored responses."""
-    return _SEAL + base64.urlsafe_b64encode(thoughts.encode(errors="replace")).decode()
+    return OWN_SEAL + base64.urlsafe_b64encode(thoughts.encode(errors="replace")).decode()
 
 
 def renamed(error: ApiError) -> ApiError:
@@ -123,19 +162,31 @@ def _check(body: ResponsesRequest) -> None:
         raise bad_request("stream_options is only allowed when stream is true.", "stream_options", "invalid_value")
 
 
-def _messages(given: str | Sequence[Item], earlier: Sequence[Item]) -> list[Message]:
+def _all_turns(
+    body_input: str | Sequence[Item], earlier: Sequence[Item], given: GivenItems | None, before: Sequence[Any]
+) -> Iterator[_Turn]:
     """The turns of the earlier items and of the given ones, which errors name by their place."""
-    if not given:
+    if not body_input:
         raise bad_request("input is empty: give a text or at least one item.", "input", "empty_array")
-    before = (turn for item in earlier for turn in _turns(item, "previous_response_id"))
-    if isinstance(given, str):
-        return list(_joined([*before, Message(role="user", content=given)]))
-    return list(
-        _joined([*before, *(turn for place, item in enumerate(given) for turn in _turns(item, f"input[{place}]"))])
-    )
+    for place, item in enumerate(earlier):
+        yield from _paired(item, "previous_response_id", None if given is None else before[place])
+    if isinstance(body_input, str):
+        block = None if given is None else native_item(given.items[0])
+        yield _Turn(Message(role="user", content=body_input), block)
+        return
+    for place, item in enumerate(body_input):
+        yield from _paired(item, f"input[{place}]", None if given is None else given.items[place])
 
 
-def _turns(item: Item, where: str) -> Iterator[Message]:
+def _paired(item: Item, where: str, said: Mapping[str, Any] | None) -> Iterator[_Turn]:
+    """The turns of an item; the first one carries it."""
+    block = None if said is None else native_item(said)
+    for turn in _turns(item, where, is_native=said is not None):
+        yield _Turn(turn, block)
+        block = None
+
+
+def _turns(item: Item, where: str, *, is_native: bool) -> Iterator[Message]:
     if item.type == "message":
         if item.role not in ("user", "assistant", "system", "developer"):
             raise bad_request(
@@ -155,8 +206,10 @@ def _turns(item: Item, where: str) -> Iterator[Message]:
             raise bad_request(f"A {item.type} needs call_id and output.", where, "missing_required_parameter")
         yield Message(role="tool", tool_call_id=item.call_id, content=_content(item.output, where))
     elif item.type == "reasoning":
-        if thoughts := _thoughts(item):
-            yield Message(role="assistant", reasoning_content=thoughts)
+        if (thoughts := _thoughts(item)) or is_native:
+            yield Message(role="assistant", reasoning_content=thoughts or "")
+    elif is_native:
+        yield Message(role="assistant", reasoning_content="")
     else:
         raise bad_request(
             f"Unsupported item of type {item.type[:64]!r}: allowed are message, reasoning, function_call, "
@@ -167,42 +220,53 @@ def _turns(item: Item, where: str) -> Iterator[Message]:
 
 
 def _thoughts(item: Item) -> str | None:
-    """The text of a reasoning item: ours in full, else its summary. What another server sealed cannot be read."""
+    """The text of a reasoning item: ours in full, else its summary. What a server has sealed is for its maker alone."""
     parts = item.content if isinstance(item.content, list) else []
     if text := "".join(part.text or "" for part in parts):
         return text
-    if item.encrypted_content is not None and item.encrypted_content.startswith(_SEAL):
+    if item.encrypted_content is not None:
+        if not item.encrypted_content.startswith(OWN_SEAL):
+            return None
         try:
-            return base64.urlsafe_b64decode(item.encrypted_content.removeprefix(_SEAL)).decode()
+            return base64.urlsafe_b64decode(item.encrypted_content.removeprefix(OWN_SEAL)).decode()
         except (binascii.Error, ValueError):
             return None
     return "\n".join(part.text or "" for part in item.summary or ()) or None
 
 
-def _joined(messages: Iterable[Message]) -> Iterator[Message]:
-    """An assistant's thoughts, text and calls, which come as items of their own, as the one turn that they were.
-    Thoughts that nothing of the assistant follows are left out."""
+def _joined(turns: Iterable[_Turn]) -> Iterator[tuple[Message, list[NativeBlock]]]:
+    """An assistant's thoughts, text and calls, which come as items of their own, as the one turn that they were, with
+    these items. Thoughts that nothing of the assistant follows are left out."""
     turn: Message | None = None
     calls: list[MessageToolCall] = []
     thoughts: list[str] = []
+    items: list[NativeBlock] = []
     waiting: list[str] = []  # thoughts before the next item
-    for message in messages:
+    unplaced: list[NativeBlock] = []
+    for message, block in turns:
+        block_list = [] if block is None else [block]
         if message.reasoning_content is not None:
             waiting.append(message.reasoning_content)
+            unplaced += block_list
             continue
+        if message.role != "assistant":
+            unplaced = [one for one in unplaced if one.type != "reasoning"]
         if turn is not None and turn.role == message.role == "assistant" and (message.tool_calls or calls):
             # Between calls and their results there is no turn of its own.
             turn = _saying(turn, message.content)
             calls += message.tool_calls or ()
             thoughts += waiting
+            items += unplaced + block_list
         else:
             if turn is not None:
-                yield _with(turn, calls, thoughts)
+                yield _with(turn, calls, thoughts), items
             turn, calls = message, list(message.tool_calls or ())
             thoughts = waiting if message.role == "assistant" else []
-        waiting = []
+            items = unplaced + block_list
+        waiting, unplaced = [], []
     if turn is not None:
-        yield _with(turn, calls, thoughts)
+        items += [one for one in unplaced if one.type != "reasoning"]
+        yield _with(turn, calls, thoughts), items
 
 
 def _saying(turn: Message, more: str | list[ContentPart] | None) -> Message:
@@ -216,13 +280,14 @@ def _saying(turn: Message, more: str | list[ContentPart] | None) -> Message:
 def _with(turn: Message, calls: list[MessageToolCall], thoughts: list[str]) -> Message:
     if not calls and not thoughts:
         return turn
-    return msgspec.structs.replace(turn, tool_calls=calls or None, reasoning_content="\n".join(thoughts) or None)
+    thought = "\n".join(filter(None, thoughts)) or None
+    return msgspec.structs.replace(turn, tool_calls=calls or None, reasoning_content=thought)
 
 
-def _content(given: str | Sequence[Part] | None, where: str) -> str | list[ContentPart] | None:
-    if given is None or isinstance(given, str):
-        return given
-    return [_part(part, f"{where}.content[{place}]") for place, part in enumerate(given)]
+def _content(content: str | Sequence[Part] | None, where: str) -> str | list[ContentPart] | None:
+    if content is None or isinstance(content, str):
+        return content
+    return [_part(part, f"{where}.content[{place}]") for place, part in enumerate(content)]
 
 
 def _part(part: Part, where: str) -> ContentPart:
@@ -254,12 +319,12 @@ def _given(part: Part, **names: str) -> dict[str, str]:
     return {name: value for name, field in names.items() if (value := getattr(part, field)) is not None}
 
 
-def _format(given: TextFormat | None) -> ResponseFormat | None:
-    if given is None:
+def _format(form: TextFormat | None) -> ResponseFormat | None:
+    if form is None:
         return None
-    if given.type != "json_schema":
-        return ResponseFormat(type=given.type)
-    if given.name is None:
+    if form.type != "json_schema":
+        return ResponseFormat(type=form.type)
+    if form.name is None:
         raise bad_request("You must provide text.format.name.", "text.format.name", "missing_required_parameter")
-    schema = JsonSchemaFormat(name=given.name, schema=given.schema, strict=given.strict, description=given.description)
+    schema = JsonSchemaFormat(name=form.name, schema=form.schema, strict=form.strict, description=form.description)
     return ResponseFormat(type="json_schema", json_schema=schema)

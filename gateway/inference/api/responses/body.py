@@ -10,6 +10,7 @@ from gateway.inference.answering.answer import Answer
 from gateway.inference.api.reading.custom_tools import input_of
 from gateway.inference.api.responses.as_chat import SEALED_REASONING, sealed, wants_logprobs
 from gateway.inference.api.responses.exchange import Exchange
+from gateway.inference.api.responses.native_items import ItemIds, without_seals
 from gateway.inference.api.responses.schemas import ResponsesRequest
 from gateway.inference.api.responses.tools import CalledTool, called_tools, shown_choice, shown_tool
 from gateway.inference.api.writing.answers import billed_usage, routed
@@ -33,6 +34,8 @@ class ResponseBody:
         self._exchange, self._answer = exchange, answer
         self._own = _own(exchange, answer, sampling)
         self.streamed: list[dict[str, Any]] = []
+        self.ids = ItemIds(answer.request.request_id)
+        self._sealed: list[dict[str, Any]] = []  # items of a server with this API, with all that they hold
         self._earlier: Counter[str] = Counter()  # streamed items by the prefix of their ids
         self._finished: dict[str, Any] | None = None
         self._tools = called_tools(body.tools or ())
@@ -46,6 +49,24 @@ class ResponseBody:
             self._finished = self.shown(self.status, self.output())
         self._finished["store"] = self._exchange.stored
         return self._finished
+
+    def stored(self) -> dict[str, Any]:
+        """The Response of a finished answer as it is stored: with sealed reasoning, which the server is to get back."""
+        finished = self.finished()
+        return finished | {"output": self._sealed} if self._sealed else finished
+
+    @property
+    def is_native(self) -> bool:
+        """Whether its items are a server's own."""
+        return bool(self._sealed)
+
+    def add_native(self, item: dict[str, Any]) -> dict[str, Any]:
+        """Add an item of a server with this API that is done; return it as the caller sees it."""
+        item = self.ids.renamed(item)
+        self._sealed.append(item)
+        shown = item if self._seals else without_seals([item])[0]
+        self.add(shown)
+        return shown
 
     def shown(self, status: str, output: list[dict[str, Any]], error: ErrorBody | None = None) -> dict[str, Any]:
         """The Response with these items. After the answer's end, failed or not, with its usage and its origin."""
@@ -72,6 +93,11 @@ class ResponseBody:
         if self.streamed:
             return self.streamed
         choice, items = self._answer.choices[0], []
+        if choice.native and choice.native[0].form == "responses":
+            for piece in choice.native:
+                if piece.block is not None:
+                    self.add_native(msgspec.json.decode(piece.block.json))
+            return self.streamed
         if choice.reasoning:
             items.append(self.reasoning_item(choice.reasoning))
         calls = [(place, call) for place, call in enumerate(choice.tool_calls) if call.id or call.name]
@@ -83,7 +109,7 @@ class ResponseBody:
     def add(self, item: dict[str, Any]) -> None:
         """Add an item of the stream that is done."""
         self.streamed.append(item)
-        self._earlier[item["id"].partition("_")[0]] += 1
+        self._earlier[str(item.get("id")).partition("_")[0]] += 1
 
     def reasoning_item(self, text: str) -> dict[str, Any]:
         """What was thought before the answer, or between its items."""
@@ -149,7 +175,7 @@ def _own(exchange: Exchange, answer: Answer, sampling: SamplingDefaults) -> dict
         "model": answer.tier.model,
         "previous_response_id": body.previous_response_id,
         "instructions": body.instructions,
-        "tools": [shown_tool(tool) for tool in body.tools or ()],
+        "tools": _shown_tools(exchange),
         "tool_choice": shown_choice(body.tool_choice),
         "truncation": body.truncation or "disabled",
         "parallel_tool_calls": body.parallel_tool_calls is not False,
@@ -169,6 +195,12 @@ def _own(exchange: Exchange, answer: Answer, sampling: SamplingDefaults) -> dict
         "safety_identifier": body.safety_identifier,
         "prompt_cache_key": body.prompt_cache_key,
     }
+
+
+def _shown_tools(exchange: Exchange) -> list[Any]:
+    if exchange.given is not None and "tools" in exchange.given.native.fields:
+        return msgspec.json.decode(exchange.given.native.fields["tools"], type=list[Any])
+    return [shown_tool(tool) for tool in exchange.body.tools or ()]
 
 
 def _asked_summary(body: ResponsesRequest) -> str | None:

@@ -36,7 +36,7 @@ async def responses(request: HttpRequest) -> ASGIApp:
     """Answer a text or a list of items, whole or as OpenAI's events; docs/clients.md says what is stored."""
     body = await read_fields(request, RESPONSES)
     serving = serving_of(request)
-    exchange = await exchange_of(serving, received(request), body)
+    exchange = await exchange_of(serving, received(request), body, await request.body())
     answer_format = ResponsesFormat(serving, exchange)
     try:
         return await respond(request, serving, exchange.request, answer_format, answer_format.store)
@@ -56,7 +56,7 @@ class ResponsesFormat(OpenAIStream):
         """Store the response of a finished answer, before its last bytes are written."""
         if self._events is not None:
             self._events.end()
-        await self._exchange.store(self._body(answer).finished())
+        await self._exchange.store(self._body(answer).stored())
 
     def whole(self, answer: Answer) -> bytes:
         """See `AnswerFormat.whole`."""

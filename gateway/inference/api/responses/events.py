@@ -38,6 +38,8 @@ class ResponseEvents:
 
     def piece(self, delta: Delta) -> bytes:
         """Events for one delta; empty if it says nothing new."""
+        if delta.native is not None and delta.native.form == "responses" and delta.native.event:
+            return self._as_is(delta.native.event)
         if delta.logprobs and self._body.logprobs and not delta.reasoning:
             self._drawn += delta.logprobs
         if delta.text and self._order.passes_text and not (delta.reasoning or delta.tool_calls):
@@ -47,7 +49,7 @@ class ResponseEvents:
     def end(self) -> None:
         """No further delta comes: make the events of what is still open or waits. The body then holds all items."""
         events = b"".join(map(self._show, self._order.rest()))
-        if self._open is None:
+        if self._open is None and not self._body.is_native:
             events += self._begin(Piece("text", ""))
         self._last = events + self._done()
 
@@ -61,6 +63,19 @@ class ResponseEvents:
         """The Response, with what went wrong."""
         failure = as_api_error(error).body
         return self._event("response.failed", response=self._body.shown("failed", [], failure))
+
+    def _as_is(self, data: bytes) -> bytes:
+        """An event of a server with this API, with our number and ids."""
+        event = msgspec.json.decode(data, type=dict[str, Any])
+        kind = str(event["type"])
+        if "item_id" in event:
+            event["item_id"] = self._body.ids.of(str(event["item_id"]))
+        if "item" in event:
+            is_done = kind == "response.output_item.done"
+            event["item"] = self._body.add_native(event["item"]) if is_done else self._body.ids.renamed(event["item"])
+        event["sequence_number"] = self._number
+        self._number += 1
+        return b"event: %b\ndata: %b\n\n" % (kind.encode(), _encode(event))
 
     def _show(self, piece: Piece) -> bytes:
         """Events of a piece of the block that is written now."""

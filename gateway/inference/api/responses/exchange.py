@@ -13,6 +13,7 @@ from gateway.base.stores.database_reach import reached
 from gateway.inference.api.reading.build_request import Received, chat_request
 from gateway.inference.api.reading.list_queries import is_id
 from gateway.inference.api.responses.as_chat import chat_of, renamed
+from gateway.inference.api.responses.native_items import GivenItems, given_items
 from gateway.inference.api.responses.references import resolved
 from gateway.inference.api.responses.schemas import Item, ResponsesRequest
 from gateway.inference.api.responses.stored_responses import (
@@ -46,9 +47,15 @@ class Exchange:
     """
 
     def __init__(
-        self, serving: Serving, body: ResponsesRequest, request: InferenceRequest, context: StoredContext | None
+        self,
+        serving: Serving,
+        body: ResponsesRequest,
+        request: InferenceRequest,
+        context: StoredContext | None,
+        given: GivenItems | None = None,
     ) -> None:
-        self.body, self.request = body, request
+        """`given`: the items of the request as they were."""
+        self.body, self.request, self.given = body, request, given
         self._context = context
         self._store = StoredResponses(serving.database)
         # A redaction would change what models and tools had said.
@@ -67,7 +74,8 @@ class Exchange:
 
     def _row(self, response: dict[str, Any]) -> StoredResponse:
         request, context = self.request, self._context
-        given = msgspec.json.encode(input_items(self.body.input, request.request_id))
+        items = input_items(self.body.input, request.request_id, None if self.given is None else self.given.items)
+        given = msgspec.json.encode(items)
         own = len(given) + len(msgspec.json.encode(response["output"]))
         return StoredResponse(
             response_id=request.request_id,
@@ -83,16 +91,22 @@ class Exchange:
         )
 
 
-async def exchange_of(serving: Serving, given: Received, body: ResponsesRequest) -> Exchange:
-    """The exchange of a request. Raises `ApiError`: 400 that names the parameter, 404 for a previous response that the
-    caller's tenant has not stored, or an item of one, 503 while the database is down."""
+async def exchange_of(serving: Serving, head: Received, body: ResponsesRequest, raw: bytes) -> Exchange:
+    """The exchange of a request, whose JSON is `raw`. Raises `ApiError`: 400 that names the parameter, 404 for a
+    previous response that the caller's tenant has not stored, or an item of one, 503 while the database is down."""
     context = None
     if body.previous_response_id is not None:
-        context = await _context(serving, given.caller.tenant, body.previous_response_id)
-    body, conversation, named_consent = await resolved(serving, given.caller.tenant, body)
-    earlier = [] if context is None else msgspec.convert(context.items, list[Item])
+        context = await _context(serving, head.caller.tenant, body.previous_response_id)
+    body, conversation, named_consent, named = await resolved(serving, head.caller.tenant, body)
+    before = [] if context is None else context.items
+    earlier = msgspec.convert(before, list[Item])
+    said = given_items(raw) if serving.routing.served.has_responses else None
+    if said is not None:
+        for place, item in named.items():
+            said.items[place] = item
     try:
-        request = chat_request(serving, given, chat_of(body, earlier))
+        chat = chat_of(body, earlier, said, before)
+        request = chat.as_given(chat_request(serving, head, chat.request))
     except ApiError as error:
         raise renamed(error) from None
     if context is not None:
@@ -106,13 +120,20 @@ async def exchange_of(serving: Serving, given: Received, body: ResponsesRequest)
         request = msgspec.structs.replace(request, conversation=known)
     if body.truncation == "auto":
         request = await truncated(serving.routing, request)
-    return Exchange(serving, body, request, context)
+    return Exchange(serving, body, request, context, said)
 
 
-def input_items(given: str | list[Item], request_id: str) -> list[dict[str, Any]]:
-    """The items of a request as they are stored and listed, each with an id."""
+def input_items(
+    given: str | list[Item], request_id: str, said: list[dict[str, Any]] | None = None
+) -> list[dict[str, Any]]:
+    """The items of a request as they are stored and listed, each with an id. `said`: the same items as they were."""
     items = [Item(role="user", content=given)] if isinstance(given, str) else given
-    return [_shown(item, item.id or f"{_ID_PREFIXES[item.type]}_{request_id}_{n}") for n, item in enumerate(items)]
+    ids = [item.id or f"{_ID_PREFIXES.get(item.type, 'itm')}_{request_id}_{n}" for n, item in enumerate(items)]
+    shown = [_shown(item, item_id) for item, item_id in zip(items, ids, strict=True)]
+    if said is None:
+        return shown
+    # What a server with this API is to get again is stored whole.
+    return [old | new if isinstance(given, list) else new for old, new in zip(said, shown, strict=True)]
 
 
 def _shown(item: Item, item_id: str) -> dict[str, Any]:

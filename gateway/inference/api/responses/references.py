@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -25,14 +26,14 @@ def is_reference(item: Item) -> bool:
 
 async def resolved(
     serving: Serving, tenant: str, body: ResponsesRequest
-) -> tuple[ResponsesRequest, str | None, Consent | None]:
+) -> tuple[ResponsesRequest, str | None, Consent | None, dict[int, dict[str, Any]]]:
     """The request with the items that it names, the conversation that they are of, and what the requests that made them
-    consented to; None for both if it names none.
+    consented to; None for both if it names none. Last the named items, by their places.
 
     Raises `ApiError`: 404 for an item that the tenant has not stored, 400 for more than a request may hold.
     """
     if isinstance(body.input, str) or not any(map(is_reference, body.input)):
-        return body, None, None
+        return body, None, None, {}
     named = {place: item.id or "" for place, item in enumerate(body.input) if is_reference(item)}
     stored = await _stored(serving, tenant, list(named.values()))
     for place, item_id in named.items():
@@ -48,7 +49,8 @@ async def resolved(
         msgspec.convert(stored.items[named[place]], Item) if place in named else item
         for place, item in enumerate(body.input)
     ]
-    return msgspec.structs.replace(body, input=items), stored.conversation, stored.consent
+    found = {place: stored.items[item_id] for place, item_id in named.items()}
+    return msgspec.structs.replace(body, input=items), stored.conversation, stored.consent, found
 
 
 async def _stored(serving: Serving, tenant: str, item_ids: Sequence[str]) -> StoredItems:

@@ -55,14 +55,14 @@ def called_tools(tools: Sequence[ResponseTool]) -> dict[str, CalledTool]:
 
 def chat_tools(tools: Sequence[ResponseTool]) -> list[ToolDefinition]:
     """The tools as a chat gives them. Raises `ApiError` 400 that names the parameter."""
-    found = [_definition(*entry) for entry in _flat(tools)]
-    if len(found) > MAX_TOOLS:
+    definitions = [_definition(*entry) for entry in _flat(tools)]
+    if len(definitions) > MAX_TOOLS:
         raise bad_request(
-            f"tools hold {len(found)} with those of namespaces; at most {MAX_TOOLS} fit one request.",
+            f"tools hold {len(definitions)} with those of namespaces; at most {MAX_TOOLS} fit one request.",
             "tools",
             "array_too_long",
         )
-    return found
+    return definitions
 
 
 def chat_choice(choice: str | ToolChoice | None) -> str | NamedToolChoice | None:
@@ -127,12 +127,12 @@ def _definition(tool: NamespacedTool, namespace: str | None, about: str, where: 
     return ToolDefinition(type="function", function=function)
 
 
-def _format(given: ToolFormat, where: str) -> CustomFormat:
-    if given.type == "text":
+def _format(form: ToolFormat, where: str) -> CustomFormat:
+    if form.type == "text":
         return CustomFormat(type="text")
-    if not given.definition:
+    if not form.definition:
         raise bad_request("A format of type grammar needs its definition.", where, "missing_required_parameter")
-    grammar = CustomGrammar(definition=given.definition, syntax=given.syntax or "lark")
+    grammar = CustomGrammar(definition=form.definition, syntax=form.syntax or "lark")
     return CustomFormat(type="grammar", grammar=grammar)
 
 

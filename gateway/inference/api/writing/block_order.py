@@ -124,8 +124,8 @@ class _Arguments:
 
     def _scan(self, text: str) -> None:
         at, self._cut_escape = int(self._cut_escape and text != ""), self._cut_escape and text == ""
-        while (found := (_INSIDE if self._in_string else _OUTSIDE).search(text, at)) is not None:
-            at, mark = found.end(), found[0]
+        while (match := (_INSIDE if self._in_string else _OUTSIDE).search(text, at)) is not None:
+            at, mark = match.end(), match[0]
             if mark == '"':
                 self._in_string = not self._in_string
             elif self._in_string:

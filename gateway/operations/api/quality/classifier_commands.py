@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import msgspec
 from litestar import delete, post, put
 from litestar.params import FromPath
 from litestar.response import Response
@@ -22,9 +21,6 @@ from gateway.operations.usecases.versions import (
 )
 from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
 
-_order = msgspec.json.Decoder(VersionOrder)
-_trial = msgspec.json.Decoder(TrialOrder)
-
 
 @post(
     "/artefacts/{version:str}/promote",
@@ -36,7 +32,7 @@ _trial = msgspec.json.Decoder(TrialOrder)
 async def promote_version(request: HttpRequest, version: FromPath[str]) -> Response[Any]:
     """After the checks that a server makes; 409 with the reason of a refusal, and the serving version stays. It is
     watched, and rolled back on evidence of harm."""
-    order = await read_body(request, _order)
+    order = await read_body(request, VersionOrder)
     return _answer(await order_promotion(serving_of(request), actor_of(request), version, order.reason))
 
 
@@ -49,7 +45,7 @@ async def promote_version(request: HttpRequest, version: FromPath[str]) -> Respo
 )
 async def roll_back(request: HttpRequest) -> Response[Any]:
     """Let the previous version serve again; 409 if there is none."""
-    order = await read_body(request, _order)
+    order = await read_body(request, VersionOrder)
     return _answer(await order_rollback(serving_of(request), actor_of(request), order.reason))
 
 
@@ -62,7 +58,7 @@ async def roll_back(request: HttpRequest) -> Response[Any]:
 async def begin_trial(request: HttpRequest) -> Response[Any]:
     """It decides a share of the requests, by a hash of their ids; 409 with the reason of a refusal. It ends on evidence
     of harm, but only an operator promotes it."""
-    return _answer(await order_trial(serving_of(request), actor_of(request), await read_body(request, _trial)))
+    return _answer(await order_trial(serving_of(request), actor_of(request), await read_body(request, TrialOrder)))
 
 
 @delete("/trial", opt=OPERATOR, status_code=200, operation_class=describe(None, VersionsNow), summary="End the trial")

@@ -28,10 +28,6 @@ class ExperimentStopped(msgspec.Struct, frozen=True, kw_only=True):
     stopped: bool
 
 
-_order = msgspec.json.Decoder(ExperimentOrder)
-_stop = msgspec.json.Decoder(VersionOrder)
-
-
 @post(
     "/experiments",
     opt=OPERATOR,
@@ -42,7 +38,7 @@ async def start_experiment(request: HttpRequest) -> Response[Any]:
     """Requests to `auto` are assigned to an arm by a hash of their user, conversation or id. It ends by itself when the
     evidence of probes suffices, when arm b exceeds a guardrail, or after `most_probes`. 409 while another one runs, or
     for a version that may not serve."""
-    started = await begin_experiment(serving_of(request), actor_of(request), await read_body(request, _order))
+    started = await begin_experiment(serving_of(request), actor_of(request), await read_body(request, ExperimentOrder))
     return Response(ExperimentStarted(experiment_id=started), status_code=201, media_type="application/json")
 
 
@@ -56,6 +52,6 @@ async def start_experiment(request: HttpRequest) -> Response[Any]:
 async def stop_experiment(request: HttpRequest, experiment_id: FromPath[str]) -> Response[Any]:
     """End it without a verdict; 404 if it is not running."""
     await end_experiment(
-        serving_of(request), actor_of(request), experiment_id, (await read_body(request, _stop)).reason
+        serving_of(request), actor_of(request), experiment_id, (await read_body(request, VersionOrder)).reason
     )
     return Response(ExperimentStopped(stopped=True), media_type="application/json")

@@ -21,9 +21,6 @@ class ResetOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     reason: Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
-_order = msgspec.json.Decoder(ResetOrder)
-
-
 @post(
     "/promotions/reset",
     opt=OPERATOR,
@@ -34,7 +31,7 @@ _order = msgspec.json.Decoder(ResetOrder)
 async def reset_own_labels(request: HttpRequest) -> Response[Any]:
     """Labels until now no longer influence decisions, here at once and on other replicas soon, and train no version
     from now on. 409 without a classifier."""
-    order = await read_body(request, _order)
+    order = await read_body(request, ResetOrder)
     operations = operations_of(request)
     await order_reset(operations, actor_of(request), order.reason)
     return Response(labels_shown(operations), media_type="application/json")

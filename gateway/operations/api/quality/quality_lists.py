@@ -53,9 +53,6 @@ class VerificationShown(msgspec.Struct, frozen=True, kw_only=True):
     verification: dict[str, Any]
 
 
-_decoder = msgspec.json.Decoder(RetrainOrder)
-
-
 @get("/requests", operation_class=describe(None, Page), summary="List requests")
 async def list_requests(request: HttpRequest) -> Response[Any]:
     """Newest first, without texts; `/admin/api/requests/{request_id}` has the whole record. Query: `tier`, `status`,
@@ -136,6 +133,6 @@ async def show_estimates(request: HttpRequest) -> Response[Any]:
 )
 async def retrain_now(request: HttpRequest) -> Response[Any]:
     """Starts in the background; the list of runs shows its progress. One run at a time over all replicas."""
-    order = await read_body(request, _decoder)
+    order = await read_body(request, RetrainOrder)
     started = await order_retraining(operations_of(request), actor_of(request), order.reason)
     return Response(RetrainStarted(started=started), status_code=202, media_type="application/json")

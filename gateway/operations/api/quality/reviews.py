@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import msgspec
 from litestar import get, post
 from litestar.params import FromPath
 from litestar.response import Response
@@ -17,8 +16,6 @@ from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
 from quality.store.listings import VERIFICATIONS
 from quality.store.pages import Page
 from quality.verification.feedback import FeedbackTaken
-
-_order = msgspec.json.Decoder(ReviewOrder)
 
 
 @get("/reviews", operation_class=describe(None, Page), summary="List answers to review")
@@ -40,6 +37,6 @@ async def list_reviews(request: HttpRequest) -> Response[Any]:
 async def review_verification(request: HttpRequest, number: FromPath[int]) -> Response[Any]:
     """The strongest label: it replaces the judge's, and the next training uses it. 409 unless it is about the served
     answer, with stored texts."""
-    order = await read_body(request, _order)
+    order = await read_body(request, ReviewOrder)
     taken = await order_review(serving_of(request), actor_of(request), number, order)
     return Response(taken, media_type="application/json")

@@ -50,11 +50,17 @@ def _ports(context: click.Context, parameter: click.Parameter, value: str | None
     metavar="PORT,…",
     help="Ports of this machine to look at.  [11434,8000,30000,8080,1234]",
 )
-def init(yes: bool, given: tuple[str, ...], output: Path, force: bool, ports: tuple[int, ...] | None) -> None:
+@click.option(
+    "--offline", is_flag=True, help="For cards propose models that the Hugging Face cache has, instead of AIO's table."
+)
+def init(
+    yes: bool, given: tuple[str, ...], output: Path, force: bool, ports: tuple[int, ...] | None, offline: bool
+) -> None:
     """Find models and write a catalogue of them, which `aio serve` takes by default.
 
     Looks for Ollama, vLLM, SGLang, llama.cpp and LM Studio on this machine, and for the keys of OpenAI, Anthropic,
     Gemini, Azure OpenAI and OpenRouter in the environment. Keys are not written, only the names of their variables.
+    For NVIDIA cards it proposes models that fit them, which `aio serve` downloads.
     """
     from gateway.base.configuration.default_catalog import CATALOG_FILE
     from gateway.operations.quality_loop.label_sources import labels_text
@@ -66,7 +72,7 @@ def init(yes: bool, given: tuple[str, ...], output: Path, force: bool, ports: tu
     if output.exists() and not force:
         raise click.ClickException(f"{output} exists; --force overwrites it, --output writes another file")
     try:
-        found, tiers, notes = asyncio.run(_looked(ports, given))
+        found, tiers, notes = asyncio.run(_looked(ports, given, offline))
     except SetupError as error:
         raise click.ClickException(str(error)) from error
     for note in notes:
@@ -91,12 +97,12 @@ def init(yes: bool, given: tuple[str, ...], output: Path, force: bool, ports: tu
     click.echo(f"{_shown(chosen)}\n\nwrote {output}: {len(chosen)} tiers, cheapest first")
     option = "" if output == Path(CATALOG_FILE) else f" --catalog {output}"
     click.echo(f"next: aio check{option}   asks every tier one question")
-    click.echo(f"      aio serve{option}{port_option(chosen)}   starts the gateway")
+    click.echo(f"      aio serve{option}{port_option(chosen)}{workers_option(chosen)}   starts the gateway")
     click.echo(f"\n{labels_text(settings_from())}")
 
 
 async def _looked(
-    ports: tuple[int, ...] | None, given: Sequence[str]
+    ports: tuple[int, ...] | None, given: Sequence[str], offline: bool
 ) -> tuple[list["Candidate"], list["Candidate"], list[str]]:
     """Return the models that were found, the tiers that were given, and notes."""
     from gateway.operations.setup.given_tiers import given_tier
@@ -120,7 +126,21 @@ async def _looked(
         for server in servers
         if not server.models and server.url != url
     ]
+    on_cards, said = _on_cards(offline)
+    found, notes = found + on_cards, notes + said
     return found, [await given_tier(text, found, os.environ) for text in given], notes
+
+
+def _on_cards(offline: bool) -> tuple[list["Candidate"], list[str]]:
+    """Return models for the cards of this machine, and notes."""
+    from gateway.operations.setup.card_inventory import read_cards
+    from gateway.operations.setup.card_models import cached_models, known_models
+    from gateway.operations.setup.card_plan import card_candidates, plan_cards
+
+    cards = read_cards(os.environ)
+    models = (cached_models() if offline else known_models()) if cards.count else []
+    groups, note = plan_cards(cards, models)
+    return card_candidates(cards, groups, models), [one for one in (cards.note, note) if one]
 
 
 def _chosen(found: list["Candidate"], given: list["Candidate"], yes: bool) -> list["Candidate"]:
@@ -151,6 +171,12 @@ def port_option(candidates: Sequence["Candidate"]) -> str:
     return " --port 8081" if any(address in one.url for one in candidates for address in taken) else ""
 
 
+def workers_option(candidates: Sequence["Candidate"]) -> str:
+    """Return the option of `aio serve` that gives every core a process, which several groups of several cards need."""
+    meshes = {one.group.name for one in candidates if one.group is not None and one.group.cards > 1}
+    return " --gateway-workers 2" if len(meshes) > 1 else ""
+
+
 def _shown(candidates: list["Candidate"], *, numbered: bool = False) -> str:
     rows = []
     for number, one in enumerate(candidates, start=1):
@@ -172,12 +198,16 @@ def _checked(text: str, output: Path) -> "Catalog":
 
 
 def _without_report(catalog: "Catalog") -> list[str]:
-    """Return the names of the quantised models that nothing was measured of."""
+    """Return the names of the quantised models that nothing was measured of, those to be downloaded among them."""
     if not catalog.core_names:
         return []
+    from inference_core.loaders.hub_model import downloaded, hub_model_of_path
     from tiers.catalog.quality_gate import without_report
 
-    return without_report(catalog, settings_from().cache_path)
+    on_cards = [model for group in catalog.served_groups for model in group.models if model.weights != "bfloat16"]
+    ids = [(model.name, hub_model_of_path(model.path)) for model in on_cards]
+    later = [name for name, hub in ids if hub is not None and downloaded(hub) is None]
+    return [*later, *without_report(catalog, settings_from().cache_path)]
 
 
 def _nothing_to_route(candidates: Sequence["Candidate"]) -> None:

@@ -70,9 +70,9 @@ class Plane(msgspec.Struct, frozen=True, kw_only=True):
         """Return the `d` of a path through points."""
         return "".join(f"{'L' if n else 'M'}{self.across(x)} {self.down(y)}" for n, (x, y) in enumerate(points))
 
-    def ticks(self, axis: tuple[float, float], count: int = 5) -> list[float]:
+    def ticks(self, axis: tuple[float, float]) -> list[float]:
         """Return values for the marks of an axis, both ends included."""
-        return [axis[0] + (axis[1] - axis[0]) * n / count for n in range(count + 1)]
+        return [axis[0] + (axis[1] - axis[0]) * n / 5 for n in range(6)]
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -97,12 +97,12 @@ def top_of_all(series: Sequence[Series]) -> float:
     return top_of([value for line in series for value in line.values])
 
 
-def ticks(top: float, count: int = 4, height: float = HEIGHT) -> list[Tick]:
+def ticks(top: float) -> list[Tick]:
     """Return marks of a vertical axis from 0 to `top`, both included."""
-    return [Tick(height * (1 - i / count), top * i / count) for i in range(count + 1)]
+    return [Tick(HEIGHT * (1 - i / 4), top * i / 4) for i in range(5)]
 
 
-def line(values: Sequence[float | None], top: float, width: float = WIDTH, height: float = HEIGHT) -> str:
+def line(values: Sequence[float | None], top: float, width: float = WIDTH) -> str:
     """Return the `d` of a path through the values, evenly spaced; it breaks where a value is missing.
 
     A value between two breaks becomes a dot.
@@ -114,7 +114,7 @@ def line(values: Sequence[float | None], top: float, width: float = WIDTH, heigh
         if value is None or not math.isfinite(value):
             drawing = False
             continue
-        x, y = place * step, height * (1 - min(max(value / top, 0.0), 1.0))
+        x, y = place * step, HEIGHT * (1 - min(max(value / top, 0.0), 1.0))
         parts.append(f"{'L' if drawing else 'M'}{x:.1f} {y:.1f}")
         alone = not drawing and (place + 1 == len(values) or values[place + 1] is None)
         if alone:
@@ -123,14 +123,14 @@ def line(values: Sequence[float | None], top: float, width: float = WIDTH, heigh
     return "".join(parts)
 
 
-def segments(values: Sequence[float], width: float = WIDTH) -> list[Segment]:
-    """Cut a bar of `width` into shares; zero shares have no width."""
+def segments(values: Sequence[float]) -> list[Segment]:
+    """Cut a bar of `WIDTH` into shares; zero shares have no width."""
     total = math.fsum(values)
     found, x = [], 0.0
     for value in values:
         share = value / total if total > 0 else 0.0
-        found.append(Segment(round(x, 2), round(share * width, 2), share))
-        x += share * width
+        found.append(Segment(round(x, 2), round(share * WIDTH, 2), share))
+        x += share * WIDTH
     return found
 
 

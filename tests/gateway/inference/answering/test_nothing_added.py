@@ -227,3 +227,50 @@ async def test_the_record_tells_the_limit_that_was_sent(recorded: Recorded) -> N
 async def found(gateway: RunningGateway, name: str) -> Any:
     answer = await gateway.http.get(f"/v1/requests/{name}")
     return answer.json() if answer.status_code == 200 else None
+
+
+async def test_a_further_step_adds_nothing_where_a_cache_has_no_price(recorded: Recorded) -> None:
+    turns = [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}, {"role": "user", "content": "C"}]
+    body, _ = await recorded.got("/v1/chat/completions", {"model": "claude", "messages": turns, "tools": [TOOL]})
+    wire = [turn | {"content": [{"type": "text", "text": turn["content"]}]} for turn in turns]
+    tool = {
+        "name": "f",
+        "description": "d",
+        "input_schema": {"type": "object", "properties": {}, "additionalProperties": False},
+    }
+    assert body == CLAUDE_TURN | {
+        "max_tokens": 8000,
+        "messages": wire,
+        "tools": [tool],
+        "tool_choice": {"type": "auto"},
+    }
+
+
+async def test_reasoning_next_to_tools_is_asked_of_openai_by_responses(recorded: Recorded) -> None:
+    recorded.server.handler = respond
+    asked = {"model": "openai", "tools": [TOOL], "reasoning_effort": "low", "user": "ann"} | LIMIT
+    body, told = await recorded.got("/v1/chat/completions", asked | CHAT)
+    schema = {"type": "object", "properties": {}, "additionalProperties": False}
+    tool = {"type": "function", "name": "f", "description": "d", "parameters": schema, "strict": True}
+    assert recorded.server.calls[-1].path.endswith("/responses")
+    assert (body, told) == (
+        {
+            "model": "m",
+            "input": [{"type": "message", "role": "user", "content": "A\nB"}],
+            "stream": False,
+            "store": False,
+            "include": ["reasoning.encrypted_content"],
+            "max_output_tokens": 9,
+            "user": "ann",
+            "reasoning": {"effort": "low"},
+            "tools": [tool],
+        },
+        "",
+    )
+
+
+async def respond(call: Call) -> None:
+    part = {"type": "output_text", "text": "Hello", "annotations": []}
+    item = {"id": "msg_1", "type": "message", "status": "completed", "role": "assistant", "content": [part]}
+    usage = {"input_tokens": 9, "output_tokens": 2}
+    await call.reply(200, {"object": "response", "status": "completed", "output": [item], "usage": usage})

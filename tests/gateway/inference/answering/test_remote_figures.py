@@ -169,7 +169,7 @@ async def test_webhook_and_overview_tell_of_a_queue_elsewhere(
 ) -> None:
     rule = next(rule for rule in RULES if rule.name == "AioQueueVeryLong")
     at_once = msgspec.structs.replace(rule, for_seconds=0.0)
-    monkeypatch.setattr("gateway.app.keep_looking", partial(keep_looking, rules=[at_once]))
+    monkeypatch.setattr("gateway.telemetry.objectives.alerts.keep_looking", partial(keep_looking, rules=[at_once]))
     heard = asyncio.Queue[dict[str, Any]]()
 
     async def hear(call: Call) -> None:

@@ -16,7 +16,8 @@ from pydantic import TypeAdapter
 from gateway.inference.answering.answer import Answer
 from gateway.inference.api.messages import events as events_module
 from gateway.inference.api.messages.events import PING, MessageEvents
-from gateway.inference.api.messages.message_body import SIGNATURE, ThinkingShown, whole_message
+from gateway.inference.api.messages.message_body import ThinkingShown, whole_message
+from gateway.inference.api.messages.signatures import UNSIGNED
 from gateway.inference.api.writing.block_order import is_object
 from tests.gateway.chats import chat
 from tiers.collected_choice import CollectedChoice
@@ -50,7 +51,8 @@ data: {"type":"content_block_stop","index":0}
 
 event: message_delta
 data: {"type":"message_delta","delta":{"stop_reason":"end_turn","stop_sequence":null},"usage":{"input_tokens":7,\
-"cache_creation_input_tokens":3,"cache_read_input_tokens":2,"output_tokens":5}}
+"cache_creation_input_tokens":3,"cache_read_input_tokens":2,\
+"cache_creation":{"ephemeral_5m_input_tokens":3,"ephemeral_1h_input_tokens":0},"output_tokens":5}}
 
 event: message_stop
 data: {"type":"message_stop"}
@@ -88,7 +90,7 @@ data: {"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta"
 event: content_block_stop
 data: {"type":"content_block_stop","index":1}
 
-""".replace("SIGNATURE", SIGNATURE)
+""".replace("SIGNATURE", UNSIGNED)
 ERROR = """\
 event: error
 data: {"type":"error","error":{"type":"api_error","message":"The server failed while answering. \

@@ -46,7 +46,7 @@ def streamed(deltas: list[Delta]) -> tuple[list[dict[str, Any]], CollectedChoice
     tier = SimpleNamespace(model="small", number=1)
     answer = cast(Answer, SimpleNamespace(request=request, tier=tier, choices=[choice], record=None))
     asked = ResponsesRequest(model="small", input="x", tools=TOOLS)
-    exchange = cast(Exchange, SimpleNamespace(body=asked, stored=False))
+    exchange = cast(Exchange, SimpleNamespace(body=asked, stored=False, given=None))
     events = ResponseEvents(answer, ResponseBody(exchange, answer, SamplingDefaults()))
     said = events.opening()
     for delta in deltas:

@@ -142,7 +142,7 @@ async def test_the_verbosity_of_a_text_is_that_of_a_chat(gateway: RunningGateway
     assert answer.text is not None
     assert answer.text.verbosity == "low"
     body = msgspec.convert({"model": "m", "input": "x", "text": {"verbosity": "low"}}, ResponsesRequest)
-    assert chat_of(body).verbosity == "low"
+    assert chat_of(body).request.verbosity == "low"
 
 
 async def test_a_schema_binds_the_answer_and_is_parsed(gateway: RunningGateway) -> None:
@@ -280,7 +280,7 @@ async def test_thoughts_go_back_to_the_model_in_any_form_that_agents_keep(gatewa
         {**thoughts, "content": [], "encrypted_content": None, "summary": [{"type": "summary_text", "text": "Short."}]},
         {**thoughts, "content": [], "encrypted_content": "sealed elsewhere"},
     ]
-    turns = [chat_of(ResponsesRequest(model="m", input=msgspec.convert([t, said], list[Item]))) for t in kept]
+    turns = [chat_of(ResponsesRequest(model="m", input=msgspec.convert([t, said], list[Item]))).request for t in kept]
     assert [turn.messages[0].reasoning_content for turn in turns] == ["Think hard.", "Think hard.", "Short.", None]
     assert [len(turn.messages) for turn in turns] == [1] * 4
 
@@ -293,7 +293,7 @@ async def test_images_audio_and_files_are_those_of_a_chat() -> None:
         {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}},
     ]
     item = {"role": "user", "content": content}
-    chat = chat_of(ResponsesRequest(model="m", input=msgspec.convert([item], list[Item])))
+    chat = chat_of(ResponsesRequest(model="m", input=msgspec.convert([item], list[Item]))).request
     parts = chat.messages[0].content
     assert isinstance(parts, list)
     assert [part.type for part in parts] == ["text", "image_url", "file", "input_audio"]

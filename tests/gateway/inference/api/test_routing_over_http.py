@@ -143,7 +143,9 @@ async def test_a_classifier_that_fails_is_replaced_by_the_length_heuristic(gatew
     assert await chosen(gateway) == short["tier"]
 
 
-async def test_the_classifier_sees_the_last_user_turn_and_counts(gateway: RunningGateway) -> None:
+async def test_the_classifier_sees_a_short_turn_after_the_one_it_goes_on_with_and_counts(
+    gateway: RunningGateway,
+) -> None:
     messages = [
         {"role": "system", "content": "Secret instructions."},
         {"role": "user", "content": "First."},
@@ -152,4 +154,4 @@ async def test_the_classifier_sees_the_last_user_turn_and_counts(gateway: Runnin
     ]
     await chosen(gateway, messages=messages, max_tokens=20)
     seen = gateway.classifier.seen[-1]
-    assert (seen.turn, seen.user_turns, seen.assistant_turns, seen.max_tokens) == ("Second.", 2, 1, 20)
+    assert (seen.turn, seen.user_turns, seen.assistant_turns, seen.max_tokens) == ("First.\nSecond.", 2, 1, 20)

@@ -7,6 +7,7 @@ import anthropic
 import pytest
 import pytest_asyncio
 
+from gateway.inference.api.messages.signatures import UNSIGNED
 from tests.gateway.capable_tiers import Noting, capable_tiers
 from tests.gateway.running_gateway import RunningGateway
 
@@ -84,7 +85,7 @@ async def test_what_a_named_tier_does_not_read_is_refused_with_its_place(
 async def test_thoughts_of_earlier_answers_reach_a_server_that_reads_them(
     noting: Noting, client: anthropic.AsyncAnthropic
 ) -> None:
-    thought = {"type": "thinking", "thinking": "Easy.", "signature": "x"}
+    thought = {"type": "thinking", "thinking": "Easy.", "signature": UNSIGNED}
     messages: Any = [
         {"role": "user", "content": "1+1?"},
         {"role": "assistant", "content": [thought, {"type": "text", "text": "2."}]},

@@ -52,7 +52,9 @@ async def test_a_title_does_not_move_its_session(gateway: RunningGateway) -> Non
     session = {"x-aio-conversation": "session-of-titles"}
     gateway.classifier.p_ok = [0.1, 0.2, 0.3, 1.0]
     assert (await asked(gateway, [{"role": "user", "content": HARD}], **session))[0] == 4
-    assert (await asked(gateway, TITLE, **session))[0] == 1
+    tier, title_id = await asked(gateway, TITLE, **session)
+    assert tier == 1
+    assert (await only_record(gateway, title_id)).decision.inputs.previous_tier is None
     turns = [
         {"role": "user", "content": HARD},
         {"role": "assistant", "content": "Shall I?"},

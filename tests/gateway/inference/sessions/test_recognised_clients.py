@@ -28,15 +28,14 @@ def chat_of(one: RecordedRequest) -> ChatRequest:
     """The chat of a recorded body, whose fields that nothing here reads are left out."""
     if one.path.startswith("/v1/messages"):
         names = ("model", "messages", "system", "max_tokens", "metadata")
-        return chat_of_messages(
-            msgspec.convert({n: v for n, v in one.body.items() if n in names}, MessagesRequest)
-        ).request
+        body = {n: v for n, v in one.body.items() if n in names}
+        return chat_of_messages(msgspec.json.decode(msgspec.json.encode(body), type=MessagesRequest)).request
     if one.path.startswith("/v1/responses"):
         kept = ("message", "function_call", "function_call_output")
         given = one.body["input"]
         items = given if isinstance(given, str) else [i for i in given if i.get("type", "message") in kept]
         body = {"model": one.body["model"], "input": items, "instructions": one.body.get("instructions")}
-        return chat_of_responses(msgspec.convert(body, ResponsesRequest))
+        return chat_of_responses(msgspec.json.decode(msgspec.json.encode(body), type=ResponsesRequest)).request
     return msgspec.convert({n: one.body[n] for n in ("model", "messages")}, ChatRequest)
 
 
@@ -156,6 +155,14 @@ def test_a_session_belongs_to_its_key() -> None:
     assert session_digest(turn, "one") != session_digest(turn, "two")
     assert session_digest(turn, "one") == session_digest(ClientTurn(client="codex", session="s"), "one")
     assert session_digest(ClientTurn(client="codex"), "one") is None
+
+
+def test_instructions_after_the_users_turn_do_not_hide_what_it_asks_for() -> None:
+    asked = ChatMessage(role="user", content="Your task is to create a detailed summary of the conversation so far.")
+    rules = ChatMessage(role="system", content="Two skills are available.")
+    turn = recognised({"user-agent": "claude-cli/2.1.197"}, None, [asked, rules])
+    assert turn is not None
+    assert turn.kind == "compaction"
 
 
 def test_marks_are_looked_for_at_the_ends_of_a_long_turn() -> None:

@@ -1,0 +1,60 @@
+"""`python -m benchmarks fidelity`: what is lost or changed between agents' clients and providers' servers."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gateway.operations.cli.options import echo_json, json_option, staged_progress
+
+if TYPE_CHECKING:
+    from benchmarks.gateway.fidelity.matrix import Cell
+
+PEERS = ("LiteLLM", "Portkey", "Switchyard")
+
+
+@click.command()
+@click.option(
+    "--target",
+    "targets",
+    metavar="NAME=URL",
+    multiple=True,
+    help="Another gateway, in front of 127.0.0.1:PORT; its models are anthropic, openai and gemini, each also with -b.",
+)
+@click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Of the recording provider; 0: a free one.")
+@click.option("--page", type=click.Path(path_type=Path), help="Write the table to this page.")
+@json_option
+def fidelity(targets: Sequence[str], port: int, page: Path | None, as_json: bool) -> None:
+    """Chat, Messages and Responses before Anthropic, OpenAI and Gemini, whole and streamed: sessions of two steps with
+    tools and thoughts, a change of the model, and faults. One line for each cell with a loss."""
+    from benchmarks.gateway.fidelity.matrix import Target, counts_of, measured
+    from benchmarks.gateway.fidelity.page import page_of
+
+    named = [one.partition("=") for one in targets]
+    if wrong := [name for name, sign, url in named if not (name and sign and url.startswith("http"))]:
+        raise click.BadParameter(f"{wrong[0]!r}: expected NAME=URL", param_hint="--target")
+    with staged_progress("a provider and a gateway") as show:
+        cells = asyncio.run(measured([Target(name, url.rstrip("/")) for name, _, url in named], port, progress=show))
+    if page is not None:
+        page.write_text(page_of(cells))
+    if as_json:
+        echo_json(cells)
+        return
+    click.echo(_text(cells))
+    for name, counts in counts_of(cells).items():
+        click.echo(f"{name}: {counts.lost} fields lost or changed; {counts.whole} of {counts.cells} cells are whole")
+    missing = [name for name in PEERS if name.lower() not in {one.lower() for one, _, _ in named}]
+    if missing:
+        click.echo(f"not asked: {', '.join(missing)}; start one in front of --port and give it as --target NAME=URL")
+
+
+def _text(cells: "Sequence[Cell]") -> str:
+    rows = (
+        f"{one.target}  {one.api} to {one.server}, {one.case}, {'streamed' if one.stream else 'whole'}: "
+        f"{', '.join(one.lost)}"
+        for one in cells
+        if one.lost
+    )
+    return "\n".join(rows) or "nothing is lost"

@@ -1,0 +1,292 @@
+"""The matrix of APIs, servers, streams and cases: which fields of requests and answers are lost or changed in each."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import msgspec
+
+from benchmarks.gateway.fidelity.clients import PATHS, asked, next_step, whole_answer
+from benchmarks.gateway.fidelity.dialects import Body, Facts, answer_facts, differences, request_facts
+from benchmarks.gateway.fidelity.provider import (
+    CACHED,
+    OUTPUT,
+    PROMPT,
+    RETRY_AFTER,
+    TEXT,
+    THOUGHT,
+    Provider,
+    recording_provider,
+)
+from gateway.base.settings import Settings
+from gateway.processes.server_process import running_server
+
+CASES = ("plain", "tools", "thinking", "moved", "half", "busy")
+SERVERS = ("anthropic", "openai", "gemini")
+OURS = "aio"
+_MODELS = {"anthropic": ("claude-sonnet-4-5", "claude-opus-4-5"), "openai": ("gpt-5", "gpt-5-mini")}
+_MODELS["gemini"] = ("gemini-3-flash", "gemini-3-pro")
+_KEYS = {"ANTHROPIC_API_KEY": "unused", "OPENAI_API_KEY": "unused", "GEMINI_API_KEY": "unused"}
+# Of a call whose thoughts are elsewhere, by Google's own rule.
+_NO_SEAL = "skip_thought_signature_validator"
+# What AIO says itself of each request: which model answers, how it is sent, and that nothing is stored elsewhere.
+_OWN = ("model", "stream", "store", "include")
+_ITEM_IDS = ("id", "status")
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """One way through the matrix. `lost`: fields that came to the server, or back to the client, as others or not at
+    all; `checked`: how many facts were compared."""
+
+    target: str
+    api: str
+    server: str
+    stream: bool
+    case: str
+    checked: int
+    lost: list[str]
+
+
+class Target(msgspec.Struct, frozen=True):
+    """A gateway: its URL without a path. Its models are called `anthropic`, `openai` and `gemini`, with `-b` for the
+    second one of each."""
+
+    name: str
+    url: str
+
+
+async def matrix(targets: Sequence[Target], provider: Provider, cases: Sequence[str] = CASES) -> AsyncIterator[Cell]:
+    """Every cell of every target, one after another: the provider's record has no other request in it."""
+    async with httpx.AsyncClient(timeout=30, headers={"authorization": "Bearer unused", "x-api-key": "unused"}) as http:
+        for target in targets:
+            for api in PATHS:
+                for server in SERVERS:
+                    for case in cases:
+                        for stream in (False, True):
+                            walk = _Walk(http, target, provider, api, server, case, stream)
+                            await walk.run()
+                            if case == "busy":
+                                # So long nothing is sent to a busy server.
+                                await asyncio.sleep(RETRY_AFTER + 0.1)
+                            yield walk.cell()
+
+
+class _Walk:
+    """One cell as it is measured."""
+
+    def __init__(
+        self,
+        http: httpx.AsyncClient,
+        target: Target,
+        provider: Provider,
+        api: str,
+        server: str,
+        case: str,
+        stream: bool,
+    ) -> None:
+        self._http, self._target, self._provider = http, target, provider
+        self._api, self._server, self._case, self._stream = api, server, case, stream
+        self._lost: list[str] = []
+        self._checked = 0
+
+    def cell(self) -> Cell:
+        return Cell(
+            target=self._target.name,
+            api=self._api,
+            server=self._server,
+            stream=self._stream,
+            case=self._case,
+            checked=self._checked,
+            lost=self._lost,
+        )
+
+    async def run(self) -> None:
+        body = asked(self._api, self._server, self._case, stream=self._stream)
+        answer = await self._asked(body)
+        if self._case in ("busy", "half"):
+            return
+        if answer is None:
+            self._lost.append("answer")
+            return
+        thinks = self._case in ("thinking", "moved")
+        self._check_answer(answer, "calls" if "tools" in body else "stop", thinks)
+        if "tools" not in body:
+            return
+        sealed = self._seals_of_last_answer
+        model = f"{self._server}-b" if self._case == "moved" else self._server
+        step = next_step(self._api, body, answer, model)
+        if await self._asked(step, [] if self._case == "moved" else sealed) is None:
+            self._lost.append("second answer")
+
+    async def _asked(self, body: Body, seals: Sequence[str] = ()) -> Body | None:
+        """Ask, compare what the server got with what was asked, and return the answer; None if it is not whole."""
+        before, self._sealed_before = len(self._provider.calls), self._provider.sealed
+        headers = {"x-aio-cache": "off"}
+        told = await self._http.post(self._target.url + PATHS[self._api], json=body, headers=headers)
+        if len(self._provider.calls) == before:
+            self._lost.append(f"request ({told.status_code})")
+            return None
+        path, got = self._provider.calls[-1]
+        self._check_request(_dialect(path), body, got, seals)
+        answer = whole_answer(self._api, told.text, stream=self._stream) if told.status_code == 200 else None
+        if self._case == "busy":
+            self._note([] if told.status_code in (429, 503, 529) else ["status of a busy server"])
+            self._note([] if told.headers.get("retry-after") == str(RETRY_AFTER) else ["retry-after"])
+        elif self._case == "half":
+            self._note([] if answer is None else ["the end of a broken answer"])
+        return answer
+
+    def _check_request(self, dialect: str, body: Body, got: Body, seals: Sequence[str]) -> None:
+        if dialect == self._api:
+            expected = {name: value for name, value in body.items() if name not in (*_OWN, "stream_options")}
+            found = {name: value for name, value in got.items() if name not in (*_OWN, "stream_options")}
+            if dialect == "responses":
+                expected["input"], found["input"] = _without_ids(expected["input"]), _without_ids(found["input"])
+            if self._case == "moved":
+                expected = _without_seals(expected, dialect)
+                found, expected = _alike_but_thinking(found, expected)
+            self._note([f"request.{one}" for one in differences(expected, found)])
+        else:
+            expected, found = request_facts(self._api, body), request_facts(dialect, got)
+            expected["seals"], found["seals"] = list(seals), [seal for seal in found["seals"] if seal != _NO_SEAL]
+            if self._case == "moved" and expected["results"]:
+                # A budget of thoughts has to begin the turn with them, which the other model may not see.
+                found["thinks"] = expected["thinks"]
+            self._note(
+                [f"request.{one}" for one in differences(_comparable(expected, dialect), _comparable(found, dialect))]
+            )
+
+    def _check_answer(self, answer: Body, end: str, thinks: bool) -> None:
+        dialect = _dialect(self._provider.calls[-1][0])
+        calls = [[None if dialect == "gemini" else i, name, given] for i, name, given in self._provider.made_calls()]
+        expected = {
+            "text": TEXT if end == "calls" else "Both are done.",
+            "thoughts": THOUGHT if thinks and dialect != "chat" else "",
+            "calls": calls if end == "calls" else [],
+            "end": end,
+            "usage": {"prompt": PROMPT, "cached": CACHED, "output": OUTPUT},
+        }
+        found = answer_facts(self._api, answer)
+        if dialect == "gemini":
+            found["calls"] = [[None, name, given] for _, name, given in found["calls"]]
+        self._note([f"answer.{one}" for one in differences(expected, found)])
+
+    def _note(self, lost: list[str]) -> None:
+        self._checked += 1
+        self._lost += [one for one in lost if one not in self._lost]
+
+    @property
+    def _seals_of_last_answer(self) -> list[str]:
+        numbers = range(self._sealed_before + 1, self._provider.sealed + 1)
+        return [f"EqQB/+{number:06d}==" for number in numbers]
+
+
+def _dialect(path: str) -> str:
+    if path.endswith("/messages"):
+        return "messages"
+    if path.endswith("/responses"):
+        return "responses"
+    return "gemini" if "enerateContent" in path else "chat"
+
+
+def _comparable(facts: Facts, dialect: str) -> Facts:
+    """Facts without what the server's API cannot say: Gemini's calls have ids of its own."""
+    texts: list[list[str]] = []
+    for role, text in facts["texts"]:
+        if texts and texts[-1][0] == role:
+            texts[-1][1] += text
+        else:
+            texts.append([role, text])
+    same = facts | {"texts": texts}
+    if dialect != "gemini":
+        return same
+    return same | {name: [[None, *one[1:]] for one in facts[name]] for name in ("calls", "results")}
+
+
+def _without_ids(items: Sequence[Body]) -> list[Body]:
+    return [{name: value for name, value in item.items() if name not in _ITEM_IDS} for item in items]
+
+
+def _without_seals(body: Body, dialect: str) -> Body:
+    if dialect == "responses":
+        return body | {"input": [item for item in body["input"] if item["type"] != "reasoning"]}
+    sealed = ("thinking", "redacted_thinking")
+    turns = [
+        turn | {"content": [block for block in turn["content"] if block["type"] not in sealed]}
+        for turn in body["messages"]
+    ]
+    return body | {"messages": turns}
+
+
+def _alike_but_thinking(found: Body, expected: Body) -> tuple[Body, Body]:
+    if len(expected.get("messages", ())) < 3:
+        return found, expected
+    return (
+        {name: value for name, value in found.items() if name != "thinking"},
+        {name: value for name, value in expected.items() if name != "thinking"},
+    )
+
+
+@asynccontextmanager
+async def own_target(provider: Provider) -> AsyncIterator[Target]:
+    """AIO in a process of its own, in front of the provider."""
+    with tempfile.TemporaryDirectory(prefix="aio-fidelity-") as folder:
+        catalog = Path(folder) / "fidelity.toml"
+        catalog.write_text(_catalogue(provider.base_url))
+        settings = Settings(data_dir=folder, catalog=str(catalog), monitor=False)
+        async with running_server(settings, _KEYS | {"AIO_MONITOR": "false"}) as server:
+            yield Target(OURS, server.url)
+
+
+def _catalogue(url: str) -> str:
+    entries = (
+        f'[[tiers]]\nname = "{name}{end}"\nprovider = "{name}"\nurl = "{url}"\nmodel = "{model}"\n'
+        f"price = {{ input_usd_per_million = {usd}, output_usd_per_million = {usd} }}\n"
+        for usd, (name, end, model) in enumerate(
+            [
+                (name, end, model)
+                for name, models in _MODELS.items()
+                for end, model in zip(("", "-b"), models, strict=True)
+            ],
+            start=1,
+        )
+    )
+    return 'name = "fidelity"\n' + "".join(entries)
+
+
+async def measured(
+    targets: Sequence[Target],
+    port: int = 0,
+    cases: Sequence[str] = CASES,
+    progress: Callable[[str, float], None] = lambda stage, share: None,
+) -> list[Cell]:
+    """All cells of AIO, and of the other `targets`, which have to be in front of the provider at `port` already."""
+    async with recording_provider(port) as provider, own_target(provider) as own:
+        cells = []
+        async for cell in matrix([own, *targets], provider, cases):
+            cells.append(cell)
+            share = len(cells) / (2 * len(PATHS) * len(SERVERS) * len(cases) * (1 + len(targets)))
+            progress(f"{cell.target}: {cell.api} to {cell.server}, {cell.case}", share)
+        return cells
+
+
+class Counts(msgspec.Struct):
+    """Of one target: cells, those without a loss, and fields lost or changed."""
+
+    cells: int = 0
+    whole: int = 0
+    lost: int = 0
+
+
+def counts_of(cells: Sequence[Cell]) -> dict[str, Counts]:
+    """The counts by target."""
+    found: dict[str, Counts] = {}
+    for cell in cells:
+        counts = found.setdefault(cell.target, Counts())
+        counts.cells += 1
+        counts.whole += not cell.lost
+        counts.lost += len(cell.lost)
+    return found

@@ -1,0 +1,65 @@
+"""The page of the matrix: a table with the fields lost or changed in every cell."""
+
+from collections.abc import Sequence
+
+from benchmarks.gateway.fidelity.matrix import CASES, SERVERS, Cell, counts_of
+
+_HEAD = """# Fields lost or changed on the way
+
+`python -m benchmarks fidelity --page docs/results/fidelity.md`. Clients of three APIs hold sessions of two steps
+through a gateway with a server that records what it gets and seals its thoughts. Where client and server speak the
+same API, the whole JSON is compared; else texts, system prompt, tools, calls, results, limit, thinking, and the seals
+that the server made. Answers are compared in text, thoughts, calls, end and counts of tokens. A cell counts the fields
+lost or changed, whole + streamed.
+
+- **tools**: two calls and their results. **thinking**: the same with thoughts, whose seals have to come back.
+- **moved**: the second step is asked of another model, which must not get the seals.
+- **half**: the connection drops in mid-answer, which must not look finished.
+- **busy**: 429, whose `retry-after` has to arrive.
+- Not compared: ids of items and answers, which are the gateway's own; `model`, `stream`, `store` and `include`.
+- Not compared: ids of Gemini's calls, which this server gives none.
+- The key permits stored texts. Without that, reasoning comes back to clients of the API that made it alone.
+
+## What is kept, and for how long
+
+Clients of Messages and Responses carry sealed reasoning themselves: a process keeps a digest of each seal with the
+model that made it, the last 100,000 of seven days, and gives no other model the reasoning. After a restart, or in
+another process, a seal is unknown: then only a tier that is the catalogue's single one of its API gets it.
+
+For other clients a process keeps turns that called tools, as their server gave them: 64 MiB in memory, for an hour,
+where the key and the request permit stored texts. A turn whose text or calls were changed is not replaced.
+
+Where reasoning is not there, it is left out. Anthropic's budget of thoughts then pauses until the loop of calls ends,
+and Gemini gets Google's own value in place of a signature. OpenAI is asked to store nothing: it gets the whole
+conversation, with what `previous_response_id` and `item_reference` name. An attempt's record says what was added
+(`cache_control`), and how many tokens a cache had and got.
+
+## The matrix
+
+"""
+
+
+def page_of(cells: Sequence[Cell]) -> str:
+    """Return the page."""
+    counts = counts_of(cells)
+    lines = [_HEAD]
+    lines += [
+        f"**{name}**: {one.lost} fields in {one.cells} cells; {one.whole} are whole." for name, one in counts.items()
+    ]
+    lines += [
+        "",
+        f"| gateway | client | server | {' | '.join(CASES)} |",
+        f"| --- | --- | --- |{' ---: |' * len(CASES)}",
+    ]
+    for name in counts:
+        for api in dict.fromkeys(cell.api for cell in cells):
+            for server in SERVERS:
+                shown = [_shown(cells, name, api, server, case) for case in CASES]
+                lines.append(f"| {name} | {api} | {server} | {' | '.join(shown)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _shown(cells: Sequence[Cell], target: str, api: str, server: str, case: str) -> str:
+    where = (target, api, server, case)
+    losses = {cell.stream: len(cell.lost) for cell in cells if (cell.target, cell.api, cell.server, cell.case) == where}
+    return f"{losses.get(False, 0)} + {losses.get(True, 0)}"

@@ -1,0 +1,255 @@
+"""A server with the APIs of Anthropic, OpenAI and Gemini that records what it gets, and answers as an agent's model
+does: thoughts that it seals, a text, two calls, then a closing text."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+Body = dict[str, Any]
+THOUGHT, TEXT, DONE = "Two cities, two calls.", "I look both up: größe 🙂", "Both are done."
+CALLS: tuple[tuple[str, str, Body], ...] = (
+    ("id_a/1", "weather", {"city": "San José", "days": [1, 2.5], "deep": {"a": None}}),
+    ("id_b/2", "clock", {}),
+)
+BUSY, DROP = "answer busy", "answer half"
+PROMPT, CACHED, WRITTEN, OUTPUT = 90, 40, 20, 25
+RETRY_AFTER = 1
+
+
+@dataclass
+class Provider:
+    """`calls`: the path and body of each request for an answer. `sealed`: how many thoughts were sealed, so that no two
+    seals are alike."""
+
+    base_url: str = ""
+    calls: list[tuple[str, Body]] = field(default_factory=list)
+    sealed: int = 0
+
+    def made_calls(self) -> list[tuple[str, str, Body]]:
+        """The calls of the last answer, whose ids no other one has."""
+        return [(f"{call_id}/{len(self.calls)}", name, given) for call_id, name, given in CALLS]
+
+    def seal(self) -> str:
+        """A new seal, with characters that a careless copy changes."""
+        self.sealed += 1
+        return f"EqQB/+{self.sealed:06d}=="
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one request of a connection."""
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            length = next((line[15:] for line in head.lower().split("\r\n") if line.startswith("content-length:")), "0")
+            raw = await reader.readexactly(int(length))
+            method, path = head.split(" ")[:2]
+            if method == "GET":
+                writer.write(_head(200, "application/json") + json.dumps({"object": "list", "data": []}).encode())
+            else:
+                self._answer(path, json.loads(raw), raw.decode(), writer)
+            await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    def _answer(self, path: str, body: Body, raw: str, writer: asyncio.StreamWriter) -> None:
+        self.calls.append((path, body))
+        last = json.dumps(body.get("messages") or body.get("input") or body.get("contents"), ensure_ascii=False)
+        if BUSY in raw:
+            error = {"type": "error", "error": {"type": "overloaded_error", "message": "come back later"}}
+            writer.write(_head(429, "application/json", f"retry-after: {RETRY_AFTER}\r\n") + json.dumps(error).encode())
+            return
+        streamed = bool(body.get("stream")) or "streamGenerateContent" in path
+        said = (
+            "done"
+            if any(mark in last for mark in ("tool_result", '"tool"', "_output", "functionResponse"))
+            else "calls"
+        )
+        if not any(name in raw for name in ("weather",)):
+            said = "done"
+        thinks = any(f'"{name}"' in raw for name in ("thinking", "reasoning", "reasoning_effort", "thinkingConfig"))
+        if path.endswith("/messages"):
+            whole, events = self._messages(said, thinks)
+        elif path.endswith("/responses"):
+            whole, events = self._responses(said, thinks)
+        elif "enerateContent" in path:
+            whole, events = self._gemini(said, thinks)
+        else:
+            whole, events = self._chat(said)
+        if not streamed:
+            answer = json.dumps(whole, ensure_ascii=False).encode()
+            writer.write(_head(200, "application/json") + (answer[: len(answer) // 2] if DROP in raw else answer))
+            return
+        writer.write(_head(200, "text/event-stream"))
+        written = list(events)
+        for name, event in written[: len(written) // 3] if DROP in raw else written:
+            data = event if isinstance(event, str) else json.dumps(event, ensure_ascii=False)
+            writer.write((f"event: {name}\n" if name else "").encode() + f"data: {data}\n\n".encode())
+
+    def _messages(self, said: str, thinks: bool) -> tuple[Body, Iterator[tuple[str, Any]]]:
+        blocks: list[Body] = []
+        if thinks:
+            blocks.append({"type": "thinking", "thinking": THOUGHT, "signature": self.seal()})
+            blocks.append({"type": "redacted_thinking", "data": self.seal()})
+        blocks.append({"type": "text", "text": TEXT if said == "calls" else DONE})
+        if said == "calls":
+            blocks += [
+                {"type": "tool_use", "id": i, "name": name, "input": given} for i, name, given in self.made_calls()
+            ]
+        usage = {
+            "input_tokens": PROMPT - CACHED - WRITTEN,
+            "cache_read_input_tokens": CACHED,
+            "cache_creation_input_tokens": WRITTEN,
+            "cache_creation": {"ephemeral_5m_input_tokens": 5, "ephemeral_1h_input_tokens": 15},
+            "output_tokens": OUTPUT,
+        }
+        end = {"stop_reason": "tool_use" if said == "calls" else "end_turn", "stop_sequence": None}
+        whole = {
+            "id": "msg_up",
+            "type": "message",
+            "role": "assistant",
+            "model": "m",
+            "content": blocks,
+            **end,
+            "usage": usage,
+        }
+
+        def events() -> Iterator[tuple[str, Any]]:
+            start = whole | {"content": [], "stop_reason": None, "usage": usage | {"output_tokens": 1}}
+            yield "message_start", {"type": "message_start", "message": start}
+            for index, block in enumerate(blocks):
+                yield from _block_events(index, block)
+            yield "message_delta", {"type": "message_delta", "delta": end, "usage": {"output_tokens": OUTPUT}}
+            yield "message_stop", {"type": "message_stop"}
+
+        return whole, events()
+
+    def _responses(self, said: str, thinks: bool) -> tuple[Body, Iterator[tuple[str, Any]]]:
+        items: list[Body] = []
+        if thinks:
+            summary = [{"type": "summary_text", "text": THOUGHT}]
+            items.append({"id": "rs_1", "type": "reasoning", "summary": summary, "encrypted_content": self.seal()})
+        part = {"type": "output_text", "text": TEXT if said == "calls" else DONE, "annotations": []}
+        items.append({"id": "msg_1", "type": "message", "status": "completed", "role": "assistant", "content": [part]})
+        for number, (call_id, name, given) in enumerate(self.made_calls() if said == "calls" else ()):
+            call = {"call_id": call_id, "name": name, "arguments": json.dumps(given, ensure_ascii=False)}
+            items.append({"id": f"fc_{number}", "type": "function_call", "status": "completed", **call})
+        usage = {
+            "input_tokens": PROMPT,
+            "input_tokens_details": {"cached_tokens": CACHED},
+            "output_tokens": OUTPUT,
+            "output_tokens_details": {"reasoning_tokens": 5},
+            "total_tokens": PROMPT + OUTPUT,
+        }
+        whole = {"id": "resp_up", "object": "response", "status": "completed", "output": items, "usage": usage}
+
+        def events() -> Iterator[tuple[str, Any]]:
+            listed: list[Body] = [
+                {"type": "response.created", "response": whole | {"output": [], "status": "in_progress"}}
+            ]
+            for index, item in enumerate(items):
+                place = {"output_index": index, "item_id": item["id"]}
+                listed.append({"type": "response.output_item.added", "output_index": index, "item": item})
+                if item["type"] == "reasoning":
+                    listed.append(
+                        {"type": "response.reasoning_summary_text.delta", "summary_index": 0, "delta": THOUGHT} | place
+                    )
+                elif item["type"] == "message":
+                    text = item["content"][0]["text"]
+                    listed.append({"type": "response.output_text.delta", "content_index": 0, "delta": text} | place)
+                else:
+                    listed.append(
+                        {"type": "response.function_call_arguments.delta", "delta": item["arguments"]} | place
+                    )
+                listed.append({"type": "response.output_item.done", "output_index": index, "item": item})
+            listed.append({"type": "response.completed", "response": whole})
+            for number, event in enumerate(listed):
+                yield event["type"], event | {"sequence_number": number}
+
+        return whole, events()
+
+    def _gemini(self, said: str, thinks: bool) -> tuple[Body, Iterator[tuple[str, Any]]]:
+        parts: list[Body] = [{"text": THOUGHT, "thought": True}] if thinks else []
+        parts.append({"text": TEXT if said == "calls" else DONE})
+        for place, (_, name, given) in enumerate(self.made_calls() if said == "calls" else ()):
+            call: Body = {"functionCall": {"name": name, "args": given}}
+            parts.append(call if place else call | {"thoughtSignature": self.seal()})
+        usage = {
+            "promptTokenCount": PROMPT,
+            "cachedContentTokenCount": CACHED,
+            "candidatesTokenCount": OUTPUT - 5,
+            "thoughtsTokenCount": 5,
+        }
+        candidate = {"content": {"role": "model", "parts": parts}, "finishReason": "STOP", "index": 0}
+        whole = {"candidates": [candidate], "usageMetadata": usage}
+
+        def events() -> Iterator[tuple[str, Any]]:
+            for part in parts:
+                yield "", {"candidates": [{"content": {"role": "model", "parts": [part]}, "index": 0}]}
+            yield "", {"candidates": [{"content": {"parts": []}, "finishReason": "STOP"}], "usageMetadata": usage}
+
+        return whole, events()
+
+    def _chat(self, said: str) -> tuple[Body, Iterator[tuple[str, Any]]]:
+        calls = [
+            {
+                "id": i,
+                "type": "function",
+                "function": {"name": name, "arguments": json.dumps(given, ensure_ascii=False)},
+            }
+            for i, name, given in (self.made_calls() if said == "calls" else ())
+        ]
+        text, finish = (TEXT, "tool_calls") if calls else (DONE, "stop")
+        message = {"role": "assistant", "content": text} | ({"tool_calls": calls} if calls else {})
+        details = {"prompt_tokens_details": {"cached_tokens": CACHED}}
+        usage = {"prompt_tokens": PROMPT, "completion_tokens": OUTPUT, "total_tokens": PROMPT + OUTPUT, **details}
+        whole = {
+            "id": "c",
+            "object": "chat.completion",
+            "choices": [{"index": 0, "message": message, "finish_reason": finish}],
+        }
+
+        def events() -> Iterator[tuple[str, Any]]:
+            deltas: list[Body] = [{"role": "assistant", "content": text}]
+            deltas += [{"tool_calls": [call | {"index": place}]} for place, call in enumerate(calls)]
+            for delta in deltas:
+                yield "", {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+            yield "", {"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]}
+            yield "", {"choices": [], "usage": usage}
+            yield "", "[DONE]"
+
+        return whole | {"usage": usage}, events()
+
+
+def _block_events(index: int, block: Body) -> Iterator[tuple[str, Body]]:
+    empty: Body = {"text": {"text": ""}, "thinking": {"thinking": "", "signature": ""}, "tool_use": {"input": {}}}
+    started = block | empty.get(block["type"], {})
+    yield "content_block_start", {"type": "content_block_start", "index": index, "content_block": started}
+    deltas: list[Body] = []
+    if block["type"] == "text":
+        deltas = [{"type": "text_delta", "text": piece} for piece in (block["text"][:4], block["text"][4:])]
+    elif block["type"] == "thinking":
+        deltas = [{"type": "thinking_delta", "thinking": block["thinking"]}]
+        deltas.append({"type": "signature_delta", "signature": block["signature"]})
+    elif block["type"] == "tool_use":
+        given = json.dumps(block["input"], ensure_ascii=False)
+        deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in (given[:5], given[5:]) if piece]
+    for delta in deltas:
+        yield "content_block_delta", {"type": "content_block_delta", "index": index, "delta": delta}
+    yield "content_block_stop", {"type": "content_block_stop", "index": index}
+
+
+def _head(status: int, kind: str, more: str = "") -> bytes:
+    return f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\n{more}connection: close\r\n\r\n".encode()
+
+
+@asynccontextmanager
+async def recording_provider(port: int = 0) -> AsyncIterator[Provider]:
+    """Serve on `port` of this machine; 0 is a free one."""
+    provider = Provider()
+    server = await asyncio.start_server(provider.serve, "127.0.0.1", port)
+    provider.base_url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    async with server:
+        yield provider

@@ -1,0 +1,102 @@
+"""What deciding by one estimate is worth against deciding by another, from labels of some of the tiers.
+
+The cheapest tier with P(as good) of at least the target t answers, else the strongest. So P decides of each tier
+whether it is good enough, and t is the operator's exchange rate: if y says whether an answer is as good as the
+strongest tier's, and c is its predicted cost relative to that, taking the tier is worth (1 - c) (y - t), and leaving it
+0. For two tiers that is the utility of routing. (For more, quality less t's share of the cost is none that the rule
+serves: at a target of 0.7 it takes a cheap tier with P of 0.71 before a dearer one with 0.95.)
+
+Requests may name targets of their own, and prices differ by the length of answers: the utility is the mean over
+targets from low = t - `SPREAD` to high = t + `SPREAD`. With q, which is P clipped to these, a gain is (1 - c) / (2
+(high - low)) times the reduction of (q - y)^2: that of squared error (Brier 1950) near the target. What moves P
+elsewhere moves no decision.
+
+A decision on a tier needs the label of this tier alone. So prompts of which some tiers are labelled are compared
+directly, without estimates of what is not known. Each label counts with its weight, as in the squared error: of prompts
+that are labelled seldom the mean says as little as that does.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from classifier.complexity.quality_setting import DEFAULT_TARGET
+from classifier.policy.utility import reference_prices
+from classifier.training.metrics.estimates import Estimate
+
+Float = npt.NDArray[np.floating]
+Float64 = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.intp]
+
+# Chosen on labels of the split train of recorded ladders: from 0 on it loses noise faster than what it looks for.
+SPREAD = 0.1
+# An interval needs so many groups of related prompts on which the decisions differ.
+LEAST_DIFFERENT = 10
+# Of one-sided bounds of 95%, in standard errors.
+_ONE_SIDED = 1.645
+
+
+class Serving(msgspec.Struct, frozen=True, kw_only=True):
+    """How a catalogue serves: `target`, the least P(as good) of the tier that answers; `cost_shares` [tiers], what a
+    request is predicted to cost at each tier, relative to the strongest's."""
+
+    target: float = DEFAULT_TARGET
+    cost_shares: list[float]
+
+
+def reference_serving(tiers: int) -> Serving:
+    """Return the default target at the reference prices of so many tiers."""
+    prices = reference_prices(tiers)
+    return Serving(cost_shares=(prices / prices[-1]).tolist())
+
+
+class Compared(NamedTuple):
+    """One estimate against another, means with bounds: `error`, the reduction of squared error; `utility` of its
+    decisions; `different`: groups of related prompts on which decisions differ."""
+
+    error: Estimate
+    utility: Estimate
+    different: int
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether it is certainly worse by either."""
+        return self.utility.high < 0 or self.error.high < 0
+
+    @property
+    def decides_better(self) -> bool:
+        """Whether its decisions are certainly better, and it is certainly worse by neither."""
+        return self.utility.low > 0 and self.different >= LEAST_DIFFERENT and not self.is_worse
+
+    @property
+    def is_better(self) -> bool:
+        """Whether it is certainly better by one of both, and certainly worse by neither."""
+        return self.decides_better or (self.error.low > 0 and not self.is_worse)
+
+
+def utility_gains(scores: Float, before: Float, after: Float, serving: Serving) -> Float64:
+    """Return [n, tiers - 1]: the utility of deciding by `after` less that of deciding by `before`, P(as good) [n,
+    tiers - 1] without the prompt's own label, where the outcomes are `scores`; 0 where these are NaN."""
+    low, high = max(serving.target - SPREAD, 0.0), min(serving.target + SPREAD, 1.0)
+    known = np.nan_to_num(scores).astype(np.float64)
+    theirs, ours = ((np.clip(p, low, high).astype(np.float64) - known) ** 2 for p in (before, after))
+    gains = (1 - np.array(serving.cost_shares[:-1])) * (theirs - ours) / (2 * (high - low))
+    return np.where(np.isnan(scores), 0.0, gains)
+
+
+def mean_gain(gains: Float, weights: Float, groups: Numbers) -> Estimate:
+    """Return the mean of `gains` [n] with `weights` [n] and its one-sided bounds of 95%; prompts of one of `groups` [n]
+    are related, and vary together."""
+    weights = weights.astype(np.float64)
+    whole = max(float(weights.sum()), 1e-9)
+    value = float(weights @ gains) / whole
+    missed = np.bincount(groups, weights * (gains - value), minlength=1)
+    error = float(np.sqrt(np.square(missed).sum())) / whole
+    return Estimate(*(round(value + z * error, 6) for z in (0.0, -_ONE_SIDED, _ONE_SIDED)))
+
+
+def different_groups(gains: Float, groups: Numbers) -> int:
+    """Return in how many of `groups` [n] some of `gains` [n] is not 0."""
+    return len(np.unique(groups[gains != 0]))

@@ -1,0 +1,37 @@
+"""What a gateway of local models imports: not what only servers elsewhere, the dashboard or a setting needs."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.gateway.imported_modules import imported_modules, lines_by_folder
+from tests.gateway.tiny_versions import Versions
+
+pytestmark = pytest.mark.processes
+
+# Lines of code by package, the most that are imported.
+MOST = {"gateway": 23_400, "tiers": 6_500, "classifier": 4_600, "inference_core": 15_600, "quality": 11_400}
+LATE = (
+    "tiers.remote.remote_tier",
+    "tiers.remote.wires",
+    "tiers.replicas.replica_set",
+    "gateway.operations.routes",
+    "gateway.operations.dashboard.site",
+    "gateway.operations.api.keys",
+    "gateway.edge.docs_page",
+    "gateway.batches.redis_queue",
+    "gateway.runtime.engines.running_engines",
+    "gateway.tenancy.users.identity_provider",
+)
+
+
+def test_a_gateway_of_local_models_imports_what_it_serves_with(tmp_path: Path) -> None:
+    versions = Versions(tmp_path)
+    versions.write("old")
+
+    imported = imported_modules(tmp_path / "data", tmp_path / "cache", "--catalog", str(versions.file))
+
+    assert {"gateway.app", "inference_core.core", "tiers.local.local_tier"} <= imported
+    assert not imported & set(LATE)
+    lines = lines_by_folder(imported, 1)
+    assert {name: lines[name].imported for name, most in MOST.items() if lines[name].imported > most} == {}

@@ -1,0 +1,45 @@
+"""Who made which seal is known for a while, by digests, and only its maker reads what it seals."""
+
+from tiers.native_content import NativeBlock, NativeContent
+from tiers.remote.reasoning_makers import ReasoningMakers
+
+
+class Clock:
+    """Seconds that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_seal_is_its_first_makers() -> None:
+    makers = ReasoningMakers()
+    makers.note("seal", "anthropic/a")
+    makers.note("seal", "anthropic/b")
+    assert makers.may_read("seal", "anthropic/a", is_only=False)
+    assert not makers.may_read("seal", "anthropic/b", is_only=True)
+
+
+def test_an_unknown_seal_is_read_by_an_only_maker() -> None:
+    makers = ReasoningMakers()
+    assert makers.may_read("seal", "anthropic/a", is_only=True)
+    assert not makers.may_read("seal", "anthropic/a", is_only=False)
+
+
+def test_seals_are_forgotten_by_number_and_by_time() -> None:
+    clock = Clock()
+    makers = ReasoningMakers(most=2, seconds=10, clock=clock)
+    for seal in ("one", "two", "three"):
+        makers.note(seal, "m")
+    assert (len(makers), makers.may_read("one", "m", is_only=False)) == (2, False)
+    assert makers.may_read("three", "m", is_only=False)
+    clock.now = 11
+    assert not makers.may_read("three", "m", is_only=False)
+
+
+def test_what_nothing_seals_stays() -> None:
+    content = NativeContent("anthropic", (NativeBlock(b"{}", "thinking", "seal"), NativeBlock(b"[]", "text")))
+    assert [block.type for block in ReasoningMakers().readable(content, "m", is_only=False)] == ["text"]
+    assert content.is_sealed

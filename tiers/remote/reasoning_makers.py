@@ -1,0 +1,57 @@
+"""Which model made which sealed reasoning: a digest of each seal, so that its maker gets it back and no other model."""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable
+
+from tiers.native_content import NativeBlock, NativeContent
+
+MOST = 100_000
+"""Seals that are known at a time; about 20 MB."""
+SECONDS = 7 * 86_400.0
+"""For how long a seal is known."""
+_DIGEST_BYTES = 16
+
+
+class ReasoningMakers:
+    """The makers of at most `most` seals, each for `seconds` since it was made; no text is kept.
+
+    A process knows what it has passed on itself. Of others, and after a restart, it knows nothing: then only a model
+    that is the catalogue's only one with that API may have made it.
+    """
+
+    def __init__(self, most: int = MOST, seconds: float = SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most, self._seconds, self._clock = most, seconds, clock
+        self._makers: dict[bytes, tuple[str, float]] = {}  # oldest first
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+    def note(self, seal: str, maker: str) -> None:
+        """`maker` has made the reasoning of this `seal` now; a seal that is another's stays so."""
+        digest = _digest(seal)
+        known = self._makers.pop(digest, None)
+        self._makers[digest] = maker if known is None else known[0], self._clock()
+        if len(self._makers) > self._most:
+            del self._makers[next(iter(self._makers))]
+
+    def may_read(self, seal: str, model: str, *, is_only: bool) -> bool:
+        """Whether `model` gets the reasoning of this `seal`. `is_only`: no other tier could have made it."""
+        known = self._makers.get(_digest(seal))
+        if known is None or known[1] < self._clock() - self._seconds:
+            return is_only
+        return known[0] == model
+
+    def readable(self, content: NativeContent, model: str, *, is_only: bool) -> Iterable[NativeBlock]:
+        """Yield the blocks of `content` that `model` gets: all but reasoning that another one made."""
+        for block in content.blocks:
+            if not block.seal or self.may_read(block.seal, model, is_only=is_only):
+                yield block
+
+
+def _digest(seal: str) -> bytes:
+    return hashlib.blake2b(seal.encode(errors="replace"), digest_size=_DIGEST_BYTES).digest()
+
+
+MAKERS = ReasoningMakers()
+"""Those that this process knows: all tiers share them, and a reload of the catalogue changes nothing about them."""
