@@ -61,6 +61,63 @@ class ConstantTier(msgspec.Struct, frozen=True, kw_only=True):
     meets: float
 
 
+class Trouble(msgspec.Struct, frozen=True, kw_only=True):
+    """What the rules of trouble in a tool loop say of a step (`docs/agents.md`): `signs` in words. `moves`: whether the
+    session goes one tier up because of it; else that is only written down. `propensity`: the probability with which
+    `moves` was drawn as it is, 1 where nothing was drawn."""
+
+    signs: str
+    moves: bool
+    propensity: float
+
+
+class SessionStep(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of an agent's session before one of its steps, and what its rules make of that.
+
+    `session`: hexadecimal digest of its id. `step` counts its answered requests from 1, `loop_step` those since the
+    last boundary. `at`: inside a tool loop, or at which boundary. `gap_seconds`: since the last answer. Since the
+    boundary: `errors` in results of tools, `repeats` of the same call; `bad_calls`: calls in a row that the tier could
+    not form; `last_exit`: of the last check or command. `end`: how the work before this boundary ended, by `end_sign`
+    (`gateway.inference.sessions.ends`), in `end_words`; `end_weight`: how much it counts as a label.
+
+    `previous`: the tier of the last answer; 0 for a session's first step. `raised_from`: the tier before a move up that
+    no good end has followed yet. `floor`: of a subagent, its parent's tier. `prompt_tokens`: an estimate.
+    `warm[k-1]`: those that tier k's cache still holds; `strongest_warm`: those that the strongest tier's would hold,
+    had it answered all. `rest_usd[k-1]`: expected cost of the rest of the session on tier k, over `rest_steps` steps.
+
+    `rule`: stay on `previous`; up: above it; keep: not below it; rest: the cheapest rest of the session decides between
+    it and lower tiers; free: nothing holds. `because`: why, for people. `trouble`: None without signs.
+    `p_bad`: P(the loop ends badly), None while that has not been learned.
+    """
+
+    session: str
+    client: str
+    step: int
+    loop_step: int
+    at: Literal["start", "loop", "turn", "compaction", "gap"]
+    gap_seconds: float | None = None
+    errors: int = 0
+    repeats: int = 0
+    bad_calls: int = 0
+    last_exit: Literal["passed", "failed"] | None = None
+    end: Literal["good", "bad"] | None = None
+    end_sign: str | None = None
+    end_weight: float = 0.0
+    end_words: str = ""
+    previous: int = 0
+    raised_from: int | None = None
+    floor: int | None = None
+    prompt_tokens: int = 0
+    warm: list[int] = []
+    strongest_warm: int = 0
+    rest_usd: list[float] = []
+    rest_steps: float = 0.0
+    rule: Literal["stay", "up", "keep", "rest", "free"] = "free"
+    because: str = ""
+    trouble: Trouble | None = None
+    p_bad: float | None = None
+
+
 class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that `decide` uses; recorded with the request, so that the decision can be replayed.
 
@@ -80,7 +137,7 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     `observe_tier`: observe mode; this tier answers whatever is chosen. `edge`: the fast path open to the request, which
     precedes the rule. `constant`: what answers in place of routing. `cheapest`: why the cheapest allowed tier answers
     in place of both, None where it does not. `client` and `purpose`: which agent's client sent the request and what
-    for, as far as it was recognised; for the record.
+    for, as far as it was recognised; for the record. `session`: the step of an agent's session that the request is.
     """
 
     prediction: Prediction
@@ -108,6 +165,7 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     cheapest: str | None = None
     client: str | None = None
     purpose: Literal["main", "housekeeping", "compaction", "subagent"] | None = None
+    session: SessionStep | None = None
 
     @property
     def is_constant(self) -> bool:

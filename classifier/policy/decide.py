@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from classifier.complexity.classes import Complexity
-from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction
+from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction, SessionStep
 from classifier.errors import NoTierAllowedError, PolicyInputsError
 from classifier.policy.holds import held_back
 
@@ -42,6 +42,8 @@ def decide(inputs: PolicyInputs) -> Decision:
             tier, scores[k - 1] = k, share
         else:
             scores[k - 1] = 2.0 - share
+    if inputs.session is not None and inputs.session.rest_usd:
+        tier = _least_rest(inputs, inputs.session, open_tiers, tier)
     if inputs.arm_tier is not None and inputs.arm_tier in allowed:
         tier = inputs.arm_tier
     if inputs.edge is not None and inputs.edge.tier in open_tiers:
@@ -56,6 +58,13 @@ def decide(inputs: PolicyInputs) -> Decision:
     answers = _at_least(inputs.observe_tier, allowed)
     watched = f"routing is only observed and tier {answers} answers; it would be tier {tier}: {reason}"
     return Decision(tier=answers, would_be=tier, reason=watched, scores=scores, inputs=inputs)
+
+
+def _least_rest(inputs: PolicyInputs, step: SessionStep, open_tiers: Sequence[int], cheapest: int) -> int:
+    """Return the tier on which the rest of a session costs least, of those that are good enough; the session's own and
+    then the lower one on equal costs. `cheapest`: the least of them, or the strongest where none is."""
+    enough = [k for k in open_tiers if k >= cheapest and inputs.prediction.p_ok[k - 1] >= inputs.tau]
+    return min(enough or [cheapest], key=lambda k: (step.rest_usd[k - 1], k != step.previous, k))
 
 
 def may_answer(inputs: PolicyInputs, tier: int) -> bool:
@@ -130,17 +139,34 @@ def _reason(inputs: PolicyInputs, tier: int, barred: dict[int, str], held: dict[
     p_ok = inputs.prediction.p_ok[tier - 1]
     if held and len(barred) + len(held) == len(inputs.costs) - 1:
         why = f"tier {tier} is the only one left, with P(no worse) {p_ok:.3f}"
-    elif inputs.prediction.classes:
+    elif inputs.prediction.classes and not _is_kept(inputs, tier):
         why = _by_class(inputs, tier)
+    elif _is_kept(inputs, tier):
+        why = f"the session is on tier {tier}, where its rest costs least"
     elif p_ok >= inputs.tau:
         why = f"tier {tier} is the cheapest with P(no worse) {p_ok:.3f} >= tau {inputs.tau:.3f}"
     else:
         why = f"no allowed tier reaches tau {inputs.tau:.3f}; tier {tier} is the strongest allowed"
+    if inputs.session is not None and inputs.session.rest_usd and inputs.pinned_tier is None:
+        why += _rest_of(inputs.session, tier)
     source = " (heuristic: the classifier failed)" if inputs.prediction.kind == "heuristic" else ""
     if inputs.prediction.kind == "prior" and not inputs.prediction.labels:
         source = " (prior: this catalogue has no measured outcomes)"
     canary = f" (version {inputs.prediction.classifier_version} on trial)" if inputs.canary else ""
     return f"{why}{source}{canary}{arm}{_ruled_out(barred, held) if barred or held else ''}"
+
+
+def _is_kept(inputs: PolicyInputs, tier: int) -> bool:
+    """Return whether a session stays on `tier` although a cheaper one would be good enough."""
+    step = inputs.session
+    kept = step is not None and bool(step.rest_usd) and tier == step.previous
+    return kept and max(inputs.prediction.p_ok[: tier - 1], default=0.0) >= inputs.tau
+
+
+def _rest_of(step: SessionStep, tier: int) -> str:
+    """Return what the rest of the session is expected to cost, here and where it was."""
+    said = f"; ${step.rest_usd[tier - 1]:.6f} for the rest of the session"
+    return said if tier == step.previous else f"{said}, ${step.rest_usd[step.previous - 1]:.6f} on tier {step.previous}"
 
 
 def _ruled_out(barred: dict[int, str], held: dict[int, str]) -> str:

@@ -5,7 +5,7 @@ Holds depend on the request's circumstances only, never on the quality target, a
 
 from collections.abc import Sequence
 
-from classifier.decision import PolicyInputs
+from classifier.decision import PolicyInputs, SessionStep
 
 
 def held_back(inputs: PolicyInputs, allowed: Sequence[int]) -> dict[int, str]:
@@ -13,10 +13,13 @@ def held_back(inputs: PolicyInputs, allowed: Sequence[int]) -> dict[int, str]:
 
     Nothing is held back for a pinned request. A tool loop keeps its tier. A conversation moves to a lower tier only if
     that saves more than prefilling the conversation again costs (docs/routing.md). A tier with a longer queue than
-    `most_wait_seconds` gives way to higher ones, if one of these has a shorter queue (SPEC RT-12).
+    `most_wait_seconds` gives way to higher ones, if one of these has a shorter queue (SPEC RT-12). An agent's session
+    has rules of its own (docs/agents.md).
     """
     if inputs.pinned_tier is not None:
         return {}
+    if inputs.session is not None:
+        return _held_by_session(inputs, inputs.session, allowed)
     previous = inputs.previous_tier if inputs.previous_tier in allowed else None
     if previous is not None and inputs.in_tool_loop:
         return {k: f"the tool loop stays on tier {previous}" for k in allowed if k != previous}
@@ -25,6 +28,24 @@ def held_back(inputs: PolicyInputs, allowed: Sequence[int]) -> dict[int, str]:
         return held
     reread = {k: reason for k in allowed if k < previous and (reason := _dearer_by_rereading(inputs, previous, k))}
     return reread | held
+
+
+def _held_by_session(inputs: PolicyInputs, step: SessionStep, allowed: Sequence[int]) -> dict[int, str]:
+    """Return the tiers that a session's rule holds back. A rule whose tier may not answer never sends it lower."""
+    floor = min(step.floor or 1, allowed[-1])
+    held = {k: f"the parent of this agent is on tier {step.floor}" for k in allowed if k < floor}
+    open_tiers = [k for k in allowed if k not in held]
+    if step.rule == "free":
+        return held | _queued(inputs, open_tiers)
+    previous = step.previous
+    if step.rule == "stay" and previous in open_tiers:
+        return held | {k: step.because for k in open_tiers if k != previous}
+    if step.rule == "rest" and previous in open_tiers:
+        return held | _queued(inputs, open_tiers)
+    # Up, or what holds the session on its tier may not answer.
+    least = previous + 1 if step.rule == "up" else previous
+    least = min(least, open_tiers[-1])
+    return held | {k: step.because for k in open_tiers if k < least}
 
 
 def _queued(inputs: PolicyInputs, allowed: Sequence[int]) -> dict[int, str]:

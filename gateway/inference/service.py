@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -17,6 +18,7 @@ from gateway.inference.answering.kept_reasoning import KeptReasoning
 from gateway.inference.cache.response_cache import ResponseCache
 from gateway.inference.routing.router import RoutingService
 from gateway.inference.routing.truncation import truncated
+from gateway.inference.sessions.session import Answered
 from gateway.tenancy.admission import Admission
 from gateway.tenancy.budgets.cost_bound import most_usd
 from gateway.tenancy.limits.overload import OverloadQueue
@@ -209,7 +211,7 @@ class Service:
     def _finished(self, admission: Admission, entered: float, answer: Answer, record: Record) -> None:
         """Account for an answer that has ended."""
         if record.status == "ok":
-            self.routing.remember(answer.request, record.decision.would_be or record.tier)
+            self.routing.remember(answer.request, record.decision.would_be or record.tier, _answered(answer, record))
             if answer.request.generation.wants_native:
                 self._kept_reasoning.keep(answer)
         self._open.discard(answer)
@@ -237,3 +239,12 @@ class Service:
                 sink(answer, record)
             except Exception:
                 log.exception("request %s was answered, but a sink of its record failed", record.request_id)
+
+
+def _answered(answer: Answer, record: Record) -> Answered | None:
+    """How a step of an agent's session was answered; None for other requests."""
+    step = record.decision.inputs.session
+    if step is None:
+        return None
+    usage = answer.usage if record.is_made else None
+    return Answered(step, record.tier, usage, record.finish_reason == "length", time.time())

@@ -57,6 +57,7 @@ from gateway.operations.api.quality.worth import show_worth
 from gateway.operations.api.reload import reload_catalogue
 from gateway.operations.api.replicas import change_replicas, show_replicas
 from gateway.operations.api.routing import change_routing, show_routing
+from gateway.operations.api.sessions import list_sessions, show_session
 from gateway.operations.api.shadow import show_shadow
 from gateway.operations.api.slo import show_slo
 from gateway.operations.api.stats import show_stats
@@ -98,6 +99,8 @@ def operations_routers() -> list[Router]:
             show_batches,
             change_batches,
             show_stats,
+            list_sessions,
+            show_session,
             show_adapters,
             load_adapter,
             unload_adapter,

@@ -76,6 +76,41 @@ requests = Table(
     Index("ix_requests_key_id_facet", "key_id", "facet", "created_at", "request_id"),
 )
 
+session_steps = Table(
+    "session_steps",
+    metadata,
+    Column("request_id", ForeignKey("requests.request_id", ondelete="CASCADE"), primary_key=True),
+    Column("session", String(32), nullable=False),  # the digest of its id, hexadecimal
+    Column("created_at", Double, nullable=False),
+    Column("key_id", String(128)),
+    Column("client", String(32), nullable=False),  # "": tools without a known client
+    Column("purpose", String(16), nullable=False),  # main | compaction | subagent
+    Column("step", Integer, nullable=False),
+    Column("loop_step", Integer, nullable=False),
+    Column("at", String(16), nullable=False),  # loop, or at which boundary: start | turn | compaction | gap
+    Column("tier", Integer, nullable=False),  # that answered
+    Column("previous", Integer),  # the tier of the step before
+    Column("rule", String(8), nullable=False),  # stay | up | keep | rest | free
+    Column("reason", Text, nullable=False),  # of the rule; the decision has its own
+    Column("gap_seconds", Double),
+    Column("errors", Integer, nullable=False),
+    Column("repeats", Integer, nullable=False),
+    Column("bad_calls", Integer, nullable=False),
+    Column("last_exit", String(8)),  # passed | failed
+    Column("prompt_tokens", Integer, nullable=False),
+    Column("cached_tokens", Integer, nullable=False),
+    Column("written_tokens", Integer, nullable=False),  # into the provider's cache
+    Column("completion_tokens", Integer, nullable=False),
+    Column("cost_usd", Double, nullable=False),
+    Column("strongest_usd", Double, nullable=False),  # on the strongest tier alone, with its caches
+    Column("ended", String(8)),  # good | bad: of the work before this step
+    Column("end_sign", String(16)),
+    Column("end_weight", Double),  # as a label
+    Column("trouble", Json),  # classifier.decision.Trouble
+    Index(None, "session", "created_at"),
+    Index(None, "created_at"),
+)
+
 routing_decisions = Table(
     "routing_decisions",
     metadata,

@@ -65,6 +65,27 @@ def decision_row(record: Record) -> dict[str, Any]:
     }
 
 
+def session_row(record: Record) -> dict[str, Any] | None:
+    """Return the row of `session_steps`; None for a request that is no step of an agent's session."""
+    inputs = record.decision.inputs
+    step = inputs.session
+    if step is None:
+        return None
+    same = ("session", "client", "step", "loop_step", "at", "rule", "gap_seconds", "errors", "repeats", "bad_calls")
+    row = {name: getattr(step, name) for name in (*same, "last_exit", "end_sign", "trouble")}
+    answered = {name: getattr(record, name) for name in ("request_id", "created_at", "key_id", "tier", "cost_usd")}
+    tokens = {name: getattr(record, name) for name in ("prompt_tokens", "cached_tokens", "completion_tokens")}
+    return (row | answered | tokens) | {
+        "purpose": inputs.purpose or "main",
+        "previous": step.previous or None,
+        "reason": step.because,
+        "written_tokens": record.attempts[-1].cache_write_tokens if record.attempts else 0,
+        "strongest_usd": record.baseline_cost_usd,
+        "ended": step.end,
+        "end_weight": step.end_weight or None,
+    }
+
+
 def recorded_of(request: Mapping[str, Any], decision: Mapping[str, Any]) -> Recorded:
     """Rebuild the record from its `request_row` and `decision_row`; an embedding ignores `decision`."""
     if request["api"] == "embedding":

@@ -13,10 +13,10 @@ from classifier.registry.erasure import embedding_digest
 from migrations.tables.api_objects import batches, files, stored_responses
 from migrations.tables.audit import audit_events, erased_embeddings, erasures
 from migrations.tables.quality import tool_definitions, training_rows, verifications
-from migrations.tables.requests import requests, routing_decisions
+from migrations.tables.requests import requests, routing_decisions, session_steps
 from quality.records.any_record import Recorded
 from quality.records.record import Record
-from quality.records.rows import decision_row, recorded_of, request_row
+from quality.records.rows import decision_row, recorded_of, request_row, session_row
 from quality.store.bulk_insert import insert_if_absent, insert_into
 from quality.store.database import checkpoint
 
@@ -43,6 +43,8 @@ async def insert_records(connection: AsyncConnection, records: Sequence[Recorded
     await insert_if_absent(connection, requests, map(request_row, records))
     if decisions := [decision_row(r) for r in records if isinstance(r, Record)]:
         await insert_if_absent(connection, routing_decisions, decisions)
+    if steps := [row for r in records if isinstance(r, Record) and (row := session_row(r)) is not None]:
+        await insert_if_absent(connection, session_steps, steps)
     # Almost always there are none. A list of ids would be a different statement for each batch size, and
     # connections keep what they have prepared.
     oldest = min((record.created_at for record in records), default=0.0)

@@ -11,6 +11,7 @@ from gateway.base.requests.slo_class import slo_class
 from gateway.inference.answering.bill import Bill
 from gateway.inference.answering.stamps import Stamps
 from gateway.inference.routing.router import RoutingService
+from gateway.inference.sessions.session import on_strongest
 from quality.records.record import Attempt, CacheUse, Record, Timings, comparison_of
 from tiers.collected_choice import CollectedChoice
 from tiers.tier import ChatMessage, Delta, ThoughtEnd, Tier, Usage
@@ -251,7 +252,7 @@ class Answer:
             cached_tokens=usage.cached_tokens,
             reasoning_tokens=usage.reasoning_tokens,
             cost_usd=bill.cost_usd,
-            baseline_cost_usd=self._routing.served.price(self._routing.served.strongest, usage) if bill.paid else 0.0,
+            baseline_cost_usd=self._baseline_usd(usage) if bill.paid else 0.0,
             timings=self._timings(self.stamps.finished),
             response_format=request.generation.response_format if consent.reuse else None,
             consent=consent,
@@ -259,6 +260,11 @@ class Answer:
             tags=request.metadata,
             replica=self._replica,
         )
+
+    def _baseline_usd(self, usage: Usage) -> float:
+        """US dollars of `usage` on the strongest tier; of a step of an agent's session with that tier's caches."""
+        served, step = self._routing.served, self.decision.inputs.session
+        return served.price(served.strongest, usage if step is None else on_strongest(step, usage))
 
     def _timings(self, finished: float) -> Timings:
         stamps = self.stamps

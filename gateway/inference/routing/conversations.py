@@ -1,4 +1,5 @@
-"""Which tiers answered a conversation so far, remembered for a while by digests: no text and no client is needed."""
+"""Which tiers answered a conversation so far, and how an agent's session stands, remembered for a while by digests: no
+text is kept, and no client is needed."""
 
 import hashlib
 import math
@@ -6,6 +7,7 @@ import mmap
 import secrets
 import time
 from array import array
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,8 +15,11 @@ import msgspec
 import numpy as np
 
 from classifier.features.client_text import CLIENTS_OPENINGS, users_text
+from gateway.base.requests.client_turn import ClientTurn
 from gateway.base.requests.inference_request import InferenceRequest
-from gateway.inference.routing.shared_turns import SharedTurns
+from gateway.inference.routing.shared_turns import Noted, SharedTurns
+from gateway.inference.sessions.client_turn import session_digest
+from gateway.inference.sessions.session import Session, decode_session, encode_session
 from inference_core.tokenization.prompt_size import FITTED_CHARS_PER_TOKEN, FITTED_TOKENS_PER_MESSAGE
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import reread_usd, reuse_usd
@@ -30,6 +35,8 @@ DIGEST_BYTES = 16
 COMMON_SECRET = b"AIO conversations, version 1"
 # So many of a digest's tiers are kept, the newest.
 TIERS_KEPT = 8
+# Sessions of agents that are kept, of about 150 bytes each.
+MOST_SESSIONS = 20_000
 # Which places a digest may have; more of them forget more evenly and take longer to look through.
 _WAYS = 128
 
@@ -39,11 +46,14 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
     `tiers`: those that answered, oldest first; empty if not remembered. `tokens`: estimate of its length up to the last
     answer, which the tier that gave it has read. `in_tool_loop`: the newest turn brings the results of tool calls.
+    `session`: of an agent, None if not remembered. `key`: by which the conversation was looked up first, or would be.
     """
 
     tiers: tuple[int, ...] = ()
     tokens: int = 0
     in_tool_loop: bool = False
+    session: Session | None = None
+    key: bytes = b""
 
 
 class Conversations:
@@ -53,6 +63,9 @@ class Conversations:
     A conversation is known by the id that its caller gives (`x-aio-conversation`), or else by a keyed digest of the
     messages before its last answer, which its next request repeats. So an edited answer changes nothing, and an
     edited question starts a new one. Digests include the caller's key, so callers never share conversations.
+
+    A step of an agent's session is known by its client's id of it, if there is one, else by the digest. How sessions
+    stand is remembered of the last `MOST_SESSIONS` digests.
 
     With `shared`, processes go on with each other's conversations. Their digests then have no secret of their own, like
     those of the shared response cache.
@@ -68,33 +81,45 @@ class Conversations:
         self.seconds, self._clock, self._shared = seconds, clock, shared
         self._secret = secrets.token_bytes(32) if shared is None else COMMON_SECRET
         self._tiers = TiersByDigest(most)
+        self._sessions: OrderedDict[bytes, bytes] = OrderedDict()
 
     def __len__(self) -> int:
         return self._tiers.noted_since(self._clock() - self.seconds)
 
-    async def fetch(self, request: InferenceRequest) -> None:
+    async def fetch(self, request: InferenceRequest, *, agents: bool = False) -> None:
         """Look up in `shared` what other processes know of the conversation, so that `history` knows it. An id may have
-        been continued elsewhere since this process saw it; a digest of messages has the same tiers everywhere."""
+        been continued elsewhere since this process saw it; a digest of messages has the same tiers everywhere.
+        `agents`: as for `history`."""
         if self._shared is None:
             return
-        keys = [] if request.conversation is None else [self._key_of_id(request)]
+        own = self._key_of_id(request, agents)
+        keys = [] if own is None else [own]
+        if agents and (parent := _parent_of(request.client, request.key_id)) is not None:
+            keys.append(parent)
         messages = request.generation.messages or []
         answered = _last_answer(messages)
         if answered is not None and not self._recall(key := self._key_of(request, messages[:answered])):
             keys.append(key)
         for key in keys:
-            if tiers := await self._shared.get(key):
-                self._tiers.note(self._clock(), key, tiers)
+            noted = await self._shared.get(key)
+            if noted.tiers:
+                self._tiers.note(self._clock(), key, noted.tiers)
+            if noted.session:
+                self._keep(key, noted.session)
 
-    def history(self, request: InferenceRequest) -> History:
-        """What is remembered of the conversation that `request` goes on with."""
+    def history(self, request: InferenceRequest, *, agents: bool = False) -> History:
+        """What is remembered of the conversation that `request` goes on with. `agents`: it is a step of an agent's
+        session, whose client may name it."""
         messages = request.generation.messages or []
         answered = _last_answer(messages)
-        if answered is None and request.conversation is None:
+        own = self._key_of_id(request, agents)
+        if answered is None and own is None:
             return History()
-        known = () if request.conversation is None else self._recall(self._key_of_id(request))
+        key, known = b"" if own is None else own, () if own is None else self._recall(own)
         if not known and answered is not None:
-            known = self._recall(self._key_of(request, messages[:answered]))
+            by_messages = self._key_of(request, messages[:answered])
+            known = self._recall(by_messages)
+            key = by_messages if known or own is None else key
         read = messages[: answered + 1] if answered is not None else ()
         return History(
             tiers=known,
@@ -102,33 +127,78 @@ class Conversations:
             + sum(m.media_tokens for m in read if m.parts)
             + FITTED_TOKENS_PER_MESSAGE * len(read),
             in_tool_loop=_in_tool_loop(messages),
+            session=self._session(key) if agents and known else None,
+            key=key,
         )
 
-    def remember(self, request: InferenceRequest, tier: int, seconds: float | None = None) -> None:
-        """Note that `tier` answered `request`. `seconds`: for how long conversations are remembered from now on."""
+    def id_of(self, request: InferenceRequest, history: History) -> bytes:
+        """The digest by which a session is known from its first step on: that of its client's id, else of its
+        beginning."""
+        if history.session is not None:
+            return history.session.id
+        own = self._key_of_id(request, agents=True)
+        return self._key_of(request, request.generation.messages or []) if own is None else own
+
+    def tier_of_parent(self, request: InferenceRequest) -> int | None:
+        """The tier of the agent that started the one that asks; None if it is not known."""
+        parent = _parent_of(request.client, request.key_id)
+        tiers = () if parent is None else self._recall(parent)
+        return tiers[-1] if tiers else None
+
+    def remember(
+        self,
+        request: InferenceRequest,
+        tier: int,
+        seconds: float | None = None,
+        session: Callable[[Session | None], Session] | None = None,
+    ) -> None:
+        """Note that `tier` answered `request`. `seconds`: for how long conversations are remembered from now on.
+        `session`: of a step of an agent's session, what it has become, from what it was."""
         if seconds is not None:
             self.seconds = seconds
         messages = request.generation.messages
         if messages is None:
             return
-        tiers, now = (*self.history(request).tiers, tier)[-TIERS_KEPT:], self._clock()
+        agents = session is not None
+        history, now = self.history(request, agents=agents), self._clock()
+        tiers = (*history.tiers, tier)[-TIERS_KEPT:]
         keys = [self._key_of(request, messages)]
-        if request.conversation is not None:
-            keys.append(self._key_of_id(request))
+        if (own := self._key_of_id(request, agents)) is not None:
+            keys.append(own)
+        became = b"" if session is None else encode_session(session(history.session))
         for key in keys:
             self._tiers.note(now, key, tiers)
+            if became:
+                self._keep(key, became)
             if self._shared is not None:
-                self._shared.note(key, tiers, self.seconds)
+                self._shared.note(key, Noted(tiers, became), self.seconds)
         answered = _last_answer(messages)
         if answered is not None:
             # Its place goes to another conversation before that of one that may still be continued.
             self._tiers.age(now - self.seconds + REPEAT_SECONDS, self._key_of(request, messages[:answered]))
 
+    def _session(self, key: bytes) -> Session | None:
+        kept = self._sessions.get(key)
+        return None if kept is None else decode_session(kept)
+
+    def _keep(self, key: bytes, session: bytes) -> None:
+        self._sessions[key] = session
+        self._sessions.move_to_end(key)
+        if len(self._sessions) > MOST_SESSIONS:
+            self._sessions.popitem(last=False)
+
     def _recall(self, key: bytes) -> tuple[int, ...]:
         return self._tiers.since(self._clock() - self.seconds, key)
 
-    def _key_of_id(self, request: InferenceRequest) -> bytes:
-        return self._digest(request, b"id", [(request.conversation or "").encode()])
+    def _key_of_id(self, request: InferenceRequest, agents: bool) -> bytes | None:
+        """The key of the caller's own id of the conversation, or of its client's id of the agent's session."""
+        if agents and request.client is not None and request.client.client:
+            own = session_digest(request.client, request.key_id)
+            if own is not None:
+                return own
+        if request.conversation is None:
+            return None
+        return self._digest(request, b"id", [request.conversation.encode()])
 
     def _key_of(self, request: InferenceRequest, messages: Sequence[ChatMessage]) -> bytes:
         parts = [part for m in messages for part in digested(m)]
@@ -198,6 +268,19 @@ class TiersByDigest:
         first = self._first_of(digest)
         at = self._digests.find(digest, first * DIGEST_BYTES, (first + self._ways) * DIGEST_BYTES)
         return None if at < 0 else at // DIGEST_BYTES
+
+
+def _parent_of(turn: ClientTurn | None, key_id: str | None) -> bytes | None:
+    """The digest of the session of the agent that started the one of `turn`; None for a main agent. An agent without
+    a named parent was started by its session's main one."""
+    if turn is None or turn.session is None or (turn.agent is None and turn.parent is None):
+        return None
+    if turn.agent is None:
+        started = msgspec.structs.replace(turn, session=turn.parent, parent=None)
+    else:
+        by = None if turn.parent == turn.session else turn.parent
+        started = msgspec.structs.replace(turn, agent=by, parent=None)
+    return session_digest(started, key_id)
 
 
 def _last_answer(messages: Sequence[ChatMessage]) -> int | None:

@@ -88,6 +88,55 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
             "that may answer. route: where routing sends them."
         ),
     ] = "cheapest"
+    agents: Annotated[
+        bool,
+        Meta(
+            description="Whether sessions of agents are followed: requests with tools, and those of agents' clients. "
+            "Off: they are conversations as any others."
+        ),
+    ] = True
+    agents_after_bad_end: Annotated[
+        Literal["up", "off"],
+        Meta(
+            description="What follows a bad end of an agent's work, as its messages show it. up: the next turn goes "
+            "one tier up, and back at a later one after a good end. off: nothing."
+        ),
+    ] = "up"
+    agents_boundary: Annotated[
+        Literal["rest", "turn"],
+        Meta(
+            description="By which cost a session may move down at a user's turn. rest: that of its expected further "
+            "steps, with caches. turn: that of the next answer."
+        ),
+    ] = "rest"
+    agents_cache_seconds: Annotated[
+        float,
+        Meta(ge=0, le=86_400, description="Seconds for which a provider's cache is expected to hold a session."),
+    ] = 300.0
+    agents_compaction: Annotated[
+        Literal["stay", "route"],
+        Meta(description="Where a session's compaction goes: to the session's tier, or where routing sends it."),
+    ] = "stay"
+    agents_subagents: Annotated[
+        Literal["floor", "route"],
+        Meta(description="Whether a subagent's tier is at least that of the agent that started it."),
+    ] = "floor"
+    agents_trouble: Annotated[
+        Literal["off", "observe", "act"],
+        Meta(
+            description="Whether errors and repeats in a tool loop move it one tier up. observe: it is recorded what "
+            "would be, and the share agents_trouble_share is moved at random. act: all are."
+        ),
+    ] = "observe"
+    agents_trouble_share: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=0.5,
+            description="Share of the sessions in trouble that are moved at random while it is observed, to measure "
+            "what a move is worth; only those whose texts may be reused. 0: none.",
+        ),
+    ] = 0.02
     judge_answers: Annotated[
         bool, Meta(description="Whether an answer's own evidence may hand it to the next tier before anything is sent.")
     ] = True

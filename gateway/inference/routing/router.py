@@ -23,7 +23,10 @@ from gateway.inference.routing.exclusions import Excluded, count_in_doubt, exclu
 from gateway.inference.routing.experiment_unit import Assigned, assigned
 from gateway.inference.routing.knobs import RoutingKnobFile
 from gateway.inference.routing.model import Classifier, EncodesAhead, Routed, RoutingRule, VersionPrediction
+from gateway.inference.routing.session_steps import SessionSteps
 from gateway.inference.sessions.housekeeping import cheapest_because, is_housekeeping
+from gateway.inference.sessions.learning import SessionLearning
+from gateway.inference.sessions.session import Answered, Session, after, is_followed
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import predicted_costs
 from tiers.consent import hidden_from
@@ -53,6 +56,7 @@ class RoutingService:
         self.knobs = knobs or RoutingKnobFile()
         self.threads = threads or TextThreads()
         self.conversations = Conversations() if conversations is None else conversations
+        self._learning = SessionLearning()
         # What answers in place of routing where it does not pay: by key, and by None for all others.
         self.constants: Mapping[str | None, ConstantTier | None] = {}
         # Logged once per kind of failure, not once per request.
@@ -71,7 +75,7 @@ class RoutingService:
         """
         try:
             if failed is None and self.knobs.active.conversations:
-                await self.conversations.fetch(request)
+                await self.conversations.fetch(request, agents=self._follows(request))
             await self._count_in_doubt(request)
             place = self._in_split(request)
             version = self.classifier.model_for(request.request_id, None if place is None else place.arm)
@@ -193,6 +197,10 @@ class RoutingService:
         if (client := request.client) is not None:
             cheapest = cheapest_because(client, self.knobs.active.agents_housekeeping)
             inputs = msgspec.structs.replace(inputs, cheapest=cheapest, client=client.client, purpose=client.kind)
+        if self._follows(request):
+            steps = SessionSteps(self.conversations, self.served, self.knobs.active, self._learning)
+            step = steps.step_of(request, history, inputs, routing_input.prompt_tokens)
+            inputs = msgspec.structs.replace(inputs, session=step)
         known = circumstances(history, self.served.catalog, routing_input.prompt_tokens)
         return msgspec.structs.replace(inputs, **known) if known else inputs
 
@@ -234,10 +242,26 @@ class RoutingService:
             return None
         return self.constants.get(request.key_id, self.constants.get(None))
 
-    def remember(self, request: InferenceRequest, tier: int) -> None:
-        """Note that `tier` answered `request`, or would have, for the conversation's next turn."""
-        if self.knobs.active.conversations and not (request.client is not None and is_housekeeping(request.client)):
-            self.conversations.remember(request, tier, self.knobs.active.conversation_seconds)
+    def remember(self, request: InferenceRequest, tier: int, answered: Answered | None = None) -> None:
+        """Note that `tier` answered `request`, or would have, for the conversation's next turn. `answered`: of a step
+        of an agent's session, how it was answered."""
+        knobs, client = self.knobs.active, request.client
+        if not knobs.conversations or (client is not None and is_housekeeping(client)):
+            return
+        became = None if answered is None else partial(self._became, answered, request)
+        self.conversations.remember(request, tier, knobs.conversation_seconds, became)
+
+    def _became(self, answered: Answered, request: InferenceRequest, before: Session | None) -> Session:
+        """What a session is after one of its steps was answered, of which is learned."""
+        self._learning.observe(answered.step, before, request.caller.tenant, request.key_id or "")
+        return after(answered, before)
+
+    def _follows(self, request: InferenceRequest) -> bool:
+        """Whether the request is a step of a session that is followed."""
+        if request.client is None and request.generation.tooling is None:
+            return False
+        knobs = self.knobs.active
+        return knobs.agents and knobs.conversations and is_followed(request)
 
     def _verdict(
         self, request: InferenceRequest, routing_input: RoutingInput, arm: ArmName | None
@@ -265,7 +289,7 @@ class RoutingService:
         client = request.client
         if not self.knobs.active.conversations or (client is not None and is_housekeeping(client)):
             return History()
-        return self.conversations.history(request)
+        return self.conversations.history(request, agents=self._follows(request))
 
     def _check_allowed(self, request: InferenceRequest, pinned: int | None) -> None:
         """Raises `ApiError` 403, in the words of OpenAI's own, where the key may not use what the request asks for."""
@@ -352,12 +376,14 @@ def routing_input_of(request: InferenceRequest, previous_tiers: tuple[int, ...] 
 def _in_experiment(inputs: PolicyInputs, place: Assigned | None) -> PolicyInputs:
     """Return `inputs` with the request's arm of the experiment.
 
-    A request has no arm if it names a tier, is in a tool loop or goes to the cheapest tier anyway, if routing is only
-    observed, if either arm's tier is barred for it (so that both arms draw from the same population), or if the
-    heuristic or, during a swap, another version decides.
+    A request has no arm if it names a tier, is in a tool loop or goes to the cheapest tier anyway, if its session's
+    rule says where it goes, if routing is only observed, if either arm's tier is barred for it (so that both arms draw
+    from the same population), or if the heuristic or, during a swap, another version decides.
     """
     settled = inputs.pinned_tier is not None or inputs.cheapest is not None
     bound = settled or inputs.in_tool_loop or inputs.observe_tier is not None
+    if inputs.session is not None:
+        bound = bound or inputs.session.rule in ("stay", "up", "keep")
     if place is None or bound or not barred_tiers(inputs).keys().isdisjoint(place.split.tiers):
         return inputs
     arm = place.split.arm(place.arm)

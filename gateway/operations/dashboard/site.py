@@ -16,6 +16,7 @@ from gateway.operations.dashboard.pages.overview import OVERVIEW_PAGE
 from gateway.operations.dashboard.pages.quality import QUALITY_PAGE
 from gateway.operations.dashboard.pages.requests import REQUESTS_PAGE
 from gateway.operations.dashboard.pages.routing import ROUTING_PAGE
+from gateway.operations.dashboard.pages.sessions import SESSIONS_PAGE
 from gateway.operations.dashboard.pages.shadow import SHADOW_PAGE
 from gateway.operations.dashboard.pages.system import SYSTEM_PAGE
 from gateway.operations.dashboard.pages.users_page import USERS_PAGE
@@ -27,6 +28,7 @@ from gateway.tenancy.access.guard import admit_visitor
 PAGES: tuple[Page, ...] = (
     OVERVIEW_PAGE,
     REQUESTS_PAGE,
+    SESSIONS_PAGE,
     ROUTING_PAGE,
     SHADOW_PAGE,
     QUALITY_PAGE,

@@ -6,11 +6,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gateway.base.requests.caller import Caller
+from gateway.base.requests.client_turn import ClientTurn
 from gateway.base.settings import Settings
 from gateway.base.stores.redis_store import open_redis
 from gateway.inference.routing.conversations import MOST, REPEAT_SECONDS, Conversations
 from gateway.inference.routing.router import RoutingService
 from gateway.inference.routing.shared_turns import SharedTurns
+from gateway.inference.sessions.session import CachedPrefix, Session
 from tests.database_servers import RedisServer
 from tests.gateway.inference.routing.test_conversations import ANSWER, CATALOG, HELLO, MORE, Clock, ask
 from tests.gateway.running_gateway import RunningGateway, running_gateway
@@ -57,6 +60,24 @@ async def test_redis_forgets_a_conversation_after_its_time_and_keeps_no_text(red
         assert b"sea" not in key
         assert await redis.redis.get(key) == b"2"
         assert 59_000 < await redis.redis.pttl(key) <= 60_000
+
+
+async def test_another_process_knows_how_a_session_stands(redis_url: str) -> None:
+    async with open_redis(redis_url) as redis:
+        assert redis is not None
+        turns = SharedTurns(redis)
+        one, other = Conversations(shared=turns), Conversations(shared=turns)
+        client = ClientTurn(client="opencode", session="s1")
+        stands = Session(id=b"0123456789abcdef", at=5.0, loop_steps=3, errors=2, caches=(CachedPrefix(2, 900, 5.0),))
+        one.remember(ask(HELLO, client=client), 2, session=lambda before: stands)
+        await turns.flush()
+        rewritten = ask(("user", "Summary."), ANSWER, MORE, client=client)
+        await other.fetch(rewritten, agents=True)
+        assert other.history(rewritten, agents=True).session == stands
+        assert other.history(rewritten).tiers == (), "an id of a client is none of the caller's"
+        stranger = ask(MORE, client=client, caller=Caller(key_id="bob"))
+        await other.fetch(stranger, agents=True)
+        assert other.history(stranger, agents=True).session is None
 
 
 async def test_without_redis_a_process_still_knows_its_own(redis_server: RedisServer) -> None:

@@ -31,6 +31,7 @@ API = "/admin/api"
 EXPORTS = {
     "/": [f"{API}/overview"],
     "/requests": [],
+    "/sessions": [],
     "/routing": [f"{API}/routing/{name}" for name in ("curve", "tiers", "kinds", "traffic")],
     "/shadow": [f"{API}/shadow"],
     "/quality": [f"{API}/{name}" for name in ("estimates", "learning", "retrainings", "artefacts")],
@@ -89,7 +90,11 @@ async def test_a_page_links_to_its_figures_in_both_forms(admin: httpx.AsyncClien
 
 @pytest.mark.parametrize(
     "path",
-    [*(path for paths in EXPORTS.values() for path in paths), *(f"{API}/{name}" for name in _MORE)],
+    [
+        *(path for paths in EXPORTS.values() for path in paths),
+        *(f"{API}/{name}" for name in _MORE),
+        "/v1/admin/sessions",
+    ],
 )
 async def test_an_endpoint_answers_in_both_forms_and_no_other(admin: httpx.AsyncClient, path: str) -> None:
     answer = await admin.get(path)

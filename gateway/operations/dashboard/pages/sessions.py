@@ -1,0 +1,30 @@
+"""The sessions page: agents' sessions, and one session's steps with tier, cost, cache and the reason of every move."""
+
+from typing import Any
+
+from litestar import get
+from litestar.params import FromPath
+from litestar.response import Response
+
+from gateway.edge.http_request import HttpRequest
+from gateway.inference.serving import serving_of
+from gateway.operations.dashboard.html.page import Page
+from gateway.operations.dashboard.html.rendering import page
+from gateway.operations.usecases.sessions import session_shown, sessions_shown
+
+
+@get("/sessions")
+async def show_sessions_page(request: HttpRequest) -> Response[Any]:
+    """Query: `limit`, as for `/v1/admin/sessions`."""
+    shown = await sessions_shown(serving_of(request), request.query_params)
+    return page(request, "sessions.html", "Sessions", sessions=shown.sessions)
+
+
+@get("/sessions/{session:str}")
+async def show_session_page(request: HttpRequest, session: FromPath[str]) -> Response[Any]:
+    """The timeline of one session."""
+    shown = await session_shown(serving_of(request), session)
+    return page(request, "session.html", "Session", shown=shown, most=max(step.cost_usd for step in shown.steps))
+
+
+SESSIONS_PAGE = Page(title="Sessions", path="/sessions", handlers=(show_sessions_page, show_session_page))
