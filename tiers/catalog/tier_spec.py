@@ -9,6 +9,7 @@ from tiers.catalog.capabilities import LOGPROB_KINDS, USUAL, USUAL_OF_KIND, Capa
 from tiers.catalog.providers import ProviderName
 from tiers.catalog.replica_spec import BalancingSpec, ReplicaSpec
 from tiers.engines.engine_spec import EngineSpec
+from tiers.tier import ReasoningEffort
 from tiers.tools.dialect import DialectName
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
@@ -237,6 +238,8 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `max_tokens`. Without either, a server elsewhere gets only the caller's bound; 0 there is no bound.
     `max_output_tokens`: the most that the model of a server elsewhere can answer, as its maker publishes it; None: what
     the server tells of it. `tool_dialect`: how the model writes tool calls, if its chat template does not show it.
+    `effort`: the reasoning effort of requests that say nothing of thinking themselves; one model at several efforts is
+    several tiers, which share its cache.
     `local`: whether what it is sent stays in the operator's network; None: as `is_local` says.
     `SHORT_FORM`: further keys of an entry in TOML, which the reader moves to `remote`.
     """
@@ -258,6 +261,7 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     mean_latency_ms: Positive = 0.0
     max_tokens: Count = 0
     default_max_tokens: Count | None = None
+    effort: ReasoningEffort | None = None
     max_output_tokens: Count | None = None
     tool_dialect: DialectName | None = None
     capabilities: Capabilities = Capabilities()

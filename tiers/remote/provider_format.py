@@ -93,7 +93,7 @@ def read_json(decode: Callable[[bytes], T], data: bytes, what: str) -> T:
     try:
         return decode(data)
     except JSON_ERRORS as error:
-        shown = data[:200].decode(errors="replace")
+        shown = bytes(data)[:200].decode(errors="replace")
         raise TierError(f"the server sent what is not {what} ({error}): {shown!r}") from error
 
 

@@ -11,7 +11,7 @@ from gateway.base.requests.slo_class import SLO_CLASSES, SloName
 from tiers.catalog.tier_spec import SamplingDefaults, TierSpec
 from tiers.consent import ALL, Consent
 from tiers.prompt_bounds import Conversation, most_tokens_of, most_tokens_raw
-from tiers.tier import GenerationRequest, Sent, UsageMeter
+from tiers.tier import GenerationRequest, ReasoningEffort, Sent, UsageMeter
 
 Prompt = str | list[int]
 CacheMode = Literal["use", "refresh", "exact", "off"]
@@ -177,6 +177,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
             request_id=request_id,
             prompt=prompt,
             sampling=msgspec.structs.replace(shared.sampling, **changes) if changes else shared.sampling,
+            reasoning_effort=_effort(shared, spec),
             max_tokens=None if self.usual_max_tokens and spec.remote is not None else shared.max_tokens,
             given=given,
             n=self.drawn,
@@ -210,3 +211,10 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
 def _written(ids: list[int]) -> str:
     """Numbers with spaces between them; there may be hundreds of thousands."""
     return msgspec.json.encode(ids)[1:-1].replace(b",", b" ").decode()
+
+
+def _effort(asked: GenerationRequest, spec: TierSpec) -> ReasoningEffort | None:
+    """The reasoning effort for the tier of `spec`: what the caller says of thinking, in any form, comes first."""
+    if asked.reasoning_effort is not None or asked.reasoning_budget is not None or spec.effort is None:
+        return asked.reasoning_effort
+    return None if asked.native is not None and "thinking" in asked.native.fields else spec.effort

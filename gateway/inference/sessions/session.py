@@ -165,5 +165,7 @@ def _repeated(messages: Sequence[ChatMessage]) -> int:
 
 
 def _share_a_cache(one: TierSpec, other: TierSpec) -> bool:
-    """A model of ours caches prefixes for all of its tiers; of other servers we only know that each has its own."""
-    return one.number == other.number or (one.model is not None and one.model == other.model)
+    """A model of ours caches prefixes for all of its tiers, and a model of one server for those that only ask it to
+    think longer; of other servers we only know that each has its own."""
+    same_model = one.model is not None and one.model == other.model
+    return one.number == other.number or same_model or (one.remote is not None and one.remote == other.remote)
