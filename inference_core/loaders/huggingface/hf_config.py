@@ -209,7 +209,8 @@ def read_layer_format(folder: Path) -> LayerFormat | None:
 def _refuse_unsupported(file: Path, config: _Config) -> None:
     if config.model_type not in ARCHITECTURES:
         raise ModelFileError(
-            f"{file}: model_type '{config.model_type}' is not supported; supported are {', '.join(ARCHITECTURES)}"
+            f"{file}: model_type '{config.model_type}' is not supported; supported are {', '.join(ARCHITECTURES)}. "
+            'An installed program may serve it: engine = "vllm" in the catalogue'
         )
     for key, value in _decode(file, dict[str, Any]).items():
         if key in COMPUTATION and config.model_type not in COMPUTATION[key] and value not in _NEUTRAL:
