@@ -253,7 +253,7 @@ class Composition:
         self.sinks.append(agreements.observe)
         await stack.enter_async_context(background(partial(agreements.follow, database), "counts of agreement"))
         service = Service(routing, self.sinks, probes, tenancy, overload, cache, self._redaction, agreements)
-        privacy = Privacy(settings, database, ledger, loop)
+        privacy = Privacy(settings, database, ledger, loop, service.kept_reasoning.forget)
         await stack.enter_async_context(background(privacy.keep, "deletion of old records"))
         learning = LearningRecord(database)
         stack.push_async_callback(learning.close)

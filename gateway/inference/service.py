@@ -70,7 +70,7 @@ class Service:
         self._admission_control = None if tenancy is None else tenancy.admission_control
         self.probes = probes
         self._cache, self._sinks = cache, sinks
-        self._kept_reasoning = KeptReasoning()
+        self.kept_reasoning = KeptReasoning()
         self._redaction, self.agreements = redaction, agreements
         self._redacting: set[asyncio.Task[None]] = set()
         self._open: set[Answer] = set()
@@ -164,7 +164,7 @@ class Service:
         if asked.tooling is not None:
             changes["wants_native"] = request.consent.reuse
             if goes_on:
-                changes["messages"] = self._kept_reasoning.given_back(request)
+                changes["messages"] = self.kept_reasoning.given_back(request)
         return request.with_generation(**changes) if changes else request
 
     async def _enter(self, request: InferenceRequest) -> tuple[Admission, float]:
@@ -213,7 +213,7 @@ class Service:
         if record.status == "ok":
             self.routing.remember(answer.request, record.decision.would_be or record.tier, _answered(answer, record))
             if answer.request.generation.wants_native:
-                self._kept_reasoning.keep(answer)
+                self.kept_reasoning.keep(answer)
         self._open.discard(answer)
         self.overload.leave(entered, answered=record.status == "ok")
         admission.close(record)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
@@ -37,8 +38,16 @@ class UserErased(msgspec.Struct, frozen=True, kw_only=True):
 class Privacy:
     """Retention and erasure of one process. Replicas share the database; each maintains its own registry."""
 
-    def __init__(self, settings: Settings, engine: AsyncEngine, ledger: Ledger, loop: QualityLoop | None) -> None:
-        self._engine, self._ledger, self._loop = engine, ledger, loop
+    def __init__(
+        self,
+        settings: Settings,
+        engine: AsyncEngine,
+        ledger: Ledger,
+        loop: QualityLoop | None,
+        forget: Callable[[str], None],
+    ) -> None:
+        """`forget`: drops what this process has in memory for a key."""
+        self._engine, self._ledger, self._loop, self._forget = engine, ledger, loop, forget
         self._registry = ArtefactRegistry(settings.registry_path)
         self.retention = Retention(
             engine,
@@ -65,12 +74,13 @@ class Privacy:
                 log.warning("retention did not finish and is retried: %s", error)
 
     async def erase(self, key_id: str, *, actor: str, reason: str) -> UserErased:
-        """Erase the user of this key from the store, this process's journal and the registry.
+        """Erase the user of this key from the store, this process's memory and journal, and the registry.
 
         Rows in other processes' journals are dropped on their way into the database. A retraining is started if a
         version was trained on the user's rows. Raises `ArtefactError` for an unreadable version, `TimeoutError` if the
         journal cannot be emptied because the database is down.
         """
+        self._forget(key_id)
         async with asyncio.timeout(FLUSH_SECONDS):
             await self._ledger.flush()
         erased = await erase_user(self._engine, self._registry, key_id, actor=actor, reason=reason, now=time.time())

@@ -3,6 +3,7 @@
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -30,7 +31,7 @@ class KeptReasoning:
         self, most_bytes: int = MOST_BYTES, seconds: float = SECONDS, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._most_bytes, self._seconds, self._clock = most_bytes, seconds, clock
-        self._turns: dict[bytes, tuple[NativeContent, float]] = {}  # oldest first
+        self._turns: dict[bytes, _Kept] = {}  # oldest first
         self._size = 0
 
     def __len__(self) -> int:
@@ -47,7 +48,8 @@ class KeptReasoning:
             if not choice.calls or not any(block.seal for block in blocks) or choice.native[0].form == carried:
                 continue
             content = NativeContent(choice.native[0].form, blocks)
-            self._put(_key(request, choice.text, choice.tool_calls), content)
+            kept = _Kept(content, self._clock(), request.key_id)
+            self._put(_key(request, choice.text, choice.tool_calls), kept)
 
     def given_back(self, request: InferenceRequest) -> Sequence[ChatMessage]:
         """The turns of `request`, with what is kept of them."""
@@ -58,21 +60,33 @@ class KeptReasoning:
 
     def _with_kept(self, request: InferenceRequest, turn: ChatMessage) -> ChatMessage:
         kept = self._turns.get(_key(request, turn.content, turn.tool_calls))
-        if kept is None or kept[1] < self._clock() - self._seconds:
+        if kept is None or kept.at < self._clock() - self._seconds:
             return turn
-        return msgspec.structs.replace(turn, kept=kept[0])
+        return msgspec.structs.replace(turn, kept=kept.content)
 
-    def _put(self, key: bytes, content: NativeContent) -> None:
+    def forget(self, key_id: str) -> None:
+        """Drop what is kept for this key."""
+        self._drop([turn for turn, kept in self._turns.items() if kept.key_id == key_id])
+
+    def _put(self, key: bytes, kept: "_Kept") -> None:
         self._drop([key] if key in self._turns else [])
-        self._turns[key] = content, self._clock()
-        self._size += content.size
+        self._turns[key] = kept
+        self._size += kept.content.size
         expired = self._clock() - self._seconds
-        while self._turns and (self._size > self._most_bytes or next(iter(self._turns.values()))[1] < expired):
+        while self._turns and (self._size > self._most_bytes or next(iter(self._turns.values())).at < expired):
             self._drop([next(iter(self._turns))])
 
     def _drop(self, keys: Iterable[bytes]) -> None:
         for key in keys:
-            self._size -= self._turns.pop(key)[0].size
+            self._size -= self._turns.pop(key).content.size
+
+
+class _Kept(NamedTuple):
+    """What a server said, when, and for which key."""
+
+    content: NativeContent
+    at: float
+    key_id: str | None
 
 
 def _key(request: InferenceRequest, text: str, calls: Sequence[ToolCall]) -> bytes:
