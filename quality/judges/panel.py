@@ -48,6 +48,8 @@ class Panel:
         self.judges = list(judges)
         self.calibrations = dict(calibrations)
         self._trusted = {name for name, calibration in calibrations.items() if calibration.trusted}
+        self.labels_open_answers = self._may_label("", None)
+        """Whether a trusted judge may decide whatever was asked: also questions with nothing to check get labels."""
 
     def named(self, name: str | None) -> Judge | None:
         """Return the judge of this name; None if it is not on the panel."""
@@ -56,12 +58,10 @@ class Panel:
     def may_label(self, prompt: str, response_format: dict[str, Any] | None) -> bool:
         """Return whether a trusted judge may decide on answers to `prompt`; else a reference would be paid for
         nothing."""
-        return any(judge.name in self._trusted and judge.may_decide(prompt, response_format) for judge in self.judges)
+        return self.labels_open_answers or self._may_label(prompt, response_format)
 
-    @property
-    def labels_open_answers(self) -> bool:
-        """Whether a trusted judge may decide whatever was asked: also questions with nothing to check get labels."""
-        return self.may_label("", None)
+    def _may_label(self, prompt: str, response_format: dict[str, Any] | None) -> bool:
+        return any(judge.name in self._trusted and judge.may_decide(prompt, response_format) for judge in self.judges)
 
     @property
     def labels_calls(self) -> bool:

@@ -183,7 +183,7 @@ def may_be_drawn(record: Record, settings: SamplingSettings) -> bool:
     """Return whether the ceilings alone leave a chance, so that the rest must be looked at; takes microseconds."""
     rate = settings.shadow_rate if would_differ(record) else settings.rate(record.tier)
     return (
-        uniform(record.request_id, settings.key) < max(rate, settings.cold_start_rate)
+        uniform(record.request_id, settings.key) < max(rate, _cold_start_ceiling(record, settings))
         or uniform(record.request_id, f"{settings.key}/probe") < settings.probe_rate
     )
 
@@ -254,15 +254,18 @@ def cold_start_share(record: Record, spending: Spending, bound_usd: float, setti
     """Return the probability of drawing an answer because no outcome of the catalogue is measured and such prompts have
     few labels. It falls with every label of them and with the cold-start money spent in the window, so that the money
     lasts."""
+    ceiling, purpose = _cold_start_ceiling(record, settings), purpose_of(record, settings)
+    if ceiling == 0.0 or not admits(spending, bound_usd, purpose, settings):
+        return 0.0
+    beyond = spending.committed(purpose) - settings.share(purpose) * spending.serving_usd
+    return ceiling * min(1.0 - beyond / settings.cold_start_usd, 1.0)
+
+
+def _cold_start_ceiling(record: Record, settings: SamplingSettings) -> float:
     prediction = record.decision.inputs.prediction
     if not settings.cold_start_usd or prediction.kind != "prior":
         return 0.0
-    purpose = purpose_of(record, settings)
-    if not admits(spending, bound_usd, purpose, settings):
-        return 0.0
-    beyond = spending.committed(purpose) - settings.share(purpose) * spending.serving_usd
-    left = min(1.0 - beyond / settings.cold_start_usd, 1.0)
-    return settings.cold_start_rate * min(max(prediction.novelty, 0.0), 1.0) * left
+    return settings.cold_start_rate * min(max(prediction.novelty, 0.0), 1.0)
 
 
 def refusal(record: Record, *, has_turn: bool = False) -> Reason | None:

@@ -79,9 +79,12 @@ def expected_kind(prompt: str, response_format: dict[str, Any] | None = None) ->
     )
     if options(prompt):
         return "choice"
-    is_creative = _CREATIVE.search(prompt) is not None and not marked
-    if is_creative:
-        return None
+    kind = _kind_of(prompt, folded, keyed=keyed, marked=marked)
+    # The slowest pattern comes last: most prompts have no checkable answer anyway.
+    return None if kind is None or (not marked and _CREATIVE.search(prompt)) else kind
+
+
+def _kind_of(prompt: str, folded: str, *, keyed: bool, marked: bool) -> AnswerKind | None:
     if stated_labels(prompt):
         return "label"
     if mentions(folded, "(", "```", ">>> ") and _CODE.search(prompt) and _EXECUTED.search(prompt):
