@@ -35,6 +35,7 @@ class Target(msgspec.Struct, frozen=True):
     cache: str = "off"
     repeats: bool = False
     path: str = CHAT
+    history: int = 0
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -224,15 +225,24 @@ def payloads_of(target: Target, netloc: str, stream: bool) -> list[bytes]:
     rng = random.Random(11)
     auth = f"Authorization: Bearer {target.key}\r\n" if target.key else ""
     found = []
-    for place in range(256):
+    # Fewer of the long ones, to save memory: the number in its last turn makes each another.
+    for place in range(8 if target.history else 256):
         text = " ".join(rng.choices(TOPICS.split(), k=16 + 3 * place % 97))
         content = text if target.repeats else f"{MARK.decode()} {text}"
-        body = {"model": target.model, "messages": [{"role": "user", "content": content}], "max_tokens": 16}
+        turns = [*_earlier_turns(rng, target.history), {"role": "user", "content": content}]
+        body = {"model": target.model, "messages": turns, "max_tokens": 16}
         raw = msgspec.json.encode(body | {"stream": stream})
         common = f"Host: {netloc}\r\n{auth}x-aio-cache: {target.cache}\r\nContent-Type: application/json\r\n"
         head = f"POST {target.path} HTTP/1.1\r\n{common}"
         found.append(f"{head}Content-Length: {len(raw)}\r\n\r\n".encode() + raw)
     return found
+
+
+def _earlier_turns(rng: random.Random, words: int) -> list[dict[str, str]]:
+    """Turns of 500 words, the caller's and the assistant's in turn, which begin with the caller's."""
+    roles = itertools.cycle(("user", "assistant"))
+    turns = 2 * math.ceil(words / 1000)
+    return [{"role": next(roles), "content": " ".join(rng.choices(TOPICS.split(), k=500))} for _ in range(turns)]
 
 
 def _median(rows: list[Row]) -> Row:

@@ -21,7 +21,7 @@ objective = {{ ttft_ms = 500, itl_ms = 50 }}
 expected_answer_tokens = 200
 mean_latency_ms = 1000
 max_tokens = 4096
-remote = {{ base_url = "{url}", model = "{model}", max_context = 32768 }}
+remote = {{ base_url = "{url}", model = "{model}", max_context = 262144 }}
 """
 
 

@@ -22,19 +22,34 @@ from gateway.operations.cli.options import json_option, settings_from
 @click.option("--peer-model", default="mock", show_default=True)
 @click.option("--cache", is_flag=True, help="Also what the response cache costs where it misses, and saves.")
 @click.option("--messages", is_flag=True, help="Also what /v1/messages costs, in turns with /v1/chat/completions.")
+@click.option("--history", type=click.IntRange(min=0), default=0, help="Also what so many words of earlier turns cost.")
 @json_option
 def proxy(
-    upstream: str | None, peer: str | None, peer_model: str, cache: bool, messages: bool, as_json: bool, **given: Any
+    upstream: str | None,
+    peer: str | None,
+    peer_model: str,
+    cache: bool,
+    messages: bool,
+    history: int,
+    as_json: bool,
+    **given: Any,
 ) -> None:
     """Requests per second and latency through one gateway process: keys, routing, limits and the ledger on.
 
     Example: python -m benchmarks proxy --upstream http://127.0.0.1:9001/v1 --peer http://127.0.0.1:4000
     """
-    asyncio.run(_run(upstream, peer, peer_model, cache, messages, as_json, **given))
+    asyncio.run(_run(upstream, peer, peer_model, cache, messages, history, as_json, **given))
 
 
 async def _run(
-    upstream: str | None, peer: str | None, peer_model: str, cache: bool, messages: bool, as_json: bool, **given: Any
+    upstream: str | None,
+    peer: str | None,
+    peer_model: str,
+    cache: bool,
+    messages: bool,
+    history: int,
+    as_json: bool,
+    **given: Any,
 ) -> None:
     from contextlib import AsyncExitStack
 
@@ -64,6 +79,9 @@ async def _run(
                 targets.append(Target("aio, hit", server.url, "auto", key, cache="use", repeats=True))
             if messages:
                 targets.append(Target("aio, messages", server.url, "auto", key, path=MESSAGES))
+            if history:
+                targets.append(Target("direct, history", targets[0].url, "mock", history=history))
+                targets.append(Target("aio, history", server.url, "auto", key, history=history))
             if peer is not None:
                 targets.append(Target("peer", peer, peer_model))
             async for row in bench_proxy(targets, **given):

@@ -98,7 +98,7 @@ class Conversations:
             keys.append(parent)
         messages = request.generation.messages or []
         answered = _last_answer(messages)
-        if answered is not None and not self._recall(key := self._key_of(request, messages[:answered])):
+        if answered is not None and not self._recall(key := self._key_of(request, answered)):
             keys.append(key)
         for key in keys:
             noted = await self._shared.get(key)
@@ -117,7 +117,7 @@ class Conversations:
             return History()
         key, known = b"" if own is None else own, () if own is None else self._recall(own)
         if not known and answered is not None:
-            by_messages = self._key_of(request, messages[:answered])
+            by_messages = self._key_of(request, answered)
             known = self._recall(by_messages)
             key = by_messages if known or own is None else key
         read = messages[: answered + 1] if answered is not None else ()
@@ -137,7 +137,7 @@ class Conversations:
         if history.session is not None:
             return history.session.id
         own = self._key_of_id(request, agents=True)
-        return self._key_of(request, request.generation.messages or []) if own is None else own
+        return self._key_of(request, len(request.generation.messages or [])) if own is None else own
 
     def tier_of_parent(self, request: InferenceRequest) -> int | None:
         """The tier of the agent that started the one that asks; None if it is not known."""
@@ -162,7 +162,7 @@ class Conversations:
         agents = session is not None
         history, now = self.history(request, agents=agents), self._clock()
         tiers = (*history.tiers, tier)[-TIERS_KEPT:]
-        keys = [self._key_of(request, messages)]
+        keys = [self._key_of(request, len(messages))]
         if (own := self._key_of_id(request, agents)) is not None:
             keys.append(own)
         became = b"" if session is None else encode_session(session(history.session))
@@ -175,7 +175,7 @@ class Conversations:
         answered = _last_answer(messages)
         if answered is not None:
             # Its place goes to another conversation before that of one that may still be continued.
-            self._tiers.age(now - self.seconds + REPEAT_SECONDS, self._key_of(request, messages[:answered]))
+            self._tiers.age(now - self.seconds + REPEAT_SECONDS, self._key_of(request, answered))
 
     def _session(self, key: bytes) -> Session | None:
         kept = self._sessions.get(key)
@@ -198,18 +198,50 @@ class Conversations:
                 return own
         if request.conversation is None:
             return None
-        return self._digest(request, b"id", [request.conversation.encode()])
-
-    def _key_of(self, request: InferenceRequest, messages: Sequence[ChatMessage]) -> bytes:
-        parts = [part for m in messages for part in digested(m)]
-        return self._digest(request, b"messages", parts)
-
-    def _digest(self, request: InferenceRequest, kind: bytes, parts: Sequence[bytes]) -> bytes:
-        digest = hashlib.blake2b(key=self._secret, digest_size=DIGEST_BYTES)
-        for part in (kind, (request.key_id or "").encode(), *parts):
-            # The length goes first, so that no two lists of parts run into the same bytes.
-            digest.update(len(part).to_bytes(8, "little") + part)
+        digest = self._digest_of(request, b"id")
+        _take(digest, request.conversation.encode())
         return digest.digest()
+
+    def _key_of(self, request: InferenceRequest, count: int) -> bytes:
+        """The key of its first `count` messages. Kept, since megabytes take milliseconds."""
+        read, messages = request.generation.prompts_read, request.generation.messages or []
+        known: MessageDigests | None = read.get(self._secret)
+        if known is None or known.messages is not messages:
+            known = read[self._secret] = MessageDigests(messages, self._digest_of(request, b"messages"))
+        return known.of_first(count)
+
+    def _digest_of(self, request: InferenceRequest, kind: bytes) -> "hashlib.blake2b":
+        digest = hashlib.blake2b(key=self._secret, digest_size=DIGEST_BYTES)
+        _take(digest, kind)
+        _take(digest, (request.key_id or "").encode())
+        return digest
+
+
+class MessageDigests:
+    """Digests of the beginnings of `messages`, which are read once for all of them. `empty`: of no message."""
+
+    def __init__(self, messages: Sequence[ChatMessage], empty: "hashlib.blake2b") -> None:
+        self.messages, self._empty = messages, empty
+        self._taken, self._digest = 0, empty.copy()
+        self._known: dict[int, bytes] = {}
+
+    def of_first(self, count: int) -> bytes:
+        """The digest of the first `count` messages."""
+        if (known := self._known.get(count)) is not None:
+            return known
+        if count < self._taken:
+            self._taken, self._digest = 0, self._empty.copy()
+        for message in self.messages[self._taken : count]:
+            for part in digested(message):
+                _take(self._digest, part)
+        self._taken = count
+        known = self._known[count] = self._digest.digest()
+        return known
+
+
+def _take(digest: "hashlib.blake2b", part: bytes) -> None:
+    # The length goes first, so that no two lists of parts run into the same bytes.
+    digest.update(len(part).to_bytes(8, "little") + part)
 
 
 class TiersByDigest:

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.base.requests.caller import Caller
 from gateway.base.requests.inference_request import InferenceRequest
-from gateway.inference.routing.conversations import TIERS_KEPT, Conversations, circumstances
+from gateway.inference.routing.conversations import TIERS_KEPT, Conversations, circumstances, digested
 from tests.gateway.chats import chat
 from tests.gateway.running_gateway import RunningGateway
 from tiers.catalog.load import load_catalog
@@ -225,3 +225,18 @@ def test_a_reminder_or_instructions_after_results_do_not_end_a_tool_loop() -> No
     more = ChatMessage(role="user", content="<system-reminder>One.</system-reminder> And test it.")
     for ended in ([asked], [asked, rules], [asked, call, result, more], [asked, call, result, more, rules], [reminder]):
         assert not known.history(chat(messages=ended)).in_tool_loop
+
+
+def test_the_messages_of_a_request_are_digested_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def noting(message: ChatMessage) -> tuple[bytes, ...]:
+        read.append(message.content)
+        return digested(message)
+
+    monkeypatch.setattr("gateway.inference.routing.conversations.digested", noting)
+    known, second = Conversations(), ask(HELLO, ANSWER, MORE)
+    known.history(second)
+    known.remember(second, 2)
+    assert read == [content for _, content in (HELLO, ANSWER, MORE)]
+    assert known.history(ask(HELLO, ANSWER, MORE, ("assistant", "Very."), MORE)).tiers == (2,)

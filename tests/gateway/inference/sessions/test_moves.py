@@ -165,14 +165,14 @@ def test_with_agents_off_a_session_is_a_conversation_as_any_other() -> None:
 def test_a_request_without_tools_and_client_is_no_step_and_looks_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     digests = 0
-    counted = Conversations._digest
+    counted = Conversations._digest_of
 
-    def count(*args: Any) -> bytes:
+    def count(*args: Any) -> Any:
         nonlocal digests
         digests += 1
         return counted(*args)
 
-    monkeypatch.setattr(Conversations, "_digest", count)
+    monkeypatch.setattr(Conversations, "_digest_of", count)
     request = chat()
     assert world.routing.route(request).inputs.session is None
     assert digests == 0
