@@ -60,7 +60,8 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     `second_opinions`: further answers, 0 to 2, that may contradict before an answer counts as worse. `max_held`: the
     most drawn answers, the newest, that wait for a judge. `result_seconds`: how long an answer with calls waits for the
-    caller's next request, whose results say whether they failed.
+    caller's next request, whose results say whether they failed. `cold_start_per_second`: the most answers a second
+    that a cold start draws on average, since more at once teach no sooner.
     """
 
     sampling: SamplingSettings = SamplingSettings()
@@ -76,6 +77,7 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_offered: int = 1000
     max_held: int = 50
     result_seconds: float = 120.0
+    cold_start_per_second: float = 10.0
 
 
 class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,6 +173,9 @@ class Monitor:
         self._inputs = InputWatch(engine)
         self._watch = ShiftWatch(engine, settings.shift)
         self._attention, self._shadow_share = 1.0, 0.0
+        # The rate of a cold start at few requests, and now.
+        self._cold_start_rate = self._paced = settings.sampling.cold_start_rate
+        self._counted_since, self._counted = clock(), 0
         self._offered = self._sampled = self._dropped = self._no_judge = 0
         self.second_opinions = OpinionsGiven()
 
@@ -204,14 +209,15 @@ class Monitor:
         """Consider `record` for verification; takes microseconds, does no I/O, never fails (SPEC QM-01). `to_compare`
         is called if it is drawn. `turn`: its tools and attachments, if it has any."""
         self._offered += 1
+        self._pace_cold_start()
         self._shadow_share += (would_differ(record) - self._shadow_share) / _ATTENTION_WINDOW
-        refused = refusal(record, has_turn=turn is not None)
+        refused, sampling = refusal(record, has_turn=turn is not None), self._sampling()
         # Check the ceilings first: the affordable rates are at most as high, so no possible draw is lost.
-        if refused is None and not may_be_drawn(record, self._sampling()):
+        if refused is None and not may_be_drawn(record, sampling):
             refused = "not drawn"
         if refused is not None:
             self.not_sampled[refused] += 1
-        elif self._offers.add(Offer(record, to_compare, turn)):
+        elif self._offers.add(Offer(record, to_compare, turn, sampling)):
             self._intake.nudge()
         else:
             self._dropped += 1
@@ -294,7 +300,7 @@ class Monitor:
         return True
 
     async def _decide(self, offered: Offer) -> None:
-        record, turn, sampling = offered.record, offered.turn, self._sampling()
+        record, turn, sampling = offered.record, offered.turn, offered.sampling or self._sampling()
         # Offers are drawn independently of their content, so their mean is that of all answers.
         self._attention += (attention(record, sampling.least_attention) - self._attention) / _ATTENTION_WINDOW
         spending = msgspec.structs.replace(
@@ -390,13 +396,21 @@ class Monitor:
         return would_be, self._tiers[would_be - 1].model if would_be <= len(self._tiers) else ""
 
     def _sampling(self) -> SamplingSettings:
-        """Return the sampling at the current rate of shadows."""
+        """Return the sampling at the current rates of shadows and of a cold start."""
         sampling = self.settings.sampling
         rate = sampling.shadow_rate if self._shadow_rate is None else self._shadow_rate()
-        if rate != sampling.shadow_rate:
-            sampling = msgspec.structs.replace(sampling, shadow_rate=rate)
+        if rate != sampling.shadow_rate or self._paced != sampling.cold_start_rate:
+            sampling = msgspec.structs.replace(sampling, shadow_rate=rate, cold_start_rate=self._paced)
             self.settings = msgspec.structs.replace(self.settings, sampling=sampling)
         return sampling
+
+    def _pace_cold_start(self) -> None:
+        """Let the rate of a cold start follow the requests of the last second; known before a request ends, it is the
+        probability of its draw."""
+        self._counted += 1
+        if (seconds := (now := self._clock()) - self._counted_since) >= 1.0:
+            most = self.settings.cold_start_per_second * seconds / self._counted
+            self._paced, self._counted_since, self._counted = min(self._cold_start_rate, most), now, 0
 
     async def _recent_spending(self) -> Spending:
         """Return cached spending: the sum over a day is too slow for every offer, and the claim checks the budget

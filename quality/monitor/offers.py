@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from quality.records.record import Record
 from quality.verification.comparison import VerifiedComparison
-from quality.verification.sampling import Purpose
+from quality.verification.sampling import Purpose, SamplingSettings
 from quality.verification.turn import Turn
 
 # Of the newest drawn answers, whose results may still come.
@@ -24,11 +24,12 @@ def compare_none(purpose: Purpose) -> None:
 
 
 class Offer(NamedTuple):
-    """A finished request to decide on."""
+    """A finished request to decide on. `sampling`: under whose ceilings it was let in; None for the current ones."""
 
     record: Record
     to_compare: ToCompare = compare_none
     turn: Turn | None = None
+    sampling: SamplingSettings | None = None
 
     @property
     def num_bytes(self) -> int:

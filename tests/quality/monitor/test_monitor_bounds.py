@@ -3,14 +3,25 @@
 import asyncio
 
 import msgspec
+import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.quality import verifications
 from quality.monitor.monitor import MonitorSettings
+from quality.records.record import Record
 from quality.verification.queue import VerificationQueue
-from quality.verification.sampling import Draw
+from quality.verification.sampling import Draw, SamplingSettings
 from tests.quality.loop_world import ScriptedTier, record, rows, store_request
 from tests.quality.monitor.monitors import ALL, EVERY, monitor_of, serve
+
+
+def unfamiliar(request_id: str) -> Record:
+    """An answer to a prompt of which no label is known, in a catalogue of which nothing was measured."""
+    served = record(request_id)
+    inputs = served.decision.inputs
+    prediction = msgspec.structs.replace(inputs.prediction, kind="prior", novelty=1.0)
+    decision = msgspec.structs.replace(served.decision, inputs=msgspec.structs.replace(inputs, prediction=prediction))
+    return msgspec.structs.replace(served, decision=decision)
 
 
 async def test_verification_runs_at_batch_priority_and_greedily(engine: AsyncEngine) -> None:
@@ -56,6 +67,25 @@ async def test_offers_beyond_the_bound_are_dropped_and_counted(engine: AsyncEngi
         monitor.offer(record(f"req-{i}"))
 
     assert (await monitor.status()).dropped == 2
+
+
+async def test_of_many_requests_a_second_a_cold_start_looks_at_few(engine: AsyncEngine) -> None:
+    now = 1500.0
+    sampling = SamplingSettings(rates=(0.0,) * 4, probe_rate=0.0, cold_start_rate=0.25, cold_start_usd=1.0)
+    settings = MonitorSettings(sampling=sampling, max_offered=10_000)
+    monitor = await monitor_of(engine, ScriptedTier(), settings, clock=lambda: now)
+
+    def looked_at(seconds: int, per_second: int) -> int:
+        nonlocal now
+        before = monitor.not_sampled.total()
+        for i in range(seconds * per_second):
+            now += 1.0 / per_second
+            monitor.offer(unfamiliar(f"req-{now}-{i}"))
+        return seconds * per_second - (monitor.not_sampled.total() - before)
+
+    assert looked_at(1, 1000) == pytest.approx(250, abs=60), "nothing is known of their number yet"
+    assert looked_at(20, 1000) == pytest.approx(200, abs=60)
+    assert looked_at(10, 20) == pytest.approx(50, abs=25)
 
 
 async def test_records_without_texts_are_never_verified(engine: AsyncEngine) -> None:
