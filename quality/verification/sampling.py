@@ -169,14 +169,15 @@ class Draw(msgspec.Struct, frozen=True, kw_only=True):
 
 def uniform(request_id: str, key: str = "") -> float:
     """Return a number in [0, 1) that depends only on `request_id` and `key`."""
-    digest = hashlib.blake2b(request_id.encode(), digest_size=8, key=_digest_of(key), person=_PERSON)
+    digest = _keyed(key).copy()
+    digest.update(request_id.encode())
     return int.from_bytes(digest.digest(), "big") / 2**64
 
 
 @lru_cache(maxsize=16)
-def _digest_of(key: str) -> bytes:
-    """Return the key of the draws; a setting has few."""
-    return hashlib.blake2b(key.encode()).digest()
+def _keyed(key: str) -> "hashlib.blake2b":
+    """Return the digest of nothing under the key of the draws, of which a setting has few."""
+    return hashlib.blake2b(digest_size=8, key=hashlib.blake2b(key.encode()).digest(), person=_PERSON)
 
 
 def may_be_drawn(record: Record, settings: SamplingSettings) -> bool:

@@ -11,6 +11,7 @@ from tiers.catalog.catalog import Catalog
 from tiers.catalog.tier_spec import Price, TierSpec
 from tiers.tier import Usage
 
+_UNITS_OF_A_MILLION = 10**36
 LEAST_COST_USD = 1e-9
 """A thousandth of a micro-dollar: the least predicted cost of an answer, so that costs have shares of each other."""
 
@@ -35,7 +36,7 @@ def request_cost_usd(
     cache_write_tokens: int = 0,
     cache_write_1h_tokens: int = 0,
 ) -> float:
-    """Compute the cost in decimals, to avoid rounding drift: dollars per million tokens x tokens are micro-dollars.
+    """Compute the cost in whole numbers, to avoid rounding drift: dollars per million tokens x tokens are micro-dollars.
 
     `cached_tokens` and `cache_write_tokens` are parts of `prompt_tokens`, and `cache_write_1h_tokens` of the latter.
     Without prices of their own they cost as much as the others.
@@ -54,7 +55,7 @@ def request_cost_usd(
         ):
             if tokens and usd is not None:
                 micro += (_exact(usd) - _exact(price.input_usd_per_million)) * tokens
-    return float(micro / 1_000_000)
+    return micro / _UNITS_OF_A_MILLION
 
 
 def highest_input_usd(price: Price) -> float:
@@ -98,8 +99,9 @@ def reread_usd(tier: TierSpec, tokens: int) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _exact(usd: float) -> Decimal:
-    return Decimal(str(usd))
+def _exact(usd: float) -> int:
+    """The price in units of 10⁻³⁰ dollars: exact for prices of a million-millionth of a dollar and more."""
+    return int(Decimal(str(usd)).scaleb(30))
 
 
 def predicted_costs(

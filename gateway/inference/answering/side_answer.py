@@ -126,7 +126,11 @@ def used_so_far(requests: list[GenerationRequest], most: MostTokens | None, erro
 
 def cache_tokens(usage: Usage) -> dict[str, Any]:
     """The fields of an attempt that say what of its prompt a server's cache had, and got."""
-    return {name: getattr(usage, name) for name in ("cached_tokens", "cache_write_tokens", "cache_write_1h_tokens")}
+    return {
+        "cached_tokens": usage.cached_tokens,
+        "cache_write_tokens": usage.cache_write_tokens,
+        "cache_write_1h_tokens": usage.cache_write_1h_tokens,
+    }
 
 
 def claimed(requests: list[GenerationRequest]) -> Usage | None:

@@ -80,6 +80,7 @@ class Conversations:
     ) -> None:
         self.seconds, self._clock, self._shared = seconds, clock, shared
         self._secret = secrets.token_bytes(32) if shared is None else COMMON_SECRET
+        self._empty = hashlib.blake2b(key=self._secret, digest_size=DIGEST_BYTES)
         self._tiers = TiersByDigest(most)
         self._sessions: OrderedDict[bytes, bytes] = OrderedDict()
 
@@ -211,7 +212,7 @@ class Conversations:
         return known.of_first(count)
 
     def _digest_of(self, request: InferenceRequest, kind: bytes) -> "hashlib.blake2b":
-        digest = hashlib.blake2b(key=self._secret, digest_size=DIGEST_BYTES)
+        digest = self._empty.copy()
         _take(digest, kind)
         _take(digest, (request.key_id or "").encode())
         return digest

@@ -17,24 +17,24 @@ Bounds = tuple[float, ...]
 
 
 class CounterFamily(Collector):
-    """A sum for each combination of labels."""
+    """A sum for each combination of labels. `sums` may be added to directly: a request counts in a dozen of them."""
 
     def __init__(self, name: str, documentation: str, labels: Iterable[str]) -> None:
         self._name, self._documentation, self._labels = name, documentation, list(labels)
-        self._sums: defaultdict[Labels, float] = defaultdict(float)
+        self.sums: defaultdict[Labels, float] = defaultdict(float)
 
     def add(self, labels: Labels, amount: float = 1.0) -> None:
         """Add `amount`."""
-        self._sums[labels] += amount
+        self.sums[labels] += amount
 
     def value(self, labels: Labels) -> float:
         """Return the sum."""
-        return self._sums.get(labels, 0.0)
+        return self.sums.get(labels, 0.0)
 
     def collect(self) -> Iterator[Metric]:
         """One family."""
         family = CounterMetricFamily(self._name, self._documentation, labels=self._labels)
-        for labels, total in self._sums.items():
+        for labels, total in self.sums.items():
             family.add_metric(labels, total)
         yield family
 

@@ -141,61 +141,61 @@ class RequestMetrics(Collector):
         """Count one finished request."""
         tier, made = (str(record.tier),), record.is_made
         decision = record.decision
-        self._requests.add((tier[0], record.status))
-        self._cache.add((record.cache or "bypass",))
+        self._requests.sums[tier[0], record.status] += 1
+        self._cache.sums[(record.cache or "bypass",)] += 1
         if record.status == "error" and record.http_status >= 500:
-            self._failed.add(tier)
-        self._decisions.add((str(decision.tier), decision.inputs.prediction.kind))
+            self._failed.sums[tier] += 1
+        self._decisions.sums[str(decision.tier), decision.inputs.prediction.kind] += 1
         for attempt in record.attempts if made else ():
             place = str(attempt.tier)
-            self._attempts.add((place, attempt.status))
-            self._cost.add((place,), attempt.cost_usd)
+            self._attempts.sums[place, attempt.status] += 1
+            self._cost.sums[(place,)] += attempt.cost_usd
             if attempt.claimed is not None:
-                self._disputed.add((place,))
+                self._disputed.sums[(place,)] += 1
             if attempt.stage is not None:
-                self._judged.add((place, attempt.stage, "escalated" if attempt.status == "escalated" else "kept"))
+                self._judged.sums[place, attempt.stage, "escalated" if attempt.status == "escalated" else "kept"] += 1
         if made and (found := record.comparison) is not None:
-            self._agreements.add((tier[0], found.compared_as.kind, found.outcome))
-        self._baseline.add(tier, record.baseline_cost_usd)
+            self._agreements.sums[tier[0], found.compared_as.kind, found.outcome] += 1
+        self._baseline.sums[tier] += record.baseline_cost_usd
         self._cost_sum += record.cost_usd
         self._baseline_sum += record.baseline_cost_usd
         self._count_tokens(record, tier, made=made)
         if decision.would_be is not None:
-            self._would_be.add((str(decision.would_be),))
-            self._would_be_cost.add((str(decision.would_be),), decision.inputs.costs[decision.would_be - 1])
+            self._would_be.sums[(str(decision.would_be),)] += 1
+            self._would_be_cost.sums[(str(decision.would_be),)] += decision.inputs.costs[decision.would_be - 1]
         self._route.observe((), record.timings.route_ms / 1e3)
         self._overhead.observe((), record.timings.overhead_ms / 1e3)
         if record.status == "ok":
-            self._success.add((record.model, record.finish_reason or "stop"))
+            self._success.sums[record.model, record.finish_reason or "stop"] += 1
         timed = record.status == "ok" and made
         self._levels.observe(answer, record, self._observe_latencies(answer, record) if timed else {})
 
     def _count_tokens(self, record: Record, tier: tuple[str], *, made: bool) -> None:
         key = (self._keys.label(record.key_id),)
-        self._key_cost.add(key, record.cost_usd)
-        self._key_tokens.add(key, record.prompt_tokens + record.completion_tokens)
+        self._key_cost.sums[key] += record.cost_usd
+        self._key_tokens.sums[key] += record.prompt_tokens + record.completion_tokens
         if not made:
             return
-        self._prompt_tokens.add(tier, record.prompt_tokens)
-        self._answer_tokens.add(tier, record.completion_tokens)
-        self._cached_tokens.add(tier, record.cached_tokens)
+        self._prompt_tokens.sums[tier] += record.prompt_tokens
+        self._answer_tokens.sums[tier] += record.completion_tokens
+        self._cached_tokens.sums[tier] += record.cached_tokens
         use = self.prefix_use[record.tier]
         use.prompt_tokens += record.prompt_tokens
         use.cached_tokens += record.cached_tokens
 
     def _observe_latencies(self, answer: Answer, record: Record) -> dict[int, int]:
         """Count the gaps between tokens by bucket, which are returned, and all other latencies."""
-        model, stamps = (record.model, operation_name(record.api)), answer.stamps
-        self._e2e.observe(model, record.timings.e2e_ms / 1e3)
+        model, stamps, timings = (record.model, operation_name(record.api)), answer.stamps, record.timings
+        self._e2e.observe(model, timings.e2e_ms / 1e3)
         self._prompt.observe(model, record.prompt_tokens)
         self._generated.observe(model, record.completion_tokens)
         self._queue.observe(model, stamps.times.queue_seconds)
-        if (phases := stamps.phases) is not None:
-            self._prefill.observe(model, phases.prefill)
-            self._decode.observe(model, phases.decode)
-            self._ttft.observe(model, phases.ttft)
+        if timings.ttft_ms is not None and timings.prefill_ms is not None and timings.decode_ms is not None:
+            self._prefill.observe(model, timings.prefill_ms / 1e3)
+            self._decode.observe(model, timings.decode_ms / 1e3)
+            self._ttft.observe(model, timings.ttft_ms / 1e3)
             wanted = slo_class(answer.request.slo, answer.request.generation.priority)
-            self._ttft_share.observe((wanted.name,), phases.ttft / answer.ttft_limit)
+            self._ttft_share.observe((wanted.name,), timings.ttft_ms / 1e3 / answer.ttft_limit)
         buckets = self._gap.observe_all(model, [seconds / max(tokens, 1) for seconds, tokens in stamps.gaps])
         speed = stamps.tokens_per_second
         if speed is not None:

@@ -68,17 +68,17 @@ class TierServiceLevels(msgspec.Struct):
         self.e2e.add(timings.e2e_ms / 1e3)
         _sketch(self.stages, "route").add(timings.route_ms / 1e3)
         _sketch(self.stages, "stream").add(max(timings.overhead_ms - timings.route_ms, 0.0) / 1e3)
-        if (phases := stamps.phases) is None:
+        if timings.ttft_ms is None or timings.prefill_ms is None or timings.decode_ms is None:
             return
-        ttft, limit = phases.ttft, answer.ttft_limit
+        ttft, limit = timings.ttft_ms / 1e3, answer.ttft_limit
         wanted = slo_class(answer.request.slo, answer.request.generation.priority)
         self.ttft.add(ttft)
         _sketch(self.ttft_shares, wanted.name).add(ttft / limit)
         _count(self.classes, wanted.name, 1)
         _count(self.kept, wanted.name, ttft <= limit)
         _sketch(self.stages, "schedule").add(stamps.schedule_seconds)
-        _sketch(self.stages, "prefill").add(phases.prefill)
-        _sketch(self.stages, "decode").add(phases.decode)
+        _sketch(self.stages, "prefill").add(timings.prefill_ms / 1e3)
+        _sketch(self.stages, "decode").add(timings.decode_ms / 1e3)
         if (speed := stamps.tokens_per_second) is not None:
             self.speed.add(speed)
         for place, count in gaps.items():

@@ -22,7 +22,7 @@ from gateway.base.logs.log_context import LOG_CONTEXT, LogContext
 from gateway.base.requests.caller import CALLER, KEYLESS, Caller
 from gateway.base.requests.identity import new_request_id
 from gateway.edge.host_names import host_is_allowed, hostname_of, is_loopback_host
-from gateway.edge.http_request import Connection, HttpRequest
+from gateway.edge.http_request import Connection, HttpRequest, PlainRequest
 from gateway.tenancy.access.access import access_of
 from gateway.tenancy.keys.directory import KeysUnavailableError, UnknownKeyError
 from gateway.tenancy.keys.known_keys import ADMINISTRATION
@@ -39,9 +39,13 @@ class InferenceRoute(HTTPRouteHandler):
     and returns an ASGI application.
 
     litestar gives each guard a copy of the handler, which costs as much as all that the guard does. Guards of ours only
-    read it. It also looks for a handler's arguments and checks them, and asks what kind of response came: here both are
-    known.
+    read it. It also looks for a handler's arguments and checks them, and asks what kinds of request and response these
+    are: here all are known.
     """
+
+    def resolve_request_class(self) -> type[HttpRequest]:
+        """The kind of request that reads its whole body."""
+        return PlainRequest
 
     async def authorize_connection(self, connection: Connection) -> None:
         """Run the guards in scope."""

@@ -40,7 +40,16 @@ def served(
         stamps.take(ttft + gap * place, 1)
     objective = changes.pop("objective", 0.0)
     ask = chat(slo=changes.pop("slo", None), priority=changes.pop("priority", 1))
-    timings = Timings(route_ms=1.0, ttft_ms=ttft * 1e3, e2e_ms=(last + 0.001) * 1e3, overhead_ms=3.0)
+    phases = stamps.phases
+    assert phases is not None
+    timings = Timings(
+        route_ms=1.0,
+        ttft_ms=ttft * 1e3,
+        e2e_ms=(last + 0.001) * 1e3,
+        overhead_ms=3.0,
+        prefill_ms=phases.prefill * 1e3,
+        decode_ms=phases.decode * 1e3,
+    )
     record = make_record(tier=tier, attempts=[], timings=timings, **changes)
     limit = slo_class(ask.slo, ask.generation.priority).ttft_limit(objective, asked=ask.slo is not None)
     return SimpleNamespace(request=ask, stamps=stamps, ttft_limit=limit), record

@@ -17,6 +17,7 @@ from tiers.consent import ALL, Consent
 _CONVERSATION = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
 
 CONSENT = "x-aio-consent"
+_OR_NAMED = f", or one of {', '.join(QUALITY_SETTINGS)}"
 CACHE_MODES: tuple[CacheMode, ...] = get_args(CacheMode)
 
 
@@ -57,14 +58,16 @@ def routing_headers(headers: Mapping[str, str], tiers: int) -> RoutingHeaders:
 
 
 def _quality(headers: Mapping[str, str]) -> float | None:
-    named = QUALITY_SETTINGS.get(headers.get("x-aio-quality", ""))
-    also = f", or one of {', '.join(QUALITY_SETTINGS)}"
-    return _number(headers, "x-aio-quality", 0, 1, also) if named is None else named
+    value = headers.get("x-aio-quality")
+    if value is None:
+        return None
+    named = QUALITY_SETTINGS.get(value)
+    return number(value, "x-aio-quality", 0, 1, _OR_NAMED) if named is None else named
 
 
-def _number(headers: Mapping[str, str], name: str, least: float, most: float, also: str = "") -> float | None:
+def _number(headers: Mapping[str, str], name: str, least: float, most: float) -> float | None:
     value = headers.get(name)
-    return None if value is None else number(value, name, least, most, also)
+    return None if value is None else number(value, name, least, most)
 
 
 def _conversation(value: str | None) -> str | None:
