@@ -36,7 +36,7 @@ def request_cost_usd(
     cache_write_tokens: int = 0,
     cache_write_1h_tokens: int = 0,
 ) -> float:
-    """Compute the cost in whole numbers, to avoid rounding drift: dollars per million tokens x tokens are micro-dollars.
+    """The cost in whole numbers, to avoid rounding drift: dollars per million tokens x tokens are micro-dollars.
 
     `cached_tokens` and `cache_write_tokens` are parts of `prompt_tokens`, and `cache_write_1h_tokens` of the latter.
     Without prices of their own they cost as much as the others.
