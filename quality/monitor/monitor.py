@@ -48,6 +48,8 @@ from tiers.tier import Tier, Usage
 
 log = logging.getLogger(__name__)
 
+# So many requests say how many come in a second.
+_PACED_AFTER = 100
 _ATTENTION_WINDOW = 100
 # Why drawn answers are not verified, where their records do not say it themselves.
 _STORED: tuple[Reason, ...] = ("unable", "too large", "not kept", "no judge")
@@ -77,7 +79,7 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_offered: int = 1000
     max_held: int = 50
     result_seconds: float = 120.0
-    cold_start_per_second: float = 10.0
+    cold_start_per_second: float = 2.0
 
 
 class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -405,10 +407,10 @@ class Monitor:
         return sampling
 
     def _pace_cold_start(self) -> None:
-        """Let the rate of a cold start follow the requests of the last second; known before a request ends, it is the
-        probability of its draw."""
+        """Let the rate of a cold start follow the requests of the last second, or the last hundred if they are sooner;
+        known before a request ends, it is the probability of its draw."""
         self._counted += 1
-        if (seconds := (now := self._clock()) - self._counted_since) >= 1.0:
+        if (seconds := (now := self._clock()) - self._counted_since) >= 1.0 or self._counted >= _PACED_AFTER:
             most = self.settings.cold_start_per_second * seconds / self._counted
             self._paced, self._counted_since, self._counted = min(self._cold_start_rate, most), now, 0
 
