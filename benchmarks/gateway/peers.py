@@ -118,7 +118,7 @@ async def _target(peer: Peer, scripts: Path, stack: AsyncExitStack, progress: Pr
         return shlex.join(peer.command(scripts))
     progress(f"starting {peer.name}")
     command = [*peer.command(scripts), "--port", str(peer.port), "--wait", str(_READY_SECONDS)]
-    await stack.enter_async_context(_served(command, peer.name))
+    await stack.enter_async_context(served(command, peer.name))
     return f"http://127.0.0.1:{peer.port} {_PEER_MODEL}"
 
 
@@ -131,8 +131,9 @@ async def _own_target(transport: Transport, settings: Settings, stack: AsyncExit
 
 
 @asynccontextmanager
-async def _served(command: list[str], name: str) -> AsyncIterator[None]:
-    """A peer's server, from its line READY to the end of the block, when its whole process group ends."""
+async def served(command: list[str], name: str) -> AsyncIterator[None]:
+    """A peer's server, from its line READY to the end of the block, when its whole process group ends. Raises
+    `PeersError`."""
     process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE, start_new_session=True)
     said: list[str] = []
     assert process.stderr is not None

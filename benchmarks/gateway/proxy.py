@@ -26,7 +26,8 @@ class TargetError(RuntimeError):
 
 class Target(msgspec.Struct, frozen=True):
     """Who is asked: `url` without a path, the model, and a key where one is wanted. `cache`: what is wished of the
-    response cache; `repeats`: whether prompts come again. `path`: of the API that is asked."""
+    response cache; `repeats`: whether prompts come again. `path`: of the API that is asked. `history`: words of
+    earlier turns. `headers`: more of them."""
 
     name: str
     url: str
@@ -36,6 +37,7 @@ class Target(msgspec.Struct, frozen=True):
     repeats: bool = False
     path: str = CHAT
     history: int = 0
+    headers: dict[str, str] = {}
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -232,7 +234,8 @@ def payloads_of(target: Target, netloc: str, stream: bool) -> list[bytes]:
         turns = [*_earlier_turns(rng, target.history), {"role": "user", "content": content}]
         body = {"model": target.model, "messages": turns, "max_tokens": 16}
         raw = msgspec.json.encode(body | {"stream": stream})
-        common = f"Host: {netloc}\r\n{auth}x-aio-cache: {target.cache}\r\nContent-Type: application/json\r\n"
+        more = "".join(f"{name}: {value}\r\n" for name, value in target.headers.items())
+        common = f"Host: {netloc}\r\n{auth}{more}x-aio-cache: {target.cache}\r\nContent-Type: application/json\r\n"
         head = f"POST {target.path} HTTP/1.1\r\n{common}"
         found.append(f"{head}Content-Length: {len(raw)}\r\n\r\n".encode() + raw)
     return found

@@ -1,4 +1,4 @@
-"""`python -m benchmarks proxy`: what the gateway adds to an upstream that answers at once, compared with a peer."""
+"""`python -m benchmarks proxy`: what the gateway adds to an upstream that answers at once, and others beside it."""
 
 import asyncio
 import secrets
@@ -20,6 +20,11 @@ from gateway.operations.cli.options import json_option, settings_from
 @click.option("--upstream", help="Upstream to proxy to, up to /v1; a peer has to use the same.  [launches one]")
 @click.option("--peer", metavar="URL", help="A gateway that runs already, to take turns with.")
 @click.option("--peer-model", default="mock", show_default=True)
+@click.option(
+    "--peers",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of the peers' scripts: LiteLLM, Switchyard and Portkey take turns, and nginx, if it is installed.",
+)
 @click.option("--cache", is_flag=True, help="Also what the response cache costs where it misses, and saves.")
 @click.option("--messages", is_flag=True, help="Also what /v1/messages costs, in turns with /v1/chat/completions.")
 @click.option("--history", type=click.IntRange(min=0), default=0, help="Also what so many words of earlier turns cost.")
@@ -28,6 +33,7 @@ def proxy(
     upstream: str | None,
     peer: str | None,
     peer_model: str,
+    peers: Path | None,
     cache: bool,
     messages: bool,
     history: int,
@@ -38,13 +44,14 @@ def proxy(
 
     Example: python -m benchmarks proxy --upstream http://127.0.0.1:9001/v1 --peer http://127.0.0.1:4000
     """
-    asyncio.run(_run(upstream, peer, peer_model, cache, messages, history, as_json, **given))
+    asyncio.run(_run(upstream, peer, peer_model, peers, cache, messages, history, as_json, **given))
 
 
 async def _run(
     upstream: str | None,
     peer: str | None,
     peer_model: str,
+    peers: Path | None,
     cache: bool,
     messages: bool,
     history: int,
@@ -54,6 +61,7 @@ async def _run(
     from contextlib import AsyncExitStack
 
     from benchmarks.gateway.proxy import MESSAGES, Target, TargetError, bench_proxy, require_answer
+    from benchmarks.gateway.proxy_peers import running_peers
     from benchmarks.gateway.upstream import proxied_catalogue, running_upstream
     from gateway.processes.server_process import running_server
 
@@ -84,6 +92,8 @@ async def _run(
                 targets.append(Target("aio, history", server.url, "auto", key, history=history))
             if peer is not None:
                 targets.append(Target("peer", peer, peer_model))
+            if peers is not None:
+                targets += await stack.enter_async_context(running_peers(peers, url, Path(folder)))
             async for row in bench_proxy(targets, **given):
                 values = msgspec.structs.asdict(row)
                 click.echo(msgspec.json.encode(row) if as_json else "  ".join(f"{k}={v}" for k, v in values.items()))
