@@ -12,7 +12,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from inference_core.errors import CoreError, MeshError, ModelFileError
+from inference_core.device.spec import DeviceModelSpec
+from inference_core.errors import CoreError, ModelFileError
+from inference_core.kv_cache.layout import KVLayout
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.gguf_format.gguf_header import GGUFHeader
 from inference_core.loaders.hub_headers import HubHeaders, fetch_headers
@@ -132,7 +134,7 @@ def _checked(text: str, path: Path, headers: HubHeaders | None) -> ModelCheck:
 def _support(device: DeviceName, checkpoint: Checkpoint, named: Any) -> DeviceSupport:
     try:
         weights, per_token = {"cpu": _on_cpu, "gpu": _on_gpu, "mesh": _on_mesh}[device](checkpoint)
-    except (CoreError, MeshError) as error:
+    except CoreError as error:
         return DeviceSupport(device=device, refused=named(error))
     return DeviceSupport(
         device=device,
@@ -162,12 +164,12 @@ def _on_gpu(checkpoint: Checkpoint) -> tuple[int, int]:
 
     with optional_imports("serving it"):
         from inference_core.device.load_device_core import device_layout
-    from inference_core.device.spec import DeviceModelSpec
     from inference_core.loaders.decoder_tensors import refuse_beyond_plain
 
     refuse_beyond_plain(checkpoint.path, checkpoint.config, "a GPU")
-    spec = DeviceModelSpec(name=checkpoint.path.stem, path=str(checkpoint.path))
-    return numbers_of(checkpoint)["weight_bytes"], device_layout(spec, checkpoint.config).bytes_per_token
+    layout = device_layout(_device_spec(checkpoint), checkpoint.config)
+    _check_device_layout(layout)
+    return numbers_of(checkpoint)["weight_bytes"], layout.bytes_per_token
 
 
 def _on_mesh(checkpoint: Checkpoint) -> tuple[int, int]:
@@ -177,14 +179,29 @@ def _on_mesh(checkpoint: Checkpoint) -> tuple[int, int]:
     with optional_imports("serving it"):
         from inference_core.device.load_device_core import device_layout
         from inference_core.parallel.shards.divided_model import divide_model
-    from inference_core.device.spec import DeviceCoreSpec, DeviceModelSpec
+    from inference_core.device.spec import DeviceCoreSpec
     from inference_core.parallel.topology.mesh import Mesh
 
-    spec = DeviceModelSpec(name=checkpoint.path.stem, path=str(checkpoint.path))
+    spec = _device_spec(checkpoint)
     slab = DeviceCoreSpec(models=[spec]).slab_bytes
     divided = divide_model(spec, checkpoint, Mesh(tensor=2), uneven=True, slab_bytes=slab)
     layouts = [device_layout(spec, share.config(checkpoint.config)) for share in divided.shares]
+    for layout in layouts:
+        _check_device_layout(layout)
     return numbers_of(checkpoint)["weight_bytes"], sum(layout.bytes_per_token for layout in layouts)
+
+
+def _device_spec(checkpoint: Checkpoint) -> DeviceModelSpec:
+    return DeviceModelSpec(name=checkpoint.path.stem, path=str(checkpoint.path))
+
+
+def _check_device_layout(layout: KVLayout) -> None:
+    """Raise MemoryPlanError for keys and values that the kernels of cards cannot read."""
+    import torch
+
+    from inference_core.triton_kernels.attention.layer_cache import LayerCache
+
+    LayerCache(torch.empty(0, dtype=torch.uint8), layout, 0)
 
 
 # -- facts --------------------------------------------------------------------------------------
