@@ -113,7 +113,7 @@ def _mark_biases(folder: Path, weights: list[str]) -> None:
     try:
         wanted = {name for name in decoder_tensors(read_config(folder)) if name.endswith(".bias")}
     except ModelFileError:
-        return  # reported by whoever opens it
+        return  # reported when it is opened
     for path in (folder / name for name in weights):
         held: dict[str, Entry] = SafetensorsFile(path).entries
         with path.open("r+b") as file:

@@ -12,13 +12,12 @@ import numpy as np
 import torch
 import transformers
 from gguf import GGUFReader
-from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
-from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
-from tests.inference_core.tiny_gguf import GGUF_NAMES, random_blocks, write_gguf
+from tests.inference_core.k_quants import HEAD_DIM, HIDDEN, INNER, LAYERS, q4_k_m, write_k_quants
+from tests.inference_core.tiny_gguf import GGUF_NAMES
 
 END = "<|end|>"
 MERGES = [("t", "h")]
@@ -90,22 +89,6 @@ def folder_of(config: transformers.PretrainedConfig) -> Family:
 
 def write_q4_k_m(folder: Path) -> Path:
     """A Llama file that mixes Q4_K and Q6_K as llama.cpp's recipe Q4_K_M does; its numbers are random codes."""
-    hidden, inner, keys, layers = 256, 512, 128, 2
-    shapes = {"attn_q": (hidden, hidden), "attn_k": (keys, hidden), "attn_v": (keys, hidden)}
-    shapes |= {"attn_output": (hidden, hidden), "ffn_gate": (inner, hidden), "ffn_up": (inner, hidden)}
-    shapes |= {"ffn_down": (hidden, inner)}
-    raw: dict[str, tuple[str, NDArray[Any]]] = {
-        "token_embd.weight": ("Q4_K", _blocks("Q4_K", len(TOKENS), hidden, 1.0, 1)),
-        "output.weight": ("Q6_K", _blocks("Q6_K", len(TOKENS), hidden, 0.2, 2)),
-        "output_norm.weight": ("F32", np.ones(hidden, np.float32)),
-    }
-    for layer in range(layers):
-        for number, (name, shape) in enumerate(shapes.items()):
-            kind = "Q6_K" if layer == 0 and name in ("attn_v", "ffn_down") else "Q4_K"
-            raw[f"blk.{layer}.{name}.weight"] = (kind, _blocks(kind, *shape, 0.1, 10 * layer + number + 3))
-        for norm in ("attn_norm", "ffn_norm"):
-            raw[f"blk.{layer}.{norm}.weight"] = ("F32", np.linspace(0.5, 1.5, hidden, dtype=np.float32))
-    settings = {"block_count": layers, "context_length": 512, "embedding_length": hidden, "feed_forward_length": inner}
     vocabulary = {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "gpt-2",
@@ -116,20 +99,7 @@ def write_q4_k_m(folder: Path) -> Path:
         "tokenizer.chat_template": TEMPLATE,
     }
     folder.mkdir(parents=True, exist_ok=True)
-    return write_gguf(folder / "tiny-Q4_K_M.gguf", {}, settings=settings, tokenizer=vocabulary, raw=raw)
-
-
-def _blocks(kind: str, rows: int, columns: int, deviation: float, seed: int) -> NDArray[np.uint8]:
-    """Random codes whose numbers have about this standard deviation and a mean of 0."""
-    size = GGML_QUANT_SIZES[GGMLQuantizationType[kind]][1]
-    blocks = random_blocks(kind, rows, columns, seed).reshape(-1, size)
-    if kind == "Q6_K":
-        scales = {208: deviation / 1400}
-    else:
-        scales = {0: deviation / 260, 2: 7.5 * deviation / 260}
-    for start, scale in scales.items():
-        blocks[:, start : start + 2] = np.frombuffer(np.float16(scale).tobytes(), np.uint8)
-    return blocks.reshape(rows, -1)
+    return write_k_quants(folder / "tiny-Q4_K_M.gguf", q4_k_m, len(TOKENS), vocabulary)
 
 
 def read_gguf(path: Path) -> transformers.PreTrainedModel:
@@ -152,7 +122,13 @@ def read_gguf(path: Path) -> transformers.PreTrainedModel:
             values = values.reshape(heads, -1, 2, values.shape[-1]).swapaxes(1, 2).reshape(values.shape)
         weights[f"{name}.{leaf}"] = torch.from_numpy(values)
     config = transformers.LlamaConfig(
-        **SHAPE | {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "num_hidden_layers": 2},
+        **SHAPE
+        | {
+            "hidden_size": HIDDEN,
+            "intermediate_size": INNER,
+            "head_dim": HEAD_DIM,
+            "num_hidden_layers": LAYERS,
+        },
         rms_norm_eps=1e-5,
     )
     model = transformers.LlamaForCausalLM(config).eval()
