@@ -33,8 +33,8 @@ FIRST_PIECE = 256 * 2**10
 LARGEST_PIECE = 2**20
 _AT_ONCE = 8
 _TIMEOUT_SECONDS = 30
-# Tensors of compressed-tensors that hold the shape of others, 16 bytes each.
-_SHAPE = ".weight_shape"
+# Tensors that say how others are stored: their shape (compressed-tensors), their table and settings (bitsandbytes).
+_DESCRIBING = re.compile(r"\.(weight_shape|shape|weight\.quant_map|weight\.quant_state\.\w+)$")
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class HubHeaders:
 def fetch_headers(model: HubModel, form: Form, folder: Path) -> HubHeaders:
     """Write into the empty `folder` what `Checkpoint` and `Tokenizer` read of the model when they open it.
 
-    Of weights only these are right: `rope_freqs` of a GGUF file and the `weight_shape` of packed layers, which are
-    settings. A bias that the architecture has is not zero; all else reads as zeros. Raises `ModelFileError` that says
-    what is wrong and what to do, and `MissingExtraError`.
+    Of tensors only these are right: `rope_freqs` of a GGUF file, and those that say how others are stored. A bias that
+    the architecture has is not zero; all else reads as zeros. Raises `ModelFileError` that says what is wrong and what
+    to do, and `MissingExtraError`.
     """
     require_extra("hub", f"model '{model}' is a Hugging Face id, which")
     return with_retries(model, form, lambda: _fetched(model, form, folder))
@@ -89,9 +89,10 @@ def _safetensors(remote: "_Remote", name: str, path: Path) -> None:
         file.write(head)
         file.write(remote.span(name, 8, 8 + length)[0])
         file.truncate(size)
-    shapes = [entry.data_offsets for tensor, entry in SafetensorsFile(path).entries.items() if tensor.endswith(_SHAPE)]
+    held = SafetensorsFile(path).entries.items()
+    describing = [entry.data_offsets for tensor, entry in held if _DESCRIBING.search(tensor)]
     with path.open("r+b") as file:
-        for begin, end in _joined(shapes):
+        for begin, end in _joined(describing):
             start = 8 + length + begin
             file.seek(start)
             file.write(remote.span(name, start, 8 + length + end)[0])

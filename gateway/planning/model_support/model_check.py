@@ -19,8 +19,6 @@ from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.gguf_format.gguf_header import GGUFHeader
 from inference_core.loaders.hub_headers import HubHeaders, fetch_headers
 from inference_core.loaders.hub_model import downloaded, parse_hub_model
-from inference_core.loaders.huggingface.hf_config import read_layer_format
-from inference_core.loaders.huggingface.int4_groups import Int4Format
 from inference_core.loaders.huggingface.safetensors_file import SafetensorsFile
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
@@ -223,12 +221,21 @@ def _facts(checkpoint: Checkpoint, form: FileFormat) -> ModelFacts:
 
 
 def _quantisation(path: Path) -> str | None:
-    """The format of a folder's linear layers in words, None if they are not quantised or a GGUF file's."""
-    form = read_layer_format(path) if path.is_dir() else None
-    if isinstance(form, Int4Format):
-        groups = "all inputs" if form.group_size is None else f"{form.group_size} inputs"
-        return f"{form.method.upper()}, 4 bits, a scale for {groups}"
-    return form
+    """What a folder's settings say of its quantisation; None if it is not quantised, or a GGUF file."""
+    said = _quantization_config(path)
+    if said is None:
+        return None
+    parts = [str(said.get("quant_method")), str(said.get("format") or "")]
+    parts += [f"{said['bits']} bits"] if "bits" in said else []
+    parts += [f"groups of {said['group_size']}"] if "group_size" in said else []
+    return ", ".join(filter(None, parts))
+
+
+def _quantization_config(path: Path) -> dict[str, Any] | None:
+    if not path.is_dir():
+        return None
+    config = msgspec.json.decode((path / "config.json").read_bytes(), type=dict[str, Any])
+    return config.get("quantization_config")
 
 
 def _raw_facts(path: Path, form: FileFormat) -> ModelFacts:
@@ -262,13 +269,10 @@ def _tokenizer(path: Path) -> tuple[Exception | None, bool]:
 
 def _notes(checkpoint: Checkpoint) -> list[str]:
     """What headers leave open."""
-    if not checkpoint.path.is_dir():
+    said = _quantization_config(checkpoint.path)
+    if said is None:
         return []
-    form = read_layer_format(checkpoint.path)
-    if not isinstance(form, Int4Format):
-        return []
-    config = msgspec.json.decode((checkpoint.path / "config.json").read_bytes(), type=dict[str, Any])
     notes = ["biases that this architecture lacks must be zero, as quantisers write them"]
-    if config["quantization_config"].get("desc_act"):
+    if said.get("desc_act"):
         notes.append("groups in the order of activations (desc_act) take twice the memory shown for the CPU")
     return notes

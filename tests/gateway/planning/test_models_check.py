@@ -166,7 +166,7 @@ def test_four_bits_are_shown_by_their_format(hub: ModelHub, tmp_path: Path) -> N
     write_packed(folder, random_model(32), "gptq", 32, desc_act=True)
     hub.add_folder("org/model", folder)
     found = check_model("org/model")
-    assert found.facts.quantisation == "GPTQ, 4 bits, a scale for 32 inputs"
+    assert found.facts.quantisation == "gptq, 4 bits, groups of 32"
     assert any("desc_act" in note for note in found.notes)
     assert found.devices == check_model(str(folder)).devices
 

@@ -132,6 +132,25 @@ def test_of_safetensors_files_nothing_is_read_but_their_headers(
     assert 0 < headers.read_bytes < headers.download_bytes / 4 * 3
 
 
+def test_tensors_that_say_how_others_are_stored_are_read(
+    hub: ModelHub, fetched: Callable[[], HubHeaders], tmp_path: Path
+) -> None:
+    layer = "model.layers.0.mlp.up_proj"
+    described = {
+        f"{layer}.weight.quant_state.bitsandbytes__nf4": np.arange(40, dtype=np.uint8),
+        f"{layer}.weight.quant_map": np.linspace(-1, 1, 16, dtype=np.float32),
+        f"{layer}.weight_shape": np.array([8, 16], np.int64),
+    }
+    weights = {f"{layer}.weight": np.ones((4096, 1), np.uint8), f"{layer}.weight.absmax": np.ones(64, np.float32)}
+    folder = write_tiny_model(tmp_path / "whole")
+    save_file(described | weights, folder / "model.safetensors")
+    hub.add_folder(REPO, folder)
+    read = load_file(fetched().path / "model.safetensors")
+    for name, values in described.items():
+        np.testing.assert_array_equal(read[name], values)
+    assert not any(read[name].any() for name in weights)
+
+
 def test_a_gguf_file_opens_from_its_header_and_the_factors_of_its_rotary_table(
     hub: ModelHub, fetched: Callable[[], HubHeaders], tmp_path: Path
 ) -> None:
