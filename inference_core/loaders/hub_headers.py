@@ -188,7 +188,7 @@ class _Remote:
     @contextmanager
     def _opened(self, name: str, headers: dict[str, str]) -> Iterator[Any]:
         """Open a response whose body is still to be read; closing it early leaves the rest unread."""
-        from huggingface_hub.utils import get_session, hf_raise_for_status
+        from huggingface_hub.utils import get_session, hf_raise_for_status  # type: ignore[attr-defined]
 
         session: Any = get_session()
         asked = {"headers": {**self._headers, **headers}, "timeout": _TIMEOUT_SECONDS}

@@ -53,8 +53,12 @@ def _lines(found: "ModelCheck") -> list[str]:
     if found.commit:
         sizes = f"{format_bytes(found.read_bytes)} read of {format_bytes(found.download_bytes)}"
         lines.append(f"download: {sizes}")
-    lines += ["", _devices(found.devices, facts.context), *_refusals(found), *(f"note: {note}" for note in found.notes)]
-    return lines
+    lines += ["", _devices(found.devices, facts.context)]
+    if found.works:
+        from inference_core.loading.load_core import available_memory
+
+        lines.append(f"this machine has {format_bytes(available_memory())} available now")
+    return [*lines, *_refusals(found), *(f"note: {note}" for note in found.notes)]
 
 
 def _devices(devices: "list[DeviceSupport]", context: int | None) -> str:
