@@ -4,8 +4,9 @@ from collections.abc import Collection
 
 import click
 
-from inference_core.loaders.hub_download import Form, download
+from inference_core.loaders.hub_download import download
 from inference_core.loaders.hub_model import HubModel, downloaded, hub_model_of_path, parse_hub_model
+from inference_core.loaders.hub_retry import Form
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.engines.programs import PROGRAMS
 

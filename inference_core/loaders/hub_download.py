@@ -1,6 +1,5 @@
 """Downloads a model by its Hugging Face id: resumable, of one commit, with progress bars on a terminal."""
 
-import errno
 import fcntl
 import hashlib
 import logging
@@ -9,8 +8,9 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -27,18 +27,15 @@ from inference_core.loaders.hub_model import (
     repository_folder,
     require_downloaded,
 )
+from inference_core.loaders.hub_retry import USUAL_QUANTS, Form, with_retries
 
 log = logging.getLogger(__name__)
 
-# "any": the folder of a checkpoint if the repository has one, else a GGUF file.
-Form = Literal["any", "folder", "gguf"]
 Say = Callable[[str], None]
-ATTEMPTS = 4
 # Smaller files are not worth continuing.
 SMALL_BYTES = 8 * 2**20
 # What a checkpoint needs to load: its weights as safetensors, configuration, tokeniser, chat template and code.
 _OF_CHECKPOINT = re.compile(r"[^/]+\.(safetensors|json|jinja|model|txt|tiktoken|py)")
-_USUAL_QUANTS = ("Q4_K_M", "Q4_0", "Q4_K_S", "Q4_1", "Q8_0")
 _PART = re.compile(r"-(\d{5})-of-\d{5}\.gguf$")
 
 
@@ -52,17 +49,7 @@ def download(model: HubModel, form: Form = "any", say: Say = log.info) -> Path:
     if (path := downloaded(model)) is not None:
         return path
     require_extra("hub", f"model '{model}' is a Hugging Face id, which")
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            return _fetched(model, form, say)
-        except ModelFileError:
-            raise
-        except Exception as error:
-            if attempt == ATTEMPTS or not _may_pass(error):
-                raise ModelFileError(_explained(model, form, error)) from error
-            log.warning("downloading %s: %s; trying again", model, _short(error))
-            time.sleep(2 ** (attempt - 1) / 2)
-    raise AssertionError("the last attempt returns or raises")
+    return with_retries(model, form, lambda: _fetched(model, form, say))
 
 
 def chosen_files(model: HubModel, form: Form, names: list[str]) -> list[str]:
@@ -79,7 +66,7 @@ def chosen_files(model: HubModel, form: Form, names: list[str]) -> list[str]:
 
 def _gguf_files(model: HubModel, ggufs: list[str]) -> list[str]:
     wanted = [name for name in ggufs if name == model.file] if model.file else []
-    for quant in () if model.file else (model.quant,) if model.quant else _USUAL_QUANTS:
+    for quant in () if model.file else (model.quant,) if model.quant else USUAL_QUANTS:
         pattern = re.compile(rf"(^|[-._/]){quant}([-._/]|$)", re.IGNORECASE)
         wanted = wanted or [name for name in ggufs if pattern.search(name)]
     if not wanted and not model.file and not model.quant and len({_PART.sub("", name) for name in ggufs}) == 1:
@@ -97,25 +84,48 @@ def _gguf_files(model: HubModel, ggufs: list[str]) -> list[str]:
     return [name for name in ggufs if _PART.search(name) and _PART.sub("", name) == stem]
 
 
-def _fetched(model: HubModel, form: Form, say: Say) -> Path:
+@dataclass(frozen=True)
+class Listing:
+    """The files that are a model, at one commit: bytes by name, 0 where the hub does not say."""
+
+    commit: str
+    sizes: dict[str, int]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(self.sizes.values())
+
+
+def hub_api() -> Any:
+    """Return the client of the hub that `HF_ENDPOINT` names."""
     import huggingface_hub
 
-    hub: Any = huggingface_hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+    return huggingface_hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+
+
+def listing(hub: Any, model: HubModel, form: Form) -> Listing:
+    """Ask the hub which files are the model: those of an earlier download, else of `model.revision`. Raises
+    `ModelFileError` if none are, and errors of the network."""
     pin = read_pins(model.repo).get(model.key)
     revision = model.revision if pin is None else pin.commit
     info = hub.model_info(model.repo, revision=revision, files_metadata=True)
     sizes = {one.rfilename: one.size or 0 for one in info.siblings or ()}
     files = chosen_files(model, form, list(sizes)) if pin is None else pin.files
+    return Listing(str(info.sha), {file: sizes.get(file, 0) for file in files})
+
+
+def _fetched(model: HubModel, form: Form, say: Say) -> Path:
+    hub = hub_api()
+    listed = listing(hub, model, form)
     # Before the transfer, so that one that is continued later is of the same commit.
-    _record(model, Pin(commit=str(info.sha), files=files))
-    size = sum(sizes.get(file, 0) for file in files)
-    say(f"downloading {model} ({size / 1e9:.2f} GB, commit {str(info.sha)[:12]}) from {hub.endpoint}")
+    _record(model, Pin(commit=listed.commit, files=list(listed.sizes)))
+    say(f"downloading {model} ({listed.num_bytes / 1e9:.2f} GB, commit {listed.commit[:12]}) from {hub.endpoint}")
     started = time.monotonic()
-    for file in files:
-        if sizes.get(file, 0) > SMALL_BYTES:
-            _fetch_blob(hub, model.repo, file, str(info.sha))
+    for file, size in listed.sizes.items():
+        if size > SMALL_BYTES:
+            _fetch_blob(hub, model.repo, file, listed.commit)
         # Adds the file's name to the snapshot; what is no blob yet is fetched.
-        hub.hf_hub_download(model.repo, file, revision=info.sha, cache_dir=hub_cache())
+        hub.hf_hub_download(model.repo, file, revision=listed.commit, cache_dir=hub_cache())
     say(f"downloaded {model} in {time.monotonic() - started:.0f} s")
     return require_downloaded(model)
 
@@ -166,52 +176,3 @@ def _record(model: HubModel, pin: Pin) -> None:
     pins = read_pins(model.repo) | {model.key: pin}
     with atomic_file(pins_file(model.repo)) as file:
         file.write(msgspec.json.format(msgspec.json.encode(pins)))
-
-
-def _may_pass(error: Exception) -> bool:
-    """Whether the same call may work a moment later: a fault of the network or the server."""
-    from huggingface_hub import errors
-
-    if isinstance(error, errors.HfHubHTTPError):
-        response = getattr(error, "response", None)
-        return response is not None and (response.status_code >= 500 or response.status_code in (408, 429))
-    if isinstance(error, (errors.OfflineModeIsEnabled, ValueError)):
-        return False
-    return getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
-
-
-def _explained(model: HubModel, form: Form, error: Exception) -> str:
-    from huggingface_hub import errors
-
-    where = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
-    if isinstance(error, errors.GatedRepoError):
-        return (
-            f"model '{model}': access is restricted; accept its terms on {where}/{model.repo} and set HF_TOKEN to a "
-            "token of that account"
-        )
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return (
-            f"model '{model}': {where} has no public repository of this name, and no such path exists here; check the "
-            "spelling, or set HF_TOKEN if it is private"
-        )
-    if isinstance(error, errors.RevisionNotFoundError):
-        return f"model '{model}': {where}/{model.repo} has no revision '{model.revision}'"
-    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
-        return f"model '{model}': no space left for it in {hub_cache()}; make room, or set HF_HUB_CACHE to another disk"
-    what = f" {model.file}" if model.file else ""
-    if not what and (model.quant or form == "gguf"):
-        what = f' --include "*{model.quant or _USUAL_QUANTS[0]}*.gguf"'
-    revision = "" if model.revision == "main" else f" --revision {model.revision}"
-    return (
-        f"model '{model}' cannot be downloaded from {where} ({_short(error)}). Without network: run, where "
-        f"there is one, `hf download {model.repo}{what}{revision} --local-dir FOLDER`, copy FOLDER here, and "
-        f"give as the model the path of {'the GGUF file in it' if what else 'it'}"
-    )
-
-
-def _short(error: Exception) -> str:
-    """Return the first line of the innermost cause: libraries wrap it several times."""
-    while error.__cause__ is not None and isinstance(error.__cause__, Exception):
-        error = error.__cause__
-    lines = str(error).splitlines()
-    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

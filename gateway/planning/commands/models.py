@@ -13,6 +13,7 @@ from gateway.operations.cli.options import (
     settings_from,
     table,
 )
+from gateway.planning.commands.check_model import check
 from gateway.planning.commands.pull import pull
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def models(context: click.Context, /, as_json: bool, **options: Any) -> None:
         _show(as_json, options)
 
 
+models.add_command(check)
 models.add_command(pull)
 
 

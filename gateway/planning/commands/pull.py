@@ -7,7 +7,7 @@ import click
 from gateway.operations.cli.options import catalog_option, settings_from
 
 if TYPE_CHECKING:
-    from inference_core.loaders.hub_download import Form
+    from inference_core.loaders.hub_retry import Form
 
 
 @click.command()

@@ -8,8 +8,8 @@ from gateway.base.configuration.own_command import own_command
 from gateway.runtime.engines.engine_child import EngineChild
 from gateway.runtime.engines.engine_log import EngineLog
 from gateway.runtime.engines.problem import EngineProblem
-from inference_core.loaders.hub_download import Form
 from inference_core.loaders.hub_model import HubModel, downloaded
+from inference_core.loaders.hub_retry import Form
 
 _SAY_EVERY_SECONDS = 1.0
 

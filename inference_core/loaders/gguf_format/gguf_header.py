@@ -83,19 +83,25 @@ class TensorEntry:
     nbytes: int
 
 
-class GGUFHeader:
-    """Parsed header of the memory-mapped file `path`. Raises ModelFileError for an invalid header."""
+class HeaderEndsEarlyError(ModelFileError):
+    """The file ends within its header, or the header is corrupt: where it is read in pieces, read more."""
 
-    def __init__(self, path: Path) -> None:
+
+class GGUFHeader:
+    """Parsed header of the memory-mapped file `path`. `size`: bytes of the whole file, of which `path` may hold the
+    beginning alone; None: `path` is whole. Raises ModelFileError for an invalid header."""
+
+    def __init__(self, path: Path, size: int | None = None) -> None:
         self.path = path
         self.buffer = _map(path)
+        self._size = len(self.buffer) if size is None else size
         self.metadata: dict[str, Value] = {}
         self.tensors: dict[str, TensorEntry] = {}
         self._at = 0
         try:
             self._parse()
         except (struct.error, OverflowError, ValueError) as error:
-            raise ModelFileError(
+            raise HeaderEndsEarlyError(
                 f"{path}: the header ends early or is corrupt near byte {self._at} of {len(self.buffer)} ({error})"
             ) from error
 
@@ -140,7 +146,7 @@ class GGUFHeader:
         for dimension in dimensions:
             elements *= dimension
         nbytes = elements // block_elements * block_bytes
-        start, size = data_start + offset, len(self.buffer)
+        start, size = data_start + offset, self._size
         if start + nbytes > size:
             raise ModelFileError(
                 f"{where} does not fit in the file: it begins at byte {data_start} + {offset} = {start} and needs "

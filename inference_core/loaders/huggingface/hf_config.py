@@ -84,6 +84,10 @@ class _Config(msgspec.Struct):
     quantization_config: dict[str, Any] | None = None
 
 
+class _Kind(msgspec.Struct):
+    model_type: str
+
+
 class _EndTokens(msgspec.Struct):
     eos_token_id: int | list[int] | None = None
 
@@ -91,6 +95,8 @@ class _EndTokens(msgspec.Struct):
 def read_config(folder: Path) -> ModelConfig:
     """Read `folder`/config.json, with the end tokens of generation_config.json if it names any."""
     file = folder / "config.json"
+    # First, since other architectures have other keys.
+    _refuse_architecture(file, _decode(file, _Kind).model_type)
     config = _decode(file, _Config)
     _refuse_unsupported(file, config)
     kind, heads = config.model_type, config.num_attention_heads
@@ -206,12 +212,15 @@ def read_layer_format(folder: Path) -> LayerFormat | None:
     return layer_format(file, _decode(file, _Config).quantization_config)
 
 
-def _refuse_unsupported(file: Path, config: _Config) -> None:
-    if config.model_type not in ARCHITECTURES:
+def _refuse_architecture(file: Path, kind: str) -> None:
+    if kind not in ARCHITECTURES:
         raise ModelFileError(
-            f"{file}: model_type '{config.model_type}' is not supported; supported are {', '.join(ARCHITECTURES)}. "
+            f"{file}: model_type '{kind}' is not supported; supported are {', '.join(ARCHITECTURES)}. "
             'An installed program may serve it: engine = "vllm" in the catalogue'
         )
+
+
+def _refuse_unsupported(file: Path, config: _Config) -> None:
     for key, value in _decode(file, dict[str, Any]).items():
         if key in COMPUTATION and config.model_type not in COMPUTATION[key] and value not in _NEUTRAL:
             raise ModelFileError(f"{file}: {key} = {value!r} is not supported for {config.model_type}")

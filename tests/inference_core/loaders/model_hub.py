@@ -3,10 +3,12 @@
 import hashlib
 import json
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 
@@ -14,7 +16,7 @@ class ModelHub:
     """`repositories`: by id, the files of each commit, oldest first; the last one is `main`. `requests`: what was
     asked, as (method, path, Range). `cut_after`: bytes of a file after which the connection breaks, once for
     each entry. `gated`: ids that answer 403. `stall_after`: bytes of a file
-    after which nothing more comes; `stalled` is then set."""
+    after which nothing more comes; `stalled` is then set. `answers_ranges`: whether parts of files can be asked for."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -25,6 +27,7 @@ class ModelHub:
         self.gated: set[str] = set()
         self.stall_after: int | None = None
         self.stalled = threading.Event()
+        self.answers_ranges = True
 
     def add(self, repo: str, files: dict[str, bytes]) -> str:
         """Add a commit; return its id."""
@@ -36,6 +39,15 @@ class ModelHub:
     def fetched(self, name: str) -> list[str]:
         """The Range headers of the downloads of one file, "" for a whole one."""
         return [span for method, path, span in self.requests if method == "GET" and path.endswith(f"/{name}")]
+
+    def read(self, name: str) -> int:
+        """How far into one file its downloads have come, in bytes; the largest number for one of a whole file."""
+        ends = [span.rpartition("-")[2] for span in self.fetched(name)]
+        return max((int(end) + 1 if end else sys.maxsize for end in ends), default=0)
+
+    def add_folder(self, repo: str, folder: Path) -> str:
+        """Add a commit of the files of a folder; return its id."""
+        return self.add(repo, {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()})
 
     def commit(self, repo: str, revision: str) -> str | None:
         commits = self.repositories.get(repo, {})
@@ -90,10 +102,13 @@ class _Handler(BaseHTTPRequestHandler):
             "accept-ranges": "bytes",
         }
         start, status = 0, 200
-        if found := re.fullmatch(r"bytes=(\d+)-", self.headers.get("range", "")):
-            start, status = int(found[1]), 206
-            headers["content-range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
-        return self._send(status, data[start:], headers)
+        stop = len(data)
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("range", ""))
+        if asked is not None and self.hub.answers_ranges:
+            start, status = int(asked[1]), 206
+            stop = min(stop, int(asked[2]) + 1) if asked[2] else stop
+            headers["content-range"] = f"bytes {start}-{stop - 1}/{len(data)}"
+        return self._send(status, data[start:stop], headers)
 
     def _error(self, status: int, code: str) -> None:
         self._send(status, b"{}", {"x-error-code": code, "x-error-message": code, "content-type": "application/json"})
