@@ -2,11 +2,16 @@
 tools, sealed reasoning."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 Body = dict[str, Any]
 Facts = dict[str, Any]
+
+
+# What stands in these is the caller's own.
+_OWN_NAMES = ("args", "response", "parameters", "parametersJsonSchema", "parameters_json_schema")
 
 
 def request_facts(dialect: str, body: Mapping[str, Any]) -> Facts:
@@ -91,10 +96,26 @@ def _chat(body: Mapping[str, Any]) -> Facts:
     return facts
 
 
-def _gemini(body: Mapping[str, Any]) -> Facts:
+def _camel(value: Any) -> Any:
+    """Google's names as its documents write them: its servers read `function_call` as `functionCall`, too."""
+    if isinstance(value, list):
+        return [_camel(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        re.sub(r"_([a-z])", lambda found: found[1].upper(), name): one if name in _OWN_NAMES else _camel(one)
+        for name, one in value.items()
+    }
+
+
+def _gemini(given: Mapping[str, Any]) -> Facts:
+    body = _camel(given)
     system = [part["text"] for part in (body.get("systemInstruction") or {}).get("parts", ())]
     declared = [one for tool in body.get("tools", ()) for one in tool.get("functionDeclarations", ())]
-    tools = [(tool["name"], tool.get("description"), tool.get("parametersJsonSchema")) for tool in declared]
+    tools = [
+        (tool["name"], tool.get("description"), tool.get("parametersJsonSchema", tool.get("parameters")))
+        for tool in declared
+    ]
     config = body.get("generationConfig", {})
     facts = _facts(system, tools, config.get("maxOutputTokens"), bool(config.get("thinkingConfig")))
     for turn in body["contents"]:
@@ -102,7 +123,8 @@ def _gemini(body: Mapping[str, Any]) -> Facts:
             if "functionCall" in part:
                 facts["calls"].append([None, part["functionCall"]["name"], part["functionCall"]["args"]])
             elif "functionResponse" in part:
-                facts["results"].append([None, part["functionResponse"]["response"]["result"]])
+                result = part["functionResponse"]["response"]
+                facts["results"].append([None, result.get("result", result.get("content", result))])
             elif part.get("text") and not part.get("thought"):
                 facts["texts"].append(["assistant" if turn["role"] == "model" else turn["role"], part["text"]])
             if "thoughtSignature" in part:

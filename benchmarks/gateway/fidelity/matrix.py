@@ -104,6 +104,13 @@ class _Walk:
         )
 
     async def run(self) -> None:
+        """Hold the session. What another gateway sends may have a form that no client or server of the API knows."""
+        try:
+            await self._held()
+        except (LookupError, TypeError, AttributeError, ValueError):
+            self._note(["the API's form"])
+
+    async def _held(self) -> None:
         body = asked(self._api, self._server, self._case, stream=self._stream)
         answer = await self._asked(body)
         if self._case in ("busy", "half"):
@@ -215,7 +222,9 @@ def _without_seals(body: Body, dialect: str) -> Body:
         return body | {"input": [item for item in body["input"] if item["type"] != "reasoning"]}
     sealed = ("thinking", "redacted_thinking")
     turns = [
-        turn | {"content": [block for block in turn["content"] if block["type"] not in sealed]}
+        turn
+        if isinstance(turn["content"], str)
+        else turn | {"content": [block for block in turn["content"] if block["type"] not in sealed]}
         for turn in body["messages"]
     ]
     return body | {"messages": turns}

@@ -11,8 +11,8 @@ from typing import Any
 Body = dict[str, Any]
 THOUGHT, TEXT, DONE = "Two cities, two calls.", "I look both up: größe 🙂", "Both are done."
 CALLS: tuple[tuple[str, str, Body], ...] = (
-    ("id_a/1", "weather", {"city": "San José", "days": [1, 2.5], "deep": {"a": None}}),
-    ("id_b/2", "clock", {}),
+    ("toolu_a", "weather", {"city": "San José", "days": [1, 2.5], "deep": {"a": None}}),
+    ("toolu_b", "clock", {}),
 )
 BUSY, DROP = "answer busy", "answer half"
 PROMPT, CACHED, WRITTEN, OUTPUT = 90, 40, 20, 25
@@ -30,7 +30,7 @@ class Provider:
 
     def made_calls(self) -> list[tuple[str, str, Body]]:
         """The calls of the last answer, whose ids no other one has."""
-        return [(f"{call_id}/{len(self.calls)}", name, given) for call_id, name, given in CALLS]
+        return [(f"{call_id}_{len(self.calls)}", name, given) for call_id, name, given in CALLS]
 
     def seal(self) -> str:
         """A new seal, with characters that a careless copy changes."""
@@ -64,7 +64,9 @@ class Provider:
         streamed = bool(body.get("stream")) or "streamGenerateContent" in path
         said = (
             "done"
-            if any(mark in last for mark in ("tool_result", '"tool"', "_output", "functionResponse"))
+            if any(
+                mark in last for mark in ("tool_result", '"tool"', "_output", "functionResponse", "function_response")
+            )
             else "calls"
         )
         if not any(name in raw for name in ("weather",)):
@@ -143,7 +145,8 @@ class Provider:
             "output_tokens_details": {"reasoning_tokens": 5},
             "total_tokens": PROMPT + OUTPUT,
         }
-        whole = {"id": "resp_up", "object": "response", "status": "completed", "output": items, "usage": usage}
+        whole: Body = {"id": "resp_up", "object": "response", "status": "completed", "output": items, "usage": usage}
+        whole |= {"created_at": 1, "model": "model", "tools": [], "tool_choice": "auto", "parallel_tool_calls": True}
 
         def events() -> Iterator[tuple[str, Any]]:
             listed: list[Body] = [
