@@ -31,31 +31,36 @@ def _cache(
     return LayerCache(arena, layout, layer)
 
 
-# The schemas below have the arguments of each op, in this order; the last ones describe the layer (`cache_numbers`).
+# The schemas below name the arguments of each op, in this order; the last ones describe the layer (`cache_numbers`).
 
 
 def _paged_attention_cpu(out: torch.Tensor, qkv: torch.Tensor, arena: torch.Tensor, *more: Any) -> None:
-    ragged, (_, window), cache = more[:4], more[4:6], more[6:]
-    decoder_reference.reference_paged_attention(qkv, _cache(arena, *cache), *ragged, out, window=window)
+    offsets, table_start, query_start, context_len, _, window, *cache = more
+    decoder_reference.reference_paged_attention(
+        qkv, _cache(arena, *cache), offsets, table_start, query_start, context_len, out, window=window
+    )
 
 
 def _paged_attention_cuda(out: torch.Tensor, qkv: torch.Tensor, arena: torch.Tensor, *more: Any) -> None:
     from inference_core.triton_kernels.attention.paged_attention import paged_attention
 
-    ragged, (longest, window), cache = more[:4], more[4:6], more[6:]
+    offsets, table_start, query_start, context_len, longest, window, *cache = more
+    ragged = (offsets, table_start, query_start, context_len)
     paged_attention(qkv, _cache(arena, *cache), *ragged, out, window=window, max_query_len=longest)
 
 
 def _rope_and_write_cpu(qkv: torch.Tensor, arena: torch.Tensor, *more: Any) -> None:
-    rotated, norms, cache = more[:3], more[3:6], more[6:]
-    decoder_reference.reference_rope_and_write(qkv, *rotated, _cache(arena, *cache), *norms)
+    cos_sin, positions, slots, q_norm, k_norm, eps, *cache = more
+    decoder_reference.reference_rope_and_write(
+        qkv, cos_sin, positions, slots, _cache(arena, *cache), q_norm, k_norm, eps
+    )
 
 
 def _rope_and_write_cuda(qkv: torch.Tensor, arena: torch.Tensor, *more: Any) -> None:
     from inference_core.triton_kernels.attention.rope_and_write import rope_and_write
 
-    rotated, norms, cache = more[:3], more[3:6], more[6:]
-    rope_and_write(qkv, *rotated, _cache(arena, *cache), *norms)
+    cos_sin, positions, slots, q_norm, k_norm, eps, *cache = more
+    rope_and_write(qkv, cos_sin, positions, slots, _cache(arena, *cache), q_norm, k_norm, eps)
 
 
 def _rms_norm_cuda(out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
