@@ -10,6 +10,7 @@ looked at after every probe.
 import gzip
 import json
 from collections.abc import Sequence
+from math import log
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,10 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from classifier.policy.utility import utility
-from quality.comparison.routing_worth import Probes, gains_of, verdict_after_each
+from quality.comparison.routing_worth import LEVEL, Probes, gains_of, sums_of_gains
 from quality.estimates.upgrade_rate import Share, wilson_interval
+from quality.statistics.confidence_sequence import log_evidence
 
 Float = npt.NDArray[np.floating]
+Bools = npt.NDArray[np.bool_]
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +61,16 @@ def read_ladder(path: Path, models: Sequence[str]) -> Float:
     right = np.array(rows)
     no_worse: Float = (right | ~right[:, -1:]).astype(np.float64)
     return no_worse
+
+
+def verdict_after_each(gains: Float, worth: float, weight: float) -> tuple[Bools, Bools]:
+    """Return whether routing is found to pay [n], and not to pay [n], by `gains` [n, tiers + 1] up to each probe."""
+    sums = [sums_of_gains(column, weight) for column in gains.T]
+    supposed = worth / sums[0].scale * np.arange(1, len(gains) + 1)
+    above = [log_evidence(one.total, one.variance) > log(1 / LEVEL) for one in sums]
+    below = [log_evidence(supposed - one.total, one.variance) > log(len(sums) / LEVEL) for one in sums]
+    pays = np.all(above, axis=0)
+    return pays, np.any(below, axis=0) & ~pays
 
 
 def verdicts(

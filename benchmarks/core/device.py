@@ -18,6 +18,7 @@ import torch
 
 from benchmarks.core.device_load import DeviceLoad, run_load
 from benchmarks.core.random_adapter import write_random_adapter
+from benchmarks.core.random_checkpoint import SHAPES, RandomCheckpoint
 from benchmarks.core.random_weights import random_linears
 from inference_core.core import Core
 from inference_core.device.graphs import CudaGraphs, Graphs, NoGraphs
@@ -26,7 +27,6 @@ from inference_core.device.memory.memory_profile import MemoryProfile, profile_c
 from inference_core.device.spec import DeviceCoreSpec, DeviceModelSpec
 from inference_core.kv_cache.layout import KVDtype
 from inference_core.linear.device_packing import DeviceScheme
-from inference_core.loaders.random_checkpoint import SHAPES, RandomCheckpoint
 from inference_core.model_config import ModelConfig
 
 ADAPTER_RANK = 16

@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.core.quality import REFERENCE, window_logits
+from benchmarks.core.quality import REFERENCE, agreement, window_logits
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loading.load_core import use_threads
 from inference_core.model_spec import ModelSpec
 from inference_core.native import cpu
-from inference_core.quantization.text_metrics import Agreement, agreement, prose
+from inference_core.quantization.text_metrics import Agreement, prose
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from quality.evaluation.model_outputs import Side, Variant, greedy_continuations
 

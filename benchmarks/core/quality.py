@@ -1,16 +1,17 @@
 """How far a way of computing strays from the float reference on real text: perplexity, divergence, agreement."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
+from benchmarks.core.bare_runner import load_runner
 from inference_core.kv_cache.arena import allocate_arena
 from inference_core.kv_cache.layout import CpuKVDtype
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
-from inference_core.loading.load_core import layout_of, load_runner, use_threads
+from inference_core.loading.load_core import layout_of, use_threads
 from inference_core.model_spec import CoreSpec
-from inference_core.quantization.text_metrics import Agreement, Logits, agreement, prose
+from inference_core.quantization.text_metrics import Agreement, AgreementTally, Logits, prose
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from quality.evaluation.model_outputs import Side, Variant, teacher_forced_logits
 
@@ -49,6 +50,14 @@ def bench_quality(
         figures = agreement(windows, reference, given)
         row = {name: round(getattr(figures, name), 6) for name in Agreement.__slots__}
         yield {"compute": variant.compute, "kv_dtype": variant.kv_dtype, **row}
+
+
+def agreement(windows: list[list[int]], reference: Iterable[Logits], given: Iterable[Logits]) -> Agreement:
+    """Compare logits [tokens, vocabulary] of each window."""
+    tally = AgreementTally()
+    for tokens, exact, other in zip(windows, reference, given, strict=True):
+        tally.add(tokens, exact, other)
+    return tally.agreement()
 
 
 def window_logits(

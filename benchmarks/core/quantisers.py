@@ -15,7 +15,7 @@ from inference_core.quantization.methods.awq import search_scales, search_shrink
 from inference_core.quantization.methods.fp8 import fp8_rows
 from inference_core.quantization.methods.gptq import gptq_codes
 from inference_core.quantization.methods.int4_grid import int4_grid
-from inference_core.quantization.methods.smoothquant import smoothing_scales, w8a8_outputs
+from inference_core.quantization.methods.smoothquant import int8_rows, smoothing_scales
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +100,11 @@ def _awq(matrix: torch.Tensor, seen: ActivationStatistics, group_size: int) -> t
     scaled = matrix * scales
     shrink = search_shrink(scaled, seen.moments / scales / scales[:, None], group_size, symmetric=False)
     return int4_grid(scaled, group_size, symmetric=False, shrink=shrink).rounded(scaled) / scales
+
+
+def w8a8_outputs(weight: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+    """x Wᵀ [tokens, N] in INT8 arithmetic, with a scale per output and per token."""
+    codes, scales = int8_rows(weight)
+    steps, sizes = int8_rows(inputs)
+    # Sums of products of 8-bit integers are exact in float64.
+    return (steps.double() @ codes.double().T).float() * sizes * scales.T

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 
+from benchmarks.gateway.process_figures import resident_bytes
 from benchmarks.gateway.proxy import Asker, Target, payloads_of
 from gateway.processes.server_process import ServerProcess
 
@@ -41,12 +42,12 @@ async def resident_while_proxying(
                 raise RuntimeError(f"a request to {target.url} was not answered")
         asker.close()
 
-    yield Resident(0, server.resident_bytes())
+    yield Resident(0, resident_bytes(server.pid))
     for done in range(every, requests + 1, every):
         left = iter(range(every))
         await asyncio.gather(*(some(left) for _ in range(concurrency)))
         await _caught_up(server.url)
-        yield Resident(done, server.resident_bytes())
+        yield Resident(done, resident_bytes(server.pid))
 
 
 async def _caught_up(url: str) -> None:

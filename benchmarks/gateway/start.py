@@ -4,15 +4,18 @@ import asyncio
 import statistics
 import tempfile
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from itertools import islice
 from typing import Any
 
 import httpx
 import msgspec
 
+from benchmarks.gateway.process_figures import resident_bytes
 from gateway.base.settings import Settings
 from gateway.planning.load_test.workload import Prompts
-from gateway.processes.server_process import ServerProcess, running_cores, running_server
+from gateway.processes.server_process import ServerProcess, launched, running_server, stopped
+from tiers.catalog.load import load_catalog
 
 MODELS = ("tier-1", "tier-2", "tier-1", "tier-3", "tier-1", "tier-4")
 IN_FLIGHT = 8
@@ -34,9 +37,9 @@ async def bench_start(
     async with running_cores(settings):
         yield await _ready_row(settings, environment, "gateway", starts, progress)
     async with running_server(settings, environment) as server:
-        yield {"measure": "memory", "requests": 0, "resident_mb": round(server.resident_bytes() / 1e6, 1)}
+        yield {"measure": "memory", "requests": 0, "resident_mb": round(resident_bytes(server.pid) / 1e6, 1)}
         async for done in _served(server, requests, max(1, requests // samples), progress):
-            yield {"measure": "memory", "requests": done, "resident_mb": round(server.resident_bytes() / 1e6, 1)}
+            yield {"measure": "memory", "requests": done, "resident_mb": round(resident_bytes(server.pid) / 1e6, 1)}
 
 
 async def _first_row(
@@ -97,3 +100,16 @@ async def _served(server: ServerProcess, requests: int, every: int, progress: Pr
             done += len(batch)
             progress("serving", done / requests)
             yield done
+
+
+@asynccontextmanager
+async def running_cores(settings: Settings) -> AsyncIterator[None]:
+    """Launch `aio serve --role core` on its socket for every core of the catalogue; stop them at the end."""
+    processes = []
+    try:
+        for core in load_catalog(settings.catalog).core_names:
+            process = await launched(settings, {"AIO_GROUP": core}, "core")
+            processes.append(process)
+        yield
+    finally:
+        await asyncio.gather(*map(stopped, processes))

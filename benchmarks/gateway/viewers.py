@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import httpx
 import msgspec
 
+from benchmarks.gateway.process_figures import cpu_seconds
 from benchmarks.gateway.proxy import Target, one_round
 from benchmarks.report.measured import Spread
 from benchmarks.report.rounds import geometric_interval
@@ -71,9 +72,9 @@ async def bench_viewers(
             for place, watched in enumerate((turn % 2 == 0, turn % 2 == 1)):
                 progress("with viewers" if watched else "without", (2 * turn + place) / (2 * pairs))
                 async with watching(http, viewers if watched else 0) as seen:
-                    began = server.cpu_seconds()
+                    began = cpu_seconds(server.pid)
                     row = await one_round(target, False, concurrency, False, seconds)
-                    used = server.cpu_seconds() - began
+                    used = cpu_seconds(server.pid) - began
                 found[watched].append((row.req_s, used / max(row.ok, 1)))
                 errors, requests, bytes_seen = errors + row.errors, requests + row.ok, bytes_seen + seen.bytes
     ratios = [(w[0] / o[0], w[1] / o[1]) for w, o in zip(found[True], found[False], strict=True)]
@@ -109,9 +110,9 @@ async def watching(http: httpx.AsyncClient, viewers: int) -> AsyncIterator[Seen]
 async def _idle(http: httpx.AsyncClient, server: ServerProcess, viewers: int, seconds: float) -> float:
     """CPU seconds per second of a server that has viewers only."""
     async with watching(http, viewers):
-        before = server.cpu_seconds()
+        before = cpu_seconds(server.pid)
         await asyncio.sleep(seconds)
-        return (server.cpu_seconds() - before) / seconds
+        return (cpu_seconds(server.pid) - before) / seconds
 
 
 async def sign_in(http: httpx.AsyncClient, secret: str) -> None:

@@ -30,30 +30,30 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     evicted: float
 
 
-def _tier(number: int, usd: tuple[float, float], read: float, write: float, least: int, seconds: float) -> SessionTier:
+def _tier(usd: tuple[float, float], read: float, write: float, least: int, seconds: float) -> SessionTier:
     """A tier at `usd` of input and output, whose reads and writes cost shares of the input."""
     paid, output = usd
     return SessionTier(
-        number=number, input_usd=paid, output_usd=output, read_usd=paid * read, write_usd=paid * write,
-        long_write_usd=paid * 2, cache_seconds=seconds, min_cached_tokens=least, context_tokens=1_000_000,
+        input_usd=paid, output_usd=output, read_usd=paid * read, write_usd=paid * write,
+        cache_seconds=seconds, min_cached_tokens=least,
     )  # fmt: skip
 
 
 # List prices of the two large providers' small, middle and large models; a written price of writes, or none.
 WRITTEN = (
-    _tier(1, (1, 5), 0.1, 1.25, 4096, 300),
-    _tier(2, (3, 15), 0.1, 1.25, 1024, 300),
-    _tier(3, (5, 25), 0.1, 1.25, 4096, 300),
+    _tier((1, 5), 0.1, 1.25, 4096, 300),
+    _tier((3, 15), 0.1, 1.25, 1024, 300),
+    _tier((5, 25), 0.1, 1.25, 4096, 300),
 )
 AUTOMATIC = (
-    _tier(1, (0.25, 2), 0.1, 1, 1024, 600),
-    _tier(2, (1.25, 10), 0.1, 1, 1024, 600),
-    _tier(3, (2.5, 15), 0.1, 1, 1024, 600),
+    _tier((0.25, 2), 0.1, 1, 1024, 600),
+    _tier((1.25, 10), 0.1, 1, 1024, 600),
+    _tier((2.5, 15), 0.1, 1, 1024, 600),
 )
 MIXED = (
-    _tier(1, (0.3, 1.2), 1, 1, 0, 0),
-    _tier(2, (1.25, 10), 0.1, 1, 1024, 600),
-    _tier(3, (5, 25), 0.1, 1.25, 4096, 300),
+    _tier((0.3, 1.2), 1, 1, 0, 0),
+    _tier((1.25, 10), 0.1, 1, 1024, 600),
+    _tier((5, 25), 0.1, 1.25, 4096, 300),
 )
 
 _AGENT = {

@@ -7,9 +7,9 @@ import msgspec
 import numpy as np
 
 from benchmarks.sessions.families import MOST_TURNS, Family
-from classifier.policy.sessions.choose import choose_at_boundary
+from benchmarks.sessions.rest_of_session import SessionView, least_rest
 from classifier.policy.sessions.remaining_steps import PRIOR_STEPS
-from classifier.policy.sessions.session_view import SessionView, Warmth
+from classifier.policy.sessions.session_view import Warmth
 
 Knows = Literal["all", "turns", "nothing"]
 UNLEARNED_GROWTH = 1000
@@ -68,8 +68,7 @@ def _product(family: Family, knows: Knows) -> Policy:
             gap_seconds=family.gap_seconds,
             next_wanted=tuple(new.tolist()),
         )
-        p_ok = [float(k >= at.wanted) for k in range(len(family.tiers))]
-        return choose_at_boundary(view, family.tiers, p_ok, 0.5).tier - 1
+        return least_rest(view, family.tiers, [k >= at.wanted for k in range(len(family.tiers))])
 
     return choose
 

@@ -116,8 +116,8 @@ def _voice(parts: dict[str, str], sweep: Head | None, measurements: Path) -> str
             f"out with {_model(sweep)}:\n\n{parts['sweep']}"
         )
     return (
-        f"Llama 3.1 8B on an L4 or an A100: {NOT_MEASURED}; `aio plan --sources` compares the source's table with the "
-        f"planner's formulas ([capacity.md](../capacity.md)).\n\n{found}\n\n{own}"
+        f"Llama 3.1 8B on an L4 or an A100: {NOT_MEASURED}; `python -m benchmarks source-loads` compares the source's "
+        f"table with the planner's formulas ([capacity.md](../capacity.md)).\n\n{found}\n\n{own}"
     )
 
 

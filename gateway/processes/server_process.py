@@ -1,4 +1,4 @@
-"""A real `aio serve` in its own process, for benchmarks and demonstrations."""
+"""A real `aio serve` in its own process, to be measured."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import httpx
 
@@ -16,7 +15,6 @@ from gateway.base.configuration.load import variable_of
 from gateway.base.configuration.own_command import own_command
 from gateway.base.settings import Settings
 from gateway.processes.announcement import ServerStartError
-from tiers.catalog.load import load_catalog
 
 _READY = "AIO is ready on "
 
@@ -29,34 +27,6 @@ class ServerProcess:
     pid: int
     ready_seconds: float
 
-    def resident_bytes(self) -> int:
-        """Resident set sizes of its processes, mapped weights included (`VmRSS`); what they share counts in each."""
-        return sum(map(_resident_bytes, self._processes()))
-
-    def cpu_seconds(self) -> float:
-        """Total CPU time of all threads of its processes, user and system, in kernel ticks."""
-        return sum(map(_cpu_seconds, self._processes()))
-
-    def _processes(self) -> list[int]:
-        """Return the server's process and its children: processes of cores, and those of grammars below them."""
-        found = [self.pid]
-        for process in found:
-            for task in Path(f"/proc/{process}/task").iterdir():
-                found += [int(child) for child in (task / "children").read_text().split()]
-        return found
-
-
-def _resident_bytes(process: int) -> int:
-    for line in Path(f"/proc/{process}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"process {process} is gone")
-
-
-def _cpu_seconds(process: int) -> float:
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
 
 @asynccontextmanager
 async def running_server(
@@ -68,7 +38,7 @@ async def running_server(
     Errors that it logs appear on standard error. Raises `ServerStartError` if it stops before it is ready.
     """
     began = time.perf_counter()
-    process = await _launch(settings, environment, role)
+    process = await launched(settings, environment, role)
     try:
         url = await _announced_url(process)
         await _until_ready(url)
@@ -76,23 +46,11 @@ async def running_server(
         await _until_loaded(url)
         yield ServerProcess(url, process.pid, seconds)
     finally:
-        await _stop(process)
+        await stopped(process)
 
 
-@asynccontextmanager
-async def running_cores(settings: Settings) -> AsyncIterator[None]:
-    """Launch `aio serve --role core` on its socket for every core of the catalogue; stop them at the end."""
-    processes = []
-    try:
-        for core in load_catalog(settings.catalog).core_names:
-            process = await _launch(settings, {"AIO_GROUP": core}, "core")
-            processes.append(process)
-        yield
-    finally:
-        await asyncio.gather(*map(_stop, processes))
-
-
-async def _launch(settings: Settings, environment: Mapping[str, str], role: str) -> asyncio.subprocess.Process:
+async def launched(settings: Settings, environment: Mapping[str, str], role: str) -> asyncio.subprocess.Process:
+    """Start `aio serve` in this role, on a free port, with the folders and catalogue of `settings`."""
     folders = {
         variable_of("data_dir"): str(settings.data_path),
         variable_of("cache_dir"): str(settings.cache_path),
@@ -105,7 +63,8 @@ async def _launch(settings: Settings, environment: Mapping[str, str], role: str)
     )
 
 
-async def _stop(process: asyncio.subprocess.Process) -> None:
+async def stopped(process: asyncio.subprocess.Process) -> None:
+    """End it gracefully, and wait for that."""
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(signal.SIGTERM)
     await process.communicate()

@@ -17,11 +17,6 @@ class Graphs(ABC):
     def run(self, key: Hashable, work: Callable[[], torch.Tensor]) -> torch.Tensor:
         """Run `work`, which must be the same for the same `key`, and return its result."""
 
-    @property
-    @abstractmethod
-    def captured(self) -> tuple[Hashable, ...]:
-        """The keys that are replayed from a graph."""
-
 
 class CudaGraphs(Graphs):
     """CUDA graphs that share one memory pool. Work runs twice before it is captured: the first run compiles kernels
@@ -37,10 +32,6 @@ class CudaGraphs(Graphs):
         graph, result = self._graphs[key]
         graph.replay()
         return result
-
-    @property
-    def captured(self) -> tuple[Hashable, ...]:
-        return tuple(self._graphs)
 
     def _capture(self, key: Hashable, work: Callable[[], torch.Tensor]) -> None:
         side = torch.cuda.Stream()
@@ -61,7 +52,3 @@ class NoGraphs(Graphs):
 
     def run(self, key: Hashable, work: Callable[[], torch.Tensor]) -> torch.Tensor:
         return work()
-
-    @property
-    def captured(self) -> tuple[Hashable, ...]:
-        return ()

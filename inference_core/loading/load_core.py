@@ -203,11 +203,6 @@ def check_memory(spec: CoreSpec, checkpoints: list[Checkpoint], available: int) 
             )
 
 
-def load_runner(spec: ModelSpec, core: CoreSpec, arena: torch.Tensor, cache_dir: Path) -> LogitsRunner:
-    """Load one model of `core` over `arena` uint8 [bytes], without a Core. Raises ModelFileError."""
-    return runner_of(spec, open_checkpoint(resolve_model_path(spec.path), cache_dir), core, arena, cache_dir)
-
-
 def runner_of(
     spec: ModelSpec, checkpoint: Checkpoint, core: CoreSpec, arena: torch.Tensor, cache_dir: Path
 ) -> LogitsRunner:

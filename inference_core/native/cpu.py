@@ -10,7 +10,6 @@ import os
 from types import ModuleType
 from typing import Literal, get_args
 
-import numpy as np
 import torch
 
 _cpu: ModuleType | None
@@ -26,10 +25,6 @@ AVAILABLE = _cpu is not None
 if _cpu is not None and "AIO_INSTRUCTION_SET" in os.environ:
     _cpu.use_instruction_set(os.environ["AIO_INSTRUCTION_SET"])
 Scheme = Literal["int4-int8", "int4-centred-int8", "int8-int8", "int4-float", "bfloat16", "float32"]
-# x ~ scale * q over 32 activations, with the factors of weights' minima and offsets (`native/kernels.h`).
-QUANTIZED_GROUP = np.dtype(
-    [("q", np.int8, 32), ("scale", "<f4"), ("offset", "<f4"), ("correction", "<i4"), ("nibble_correction", "<i4")]
-)
 SCHEMES: dict[str, int] = {scheme: number for number, scheme in enumerate(get_args(Scheme))}
 KV_DTYPES: dict[str, int] = {"float32": 0, "bfloat16": 1, "int8": 2}
 
@@ -113,29 +108,3 @@ def gelu_mul(gate_up: torch.Tensor, out: torch.Tensor) -> None:
 def cap_values(x: torch.Tensor, cap: float) -> None:
     """x = cap * tanh(x / cap) in place, for contiguous x."""
     extension().cap_values(x.data_ptr(), x.numel(), cap)
-
-
-def quantize(x: torch.Tensor) -> torch.Tensor:
-    """Quantise x[T, K] for integer linear layers: uint8 [T, K / 32, 48] of `QUANTIZED_GROUP`; K a multiple of 32."""
-    out = _groups(*x.shape)
-    extension().quantize(x.data_ptr(), x.stride(0), x.shape[1], x.shape[0], out.data_ptr())
-    return out
-
-
-def norm_quantize(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """`rms_norm`, then `quantize`, in one pass with identical bits."""
-    out = _groups(*x.shape)
-    extension().norm_quantize(x.data_ptr(), x.stride(0), weight.data_ptr(), x.shape[1], eps, x.shape[0], out.data_ptr())
-    return out
-
-
-def silu_quantize(gate_up: torch.Tensor) -> torch.Tensor:
-    """`silu_mul` of contiguous gate_up [T, 2 I], then `quantize`, in one pass with identical bits."""
-    rows, columns = gate_up.shape[0], gate_up.shape[1] // 2
-    out = _groups(rows, columns)
-    extension().silu_quantize(gate_up.data_ptr(), columns, rows, out.data_ptr())
-    return out
-
-
-def _groups(rows: int, columns: int) -> torch.Tensor:
-    return torch.empty(rows, columns // 32, QUANTIZED_GROUP.itemsize, dtype=torch.uint8)

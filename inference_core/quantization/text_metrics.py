@@ -1,6 +1,5 @@
 """How far the logits of one way of computing are from another's on the same text: perplexity, divergence, agreement."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -31,14 +30,6 @@ class Agreement:
 def prose() -> str:
     """Some pages of English novels and essays in the public domain."""
     return files("inference_core.quantization").joinpath("prose.txt").read_text("utf-8")
-
-
-def agreement(windows: list[list[int]], reference: Iterable[Logits], given: Iterable[Logits]) -> Agreement:
-    """Compare logits [tokens, vocabulary] of each window."""
-    tally = AgreementTally()
-    for tokens, exact, other in zip(windows, reference, given, strict=True):
-        tally.add(tokens, exact, other)
-    return tally.agreement()
 
 
 class AgreementTally:

@@ -14,7 +14,8 @@ def sample_rows(logits: torch.Tensor, specs: Sequence[SampleSpec]) -> list[Sampl
 
     Raises `InvalidRequestError` for a biased, stop or earlier token id outside the vocabulary.
     """
-    rows = _dense_rows(logits)
+    rows = logits.detach().to("cpu", torch.float32)
+    rows = rows if rows.stride(1) == 1 else rows.contiguous()
     drawn = extension().sample_rows(rows.data_ptr(), rows.stride(0), rows.shape[1], list(specs))
     return [
         SampledToken(token)
@@ -22,15 +23,3 @@ def sample_rows(logits: torch.Tensor, specs: Sequence[SampleSpec]) -> list[Sampl
         else token and SampledToken(token[0], TokenLogprob(token[0], token[1], token[2]))
         for token in drawn
     ]
-
-
-def best_of_rows(logits: torch.Tensor) -> list[int]:
-    """The first greatest token id per row of logits [R, V]; -1 where it is not finite."""
-    rows = _dense_rows(logits)
-    best: list[int] = extension().best_of_rows(rows.data_ptr(), rows.stride(0), rows.shape[1], rows.shape[0])
-    return best
-
-
-def _dense_rows(logits: torch.Tensor) -> torch.Tensor:
-    rows = logits.detach().to("cpu", torch.float32)
-    return rows if rows.stride(1) == 1 else rows.contiguous()

@@ -22,12 +22,7 @@ def cache_numbers(cache: LayerCache) -> tuple[str, int, int, int, int]:
 
 
 def _cache(
-    arena: torch.Tensor,
-    kv_dtype: KVDtype,
-    kv_heads: int,
-    head_dim: int,
-    block_size: int,
-    layer: int,
+    arena: torch.Tensor, kv_dtype: KVDtype, kv_heads: int, head_dim: int, block_size: int, layer: int
 ) -> LayerCache:
     # A layer's offset does not depend on the number of layers after it.
     layout = KVLayout(
@@ -36,79 +31,35 @@ def _cache(
     return LayerCache(arena, layout, layer)
 
 
-def _paged_attention_cpu(
-    out: torch.Tensor,
-    qkv: torch.Tensor,
-    arena: torch.Tensor,
-    block_offsets: torch.Tensor,
-    table_start: torch.Tensor,
-    query_start: torch.Tensor,
-    context_len: torch.Tensor,
-    max_query_len: int,
-    window: int,
-    *cache: Any,
-) -> None:
+# The schemas below name the arguments of each op, in this order; the last ones describe the layer (`cache_numbers`).
+
+
+def _paged_attention_cpu(out: torch.Tensor, qkv: torch.Tensor, arena: torch.Tensor, *more: Any) -> None:
+    offsets, table_start, query_start, context_len, _, window, *cache = more
     decoder_reference.reference_paged_attention(
-        qkv, _cache(arena, *cache), block_offsets, table_start, query_start, context_len, out, window=window
+        qkv, _cache(arena, *cache), offsets, table_start, query_start, context_len, out, window=window
     )
 
 
-def _paged_attention_cuda(
-    out: torch.Tensor,
-    qkv: torch.Tensor,
-    arena: torch.Tensor,
-    block_offsets: torch.Tensor,
-    table_start: torch.Tensor,
-    query_start: torch.Tensor,
-    context_len: torch.Tensor,
-    max_query_len: int,
-    window: int,
-    *cache: Any,
-) -> None:
+def _paged_attention_cuda(out: torch.Tensor, qkv: torch.Tensor, arena: torch.Tensor, *more: Any) -> None:
     from inference_core.triton_kernels.attention.paged_attention import paged_attention
 
-    paged_attention(
-        qkv,
-        _cache(arena, *cache),
-        block_offsets,
-        table_start,
-        query_start,
-        context_len,
-        out,
-        window=window,
-        max_query_len=max_query_len,
-    )
+    offsets, table_start, query_start, context_len, longest, window, *cache = more
+    ragged = (offsets, table_start, query_start, context_len)
+    paged_attention(qkv, _cache(arena, *cache), *ragged, out, window=window, max_query_len=longest)
 
 
-def _rope_and_write_cpu(
-    qkv: torch.Tensor,
-    arena: torch.Tensor,
-    cos_sin: torch.Tensor,
-    positions: torch.Tensor,
-    slots: torch.Tensor,
-    q_norm: torch.Tensor | None,
-    k_norm: torch.Tensor | None,
-    eps: float,
-    *cache: Any,
-) -> None:
+def _rope_and_write_cpu(qkv: torch.Tensor, arena: torch.Tensor, *more: Any) -> None:
+    cos_sin, positions, slots, q_norm, k_norm, eps, *cache = more
     decoder_reference.reference_rope_and_write(
         qkv, cos_sin, positions, slots, _cache(arena, *cache), q_norm, k_norm, eps
     )
 
 
-def _rope_and_write_cuda(
-    qkv: torch.Tensor,
-    arena: torch.Tensor,
-    cos_sin: torch.Tensor,
-    positions: torch.Tensor,
-    slots: torch.Tensor,
-    q_norm: torch.Tensor | None,
-    k_norm: torch.Tensor | None,
-    eps: float,
-    *cache: Any,
-) -> None:
+def _rope_and_write_cuda(qkv: torch.Tensor, arena: torch.Tensor, *more: Any) -> None:
     from inference_core.triton_kernels.attention.rope_and_write import rope_and_write
 
+    cos_sin, positions, slots, q_norm, k_norm, eps, *cache = more
     rope_and_write(qkv, cos_sin, positions, slots, _cache(arena, *cache), q_norm, k_norm, eps)
 
 

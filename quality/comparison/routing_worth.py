@@ -13,7 +13,6 @@ never better than the better of its tiers by this utility: the mix shows which p
 makes.
 """
 
-from math import log
 from typing import Literal, NamedTuple, get_args
 
 import msgspec
@@ -21,10 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from classifier.policy.utility import COST_WEIGHT
-from quality.statistics.confidence_sequence import Sums, deviation, log_evidence, sums_of, values_needed
+from quality.statistics.confidence_sequence import Sums, deviation, sums_of, values_needed
 
 Float = npt.NDArray[np.floating]
-Bools = npt.NDArray[np.bool_]
 
 Verdict = Literal["pays", "does_not_pay", "not_known_yet"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
@@ -105,7 +103,7 @@ def routing_worth(probes: Probes, target: float, worth: float, weight: float = C
         raise ValueError("there are no probes, and one is needed")
     gains = gains_of(probes, weight)
     level = LEVEL / (tiers + 1)
-    sums = [_sums(column, weight) for column in gains.T]
+    sums = [sums_of_gains(column, weight) for column in gains.T]
     found = [_bounded(one, LEVEL, level) for one in sums]
     verdict: Verdict = "not_known_yet"
     if all(one.low > 0 for one in found):
@@ -129,16 +127,6 @@ def routing_worth(probes: Probes, target: float, worth: float, weight: float = C
         constant=constant_of(fixed, usd, target, worth) if verdict == "does_not_pay" else None,
         missing=0 if verdict != "not_known_yet" else missing_probes(n, sums, worth, level),
     )
-
-
-def verdict_after_each(gains: Float, worth: float, weight: float) -> tuple[Bools, Bools]:
-    """Return whether routing is found to pay [n], and not to pay [n], by `gains` [n, tiers + 1] up to each probe."""
-    sums = [_sums(column, weight) for column in gains.T]
-    supposed = worth / sums[0].scale * np.arange(1, len(gains) + 1)
-    above = [log_evidence(one.total, one.variance) > log(1 / LEVEL) for one in sums]
-    below = [log_evidence(supposed - one.total, one.variance) > log(len(sums) / LEVEL) for one in sums]
-    pays = np.all(above, axis=0)
-    return pays, np.any(below, axis=0) & ~pays
 
 
 def constant_of(fixed: list[FixedTier], usd: float, target: float, worth: float) -> FixedTier | None:
@@ -200,7 +188,8 @@ def _earlier(values: Float, first: Float) -> Float:
     return np.vstack([first[None], first[None] + np.cumsum(values, axis=0)[:-1]])
 
 
-def _sums(gains: Float, weight: float) -> Sums:
+def sums_of_gains(gains: Float, weight: float) -> Sums:
+    """Return the running sums of one comparator's gains [n] in utility, whose cost counts by `weight`."""
     most = 1.0 + weight * MOST_COST
     return sums_of(gains, -most, most, _CENTRES)
 

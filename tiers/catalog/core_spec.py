@@ -2,6 +2,7 @@
 
 from typing import Any, TypeVar
 
+from msgspec import convert
 from msgspec.structs import replace
 
 from inference_core.device.spec import DeviceCoreSpec, DeviceGroupSpec, DeviceModelSpec
@@ -24,23 +25,7 @@ def core_spec(catalog: Catalog) -> CoreSpec:
 def group_spec(catalog: Catalog, name: str) -> DeviceGroupSpec:
     """Return the core of GPU group `name`; its models' objectives as in `core_spec`."""
     group = catalog.group(name)
-    models = [
-        DeviceModelSpec(
-            name=m.name,
-            path=m.path,
-            compute=m.compute,
-            activations=m.activations,
-            kv_dtype=m.kv_dtype,
-            block_size=m.block_size,
-            max_context=m.max_context,
-            max_adapters=m.max_adapters,
-            max_adapter_rank=m.max_adapter_rank,
-            adapters=m.adapters,
-            draft=m.draft,
-            knobs=m.knobs,
-        )
-        for m in group.models
-    ]
+    core = convert(group, DeviceCoreSpec, from_attributes=True)
     cards = catalog.cards_of(group)
     return DeviceGroupSpec(
         name=name,
@@ -49,16 +34,7 @@ def group_spec(catalog: Catalog, name: str) -> DeviceGroupSpec:
         pipeline=group.pipeline,
         first_card=cards.start if cards else 0,
         card_bytes=group.card_bytes,
-        core=DeviceCoreSpec(
-            models=[_with_objectives(model, catalog, group.knobs) for model in models],
-            memory_utilization=group.memory_utilization,
-            slab_bytes=group.slab_bytes,
-            max_num_batched_tokens=group.max_num_batched_tokens,
-            max_num_seqs=group.max_num_seqs,
-            knobs=group.knobs,
-            prefixes=group.prefixes,
-            pinned_share=group.pinned_share,
-        ),
+        core=replace(core, models=[_with_objectives(model, catalog, group.knobs) for model in core.models]),
     )
 
 

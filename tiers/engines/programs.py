@@ -94,18 +94,6 @@ def _sglang_options(model: str, served_name: str, port: int, key: str) -> list[s
     ]
 
 
-def _ollama_options(model: str, served_name: str, port: int, key: str) -> list[str]:
-    return ["serve"]
-
-
-def _llama_environment(port: int, key: str) -> dict[str, str]:
-    return {"LLAMA_API_KEY": key}
-
-
-def _vllm_environment(port: int, key: str) -> dict[str, str]:
-    return {"VLLM_API_KEY": key}
-
-
 def _ollama_environment(port: int, key: str) -> dict[str, str]:
     # It unloads a model after five idle minutes by default; then the next request would wait for the load.
     return {"OLLAMA_HOST": f"{HOST}:{port}", "OLLAMA_KEEP_ALIVE": "-1"}
@@ -136,7 +124,7 @@ PROGRAMS: Mapping[EngineKind, EngineProgram] = {
             }
         ),
         options=_llama_options,
-        environment=_llama_environment,
+        environment=lambda port, key: {"LLAMA_API_KEY": key},
         context_path="/props",
         context=_llama_context,
     ),
@@ -150,7 +138,7 @@ PROGRAMS: Mapping[EngineKind, EngineProgram] = {
             {"--host", "--port", "--uds", "--model", "--served-model-name", "--revision", "--api-key"}
         ),
         options=_vllm_options,
-        environment=_vllm_environment,
+        environment=lambda port, key: {"VLLM_API_KEY": key},
         context_path="/v1/models",
         context=_card_context,
     ),
@@ -183,7 +171,7 @@ PROGRAMS: Mapping[EngineKind, EngineProgram] = {
         form="name",
         health="/api/version",
         owned_options=frozenset(),
-        options=_ollama_options,
+        options=lambda model, served_name, port, key: ["serve"],
         environment=_ollama_environment,
         takes_key=False,
         context_path="/api/ps",

@@ -9,7 +9,7 @@ from tiers.errors import TierError
 from tiers.native_content import Form, NativeBlock, NativePiece
 from tiers.remote.anthropic_request import NAME
 from tiers.remote.openai_format import parse_error
-from tiers.remote.provider_format import Blocks
+from tiers.remote.provider_format import Blocks, blocks_of
 from tiers.remote.sse import ServerSentEvent
 from tiers.remote.usage_counter import Tally
 from tiers.tier import Delta, FinishReason, Usage
@@ -110,7 +110,7 @@ class _OpenBlock:
 
 def read_event(event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
     """See `RemoteWire.read_event`."""
-    said, blocks = _parsed(event.data), _blocks(tally)
+    said, blocks = _parsed(event.data), blocks_of(tally)
     match said.type:
         case "content_block_delta":
             deltas = _delta(said, blocks)
@@ -160,7 +160,7 @@ def read_whole(body: bytes, tally: Tally) -> list[Delta]:
         read = [_decode_block(raw) for raw in message.content]
     except JSON_ERRORS as error:
         raise TierError(f"the server sent what is not a message of {NAME}'s ({error}): {_shown(body)}") from error
-    blocks = _blocks(tally)
+    blocks = blocks_of(tally)
     _report(message.usage, tally)
     deltas: list[Delta] = []
     for index, (raw, block) in enumerate(zip(message.content, read, strict=True)):
@@ -254,13 +254,6 @@ def _report(usage: _Usage | None, tally: Tally) -> None:
             cache_write_1h_tokens=for_an_hour,
         )
     )
-
-
-def _blocks(tally: Tally) -> Blocks:
-    blocks: Blocks | None = tally.notes.get("blocks")
-    if blocks is None:
-        blocks = tally.notes["blocks"] = Blocks()
-    return blocks
 
 
 def _parsed(data: bytes) -> _Event:

@@ -11,6 +11,8 @@ import msgspec
 from classifier.policy.sessions.session_view import LoopCounters
 
 TroubleMode = Literal["off", "observe", "act"]
+MOST_BAD_CALLS = 3
+"""A tier that forms so many calls in a row that no tool can read goes no further in the loop."""
 TROUBLE_FROM = 5
 """The first step of a loop whose signs count."""
 ERROR_SHARE, MOST_REPEATS, FAILED_EXIT_SHARE = 0.5, 3, 0.5

@@ -8,7 +8,7 @@ from gateway.inference.catalogue.served_catalogue import ServedCatalogue
 from gateway.inference.routing.conversations import Conversations, History
 from gateway.inference.routing.knobs import RoutingKnobs
 from gateway.inference.sessions.learning import SessionLearning
-from gateway.inference.sessions.moves import Known, SessionRules, Wanted, next_step
+from gateway.inference.sessions.moves import Known, SessionRules, next_step
 
 
 class SessionSteps(msgspec.Struct, frozen=True):
@@ -37,9 +37,8 @@ class SessionSteps(msgspec.Struct, frozen=True):
             loop_step = 1 if history.session is None or not history.in_tool_loop else history.session.loop_steps + 1
             steps = self.learning.turn_steps(request.caller.tenant, client, request.key_id or "", loop_step)
             known = msgspec.structs.replace(known, turn_steps=steps)
-        wanted = Wanted(prompt_tokens, inputs.prediction.p_ok, inputs.tau)
         rules, catalog = session_rules(self.knobs), self.served.catalog
-        step = next_step(request, known, catalog, rules, wanted, request.created_at)
+        step = next_step(request, known, catalog, rules, prompt_tokens, request.created_at)
         if step.at == "loop" and (p_bad := self.learning.p_bad(step, request.caller.tenant)) is not None:
             step = msgspec.structs.replace(step, p_bad=p_bad)
         if inputs.pinned_tier is None:

@@ -1,17 +1,15 @@
 """Where the next step of a session may run: the rule of a step, from what is known of the session and what it asks."""
 
 import hashlib
-from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
 from classifier.decision import SessionStep, Trouble
-from classifier.policy.sessions.choose import MOST_BAD_CALLS
 from classifier.policy.sessions.remaining_steps import PRIOR_STEPS
-from classifier.policy.sessions.rest_cost import rest_usd, warm_tokens
-from classifier.policy.sessions.session_view import LoopCounters, SessionView, Warmth
-from classifier.policy.sessions.trouble import TroubleMode, trouble_move
+from classifier.policy.sessions.rest_cost import turn_usd, warm_tokens
+from classifier.policy.sessions.session_view import LoopCounters, Warmth
+from classifier.policy.sessions.trouble import MOST_BAD_CALLS, TroubleMode, trouble_move
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.sessions.ends import WEIGHTS, end_before
 from gateway.inference.sessions.session import Counters, Session, counted
@@ -51,23 +49,15 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     turn_steps: float = PRIOR_STEPS
 
 
-class Wanted(msgspec.Struct, frozen=True):
-    """What a step needs: `prompt_tokens`, an estimate; `p_ok` of the tiers, and the least that is wanted, `tau`."""
-
-    prompt_tokens: int
-    p_ok: Sequence[float]
-    tau: float
-
-
 def next_step(
-    request: InferenceRequest, known: Known, catalog: Catalog, rules: SessionRules, wanted: Wanted, now: float
+    request: InferenceRequest, known: Known, catalog: Catalog, rules: SessionRules, prompt_tokens: int, now: float
 ) -> SessionStep:
-    """Return the step that `request` is, with its rule. `now`: epoch seconds."""
+    """Return the step that `request` is, with its rule. `prompt_tokens`: an estimate. `now`: epoch seconds."""
     session, turn = known.session, request.client
     client = "" if turn is None else turn.client
     gap = None if session is None else max(0.0, now - session.at)
     compacted = session is not None and known.history_tokens < session.message_tokens * COMPACTED_SHARE
-    tiers, prompt_tokens = session_tiers(catalog, rules.cache_seconds), wanted.prompt_tokens
+    tiers = session_tiers(catalog, rules.cache_seconds)
     warmth = [Warmth()] * len(tiers) if session is None or compacted else session.warmth(catalog, now)
     strongest_warm = 0
     if session is not None and not compacted:
@@ -104,17 +94,12 @@ def next_step(
         return step
     # How many turns a session goes on for is not known: the rest is this turn's.
     steps = known.turn_steps if rules.boundary else 1.0
-    view = SessionView(
-        current=known.previous,
-        warmth=tuple(warmth),
-        prompt_tokens=prompt_tokens,
-        growth_tokens=GROWTH_TOKENS,
-        output_tokens=usual_output(catalog),
-        turn_steps=steps,
-        remaining_steps=steps,
-    )
-    rest = rest_usd(view, tiers, [p >= wanted.tau for p in wanted.p_ok])
-    return msgspec.structs.replace(step, rest_usd=list(rest), rest_steps=steps)
+    output = usual_output(catalog)
+    rest = [
+        turn_usd(tier, warm, prompt_tokens, GROWTH_TOKENS, output, max(1.0, steps))
+        for tier, warm in zip(tiers, step.warm, strict=True)
+    ]
+    return msgspec.structs.replace(step, rest_usd=rest, rest_steps=steps)
 
 
 def _place(

@@ -9,9 +9,6 @@ LEAST_CACHED = 1024
 """Tokens of the shortest prompt that providers cache: OpenAI's and Anthropic's documentation of prompt caching."""
 OWN_CACHE_SECONDS = 3600.0
 """For how long a server of ours is expected to hold a prefix: until it needs the room, which nothing tells."""
-# Prompts that are too long are excluded before, by each tier's own count.
-_ANY_CONTEXT = 1 << 40
-_LONG_WRITE = 2.0
 
 
 def session_tiers(catalog: Catalog, cache_seconds: float) -> list[SessionTier]:
@@ -33,14 +30,11 @@ def _tier(spec: TierSpec, cache_seconds: float, usual: int) -> SessionTier:
         write = price.cache_write_usd_per_million
     own = spec.remote is None
     return SessionTier(
-        number=spec.number,
         input_usd=price.input_usd_per_million,
         output_usd=price.output_usd_per_million,
         read_usd=price.input_usd_per_million - saved,
         write_usd=write,
-        long_write_usd=_LONG_WRITE * price.input_usd_per_million,
         cache_seconds=OWN_CACHE_SECONDS if own else cache_seconds if saved > 0 else 0.0,
         min_cached_tokens=0 if own else LEAST_CACHED,
-        context_tokens=_ANY_CONTEXT,
         output_ratio=spec.expected_answer_tokens / usual,
     )

@@ -57,6 +57,14 @@ def echo_json(value: Any) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
 
 
+def echo_answer(as_json: bool, value: Any, text: str) -> None:
+    """Print `value` for programs, or `text` for people."""
+    if as_json:
+        echo_json(value)
+    else:
+        click.echo(text)
+
+
 def table(head: list[str], rows: list[list[str]]) -> str:
     """Return columns padded to their widest cell; callers format numbers."""
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]

@@ -1,9 +1,7 @@
 """What a fleet is planned for: a rate of requests, their lengths, and their variation."""
 
 import math
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import fmean, pvariance
 
 import msgspec
@@ -79,17 +77,3 @@ def window_counts(arrivals: Sequence[Arrival], window_s: float) -> list[int]:
     for arrival in arrivals:
         counts[int(arrival.at // window_s)] += 1
     return counts
-
-
-def spread(arrivals: Sequence[Arrival]) -> list[Arrival]:
-    """Spread requests that share a time stamp evenly over the time to the next: some clocks tick every few seconds."""
-    times = sorted({arrival.at for arrival in arrivals})
-    following = dict(zip(times, [*times[1:], times[-1]], strict=True))
-    shared = Counter(arrival.at for arrival in arrivals)
-    place: Counter[float] = Counter()
-    found = []
-    for arrival in arrivals:
-        share = place[arrival.at] / shared[arrival.at]
-        place[arrival.at] += 1
-        found.append(replace(arrival, at=arrival.at + share * (following[arrival.at] - arrival.at)))
-    return found

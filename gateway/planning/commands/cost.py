@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.operations.cli.options import catalog_option, echo_json, json_option, settings_from, table
+from gateway.operations.cli.options import catalog_option, echo_answer, echo_json, json_option, settings_from, table
 
 if TYPE_CHECKING:
     from tiers.catalog.pricing import BlendedCost
@@ -129,10 +129,11 @@ def cost(
         found = blended_cost(costs, mix, baseline_cost=costs[compared - 1], check_rate=check_rate, checked_tiers=tiers)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    if as_json:
-        echo_json({"mix": mix, "costs_usd": costs, "baseline_tier": compared, "blended": found})
-    else:
-        click.echo(_text(mix, costs, compared, check_rate, found))
+    echo_answer(
+        as_json,
+        {"mix": mix, "costs_usd": costs, "baseline_tier": compared, "blended": found},
+        _text(mix, costs, compared, check_rate, found),
+    )
     return None
 
 

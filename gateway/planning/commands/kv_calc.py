@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from gateway.operations.cli.options import echo_json, json_option
+from gateway.operations.cli.options import echo_answer, json_option
 
 
 @click.command("kv-calc")
@@ -57,23 +57,18 @@ def kv_calc(model: str | None, shape: str | None, catalog: str | None, as_json: 
         raise click.UsageError(f"{' and '.join(sources)} name different models; give one of them")
     if catalog is not None:
         found = placements.explain_catalog(catalog, options)
-        if as_json:
-            echo_json(found)
-        else:
-            click.echo("\n\n".join("\n".join([entry.title, *entry.lines]) for entry in found))
+        echo_answer(as_json, found, "\n\n".join("\n".join([entry.title, *entry.lines]) for entry in found))
         return
     config = placements.read_shape(model, shape)
     if options["device_name"] is not None:
         if config is None:
             raise click.UsageError("to place a model, give its whole shape by --model PATH or --shape NAME")
         placement = placements.place_model(config, options)
-        if as_json:
-            echo_json(placement)
-        else:
-            click.echo("\n".join(placement.lines))
+        echo_answer(as_json, placement, "\n".join(placement.lines))
         return
     kv, plan = placements.plan_cache(config, options)
-    if as_json:
-        echo_json({"demand": kv, "bytes_per_token": kv.bytes_per_token, "total_bytes": kv.total_bytes, "plan": plan})
-        return
-    click.echo("\n".join([*kv.explain(), *(plan.lines if plan else ())]))
+    echo_answer(
+        as_json,
+        {"demand": kv, "bytes_per_token": kv.bytes_per_token, "total_bytes": kv.total_bytes, "plan": plan},
+        "\n".join([*kv.explain(), *(plan.lines if plan else ())]),
+    )

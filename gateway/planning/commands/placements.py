@@ -1,19 +1,23 @@
 """The calculation of `aio kv-calc`: from its options to demands, memory plans and placements."""
 
 from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
+import numpy as np
 
 from inference_core.errors import CoreError, ModelFileError
-from inference_core.kv_cache.layout import KVDtype, KVLayout
 from inference_core.kv_cache.memory_plan import GB, Devices, KVDemand, MemoryPlan, format_bytes, plan_memory
 from inference_core.loaders.checkpoint import Checkpoint
+from inference_core.loaders.decoder_tensors import decoder_tensors
 from inference_core.loaders.known_shapes import SHAPES
 from inference_core.loaders.known_shapes import shape as known_shape
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
+from inference_core.loaders.packed_tensor import Kind, PackedTensor
 from inference_core.model_config import ModelConfig
 from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.parallel.topology.mesh import Mesh
@@ -136,9 +140,26 @@ def _title(catalog: Catalog, model: str, where: str) -> str:
     return f"{model} ({where}), tier {tiers or 'none'}{f', drafts for {targets}' if targets else ''}"
 
 
+class _ShapeAlone(Checkpoint):
+    """A model without its file, as Q4_0: the sizes of its tensors, and no numbers."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(Path(), None)
+        self._config = config
+
+    @property
+    def config(self) -> ModelConfig:
+        return self._config
+
+    @cached_property
+    def tensors(self) -> dict[str, PackedTensor]:
+        kinds: dict[int, Kind] = {1: "F32", 2: "Q4_0"}
+        shapes = decoder_tensors(self._config)
+        return {name: PackedTensor(kinds[len(shape)], shape, np.empty(0)) for name, shape in shapes.items()}
+
+
 def _explain_core_model(catalog: Catalog, model: ModelSpec) -> Explanation:
     title = _title(catalog, model.name, "this machine's CPU")
-    from inference_core.loaders.random_checkpoint import RandomCheckpoint
     from inference_core.loading.load_core import max_context_of, weight_bytes
 
     checkpoint: Checkpoint
@@ -149,8 +170,7 @@ def _explain_core_model(catalog: Catalog, model: ModelSpec) -> Explanation:
         named = max((name for name in SHAPES if model.name.startswith(name)), key=len, default=None)
         if named is None:
             return Explanation(title, [f"its shape is in its file, which is missing: {error}"])
-        # Its tensors have shapes and kinds; their numbers are generated lazily, and never here.
-        checkpoint = RandomCheckpoint(SHAPES[named], "Q4_0")
+        checkpoint = _ShapeAlone(SHAPES[named])
         source = [f"its file is missing ({model.path}); by its name it has the shape of {named}, assumed Q4_0"]
     config, core = checkpoint.config, catalog.core
     length = max_context_of(model, config)
@@ -168,14 +188,9 @@ def _explain_core_model(catalog: Catalog, model: ModelSpec) -> Explanation:
 
 
 def _arena_lines(core: CoreSpec, model: ModelSpec, config: ModelConfig, length: int) -> list[str]:
-    dtype: KVDtype = model.kv_dtype
-    layout = KVLayout(
-        num_layers=config.num_layers,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        block_size=model.block_size,
-        dtype=dtype,
-    )
+    from inference_core.loading.load_core import layout_of
+
+    layout = layout_of(model, config)
     slabs, per_slab = core.arena_bytes // core.slab_bytes, layout.blocks_per_slab(core.slab_bytes)
     tokens = slabs * per_slab * model.block_size
     return [

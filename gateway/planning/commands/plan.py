@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.operations.cli.options import echo_json, json_option, table
+from gateway.operations.cli.options import echo_json, json_option
 
 if TYPE_CHECKING:
     from gateway.planning.capacity.capacity import Objectives, Plan
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     metavar="REQUESTS",
     help="Serve so many on one replica in virtual time, by the scheduler of the core: TTFT and ITL at p50 and p99.",
 )
-@click.option("--sources", is_flag=True, help="Plan the loads of the sources, and compare.")
 @json_option
 def plan(
     rate: float | None,
@@ -77,7 +76,6 @@ def plan(
     spare: int,
     knobs: str | None,
     simulate: int | None,
-    sources: bool,
     as_json: bool,
 ) -> None:
     """Calculate replicas, devices and dollars for a rate of requests and their lengths."""
@@ -89,11 +87,8 @@ def plan(
     from gateway.planning.capacity.trace_file import read_trace
     from gateway.planning.capacity.workload import Workload, per_second, trace_workload
 
-    if sources:
-        _sources(as_json)
-        return
     if sum(given is not None for given in (rate, per_day, trace)) != 1:
-        raise click.UsageError("give one of --rate, --per-day, --trace and --sources")
+        raise click.UsageError("give one of --rate, --per-day and --trace")
     if trace is not None:
         load = trace_workload(read_trace(trace, "ms" if trace_unit == "ms" else "s"))
         load = msgspec.structs.replace(load, cached_share=cached)
@@ -165,50 +160,3 @@ def _simulated_text(found: "SimulatedSchedule") -> str:
         f"ITL p50 {found.itl_p50_s * 1e3:.1f} ms, p99 {found.itl_p99_s * 1e3:.1f} ms; "
         f"{found.mean_batch:.1f} sequences in a step, {found.preemptions:,} preempted"
     )
-
-
-def _sources(as_json: bool) -> None:
-    from gateway.planning.simulated.cases import cases, edge_nodes, voice_rows
-
-    if as_json:
-        echo_json({"cases": cases(), "voice_bot": voice_rows(), "edge_nodes": edge_nodes()})
-        return
-    for case in cases():
-        click.echo(f"{case.name}\n  {case.source}")
-        rows = [_plan_cells(label, found) for label, found in case.plans.items()]
-        click.echo(
-            table(["for", "replica", "rate", "replicas", "devices", "TTFT ms", "$/month", "$/1k tokens"], rows) + "\n"
-        )
-    click.echo("voice bot, requests a second: stated by 001, tokens a second / 193, two step times")
-    head = ["card", "concurrency", "stated", "tok/s / 193", "error", "step times", "error"]
-    click.echo(
-        table(
-            head,
-            [
-                [
-                    row.hardware,
-                    str(row.concurrency),
-                    f"{row.stated_rate:.2f}",
-                    f"{row.from_tokens:.2f}",
-                    f"{row.error:+.1%}",
-                    f"{row.from_step_times:.2f}",
-                    f"{row.model_error:+.1%}",
-                ]
-                for row in voice_rows()
-            ],
-        )
-    )
-    click.echo(f"\nedge nodes for 80 % of 45,000 requests a second at 2,000 each: {edge_nodes()}")
-
-
-def _plan_cells(label: str, found: "Plan") -> list[str]:
-    return [
-        label,
-        found.profile,
-        f"{found.rate:,.0f}",
-        f"{found.replicas:,}",
-        f"{found.devices:,}",
-        f"{found.each.ttft_s * 1e3:,.0f}",
-        f"{found.usd_per_month:,.0f}",
-        f"{found.usd_per_1k_tokens:.6f}",
-    ]

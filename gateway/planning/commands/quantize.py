@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.operations.cli.options import cache_dir_option, echo_json, json_option, settings_from, staged_progress
+from gateway.operations.cli.options import cache_dir_option, echo_answer, json_option, settings_from, staged_progress
 
 if TYPE_CHECKING:
     from inference_core.quantization.methods.method import QuantizationMethod
@@ -93,20 +93,19 @@ def quantize(
             progress=progress,
         )
     ratio = written.source_bytes / written.linear_bytes
-    if as_json:
-        echo_json({
+    echo_answer(
+        as_json,
+        {
             "destination": str(destination),
             "method": method,
             "settings": chosen.settings(),
             "total_bytes": written.total_bytes,
             "linear_bytes": written.linear_bytes,
             "linear_bytes_as_16_bit": written.source_bytes,
-        })  # fmt: skip
-    else:
-        click.echo(
-            f"{destination}: {written.total_bytes / 1e6:.1f} MB; linear layers {written.linear_bytes / 1e6:.1f} MB, "
-            f"{ratio:.2f} times smaller than 16-bit ones"
-        )
+        },
+        f"{destination}: {written.total_bytes / 1e6:.1f} MB; linear layers {written.linear_bytes / 1e6:.1f} MB, "
+        f"{ratio:.2f} times smaller than 16-bit ones",
+    )
 
 
 def _method(name: str, given: dict[str, Any]) -> "QuantizationMethod":

@@ -1,9 +1,7 @@
-"""What a scaling rule aims at, its input and output, and the rules without a forecast: a fixed number, and slow
-scale-down."""
+"""What a scaling rule aims at, its input and output, and slow scale-down."""
 
 import math
 from collections import deque
-from typing import Protocol
 
 import msgspec
 
@@ -55,24 +53,6 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     ready: int
     in_flight: int
     busy: float
-
-
-class ScalingRule(Protocol):
-    """Decides how many replicas there should be, once per interval."""
-
-    def desired(self, seen: Observation) -> int:
-        """Return at least 0; the caller applies limits."""
-        ...
-
-
-class FixedRule:
-    """Always the same number."""
-
-    def __init__(self, replicas: int) -> None:
-        self._replicas = replicas
-
-    def desired(self, seen: Observation) -> int:
-        return self._replicas
 
 
 class SlowDown:

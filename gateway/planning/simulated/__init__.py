@@ -1,1 +1,1 @@
-"""Fleets of replicas in simulated time, to compare scaling rules."""
+"""A replica in virtual time, planned by the scheduler of the core."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from gateway.operations.cli.options import data_dir_option, database_option, echo_json, json_option, settings_from
+from gateway.operations.cli.options import data_dir_option, database_option, echo_answer, json_option, settings_from
 
 
 @click.command()
@@ -33,7 +33,8 @@ def migrate(to: str | None, as_json: bool, **options: Any) -> None:
     settings = settings_from(**options)
     private_data_folder(settings.data_path)
     before, after = asyncio.run(run(settings.database))
-    if as_json:
-        echo_json({"before": before, "after": after})
-    else:
-        click.echo(f"schema at {after}" + (", as before" if before == after else f" (was {before or 'empty'})"))
+    echo_answer(
+        as_json,
+        {"before": before, "after": after},
+        f"schema at {after}" + (", as before" if before == after else f" (was {before or 'empty'})"),
+    )

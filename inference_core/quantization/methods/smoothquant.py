@@ -37,14 +37,6 @@ def int8_rows(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.round(matrix / scales).clamp_(-_TOP, _TOP).to(torch.int8), scales
 
 
-def w8a8_outputs(weight: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-    """x Wᵀ [tokens, N] in INT8 arithmetic, with a scale per output and per token."""
-    codes, scales = int8_rows(weight)
-    steps, sizes = int8_rows(inputs)
-    # Sums of products of 8-bit integers are exact in float64.
-    return (steps.double() @ codes.double().T).float() * sizes * scales.T
-
-
 class SmoothQuant(QuantizationMethod):
     """INT8 weights with a scale per output, stored as compressed-tensors "int-quantized"; activations are rounded
     dynamically.

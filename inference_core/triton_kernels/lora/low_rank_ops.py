@@ -4,6 +4,8 @@ It adds to `out`, so that a runner's buffers keep the addresses that a CUDA grap
 it, without triton.
 """
 
+from typing import Any
+
 import torch
 
 from inference_core.triton_kernels.lora.low_rank_slots import LowRankRows, LowRankSlots
@@ -37,37 +39,20 @@ def reference_add_low_rank(out: torch.Tensor, x: torch.Tensor, slots: LowRankSlo
             out[rows, columns] = added.to(out.dtype)
 
 
-def _cpu(
-    out: torch.Tensor,
-    x: torch.Tensor,
-    down: torch.Tensor,
-    up: torch.Tensor,
-    scales: torch.Tensor,
-    ranks: torch.Tensor,
-    borders: list[int],
-    rows: torch.Tensor,
-    tiles: torch.Tensor,
-    tile_rows: int,
-) -> None:
-    slots = LowRankSlots(down, up, scales, ranks, tuple(borders))
-    reference_add_low_rank(out, x, slots, LowRankRows(rows, tiles, tile_rows))
+def _cpu(out: torch.Tensor, x: torch.Tensor, *numbers: Any) -> None:
+    reference_add_low_rank(out, x, *_slots_and_rows(*numbers))
 
 
-def _cuda(
-    out: torch.Tensor,
-    x: torch.Tensor,
-    down: torch.Tensor,
-    up: torch.Tensor,
-    scales: torch.Tensor,
-    ranks: torch.Tensor,
-    borders: list[int],
-    rows: torch.Tensor,
-    tiles: torch.Tensor,
-    tile_rows: int,
-) -> None:
+def _cuda(out: torch.Tensor, x: torch.Tensor, *numbers: Any) -> None:
     from inference_core.triton_kernels.lora.low_rank import add_low_rank as launch
 
-    launch(out, x, LowRankSlots(down, up, scales, ranks, tuple(borders)), LowRankRows(rows, tiles, tile_rows))
+    launch(out, x, *_slots_and_rows(*numbers))
+
+
+def _slots_and_rows(
+    down: torch.Tensor, up: torch.Tensor, scales: torch.Tensor, ranks: torch.Tensor, borders: list[int], *rows: Any
+) -> tuple[LowRankSlots, LowRankRows]:
+    return LowRankSlots(down, up, scales, ranks, tuple(borders)), LowRankRows(*rows)
 
 
 register(

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.core.quality import bench_quality
-from inference_core.quantization.text_metrics import agreement, prose
+from benchmarks.core.quality import agreement, bench_quality
+from inference_core.quantization.text_metrics import prose
 
 
 def test_equal_logits_agree_entirely() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.commands.fleet.source_loads import source_loads
 from gateway.planning.commands.plan import plan
 
 PAGE = Path(__file__).parents[3] / "docs" / "results" / "capacity.md"
@@ -49,7 +50,8 @@ def test_one_rate_and_one_only_is_wanted():
 
 
 def test_the_page_shows_what_the_command_prints():
-    assert run("--sources").strip() in PAGE.read_text(encoding="utf-8")
+    shown = CliRunner().invoke(source_loads, catch_exceptions=False)
+    assert shown.output.strip() in PAGE.read_text(encoding="utf-8")
 
 
 def test_a_simulation_is_of_one_replica_at_its_share_of_the_rate_and_said_to_be_no_measurement():

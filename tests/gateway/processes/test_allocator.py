@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from benchmarks.gateway.process_figures import resident_bytes
 from gateway.base.footprint.allocator import give_back_free_memory
-from gateway.processes.server_process import ServerProcess
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have other options")
 
@@ -55,14 +55,13 @@ def heaps(folder: os.PathLike[str], before: str) -> int:
 
 
 def test_what_was_freed_in_the_middle_of_the_heap_is_given_back() -> None:
-    here = ServerProcess("", os.getpid(), 0.0)
     blocks = [os.urandom(4096) for _ in range(20_000)]
     # Without a call the heap shrinks only down to its last used block.
     last = blocks[-1]
     del blocks
-    before = here.resident_bytes()
+    before = resident_bytes(os.getpid())
     give_back_free_memory()
-    assert before - here.resident_bytes() > 40_000_000
+    assert before - resident_bytes(os.getpid()) > 40_000_000
     assert len(last) == 4096
 
 

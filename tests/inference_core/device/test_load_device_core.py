@@ -8,6 +8,7 @@ import msgspec
 import pytest
 import torch
 
+from benchmarks.core.random_checkpoint import SHAPES, RandomCheckpoint
 from inference_core.core import Core
 from inference_core.device.graphs import NoGraphs
 from inference_core.device.load_device_core import load_device_core
@@ -15,7 +16,6 @@ from inference_core.device.memory.memory_profile import MemoryProfile
 from inference_core.device.spec import DeviceCoreSpec, DeviceModelSpec
 from inference_core.errors import InvalidRequestError, MemoryPlanError
 from inference_core.linear.device_packing import DeviceScheme
-from inference_core.loaders.random_checkpoint import SHAPES, RandomCheckpoint
 from inference_core.protocol import AddRequest, SamplingParams, TokenLogprob
 
 CPU = torch.device("cpu")

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.core.random_checkpoint import SHAPES
 from inference_core.loaders.decoder_tensors import decoder_tensors
-from inference_core.loaders.random_checkpoint import SHAPES
 from inference_core.native import cpu
 
 _GENERATE = """
 import json, sys
 from pathlib import Path
 from inference_core.kv_cache.arena import allocate_arena
-from inference_core.loaders.random_checkpoint import SHAPES, RandomCheckpoint
+from benchmarks.core.random_checkpoint import SHAPES, RandomCheckpoint
 from inference_core.loading.load_core import runner_of
 from inference_core.core import Core
 from inference_core.model_spec import CoreSpec, ModelSpec

@@ -6,12 +6,12 @@ import pytest
 import torch
 from adapters import TINY, MergedCheckpoint, write_adapter
 
+from benchmarks.core.random_checkpoint import RandomCheckpoint
 from inference_core.attention.reference import ReferenceAttention
 from inference_core.execution.logits_runner import LogitsRunner
 from inference_core.execution.native_runner import NativeRunner
 from inference_core.execution.torch_runner import DecoderRunner
 from inference_core.loaders.checkpoint import Checkpoint
-from inference_core.loaders.random_checkpoint import RandomCheckpoint
 from inference_core.loading.load_core import layout_of
 from inference_core.loading.outliers import load_decoder
 from inference_core.lora.packing import Storage

@@ -7,6 +7,7 @@ import pytest
 import torch
 from adapters import TINY, MergedCheckpoint, write_adapter
 
+from benchmarks.core.random_checkpoint import RandomCheckpoint
 from inference_core.core import Core
 from inference_core.device.graphs import Graphs, NoGraphs
 from inference_core.device.load_device_core import load_device_core
@@ -14,7 +15,6 @@ from inference_core.device.memory.memory_profile import MemoryProfile
 from inference_core.device.spec import Activations, DeviceCoreSpec, DeviceModelSpec
 from inference_core.errors import InvalidRequestError, ModelFileError
 from inference_core.loaders.checkpoint import Checkpoint
-from inference_core.loaders.random_checkpoint import RandomCheckpoint
 from inference_core.lora.adapter_file import read_adapter
 from inference_core.parallel.stages.device_stage import DeviceStage
 from inference_core.parallel.topology.mesh import Mesh

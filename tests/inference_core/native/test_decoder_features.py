@@ -6,10 +6,10 @@ import msgspec
 import pytest
 import torch
 
+from benchmarks.core.random_checkpoint import RandomCheckpoint
 from inference_core.attention.cpu import CpuAttention
 from inference_core.execution.native_decoder import NativeDecoder
 from inference_core.execution.torch_runner import DecoderRunner
-from inference_core.loaders.random_checkpoint import RandomCheckpoint
 from inference_core.loading.load_core import layout_of
 from inference_core.loading.outliers import load_decoder
 from inference_core.model_config import ModelConfig

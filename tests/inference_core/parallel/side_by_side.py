@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from msgspec.structs import replace
 
+from benchmarks.core.random_checkpoint import RandomCheckpoint
 from inference_core.loaders.decoder_tensors import Shape
 from inference_core.loaders.packed_tensor import PackedTensor
-from inference_core.loaders.random_checkpoint import RandomCheckpoint
 from inference_core.model_config import ModelConfig
 from inference_core.parallel.communication.collectives import TensorGroup
 from inference_core.step_plan import ScheduledSequence

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from benchmarks.core.quantisers import activations, weights
-from inference_core.quantization.methods.smoothquant import int8_rows, smoothing_scales, w8a8_outputs
+from benchmarks.core.quantisers import activations, w8a8_outputs, weights
+from inference_core.quantization.methods.smoothquant import int8_rows, smoothing_scales
 
 
 @pytest.mark.parametrize("seed", range(4))

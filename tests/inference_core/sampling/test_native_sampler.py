@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from inference_core.errors import BadLogitsError, InvalidRequestError
 from inference_core.native import cpu
-from inference_core.sampling.native_sampler import best_of_rows, sample_rows
+from inference_core.sampling.native_sampler import sample_rows
 from inference_core.sampling.reference_sampler import distribution, sample_row
 from inference_core.sampling.sampler import sample
 from tests.examples import examples
@@ -25,6 +25,11 @@ def instruction_set(request):
     cpu.extension().use_instruction_set(request.param)
     yield request.param
     cpu.extension().use_instruction_set(INSTRUCTION_SETS[0])
+
+
+def best_of_rows(logits):
+    """The first greatest token id per row, -1 where it is not finite, as `sample_rows` finds it."""
+    return cpu.extension().best_of_rows(logits.data_ptr(), logits.stride(0), logits.shape[1], logits.shape[0])
 
 
 def both(logits, specs):

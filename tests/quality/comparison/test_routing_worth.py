@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.classifier.pays import verdict_after_each
 from quality.comparison.routing_worth import (
     LEVEL,
     Bounded,
@@ -14,7 +15,6 @@ from quality.comparison.routing_worth import (
     gains_of,
     mix_weights,
     routing_worth,
-    verdict_after_each,
 )
 from quality.comparison.worth_in_words import in_words
 

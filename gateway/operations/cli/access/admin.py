@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from gateway.operations.cli.access.keys import checked, order, reason_option, stored_options
-from gateway.operations.cli.options import echo_json, settings_from, table
+from gateway.operations.cli.options import echo_answer, echo_json, settings_from, table
 from gateway.operations.cli.stored_order import with_database
 
 
@@ -32,10 +32,7 @@ def add(name: str, role: str, password_stdin: bool, reason: str | None, as_json:
         password = click.prompt("Password (at least 12 characters)", hide_input=True, confirmation_prompt=True)
     user = checked(UserOrder, {"name": name, "password": password, "role": role})
     with_database(settings_from(**options), lambda engine: add_user(engine, user, order(reason)))
-    if as_json:
-        echo_json({"name": name, "role": role})
-    else:
-        click.echo(f"{name} may sign in at /admin as {role}")
+    echo_answer(as_json, {"name": name, "role": role}, f"{name} may sign in at /admin as {role}")
 
 
 @admin.command("list")
@@ -61,7 +58,4 @@ def remove(name: str, reason: str | None, as_json: bool, **options: Any) -> None
     from gateway.tenancy.users.users import remove_user
 
     with_database(settings_from(**options), lambda engine: remove_user(engine, name, order(reason)))
-    if as_json:
-        echo_json({"name": name})
-    else:
-        click.echo(f"{name} is removed")
+    echo_answer(as_json, {"name": name}, f"{name} is removed")

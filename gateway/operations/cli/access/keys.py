@@ -11,6 +11,7 @@ from gateway.operations.cli.options import (
     QUALITY_METAVAR,
     data_dir_option,
     database_option,
+    echo_answer,
     echo_json,
     json_option,
     settings_from,
@@ -195,10 +196,7 @@ def rotate(key: str, grace_hours: float, reason: str | None, as_json: bool, **op
     issued = with_database(
         settings_from(**options), lambda engine: rotate_key(engine, key, grace_hours * 3600, order(reason))
     )
-    if as_json:
-        echo_json(issued)
-    else:
-        click.echo(f"key {issued.key_id} of {issued.name}, shown once:\n{issued.key}")
+    echo_answer(as_json, issued, f"key {issued.key_id} of {issued.name}, shown once:\n{issued.key}")
 
 
 @keys.command()
@@ -210,10 +208,7 @@ def revoke(key: str, reason: str | None, as_json: bool, **options: Any) -> None:
     from gateway.tenancy.keys.key_commands import revoke_key
 
     key_id = with_database(settings_from(**options), lambda engine: revoke_key(engine, key, order(reason)))
-    if as_json:
-        echo_json({"key_id": key_id})
-    else:
-        click.echo(f"{key_id} is revoked; running servers refuse it within seconds")
+    echo_answer(as_json, {"key_id": key_id}, f"{key_id} is revoked; running servers refuse it within seconds")
 
 
 def order(reason: str | None) -> "Order":

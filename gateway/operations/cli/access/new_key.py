@@ -2,7 +2,7 @@
 
 import click
 
-from gateway.operations.cli.options import echo_json, json_option
+from gateway.operations.cli.options import echo_answer, json_option
 
 
 @click.command("new-key")
@@ -13,7 +13,8 @@ def new_key(name: str, as_json: bool) -> None:
     from gateway.tenancy.keys.key_secrets import new_key as make_key
 
     key, hashed = make_key()
-    if as_json:
-        echo_json({"name": name, "key": key, "setting": f"{name}={hashed}"})
-    else:
-        click.echo(f"key of {name}: {key}\nsetting: AIO_API_KEYS={name}={hashed}")
+    echo_answer(
+        as_json,
+        {"name": name, "key": key, "setting": f"{name}={hashed}"},
+        f"key of {name}: {key}\nsetting: AIO_API_KEYS={name}={hashed}",
+    )

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from gateway.operations.cli.access.keys import checked, order, reason_option, stored_options
-from gateway.operations.cli.options import echo_json, settings_from, table
+from gateway.operations.cli.options import echo_answer, echo_json, settings_from, table
 from gateway.operations.cli.stored_order import with_database
 
 
@@ -26,10 +26,7 @@ def create(name: str, reason: str | None, as_json: bool, **options: Any) -> None
 
     checked(TeamOrder, {"name": name})
     team_id = with_database(settings_from(**options), lambda engine: create_team(engine, name, order(reason)))
-    if as_json:
-        echo_json({"team_id": team_id})
-    else:
-        click.echo(f"team {team_id}: {name}")
+    echo_answer(as_json, {"team_id": team_id}, f"team {team_id}: {name}")
 
 
 @teams.command("list")
@@ -40,10 +37,7 @@ def list_teams(limit: int, as_json: bool, **options: Any) -> None:
     from gateway.tenancy.keys.listings import TEAMS
 
     page = with_database(settings_from(**options), lambda engine: TEAMS.page(engine, {}, limit=limit))
-    if as_json:
-        echo_json(page)
-    else:
-        click.echo(table(["id", "name"], [[row["team_id"], row["name"]] for row in page.rows]))
+    echo_answer(as_json, page, table(["id", "name"], [[row["team_id"], row["name"]] for row in page.rows]))
 
 
 @teams.command()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from gateway.operations.cli.options import echo_json, json_option, table
+from gateway.operations.cli.options import echo_answer, echo_json, json_option, table
 
 
 @click.command()
@@ -58,7 +58,4 @@ def complexity(rows: Path, target: Path | None, model_file: Path | None, seed: i
         model = shipped_complexity() if model_file is None else load_complexity(model_file)
         found = predicted(model, [routing_input_of_text(row.prompt) for row in labelled], outcome_model)
     report = measured(labelled, found)
-    if as_json:
-        echo_json(report)
-        return
-    click.echo(table(["measure", "model", "length alone"], [list(line) for line in report.lines()]))
+    echo_answer(as_json, report, table(["measure", "model", "length alone"], [list(line) for line in report.lines()]))

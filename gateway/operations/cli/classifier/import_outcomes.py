@@ -52,15 +52,12 @@ def import_(file: Path, key_id: str | None, margin: float, weight: float, as_jso
     """
     from classifier.registry.artefact import default_artefact, load_artefact
     from classifier.registry.registry import ArtefactRegistry
-    from quality.learning.outcome_import import OutcomeFileError, import_outcomes, read_outcomes
+    from quality.learning.outcome_import import import_outcomes, read_outcomes
     from tiers.catalog.load import load_catalog
 
     settings = settings_from(**options)
     catalog = load_catalog(settings.catalog)
-    try:
-        found = read_outcomes(file, len(catalog.tiers))
-    except OutcomeFileError as error:
-        raise click.ClickException(str(error)) from error
+    found = read_outcomes(file, len(catalog.tiers))
     registry = ArtefactRegistry(settings.registry_path)
     registry.seed(default_artefact())
     model = load_artefact(registry.current(), catalog.fingerprint)

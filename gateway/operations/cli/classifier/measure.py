@@ -43,13 +43,11 @@ def measure(file: Path | None, per_level: int, seed: int, concurrency: int, **op
     from gateway.base.stores.data_folder import private_data_folder
     from inference_core.native import cpu
     from quality.evaluation.everyday_outcomes import (
-        EverydayOutcomesError,
         begun_outcomes,
         read_outcomes,
         write_outcomes,
     )
     from quality.evaluation.measured_outcomes import OWN_FOLDER, task_classes
-    from quality.evaluation.tier_accuracy import TierMeasurementError
     from tiers.catalog.load import load_catalog
 
     settings = settings_from(role="all", **options)
@@ -60,14 +58,11 @@ def measure(file: Path | None, per_level: int, seed: int, concurrency: int, **op
         file.parent.mkdir(parents=True, exist_ok=True)
     kernels = cpu.extension().instruction_set() if cpu.AVAILABLE else "torch"
     outcomes = begun_outcomes(catalog, seed, per_level, kernels)
-    try:
-        if file.exists():
-            outcomes = _same(read_outcomes(file), outcomes, file)
-        with staged_progress("starting") as progress:
-            outcomes = asyncio.run(_measure(settings, catalog, outcomes, file, concurrency, progress))
-        write_outcomes(msgspec.structs.replace(outcomes, classes=task_classes(seed, per_level)), file)
-    except (EverydayOutcomesError, TierMeasurementError) as error:
-        raise click.ClickException(str(error)) from error
+    if file.exists():
+        outcomes = _same(read_outcomes(file), outcomes, file)
+    with staged_progress("starting") as progress:
+        outcomes = asyncio.run(_measure(settings, catalog, outcomes, file, concurrency, progress))
+    write_outcomes(msgspec.structs.replace(outcomes, classes=task_classes(seed, per_level)), file)
     click.echo(_shown(outcomes, catalog))
     click.echo(f"kept in {file}")
 

@@ -77,27 +77,22 @@ def collect(
     The prompts are generated tasks of graded difficulty, word problems with known answers and multiple choice. No
     texts are kept.
     """
-    from classifier.errors import ClassifierError
     from classifier.training.data.dataset import data_folder
     from quality.evaluation.collect_outcomes import KINDS, Collection, choice_questions, graded_questions
     from quality.evaluation.collect_outcomes import word_problems as public_problems
-    from quality.evaluation.tier_accuracy import TierMeasurementError
     from tiers.catalog.load import load_catalog
 
     settings = settings_from(role="all", **options)
     catalog = load_catalog(settings.catalog)
     numbers = _numbers(tiers, len(catalog.tiers))
     how = Collection(seed=seed, concurrency=concurrency, second=second)
-    try:
-        questions = graded_questions(seed, tasks, kinds or KINDS)
-        if word_problems:
-            questions += public_problems(data or data_folder(), word_problems)
-        if choices is not None:
-            questions += choice_questions(choices)
-        with shown_progress() as progress:
-            asked = asyncio.run(_collect(settings, catalog, folder, numbers, questions, how, progress))
-    except (ClassifierError, TierMeasurementError) as error:
-        raise click.ClickException(str(error)) from error
+    questions = graded_questions(seed, tasks, kinds or KINDS)
+    if word_problems:
+        questions += public_problems(data or data_folder(), word_problems)
+    if choices is not None:
+        questions += choice_questions(choices)
+    with shown_progress() as progress:
+        asked = asyncio.run(_collect(settings, catalog, folder, numbers, questions, how, progress))
     click.echo(f"{asked} answers were added to {folder}; aio classifier probes {folder} fits on them")
 
 
@@ -121,16 +116,12 @@ def probes(
     A tier gets a model only if that judges better than the prompt alone. Running servers follow within
     AIO_ARTEFACT_POLL_SECONDS.
     """
-    from classifier.errors import ClassifierError
     from classifier.training.commands.probes import make_probes
     from tiers.catalog.load import load_catalog
 
     settings = settings_from(**options)
     strongest = len(load_catalog(settings.catalog).tiers)
-    try:
-        made = make_probes(folder, registry or settings.probes_path, strongest, promote=promote, seed=seed)
-    except ClassifierError as error:
-        raise click.ClickException(str(error)) from error
+    made = make_probes(folder, registry or settings.probes_path, strongest, promote=promote, seed=seed)
     if report is not None:
         import msgspec
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from gateway.operations.cli.classifier import data_option
-from gateway.operations.cli.options import echo_json, json_option, staged_progress
+from gateway.operations.cli.options import echo_answer, json_option, staged_progress
 
 
 @click.command()
@@ -51,7 +51,6 @@ def pretrain(
     )
     with staged_progress("pretraining") as show:
         outcome = pretrain_command(output, settings, data=data, hold=hold, progress=show)
-    if as_json:
-        echo_json(outcome)
-    else:
-        click.echo(f"{outcome.folder}: {outcome.texts} prompts, masked-word loss {outcome.valid_loss:.3f} nats")
+    echo_answer(
+        as_json, outcome, f"{outcome.folder}: {outcome.texts} prompts, masked-word loss {outcome.valid_loss:.3f} nats"
+    )

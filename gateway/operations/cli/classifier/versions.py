@@ -9,6 +9,7 @@ from gateway.operations.cli.options import (
     catalog_option,
     data_dir_option,
     database_option,
+    echo_answer,
     echo_json,
     json_option,
     settings_from,
@@ -82,10 +83,11 @@ def promote(version: str, reason: str, as_json: bool, **options: Any) -> None:
     before = with_database(
         settings, lambda engine: order(engine, registry, name, actor="cli", reason=reason, prior=prior)
     )
-    if as_json:
-        echo_json({"current": name, "previous": before})
-    else:
-        click.echo(f"classifier {name} serves; `aio classifier rollback` restores {before}")
+    echo_answer(
+        as_json,
+        {"current": name, "previous": before},
+        f"classifier {name} serves; `aio classifier rollback` restores {before}",
+    )
 
 
 @click.command()
@@ -101,10 +103,7 @@ def rollback(reason: str, as_json: bool, **options: Any) -> None:
     settings = settings_from(**options)
     registry = ArtefactRegistry(settings.registry_path)
     current = with_database(settings, lambda engine: order(engine, registry, actor="cli", reason=reason))
-    if as_json:
-        echo_json({"current": current, "previous": registry.previous()})
-    else:
-        click.echo(f"classifier {current} serves again")
+    echo_answer(as_json, {"current": current, "previous": registry.previous()}, f"classifier {current} serves again")
 
 
 @click.command()
@@ -142,10 +141,7 @@ def canary(version: str | None, share: float | None, stop: bool, reason: str, as
     else:
         there = registry.canary()
         said = f"{there.version} decides about {there.share:.1%} of the requests" if there else "no version is on trial"
-    if as_json:
-        echo_json({"canary": registry.canary()})
-    else:
-        click.echo(said)
+    echo_answer(as_json, {"canary": registry.canary()}, said)
 
 
 def _accepted(settings: "Settings", version: str) -> "tuple[ArtefactRegistry, str, list[list[float]]]":

@@ -8,7 +8,7 @@ import click
 
 from gateway.operations.cli.group import LazyGroup
 from gateway.operations.cli.live.knobs import ask_server, server_options
-from gateway.operations.cli.options import echo_json, json_option, table
+from gateway.operations.cli.options import echo_answer, echo_json, json_option, table
 
 adapters = LazyGroup(
     name="adapters",
@@ -50,7 +50,7 @@ def load(name: str, folder: str, url: str, key: str | None, as_json: bool) -> No
     model, adapter = _parts(name)
     body = {"model": model, "name": adapter, "path": str(Path(folder).absolute())}
     answer = ask_server(url, key, "POST", "/adapters", body)
-    _say(answer, as_json, f"{name} is loaded; requests may name it as their model")
+    echo_answer(as_json, answer, f"{name} is loaded; requests may name it as their model")
 
 
 @click.command()
@@ -62,7 +62,7 @@ def unload(name: str, url: str, key: str | None, as_json: bool) -> None:
     model, adapter = _parts(name)
     answer = ask_server(url, key, "DELETE", f"/adapters/{quote(model, safe='')}/{quote(adapter, safe='')}")
     leaving = any(info["name"] == adapter for info in answer["adapters"])
-    _say(answer, as_json, f"{name} is unloaded after its last request" if leaving else f"{name} is unloaded")
+    echo_answer(as_json, answer, f"{name} is unloaded after its last request" if leaving else f"{name} is unloaded")
 
 
 def _parts(name: str) -> tuple[str, str]:
@@ -70,13 +70,6 @@ def _parts(name: str) -> tuple[str, str]:
     if not colon or not model or not adapter:
         raise click.UsageError(f"{name!r} is not MODEL:NAME")
     return model, adapter
-
-
-def _say(answer: Any, as_json: bool, text: str) -> None:
-    if as_json:
-        echo_json(answer)
-    else:
-        click.echo(text)
 
 
 def _row(info: dict[str, Any]) -> list[str]:

@@ -65,23 +65,18 @@ def calibrate(
     the model on planted ones, one after another until it is known whether to trust it. The result is stored for this
     catalogue; `aio serve` reads it at start. --judging 0 leaves out the judge that asks the model.
     """
-    from classifier.errors import ClassifierError
     from classifier.training.data.dataset import data_folder
     from quality.evaluation.collect_outcomes import graded_questions
     from quality.evaluation.collect_outcomes import word_problems as public_problems
-    from quality.evaluation.tier_accuracy import TierMeasurementError
     from tiers.catalog.load import load_catalog
 
     settings = settings_from(role="all", **options)
     catalog = load_catalog(settings.catalog)
-    try:
-        questions = graded_questions(seed, tasks)
-        if word_problems:
-            questions += public_problems(data or data_folder(), word_problems)
-        with shown_progress() as progress:
-            found, pairs = asyncio.run(_measure(settings, catalog, questions, judging, concurrency, progress))
-    except (ClassifierError, TierMeasurementError) as error:
-        raise click.ClickException(str(error)) from error
+    questions = graded_questions(seed, tasks)
+    if word_problems:
+        questions += public_problems(data or data_folder(), word_problems)
+    with shown_progress() as progress:
+        found, pairs = asyncio.run(_measure(settings, catalog, questions, judging, concurrency, progress))
     if as_json:
         echo_json({"catalogue": catalog.fingerprint, "judges": [_plain(one) for one in found]})
         return

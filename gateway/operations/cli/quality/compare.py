@@ -8,7 +8,7 @@ import msgspec
 
 from gateway.operations.cli.options import (
     cache_dir_option,
-    echo_json,
+    echo_answer,
     json_option,
     settings_from,
     staged_progress,
@@ -115,10 +115,7 @@ def compare(
         raise click.ClickException(str(error)) from error
     if report is not None:
         write_report(found, report)
-    if as_json:
-        echo_json(found)
-    else:
-        click.echo(_shown(found))
+    echo_answer(as_json, found, _shown(found))
     if not any(verdict.passes for verdict in found.verdicts):
         raise SystemExit(1)
 

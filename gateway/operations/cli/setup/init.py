@@ -66,15 +66,11 @@ def init(
     from gateway.operations.quality_loop.label_sources import labels_text
     from gateway.operations.setup.candidate import with_names
     from gateway.operations.setup.catalog_text import catalog_text, unmeasured_text
-    from gateway.operations.setup.given_tiers import SetupError
     from tiers.catalog.tier_spec import MIN_TIERS
 
     if output.exists() and not force:
         raise click.ClickException(f"{output} exists; --force overwrites it, --output writes another file")
-    try:
-        found, tiers, notes = asyncio.run(_looked(ports, given, offline))
-    except SetupError as error:
-        raise click.ClickException(str(error)) from error
+    found, tiers, notes = asyncio.run(_looked(ports, given, offline))
     for note in notes:
         click.echo(f"note: {note}", err=True)
     if len(found) + len(tiers) < MIN_TIERS:

@@ -1,4 +1,4 @@
-"""`aio fleet`: simulate scaling rules on recorded traces, and serve the target that a cluster's autoscaler reads."""
+"""`aio fleet`: predictive scaling of a cluster."""
 
 from gateway.operations.cli.group import LazyGroup
 
@@ -6,11 +6,6 @@ fleet = LazyGroup(
     name="fleet",
     help="Predictive scaling of replicas.",
     commands={
-        "simulate": ("gateway.planning.commands.fleet.simulate:simulate", "Compare scaling rules on recorded traces."),
         "serve": ("gateway.planning.commands.fleet.serve:serve", "Serve the target that a cluster's autoscaler reads."),
-        "split": (
-            "gateway.planning.commands.fleet.split:split",
-            "Compare separate prefill and decode pools with combined ones.",
-        ),
     },
 )

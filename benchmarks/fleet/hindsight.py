@@ -4,11 +4,12 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, product
 
+from benchmarks.fleet.rules import FixedRule
+from benchmarks.fleet.scoring import Setting, score
+from benchmarks.fleet.simulation import FleetRun
 from gateway.planning.capacity.replica_profile import ReplicaProfile
 from gateway.planning.capacity.trace_file import Arrival
-from gateway.planning.scaling.scaling import FixedRule, FleetSettings, Observation, replicas_for
-from gateway.planning.simulated.scoring import Setting, score
-from gateway.planning.simulated.simulation import FleetRun
+from gateway.planning.scaling.scaling import FleetSettings, Observation, replicas_for
 
 # Answers over which a step's base is spread; the share `busy` absorbs the error.
 _BATCH = 8

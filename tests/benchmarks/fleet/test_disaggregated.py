@@ -3,11 +3,12 @@ gain."""
 
 import pytest
 
+from benchmarks.fleet.disaggregated import Transfer, best_split, kv_bytes_of, requests_at, run_apart
+from benchmarks.fleet.rules import FixedRule
 from gateway.planning.capacity.replica_profile import replica_profile
 from gateway.planning.capacity.trace_file import Arrival
 from gateway.planning.scaling.predictive import PredictiveKnobs, PredictiveRule
-from gateway.planning.scaling.scaling import FixedRule, FleetSettings, ServiceObjectives
-from gateway.planning.simulated.disaggregated import Transfer, best_split, kv_bytes_of, requests_at, run_apart
+from gateway.planning.scaling.scaling import FleetSettings, ServiceObjectives
 
 PROFILE = replica_profile("llama-3.1-8b/awq-int4/l4")
 FAST = Transfer(bytes_per_token=kv_bytes_of(PROFILE), bytes_per_s=50e9)

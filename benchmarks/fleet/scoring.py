@@ -7,13 +7,14 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
+from benchmarks.fleet.rules import ScalingRule
+from benchmarks.fleet.simulated_replica import SimulatedRequest
+from benchmarks.fleet.simulation import FleetRun, FleetSimulation
 from gateway.planning.capacity.capacity import best_operation
 from gateway.planning.capacity.replica_profile import ReplicaProfile
 from gateway.planning.capacity.trace_file import Arrival
 from gateway.planning.capacity.workload import Workload
-from gateway.planning.scaling.scaling import FleetSettings, ScalingRule, ServiceObjectives
-from gateway.planning.simulated.simulated_replica import SimulatedRequest
-from gateway.planning.simulated.simulation import FleetRun, FleetSimulation
+from gateway.planning.scaling.scaling import FleetSettings, ServiceObjectives
 
 
 def was_served_well(request: SimulatedRequest, profile: ReplicaProfile, objectives: ServiceObjectives) -> bool:

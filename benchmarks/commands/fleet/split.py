@@ -1,4 +1,4 @@
-"""`aio fleet split`: what separate prefill and decode replicas gain on a trace, and where they break even."""
+"""`python -m benchmarks fleet-split`: what prefill and decode replicas of their own gain, and where they break even."""
 
 from pathlib import Path
 
@@ -55,12 +55,11 @@ def split(
     """Find the multiple of a trace's rate that a fleet serves with 90 % within objectives, combined and best split."""
     import msgspec
 
+    from benchmarks.fleet.disaggregated import Split, Transfer, best_split, kv_bytes_of, requests_at, spread
     from classifier.training.data.dataset import data_folder
     from gateway.planning.capacity.replica_profile import replica_profile
     from gateway.planning.capacity.trace_file import read_trace
-    from gateway.planning.capacity.workload import spread
     from gateway.planning.scaling.scaling import ServiceObjectives
-    from gateway.planning.simulated.disaggregated import Split, Transfer, best_split, kv_bytes_of, requests_at
 
     path = trace or data_folder() / "traces/mooncake_conversation.jsonl"
     arrivals = spread(read_trace(path, "ms" if trace_unit == "ms" else "s"))

@@ -4,10 +4,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from benchmarks.core.random_checkpoint import SHAPES, RandomCheckpoint, RandomKind
 from inference_core.errors import ModelFileError
 from inference_core.loaders.decoder_tensors import decoder_tensors
 from inference_core.loaders.packed_tensor import dequantize
-from inference_core.loaders.random_checkpoint import SHAPES, RandomCheckpoint, RandomKind
 
 SMALL = msgspec.structs.replace(
     SHAPES["llama-3.2-1b"], vocab_size=96, hidden_size=512, intermediate_size=1024, num_layers=1, num_heads=8

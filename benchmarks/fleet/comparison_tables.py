@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from gateway.planning.simulated.comparison import Comparison, Duel
-from gateway.planning.simulated.scoring import Score
+from benchmarks.fleet.comparison import Comparison, Duel
+from benchmarks.fleet.scoring import Score
 
 
 def comparison_text(comparison: Comparison) -> str:

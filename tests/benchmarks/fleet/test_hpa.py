@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from gateway.planning.scaling.hpa import HpaBehaviour, HpaRule, by_in_flight, by_utilisation, hpa_replicas
+from benchmarks.fleet.hpa import HpaBehaviour, HpaRule, by_in_flight, by_utilisation, hpa_replicas
 from gateway.planning.scaling.scaling import Observation
 
 QUIET = Observation(

@@ -6,7 +6,7 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure
 
-from gateway.planning.simulated.comparison import REACTIVE, Comparison
+from benchmarks.fleet.comparison import REACTIVE, Comparison
 
 matplotlib.use("Agg")
 # Colours that colour-blind readers can distinguish (Okabe and Ito 2008).

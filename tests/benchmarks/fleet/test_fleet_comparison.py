@@ -4,13 +4,13 @@ import random
 
 import pytest
 
+from benchmarks.fleet.comparison import FITTED, REACTIVE, compare, fewest_misses
+from benchmarks.fleet.comparison_tables import comparison_text, write_between
+from benchmarks.fleet.scoring import Score, Setting
 from gateway.planning.capacity.replica_profile import replica_profile
 from gateway.planning.capacity.trace_file import Arrival
 from gateway.planning.scaling.predictive import PredictiveKnobs
 from gateway.planning.scaling.scaling import FleetSettings, ServiceObjectives
-from gateway.planning.simulated.comparison import FITTED, REACTIVE, compare, fewest_misses
-from gateway.planning.simulated.comparison_tables import comparison_text, write_between
-from gateway.planning.simulated.scoring import Score, Setting
 
 
 @pytest.fixture(scope="module")

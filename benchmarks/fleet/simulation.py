@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from benchmarks.fleet.rules import ScalingRule
+from benchmarks.fleet.simulated_replica import SimulatedReplica, SimulatedRequest
 from gateway.planning.capacity.replica_profile import ReplicaProfile
-from gateway.planning.scaling.scaling import FleetSettings, Observation, ScalingRule
-from gateway.planning.simulated.simulated_replica import SimulatedReplica, SimulatedRequest
+from gateway.planning.scaling.scaling import FleetSettings, Observation
 
 
 class ReplicaSpan(msgspec.Struct, frozen=True):

@@ -9,12 +9,12 @@ from itertools import product
 
 import msgspec
 
-from gateway.planning.scaling.hpa import HpaBehaviour, by_in_flight, by_utilisation
+from benchmarks.fleet.hindsight import cheapest_schedule
+from benchmarks.fleet.hpa import HpaBehaviour, by_in_flight, by_utilisation
+from benchmarks.fleet.rules import FixedRule, ScalingRule
+from benchmarks.fleet.scoring import Score, Setting, in_flight_target, score
+from benchmarks.fleet.simulation import FleetRun
 from gateway.planning.scaling.predictive import PredictiveKnobs, PredictiveRule
-from gateway.planning.scaling.scaling import FixedRule, ScalingRule
-from gateway.planning.simulated.hindsight import cheapest_schedule
-from gateway.planning.simulated.scoring import Score, Setting, in_flight_target, score
-from gateway.planning.simulated.simulation import FleetRun
 
 # Knobs are chosen on the first `FITTED` of a trace's time; the start of that part lets the fleets settle.
 FITTED, _WARM_UP = 0.4, 0.25

@@ -1,4 +1,4 @@
-"""`aio fleet simulate`: fixed, reactive, predictive and oracle on recorded traces, as tables and as a plot."""
+"""`python -m benchmarks fleet`: fixed, reactive, predictive and oracle on recorded traces, as tables and as a plot."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,8 +8,8 @@ import click
 from gateway.operations.cli.options import echo_json, json_option
 
 if TYPE_CHECKING:
-    from gateway.planning.simulated.comparison import Comparison
-    from gateway.planning.simulated.scoring import Setting
+    from benchmarks.fleet.comparison import Comparison
+    from benchmarks.fleet.scoring import Setting
 
 AZURE = ("traces/azure_llm_code.csv", "traces/azure_llm_conv.csv")
 
@@ -74,12 +74,12 @@ def simulate(
     """Compare scaling rules. Their knobs are chosen on the first 40 % of a trace's time and reported on the rest."""
     import msgspec
 
+    from benchmarks.fleet.comparison_tables import comparison_text, write_between
+    from benchmarks.fleet.scoring import Setting
     from classifier.training.data.dataset import data_folder
     from gateway.planning.capacity.replica_profile import replica_profile
     from gateway.planning.capacity.trace_file import read_trace
     from gateway.planning.scaling.scaling import FleetSettings, ServiceObjectives
-    from gateway.planning.simulated.comparison_tables import comparison_text, write_between
-    from gateway.planning.simulated.scoring import Setting
 
     profile = replica_profile(replica)
     fleet = FleetSettings(
@@ -108,7 +108,7 @@ def simulate(
     if page is not None:
         write_between(page, "simulated", text)
     if plot is not None:
-        from gateway.planning.simulated.plots import plot_comparisons
+        from benchmarks.fleet.plots import plot_comparisons
 
         plot_comparisons(found, plot)
 
@@ -118,7 +118,7 @@ def _compared(settings: "list[Setting]") -> "list[Comparison]":
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
-    from gateway.planning.simulated.comparison import compare
+    from benchmarks.fleet.comparison import compare
 
     if len(settings) == 1:
         return [compare(settings[0])]

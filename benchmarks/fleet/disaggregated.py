@@ -5,17 +5,20 @@ the rest. The pools share nothing, so each can be sized and scaled alone.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import msgspec
 
+from benchmarks.fleet.rules import FixedRule, ScalingRule
+from benchmarks.fleet.scoring import was_served_well
+from benchmarks.fleet.simulated_replica import SimulatedRequest
+from benchmarks.fleet.simulation import FleetRun, FleetSimulation
 from gateway.planning.capacity.replica_profile import ReplicaProfile
 from gateway.planning.capacity.trace_file import Arrival
-from gateway.planning.scaling.scaling import FixedRule, FleetSettings, ScalingRule, ServiceObjectives
-from gateway.planning.simulated.scoring import was_served_well
-from gateway.planning.simulated.simulated_replica import SimulatedRequest
-from gateway.planning.simulated.simulation import FleetRun, FleetSimulation
+from gateway.planning.scaling.scaling import FleetSettings, ServiceObjectives
 from inference_core.kv_cache.layout import kv_bytes_per_token
 from inference_core.loaders.known_shapes import shape
 
@@ -149,3 +152,17 @@ def kv_bytes_of(profile: ReplicaProfile) -> int:
     return kv_bytes_per_token(
         num_layers=config.num_layers, num_kv_heads=config.num_kv_heads, head_dim=config.head_dim, dtype="bfloat16"
     )
+
+
+def spread(arrivals: Sequence[Arrival]) -> list[Arrival]:
+    """Spread requests that share a time stamp evenly over the time to the next: some clocks tick every few seconds."""
+    times = sorted({arrival.at for arrival in arrivals})
+    following = dict(zip(times, [*times[1:], times[-1]], strict=True))
+    shared = Counter(arrival.at for arrival in arrivals)
+    place: Counter[float] = Counter()
+    found = []
+    for arrival in arrivals:
+        share = place[arrival.at] / shared[arrival.at]
+        place[arrival.at] += 1
+        found.append(replace(arrival, at=arrival.at + share * (following[arrival.at] - arrival.at)))
+    return found

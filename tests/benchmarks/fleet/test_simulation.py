@@ -9,16 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.fleet.hindsight import ScheduleRule, cheapest_schedule
+from benchmarks.fleet.rules import FixedRule
+from benchmarks.fleet.scoring import Setting, score
+from benchmarks.fleet.simulated_replica import SimulatedReplica, SimulatedRequest
+from benchmarks.fleet.simulation import FleetSimulation
 from gateway.planning.capacity.capacity import operation
 from gateway.planning.capacity.replica_profile import replica_profile
 from gateway.planning.capacity.trace_file import Arrival
 from gateway.planning.capacity.workload import Workload
 from gateway.planning.scaling.predictive import PredictiveKnobs, PredictiveRule
-from gateway.planning.scaling.scaling import FixedRule, FleetSettings, Observation, ServiceObjectives, SlowDown
-from gateway.planning.simulated.hindsight import ScheduleRule, cheapest_schedule
-from gateway.planning.simulated.scoring import Setting, score
-from gateway.planning.simulated.simulated_replica import SimulatedReplica, SimulatedRequest
-from gateway.planning.simulated.simulation import FleetSimulation
+from gateway.planning.scaling.scaling import FleetSettings, Observation, ServiceObjectives, SlowDown
 from tests.examples import examples
 
 PROFILE = msgspec.structs.replace(replica_profile("smollm2-135m-int4-cpu"), prompt_pair_s=0.0, context_token_s=0.0)

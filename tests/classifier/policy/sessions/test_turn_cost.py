@@ -1,0 +1,39 @@
+"""What a turn costs on a tier: tokens read from its cache, written to it, and answered."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from classifier.policy.sessions.rest_cost import turn_usd, warm_tokens
+from classifier.policy.sessions.session_view import SessionTier, Warmth
+
+TIER = SessionTier(
+    input_usd=1.0, output_usd=5.0, read_usd=0.1, write_usd=1.25, cache_seconds=300, min_cached_tokens=1024
+)  # fmt: skip
+
+
+@given(st.integers(100, 150_000), st.integers(0, 150_000), st.integers(0, 50_000), st.floats(1, 90), st.floats(0, 600))
+def test_more_cached_tokens_never_make_a_turn_dearer(
+    prompt: int, cached: int, more: int, steps: float, age: float
+) -> None:
+    before, after = (
+        turn_usd(TIER, warm_tokens(TIER, Warmth(tokens, age), prompt), prompt, 1000, 400, steps)
+        for tokens in (cached, cached + more)
+    )
+
+    assert after <= before * (1 + 1e-9)
+
+
+def test_a_cache_older_than_its_lifetime_or_a_prompt_too_short_for_it_is_cold() -> None:
+    assert warm_tokens(TIER, Warmth(9000, 299), 20_000) == 9000
+    assert warm_tokens(TIER, Warmth(9000, 301), 20_000) == 0
+    assert warm_tokens(TIER, Warmth(1000, 1), 1023) == 0
+
+
+def test_a_turns_price_counts_reads_writes_and_answers() -> None:
+    # One step: 40,000 read at 0.1, 10,000 written at 1.25, 400 answered at 5 US dollars a million.
+    assert turn_usd(TIER, 40_000, 50_000, 1000, 400, 1) == pytest.approx(0.004 + 0.0125 + 0.002)
+    # Without a cache all is input.
+    bare = msgspec.structs.replace(TIER, cache_seconds=0)
+    assert turn_usd(bare, 40_000, 50_000, 1000, 400, 1) == pytest.approx(0.05 + 0.002)
