@@ -119,6 +119,17 @@ def test_a_machine_with_cards_gets_a_catalogue_that_loads_and_fits(
     assert shown == path.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(("name", "inventory"), [("one-card", "1x24gb"), ("four-cards", "4x24gb")])
+def test_the_shipped_catalogues_are_what_their_cards_are_proposed(name: str, inventory: str) -> None:
+    """Cards of one size differ by some megabytes; the catalogue counts on the smallest."""
+    shipped, proposed = load_catalog(name), load_catalog(str(TEXTS / f"{inventory}.toml"))
+    planned = [msgspec.structs.replace(group, card_bytes=24 * 10**9) for group in proposed.gpu_groups]
+    assert shipped.gpu_groups == planned
+    assert [(tier.name, tier.model, tier.price) for tier in shipped.tiers] == [
+        (tier.name, tier.model, tier.price) for tier in proposed.tiers
+    ]
+
+
 def planned_tokens(cards: int, card_bytes: int, shape: str, weights: str) -> int:
     device = Device(name="card", kind="gpu", memory_bytes=card_bytes, compute_capability=8.0)
     machines, mesh = Machines(device=device, devices_per_node=cards), Mesh(tensor=cards)
