@@ -55,6 +55,7 @@ def group_spec(catalog: Catalog, name: str) -> DeviceGroupSpec:
             slab_bytes=group.slab_bytes,
             max_num_batched_tokens=group.max_num_batched_tokens,
             max_num_seqs=group.max_num_seqs,
+            capture_steps=group.capture_steps,
             knobs=group.knobs,
             prefixes=group.prefixes,
             pinned_share=group.pinned_share,

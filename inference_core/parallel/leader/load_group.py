@@ -7,7 +7,6 @@ import torch
 from msgspec.structs import replace
 
 from inference_core.core import Core
-from inference_core.device.graphs import CudaGraphs, NoGraphs
 from inference_core.device.load_device_core import load_device_core
 from inference_core.device.memory.host_memory import profile_host
 from inference_core.device.memory.memory_profile import profile_cuda
@@ -57,7 +56,6 @@ def _on_one_card(spec: DeviceGroupSpec, cache_dir: Path, knobs_file: Path | None
             torch.device("cpu"),
             cache_dir,
             profile=profile_host(spec.card_bytes),
-            make_graphs=NoGraphs,
             title=spec.name,
             knobs_file=knobs_file,
         )
@@ -71,7 +69,6 @@ def _on_one_card(spec: DeviceGroupSpec, cache_dir: Path, knobs_file: Path | None
         device,
         cache_dir,
         profile=profile_cuda,
-        make_graphs=CudaGraphs,
         title=spec.name,
         knobs_file=knobs_file,
     )

@@ -28,7 +28,8 @@ class DeviceStage:
     `tables` maps blocks to memory as on all ranks. The inputs of a step are copied to the device at once, from one of
     `staging_buffers` pinned buffers, so the host runs at most that many micro-batches ahead. A step in which each
     sequence computes few tokens (decodes and drafts) is padded to a size of `buckets` and replayed from `graphs`,
-    including its all-reduces; without sizes every step is launched kernel by kernel.
+    including its all-reduces; without sizes every step is launched kernel by kernel. All ranks of a group choose alike,
+    since they see the same sequences.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class DeviceStage:
         self._layout = layout
         self._tables = tables
         self._host = HostBlocks(self._arena, tables.byte_offsets, layout.block_bytes)
-        self._graphs = graphs
+        self.graphs = graphs
         self._buckets = buckets
         self._staging = [_StagingBuffer(capacity, self.device) for _ in range(staging_buffers)]
         self._staging_index = 0
@@ -78,7 +79,7 @@ class DeviceStage:
         if hidden is not None:
             self._received[:count].copy_(hidden)
         captured = shape.as_captured(self._tables.row_blocks * self._tables.block_size)
-        result = self._graphs.run(captured, lambda: self._captured_step(captured, first=hidden is None))
+        result = self.graphs.run(captured, lambda: self._captured_step(captured, first=hidden is None))
         # The next step of this size reuses the memory, possibly while this result is still being sent.
         return result[:count].clone()
 
