@@ -60,6 +60,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "in this folder, else in `$XDG_CONFIG_HOME/aio` or ~/.config/aio, else `laptop`"
         ),
     ] = "laptop"
+    measure_cards: Annotated[
+        bool,
+        Meta(description="Measure cards (`aio bench device`) before they are first served; `false`: say how"),
+    ] = False
     data_dir: Annotated[
         str,
         Meta(
