@@ -1,4 +1,4 @@
-"""What `aio bench device` saw of a catalogue's cards, in a file beside the catalogue."""
+"""What `aio bench device` saw of a catalogue's cards, in a file next to the catalogue."""
 
 from pathlib import Path
 
@@ -54,7 +54,7 @@ class DeviceReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report_path(settings: Settings) -> Path:
-    """Return the report's file: beside the catalogue's, or in the data folder for a catalogue that ships."""
+    """Return the report's file: next to the catalogue's, or in the data folder for a catalogue that ships."""
     if settings.catalog in shipped_catalogs():
         return settings.data_path / f"{settings.catalog}.device.json"
     return Path(settings.catalog).with_suffix(".device.json")

@@ -10,7 +10,7 @@ from inference_core.core import Core
 from inference_core.protocol import AddRequest, ModelInfo, SamplingParams
 
 Clock = Callable[[], float]
-# Larger than any cache, and small enough to be left beside a core's arena.
+# Larger than any cache, and small enough to fit next to a core's arena.
 COPY_BYTES = 256 * 2**20
 MOST_PROMPT, DECODE_PROMPT = 2048, 64
 # Of every answer, before time is taken: their steps compile kernels and capture graphs.
@@ -36,7 +36,7 @@ def memory_bandwidth(
 
 
 class CoreSpeed:
-    """Measures one model of `core`, which nobody else uses meanwhile. Prompts are random tokens that share no prefix.
+    """Measures one model of `core`, which has no other requests meanwhile. Prompts are random tokens that share no prefix.
 
     Raises `RuntimeError` if the core cannot compute a request.
     """

@@ -31,8 +31,8 @@ T = TypeVar("T")
 
 
 def measure_groups(catalog: Catalog, cache_path: Path, seconds: float, say: Say) -> DeviceReport:
-    """Measure the groups that the catalogue's tiers use, in `seconds` beside the time that their models take to load.
-    `say` is told what begins.
+    """Measure the groups that the catalogue's tiers use, in `seconds` plus the time that their models take to load.
+    `say` gets a line for each part that begins.
 
     Raises the errors of `load_group`, and `RuntimeError` if a model cannot compute a request.
     """
@@ -123,7 +123,12 @@ def _measured(
 
 def versions() -> dict[str, str]:
     """Return the versions of AIO, torch, Triton, CUDA and the driver, those that are there."""
-    found = {"aio": __version__, "torch": str(torch.__version__), "cuda": torch.version.cuda, "driver": driver_version()}
+    found = {
+        "aio": __version__,
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "driver": driver_version(),
+    }
     try:
         found["triton"] = importlib.metadata.version("triton")
     except importlib.metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""`aio bench device`: what the catalogue's cards do, kept beside the catalogue."""
+"""`aio bench device`: what the catalogue's cards do, kept next to the catalogue."""
 
 import asyncio
 from typing import Any
@@ -20,7 +20,7 @@ from gateway.operations.cli.options import (
     type=click.FloatRange(min=0, min_open=True),
     default=60.0,
     show_default=True,
-    help="Time to measure, beside the time that the models take to load.",
+    help="Time to measure; the models' loading comes on top.",
 )
 @catalog_option
 @data_dir_option
@@ -29,7 +29,7 @@ from gateway.operations.cli.options import (
 def device(seconds: float, as_json: bool, **options: Any) -> None:
     """Measure a catalogue's GPU groups: memory bandwidth, prompts, generated tokens, gain of captured steps.
 
-    The figures go to a file beside the catalogue, with notes on what is below half of the cards' roofline.
+    The figures go to a file next to the catalogue, with notes on what is below half of the cards' roofline.
 
     The cards must be free: stop `aio serve` first.
     """

@@ -60,7 +60,7 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def test_every_group_is_measured_and_its_figures_are_kept_beside_the_catalogue(catalog: Path, tmp_path: Path) -> None:
+def test_every_group_is_measured_and_its_figures_are_kept_next_to_the_catalogue(catalog: Path, tmp_path: Path) -> None:
     options = ["--catalog", str(catalog), "--cache-dir", str(tmp_path / "cache"), "--seconds", "0.5"]
     done = CliRunner().invoke(main, ["bench", "device", *options])
     assert done.exit_code == 0, done.output
@@ -80,7 +80,7 @@ def test_every_group_is_measured_and_its_figures_are_kept_beside_the_catalogue(c
     assert load_catalog(str(catalog)).name == "aio"  # the report is no part of it
 
 
-def test_a_catalogue_without_cards_is_told_how_to_get_some(catalog: Path, tmp_path: Path) -> None:
+def test_a_catalogue_without_cards_is_refused_with_how_to_get_some(catalog: Path, tmp_path: Path) -> None:
     catalog.write_text("""
 [[tiers]]
 name = "a"
