@@ -36,7 +36,7 @@ def memory_bandwidth(
 
 
 class CoreSpeed:
-    """Measures one model of `core`, which has no other requests meanwhile. Prompts are random tokens that share no prefix.
+    """Measures one model of `core`, which has no other requests meanwhile. Prompts are random and share no prefix.
 
     Raises `RuntimeError` if the core cannot compute a request.
     """
