@@ -13,7 +13,8 @@ class Graphs(ABC):
     """Replays work whose kernels, shapes and addresses never change.
 
     Contract: work reads and writes memory that lives as long as this object, and does not wait for the device. Its
-    result is valid until work of the same key runs again.
+    result is valid until work of the same key runs again. What work allocates may be used again by other work, but for
+    its result: work with large results writes them to memory of its own.
     """
 
     @abstractmethod

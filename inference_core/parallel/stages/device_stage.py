@@ -62,6 +62,8 @@ class DeviceStage:
         largest = max(buckets.sizes, default=0)
         # Graphs read the previous stage's activations at a fixed address.
         self._received = torch.zeros(largest, self.config.hidden_size, dtype=self.dtype, device=self.device)
+        # Each would keep its own result.
+        self._captured = torch.zeros_like(self._received)
 
     def compute(self, sequences: list[ScheduledSequence], hidden: torch.Tensor | None = None) -> torch.Tensor:
         """Activations [T, hidden] of all tokens, one sequence after another, after this stage's layers; writes the
@@ -128,7 +130,8 @@ class DeviceStage:
 
     def _captured_step(self, captured: StepShape, *, first: bool) -> torch.Tensor:
         """The work of every step of this shape. Idempotent, as graph capture requires."""
-        return self._forward(captured, None if first else self._received[: captured.tokens].clone())
+        result = self._forward(captured, None if first else self._received[: captured.tokens].clone())
+        return self._captured[: len(result)].copy_(result)
 
 
 class _StagingBuffer:
