@@ -3,6 +3,7 @@
 import json
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -14,12 +15,16 @@ from msgspec.structs import replace
 from gateway.base.configuration.load import load_settings
 from gateway.operations.cli import main
 from gateway.planning.capacity.roofline import Peak, with_roofline
-from gateway.planning.load_test.measured_groups import driver_version, report_text
+from gateway.planning.load_test import measured_groups
+from gateway.planning.load_test.measured_groups import driver_version, measure_groups, report_text
 from gateway.processes import unmeasured_cards
 from gateway.processes.unmeasured_cards import measure_or_say_how
 from gateway.runtime.device_report import DeviceReport, GroupSpeed, ModelSpeed, StreamSpeed, report_path
-from inference_core.device.device_speed import memory_bandwidth
+from inference_core.core import Core
+from inference_core.device.device_speed import CoreSpeed, memory_bandwidth
+from inference_core.device.spec import DeviceGroupSpec
 from inference_core.loaders.known_shapes import SHAPES
+from inference_core.parallel.leader.load_group import load_group
 from inference_core.placement.hardware import devices, reported_device
 from tests.inference_core.tiny_gguf import decoder_weights, write_gguf
 from tiers.catalog.load import load_catalog
@@ -78,6 +83,42 @@ def test_every_group_is_measured_and_its_figures_are_kept_next_to_the_catalogue(
         assert group.notes == ['no roofline: the table of cards has no "this machine\'s CPU"']
     assert report_text(report) in done.output
     assert load_catalog(str(catalog)).name == "aio"  # the report is no part of it
+
+
+def test_on_cards_every_group_is_loaded_again_to_see_what_captured_steps_gain(
+    catalog: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cards are this machine's memory under another name, and answers take a time that is given."""
+    loaded: list[tuple[str, bool]] = []
+
+    def load(spec: DeviceGroupSpec, cache: Path) -> Core:
+        loaded.append((spec.name, spec.core.capture_steps))
+        return load_group(replace(spec, device="cpu"), cache)
+
+    class Timed(CoreSpeed):
+        def prefill(self, seconds: float) -> float:
+            return 1000.0
+
+        def decode(self, streams: int, seconds: float) -> float:
+            return 40.0 * streams if loaded[-1][1] else 25.0
+
+    monkeypatch.setattr(measured_groups, "load_group", load)
+    monkeypatch.setattr(measured_groups, "CoreSpeed", Timed)
+    monkeypatch.setattr(measured_groups, "memory_bandwidth", lambda device, seconds: 250e9)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA L4")
+    properties = SimpleNamespace(total_memory=23_034 * 2**20)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    catalog.write_text(catalog.read_text().replace('device = "cpu"', 'device = "cuda"'))
+
+    report = measure_groups(load_catalog(str(catalog)), tmp_path, 10.0, lambda text: None)
+
+    assert loaded == [("a", True), ("a", False), ("b", True), ("b", False)]
+    for group in report.groups:
+        assert (group.card, group.card_bytes, group.bandwidth_roofline) == ("NVIDIA L4", 23_034 * 2**20, 300e9)
+        assert [model.graph_gain for model in group.models] == [1.6]
+        # A tiny model is far from what the card could do, and all of it is said.
+        assert len(group.notes) == 3
+    assert "1.60 times as fast by captured steps" in report_text(report)
 
 
 def test_a_catalogue_without_cards_is_refused_with_how_to_get_some(catalog: Path, tmp_path: Path) -> None:
