@@ -77,6 +77,11 @@ class DevicesMissingError(CoreError):
     """The machine lacks devices that a core is planned for. Serve elsewhere, or plan for the devices present."""
 
 
+class DeviceFailedError(CoreError):
+    """A card's driver, the compilation of its kernels or the links between cards failed while a core was loaded. Mend
+    what the message names, or serve elsewhere."""
+
+
 class MeshError(CoreError):
     """A model, or the machines at hand, cannot be divided into the ranks asked for. Choose other sizes."""
 

@@ -56,10 +56,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     catalog: Annotated[
         str,
         Meta(
-            description="Catalogue: `laptop`, `datacenter` or a TOML file; unset: `aio.toml` in this folder, else in "
-            "`$XDG_CONFIG_HOME/aio` or ~/.config/aio, else `laptop`"
+            description="Catalogue: `laptop`, `one-card`, `four-cards`, `datacenter` or a TOML file; unset: `aio.toml` "
+            "in this folder, else in `$XDG_CONFIG_HOME/aio` or ~/.config/aio, else `laptop`"
         ),
     ] = "laptop"
+    measure_cards: Annotated[
+        bool,
+        Meta(description="Measure cards (`aio bench device`) before they are first served; `false`: say how"),
+    ] = False
     data_dir: Annotated[
         str,
         Meta(

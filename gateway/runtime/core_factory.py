@@ -97,13 +97,15 @@ def core_factory(
         return load_cpu
 
     def load_gpus() -> "SteppingCore":
+        from gateway.runtime.required_cards import naming_what_serves_instead
         from inference_core.parallel.leader.load_group import load_group
 
         spec = group_spec(catalog, core)
-        if places is None:
-            return load_group(spec, settings.cache_path, knobs_file=knobs_file)
-        spec = msgspec.structs.replace(spec, first_card=0)  # a cluster numbers assigned cards from 0
-        return load_group(spec, settings.cache_path, knobs_file=knobs_file, hosts=places)
+        with naming_what_serves_instead(catalog, core):
+            if places is None:
+                return load_group(spec, settings.cache_path, knobs_file=knobs_file)
+            spec = msgspec.structs.replace(spec, first_card=0)  # a cluster numbers assigned cards from 0
+            return load_group(spec, settings.cache_path, knobs_file=knobs_file, hosts=places)
 
     return load_gpus
 

@@ -12,7 +12,7 @@ from inference_core.device.batch import DeviceInputs
 from inference_core.device.block_tables import BlockTables
 from inference_core.device.buckets import LONGEST_QUERY, DecodeBuckets
 from inference_core.device.device_decoder import DeviceDecoder
-from inference_core.device.graphs import Graphs
+from inference_core.device.graphs import Graphs, NoGraphs
 from inference_core.device.memory.block_bytes import DeviceBlockBytes
 from inference_core.device.memory.swaps import DeviceSwaps
 from inference_core.device.sampling.edited_rows import EditedRows, fits_tables
@@ -101,6 +101,12 @@ class DeviceRunner(OverlappingRunner, DraftingRunner):
         # The tokens that this step draws and that the previous one drew, by row; -1 if nothing could be drawn.
         self._drawn = torch.zeros(capacity.draws, dtype=torch.int64, device=self.device)
         self._drawn_before = torch.zeros_like(self._drawn)
+        # Graphs would each keep logits as wide as the vocabulary; all write theirs here instead.
+        self._captured_logits = (
+            None
+            if isinstance(graphs, NoGraphs)
+            else torch.empty(capacity.draws, decoder.config.vocab_size, dtype=decoder.dtype, device=self.device)
+        )
         self._rows_of_last: dict[str, int] = {}
         self._staging_index = 0
 
@@ -188,7 +194,7 @@ class DeviceRunner(OverlappingRunner, DraftingRunner):
             return self._compute(shape, scored), swapped
         # A graph is captured for the shape without its counts, which are on the device.
         captured = shape.as_captured(self.info.max_context)
-        return self._graphs.run(captured, lambda: self._compute(captured)), swapped
+        return self._graphs.run(captured, lambda: self._compute_captured(captured)), swapped
 
     def _bucket_of(self, sequences: list[ScheduledSequence]) -> int | None:
         """The number of tokens that the step is padded to if it is replayed from a graph, else None."""
@@ -216,6 +222,13 @@ class DeviceRunner(OverlappingRunner, DraftingRunner):
             laws = (batch.temperature, batch.top_k, batch.top_p, batch.min_p, batch.seed, batch.position)
             torch.ops.aio.draw_tokens(self._drawn[: shape.sampled], logits, *laws)
         return raw
+
+    def _compute_captured(self, shape: StepShape) -> torch.Tensor:
+        """As `_compute`; the logits are valid until the next captured step."""
+        logits = self._compute(shape)
+        if self._captured_logits is None:
+            return logits
+        return self._captured_logits[: len(logits)].copy_(logits)
 
     def _forget(self) -> None:
         """Forget what the device has of tables and counts, so that all of it is copied again."""

@@ -13,7 +13,7 @@ from inference_core.device.adapter_bank import DeviceAdapterBank
 from inference_core.device.buckets import DecodeBuckets
 from inference_core.device.device_decoder import DeviceDecoder
 from inference_core.device.device_runner import DeviceRunner
-from inference_core.device.graphs import CudaGraphs, Graphs
+from inference_core.device.graphs import CudaGraphs, Graphs, NoGraphs
 from inference_core.device.memory.memory_profile import MemoryProfile, profile_cuda
 from inference_core.device.spec import DeviceCoreSpec, DeviceModelSpec
 from inference_core.device.step_inputs import Capacity
@@ -49,15 +49,15 @@ def load_device_core(
     cache_dir: Path,
     *,
     profile: Profile = profile_cuda,
-    make_graphs: Callable[[], Graphs] = CudaGraphs,
+    make_graphs: Callable[[], Graphs] | None = None,
     linears: Linears = stored_linears,
     title: str | None = None,
     knobs_file: Path | None = None,
 ) -> Core:
     """Load every model of `spec` (checkpoints by name) on `device`. The KV arena takes what is left of
     `memory_utilization` of the device. Repacked weights are cached under `cache_dir`. `linears` builds the projections;
-    benchmarks replace it. `title`: the core's name in the log. `knobs_file`: stores knob changes that outlast the
-    process.
+    benchmarks replace it. `make_graphs`: what replays steps; None: `graphs_of`. `title`: the core's name in the log.
+    `knobs_file`: stores knob changes that outlast the process.
 
     Raises ModelFileError for a bad file, MemoryPlanError, with the arithmetic, if the models do not fit, and
     PrefixError
@@ -66,6 +66,7 @@ def load_device_core(
     for model in spec.models:
         refuse_beyond_plain(checkpoints[model.name].path, checkpoints[model.name].config, "a GPU")
     drafts = paired_drafts(spec.models)
+    make_graphs = make_graphs or graphs_of(spec, device) or NoGraphs
 
     def runner(model: DeviceModelSpec, decoder: DeviceDecoder, arena: torch.Tensor, graphs: Graphs) -> DeviceRunner:
         config, layout, capacity = decoder.config, device_layout(model, decoder.config), capacity_of(spec, model)
@@ -91,7 +92,7 @@ def load_device_core(
             arena,
             spec.slab_bytes,
             graphs=graphs,
-            buckets=buckets_of(capacity),
+            buckets=buckets_of(capacity) if spec.capture_steps else DecodeBuckets(()),
             capacity=capacity,
         )
 
@@ -142,6 +143,11 @@ def capacity_of(spec: DeviceCoreSpec, model: DeviceModelSpec) -> Capacity:
         table_updates=spec.max_num_batched_tokens // 16 + 2 * spec.max_num_seqs,
         adapter_slots=model.max_adapters,
     )
+
+
+def graphs_of(spec: DeviceCoreSpec, device: torch.device) -> Callable[[], Graphs] | None:
+    """Return what makes the graphs that steps on `device` are replayed from; None if every kernel is launched."""
+    return CudaGraphs if device.type == "cuda" and spec.capture_steps else None
 
 
 def buckets_of(capacity: Capacity) -> DecodeBuckets:

@@ -45,7 +45,8 @@ class DeviceModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class DeviceCoreSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One core on one device. The KV arena takes what weights and the activations of a step of `max_num_batched_tokens`
     in `max_num_seqs` leave of `memory_utilization` of the device. Knobs cannot exceed these two limits later.
-    `prefixes`, `pinned_share`: see `CoreSpec`.
+    `capture_steps`: replay steps in which every sequence computes few tokens as CUDA graphs; nothing is captured on the
+    CPU. `prefixes`, `pinned_share`: see `CoreSpec`.
     """
 
     models: list[DeviceModelSpec]
@@ -53,6 +54,7 @@ class DeviceCoreSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     slab_bytes: int = 256 * 2**20
     max_num_batched_tokens: Annotated[int, msgspec.Meta(ge=1)] = 8192
     max_num_seqs: Annotated[int, msgspec.Meta(ge=1)] = 256
+    capture_steps: bool = True
     knobs: dict[str, KnobValue] = {}
     prefixes: list[PrefixSpec] = []
     pinned_share: PinnedShare = PINNED_SHARE

@@ -22,7 +22,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """One kind of device. Bytes, bytes per second (`link_bandwidth` in one direction), FLOP/s (dense, 16 bits), watts.
 
     `link` connects the devices of one machine, or of an island within it. `tensor_cores`: has units for matrix products
-    of 16 bits and less, under any vendor name.
+    of 16 bits and less, under any vendor name. `reported_as`: what its driver calls it.
     """
 
     name: str
@@ -35,6 +35,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tensor_cores: bool = True
     link: str = "pcie4"
     link_bandwidth: Annotated[float, Meta(ge=0)] = 32e9
+    reported_as: list[str] = []
 
     @property
     def executable(self) -> bool:
@@ -76,6 +77,11 @@ def parse_devices(text: str, origin: str) -> dict[str, Device]:
     if len(found) != len(listed):
         raise MeshError(f"the hardware catalogue {origin} names a device twice")
     return found
+
+
+def reported_device(name: str) -> Device | None:
+    """Return the device that its driver calls `name`; None if the catalogue does not have it."""
+    return next((one for one in devices().values() if name in one.reported_as), None)
 
 
 def device(name: str) -> Device:

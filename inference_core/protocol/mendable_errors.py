@@ -2,6 +2,7 @@
 
 from inference_core.errors import (
     CoreError,
+    DeviceFailedError,
     DevicesMissingError,
     MemoryPlanError,
     MeshError,
@@ -9,7 +10,14 @@ from inference_core.errors import (
     PrefixError,
 )
 
-MENDABLE: tuple[type[CoreError], ...] = (DevicesMissingError, MemoryPlanError, MeshError, ModelFileError, PrefixError)
+MENDABLE: tuple[type[CoreError], ...] = (
+    DeviceFailedError,
+    DevicesMissingError,
+    MemoryPlanError,
+    MeshError,
+    ModelFileError,
+    PrefixError,
+)
 """Logged without a traceback; every other error that ends a core is a bug."""
 
 _BY_NAME = {kind.__name__: kind for kind in MENDABLE}

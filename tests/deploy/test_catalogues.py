@@ -1,5 +1,6 @@
 """Catalogues of the chart's value files: valid, served by the containers of their pods, with enough resources."""
 
+import re
 import tomllib
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -9,6 +10,7 @@ import pytest
 
 from gateway.base.configuration.load import variable_of
 from inference_core.loaders.model_path import resolve_model_path
+from tests.deploy.files import DEPLOY
 from tests.deploy.rendered_chart import VALUES, Object, containers, of_kind, pods, rendered
 from tests.inference_core.tiny_gguf import decoder_weights, write_gguf
 from tiers.catalog import quality_gate
@@ -120,7 +122,7 @@ def test_a_catalogue_names_as_unmeasured_exactly_the_models_without_a_report(
     def stand_in(path: str) -> Path:
         if path.startswith("package:"):
             return resolve_model_path(path)
-        return tmp_path / ("int4.gguf" if "Q4_0" in path or "INT4" in path else "dense.gguf")
+        return tmp_path / ("int4.gguf" if re.search("q4_0|int4|awq", path.lower()) else "dense.gguf")
 
     monkeypatch.setattr(quality_gate, "resolve_model_path", stand_in)
     for given in {environment(c)["AIO_CATALOG"] for pod in serving(name).values() for c in containers(pod)}:
@@ -155,8 +157,9 @@ def test_weights_lie_where_the_shipped_catalogue_looks_for_them() -> None:
     (pod,) = [pod for name, pod in pods(rendered("ray")).items() if name.endswith("/l4x4")]
     mounts = {mount["name"]: mount["mountPath"] for mount in pod["spec"]["containers"][0]["volumeMounts"]}
     catalogue = load_catalog("datacenter")
-    assert all(path.startswith("models/") for path in catalogue.model_paths.values())
-    assert mounts["weights"] == "/var/lib/aio/models"
+    assert all(path.startswith("hf:") for path in catalogue.model_paths.values())
+    (home,) = re.findall(r"HF_HOME=(\S+)", (DEPLOY / "docker" / "Dockerfile").read_text(encoding="utf-8"))
+    assert mounts["weights"] == f"{home}/hub"
 
 
 def test_the_warm_pool_is_three() -> None:

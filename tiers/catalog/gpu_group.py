@@ -94,7 +94,8 @@ class GpuGroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     `pipeline`: the number of stages of consecutive layers; the cards of a stage share its layers in tensor parallel.
     `first_card`: the number of the first card, the others follow; None is the first that no earlier group uses.
     `device` "cpu" runs the group on the host, slowly (see `DeviceGroupSpec`). `max_num_batched_tokens` and
-    `max_num_seqs` bound a step, and memory is reserved for such a step; `knobs` may set less. `watchdog_seconds`: a
+    `max_num_seqs` bound a step, and memory is reserved for such a step; `knobs` may set less. `capture_steps`: see
+    `DeviceCoreSpec`. `watchdog_seconds`: a
     step that takes longer makes the core unhealthy until it ends. `prefixes` are pinned at start; they take at most
     `pinned_share` of the KV cache.
     """
@@ -106,6 +107,7 @@ class GpuGroupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     memory_utilization: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.9
     max_num_batched_tokens: Annotated[int, msgspec.Meta(ge=1)] = 8192
     max_num_seqs: Annotated[int, msgspec.Meta(ge=1)] = 256
+    capture_steps: bool = True
     slab_bytes: Annotated[int, msgspec.Meta(gt=0)] = 256 * 2**20
     device: DeviceKind = "cuda"
     first_card: Annotated[int, msgspec.Meta(ge=0)] | None = None

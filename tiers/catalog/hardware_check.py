@@ -9,6 +9,7 @@ from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.model_config import ModelConfig
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.gpu_group import GpuGroupSpec, GpuModelSpec
+from tiers.catalog.tier_spec import MIN_TIERS
 from tiers.errors import CatalogError
 
 
@@ -29,6 +30,19 @@ def require_servable(catalog: Catalog, cards: int, cores: Collection[str] | None
             f"{'; '.join(lacking)}. Serve it where these cards are, use the catalogue 'laptop', or give these tiers a "
             "[tiers.remote] table that names an OpenAI-compatible server with such cards"
         )
+
+
+def instead_of(catalog: Catalog, group: str) -> str:
+    """Return which tiers run on `group`, which do not, and what else may serve the former."""
+    models = {model.name for model in catalog.group(group).models}
+    lost = [tier.name for tier in catalog.tiers if tier.model in models]
+    kept = [tier.name for tier in catalog.tiers if tier.model not in models]
+    others = f"; without them {', '.join(kept)} serve" if len(kept) >= MIN_TIERS else ""
+    return (
+        f"On group {group} run the tiers {', '.join(lost)}. Instead of it: a [tiers.remote] table that names an "
+        'OpenAI-compatible server, engine = "vllm" or another program that AIO starts, other cards (first_card), or, '
+        f"slowly, device = \"cpu\" of the group{others}. The catalogue 'laptop' needs no card"
+    )
 
 
 def validate_files(catalog: Catalog, cores: Collection[str] | None = None) -> None:

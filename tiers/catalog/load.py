@@ -14,7 +14,7 @@ from tiers.errors import CatalogError
 
 
 def load_catalog(name_or_path: str) -> Catalog:
-    """Read and check a catalogue: `laptop`, `datacenter`, or the path of a TOML file.
+    """Read and check a catalogue: one that ships, by its name, or the path of a TOML file.
 
     Raises CatalogError with every problem found, not only the first.
     """

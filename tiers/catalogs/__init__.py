@@ -1,1 +1,1 @@
-"""The catalogues that ship with AIO, as TOML files: `laptop` and `datacenter`."""
+"""The catalogues that ship with AIO, as TOML files; `shipped_catalogs` lists them."""

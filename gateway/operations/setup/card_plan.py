@@ -102,8 +102,11 @@ def _below(above: CardModel | None, ordered: Sequence[CardModel]) -> list[CardMo
 
 
 def _fits(cards: Cards, size: int, models: Sequence[CardModel], sequences: int) -> bool:
-    """Whether `size` cards that share every layer hold the models, each with its part of the sequences."""
+    """Whether `size` cards can share every layer and hold the models, each with its part of the sequences."""
     *others, model = models
+    # A catalogue splits heads over its cards and copies none.
+    if any(one.config.num_heads % size or one.config.num_kv_heads % size for one in models):
+        return False
     device = Device(
         name=cards.name, kind="gpu", memory_bytes=cards.bytes_each, compute_capability=cards.compute_capability
     )

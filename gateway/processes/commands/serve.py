@@ -199,6 +199,11 @@ def _serve_supervised(settings: "Settings") -> None:
 
     # Refused here, not by every one of the processes.
     keys_of(settings)
+    if settings.role == "all":
+        from gateway.processes.unmeasured_cards import measure_or_say_how
+        from tiers.catalog.load import load_catalog
+
+        measure_or_say_how(load_catalog(settings.catalog), settings)
     click.get_current_context().exit(run_supervised(settings))
 
 
@@ -233,6 +238,7 @@ def _loading_cores(settings: "Settings") -> "dict[str, CoreClient]":
     the CPU loads while it is checked that all can be served here, those of cards once it is."""
     import asyncio
 
+    from gateway.processes.unmeasured_cards import measure_or_say_how
     from gateway.runtime.core_factory import require_local_models
     from gateway.runtime.cores.core_clients import core_clients
     from gateway.runtime.hub_models import fetch_core_models
@@ -248,6 +254,7 @@ def _loading_cores(settings: "Settings") -> "dict[str, CoreClient]":
     if CPU_CORE in children:
         children[CPU_CORE].launch_ahead()
     asyncio.run(_require_machine_or_close(catalog, settings, cores))
+    measure_or_say_how(catalog, settings)
     for name, core in children.items():
         if name != CPU_CORE:
             core.launch_ahead()

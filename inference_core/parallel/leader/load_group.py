@@ -7,12 +7,12 @@ import torch
 from msgspec.structs import replace
 
 from inference_core.core import Core
-from inference_core.device.graphs import CudaGraphs, NoGraphs
+from inference_core.device.failures import failure_cause
 from inference_core.device.load_device_core import load_device_core
 from inference_core.device.memory.host_memory import profile_host
 from inference_core.device.memory.memory_profile import profile_cuda
 from inference_core.device.spec import DeviceGroupSpec
-from inference_core.errors import MemoryPlanError
+from inference_core.errors import CoreError, DeviceFailedError, MemoryPlanError, RankLostError
 from inference_core.kv_cache.memory_plan import format_bytes
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
@@ -32,7 +32,8 @@ def load_group(
     Call it on the thread that will drive the core.
 
     `knobs_file` stores knob changes that outlast the process. `Core.close` ends the ranks of a group of several cards.
-    Raises ModelFileError, MeshError, or MemoryPlanError with the arithmetic.
+    Raises ModelFileError, MeshError, MemoryPlanError with the arithmetic, or, for cards whose driver, kernels or links
+    fail, DeviceFailedError with the cause.
     """
     try:
         if spec.cards == 1:
@@ -41,10 +42,17 @@ def load_group(
     except MemoryPlanError as error:
         raise MemoryPlanError(f"{spec.name}: {error}") from None
     except torch.OutOfMemoryError as error:
-        raise MemoryPlanError(
-            f"{spec.name}: a card ran out of memory while the models were loaded ({error}); plan for fewer or smaller "
-            "models, more cards, or larger ones"
-        ) from None
+        raise MemoryPlanError(f"{spec.name}: {failure_cause(error)}") from None
+    except RankLostError as error:
+        if spec.device == "cpu":
+            raise
+        # The rank's own report is the message; what failed there failed on a card.
+        raise DeviceFailedError(f"{spec.name}: {failure_cause(error) or error}") from error
+    except Exception as error:
+        cause = failure_cause(error) if spec.device == "cuda" and not isinstance(error, CoreError) else None
+        if cause is None:
+            raise
+        raise DeviceFailedError(f"{spec.name}: {cause}") from error
 
 
 def _on_one_card(spec: DeviceGroupSpec, cache_dir: Path, knobs_file: Path | None) -> Core:
@@ -57,7 +65,6 @@ def _on_one_card(spec: DeviceGroupSpec, cache_dir: Path, knobs_file: Path | None
             torch.device("cpu"),
             cache_dir,
             profile=profile_host(spec.card_bytes),
-            make_graphs=NoGraphs,
             title=spec.name,
             knobs_file=knobs_file,
         )
@@ -71,7 +78,6 @@ def _on_one_card(spec: DeviceGroupSpec, cache_dir: Path, knobs_file: Path | None
         device,
         cache_dir,
         profile=profile_cuda,
-        make_graphs=CudaGraphs,
         title=spec.name,
         knobs_file=knobs_file,
     )

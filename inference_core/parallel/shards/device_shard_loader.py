@@ -12,7 +12,7 @@ import torch
 from inference_core.device.block_tables import BlockTables
 from inference_core.device.buckets import DecodeBuckets
 from inference_core.device.device_decoder import DeviceDecoder, of_one_rank
-from inference_core.device.graphs import CudaGraphs, Graphs, NoGraphs
+from inference_core.device.graphs import NoGraphs
 from inference_core.device.load_device_core import (
     DTYPES,
     MOST_DRAFTS,
@@ -22,6 +22,7 @@ from inference_core.device.load_device_core import (
     capacity_of,
     device_knobs,
     device_layout,
+    graphs_of,
 )
 from inference_core.device.memory.host_memory import profile_host
 from inference_core.device.memory.memory_profile import profile_cuda
@@ -130,15 +131,15 @@ class DeviceShardLoader:
         spec, share = self._spec, model.shares[self._rank]
         decoder, capacity = self._decoders[model.spec.name].over(arena), capacity_of(spec.core, model.spec)
         longest = -(-model.max_context // model.layout.block_size)
-        buckets = buckets_of(capacity) if spec.capture_steps else DecodeBuckets(())
-        graphs: Graphs = CudaGraphs() if spec.capture_steps and self.device.type == "cuda" else NoGraphs()
+        # Never on the CPU, where gloo's sums wait for the host. Without graphs, padding a step only costs.
+        make_graphs = graphs_of(spec.core, self.device)
         stage = DeviceStage(
             decoder,
             device_layout(model.spec, decoder.config),
             BlockTables(model.layout, self.slab_bytes, rows=capacity.sequences, row_blocks=longest),
             capacity,
-            graphs=graphs,
-            buckets=buckets,
+            graphs=(make_graphs or NoGraphs)(),
+            buckets=buckets_of(capacity) if make_graphs else DecodeBuckets(()),
             # One per micro-batch, so that a leader never waits within a step, where a lost rank would hang it.
             staging_buffers=spec.max_micro_batches if spec.mesh.pipeline > 1 else 1,
         )

@@ -28,7 +28,8 @@ class DeviceStage:
     `tables` maps blocks to memory as on all ranks. The inputs of a step are copied to the device at once, from one of
     `staging_buffers` pinned buffers, so the host runs at most that many micro-batches ahead. A step in which each
     sequence computes few tokens (decodes and drafts) is padded to a size of `buckets` and replayed from `graphs`,
-    including its all-reduces; without sizes every step is launched kernel by kernel.
+    including its all-reduces; without sizes every step is launched kernel by kernel. All ranks of a group choose alike,
+    since they see the same sequences.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class DeviceStage:
         self._layout = layout
         self._tables = tables
         self._host = HostBlocks(self._arena, tables.byte_offsets, layout.block_bytes)
-        self._graphs = graphs
+        self.graphs = graphs
         self._buckets = buckets
         self._staging = [_StagingBuffer(capacity, self.device) for _ in range(staging_buffers)]
         self._staging_index = 0
@@ -61,6 +62,8 @@ class DeviceStage:
         largest = max(buckets.sizes, default=0)
         # Graphs read the previous stage's activations at a fixed address.
         self._received = torch.zeros(largest, self.config.hidden_size, dtype=self.dtype, device=self.device)
+        # Each would keep its own result.
+        self._captured = torch.zeros_like(self._received)
 
     def compute(self, sequences: list[ScheduledSequence], hidden: torch.Tensor | None = None) -> torch.Tensor:
         """Activations [T, hidden] of all tokens, one sequence after another, after this stage's layers; writes the
@@ -78,7 +81,7 @@ class DeviceStage:
         if hidden is not None:
             self._received[:count].copy_(hidden)
         captured = shape.as_captured(self._tables.row_blocks * self._tables.block_size)
-        result = self._graphs.run(captured, lambda: self._captured_step(captured, first=hidden is None))
+        result = self.graphs.run(captured, lambda: self._captured_step(captured, first=hidden is None))
         # The next step of this size reuses the memory, possibly while this result is still being sent.
         return result[:count].clone()
 
@@ -127,7 +130,8 @@ class DeviceStage:
 
     def _captured_step(self, captured: StepShape, *, first: bool) -> torch.Tensor:
         """The work of every step of this shape. Idempotent, as graph capture requires."""
-        return self._forward(captured, None if first else self._received[: captured.tokens].clone())
+        result = self._forward(captured, None if first else self._received[: captured.tokens].clone())
+        return self._captured[: len(result)].copy_(result)
 
 
 class _StagingBuffer:

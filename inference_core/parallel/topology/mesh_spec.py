@@ -17,8 +17,8 @@ class MeshSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `device`: "cuda", or "cpu" for the same through the kernels' references, slowly. `devices`: the CUDA devices of a
     machine, one per rank in order; None: 0, 1, 2 and so on. `host_bytes`: with "cpu", how much host memory a rank may
     take, in place of a card's; None: its share of the free memory. The arenas of all ranks are as large as the rank
-    with the least memory allows (`core.memory_utilization`). `capture_steps`: replay decode steps as CUDA graphs,
-    all-reduces included.
+    with the least memory allows (`core.memory_utilization`). With "cuda", `core.capture_steps` captures a
+    rank's all-reduces with its kernels.
 
     `uneven_splits` allows heads, layers, inner columns and vocabularies that do not divide evenly.
     `max_micro_batches` and `min_micro_batch_tokens` bound how a step is cut for pipeline stages.
@@ -31,7 +31,6 @@ class MeshSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     device: Literal["cuda", "cpu"]
     devices: list[int] | None = None
     host_bytes: Annotated[int, Meta(gt=0)] | None = None
-    capture_steps: bool = False
     uneven_splits: bool = False
     max_micro_batches: Annotated[int, Meta(ge=1)] = 8
     min_micro_batch_tokens: Annotated[int, Meta(ge=1)] = 64

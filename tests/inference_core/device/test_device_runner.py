@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from tape_graphs import TapeGraphs
 from tiny_device import SLAB, SLABS, RecordingGraphs, TinyModels
 
 from inference_core.core import Core
@@ -109,6 +110,16 @@ def test_captured_steps_read_only_device_memory(models: TinyModels) -> None:
     samplings = [GREEDY, WARM, GREEDY, WARM, GREEDY]
     assert_same(answers(models.device_runner(graphs), PROMPTS, samplings), answers(models.oracle(), PROMPTS, samplings))
     assert graphs.replays > 5
+
+
+def test_captured_steps_share_the_memory_of_their_logits_and_repeat_nothing_but_operations(models: TinyModels) -> None:
+    """Otherwise each of some fifty sizes would keep logits as wide as the vocabulary."""
+    graphs = TapeGraphs()
+    samplings = [GREEDY, WARM, REPETITIVE, WARM, GREEDY]
+    assert_same(answers(models.device_runner(graphs), PROMPTS, samplings), answers(models.oracle(), PROMPTS, samplings))
+    results = [result for _, result in graphs.tapes.values()]
+    assert len({len(result) for result in results}) > 1
+    assert len({result.untyped_storage().data_ptr() for result in results}) == 1
 
 
 class Launches:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from inference_core.device.spec import DeviceModelSpec
 from inference_core.parallel.leader.local_mesh import LocalMesh
@@ -32,17 +33,16 @@ MESHES = [
 @pytest.mark.parametrize("capture", [False, True], ids=["eager", "captured"])
 @pytest.mark.parametrize("mesh", MESHES, ids=lambda mesh: f"tp{mesh.tensor}-pp{mesh.pipeline}")
 def test_a_mesh_of_cards_gives_the_logits_of_one_card(mesh: Mesh, capture: bool, tmp_path: Path) -> None:
-    from msgspec.structs import replace
-
     path = write_packed(tmp_path / "model", random_model(32), "awq", 32)
-    core = device_core(
-        DeviceModelSpec(name="m", path=str(path), compute="int4", activations="float16", kv_dtype="float16")
-    )
+    model = DeviceModelSpec(name="m", path=str(path), compute="int4", activations="float16", kv_dtype="float16")
+    core = replace(device_core(model), capture_steps=capture)
     alone = OneRank(core, tmp_path, "cuda")
     steps = ragged_steps(*PROMPTS)
     wanted = [alone.logits("m", step, rows) for step, rows in steps]
-    with LocalMesh(replace(device_mesh_spec(core, mesh, "cuda"), capture_steps=capture), tmp_path) as running:
+    with LocalMesh(device_mesh_spec(core, mesh, "cuda"), tmp_path) as running:
         for (step, rows), whole in zip(steps, wanted, strict=True):
             given = running.mesh.runners["m"].logits(step, rows).cpu()
             assert (given - whole).abs().max().item() <= LOGITS_BOUND
+        stage = running.mesh.rank.models["m"].stage
+        assert bool(stage.graphs.captured) == capture
         assert len(greedy_answers(running.core, list(PROMPTS), tokens=8)["0"]) == 8

@@ -1,6 +1,7 @@
 """Catalogues: the shipped ones are valid, and errors name the entry, the value and what is allowed."""
 
 import copy
+import re
 import tomllib
 from collections.abc import Callable
 from importlib import resources
@@ -59,9 +60,19 @@ def make_replicated(*urls: str, **changes: object) -> Edit:
 
 
 def test_every_shipped_catalogue_loads() -> None:
-    assert shipped_catalogs() == ["datacenter", "laptop"]
-    for name in shipped_catalogs():
-        assert [t.number for t in load_catalog(name).tiers] == [1, 2, 3, 4]
+    assert shipped_catalogs() == ["datacenter", "four-cards", "laptop", "one-card"]
+    tiers = {name: [t.number for t in load_catalog(name).tiers] for name in shipped_catalogs()}
+    assert tiers == {"datacenter": [1, 2, 3, 4], "four-cards": [1, 2, 3], "laptop": [1, 2, 3, 4], "one-card": [1, 2]}
+
+
+@pytest.mark.parametrize("name", ["datacenter", "four-cards", "one-card"])
+def test_catalogues_for_cards_name_models_to_download_and_count_nothing_by_hand(name: str) -> None:
+    catalog = load_catalog(name)
+    assert all(path.startswith("hf:") for path in catalog.model_paths.values())
+    text = resources.files("tiers.catalogs").joinpath(f"{name}.toml").read_text(encoding="utf-8")
+    assert not re.search("^(weight_bytes|num_layers|num_kv_heads|head_dim)", text, re.MULTILINE)
+    for line in [line for line in text.splitlines() if re.match("# +[-=/] ", line)]:
+        assert any(line == f"# {told}" for group in catalog.gpu_groups for told in group.memory_lines())
 
 
 def test_the_laptop_catalogue_is_one_core_whose_files_are_installed() -> None:
@@ -82,11 +93,11 @@ def test_every_tier_has_the_six_fields_of_an_endpoint_registry() -> None:
 
 def test_the_seventy_billion_plan_with_its_draft_leaves_about_90_thousand_tokens_on_four_cards() -> None:
     group = next(g for g in load_catalog("datacenter").gpu_groups if g.name == "gpu-70b")
-    assert group.kv_bytes == pytest.approx(40.66e9)
+    assert group.kv_bytes == pytest.approx(86.4e9 - group.models[0].weight_bytes - group.models[1].weight_bytes)
     lines = "\n".join(group.memory_lines())
-    assert "40.7 GB for keys and values" in lines
+    assert "40.9 GB for keys and values" in lines
     # 2 x 80 and 2 x 32 layers, 8 KV heads x 128 x 2 bytes.
-    assert "/ 458752 bytes per token of llama-3.3-70b-awq and its draft llama-3.1-8b-draft = 88631 tokens" in lines
+    assert "/ 458752 bytes per token of llama-3.3-70b-awq and its draft llama-3.1-8b-draft = 89164 tokens" in lines
 
 
 def test_the_strongest_tier_of_the_datacenter_is_drafted_for_in_its_own_core() -> None:
@@ -105,7 +116,7 @@ def test_a_catalogue_is_read_from_a_path(tmp_path: Path) -> None:
 
 
 def test_an_unknown_catalogue_name_says_which_names_ship(tmp_path: Path) -> None:
-    with pytest.raises(CatalogError, match="datacenter, laptop, or the path of a TOML file"):
+    with pytest.raises(CatalogError, match="datacenter, four-cards, laptop, one-card, or the path of a TOML file"):
         load_catalog(str(tmp_path / "absent"))
 
 
@@ -224,8 +235,8 @@ def test_all_problems_are_reported_together() -> None:
 
 def test_weights_that_do_not_fit_their_cards_are_explained_by_the_arithmetic() -> None:
     message = complaint(put("gpu_groups.1.cards", 1), name="datacenter")
-    assert "40.0 GB weights of llama-3.3-70b-awq" in message
-    assert "= -24.1 GB for keys and values" in message
+    assert "39.8 GB weights of llama-3.3-70b-awq" in message
+    assert "= -23.9 GB for keys and values" in message
 
 
 @pytest.mark.parametrize(

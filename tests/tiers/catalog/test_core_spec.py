@@ -45,6 +45,13 @@ def test_a_gpu_group_is_loaded_as_the_catalogue_plans_it() -> None:
     assert (model.draft, draft.draft, draft.compute) == (draft.name, None, "int4")
 
 
+def test_a_group_that_captures_nothing_says_so_to_its_core() -> None:
+    catalog = load_catalog("datacenter")
+    groups = [replace(group, capture_steps=group.name != "gpu-70b") for group in catalog.gpu_groups]
+    catalog = replace(catalog, gpu_groups=groups)
+    assert [group_spec(catalog, name).core.capture_steps for name in ("gpu-8b", "gpu-70b")] == [True, False]
+
+
 def test_slots_for_adapters_are_loaded_and_counted_as_the_catalogue_says() -> None:
     catalog = load_catalog("datacenter")
     group = catalog.group("gpu-70b")

@@ -223,7 +223,7 @@ def test_kv_calc_explains_every_model_of_a_catalogue() -> None:
     shown = aio("kv-calc", "--catalog", "datacenter")
     assert shown.exit_code == 0
     for part in ("llama-3.3-70b-awq (gpu-70b, 4 x 24 GB), tier 3, 4", "4 tensor x 1 pipeline ranks were asked for",
-                 "its draft llama-3.1-8b-draft (gptq-int4)", "and its draft's: 32,768 bytes, 114,688 in all",
+                 "its draft llama-3.1-8b-draft (awq-int4)", "and its draft's: 32,768 bytes, 114,688 in all",
                  "llama-3.1-8b-draft (gpu-70b, 4 x 24 GB), tier none, drafts for llama-3.3-70b-awq",
                  "121,094 tokens / 8,192 = 14",
                  "by its name it has the shape of llama-3.2-3b"):  # fmt: skip
@@ -316,7 +316,7 @@ def test_models_shows_gpu_groups_with_their_memory_and_what_this_machine_lacks_f
     for part in (
         "GPU group gpu-8b",
         "gpu-70b: 4 x 24.0 GB x 0.9 = 86.4 GB usable",
-        "= 40.7 GB for keys and values",
+        "= 40.9 GB for keys and values",
     ):
         assert part in shown.output
     groups = json.loads(aio("models", "--catalog", "datacenter", "--json").output)["groups"]

@@ -100,6 +100,7 @@ def test_a_machine_with_cards_gets_a_catalogue_that_loads_and_fits(
     assert group_spec(catalog, catalog.gpu_groups[-1].name).card_bytes == CARDS[kind][1]
     for group in catalog.gpu_groups:
         assert f"= {group.kv_bytes / 1e9:.1f} GB for keys and values" in text
+        assert f"({group.name}), {group.kv_bytes / 1e9:.1f} GB for keys and values" in result.output
         for model in group.models:
             assert planned_tokens(group.cards, group.card_bytes, model.shape or "", model.weights) >= MAX_CONTEXT
         in_all = sum(model.kv_bytes_per_token for model in group.models)
@@ -116,6 +117,17 @@ def test_a_machine_with_cards_gets_a_catalogue_that_loads_and_fits(
     if request.config.getoption("--update-snapshots"):
         path.write_text(shown, encoding="utf-8")
     assert shown == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("name", "inventory"), [("one-card", "1x24gb"), ("four-cards", "4x24gb")])
+def test_the_shipped_catalogues_are_what_their_cards_are_proposed(name: str, inventory: str) -> None:
+    """Cards of one size differ by some megabytes; the catalogue counts on the smallest."""
+    shipped, proposed = load_catalog(name), load_catalog(str(TEXTS / f"{inventory}.toml"))
+    planned = [msgspec.structs.replace(group, card_bytes=24 * 10**9) for group in proposed.gpu_groups]
+    assert shipped.gpu_groups == planned
+    assert [(tier.name, tier.model, tier.price) for tier in shipped.tiers] == [
+        (tier.name, tier.model, tier.price) for tier in proposed.tiers
+    ]
 
 
 def planned_tokens(cards: int, card_bytes: int, shape: str, weights: str) -> int:
@@ -200,23 +212,49 @@ def test_offline_the_models_of_the_cache_are_proposed_with_the_numbers_of_their_
     assert stored[0].keys() == {"name", "path", "weights", "max_context"}
 
 
+def test_a_model_whose_heads_its_cards_cannot_share_is_not_proposed_for_them(init: Any) -> None:
+    for width, heads in ((64, 4), (128, 4), (256, 4), (512, 1)):
+        cached(f"me/wide-{width}", hidden_size=width, num_attention_heads=4, num_key_value_heads=heads)
+    assert init(nvml(*["24gb"] * 4), "--offline").exit_code == 0
+    groups = load_catalog("aio.toml").gpu_groups
+    assert [(group.cards, group.models[0].name) for group in groups] == [
+        (1, "wide-64"),
+        (1, "wide-128"),
+        (2, "wide-256"),
+    ]
+
+
+def on_the_host(text: str) -> str:
+    """The catalogue with its groups' cards replaced by as much of this machine's memory as tiny models need."""
+    small = "card_bytes = 100_000_000\nslab_bytes = 1_048_576\ndevice = 'cpu'"
+    return re.sub("card_bytes = .*", f"{small}\nmax_num_batched_tokens = 64\nmax_num_seqs = 4", text)
+
+
 @pytest.mark.processes
-def test_what_is_proposed_serves_with_cards_on_the_host(init: Any, tmp_path: Path) -> None:
-    for folder in (cached("me/small", **SERVED), cached("me/wide", **SERVED, hidden_size=128, intermediate_size=512)):
+@pytest.mark.parametrize(("count", "kind"), MACHINES, ids=[f"{count}x{kind}" for count, kind in MACHINES])
+def test_what_is_proposed_serves_with_cards_on_the_host(init: Any, tmp_path: Path, count: int, kind: str) -> None:
+    """Every group of the proposal loads, a mesh over as many ranks as it has cards, and every tier answers."""
+    for width in (32, 64, 128, 256):
+        sizes = {"hidden_size": width, "intermediate_size": width}
+        folder = cached(f"me/wide-{width}", **SERVED, **sizes, num_attention_heads=4, num_key_value_heads=4)
         (folder / "tokenizer.json").write_bytes(TOKENIZER)
         (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
-    assert init(nvml("24gb"), "--offline").exit_code == 0
-    text = Path("aio.toml").read_text(encoding="utf-8")
-    text = re.sub("card_bytes = .*", "card_bytes = 400_000_000\nslab_bytes = 4_194_304\ndevice = 'cpu'", text)
-    text = re.sub("device = 'cpu'", "device = 'cpu'\nmax_num_batched_tokens = 64\nmax_num_seqs = 4", text)
-    Path("aio.toml").write_text(text, encoding="utf-8")
-    with served(tmp_path / "data", tmp_path / "cache", "--catalog", str(Path("aio.toml").absolute())) as aio:
+    proposed = init(nvml(*[kind] * count), "--offline")
+    assert proposed.exit_code == 0, proposed.output
+    path = Path("aio.toml").absolute()
+    path.write_text(on_the_host(path.read_text(encoding="utf-8")), encoding="utf-8")
+    catalog = load_catalog(str(path))
+    assert sum(group.cards for group in catalog.gpu_groups) == count
+    workers = ["--gateway-workers", "2"] if "--gateway-workers 2" in proposed.output else []
+    with served(tmp_path / "data", tmp_path / "cache", "--catalog", str(path), *workers) as aio:
         aio.until_whole()
-        for name in ("small", "wide"):
+        for tier in catalog.tiers:
             messages: Any = [{"role": "user", "content": "ab"}]
-            answer = aio.client.chat.completions.create(model=name, messages=messages, max_tokens=3)
+            # Of equal logits the first token's is taken, which ends nothing.
+            asked: Any = {"model": tier.name, "messages": messages, "max_tokens": 3, "temperature": 0}
+            answer = aio.client.chat.completions.create(**asked)
             assert answer.usage is not None
-            assert 1 <= answer.usage.completion_tokens <= 3
+            assert answer.usage.completion_tokens == 3
 
 
 @pytest.mark.skipif(visible_cards() > 0, reason="this machine has cards")
