@@ -47,7 +47,8 @@ class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Hyper-parameters that decide the computation, in transformers' vocabulary.
 
-    `qkv_bias`: Qwen2; `output_bias`: of the projection behind attention, too (gpt-oss). `qk_norm`: RMSNorm of q and k, over each head (Qwen3, Gemma 3) or all of them (OLMo 2).
+    `qkv_bias`: Qwen2; `output_bias`: of the projection behind attention, too (gpt-oss). `qk_norm`: RMSNorm of q and k,
+    over each head (Qwen3, Gemma 3) or all of them (OLMo 2).
     `sliding_window`: of the layers `window_layers`, of all where that is None. `rotary_dim`: numbers of a head that are
     rotated, the first ones of each half; None: all. `local_rope_theta`: that of layers with a window (Gemma 3).
     `no_rope_layers`: those without positions (SmolLM3). `attention_scale`: what q·k is multiplied by; None:

@@ -35,13 +35,18 @@ _LAYER_NAMES = {
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_gate_inp": "mlp.gate",
 }
+# Of all experts in one tensor, whose first axis they are.
+_EXPERT_NAMES = {"ffn_gate_exps": "gate_proj", "ffn_up_exps": "up_proj", "ffn_down_exps": "down_proj"}
+_MOST_EXPERTS = 4096
 KINDS = (*PLAIN_DTYPES, *BLOCK_DTYPES)
 ROPE_FACTORS = "rope_freqs.weight"
 
 
 class GGUFCheckpoint(Checkpoint):
-    """Llama (SmolLM2 and Mistral too), Qwen2 and Qwen3 files with tensors of `KINDS`."""
+    """Llama (SmolLM2 and Mistral too), Qwen2, Qwen3 and gpt-oss files with tensors of `KINDS`."""
 
     def __init__(self, path: Path, cache_dir: Path | None = None) -> None:
         super().__init__(path, cache_dir)
@@ -53,7 +58,7 @@ class GGUFCheckpoint(Checkpoint):
                     f"{path}: tensor '{name}' is of kind {entry.kind}; supported are {', '.join(KINDS)}"
                 )
             if name != ROPE_FACTORS:
-                self._entries[hugging_face_name(name)] = entry
+                self._entries |= hugging_face_entries(name, entry)
         self._config = read_config(self.header, self._rope_factors())
         check_config(path, self._config)
         check_tensors(path, self._config, {name: entry.shape for name, entry in self._entries.items()})
@@ -97,6 +102,22 @@ def hugging_face_name(name: str) -> str:
         case ["blk", layer, part, leaf] if part in _LAYER_NAMES:
             return f"model.layers.{layer}.{_LAYER_NAMES[part]}.{leaf}"
     return name
+
+
+def hugging_face_entries(name: str, entry: TensorEntry) -> dict[str, TensorEntry]:
+    """The tensor under Hugging Face's name, or those that it has of each expert."""
+    match name.split("."):
+        case ["blk", layer, "attn_sinks", "weight"]:
+            return {f"model.layers.{layer}.self_attn.sinks": entry}
+        case ["blk", layer, part, leaf] if part in _EXPERT_NAMES and 0 < entry.shape[0] <= _MOST_EXPERTS:
+            experts, size = entry.shape[0], entry.nbytes // entry.shape[0]
+            return {
+                f"model.layers.{layer}.mlp.experts.{e}.{_EXPERT_NAMES[part]}.{leaf}": TensorEntry(
+                    name, entry.kind, entry.shape[1:], entry.offset + e * size, size
+                )
+                for e in range(experts)
+            }
+    return {hugging_face_name(name): entry}
 
 
 def map_entry(header: GGUFHeader, entry: TensorEntry) -> PackedTensor:

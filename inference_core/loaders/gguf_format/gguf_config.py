@@ -11,7 +11,12 @@ from inference_core.loaders.gguf_format.gguf_vocabulary import end_of_generation
 from inference_core.loaders.gguf_format.rope_factors import llama3_scaling
 from inference_core.model_config import Architecture, ModelConfig, RopeScaling
 
-ARCHITECTURES: tuple[Architecture, ...] = ("llama", "qwen2", "qwen3")
+ARCHITECTURES: dict[str, Architecture] = {
+    "llama": "llama",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "gpt-oss": "gpt_oss",
+}
 
 
 class _Metadata:
@@ -61,13 +66,15 @@ def read_config(header: GGUFHeader, rope_factors: NDArray[np.float32] | None) ->
     embeddings = header.tensors.get("token_embd.weight")
     if embeddings is None:
         raise ModelFileError(f"{header.path} lacks the tensor 'token_embd.weight'")
+    gpt_oss, num_layers = architecture == "gpt-oss", metadata.integer("block_count")
+    inner = metadata.integer("feed_forward_length", 0 if gpt_oss else None)
     rope_theta = metadata.number("rope.freq_base", 10000.0)
     return ModelConfig(
-        architecture=architecture,
+        architecture=ARCHITECTURES[architecture],
         vocab_size=embeddings.shape[0],
         hidden_size=hidden_size,
-        intermediate_size=metadata.integer("feed_forward_length"),
-        num_layers=metadata.integer("block_count"),
+        intermediate_size=metadata.integer("expert_feed_forward_length", inner) if gpt_oss else inner,
+        num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=metadata.integer("attention.head_count_kv", num_heads),
         head_dim=head_dim,
@@ -78,7 +85,16 @@ def read_config(header: GGUFHeader, rope_factors: NDArray[np.float32] | None) ->
         tie_embeddings="output.weight" not in header.tensors,
         qkv_bias="blk.0.attn_q.bias" in header.tensors,
         qk_norm="blk.0.attn_q_norm.weight" in header.tensors,
+        output_bias="blk.0.attn_output.bias" in header.tensors,
         sliding_window=metadata.integer("attention.sliding_window", 0) or None,
+        # Every other layer of gpt-oss, from the first: its files have no list of them.
+        window_layers=tuple(range(0, min(num_layers, len(header.tensors)), 2)) if gpt_oss else None,
+        activation="clamped-swiglu" if gpt_oss else "silu",
+        attention_sinks=gpt_oss,
+        num_experts=metadata.integer("expert_count") if gpt_oss else 0,
+        experts_per_token=metadata.integer("expert_used_count") if gpt_oss else 0,
+        normalise_experts=gpt_oss,
+        expert_bias=gpt_oss,
         bos_token_id=_token_id(header, "bos"),
         eos_token_ids=end_of_generation_ids(header),
     )
@@ -92,6 +108,13 @@ def _rope_scaling(
         return llama3_scaling(path, factors, theta, head_dim)
     kind = metadata.text("rope.scaling.type")
     factor = metadata.number("rope.scaling.factor", metadata.number("rope.scale_linear", 1.0))
+    if kind == "yarn" and metadata.prefix == "gpt-oss":
+        # As its config.json: `truncate` is false, which GGUF has no key for.
+        length = metadata.integer("rope.scaling.original_context_length", 4096)
+        attention = 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
+        return RopeScaling(
+            kind="yarn", factor=factor, original_max_position=length, truncate=False, attention_factor=attention
+        )
     if kind not in (None, "none", "linear"):
         raise ModelFileError(f"{path}: rope scaling '{kind}' is not supported; supported are none, linear and llama3")
     if kind == "none" or factor in (0.0, 1.0):

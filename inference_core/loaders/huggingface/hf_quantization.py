@@ -9,11 +9,11 @@ from inference_core.errors import ModelFileError
 from inference_core.loaders.huggingface.int4_groups import Int4Format
 
 _SUPPORTED = (
-    "supported are 4-bit AWQ (version gemm), 4-bit GPTQ (checkpoint_format gptq or gptq_v2), fp8 (E4M3), and "
+    "supported are 4-bit AWQ (version gemm), 4-bit GPTQ (checkpoint_format gptq or gptq_v2), fp8 (E4M3), mxfp4, and "
     "compressed-tensors with 4-bit (pack-quantized), INT8 (int-quantized) or FP8 (float-quantized) weights"
 )
 # The details of 8-bit and of compressed 4-bit layers are read from their tensors.
-LayerFormat = Int4Format | Literal["eight bits", "compressed int4"]
+LayerFormat = Int4Format | Literal["eight bits", "compressed int4", "mxfp4"]
 
 
 class _Weights(msgspec.Struct):
@@ -51,7 +51,7 @@ def layer_format(file: Path, given: dict[str, Any] | None) -> LayerFormat | None
         raise ModelFileError(f"{file}: quantization_config is not understood ({error}); {_SUPPORTED}") from error
     if config.quant_method == "bitsandbytes":
         raise ModelFileError(f"{file}: {_instead_of_bitsandbytes(config)}")
-    found = _int4(config) or _eight_bits(config) or _compressed(config)
+    found = _int4(config) or _by_method(config) or _compressed(config)
     if found is None:
         written = ", ".join(f"{key} {value!r}" for key, value in given.items())
         raise ModelFileError(f"{file}: quantization_config with {written} is not supported; {_SUPPORTED}")
@@ -80,7 +80,9 @@ def _int4(config: QuantizationConfig) -> Int4Format | None:
     return None
 
 
-def _eight_bits(config: QuantizationConfig) -> LayerFormat | None:
+def _by_method(config: QuantizationConfig) -> LayerFormat | None:
+    if config.quant_method == "mxfp4":
+        return "mxfp4"
     return "eight bits" if config.quant_method == "fp8" and config.fmt == "e4m3" else None
 
 
