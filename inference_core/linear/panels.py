@@ -161,7 +161,7 @@ def _pack_int4(tensor: PackedTensor) -> Bytes:
 
 
 def int8_codes(tensor: PackedTensor) -> tuple[NDArray[np.int8], Floats]:
-    """8-bit codes [N, K] and scales [N, groups]: a Q8_0, S8 or MXFP4 tensor's own, any other tensor rounded to nearest."""
+    """8-bit codes [N, K] and scales [N, groups]: those of a Q8_0, S8 or MXFP4 tensor, any other rounded to nearest."""
     rows, columns = tensor.shape
     if tensor.kind in ("Q8_0", "S8"):
         blocks = tensor.blocks.reshape(-1)

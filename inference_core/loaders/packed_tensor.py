@@ -11,7 +11,8 @@ from inference_core.loaders.gguf_format import ggml_blocks
 from inference_core.loaders.huggingface import scaled_blocks, zero_point_blocks
 
 Kind = Literal[
-    "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "Q4_Z", "Q4_F16", "S8", "F8",
+    "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4",
+    "Q4_Z", "Q4_F16", "S8", "F8",
 ]  # fmt: skip
 PLAIN_DTYPES: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),

@@ -139,7 +139,7 @@ def test_a_part_of_an_expert_is_read_alone(tmp_path: Path) -> None:
     assert part.kind == "MXFP4"
     np.testing.assert_array_equal(dequantize(part), whole[5:40, 32:64])
     with pytest.raises(ModelFileError, match="split a group of 32"):
-        checkpoint.cut(name, range(5, 40), range(0, 16))
+        checkpoint.cut(name, range(5, 40), range(16))
 
 
 def _without(name: str) -> Callable[[dict[str, Any]], Any]:
