@@ -19,6 +19,7 @@ from tiers.decoding.choice_detokenizer import ChoiceDetokenizer
 from tiers.decoding.prompt import Prompt, TextPrompt, TokenPrompt
 from tiers.decoding.text_threads import TextThreads
 from tiers.errors import TierError, TierLostError, TierRequestError, TierUnavailableError
+from tiers.harmony.harmony_format import HarmonyFormat, speaks_harmony
 from tiers.tier import AnswerEnd, ChatMessage, Delta, GenerationRequest, Usage
 from tiers.tools.dialect import DialectName
 from tiers.tools.tool_calling import ToolCalling
@@ -46,7 +47,8 @@ class Decoder:
         threads: TextThreads | None = None,
     ) -> None:
         self.tokenizer = tokenizer
-        self.calling = ToolCalling(tokenizer, tool_dialect)
+        is_harmony = speaks_harmony(tokenizer)
+        self.calling = HarmonyFormat(tokenizer) if is_harmony else ToolCalling(tokenizer, tool_dialect)
         self.max_context = max_context
         self.threads = threads or TextThreads()
         self._core, self._model, self._tier = core, model, tier

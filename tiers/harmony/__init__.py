@@ -1,1 +1,1 @@
-"""Harmony, the response format of gpt-oss: messages in channels, one for thoughts, one for calls, one for the answer."""
+"""Harmony, the response format of gpt-oss: thoughts, calls of tools and the answer in channels of their own."""

@@ -1,7 +1,7 @@
 """Parse an answer in OpenAI's harmony format as it streams: thoughts, calls of tools and the answer, by channel.
 
-A message is `<|start|>ROLE to=RECIPIENT<|channel|>CHANNEL <|constrain|>TYPE<|message|>BODY` and an end; the recipient may
-also stand behind the channel. The prompt ends with `<|start|>assistant`, so an answer begins behind that.
+A message is `<|start|>ROLE to=RECIPIENT<|channel|>CHANNEL <|constrain|>TYPE<|message|>BODY` and an end; the recipient
+may also stand behind the channel. The prompt ends with `<|start|>assistant`, so an answer begins behind that.
 """
 
 import re
@@ -44,8 +44,8 @@ class Said(NamedTuple):
 class ChannelParser:
     """The parser of one choice, whose control tokens appear as `MARKS`. Calls of `names` are calls, at most `most`.
 
-    Messages of the channel `analysis` are reasoning; all others are text, those to a function aside. Several messages of
-    one kind are a blank line apart. Messages of other roles say nothing. An answer without any header is text.
+    Messages of the channel `analysis` are reasoning; all others are text, those to a function aside. Several messages
+    of one kind are a blank line apart. Messages of other roles say nothing. An answer without any header is text.
     """
 
     def __init__(self, names: Collection[str], most: int | None = None) -> None:

@@ -1,7 +1,7 @@
 """Tool calling of one local model: how its template, vocabulary and dialect handle a request's tools."""
 
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -42,7 +42,7 @@ class ToolCalling:
         self.dialect = dialect_of(source) if chosen is None else DIALECTS[chosen]
         self._controls = tokenizer.control_tokens
         # Control tokens around calls are not part of the text, but the parser needs them.
-        self._visible = frozenset(self._controls[m] for m in _marker_texts(self.dialect.markers) if m in self._controls)
+        self._visible = {self._controls[m]: m for m in _marker_texts(self.dialect.markers) if m in self._controls}
 
     def turns(self, messages: Sequence[ChatMessage], tooling: Tooling | None) -> tuple[list[dict[str, Any]], Any]:
         """Return the conversation for the chat template, and the tools for it (None if they are in the
@@ -58,19 +58,24 @@ class ToolCalling:
 
     def prepared(self, request: GenerationRequest) -> GenerationRequest:
         """Return the request with the grammar that its tools need. Raises `TierRequestError`."""
-        assert request.tooling is not None
+        if request.tooling is None:
+            return request
         sampling = request.sampling
         grammar = call_grammar(request.tooling, self.dialect, self._controls, sampling.grammar)
         return msgspec.structs.replace(request, sampling=msgspec.structs.replace(sampling, grammar=grammar))
 
-    def visible_controls(self, request: GenerationRequest) -> frozenset[int]:
-        """Return the control tokens whose text `read` needs."""
-        return self._visible if may_call(request) else frozenset()
+    def visible_controls(self, request: GenerationRequest) -> Mapping[int, str]:
+        """Return the control tokens that `read` needs, and the texts by which it knows them."""
+        return self._visible if self.reads(request) else {}
+
+    def reads(self, request: GenerationRequest) -> bool:
+        """Whether the answer has to be read: where it may call tools."""
+        return may_call(request)
 
     async def read(
         self, request: GenerationRequest, deltas: AsyncGenerator[Delta, None]
     ) -> AsyncGenerator[Delta, None]:
-        """Yield the deltas of an answer to a request that `may_call`, with the calls in its text taken out of it."""
+        """Yield the deltas of an answer that is read, with the calls in its text taken out of it."""
         assert request.tooling is not None
         names = {tool.name for _, tool in request.tooling.callable_tools}
         most = None if request.tooling.parallel else 1

@@ -94,10 +94,8 @@ def test_preempted_requests_go_on_where_they_were(folder: Path, expected: list[l
 
 
 def test_drafts_change_nothing(folder: Path, expected: list[list[int]]) -> None:
-    knobs = Knobs(
-        max_num_batched_tokens=64, speculation="prompt_lookup", lookup_ngram=1, max_draft_tokens=4, draft_control="fixed"
-    )  # fmt: skip
-    core = core_for(folder, knobs)
+    drafting = {"speculation": "prompt_lookup", "lookup_ngram": 1, "max_draft_tokens": 4, "draft_control": "fixed"}
+    core = core_for(folder, Knobs(max_num_batched_tokens=64, **drafting))
     assert answers(core, prompts(6)) == expected
     speculation = core.stats().models[0].speculation
     assert speculation is not None

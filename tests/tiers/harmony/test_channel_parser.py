@@ -35,7 +35,9 @@ def read(pieces: list[str], most: int | None = None) -> Read:
 
 THOUGHT = "<|channel|>analysis<|message|>The user asks for 2 + 2.<|end|>"
 WEATHER = ("get_weather", '{"city": "Bras{\\"}lia"}')
-CALL = f"<|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{WEATHER[1]}<|call|>"
+CALL = (
+    f"<|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{WEATHER[1]}<|call|>"
+)
 CASES: dict[str, tuple[str, Read]] = {
     "thought and answer": (
         f"{THOUGHT}<|start|>assistant<|channel|>final<|message|>It is 4.<|return|>",
