@@ -37,7 +37,7 @@ def harmony_grammar(
     lines = [f"start: {'thought*' if thinks else ''} ({' | '.join(kinds)})"]
     if thinks:
         # What is said before a call, too, where text is free.
-        channel = '("analysis" | "commentary")' if tools and answer is None else '"analysis"'
+        channel = '("analysis" | "commentary")' if tools and answer is None and not forced else '"analysis"'
         head = f"{tokens['channel']} {channel} {tokens['message']}"
         lines.append(f'thought: {head} TEXT {tokens["end"]} {tokens["start"]} "assistant"')
     if tools:
@@ -86,6 +86,8 @@ def _answer_rule(answer: Grammar | None) -> str:
     except (ValueError, RecursionError) as error:
         raise TierRequestError(f"{answer.param} is no JSON: {error}", answer.param) from error
     if answer.kind == "choice":
+        if not isinstance(given, list) or not given or not all(isinstance(text, str) and text for text in given):
+            raise TierRequestError(f"{answer.param} must be a list of texts, none of them empty", answer.param)
         return f"answer: ANSWER\nANSWER: {' | '.join(json.dumps(text, ensure_ascii=False) for text in given)}"
     return f"answer: {_json_rule(given if isinstance(given, dict) else {})}"
 
