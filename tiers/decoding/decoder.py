@@ -19,7 +19,6 @@ from tiers.decoding.choice_detokenizer import ChoiceDetokenizer
 from tiers.decoding.prompt import Prompt, TextPrompt, TokenPrompt
 from tiers.decoding.text_threads import TextThreads
 from tiers.errors import TierError, TierLostError, TierRequestError, TierUnavailableError
-from tiers.harmony.harmony_format import HarmonyFormat, speaks_harmony
 from tiers.tier import AnswerEnd, ChatMessage, Delta, GenerationRequest, Usage
 from tiers.tools.dialect import DialectName
 from tiers.tools.tool_calling import ToolCalling
@@ -47,8 +46,7 @@ class Decoder:
         threads: TextThreads | None = None,
     ) -> None:
         self.tokenizer = tokenizer
-        is_harmony = speaks_harmony(tokenizer)
-        self.calling = HarmonyFormat(tokenizer) if is_harmony else ToolCalling(tokenizer, tool_dialect)
+        self.calling = _calling(tokenizer, tool_dialect)
         self.max_context = max_context
         self.threads = threads or TextThreads()
         self._core, self._model, self._tier = core, model, tier
@@ -210,6 +208,16 @@ class Decoder:
         if output.error_kind == "overloaded" or not started:
             return TierUnavailableError(message)
         return TierError(message)
+
+
+def _calling(tokenizer: Tokenizer, dialect: DialectName | None) -> ToolCalling:
+    if "<|channel|>" in tokenizer.control_tokens:
+        # Few vocabularies have it, and a process that serves none of them does without the format.
+        from tiers.harmony.harmony_format import HarmonyFormat, speaks_harmony
+
+        if speaks_harmony(tokenizer):
+            return HarmonyFormat(tokenizer)
+    return ToolCalling(tokenizer, dialect)
 
 
 class _Tally:

@@ -26,6 +26,8 @@ def speaks_harmony(tokenizer: Tokenizer) -> bool:
 class HarmonyFormat(ToolCalling):
     """Thoughts become reasoning, calls tool calls, and the rest text; raw prompts are continued as they are."""
 
+    thinks = True
+
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__(tokenizer)
         controls = tokenizer.control_tokens
@@ -42,7 +44,9 @@ class HarmonyFormat(ToolCalling):
         if not self.reads(request):
             return request
         sampling = request.sampling
-        thinks = request.reasoning_effort != "none" and request.reasoning_budget != 0
+        # What must go on for long follows no grammar, and so may think.
+        endless = sampling.ignore_eos or sampling.min_tokens > 0
+        thinks = endless or (request.reasoning_effort != "none" and request.reasoning_budget != 0)
         grammar = harmony_grammar(request.tooling, self._controls, sampling.grammar, thinks=thinks)
         ends = () if sampling.ignore_eos else self._ends
         stops = tuple(dict.fromkeys((*sampling.stop_token_ids, *ends)))

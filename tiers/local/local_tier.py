@@ -15,7 +15,6 @@ from tiers.catalog.tier_spec import ChainOfThoughtSpec, SelfConsistencySpec, Tie
 from tiers.decoding.decoder import Decoder
 from tiers.decoding.text_threads import TextThreads
 from tiers.errors import CatalogError, TierUnavailableError
-from tiers.harmony.harmony_format import HarmonyFormat
 from tiers.local.core_health import CoreWatch
 from tiers.policies.chain_of_thought import ChainOfThought
 from tiers.policies.policy import Plain, Policy
@@ -178,7 +177,7 @@ def _policy(spec: TierSpec, core: CoreClient, tokenizer: Tokenizer, max_context:
         tool_dialect=spec.tool_dialect,
         threads=threads,
     )
-    if isinstance(decoder.calling, HarmonyFormat) and isinstance(spec.policy, SelfConsistencySpec | ChainOfThoughtSpec):
+    if decoder.calling.thinks and isinstance(spec.policy, SelfConsistencySpec | ChainOfThoughtSpec):
         raise CatalogError(
             f"tier '{spec.name}': {spec.model} thinks in channels of its own (harmony); leave the tier's policy out"
         )

@@ -31,7 +31,9 @@ The results come back between <tool_response> and </tool_response>."""
 
 
 class ToolCalling:
-    """`dialect` None: that of the model's chat template."""
+    """`dialect` None: that of the model's chat template. `thinks`: whether `read` finds thoughts in answers."""
+
+    thinks = False
 
     def __init__(self, tokenizer: Tokenizer, dialect: DialectName | None = None) -> None:
         template = tokenizer.chat_template
