@@ -29,7 +29,7 @@ class ChoiceDetokenizer:
     A token is emitted with the first text that it contributes to. Text from a stop string on is dropped, and so are the
     tokens that contributed only to it; a token across the border is kept. With `include_stop` the text of the stop
     string, or of the stop token, is kept. The first `min_tokens` tokens cannot match a stop string. `visible` control
-    tokens appear as the texts given for them.
+    tokens appear as the texts given for them. `stop_kind`: where stop strings count.
     """
 
     def __init__(
@@ -40,12 +40,13 @@ class ChoiceDetokenizer:
         include_stop: bool = False,
         min_tokens: int = 0,
         visible: Mapping[int, str] = MappingProxyType({}),
+        stop_kind: type[StopStrings] = StopStrings,
     ) -> None:
         self.completion_tokens = 0
         self.index = index
         self._tokenizer = tokenizer
         self._detokenizer = IncrementalDetokenizer(tokenizer, visible)
-        self._stop = StopStrings(stop, include=include_stop)
+        self._stop = stop_kind(stop, include=include_stop)
         self._include_stop = include_stop
         self._min_tokens = min_tokens if stop else 0
         self._tokens: list[_Token] = []
@@ -130,7 +131,10 @@ class ChoiceDetokenizer:
 
     def _take_text(self, piece: str) -> tuple[str, bool]:
         self._seen += len(piece)
-        if not piece or self.completion_tokens <= self._min_tokens:
+        if self.completion_tokens <= self._min_tokens:
+            self._stop.skip(piece)
+            return piece, False
+        if not piece:
             return piece, False
         emitted, self._matched = self._stop.push(piece)
         return emitted, self._matched is not None

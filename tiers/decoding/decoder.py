@@ -13,6 +13,7 @@ import msgspec
 from inference_core.errors import CoreGoneError, CoreLostError, InvalidRequestError, QueueFullError
 from inference_core.protocol import NO_TIMES, AddRequest, SamplingParams, SequenceOutput, StepTimes
 from inference_core.protocol.evidence import Evidence
+from inference_core.tokenization.stop_strings import StopStrings
 from inference_core.tokenization.tokenizer import Piece, Tokenizer
 from inference_core.transport.client import CoreClient
 from tiers.decoding.choice_detokenizer import ChoiceDetokenizer
@@ -130,8 +131,10 @@ class Decoder:
         `reasoning` tokens or as the answer's; the prompt counts once, with the first decoding for a request.
         """
         least, visible = sampling.min_tokens, self.calling.visible_controls(request)
+        kind = self.calling.stop_kind if visible else StopStrings
         choices = _or_refuse(
-            "stop", lambda: [ChoiceDetokenizer(i, self.tokenizer, stop, include_stop, least, visible) for i in range(n)]
+            "stop",
+            lambda: [ChoiceDetokenizer(i, self.tokenizer, stop, include_stop, least, visible, kind) for i in range(n)],
         )
         unfinished = n
         tally = _Tally(choices, len(prompt_ids) if request.meter.is_empty else 0, reasoning=reasoning)

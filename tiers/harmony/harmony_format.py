@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from inference_core.tokenization.tokenizer import Tokenizer
+from tiers.harmony.answer_stops import AnswerStops
 from tiers.harmony.channel_parser import MARKS, ChannelParser, Said
 from tiers.harmony.harmony_grammar import harmony_grammar
 from tiers.tier import ChatMessage, Delta, GenerationRequest, TextLogprob
@@ -27,6 +28,7 @@ class HarmonyFormat(ToolCalling):
     """Thoughts become reasoning, calls tool calls, and the rest text; raw prompts are continued as they are."""
 
     thinks = True
+    stop_kind = AnswerStops
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__(tokenizer)

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from inference_core.errors import InvalidRequestError
+from inference_core.tokenization.stop_strings import StopStrings
 from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.tier import ChatMessage, Delta, GenerationRequest
 from tiers.tool_types import Tool, Tooling
@@ -31,9 +32,11 @@ The results come back between <tool_response> and </tool_response>."""
 
 
 class ToolCalling:
-    """`dialect` None: that of the model's chat template. `thinks`: whether `read` finds thoughts in answers."""
+    """`dialect` None: that of the model's chat template. `thinks`: whether `read` finds thoughts in answers.
+    `stop_kind`: where stop strings count in answers that are read."""
 
     thinks = False
+    stop_kind = StopStrings
 
     def __init__(self, tokenizer: Tokenizer, dialect: DialectName | None = None) -> None:
         template = tokenizer.chat_template

@@ -68,8 +68,8 @@ class Mxfp4Layer:
         return data
 
     def _rows(self, part: str, rows: range) -> NDArray[Any]:
-        stored = self.files[part][f"{self.name}.{part}"][self.expert]
-        return stored[self.first :: self.step][rows.start : rows.stop]
+        stored: NDArray[Any] = self.files[part][f"{self.name}.{part}"][self.expert][self.first :: self.step]
+        return stored[rows.start : rows.stop]
 
 
 def mxfp4_layers(path: Path, files: Files) -> dict[str, Mxfp4Layer]:

@@ -122,7 +122,7 @@ def _gpt_oss(config: ModelConfig, name: str, shape: Shape) -> Iterator[tuple[str
             )
 
 
-def _fused(config: ModelConfig) -> Mapping[str, Mapping[str, dict[str, int]]]:
+def _fused(config: ModelConfig) -> Mapping[str, Mapping[str, dict[str, Any]]]:
     """Fused projections, and which rows of them are whose (Phi-3)."""
     if config.architecture != "phi3":
         return {}

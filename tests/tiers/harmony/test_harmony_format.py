@@ -62,6 +62,40 @@ async def test_thoughts_are_reasoning_and_the_final_message_is_text(harmony: Tok
     assert set(core.added[0].sampling.stop_token_ids) == ends
 
 
+@pytest.mark.parametrize(
+    ("script", "stop", "said"),
+    [
+        (ANSWER, "and", ("Two and two.", "It is 4.", None)),
+        (ANSWER, "is", ("Two and two.", "It ", "is")),
+        (ANSWER, ".", ("Two and two.", "It is 4", ".")),
+        ("<|channel|>final<|message|>It is 4.", "final", ("", "It is 4.", None)),
+        ("It is 4.", "is", ("", "It ", "is")),
+        (" to=functions.f<|channel|>analysis<|message|>a b", "b", ("a b", "", None)),
+    ],
+)
+async def test_stop_strings_count_in_the_answer_alone(
+    harmony: Tokenizer, script: str, stop: str, said: tuple[str, str, str | None]
+) -> None:
+    tier, core = await speaking(harmony, script)
+    (answer,), _ = await collect(tier, chat(max_tokens=200, stop=(stop,)))
+    assert (answer.reasoning, answer.text, answer.stop_sequence) == said
+    assert not core.live
+
+
+async def test_stop_strings_do_not_count_in_a_call(harmony: Tokenizer) -> None:
+    for script in (CALL, CALL.replace(THOUGHT, "")):
+        tier, _ = await speaking(harmony, script)
+        deltas = await deltas_of(tier, tooling=TOOLING, stop=("2", "json"))
+        assert "".join(call.arguments for delta in deltas for call in delta.tool_calls) == '{"a": 2}'
+
+
+async def test_tokens_before_the_least_number_open_the_answer_too(harmony: Tokenizer) -> None:
+    tier, _ = await speaking(harmony, ANSWER)
+    least = len(Speaker(harmony).encode(THOUGHT)) + 8
+    (answer,), _ = await collect(tier, chat(max_tokens=200, stop=("4",), sampling=SamplingParams(min_tokens=least)))
+    assert answer.text == "It is "
+
+
 async def test_log_probabilities_are_those_of_the_text_alone(harmony: Tokenizer) -> None:
     tier, _ = await speaking(harmony, ANSWER)
     (answer,), _ = await collect(tier, chat(max_tokens=200, sampling=SamplingParams(temperature=0, logprobs=0)))
