@@ -18,6 +18,7 @@ from inference_core.execution.logits_runner import LogitsRunner
 from inference_core.execution.native_runner import NativeRunner
 from inference_core.linear.panels import int8_codes
 from inference_core.loaders.gguf_format.ggml_blocks import MXFP4
+from inference_core.loaders.huggingface.hf_config import read_config, read_layer_format
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import PackedTensor, dequantize
 from inference_core.loading.load_core import layout_of
@@ -197,3 +198,39 @@ def test_a_file_without_rotary_settings_has_those_of_gpt_oss(tmp_path: Path) -> 
     assert read.rope_scaling == RopeScaling(
         kind="yarn", factor=32.0, original_max_position=4096, truncate=False, attention_factor=0.1 * np.log(32) + 1
     )
+
+
+def test_the_settings_of_the_published_model_are_read(tmp_path: Path) -> None:
+    published = {
+        "architectures": ["GptOssForCausalLM"], "attention_bias": True, "attention_dropout": 0.0,
+        "eos_token_id": 200002, "experts_per_token": 4, "head_dim": 64, "hidden_act": "silu", "hidden_size": 2880,
+        "initial_context_length": 4096, "initializer_range": 0.02, "intermediate_size": 2880,
+        "layer_types": ["sliding_attention", "full_attention"] * 12, "max_position_embeddings": 131072,
+        "model_type": "gpt_oss", "num_attention_heads": 64, "num_experts_per_tok": 4, "num_hidden_layers": 24,
+        "num_key_value_heads": 8, "num_local_experts": 32, "output_router_logits": False, "pad_token_id": 199999,
+        "quantization_config": {"modules_to_not_convert": ["model.layers.*.mlp.router"], "quant_method": "mxfp4"},
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": {
+            "beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4096,
+            "rope_type": "yarn", "truncate": False,
+        },
+        "rope_theta": 150000, "router_aux_loss_coef": 0.9, "sliding_window": 128, "swiglu_limit": 7.0,
+        "tie_word_embeddings": False, "use_cache": True, "vocab_size": 201088,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(published))
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [200002, 199999, 200012]}))
+
+    read = read_config(tmp_path)
+
+    assert (read.num_experts, read.experts_per_token, read.normalise_experts, read.expert_bias) == (32, 4, True, True)
+    assert (read.qkv_bias, read.output_bias, read.attention_sinks, read.activation) == (
+        True,
+        True,
+        True,
+        "clamped-swiglu",
+    )
+    assert (read.sliding_window, read.window_of(0), read.window_of(1), read.max_position) == (128, 128, None, 131072)
+    assert read.rope_scaling is not None
+    assert (read.rope_scaling.factor, read.rope_scaling.truncate, read.rope_theta) == (32.0, False, 150000)
+    assert read.eos_token_ids == (200002, 199999, 200012)
+    assert read_layer_format(tmp_path) == "mxfp4"
