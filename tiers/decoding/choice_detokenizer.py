@@ -131,10 +131,8 @@ class ChoiceDetokenizer:
 
     def _take_text(self, piece: str) -> tuple[str, bool]:
         self._seen += len(piece)
-        if self.completion_tokens <= self._min_tokens:
+        if not piece or self.completion_tokens <= self._min_tokens:
             self._stop.skip(piece)
-            return piece, False
-        if not piece:
             return piece, False
         emitted, self._matched = self._stop.push(piece)
         return emitted, self._matched is not None

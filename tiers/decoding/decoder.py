@@ -131,11 +131,8 @@ class Decoder:
         `reasoning` tokens or as the answer's; the prompt counts once, with the first decoding for a request.
         """
         least, visible = sampling.min_tokens, self.calling.visible_controls(request)
-        kind = self.calling.stop_kind if visible else StopStrings
-        choices = _or_refuse(
-            "stop",
-            lambda: [ChoiceDetokenizer(i, self.tokenizer, stop, include_stop, least, visible, kind) for i in range(n)],
-        )
+        made = (self.tokenizer, stop, include_stop, least, visible, self.calling.stop_kind if visible else StopStrings)
+        choices = _or_refuse("stop", lambda: [ChoiceDetokenizer(i, *made) for i in range(n)])
         unfinished = n
         tally = _Tally(choices, len(prompt_ids) if request.meter.is_empty else 0, reasoning=reasoning)
         command = self._command(request, prompt_ids, sampling, max_tokens, n)

@@ -178,9 +178,7 @@ def _policy(spec: TierSpec, core: CoreClient, tokenizer: Tokenizer, max_context:
         threads=threads,
     )
     if decoder.calling.thinks and isinstance(spec.policy, SelfConsistencySpec | ChainOfThoughtSpec):
-        raise CatalogError(
-            f"tier '{spec.name}': {spec.model} thinks in channels of its own (harmony); leave the tier's policy out"
-        )
+        raise CatalogError(f"tier '{spec.name}': {spec.model} thinks by itself (harmony); leave out the policy")
     if isinstance(spec.policy, SelfConsistencySpec):
         return SelfConsistency(decoder, spec.policy)
     if isinstance(spec.policy, ChainOfThoughtSpec):

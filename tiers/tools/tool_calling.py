@@ -47,7 +47,8 @@ class ToolCalling:
         self.dialect = dialect_of(source) if chosen is None else DIALECTS[chosen]
         self._controls = tokenizer.control_tokens
         # Control tokens around calls are not part of the text, but the parser needs them.
-        self._visible = {self._controls[m]: m for m in _marker_texts(self.dialect.markers) if m in self._controls}
+        markers = [marker.removesuffix("[") for marker in self.dialect.markers]
+        self._visible = {self._controls[marker]: marker for marker in markers if marker in self._controls}
 
     def turns(self, messages: Sequence[ChatMessage], tooling: Tooling | None) -> tuple[list[dict[str, Any]], Any]:
         """Return the conversation for the chat template, and the tools for it (None if they are in the
@@ -110,10 +111,6 @@ def _read(delta: Delta, parsers: list[CallParser]) -> list[Delta]:
         said = parser.feed(delta.text)
         delta.text, delta.tool_calls = said.text, said.calls
     return [delta]
-
-
-def _marker_texts(markers: tuple[str, ...]) -> list[str]:
-    return [marker.removesuffix("[") for marker in markers]
 
 
 def template_turns(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:

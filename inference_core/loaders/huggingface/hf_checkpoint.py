@@ -14,7 +14,6 @@ from inference_core.loaders.decoder_tensors import Shape, check_config, check_te
 from inference_core.loaders.huggingface.compressed_int4 import compressed_int4_layers
 from inference_core.loaders.huggingface.hf_config import logits_divisor, read_config, read_layer_format
 from inference_core.loaders.huggingface.int4_layers import int4_layers
-from inference_core.loaders.huggingface.mxfp4_layers import mxfp4_layers
 from inference_core.loaders.huggingface.quantized_layer import Files, QuantizedLayer, without_parts
 from inference_core.loaders.huggingface.safetensors_file import SafetensorsFile
 from inference_core.loaders.huggingface.scaled_layers import scaled_layers
@@ -117,6 +116,9 @@ def _quantized_layers(path: Path, files: Files) -> Mapping[str, QuantizedLayer]:
     if form == "eight bits":
         return scaled_layers(path, files)
     if form == "mxfp4":
+        # Of gpt-oss's folders alone.
+        from inference_core.loaders.huggingface.mxfp4_layers import mxfp4_layers
+
         return mxfp4_layers(path, files)
     if form == "compressed int4":
         return compressed_int4_layers(path, files)
