@@ -46,6 +46,7 @@ from inference_core.scheduling.commit import ScheduledEntry, entries_of
 from inference_core.scheduling.model_round_robin import ModelRoundRobin
 from inference_core.scheduling.scheduler import Scheduler
 from inference_core.scheduling.sequence import Sequence
+from inference_core.scheduling.windowed_scheduler import WindowedScheduler
 from inference_core.speculation.draft_model import DraftModel
 from inference_core.speculation.drafter import Drafter
 from inference_core.speculation.prompt_lookup import PromptLookup
@@ -433,7 +434,8 @@ class Core:
     def _served(self, name: str, runners: Mapping[str, ModelRunner]) -> ServedModel:
         runner = runners[name]
         pool, adapters = BlockPool(name, runner.layout, self._arena), AdapterSlots(runner.adapters)
-        scheduler = Scheduler(name, pool, self._knobs.of(name), adapters, self._clock)
+        kind = Scheduler if pool.windows is None else WindowedScheduler
+        scheduler = kind(name, pool, self._knobs.of(name), adapters, self._clock)
         drafters = self._drafters(name, runners)
         return ServedModel(
             runner, scheduler, Speculator(scheduler, drafters, self._clock, most_drafts=runner.most_drafts)

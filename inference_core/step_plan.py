@@ -127,6 +127,9 @@ class ScheduledSequence(msgspec.Struct, eq=False):
 
     `fast_until`: tokens at positions below it are computed in prompt arithmetic (`native/prompt_linear.h`), all others
     as generated tokens are; 0 where the runner has one arithmetic alone.
+
+    `window_tables`: the tables of window groups beside `block_table`, as long as it is. In a table with a window,
+    blocks that none of the tokens sees may be missing (`kv_cache.window_groups`).
     """
 
     sequence_id: str
@@ -140,6 +143,7 @@ class ScheduledSequence(msgspec.Struct, eq=False):
     adapter: int = -1
     state: StateSpec | None = None
     fast_until: int = 0
+    window_tables: Sequence[list[int]] = ()
 
     @property
     def drafts(self) -> list[int]:

@@ -52,7 +52,13 @@ class Pin:
     @property
     def num_blocks(self) -> int:
         """How many blocks it takes, in memory or not."""
-        return len(self.prefix.token_ids) // self.scheduler.pool.block_size
+        positions = len(self.prefix.token_ids) // self.scheduler.pool.block_size
+        return positions * self.scheduler.blocks_per_position
+
+    @property
+    def keys(self) -> list[bytes]:
+        """The names of its blocks in the prefix cache."""
+        return self.scheduler.cache_keys(self.digests)
 
     @property
     def waits(self) -> bool:
@@ -117,13 +123,13 @@ class PinnedPrefixes:
         known = self._public.get(scheduler.name)
         if not known or adapter:
             return []
-        pool, size = scheduler.pool, scheduler.pool.block_size
+        size = scheduler.pool.block_size
         most = min(shareable_blocks(len(token_ids), size), len(known))
         public = list(takewhile(known.__contains__, chain_digests(public_root(fast=fast), token_ids, 0, most, size)))
         if not public:
             return []
         own = chain_digests(root_digest(salt, fast=fast), token_ids, 0, len(public), size)
-        return [] if len(pool.match(own)) == len(public) else public
+        return [] if scheduler.cached_blocks(own) == len(public) else public
 
     def stats(self, model: str) -> list[PrefixStats]:
         """The state of the prefixes of `model`."""
@@ -199,7 +205,7 @@ class PinnedPrefixes:
         """Return the request that fills the blocks of `pin`. `fast`: it is computed in prompt arithmetic."""
         prefix, size = pin.prefix, pin.scheduler.pool.block_size
         root = public_root(fast=fast) if prefix.tenant is None else root_digest(prefix.tenant, fast=fast)
-        pin.digests = chain_digests(root, prefix.token_ids, 0, pin.num_blocks, size)
+        pin.digests = chain_digests(root, prefix.token_ids, 0, len(prefix.token_ids) // size, size)
         pin.request_id = f"pinned prefix {prefix.model}/{prefix.name} {next(self._serials)}"
         self._computing[pin.request_id] = pin
         return AddRequest(
@@ -246,7 +252,7 @@ class PinnedPrefixes:
         """Cache what is ready of a model. Where prefixes begin alike, one is cached; when it goes, the next is."""
         ready = [pin for pin in self.of(scheduler.name) if pin.is_ready]
         for pin in ready:
-            scheduler.pool.cache_pinned(pin.blocks, pin.digests)
+            scheduler.pool.cache_pinned(pin.blocks, pin.keys)
         public = [pin for pin in ready if pin.prefix.tenant is None]
         self._public[scheduler.name] = {digest for pin in public for digest in pin.digests}
 
@@ -262,5 +268,5 @@ class PinnedPrefixes:
         for pin in pins:
             if bool(pin.blocks) != (pin.is_ready or pin.request_id in self._computing):
                 raise IntegrityError(f"{model}: {pin.prefix.name} has {pin.blocks}, but is neither computed nor ready")
-            if pin.is_ready and len(pool.match(pin.digests)) != pin.num_blocks:
+            if pin.is_ready and len(pool.match(pin.keys)) != pin.num_blocks:
                 raise IntegrityError(f"{model}: {pin.prefix.name} is ready, but not cached")

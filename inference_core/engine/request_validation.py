@@ -102,9 +102,9 @@ def validate_memory(request: AddRequest, info: ModelInfo, pool: BlockPool) -> No
     prompt, answer = len(request.prompt_token_ids), request.sampling.max_tokens
     # The last token is drawn but never computed, so it needs no room.
     tokens = min(prompt + answer, info.max_context) - 1
-    needed, most = pool.blocks_for(tokens), pool.unpinned_capacity
+    needed, most = pool.blocks_held(tokens), pool.unpinned_capacity
     if needed > most:
-        room = most * pool.block_size
+        room = pool.tokens_in(most)
         besides = "" if most == pool.capacity else " besides pinned prefixes"
         _refuse(
             "max_tokens" if prompt <= room else "prompt_token_ids",

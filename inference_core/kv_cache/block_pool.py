@@ -9,6 +9,7 @@ from inference_core.errors import IntegrityError, MemoryPlanError
 from inference_core.kv_cache.host_cache import HostCache
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.kv_cache.slab_arena import SlabArena, SlabHolder
+from inference_core.kv_cache.window_groups import WindowGroups
 
 
 @dataclass(slots=True)
@@ -39,6 +40,8 @@ class BlockPool(SlabHolder):
     *Pinned* blocks have a reference until `unpin`, so they are never evicted. They are in slabs of their own, which
     `allocate` and moves pass over: of a pinned slab nothing else could be used by other pools, and so what pins leave
     of the arena is known (`unpinned_capacity`). Such a block is free or referenced, never evictable.
+
+    `windows`: how a model's window layers use blocks of their own; None where every block holds all layers.
     """
 
     def __init__(self, name: str, layout: KVLayout, arena: SlabArena) -> None:
@@ -51,7 +54,8 @@ class BlockPool(SlabHolder):
                 f"a block of {name} takes {layout.bytes_per_token} bytes/token x {layout.block_size} tokens = "
                 f"{layout.block_bytes} bytes, more than a slab of {arena.slab_bytes}; enlarge slabs"
             )
-        self.host = HostCache(layout.block_size)
+        self.windows = WindowGroups(layout) if layout.window else None
+        self.host = HostCache(layout.block_size, 1 if self.windows is None else self.windows.num_tables)
         self._arena = arena
         self._slabs: dict[int, _Slab] = {}
         self._by_room: list[dict[int, _Slab]] = [{} for _ in range(self.blocks_per_slab + 1)]
@@ -104,7 +108,16 @@ class BlockPool(SlabHolder):
         return self._num_free + len(self._evictable) + self._arena.obtainable(self) * self.blocks_per_slab
 
     def blocks_for(self, num_tokens: int) -> int:
+        """How many entries of a block table so many tokens take."""
         return -(-num_tokens // self.block_size)
+
+    def blocks_held(self, num_tokens: int) -> int:
+        """The most blocks that a sequence of so many tokens holds at once."""
+        return self.blocks_for(num_tokens) if self.windows is None else self.windows.blocks_for(num_tokens)
+
+    def tokens_in(self, blocks: int) -> int:
+        """The most tokens of a sequence that holds no more than so many blocks."""
+        return blocks * self.block_size if self.windows is None else self.windows.tokens_in(blocks)
 
     def count_evictable(self, blocks: Iterable[int]) -> int:
         """How many of `blocks` `acquire` would take from `available`."""
@@ -172,6 +185,10 @@ class BlockPool(SlabHolder):
 
     # -- prefix cache --------------------------------------------------------------------------
 
+    def cached(self, digest: bytes) -> int | None:
+        """Return the block cached under `digest`."""
+        return self._block_of.get(digest)
+
     def match(self, digests: Iterable[bytes]) -> list[int]:
         """Return the blocks of the longest cached prefix of a chain; changes nothing."""
         blocks: list[int] = []
@@ -189,14 +206,14 @@ class BlockPool(SlabHolder):
             if block_of.setdefault(digest, block) == block:
                 digest_of[block] = digest
 
-    def restore(self, digests: list[bytes], first: int) -> list[int]:
-        """Allocate blocks, which fit, for what `host` keeps under `digests`, a sequence's blocks from `first` on.
+    def restore(self, digests: list[bytes], positions: Iterable[int]) -> list[int]:
+        """Allocate blocks, which fit, for what `host` keeps under `digests`, at these `positions` of a sequence.
 
         They are private to the sequence until `register`, after the step that fills them."""
         self.host.pin(digests)
         blocks = self.allocate(len(digests))
         assert blocks is not None  # the caller checked `available`
-        self.host.restore(digests, blocks, first)
+        self.host.restore(digests, blocks, positions)
         return blocks
 
     def drop_cache(self) -> None:

@@ -34,14 +34,16 @@ class HostCache:
     Copies belong to the step being planned, until `end`: a block offloaded in it cannot be restored in it, and a block
     restored in it keeps its slot, so that restores can be repeated if the step fails. Offloads cannot be repeated: the
     blocks that they read may have been overwritten.
+
+    A position of a sequence has `blocks_per_position` blocks, which share the time that computing its tokens takes.
     """
 
     _SCAN: Final = 16  # slots examined for eviction
     _LEARNING: Final = 1 / 64  # weight of one observation in `_reuse`
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, blocks_per_position: int = 1) -> None:
         self.capacity = 0
-        self.swap_cost = SwapCost(block_size)
+        self.swap_cost = SwapCost(block_size, blocks_per_position)
         self.totals = SwapTotals()
         self._slot_of: OrderedDict[bytes, int] = OrderedDict()  # the coldest first
         self._free: list[int] = []  # a heap
@@ -75,11 +77,11 @@ class HostCache:
 
     # -- waiting sequences -----------------------------------------------------------------------------
 
-    def expect(self, sequence_id: str, digests: list[bytes]) -> None:
-        """Note that a preempted sequence will need these blocks, its first ones, again."""
+    def expect(self, sequence_id: str, digests: list[bytes], positions: Iterable[int]) -> None:
+        """Note that a preempted sequence will need these blocks, at these `positions`, again."""
         if self.capacity:
             self._waiting[sequence_id] = digests
-            for position, digest in enumerate(digests):
+            for position, digest in zip(positions, digests, strict=False):
                 count, _ = self._wanted.get(digest, (0, 0))
                 self._wanted[digest] = count + 1, position
 
@@ -118,13 +120,17 @@ class HostCache:
         run = list(takewhile(self._slot_of.__contains__, digests))
         return run if run and self.swap_cost.worth_restoring(first, len(run)) else []
 
+    def keeps(self, digest: bytes) -> bool:
+        """Whether the block under `digest` is here."""
+        return digest in self._slot_of
+
     def pin(self, digests: list[bytes]) -> None:
         """Keep the slots of `digests`, which will be restored, until `end`."""
         self._pinned.update(self._slot_of[digest] for digest in digests)
 
-    def restore(self, digests: list[bytes], blocks: list[int], first: int) -> None:
-        """Plan copies of the pinned `digests` to `blocks`, a sequence's blocks from `first` on."""
-        for position, (digest, block) in enumerate(zip(digests, blocks, strict=True), first):
+    def restore(self, digests: list[bytes], blocks: list[int], positions: Iterable[int]) -> None:
+        """Plan copies of the pinned `digests` to `blocks`, at these `positions` of a sequence."""
+        for position, digest, block in zip(positions, digests, blocks, strict=False):
             self._restored[block] = self._slot_of[digest], position
             self._slot_of.move_to_end(digest)
             if digest in self._guesses:
@@ -159,7 +165,7 @@ class HostCache:
             self._slot_of.update(self._arriving.values())
             self._arriving.clear()
             for _, position in self._restored.values():
-                self.totals.spared_seconds += self.swap_cost.computing(position, 1) or 0.0
+                self.totals.spared_seconds += self.swap_cost.computing_block(position) or 0.0
         self.lose_offloads()
         self._restored.clear()
         self._pinned.clear()

@@ -42,16 +42,18 @@ class SwapCost:
     """Decides for one model whether to copy a KV block of `block_size` tokens or to compute it again.
 
     `seconds_per_token`: the seconds of one more prompt token that attends to so many tokens; None until known.
+    `blocks_per_position`: blocks that hold a part of the layers of the same tokens.
     A cost that was not measured yet counts as 0, and one refusal in `EXPLORE` is overruled, so that a wrong or outdated
     measurement is corrected.
     """
 
     EXPLORE: Final = 64
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, blocks_per_position: int = 1) -> None:
         self.seconds_per_token: Callable[[float], float] | None = None
         self.out, self.back = CopySpeed(), CopySpeed()
         self._block_size = block_size
+        self._blocks_per_position = blocks_per_position
         self._refusals = 0
 
     def measure(self, times: SwapTimes) -> None:
@@ -66,16 +68,23 @@ class SwapCost:
         seconds = 0.0 if self.seconds_per_token is None else self.seconds_per_token(depth)
         return tokens * seconds if seconds > 0 else None
 
+    def computing_block(self, position: int) -> float | None:
+        """One block's part of the seconds to compute the tokens at `position`; None if unknown."""
+        computing = self.computing(position, 1)
+        return None if computing is None else computing / self._blocks_per_position
+
     def worth_offloading(self, position: int, chance: float) -> bool:
         """Whether to copy out the block at `position` of its chain, if it is needed again with probability `chance`."""
-        computing = self.computing(position, 1)
+        computing = self.computing_block(position)
         copying = self.out.seconds_per_block + chance * self.back.seconds_per_block
         return computing is None or self._is_less(copying, chance * computing)
 
-    def worth_restoring(self, first: int, count: int) -> bool:
-        """Whether to copy back `count` blocks of a chain from `first` on rather than compute them."""
+    def worth_restoring(self, first: int, count: int, copies: int | None = None) -> bool:
+        """Whether to copy back `count` blocks of a chain from `first` on rather than compute them. `copies`: how many
+        blocks that copies, where it is another number."""
         computing = self.computing(first, count)
-        return computing is None or self._is_less(count * self.back.seconds_per_block, computing)
+        copying = (count if copies is None else copies) * self.back.seconds_per_block
+        return computing is None or self._is_less(copying, computing)
 
     def _is_less(self, copying: float, computing: float) -> bool:
         if copying <= computing:

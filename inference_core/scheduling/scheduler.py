@@ -1,7 +1,8 @@
 """Plans each step of one model: decodes first, then prompt chunks, within a token budget."""
 
 from collections.abc import Callable, Iterator
-from itertools import islice
+from dataclasses import dataclass
+from itertools import count, islice
 from operator import attrgetter
 
 from inference_core.errors import IntegrityError, QueueFullError
@@ -28,6 +29,14 @@ from inference_core.step_plan import DraftLaw, StepPlan
 _turn = attrgetter("last_step", "number")
 
 
+@dataclass(slots=True, frozen=True)
+class PrefixHit:
+    """What of a prompt's blocks is cached on the device, and under which digests host memory keeps more of them."""
+
+    blocks: list[int]
+    kept: list[bytes]
+
+
 class Scheduler:
     """Continuous batching of one model (SPEC BS-01): sequences join and leave at every step.
 
@@ -37,9 +46,15 @@ class Scheduler:
     with the worst `holding_rank` is preempted: it waits, to be recomputed or copied back from `pool.host` (KV-09).
     `peers`: the schedulers that share the arena, this one included; the same orders decide memory among all of them.
 
+    Every block that it plans with holds all layers; `windowed_scheduler` overrides what differs otherwise.
+
     A result may come late: `launched` lets planning continue while a step is in flight, `commit` brings its tokens.
     `clock` (seconds) times planning and the blocks of prompts (SPEC GW-01); the default stands still.
     """
+
+    blocks_per_position = 1
+    """Blocks that hold the layers of the same tokens."""
+    _commit_kind: type[StepCommit] = StepCommit
 
     def __init__(
         self,
@@ -64,7 +79,7 @@ class Scheduler:
         self.reclaim: Callable[[], bool] = lambda: False
         # Called with every sequence that stops running, before its blocks are freed.
         self.on_leave: Callable[[Sequence], None] = lambda sequence: None
-        self._commit = StepCommit(pool, self._running_set, self.totals, self.joins, self.deadlines, self.remove)
+        self._commit = self._commit_kind(pool, self._running_set, self.totals, self.joins, self.deadlines, self.remove)
         self._batch = Batch()
         self._budget = StepBudget(0)
         self._clock = clock
@@ -92,7 +107,7 @@ class Scheduler:
     def largest_need(self) -> int:
         """The most blocks that a live sequence needs by its end, those to be pinned aside."""
         live = (s for s in (*self.running.values(), *self.waiting.values()) if not s.pinned)
-        return max((self.pool.blocks_for(len(s.prompt_token_ids) + s.max_output_tokens - 1) for s in live), default=0)
+        return max((self.pool.blocks_held(len(s.prompt_token_ids) + s.max_output_tokens - 1) for s in live), default=0)
 
     def seconds_held(self, now: float) -> float:
         """Seconds that an idle model still holds back waiting sequences so that their batch can grow."""
@@ -113,8 +128,8 @@ class Scheduler:
             self.deadlines.add(sequence)
 
     def _enqueue(self, sequence: Sequence, now: float) -> None:
-        cached = self.pool.match(sequence.digests) if self.knobs.prefix_caching else []
-        sequence.num_cached_tokens = len(cached) * self.pool.block_size
+        cached = self.cached_blocks(sequence.digests) if self.knobs.prefix_caching else 0
+        sequence.num_cached_tokens = cached * self.pool.block_size
         self.waiting.push(sequence, now)
 
     def remove(self, sequence: Sequence, now: float) -> None:
@@ -138,6 +153,21 @@ class Scheduler:
         """Drop the unloaded adapters that no live sequence uses."""
         live = (*self.running.values(), *self.waiting.values())
         self.adapters.forget(sequence.adapter for sequence in live)
+
+    # -- cached prefixes -----------------------------------------------------------------------
+
+    def cached_blocks(self, digests: list[bytes]) -> int:
+        """How many blocks of a chain, from the first on, a sequence could begin with now."""
+        return len(self.pool.match(digests))
+
+    def cache_keys(self, digests: list[bytes]) -> list[bytes]:
+        """The names of all blocks of a chain, which is to be found at any length."""
+        return digests
+
+    def _look_up(self, digests: list[bytes]) -> PrefixHit:
+        """Return the longest prefix of a chain that is cached, and what follows in host memory; changes nothing."""
+        hits = self.pool.match(digests)
+        return PrefixHit(hits, self.pool.host.match(islice(digests, len(hits), None), len(hits)))
 
     # -- planning ------------------------------------------------------------------------------
 
@@ -206,7 +236,8 @@ class Scheduler:
             # A prefill-only sequence needs nothing more once its last step is in flight.
             if sequence in budget.preempted or not room or not sequence.num_uncomputed_tokens:
                 continue
-            chunk = min(sequence.num_prefill_tokens, self.knobs.prefill_chunk)
+            most = self._most_chunk()
+            chunk = min(sequence.num_prefill_tokens, most)
             if first_has_share and chunk > budget.left:
                 budget.queue_blocked = True
                 continue
@@ -215,12 +246,16 @@ class Scheduler:
                 # No overtaking of the queue's head: small requests could keep a large one waiting for ever.
                 budget.queue_blocked = True
                 continue
-            tokens = min(sequence.num_uncomputed_tokens, self.knobs.prefill_chunk, room)
+            tokens = min(sequence.num_uncomputed_tokens, most, room)
             if self._grow(sequence, tokens, now):
                 if not sequence.output_token_ids:
                     budget.kv_seconds[sequence] = self._clock() - began
                 budget.hand_out(sequence, tokens)
                 first_has_share = True
+
+    def _most_chunk(self) -> int:
+        """The most prompt tokens of a sequence in one step."""
+        return self.knobs.prefill_chunk
 
     def _prefilling_in_service_order(self, now: float) -> Iterator[Sequence]:
         """Yield the prefilling sequences and, until the queue is blocked, the waiting ones."""
@@ -269,12 +304,11 @@ class Scheduler:
         if self._peer_queue_precedes(sequence, now) or not self.adapters.has_room(sequence.adapter):
             return False
         digests = sequence.shareable_digests(self.pool.block_size) if self.knobs.prefix_caching else []
-        hits = self.pool.match(digests)
-        kept = self.pool.host.match(islice(digests, len(hits), None), len(hits))
+        hit = self._look_up(digests)
         while True:
             if len(self._running_set) >= self.knobs.max_num_seqs:
                 victim = self._victim(newcomer_claim(sequence), [self])
-            elif not self._fits(sequence, hits):
+            elif not self._fits(sequence, hit.blocks):
                 if self._reclaimed():
                     continue
                 victim = self._victim(newcomer_claim(sequence), self.peers)
@@ -285,21 +319,19 @@ class Scheduler:
             if victim is None:
                 return False
             victim[0]._preempt(victim[1], now)
-        self._start(sequence, hits, kept, now)
+        self._start(sequence, hit, now)
         return True
 
-    def _start(self, sequence: Sequence, hits: list[int], kept: list[bytes], now: float) -> None:
+    def _start(self, sequence: Sequence, hit: PrefixHit, now: float) -> None:
         self.waiting.remove(sequence)
         self.pool.host.expect_no_more(sequence.id)
         sequence.status = Status.RUNNING
         sequence.held_class = aged_class(sequence, now, self.knobs.ageing_seconds)
         sequence.end_wait(now)
-        self.pool.acquire(hits)
-        sequence.num_registered_blocks = len(hits)
+        self._begin_tables(sequence, hit)
         sequence.prompt_computed = sequence.prompt_computed or sequence.prompt_is_shareable(
-            len(hits) * self.pool.block_size, self.pool.block_size
+            sequence.num_registered_blocks * self.pool.block_size, self.pool.block_size
         )
-        sequence.block_table = sequence.share.block_table = hits + self.pool.restore(kept, len(hits))
         sequence.num_computed_tokens = len(sequence.block_table) * self.pool.block_size
         sequence.num_cached_tokens = 0
         sequence.share.adapter = self.adapters.pin(sequence.adapter)
@@ -307,6 +339,13 @@ class Scheduler:
         sequence.admissions += 1
         if sequence.admissions == 1 and not sequence.pinned:
             self._count_first_admission(sequence, now)
+
+    def _begin_tables(self, sequence: Sequence, hit: PrefixHit) -> None:
+        """Give `sequence` the blocks of its cached prefix."""
+        self.pool.acquire(hit.blocks)
+        restored = self.pool.restore(hit.kept, count(len(hit.blocks)))
+        sequence.block_table = sequence.share.block_table = hit.blocks + restored
+        sequence.num_registered_blocks = len(hit.blocks)
 
     def _count_first_admission(self, sequence: Sequence, now: float) -> None:
         sequence.joined_at, sequence.joined_beside = now, len(self._running_set.decodes)
@@ -329,7 +368,7 @@ class Scheduler:
         pool = self.pool
         if sequence.pinned:
             return True
-        needed = pool.blocks_for(len(sequence.token_ids)) - len(hits) + pool.count_evictable(hits)
+        needed = pool.blocks_held(len(sequence.token_ids)) - len(hits) + pool.count_evictable(hits)
         reserved = sum(peer.reserved_bytes() for peer in self.peers)
         return (pool.available - needed) * pool.block_bytes >= reserved
 
@@ -389,17 +428,24 @@ class Scheduler:
             self.pool.acquire(own)
             self._extend_table(sequence, own)
             return True
-        while (blocks := self.pool.allocate(lacking)) is None:
+        blocks = self._obtain(sequence, lacking, now)
+        if blocks is None:
+            return False
+        self._extend_table(sequence, blocks)
+        return True
+
+    def _obtain(self, sequence: Sequence, wanted: int, now: float) -> list[int] | None:
+        """Allocate blocks for a running sequence, preempting worse holders; None if it is preempted itself."""
+        while (blocks := self.pool.allocate(wanted)) is None:
             if self._reclaimed():
                 continue
             self._budget.memory_short = True
             victim = self._victim(holding_rank(sequence), self.peers)
             if victim is None:
                 self._preempt(sequence, now)
-                return False
+                return None
             victim[0]._preempt(victim[1], now)
-        self._extend_table(sequence, blocks)
-        return True
+        return blocks
 
     def _reclaimed(self) -> bool:
         """Take back the memory lent to drafters; return whether there was any. Raises `IntegrityError` if they keep it:
@@ -425,7 +471,7 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence, now: float) -> None:
         """Move a running sequence back to the queue; its full blocks may stay cached or go to host memory."""
-        self.pool.host.expect(sequence.id, sequence.digests[: sequence.num_computed_tokens // self.pool.block_size])
+        self._expect_blocks(sequence)
         self._stop_running(sequence)
         sequence.status = Status.WAITING
         sequence.queued_since = now
@@ -436,11 +482,20 @@ class Scheduler:
         self.totals.preemptions += 1
         self._budget.take_back(sequence)
 
+    def _expect_blocks(self, sequence: Sequence) -> None:
+        """Note which cached blocks `sequence`, about to be preempted, needs to continue."""
+        full = sequence.num_computed_tokens // self.pool.block_size
+        self.pool.host.expect(sequence.id, sequence.digests[:full], count())
+
+    def _blocks_of(self, sequence: Sequence) -> list[int]:
+        """The blocks that `sequence` holds."""
+        return sequence.block_table
+
     def _stop_running(self, sequence: Sequence) -> None:
         """Remove a sequence from the running set and release its blocks."""
         self.on_leave(sequence)
         self._running_set.remove(sequence)
-        self.pool.release(sequence.block_table)
+        self.pool.release(self._blocks_of(sequence))
         self.adapters.unpin(sequence.adapter)
         sequence.share.adapter = NO_SLOT
         sequence.block_table = sequence.share.block_table = []
@@ -529,7 +584,7 @@ class Scheduler:
         for sequence in self.waiting.values():
             if sequence.status is not Status.WAITING or sequence.block_table or sequence.num_computed_tokens:
                 raise IntegrityError(f"{sequence.id} ({sequence.status.value}) waits but holds {sequence.block_table}")
-        self.pool.check_integrity(s.block_table for s in self.running.values())
+        self.pool.check_integrity(map(self._blocks_of, self.running.values()))
         self.pool.host.check_integrity(set(self.waiting))
         self.adapters.check_integrity(s.adapter for s in self.running.values())
         self.waiting.check_integrity()

@@ -57,6 +57,9 @@ class Sequence:
 
     `num_public_blocks`: how many of its first blocks are those of a public prefix, and named accordingly. `pinned`: the
     pinned blocks that it fills, all that it needs; [] for a sequence that allocates its blocks as it grows.
+
+    `window_tables`: the tables of window groups beside `block_table`, as long as it is; `share` has the same. The first
+    `num_behind` blocks of tables with a window were released (`kv_cache.window_groups`).
     """
 
     id: str
@@ -106,6 +109,8 @@ class Sequence:
     prefills: bool = False
     num_public_blocks: int = 0
     pinned: list[int] = field(default_factory=list)
+    window_tables: list[list[int]] = field(default_factory=list)
+    num_behind: int = 0
 
     @classmethod
     def of_request(

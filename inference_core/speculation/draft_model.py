@@ -31,15 +31,22 @@ _REST_SECONDS = 2.0
 
 @dataclass(slots=True)
 class _Cache:
-    """The draft model's cache of a sequence: `computed` tokens in the blocks of `table`.
+    """The draft model's cache of a sequence: `computed` tokens in the blocks of `table`, and of `window_tables` beside
+    it where its window layers have blocks of their own; they keep all of them.
 
     The first `known` of them are the sequence's, the rest are the drafts `guessed`.
     """
 
     table: list[int] = field(default_factory=list)
+    window_tables: list[list[int]] = field(default_factory=list)
     computed: int = 0
     known: int = 0
     guessed: list[int] = field(default_factory=list)
+
+    @property
+    def blocks(self) -> list[int]:
+        """All of its blocks."""
+        return self.table + [block for table in self.window_tables for block in table]
 
     def roll_back(self, token_ids: list[int]) -> None:
         """Keep the drafts that were accepted; takes time proportional to the drafts (SPEC SD-08)."""
@@ -75,6 +82,7 @@ class DraftModel(Drafter):
     def __init__(self, runner: ModelRunner, pool: BlockPool, clock: Callable[[], float] = time.monotonic) -> None:
         self._runner = runner
         self._pool = pool
+        self._tables = 1 if pool.windows is None else pool.windows.num_tables
         self._clock = clock
         self._caches: dict[Sequence, _Cache] = {}
         self._costs = StepCosts()
@@ -107,7 +115,7 @@ class DraftModel(Drafter):
     def forget(self, sequence: Sequence) -> None:
         cache = self._caches.pop(sequence, None)
         if cache is not None:
-            self._pool.release(cache.table)
+            self._pool.release(cache.blocks)
 
     def give_way(self) -> bool:
         held = self._pool.num_referenced > 0
@@ -116,7 +124,7 @@ class DraftModel(Drafter):
         return held
 
     def check_integrity(self) -> None:
-        self._pool.check_integrity(cache.table for cache in self._caches.values())
+        self._pool.check_integrity(cache.blocks for cache in self._caches.values())
         for sequence, cache in self._caches.items():
             if sequence.status is not Status.RUNNING:
                 raise IntegrityError(f"{self._pool.name} holds blocks of {sequence.id}, which does not run")
@@ -133,7 +141,7 @@ class DraftModel(Drafter):
     def _cache(self, sequence: Sequence) -> _Cache:
         cache = self._caches.get(sequence)
         if cache is None:
-            cache = self._caches[sequence] = _Cache()
+            cache = self._caches[sequence] = _Cache(window_tables=[[] for _ in range(self._tables - 1)])
         cache.roll_back(sequence.token_ids)
         return cache
 
@@ -153,7 +161,15 @@ class DraftModel(Drafter):
         """The prompt in the arithmetic that the target computes it in, if the draft has it too."""
         cache, sequence = turn.cache, turn.sequence
         fast_until = sequence.share.fast_until if self._runner.has_prompt_arithmetic else 0
-        return ScheduledSequence(sequence.id, token_ids, cache.computed, cache.table, spec, fast_until=fast_until)
+        return ScheduledSequence(
+            sequence.id,
+            token_ids,
+            cache.computed,
+            cache.table,
+            spec,
+            fast_until=fast_until,
+            window_tables=cache.window_tables,
+        )
 
     def _draft(self, turns: list[_Turn], knobs: Knobs) -> None:
         """Draft one token per round for each sequence that needs more; the first round also computes uncomputed tokens,
@@ -189,10 +205,13 @@ class DraftModel(Drafter):
 
     def _has_room(self, cache: _Cache, tokens: int) -> bool:
         lacking = self._pool.blocks_for(cache.computed + tokens) - len(cache.table)
-        blocks = self._pool.allocate(lacking) if lacking > 0 else []
+        if lacking <= 0:
+            return True
+        blocks = self._pool.allocate(lacking * self._tables)
         if blocks is None:
             return False
-        cache.table += blocks
+        for number, table in enumerate((cache.table, *cache.window_tables)):
+            table += blocks[number * lacking : (number + 1) * lacking]
         return True
 
 

@@ -92,6 +92,9 @@ class HashModelRunner(ModelRunner):
     Drafts are verified as a real model does it: their records are written before anyone knows whether they are right.
     It has as many layers as records in a token; who exits early leaves the later ones empty.
 
+    With a `window`, its blocks are those of groups of layers (`kv_cache.window_groups`): `window_groups` tables beside
+    the one that keeps everything, or that one alone. The next token is then a digest of what a window shows of them.
+
     The last id of the vocabulary is EOS, drawn with `eos_probability`. A step takes `seconds_per_step` plus
     `seconds_per_token` for each token and `seconds_per_swap` for each block copied to or from a host slot, on `clock`.
     """
@@ -116,9 +119,19 @@ class HashModelRunner(ModelRunner):
         model_path: str = "",
         adapter_slots: int = 0,
         prompt_arithmetic: bool = False,
+        window: int = 0,
+        window_groups: int = 0,
     ) -> None:
         self.has_prompt_arithmetic = prompt_arithmetic
-        layout = KVLayout(num_layers=width, num_kv_heads=1, head_dim=2, block_size=block_size, dtype="float32")
+        layout = KVLayout(
+            num_layers=width,
+            num_kv_heads=1,
+            head_dim=2,
+            block_size=block_size,
+            dtype="float32",
+            window=window,
+            window_groups=window_groups,
+        )
         self.info = ModelInfo(
             name=name,
             model_path=model_path,
@@ -203,7 +216,7 @@ class HashModelRunner(ModelRunner):
         tokens: list[int] = []
         while len(tokens) < count:
             masked = stops if len(tokens) < sampling.min_tokens else ()
-            history = b"".join(r * self._width for r in records)
+            history = self._history_of(records)
             token = self._draw(history, seed if sampling.temperature > 0 else None, masked)
             if matcher is not None:
                 matcher.ask_masks(())
@@ -220,11 +233,11 @@ class HashModelRunner(ModelRunner):
 
     def expected_scores(self, prompt: list[int], adapter: bytes = b"", fast: bool = False) -> list[float]:
         """The log-probabilities of the prompt's tokens after its first; computed without any cache."""
-        record, history, scores = self._root, b"", []
+        record, records, scores = self._root, [], []
         for position, (token, following) in enumerate(pairwise(prompt)):
             record = self._record(record, token, position, adapter, fast)
-            history += record * self._width
-            scores.append(self._score(history, following).logprob)
+            records.append(record)
+            scores.append(self._score(self._history_of(records), following).logprob)
         return scores
 
     def expected_states(self, prompt: list[int], layer: int, adapter: bytes = b"") -> States:
@@ -237,11 +250,24 @@ class HashModelRunner(ModelRunner):
 
     def expected_evidence(self, history: list[int], adapter: bytes = b"") -> TokenEvidence:
         """Of the token that follows these; computed without any cache."""
-        record, records = self._root, b""
+        record, records = self._root, []
         for position, token in enumerate(history):
             record = self._record(record, token, position, adapter)
-            records += record * self._width
-        return _token_evidence(records)
+            records.append(record)
+        return _token_evidence(self._history_of(records))
+
+    def _first_shown(self, table: int, length: int) -> int:
+        """The first of so many tokens that the last of them sees in a table."""
+        has_window = self.layout.window and (table or not self.layout.window_groups)
+        return max(0, length - self.layout.window) if has_window else 0
+
+    def _history_of(self, records: list[bytes]) -> bytes:
+        """What `_history` reads behind tokens with these records."""
+        parts = []
+        for table in range(1 + self.layout.window_groups):
+            shown = records[self._first_shown(table, len(records)) :]
+            parts += [_beside(record, table) * self._width for record in shown]
+        return b"".join(parts)
 
     def _swap(self, plan: StepPlan) -> SwapTimes:
         size, memory = self.layout.block_bytes, self._memory
@@ -265,8 +291,10 @@ class HashModelRunner(ModelRunner):
             record = bytes(self._memory[before : before + RECORD_BYTES])
         for position, token in enumerate(sequence.token_ids, start):
             record = self._record(record, token, position, adapter, position < sequence.fast_until)
-            address = self._address(table, position)
-            self._memory[address : address + self.layout.bytes_per_token] = record * layers + b"\0" * unwritten
+            for number, each in enumerate((table, *sequence.window_tables)):
+                address = self._address(each, position)
+                content = _beside(record, number) * layers + b"\0" * unwritten
+                self._memory[address : address + self.layout.bytes_per_token] = content
 
     def _samples(self, sequences: list[ScheduledSequence]) -> list[list[SampledToken]]:
         drawing = [s for s in sequences if s.sample is not None]
@@ -298,7 +326,7 @@ class HashModelRunner(ModelRunner):
     def _sample(
         self, sequence: ScheduledSequence, spec: SampleSpec, length: int, mask: TokenMask | None
     ) -> SampledToken:
-        history = self._read(sequence.block_table, length)
+        history = self._history(sequence, length)
         masked = spec.eos_token_ids if spec.position < spec.params.min_tokens else ()
         token = self._draw(history, spec.seed if spec.params.temperature > 0 else None, masked)
         if mask is not None:
@@ -321,9 +349,8 @@ class HashModelRunner(ModelRunner):
 
     def _scores(self, sequence: ScheduledSequence) -> list[TokenLogprob]:
         targets = sequence.score.token_ids if sequence.score is not None else []
-        history = self._read(sequence.block_table, sequence.start + len(targets))
-        size = self.layout.bytes_per_token
-        return [self._score(history[: (sequence.start + row + 1) * size], token) for row, token in enumerate(targets)]
+        lengths = enumerate(targets, sequence.start + 1)
+        return [self._score(self._history(sequence, length), token) for length, token in lengths]
 
     @staticmethod
     def _score(history: bytes, token: int) -> TokenLogprob:
@@ -340,15 +367,22 @@ class HashModelRunner(ModelRunner):
         return np.array([self._block_address(block) for block in blocks], np.int64)
 
     def _block_address(self, block: int) -> int:
+        assert block >= 0, "a block behind the window is read or written"
         slab, index = divmod(block, self._blocks_per_slab)
         return slab * self._slab_bytes + index * self.layout.block_bytes
 
-    def _read(self, table: list[int], length: int) -> bytes:
+    def _history(self, sequence: ScheduledSequence, length: int) -> bytes:
+        """The records that the last of so many tokens sees, table after table."""
+        tables = (sequence.block_table, *sequence.window_tables)
+        assert len(tables) == 1 + self.layout.window_groups
+        return b"".join(self._read(t, self._first_shown(i, length), length) for i, t in enumerate(tables))
+
+    def _read(self, table: list[int], start: int, length: int) -> bytes:
         size = self.layout.block_size
         parts = []
-        for first in range(0, length, size):
+        for first in (start, *range(start // size * size + size, length, size)):
             address = self._address(table, first)
-            tokens = min(size, length - first)
+            tokens = min(size - first % size, length - first)
             parts.append(self._memory[address : address + tokens * self.layout.bytes_per_token])
         return b"".join(parts)
 
@@ -369,6 +403,11 @@ class HashModelRunner(ModelRunner):
         while token in masked:
             token = (token + 1) % eos
         return token
+
+
+def _beside(record: bytes, table: int) -> bytes:
+    """What a token with this record has in a table."""
+    return record if not table else blake2b(record + bytes((table,)), digest_size=RECORD_BYTES).digest()
 
 
 def _state(record: bytes, layer: int) -> States:

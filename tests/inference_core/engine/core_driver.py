@@ -164,7 +164,11 @@ class LateRunner(FaultyRunner, OverlappingRunner):
 def _copy(share: ScheduledSequence) -> ScheduledSequence:
     sample = None if share.sample is None else msgspec.structs.replace(share.sample)
     return msgspec.structs.replace(
-        share, token_ids=list(share.token_ids), block_table=list(share.block_table), sample=sample
+        share,
+        token_ids=list(share.token_ids),
+        block_table=list(share.block_table),
+        sample=sample,
+        window_tables=[list(table) for table in share.window_tables],
     )
 
 
@@ -193,6 +197,7 @@ class CoreDriver:
         adapter_slots: int = 0,
         prompt_arithmetic: bool = False,
         pinned_share: float = 0.5,
+        windows: Mapping[str, tuple[int, int]] | None = None,
     ) -> None:
         models = models or {"m": 1}
         self.clock = VirtualClock()
@@ -221,8 +226,11 @@ class CoreDriver:
                 seconds_per_swap=seconds_per_swap,
                 adapter_slots=adapter_slots,
                 prompt_arithmetic=prompt_arithmetic,
+                window=window,
+                window_groups=window_groups,
             )
             for name, width in models.items()
+            for window, window_groups in ((windows or {}).get(name, (0, 0)),)
         }
         for target, draft in drafts.items():
             self.runners[draft].imitate(self.runners[target])
