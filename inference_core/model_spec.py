@@ -60,6 +60,8 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     `draft`: another model of the core with the same vocabulary that may draft for this one (the knob `speculation`).
     `max_adapters`: adapters in memory at once; the least recently used ones are evicted for others.
     `adapters`: PEFT folders by adapter name, loaded at start.
+    `window_groups`: whether layers with a sliding window keep the blocks that they can still see, and no others, where
+    that saves memory; else every block holds all layers.
     `knobs`: live knobs (`protocol.Knobs`) that this model starts with, by name, where they differ from the core's.
     `quality`: the quality report that the model needs to be served, and its bounds, where they are not the usual ones.
     """
@@ -73,6 +75,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     draft: str | None = None
     max_adapters: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 8
     adapters: dict[str, str] = {}
+    window_groups: bool = True
     knobs: dict[str, KnobValue] = {}
     quality: QualityGate | None = None
 

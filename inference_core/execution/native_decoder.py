@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from inference_core.kv_cache.layout import KVLayout
+from inference_core.kv_cache.window_groups import group_layers
 from inference_core.linear.cpu import ConcatenatedLinear, PanelLinear
 from inference_core.linear.linear import Linear
 from inference_core.lora.packing import PackedAdapter
@@ -42,6 +43,8 @@ class NativeDecoder:
         self, config: ModelConfig, layout: KVLayout, arena: torch.Tensor, slab_bytes: int, cos_sin: torch.Tensor
     ) -> None:
         self._layout, self._arena, self._slab_bytes, self._cos_sin = layout, arena, slab_bytes, cos_sin
+        grouped = bool(layout.window_groups)
+        self._places = group_layers(config).places if grouped else [(0, i) for i in range(config.num_layers)]
         self._vocab_size = config.vocab_size
         self._hidden_size, self._num_layers = config.hidden_size, config.num_layers
         self._logits = torch.empty(0, self._vocab_size)
@@ -160,6 +163,8 @@ class NativeDecoder:
             slab_bytes,
             layout.blocks_per_slab(slab_bytes),
             arena.numel(),
+            1 + layout.window_groups,
+            bool(layout.window) and not layout.window_groups,
         )
 
     def _embedding(self, embedding: PackedEmbedding) -> tuple[float, ...]:
@@ -190,6 +195,7 @@ class NativeDecoder:
             _address(layer.sinks),
             self._cos_sin[first:].data_ptr(),
             config.window_of(index) is not None,
+            *self._places[index],
             self._projection(layer.qkv, layer.attention_norm),
             self._projection(layer.output),
             isinstance(layer.mlp, Experts),

@@ -20,6 +20,8 @@ RELEASED = -1
 """Stands in block tables for a block behind the window."""
 MOST_CHUNK = 1024
 """Most tokens of a prompt in one step; a chunk's blocks are held besides the window's."""
+MOST_POSITIONS = 1 << 20
+"""The longest context without a layer of full attention: no memory bounds it, but it has tables."""
 MOST_PADDING = 1.25
 """Layers in the groups by layers of the model, at most: short sequences lose what long ones gain."""
 
@@ -55,7 +57,9 @@ def grouped(layout: KVLayout, config: ModelConfig, max_context: int) -> KVLayout
     if window is None or not layout.block_size <= window < max_context:
         return layout
     size, beside, _ = group_layers(config)
-    if size * (1 + beside) > MOST_PADDING * config.num_layers or (size == config.num_layers and not _all_windowed(config)):
+    if not beside and (max_context > MOST_POSITIONS or config.window_of(0) is None):
+        return layout
+    if size * (1 + beside) > MOST_PADDING * config.num_layers:
         return layout
     return KVLayout(
         num_layers=size,
@@ -66,10 +70,6 @@ def grouped(layout: KVLayout, config: ModelConfig, max_context: int) -> KVLayout
         window=window,
         window_groups=beside,
     )
-
-
-def _all_windowed(config: ModelConfig) -> bool:
-    return all(config.window_of(i) is not None for i in range(config.num_layers))
 
 
 class CachedKey(NamedTuple):

@@ -21,6 +21,7 @@ from inference_core.execution.torch_runner import DecoderRunner
 from inference_core.kv_cache.arena import allocate_arena
 from inference_core.kv_cache.layout import CpuKVDtype, KVLayout
 from inference_core.kv_cache.memory_plan import format_bytes
+from inference_core.kv_cache.window_groups import grouped
 from inference_core.linear.panels import BYTES_PER_WEIGHT, panel_kind
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.model_path import resolve_model_path
@@ -135,7 +136,7 @@ def use_threads(threads: int | None) -> None:
 
 
 def layout_of(spec: ModelSpec, config: ModelConfig) -> KVLayout:
-    """The model's block geometry."""
+    """The geometry of blocks that hold all layers of the model."""
     return KVLayout(
         num_layers=config.num_layers,
         num_kv_heads=config.num_kv_heads,
@@ -143,6 +144,14 @@ def layout_of(spec: ModelSpec, config: ModelConfig) -> KVLayout:
         block_size=spec.block_size,
         dtype=spec.kv_dtype,
     )
+
+
+def served_layout(spec: ModelSpec, config: ModelConfig) -> KVLayout:
+    """The geometry of the model's blocks in a core, where window layers may have blocks of their own."""
+    layout = layout_of(spec, config)
+    if not (spec.window_groups and cpu.AVAILABLE):
+        return layout
+    return grouped(layout, config, max_context_of(spec, config))
 
 
 def weight_bytes(checkpoint: Checkpoint, spec: ModelSpec) -> int:
@@ -195,7 +204,7 @@ def check_memory(spec: CoreSpec, checkpoints: list[Checkpoint], available: int) 
         lines = [f"  {name}: {format_bytes(size)}" for name, size in needs]
         raise MemoryPlanError("\n".join(["this core does not fit:", *lines]))
     for model, checkpoint in models:
-        layout = layout_of(model, checkpoint.config)
+        layout = served_layout(model, checkpoint.config)
         if layout.block_bytes > spec.slab_bytes:
             raise MemoryPlanError(
                 f"{model.name}: a block of {layout.block_size} tokens takes {layout.block_bytes} bytes, "
@@ -217,7 +226,8 @@ def runner_of(
 def runner_over(
     spec: ModelSpec, checkpoint: Checkpoint, decoder: Decoder, core: CoreSpec, arena: torch.Tensor
 ) -> LogitsRunner:
-    """Build the runner of `decoder` (of `checkpoint`) over `arena` uint8 [bytes]. Call `check_kernels` first."""
+    """Build the runner of `decoder` (of `checkpoint`) over `arena` uint8 [bytes], with blocks of `served_layout`. Call
+    `check_kernels` first."""
     config = decoder.config
     if cpu.AVAILABLE:
         native = _empty_runner(spec, checkpoint, config, core, arena)
@@ -236,7 +246,7 @@ def _empty_runner(
     return NativeRunner(
         info_of(spec, checkpoint, config),
         config,
-        layout_of(spec, config),
+        served_layout(spec, config),
         arena,
         core.slab_bytes,
         rotary_within(spec, config, core),
@@ -270,7 +280,7 @@ def info_of(spec: ModelSpec, checkpoint: Checkpoint, config: ModelConfig) -> Mod
             weights=checkpoint.fingerprint,
             compute=spec.compute,
             kernels=cpu.extension().instruction_set() if cpu.AVAILABLE else "torch",
-            layout=layout_of(spec, config),
+            layout=served_layout(spec, config),
         ),
     )
 
@@ -278,5 +288,7 @@ def info_of(spec: ModelSpec, checkpoint: Checkpoint, config: ModelConfig) -> Mod
 def rotary_within(spec: ModelSpec, config: ModelConfig, core: CoreSpec) -> torch.Tensor:
     """The rotary table, float32 [positions, head_dim]: no sequence is longer than the arena of `core`, whatever maximum
     length a file claims."""
-    positions = core.arena_bytes // layout_of(spec, config).bytes_per_token
-    return rotary_table(config, min(max_context_of(spec, config), positions))
+    layout, longest = served_layout(spec, config), max_context_of(spec, config)
+    if not layout.window or layout.window_groups:
+        longest = min(longest, core.arena_bytes // layout.bytes_per_token)
+    return rotary_table(config, longest)

@@ -40,7 +40,9 @@ struct Experts {
 };
 
 // Norms that an architecture lacks are null. `attention_post_norm` and `mlp_post_norm` stand behind a sublayer, before its
-// result is added. `sinks` float32 [heads], or null: see `AttentionArgs`. `cos_sin` float32 [max_position, head_dim] is the layer's rotary table.
+// result is added. `sinks` float32 [heads], or null: see `AttentionArgs`. `cos_sin` float32 [max_position, head_dim] is the
+// layer's rotary table. `table` is the block table of the layer's group, and `in_block` its place among the layers that a
+// block holds (`inference_core/kv_cache/window_groups.py`).
 struct LayerWeights {
   const float* attention_norm;
   const float* q_norm;
@@ -51,6 +53,7 @@ struct LayerWeights {
   const float* sinks;
   const float* cos_sin;
   bool windowed;
+  int table, in_block;
   Projection qkv, output, gate_up, down;
   Experts experts;  // in place of `gate_up` and `down`, where there are any
 
@@ -68,6 +71,8 @@ struct Geometry {
   bool normalise_experts;  // the weights of those that are taken add up to 1
   KVDtype kv_dtype;
   int64_t layer_bytes, block_bytes, slab_bytes, blocks_per_slab, arena_bytes;
+  int tables;               // block tables of a sequence
+  bool first_has_window;    // blocks behind the window may be missing in table 0, too
   int max_position;
 };
 
@@ -85,8 +90,13 @@ struct DecoderWeights {
 // `adapters` names each token's slot, -1 for none; it is empty for a decoder that never had an adapter. `prompt`: whether
 // each token is computed in prompt arithmetic, where the kernels have one.
 struct Batch {
-  std::vector<int32_t> token_ids, positions, table_start, query_start, context_len, sample_rows, adapters;
-  std::vector<int64_t> slots, block_offsets;
+  // The block tables of one group of layers.
+  struct Tables {
+    std::vector<int32_t> start;
+    std::vector<int64_t> slots, block_offsets;
+  };
+  std::vector<int32_t> token_ids, positions, query_start, context_len, sample_rows, adapters;
+  std::vector<Tables> tables;
   std::vector<uint8_t> prompt;
 
   int tokens() const { return int(token_ids.size()); }

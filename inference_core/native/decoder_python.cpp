@@ -93,6 +93,8 @@ void read_geometry(PyObject* description, Geometry& g) {
   g.kv_dtype = KVDtype(r.integer());
   for (int64_t* field : {&g.layer_bytes, &g.block_bytes, &g.slab_bytes, &g.blocks_per_slab, &g.arena_bytes})
     *field = r.integer();
+  g.tables = r.integer32();
+  g.first_has_window = r.integer() != 0;
 }
 
 void read_embedding(PyObject* description, EmbeddingTable& e) {
@@ -136,6 +138,8 @@ void read_layers(PyObject* description, std::vector<LayerWeights>& layers) {
     layer.sinks = r.address<float>();
     layer.cos_sin = r.address<float>();
     layer.windowed = r.integer() != 0;
+    layer.table = r.integer32();
+    layer.in_block = r.integer32();
     for (Projection* p : {&layer.qkv, &layer.output}) read_projection(r.object(), *p);
     if (r.integer()) {
       read_experts(r.object(), layer.experts);
@@ -193,6 +197,7 @@ struct Names {
   PyObject* token_ids = PyUnicode_InternFromString("token_ids");
   PyObject* start = PyUnicode_InternFromString("start");
   PyObject* block_table = PyUnicode_InternFromString("block_table");
+  PyObject* window_tables = PyUnicode_InternFromString("window_tables");
   PyObject* sample = PyUnicode_InternFromString("sample");
   PyObject* adapter = PyUnicode_InternFromString("adapter");
   PyObject* fast_until = PyUnicode_InternFromString("fast_until");
@@ -237,6 +242,46 @@ bool append_adapter(const DecoderWeights& w, PyObject* sequence, PyObject* name,
   return true;
 }
 
+// Appends a sequence's table and the slots of its tokens at positions [first, end). In a table with a window, blocks that
+// none of these sees may be missing: the first one seen, which is full, stands in for them, since attention reads whole
+// chunks of tokens and gives those behind the window the weight 0.
+bool append_table(const Geometry& g, PyObject* table, long long first, long long end, bool has_window, Batch::Tables& to) {
+  if (!PyList_Check(table)) {
+    PyErr_SetString(PyExc_TypeError, "block tables must be lists");
+    return false;
+  }
+  const long long blocks = PyList_GET_SIZE(table);
+  if (end > blocks * g.block_size)
+    return refuse(PyExc_IndexError, "tokens up to position %lld do not fit a table of %lld blocks", end, blocks);
+  const long long seen = has_window ? std::max(0LL, first - g.window + 1) / g.block_size : 0;
+  const size_t start = to.block_offsets.size();
+  for (long long i = seen; i < blocks; ++i) {
+    int64_t offset;
+    if (!block_offset(g, PyLong_AsLongLong(PyList_GET_ITEM(table, Py_ssize_t(i))), offset)) return false;
+    if (i == seen) to.block_offsets.insert(to.block_offsets.end(), size_t(seen), offset);
+    to.block_offsets.push_back(offset);
+  }
+  for (long long position = first; position < end; ++position)
+    to.slots.push_back(to.block_offsets[start + size_t(position / g.block_size)]);
+  to.start.push_back(int32_t(start));
+  return true;
+}
+
+// The tables of groups beside the first; false with an exception set if there are not as many as the layers have.
+bool append_window_tables(const Geometry& g, PyObject* sequence, PyObject* name, long long first, long long end, Batch& batch) {
+  const Owned given(PyObject_GetAttr(sequence, name));
+  if (!given) return false;
+  const Owned tables(PySequence_Fast(given.get(), "window_tables must be a list"));
+  if (!tables) return false;
+  const long long count = PySequence_Fast_GET_SIZE(tables.get());
+  if (count != g.tables - 1)
+    return refuse(PyExc_IndexError, "%lld window tables are given, but the layers have %lld", count, g.tables - 1);
+  for (long long i = 0; i < count; ++i)
+    if (!append_table(g, PySequence_Fast_GET_ITEM(tables.get(), Py_ssize_t(i)), first, end, true, batch.tables[size_t(i + 1)]))
+      return false;
+  return true;
+}
+
 // Appends one ScheduledSequence to the batch; false with an exception set if it is not well formed.
 bool append(const DecoderWeights& w, PyObject* sequence, Batch& batch) {
   static const Names names;
@@ -244,27 +289,21 @@ bool append(const DecoderWeights& w, PyObject* sequence, Batch& batch) {
   const Owned tokens(PyObject_GetAttr(sequence, names.token_ids)), start(PyObject_GetAttr(sequence, names.start));
   const Owned table(PyObject_GetAttr(sequence, names.block_table)), sample(PyObject_GetAttr(sequence, names.sample));
   if (!tokens || !start || !table || !sample) return false;
-  if (!PyList_Check(tokens.get()) || !PyList_Check(table.get())) {
-    PyErr_SetString(PyExc_TypeError, "token_ids and block_table must be lists");
+  if (!PyList_Check(tokens.get())) {
+    PyErr_SetString(PyExc_TypeError, "token_ids must be a list");
     return false;
   }
   const Owned until(PyObject_GetAttr(sequence, names.fast_until));
   if (!until) return false;
   const long long first = PyLong_AsLongLong(start.get()), fast_until = PyLong_AsLongLong(until.get());
-  const Py_ssize_t count = PyList_GET_SIZE(tokens.get()), blocks = PyList_GET_SIZE(table.get());
+  const Py_ssize_t count = PyList_GET_SIZE(tokens.get());
   const long long end = first + count;
   if (first < 0 || count == 0 || end > g.max_position)
     return refuse(PyExc_IndexError, "tokens up to position %lld do not fit %lld positions", end, g.max_position);
-  if (end > (long long)blocks * g.block_size)
-    return refuse(PyExc_IndexError, "tokens up to position %lld do not fit a table of %lld blocks", end, blocks);
 
   if (!append_adapter(w, sequence, names.adapter, count, batch)) return false;
-  const int table_start = int(batch.block_offsets.size());
-  for (Py_ssize_t i = 0; i < blocks; ++i) {
-    int64_t offset;
-    if (!block_offset(g, PyLong_AsLongLong(PyList_GET_ITEM(table.get(), i)), offset)) return false;
-    batch.block_offsets.push_back(offset);
-  }
+  if (!append_table(g, table.get(), first, end, g.first_has_window, batch.tables[0])) return false;
+  if (g.tables > 1 && !append_window_tables(g, sequence, names.window_tables, first, end, batch)) return false;
   for (Py_ssize_t i = 0; i < count; ++i) {
     const long long token = PyLong_AsLongLong(PyList_GET_ITEM(tokens.get(), i));
     if (token < 0 || token >= w.embedding.rows)
@@ -273,9 +312,7 @@ bool append(const DecoderWeights& w, PyObject* sequence, Batch& batch) {
     batch.token_ids.push_back(int32_t(token));
     batch.positions.push_back(position);
     batch.prompt.push_back(position < fast_until);
-    batch.slots.push_back(batch.block_offsets[size_t(table_start + position / g.block_size)]);
   }
-  batch.table_start.push_back(table_start);
   batch.query_start.push_back(batch.tokens());
   batch.context_len.push_back(int32_t(end));
   if (sample.get() != Py_None) batch.sample_rows.push_back(batch.tokens() - 1);
@@ -323,6 +360,7 @@ PyObject* compute(const DecoderWeights& weights, PyObject* scheduled, const Laye
   runtime().rouse();
   thread_local Batch batch;
   batch.clear();
+  if (batch.tables.size() < size_t(weights.geometry.tables)) batch.tables.resize(size_t(weights.geometry.tables));
   batch.query_start.push_back(0);
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(sequences.get()); ++i)
     if (!append(weights, PySequence_Fast_GET_ITEM(sequences.get(), i), batch)) return nullptr;

@@ -21,9 +21,12 @@ bool Projection::any_float() const {
 }
 
 void Batch::clear() {
-  for (auto* v : {&token_ids, &positions, &table_start, &query_start, &context_len, &sample_rows, &adapters}) v->clear();
-  slots.clear();
-  block_offsets.clear();
+  for (auto* v : {&token_ids, &positions, &query_start, &context_len, &sample_rows, &adapters}) v->clear();
+  for (Tables& t : tables) {
+    t.start.clear();
+    t.slots.clear();
+    t.block_offsets.clear();
+  }
   prompt.clear();
 }
 
@@ -152,7 +155,7 @@ class Step {
     void layer(size_t index, bool last, const Projection& following) {
       const Geometry& g = s.g_;
       const LayerWeights& w = s.w_.layers[index];
-      const int64_t layer_offset = int64_t(index) * g.layer_bytes;
+      const int64_t layer_offset = int64_t(w.in_block) * g.layer_bytes;
       const int qkv_width = (g.heads + 2 * g.kv_heads) * g.head_dim, mixed_width = g.heads * g.head_dim;
       norm(w.attention_norm, w.qkv, adapts(kQkv));
       const Adapted qkv = shrink(index, kQkv, workspace.normed, w.qkv.k);
@@ -560,7 +563,7 @@ class Step {
       a.ld = qkv_width;
       a.cos_sin = w.cos_sin;
       a.positions = s.batch_.positions.data();
-      a.slots = s.batch_.slots.data();
+      a.slots = s.batch_.tables[size_t(w.table)].slots.data();
       a.arena = s.w_.arena;
       a.layer_offset = layer_offset;
       a.q_norm = g.norm_whole ? nullptr : w.q_norm;
@@ -587,7 +590,7 @@ class Step {
     }
 
     void attend(int64_t layer_offset, const LayerWeights& w, AttentionUnits (&lists)[2]) {
-      AttentionArgs a = s.attention(layer_offset, w.windowed);
+      AttentionArgs a = s.attention(layer_offset, w.windowed, size_t(w.table));
       a.sinks = w.sinks;
       AttentionUnits& units = lists[w.windowed];
       units.lend(a);
@@ -625,15 +628,15 @@ class Step {
     Clock::time_point began_;
   };
 
-  AttentionArgs attention(int64_t layer_offset, bool windowed) const {
+  AttentionArgs attention(int64_t layer_offset, bool windowed, size_t table) const {
     AttentionArgs a{};
     a.q = workspace.qkv.data();
     a.ldq = int64_t(g_.heads + 2 * g_.kv_heads) * g_.head_dim;
     a.out = workspace.mixed.rows.data();
     a.ldo = int64_t(g_.heads) * g_.head_dim;
     a.arena = w_.arena;
-    a.block_offsets = batch_.block_offsets.data();
-    a.table_start = batch_.table_start.data();
+    a.block_offsets = batch_.tables[table].block_offsets.data();
+    a.table_start = batch_.tables[table].start.data();
     a.query_start = batch_.query_start.data();
     a.context_len = batch_.context_len.data();
     a.layer_offset = layer_offset;
@@ -673,13 +676,13 @@ class Step {
     workspace.last_adapted.list(sampled, w_.adapters);
   }
 
-  // The last layer needs the queries of the sampled rows alone.
+  // The last layer needs the queries of the sampled rows alone. Units name no blocks, so any table will do.
   void list_units() {
     for (const bool windowed : {false, true}) {
       const auto has_it = [&](const LayerWeights& layer) { return layer.windowed == windowed; };
       if (std::none_of(w_.layers.begin(), w_.layers.end(), has_it)) continue;
-      workspace.units[windowed].list(attention(0, windowed), batch_.sequences(), threads_);
-      workspace.last_units[windowed].list(attention(0, windowed), batch_.sample_rows, threads_);
+      workspace.units[windowed].list(attention(0, windowed, 0), batch_.sequences(), threads_);
+      workspace.last_units[windowed].list(attention(0, windowed, 0), batch_.sample_rows, threads_);
     }
   }
 

@@ -56,11 +56,12 @@ class Side:
     variant: Variant
 
     def spec(self) -> ModelSpec:
-        """As the core loads it; what `card_scheme` does not compute is float32 there."""
+        """As the core loads it, with one table per text; what `card_scheme` does not compute is float32 there."""
         compute = self.variant.compute
         if compute == "int8" or compute == "fp8":
             compute = "float32"
-        return ModelSpec(name="model", path=self.path, compute=compute, kv_dtype=self.variant.kv_dtype)
+        dtype = self.variant.kv_dtype
+        return ModelSpec(name="model", path=self.path, compute=compute, kv_dtype=dtype, window_groups=False)
 
     @property
     def card_scheme(self) -> Literal["int8", "fp8"] | None:

@@ -62,6 +62,7 @@ class CoreMachine(RuleBasedStateMachine):
     fewest_slabs: ClassVar[int]
     overlap: ClassVar[bool] = False
     drafts: ClassVar[dict[str, str]] = {}
+    windows: ClassVar[dict[str, tuple[int, int]]] = {}
     ways: ClassVar = ("off", "prompt_lookup")
 
     @initialize(spare_slabs=st.integers(0, 2), knobs=knob_settings)
@@ -78,6 +79,7 @@ class CoreMachine(RuleBasedStateMachine):
             drafts=self.drafts,
             adapter_slots=2,
             prompt_arithmetic=True,
+            windows=self.windows,
         )
         self._speculate(self.ways[-1])
         for model in self.models:

@@ -16,7 +16,8 @@ from inference_core.protocol.kv_blocks import BlockChain, BlockFrame, Transferre
 def damaged(frame: BlockFrame, damage: str | None) -> BlockFrame:
     if damage == "content" and frame.blocks:
         last = frame.blocks[-1]
-        flipped = TransferredBlock(last.digest, last.checksum, bytes([last.content[0] ^ 1]) + last.content[1:])
+        content = bytes([last.content[0] ^ 1]) + last.content[1:] if last.content else b"more"
+        flipped = TransferredBlock(last.digest, last.checksum, content)
         return msgspec.structs.replace(frame, blocks=[*frame.blocks[:-1], flipped])
     if damage == "tenant":
         return msgspec.structs.replace(frame, parent=b"another's")
@@ -45,7 +46,7 @@ class KVTransferMachine(CoreMachine):
         """Another core hands over some blocks of a prompt: all of them are cached, or none and a reason is given."""
         name = sorted(self.models)[model % len(self.models)]
         chain = BlockChain(model=name, token_ids=prompt, salt=salt)
-        source = CoreDriver({name: self.models[name]}, max_context=MAX_CONTEXT, check=False)
+        source = CoreDriver({name: self.models[name]}, max_context=MAX_CONTEXT, check=False, windows=self.windows)
         if len(prompt) > BLOCK:
             source.add(prompt, name, salt=salt, prefill=True)
             source.drain()
@@ -65,7 +66,8 @@ class KVTransferMachine(CoreMachine):
             assert self.driver.core.import_blocks(chain, None) <= before
         else:
             assert damage is None or (damage == "content" and not frame.blocks)
-            assert held >= first + len(frame.blocks)
+            # Part of a chain without the blocks that its end sees through a window cannot be continued.
+            assert name in self.windows or held >= first + len(frame.blocks)
 
     @rule(model=st.integers(0, 9), prompt=prompts, salt=st.sampled_from(["", "tenant"]))
     def prefill(self, model: int, prompt: list[int], salt: str) -> None:
