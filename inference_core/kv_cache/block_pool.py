@@ -41,7 +41,7 @@ class BlockPool(SlabHolder):
     `allocate` and moves pass over: of a pinned slab nothing else could be used by other pools, and so what pins leave
     of the arena is known (`unpinned_capacity`). Such a block is free or referenced, never evictable.
 
-    `windows`: how a model's window layers use blocks of their own; None where every block holds all layers.
+    `windows`: how layers with a window use blocks of their own; None where every block holds all layers.
     """
 
     def __init__(self, name: str, layout: KVLayout, arena: SlabArena) -> None:
@@ -108,7 +108,6 @@ class BlockPool(SlabHolder):
         return self._num_free + len(self._evictable) + self._arena.obtainable(self) * self.blocks_per_slab
 
     def blocks_for(self, num_tokens: int) -> int:
-        """How many entries of a block table so many tokens take."""
         return -(-num_tokens // self.block_size)
 
     def blocks_held(self, num_tokens: int) -> int:
@@ -116,7 +115,6 @@ class BlockPool(SlabHolder):
         return self.blocks_for(num_tokens) if self.windows is None else self.windows.blocks_for(num_tokens)
 
     def tokens_in(self, blocks: int) -> int:
-        """The most tokens of a sequence that holds no more than so many blocks."""
         return blocks * self.block_size if self.windows is None else self.windows.tokens_in(blocks)
 
     def count_evictable(self, blocks: Iterable[int]) -> int:
@@ -186,7 +184,6 @@ class BlockPool(SlabHolder):
     # -- prefix cache --------------------------------------------------------------------------
 
     def cached(self, digest: bytes) -> int | None:
-        """Return the block cached under `digest`."""
         return self._block_of.get(digest)
 
     def match(self, digests: Iterable[bytes]) -> list[int]:

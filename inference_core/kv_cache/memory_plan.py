@@ -5,10 +5,12 @@ from typing import Literal
 import msgspec
 
 from inference_core.errors import MemoryPlanError
-from inference_core.kv_cache.layout import KV_ITEMSIZE, KV_SCALE_BYTES, KVDtype, kv_bytes_per_token
+from inference_core.kv_cache.layout import KV_ITEMSIZE, KV_SCALE_BYTES, KVDtype, KVLayout, kv_bytes_per_token
+from inference_core.kv_cache.window_groups import WindowGroups, grouped
 from inference_core.model_config import ModelConfig
 
 GB = 10**9
+_BLOCK_SIZE = 16  # tokens
 
 
 def format_bytes(count: int) -> str:
@@ -21,7 +23,12 @@ def format_bytes(count: int) -> str:
 
 
 class KVDemand(msgspec.Struct, frozen=True, kw_only=True):
-    """Keys and values of `batch` sequences of `length` tokens each (SPEC KV-02). All counts at least 1."""
+    """Keys and values of `batch` sequences of `length` tokens each (SPEC KV-02). All counts at least 1.
+
+    `window_tokens`: what layers with a window keep of a sequence at most, while a prompt is computed; 0 where every
+    layer keeps every token. `window_layers` then have one, with what their blocks have room for and do not hold, and
+    `full_layers` have none.
+    """
 
     num_layers: int
     num_heads: int
@@ -30,6 +37,9 @@ class KVDemand(msgspec.Struct, frozen=True, kw_only=True):
     length: int
     batch: int = 1
     dtype: KVDtype = "float16"
+    window_tokens: int = 0
+    window_layers: int = 0
+    full_layers: int = 0
 
     def __post_init__(self) -> None:
         for field in ("num_layers", "num_heads", "num_kv_heads", "head_dim", "length", "batch"):
@@ -39,7 +49,20 @@ class KVDemand(msgspec.Struct, frozen=True, kw_only=True):
             raise MemoryPlanError(f"{self.num_heads} query heads cannot share {self.num_kv_heads} KV heads evenly")
 
     @classmethod
-    def of_model(cls, config: ModelConfig, *, length: int, batch: int, dtype: KVDtype) -> "KVDemand":
+    def of_model(
+        cls, config: ModelConfig, *, length: int, batch: int, dtype: KVDtype, window_groups: bool = False
+    ) -> "KVDemand":
+        """`window_groups`: the model's window layers keep no more than they see, as on the CPU, where that saves memory
+        in contexts of the model's length."""
+        whole = KVLayout(
+            num_layers=config.num_layers,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            block_size=_BLOCK_SIZE,
+            dtype=dtype,
+        )
+        layout = grouped(whole, config, config.max_position) if window_groups else whole
+        windows = WindowGroups(layout) if layout.window else None
         return cls(
             num_layers=config.num_layers,
             num_heads=config.num_heads,
@@ -48,6 +71,9 @@ class KVDemand(msgspec.Struct, frozen=True, kw_only=True):
             length=length,
             batch=batch,
             dtype=dtype,
+            window_tokens=windows.window_blocks(windows.most_chunk) * _BLOCK_SIZE if windows else 0,
+            window_layers=layout.num_layers * max(1, layout.window_groups) if windows else 0,
+            full_layers=layout.num_layers if windows and windows.keeps_all else 0,
         )
 
     @property
@@ -62,8 +88,16 @@ class KVDemand(msgspec.Struct, frozen=True, kw_only=True):
         return self.length * self.batch
 
     @property
+    def sequence_bytes(self) -> int:
+        """Bytes of one sequence of `length` tokens."""
+        if not self.window_tokens:
+            return self.bytes_per_token * self.length
+        kept = self.full_layers * self.length + self.window_layers * min(self.length, self.window_tokens)
+        return self.bytes_per_token // self.num_layers * kept
+
+    @property
     def total_bytes(self) -> int:
-        return self.bytes_per_token * self.tokens
+        return self.sequence_bytes * self.batch
 
     @property
     def attention(self) -> Literal["MHA", "GQA", "MQA"]:
@@ -88,8 +122,23 @@ class KVDemand(msgspec.Struct, frozen=True, kw_only=True):
             f"KV per token = 2 x {self.num_layers} layers x {self.num_kv_heads} KV heads x "
             f"{bytes_per_head} bytes ({self.dtype}) = {self.bytes_per_token:,} bytes "
             f"= {self.bytes_per_token / 1024:,.1f} KiB",
-            f"KV in all = {self.bytes_per_token:,} bytes x {self.length:,} tokens x {self.batch:,} sequences "
-            f"= {format_bytes(self.total_bytes)}",
+            *self._explain_windows(),
+            f"KV in all = {self._sequence()} x {self.batch:,} sequences = {format_bytes(self.total_bytes)}",
+        ]
+
+    def _sequence(self) -> str:
+        if self.window_tokens:
+            return f"{self.sequence_bytes:,} bytes"
+        return f"{self.bytes_per_token:,} bytes x {self.length:,} tokens"
+
+    def _explain_windows(self) -> list[str]:
+        if not self.window_tokens:
+            return []
+        share = self.sequence_bytes / (self.bytes_per_token * self.length)
+        return [
+            f"windows: {self.full_layers} layers keep {self.length:,} tokens, and the blocks of layers with a window, "
+            f"{self.window_layers} with padding, at most {min(self.length, self.window_tokens):,}: "
+            f"{share:.3g}x a cache that keeps all"
         ]
 
 
@@ -149,7 +198,8 @@ def plan_memory(*, devices: Devices, weight_bytes: int, kv: KVDemand, reserve_by
     if kv.num_heads % count:
         raise MemoryPlanError(f"{kv.num_heads} query heads cannot be split over {count} devices evenly")
     heads_each = -(-kv.num_kv_heads // count)
-    token_bytes_each = kv.bytes_per_token // kv.num_kv_heads * heads_each
+    sequence_bytes_each = kv.sequence_bytes // kv.num_kv_heads * heads_each
+    token_bytes_each = -(-sequence_bytes_each // kv.length)
     weights_each, reserve_each = -(-weight_bytes // count), -(-reserve_bytes // count)
     left_each = devices.usable_bytes_each - weights_each - reserve_each
     lines = [
@@ -167,13 +217,13 @@ def plan_memory(*, devices: Devices, weight_bytes: int, kv: KVDemand, reserve_by
         )
     if left_each < 0:
         raise MemoryPlanError(_refusal("the weights do not fit", lines, -left_each * count))
-    kv_tokens = left_each // token_bytes_each
+    kv_tokens = left_each * kv.length // sequence_bytes_each
     lines.append(
         f"tokens that fit = {format_bytes(left_each * count)} / {token_bytes_each * count:,} bytes = {kv_tokens:,}; "
         f"asked for {kv.length:,} x {kv.batch:,} = {kv.tokens:,}"
     )
     if kv_tokens < kv.tokens:
-        missing = (kv.tokens * token_bytes_each - left_each) * count
+        missing = (kv.batch * sequence_bytes_each - left_each) * count
         raise MemoryPlanError(_refusal("the KV cache does not fit", lines, missing))
     return MemoryPlan(
         weight_bytes=weight_bytes,

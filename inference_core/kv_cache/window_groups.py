@@ -127,8 +127,7 @@ class WindowGroups:
         return [key for keys in zip(*map(self.keys, digests), strict=True) for key in keys]
 
     def needed(self, digests: list[bytes], first: int = 0) -> list[CachedKey]:
-        """The blocks from position `first` on that continuing behind the chain `digests` needs, in order of positions.
-        """
+        """The blocks from position `first` on that continuing behind `digests` needs, in order of positions."""
         count = len(digests)
         visible = self.first_visible(count * self.block_size)
         needed: list[CachedKey] = []

@@ -5,7 +5,7 @@ from itertools import groupby
 import msgspec
 
 from inference_core.kv_cache.layout import KV_ITEMSIZE, KV_SCALE_BYTES, kv_bytes_per_token
-from inference_core.kv_cache.memory_plan import format_bytes
+from inference_core.kv_cache.memory_plan import KVDemand, format_bytes
 from inference_core.model_config import ModelConfig
 from inference_core.parallel.topology.splits import RankShare
 from inference_core.placement.hardware import Device
@@ -75,6 +75,23 @@ class _HeldDraft(msgspec.Struct, frozen=True):
         return (f"  and its draft's: {self.kv_bytes_per_token:,} bytes, {in_all:,} in all",)
 
 
+def _windows_of(share: RankShare, config: ModelConfig, device: Device, workload: Workload) -> KVDemand | None:
+    """What a sequence needs where window layers keep no more than they see: on a CPU that holds the whole model."""
+    whole = len(share.layers) == config.num_layers and len(share.heads.query) == config.num_heads
+    if device.kind != "cpu" or not whole:
+        return None
+    demand = KVDemand.of_model(config, length=workload.length, batch=1, dtype=workload.kv_dtype, window_groups=True)
+    return demand if demand.window_tokens else None
+
+
+def _window_lines(demand: KVDemand, average: int) -> tuple[str, ...]:
+    """How the windows of a model change what a token takes."""
+    return (
+        f"  with windows: {demand.full_layers} layers keep {demand.length:,} tokens of a sequence and "
+        f"{demand.window_layers} at most {demand.window_tokens:,}: {average:,} bytes per token on average",
+    )
+
+
 def rank_memory(
     number: int,
     share: RankShare,
@@ -94,9 +111,11 @@ def rank_memory(
         head_dim=local.head_dim,
         dtype=workload.kv_dtype,
     )
+    windows = _windows_of(share, config, device, workload)
+    average = per_token if windows is None else -(-windows.sequence_bytes // workload.length)
     held_draft = None if draft is None else _HeldDraft.of(*draft)
     left = usable - weight_bytes - (held_draft.weight_bytes if held_draft else 0)
-    in_all = per_token + (held_draft.kv_bytes_per_token if held_draft else 0)
+    in_all = average + (held_draft.kv_bytes_per_token if held_draft else 0)
     tokens = max(0, left) // in_all
     item, scale = KV_ITEMSIZE[workload.kv_dtype], KV_SCALE_BYTES[workload.kv_dtype]
     numbers = f"({local.head_dim} x {item} + {scale})" if scale else f"{local.head_dim} x {item}"
@@ -114,6 +133,7 @@ def rank_memory(
         f"  left for keys and values: {format_bytes(left)}",
         f"  KV per token: 2 x {local.num_layers} layers x {local.num_kv_heads} KV heads x {numbers} bytes "
         f"({workload.kv_dtype}) = {per_token:,} bytes",
+        *(_window_lines(windows, average) if windows else ()),
         *(held_draft.kv_lines(in_all) if held_draft else ()),
         f"  tokens: {tokens:,}",
     )

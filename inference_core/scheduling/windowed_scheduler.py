@@ -96,8 +96,7 @@ class WindowedScheduler(Scheduler):
         return self._hit(digests[:length])
 
     def _hit(self, digests: list[bytes]) -> WindowedHit:
-        """Return where the blocks are that continuing behind `digests` needs; all are on the device or in host memory.
-        """
+        """Return where the blocks are that continuing behind `digests` needs: on the device or in host memory."""
         found_at: list[CachedKey] = []
         kept_at: list[CachedKey] = []
         blocks: list[int] = []

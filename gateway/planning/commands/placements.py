@@ -11,6 +11,7 @@ import numpy as np
 
 from inference_core.errors import CoreError, ModelFileError
 from inference_core.kv_cache.memory_plan import GB, Devices, KVDemand, MemoryPlan, format_bytes, plan_memory
+from inference_core.kv_cache.window_groups import WindowGroups
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.decoder_tensors import decoder_tensors
 from inference_core.loaders.known_shapes import SHAPES
@@ -175,23 +176,30 @@ def _explain_core_model(catalog: Catalog, model: ModelSpec) -> Explanation:
     config, core = checkpoint.config, catalog.core
     length = max_context_of(model, config)
     # Every CPU dtype can be planned with.
-    demand = KVDemand.of_model(config, length=length, batch=1, dtype=model.kv_dtype)
+    demand = KVDemand.of_model(config, length=length, batch=1, dtype=model.kv_dtype, window_groups=model.window_groups)
     return Explanation(
         title,
         [
             *source,
             f"weights: {format_bytes(weight_bytes(checkpoint, model))} packed for {model.compute}",
-            *demand.explain()[:2],
+            *demand.explain()[:-1],
             *_arena_lines(core, model, config, length),
         ],
     )
 
 
 def _arena_lines(core: CoreSpec, model: ModelSpec, config: ModelConfig, length: int) -> list[str]:
-    from inference_core.loading.load_core import layout_of
+    from inference_core.loading.load_core import served_layout
 
-    layout = layout_of(model, config)
+    layout = served_layout(model, config)
     slabs, per_slab = core.arena_bytes // core.slab_bytes, layout.blocks_per_slab(core.slab_bytes)
+    if layout.window:
+        blocks, each = slabs * per_slab, WindowGroups(layout).blocks_for(length)
+        return [
+            f"arena: {format_bytes(core.arena_bytes)} for {len(core.models)} model(s) = {slabs:,} slabs x {per_slab} "
+            f"blocks of {layout.num_layers} layers x {model.block_size} tokens",
+            f"sequences: {blocks:,} blocks / {each:,} for {length:,} tokens = {blocks // each:,} at the same time",
+        ]
     tokens = slabs * per_slab * model.block_size
     return [
         f"arena: {format_bytes(core.arena_bytes)} for {len(core.models)} model(s) = {slabs:,} slabs x {per_slab} "

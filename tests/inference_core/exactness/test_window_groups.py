@@ -88,9 +88,7 @@ class RecordedCore:
             temperature=temperature, seed=5, max_tokens=max_tokens, ignore_eos=True, logprobs=0, top_p=0.9
         )
         self.core.add(
-            AddRequest(
-                request_id=name, model="m", prompt_token_ids=prompt, sampling=sampling, n=n, priority=priority
-            )
+            AddRequest(request_id=name, model="m", prompt_token_ids=prompt, sampling=sampling, n=n, priority=priority)
         )
 
     def drain(self, steps: int = 10_000) -> Answers:
