@@ -128,7 +128,7 @@ class ScheduledSequence(msgspec.Struct, eq=False):
     `fast_until`: tokens at positions below it are computed in prompt arithmetic (`native/prompt_linear.h`), all others
     as generated tokens are; 0 where the runner has one arithmetic alone.
 
-    `window_tables`: the tables of window groups beside `block_table`, as long as it is. In a table with a window,
+    `window_tables`: the tables of window groups next to `block_table`, as long as it is. In a table with a window,
     blocks that none of the tokens sees may be missing (`kv_cache.window_groups`).
     """
 

@@ -28,7 +28,7 @@ MOST_PADDING = 1.25
 
 class LayerGroups(NamedTuple):
     """How a model's layers are grouped: each group has room for `group_layers`; by layer its group, and its index in
-    there. `window_groups` stand beside group 0."""
+    there. `window_groups` stand next to group 0."""
 
     group_layers: int
     window_groups: int

@@ -267,7 +267,7 @@ bool append_table(const Geometry& g, PyObject* table, long long first, long long
   return true;
 }
 
-// The tables of groups beside the first; false with an exception set if there are not as many as the layers have.
+// The tables of groups after the first; false with an exception set if there are not as many as the layers have.
 bool append_window_tables(const Geometry& g, PyObject* sequence, PyObject* name, long long first, long long end, Batch& batch) {
   const Owned given(PyObject_GetAttr(sequence, name));
   if (!given) return false;

@@ -31,8 +31,8 @@ _REST_SECONDS = 2.0
 
 @dataclass(slots=True)
 class _Cache:
-    """The draft model's cache of a sequence: `computed` tokens in the blocks of `table`, and of `window_tables` beside
-    it where its window layers have blocks of their own; they keep all of them.
+    """The draft model's cache of a sequence: `computed` tokens in the blocks of `table`, and of `window_tables` where
+    its window layers have blocks of their own; they keep all of them.
 
     The first `known` of them are the sequence's, the rest are the drafts `guessed`.
     """

@@ -92,7 +92,7 @@ class HashModelRunner(ModelRunner):
     Drafts are verified as a real model does it: their records are written before anyone knows whether they are right.
     It has as many layers as records in a token; who exits early leaves the later ones empty.
 
-    With a `window`, its blocks are those of groups of layers (`kv_cache.window_groups`): `window_groups` tables beside
+    With a `window`, its blocks are those of groups of layers (`kv_cache.window_groups`): `window_groups` tables next to
     the one that keeps everything, or that one alone. The next token is then a digest of what a window shows of them.
 
     The last id of the vocabulary is EOS, drawn with `eos_probability`. A step takes `seconds_per_step` plus

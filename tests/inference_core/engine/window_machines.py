@@ -1,6 +1,6 @@
 """The stateful property of cores whose models have window layers with blocks of their own (`kv_cache.window_groups`).
 
-A window is given as its tokens and the number of tables beside the one that keeps every block; with none beside it,
+A window is given as its tokens and the number of tables next to the one that keeps every block; with none next to it,
 that table has the window.
 """
 

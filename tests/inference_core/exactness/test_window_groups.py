@@ -6,11 +6,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from benchmarks.core.random_checkpoint import RandomCheckpoint
 from inference_core.core import Core
 from inference_core.execution.native_runner import NativeRunner
 from inference_core.kv_cache.arena import allocate_arena
 from inference_core.kv_cache.layout import CpuKVDtype
-from inference_core.loaders.random_checkpoint import RandomCheckpoint
 from inference_core.loading.load_core import runner_of
 from inference_core.model_config import ModelConfig
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec
