@@ -11,9 +11,10 @@ from inference_core.errors import ModelFileError
 from inference_core.io.json_errors import JSON_ERRORS
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.decoder_tensors import Shape, check_config, check_tensors
+from inference_core.loaders.huggingface.bitsandbytes_layers import table_layers
 from inference_core.loaders.huggingface.compressed_int4 import compressed_int4_layers
+from inference_core.loaders.huggingface.group_layers import group_layers
 from inference_core.loaders.huggingface.hf_config import logits_divisor, read_config, read_layer_format
-from inference_core.loaders.huggingface.int4_layers import int4_layers
 from inference_core.loaders.huggingface.quantized_layer import Files, QuantizedLayer, without_parts
 from inference_core.loaders.huggingface.safetensors_file import SafetensorsFile
 from inference_core.loaders.huggingface.scaled_layers import scaled_layers
@@ -32,7 +33,7 @@ class _Index(msgspec.Struct):
 
 class HFCheckpoint(Checkpoint):
     """Folders of the architectures of `hf_config` with tensors in F32, F16 or BF16; linear layers also in AWQ, GPTQ,
-    compressed-tensors or FP8 format. Pickled weights are refused.
+    compressed-tensors, FP8 or bitsandbytes format. Pickled weights are refused.
     """
 
     def __init__(self, path: Path, cache_dir: Path | None = None) -> None:
@@ -115,9 +116,11 @@ def _quantized_layers(path: Path, files: Files) -> Mapping[str, QuantizedLayer]:
         return {}
     if form == "eight bits":
         return scaled_layers(path, files)
+    if form == "bitsandbytes":
+        return table_layers(path, files) | scaled_layers(path, files)
     if form == "compressed int4":
         return compressed_int4_layers(path, files)
-    return int4_layers(path, form, files)
+    return group_layers(path, form, files)
 
 
 def _listed(folder: Path) -> dict[str, str]:
