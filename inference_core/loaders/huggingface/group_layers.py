@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from inference_core.errors import ModelFileError
 from inference_core.loaders.huggingface.group_format import GroupFormat
 from inference_core.loaders.huggingface.quantized_layer import Files, check_boundaries
-from inference_core.loaders.huggingface.safetensors_file import SafetensorsFile
+from inference_core.loaders.huggingface.safetensors_file import TensorFile
 from inference_core.loaders.huggingface.zero_point_blocks import ELEMENTS
 from inference_core.loaders.packed_tensor import PackedTensor
 
@@ -67,7 +67,7 @@ def _layer(path: Path, form: GroupFormat, files: Files, name: str) -> GroupLayer
     if len(packed) != 2:
         raise ModelFileError(f"{path}: tensor '{name}.qweight' has shape {packed}; two dimensions are needed")
     shape = form.shape((packed[0], packed[1]))
-    found: dict[str, SafetensorsFile] = {}
+    found: dict[str, TensorFile] = {}
     for part, expected in form.part_shapes(shape).items():
         full = f"{name}.{part}"
         if full not in files:

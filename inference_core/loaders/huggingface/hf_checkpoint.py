@@ -1,7 +1,7 @@
 """A Hugging Face folder (config.json and safetensors, sharded or not) as a checkpoint."""
 
 from collections.abc import Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import cast
 
@@ -14,10 +14,11 @@ from inference_core.loaders.decoder_tensors import Shape, check_config, check_te
 from inference_core.loaders.huggingface.bitsandbytes_layers import table_layers
 from inference_core.loaders.huggingface.compressed_int4 import compressed_int4_layers
 from inference_core.loaders.huggingface.group_layers import group_layers
-from inference_core.loaders.huggingface.hf_config import logits_divisor, read_config, read_layer_format
+from inference_core.loaders.huggingface.hf_config import logits_divisor, read_config, read_layer_format, read_sparsity
 from inference_core.loaders.huggingface.quantized_layer import Files, QuantizedLayer, without_parts
 from inference_core.loaders.huggingface.safetensors_file import SafetensorsFile
 from inference_core.loaders.huggingface.scaled_layers import scaled_layers
+from inference_core.loaders.huggingface.sparse_tensors import made_dense
 from inference_core.loaders.huggingface.tensor_views import View, views
 from inference_core.loaders.packed_tensor import PLAIN_DTYPES, Kind, PackedTensor
 from inference_core.model_config import ModelConfig
@@ -40,8 +41,10 @@ class HFCheckpoint(Checkpoint):
         super().__init__(path, cache_dir)
         self._config = read_config(path)
         check_config(path, self._config)
-        files = self._open_tensors()
-        self._stored_bytes = sum(file.entries[name].num_bytes for name, file in files.items())
+        stored = self._open_tensors()
+        self._stored_bytes = sum(file.entries[name].num_bytes for name, file in stored.items())
+        self._sparsity = read_sparsity(path)
+        files: Files = made_dense(path, stored) if self._sparsity.compressed else stored
         self._layers = _quantized_layers(path, files)
         self._files = without_parts(self._layers, files)
         for name, file in self._files.items():
@@ -64,6 +67,10 @@ class HFCheckpoint(Checkpoint):
     @property
     def stored_bytes(self) -> int:
         return self._stored_bytes
+
+    @property
+    def stated_sparsity(self) -> str | None:
+        return self._sparsity.structure
 
     @cached_property
     def tensors(self) -> Mapping[str, PackedTensor]:
@@ -154,7 +161,7 @@ class _Tensors(Mapping[str, PackedTensor]):
     def __init__(
         self,
         path: Path,
-        files: Mapping[str, SafetensorsFile],
+        files: Files,
         layers: Mapping[str, QuantizedLayer],
         changed: Mapping[str, View],
     ) -> None:
@@ -171,7 +178,10 @@ class _Tensors(Mapping[str, PackedTensor]):
             return self._layers[name].tensor(self._path)
         file = self._files[name]
         entry = file.entries[name]
-        return PackedTensor(cast(Kind, entry.dtype), entry.shape, file[name])
+        kind = cast(Kind, entry.dtype)
+        # A sparse weight is made when its numbers are asked for, not with its shape.
+        source = file[name] if isinstance(file, SafetensorsFile) else partial(file.__getitem__, name)
+        return PackedTensor(kind, entry.shape, source)
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._names))

@@ -8,7 +8,7 @@ import msgspec
 
 from inference_core.errors import ModelFileError
 from inference_core.io.json_errors import JSON_ERRORS
-from inference_core.loaders.huggingface.hf_quantization import LayerFormat, layer_format
+from inference_core.loaders.huggingface.hf_quantization import LayerFormat, Sparsity, layer_format, sparsity
 from inference_core.loaders.huggingface.rope_keys import Rope, read_ropes, rope_scaling
 from inference_core.model_config import Activation, Architecture, ModelConfig, RopeScaling
 
@@ -210,6 +210,12 @@ def read_layer_format(folder: Path) -> LayerFormat | None:
     """The quantisation format of the folder's linear layers, None if unquantised."""
     file = folder / "config.json"
     return layer_format(file, _decode(file, _Config).quantization_config)
+
+
+def read_sparsity(folder: Path) -> Sparsity:
+    """What the folder's settings say of zeros in its weights."""
+    file = folder / "config.json"
+    return sparsity(file, _decode(file, _Config).quantization_config)
 
 
 def _refuse_architecture(file: Path, kind: str) -> None:

@@ -57,11 +57,44 @@ def layer_format(file: Path, given: dict[str, Any] | None) -> LayerFormat | None
         # GPTQModel's "-:NAME" leaves a layer unquantised, which its tensors show.
         if given.get(key) and not (key == "dynamic" and all(name.startswith("-:") for name in given[key])):
             raise ModelFileError(f"{file}: {key} = {given[key]!r} of its quantization_config is not supported")
+    if config.quant_method == "compressed-tensors" and not config.config_groups and given.get("sparsity_config"):
+        return None
     found = _groups(config) or _eight_bits(config) or _bitsandbytes(config) or _compressed(config)
     if found is None:
         written = ", ".join(f"{key} {value!r}" for key, value in given.items())
         raise ModelFileError(f"{file}: quantization_config with {written} is not supported; {_SUPPORTED}")
     return found
+
+
+class Sparsity(msgspec.Struct, frozen=True):
+    """What a folder says of zeros in its weights. `structure`: as "2:4"; `compressed`: they are not stored."""
+
+    structure: str | None = None
+    compressed: bool = False
+
+
+class _SparsityConfig(msgspec.Struct):
+    format: str = "dense"
+    sparsity_structure: str | None = None
+
+
+class _WithSparsity(msgspec.Struct):
+    sparsity_config: _SparsityConfig | None = None
+
+
+def sparsity(file: Path, given: dict[str, Any] | None) -> Sparsity:
+    """Raises ModelFileError, naming `file`, for weights without their zeros in another format than 2:4."""
+    try:
+        config = msgspec.convert(given or {}, _WithSparsity).sparsity_config or _SparsityConfig()
+    except msgspec.ValidationError as error:
+        raise ModelFileError(f"{file}: sparsity_config is not understood ({error})") from error
+    if config.format not in ("dense", "sparse-24-bitmask"):
+        raise ModelFileError(
+            f"{file}: sparsity_config with format '{config.format}' is not supported; supported are dense and "
+            "sparse-24-bitmask"
+        )
+    compressed = config.format != "dense"
+    return Sparsity("2:4" if compressed else config.sparsity_structure, compressed)
 
 
 def _groups(config: QuantizationConfig) -> GroupFormat | None:
