@@ -14,13 +14,19 @@ from inference_core.loaders.decoder_tensors import Shape, check_config, check_te
 from inference_core.loaders.huggingface.bitsandbytes_layers import table_layers
 from inference_core.loaders.huggingface.compressed_int4 import compressed_int4_layers
 from inference_core.loaders.huggingface.group_layers import group_layers
-from inference_core.loaders.huggingface.hf_config import logits_divisor, read_config, read_layer_format, read_sparsity
+from inference_core.loaders.huggingface.hf_config import (
+    logits_divisor,
+    norm_offset,
+    read_config,
+    read_layer_format,
+    read_sparsity,
+)
 from inference_core.loaders.huggingface.quantized_layer import Files, QuantizedLayer, without_parts
 from inference_core.loaders.huggingface.safetensors_file import SafetensorsFile
 from inference_core.loaders.huggingface.scaled_layers import scaled_layers
 from inference_core.loaders.huggingface.sparse_tensors import made_dense
-from inference_core.loaders.huggingface.tensor_views import View, views
 from inference_core.loaders.packed_tensor import PLAIN_DTYPES, Kind, PackedTensor
+from inference_core.loaders.tensor_views import View, views
 from inference_core.model_config import ModelConfig
 
 INDEX = "model.safetensors.index.json"
@@ -55,7 +61,7 @@ class HFCheckpoint(Checkpoint):
                 )
         shapes: dict[str, Shape] = {name: file.entries[name].shape for name, file in self._files.items()}
         shapes |= {name: layer.shape for name, layer in self._layers.items()}
-        self._views = views(self._config, shapes, logits_divisor(path))
+        self._views = views(self._config, shapes, logits_divisor(path), norm_offset(self._config))
         changed = {name: view.shape(shapes[view.source]) for name, view in self._views.items() if view.source in shapes}
         fused = {view.source for view in self._views.values()} - self._views.keys()
         check_tensors(path, self._config, {n: s for n, s in shapes.items() if n not in fused} | changed)

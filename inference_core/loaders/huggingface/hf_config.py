@@ -150,6 +150,11 @@ def logits_divisor(folder: Path) -> float:
     return _positive(file, "logits_scaling", _decode(file, _Config).logits_scaling)
 
 
+def norm_offset(config: ModelConfig) -> float:
+    """What Gemma adds to the weights of its norms as its folders have them."""
+    return 1.0 if config.architecture in ("gemma2", "gemma3_text") else 0.0
+
+
 def _attention_scale(file: Path, config: _Config) -> float | None:
     if config.model_type == "granite":
         return _positive(file, "attention_multiplier", config.attention_multiplier)

@@ -3,6 +3,7 @@ half, and constants of an architecture folded into its norms. Nothing is copied 
 
 from collections.abc import Iterable, Mapping
 from functools import partial
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,8 +18,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """A tensor that is made of rows [`first`, `first` + `count`) of the stored tensor `source` (`count` None: all).
 
     `head_dim` and `rotary_dim`: within each head the first `rotary_dim` numbers are rotated, halves apart; they are
-    moved so that number i is rotated with number i + head_dim / 2, as the decoder does it. `plus`, then `times`:
-    applied to every number, in float32.
+    moved so that number i is rotated with number i + head_dim / 2, as the decoder does it. `interleaved`: the numbers
+    that are rotated together are neighbours. `plus`, then `times`: applied to every number, in float32.
     """
 
     source: str
@@ -26,8 +27,14 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     count: int | None = None
     head_dim: int = 0
     rotary_dim: int = 0
+    interleaved: bool = False
     plus: float = 0.0
     times: float = 1.0
+
+    @property
+    def reorders(self) -> bool:
+        """Whether the numbers of a head have another order in the file."""
+        return self.interleaved or self.rotary_dim > 0
 
     def shape(self, stored: Shape) -> Shape:
         return stored if self.count is None else (self.count, *stored[1:])
@@ -40,17 +47,19 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
     def moved(self, tensor: PackedTensor) -> PackedTensor:
         """`tensor`, which has some of the view's rows, whole heads of them where they have another order."""
-        if self.rotary_dim:
-            order = _order(tensor.shape[0] // self.head_dim, self.head_dim, self.rotary_dim)
-            tensor = _rows(tensor, order, len(order))
+        if self.reorders:
+            heads = tensor.shape[0] // self.head_dim
+            order = _pairs(self.head_dim) if self.interleaved else _order(self.head_dim, self.rotary_dim)
+            rows = (np.arange(heads)[:, None] * self.head_dim + order).reshape(-1)
+            tensor = _rows(tensor, rows, len(rows))
         if self.plus or self.times != 1.0:
             return PackedTensor("F32", tensor.shape, partial(_scaled, tensor, self.plus, self.times))
         return tensor
 
 
-def views(config: ModelConfig, stored: Iterable[str], logits_divisor: float) -> dict[str, View]:
-    """The tensors that differ from those `stored` under their names, by the decoder's names for them."""
-    plus = 1.0 if config.architecture in ("gemma2", "gemma3_text") else 0.0
+def views(config: ModelConfig, stored: Iterable[str], logits_divisor: float, plus: float = 0.0) -> dict[str, View]:
+    """The tensors that differ from those `stored` under their names, by the decoder's names for them. `plus`: what the
+    file leaves out of the weights of norms."""
     wanted: dict[str, View] = {}
     for name in stored:
         if name.endswith("norm.weight") and plus:
@@ -97,18 +106,27 @@ def _fused(config: ModelConfig) -> Mapping[str, Mapping[str, dict[str, int]]]:
     }
 
 
-def _order(heads: int, head_dim: int, rotary_dim: int) -> NDArray[np.int64]:
-    """The stored row of each row of `heads` heads: the halves that are rotated begin the halves of the head."""
+def _order(head_dim: int, rotary_dim: int) -> NDArray[np.int64]:
+    """The stored number of each number of a head: the halves that are rotated begin the halves of the head."""
     half, rotated = head_dim // 2, rotary_dim // 2
     still = np.arange(rotary_dim, head_dim)
     first = np.concatenate([np.arange(rotated), still[: half - rotated]])
     second = np.concatenate([np.arange(rotated, rotary_dim), still[half - rotated :]])
-    order: NDArray[np.int64] = np.arange(heads)[:, None] * head_dim + np.concatenate([first, second])
-    return order.reshape(-1)
+    return np.concatenate([first, second])
+
+
+def _pairs(head_dim: int) -> NDArray[np.int64]:
+    """The stored number of each number of a head whose neighbours are rotated together."""
+    return np.arange(head_dim).reshape(-1, 2).T.reshape(-1)
 
 
 def _rows(tensor: PackedTensor, rows: slice | NDArray[np.int64], count: int) -> PackedTensor:
-    return PackedTensor(tensor.kind, (count, *tensor.shape[1:]), lambda: tensor.data[rows])
+    def taken() -> NDArray[Any]:
+        data = tensor.data[rows]
+        data.flags.writeable = False
+        return data
+
+    return PackedTensor(tensor.kind, (count, *tensor.shape[1:]), taken)
 
 
 def _scaled(tensor: PackedTensor, plus: float, times: float) -> NDArray[np.float32]:
