@@ -21,12 +21,13 @@ _GPT4_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,%d}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_SMOLLM = ("smollm",)
+_SMOLLM = ("smollm", "refact", "starcoder")  # Granite's is called refact.
 _LLAMA3 = ("llama-bpe", "llama3", "llama-v3")
+_DBRX = ("dbrx", "smaug-bpe")  # OLMo 2 and Phi-4: Llama 3's words, but words are built by merges alone.
 _QWEN2 = ("qwen2",)
 _GPT2 = ("gpt-2", "gpt2", "default")
 _LONGEST_PIECE = 4096
-PRE_TOKENIZERS = (*_SMOLLM, *_LLAMA3, *_QWEN2, *_GPT2)
+PRE_TOKENIZERS = (*_SMOLLM, *_LLAMA3, *_DBRX, *_QWEN2, *_GPT2)
 
 
 class _Metadata:
@@ -135,7 +136,7 @@ def _pre_tokenizer(kind: str) -> pre_tokenizers.PreTokenizer:
         return words
     if kind in _SMOLLM:
         return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words])
-    digits = 3 if kind in _LLAMA3 else 1
+    digits = 3 if kind in (*_LLAMA3, *_DBRX) else 1
     split = pre_tokenizers.Split(Regex(_GPT4_SPLIT % digits), behavior="isolated")
     return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
