@@ -68,7 +68,10 @@ def views(config: ModelConfig, stored: Iterable[str], logits_divisor: float, plu
             wanted[_renamed(name)] = View(source=name)
         for suffix, cuts in _fused(config).items():
             if suffix in name:
-                wanted |= {name.replace(suffix, part): View(source=name, **rows) for part, rows in cuts.items()}
+                wanted |= {
+                    name.replace(suffix, part): View(source=name, first=rows["first"], count=rows["count"])
+                    for part, rows in cuts.items()
+                }
     if logits_divisor != 1.0:
         wanted["model.norm.weight"] = View(source="model.norm.weight", plus=plus, times=1.0 / logits_divisor)
     if config.rotary_dim not in (None, config.head_dim):

@@ -2,7 +2,7 @@
 
 Of a weight [N, K], `compressed` [N, K / 2] holds two numbers of every four, `bitmask` uint8 [N, K / 8] which ones, the
 first of eight in the lowest bit, and `shape` [2, 1] its size (Mishra et al. 2021, "Accelerating sparse deep neural
-networks"). The numbers may be FP8 or INT8 codes, with scales beside them.
+networks"). The numbers may be FP8 or INT8 codes, which have scales of their own.
 """
 
 from collections.abc import Mapping
