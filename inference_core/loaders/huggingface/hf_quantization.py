@@ -43,6 +43,7 @@ class QuantizationConfig(msgspec.Struct):
     format: str = ""
     fmt: str = "e4m3"
     config_groups: dict[str, _Group] = {}
+    dynamic: dict[str, Any] | None = None
 
 
 def layer_format(file: Path, given: dict[str, Any] | None) -> LayerFormat | None:
@@ -55,7 +56,8 @@ def layer_format(file: Path, given: dict[str, Any] | None) -> LayerFormat | None
         raise ModelFileError(f"{file}: quantization_config is not understood ({error}); {_SUPPORTED}") from error
     for key in _REFUSED:
         # GPTQModel's "-:NAME" leaves a layer unquantised, which its tensors show.
-        if given.get(key) and not (key == "dynamic" and all(name.startswith("-:") for name in given[key])):
+        skipping = key == "dynamic" and all(name.startswith("-:") for name in config.dynamic or {})
+        if given.get(key) and not skipping:
             raise ModelFileError(f"{file}: {key} = {given[key]!r} of its quantization_config is not supported")
     if config.quant_method == "compressed-tensors" and not config.config_groups and given.get("sparsity_config"):
         return None
