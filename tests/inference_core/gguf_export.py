@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from gguf import GGUFWriter, get_tensor_name_map
-from gguf.constants import MODEL_ARCH, MODEL_ARCH_NAMES, GGMLQuantizationType
+from gguf.constants import MODEL_ARCH, MODEL_ARCH_NAMES, GGMLQuantizationType, RopeScalingType
 from gguf.quants import dequantize, quantize
 from numpy.typing import NDArray
 
@@ -19,6 +19,7 @@ Floats = NDArray[np.float32]
 ARCHITECTURES = {
     "llama": MODEL_ARCH.LLAMA,
     "mixtral": MODEL_ARCH.LLAMA,
+    "qwen3": MODEL_ARCH.QWEN3,
     "qwen3_moe": MODEL_ARCH.QWEN3MOE,
     "phi3": MODEL_ARCH.PHI3,
     "granite": MODEL_ARCH.GRANITE,
@@ -79,7 +80,7 @@ def _settings(writer: GGUFWriter, config: Any, *, listed: bool) -> None:
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    if kind.startswith("gemma") or kind == "qwen3_moe":
+    if kind.startswith(("gemma", "qwen3")):
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
     if kind in (*_PERMUTED, "phi3"):
@@ -88,6 +89,10 @@ def _settings(writer: GGUFWriter, config: Any, *, listed: bool) -> None:
         writer.add_rope_freq_base(rope["full_attention"]["rope_theta"])
     elif kind != "gemma2":
         writer.add_rope_freq_base(rope["rope_theta"])
+    if rope.get("rope_type") == "yarn":
+        writer.add_rope_scaling_type(RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
     if kind in ("mixtral", "qwen3_moe"):
         writer.add_expert_count(getattr(config, "num_local_experts", None) or config.num_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)

@@ -57,6 +57,7 @@ def read_config(header: GGUFHeader, factors: Factors) -> ModelConfig:
     residual = _positive(metadata, "residual_scale", 1.0) if kind == "granite" else 1.0
     gemma, theta = kind in _GEMMAS, metadata.number("rope.freq_base", 10000.0)
     inner = "expert_feed_forward_length" if kind == "qwen3moe" else "feed_forward_length"
+    scaling, length = rope_scaling(metadata, theta, rotary_dim, factors), metadata.integer("context_length")
     windows = _window_layers(metadata, num_layers) if gemma else None
     return ModelConfig(
         architecture="mixtral" if kind == "llama" and experts else ARCHITECTURES[kind],
@@ -67,10 +68,10 @@ def read_config(header: GGUFHeader, factors: Factors) -> ModelConfig:
         num_heads=num_heads,
         num_kv_heads=metadata.integer("attention.head_count_kv", num_heads),
         head_dim=head_dim,
-        max_position=metadata.integer("context_length"),
+        max_position=scaling.longest(length) if scaling else length,
         rms_eps=metadata.written("attention.layer_norm_rms_epsilon") / residual**2,
         rope_theta=metadata.written("rope.freq_base", 10000.0),
-        rope_scaling=rope_scaling(metadata, theta, rotary_dim, factors),
+        rope_scaling=scaling,
         tie_embeddings="output.weight" not in header.tensors,
         qkv_bias="blk.0.attn_q.bias" in header.tensors,
         qk_norm="blk.0.attn_q_norm.weight" in header.tensors,

@@ -17,6 +17,7 @@ COMPUTATION: dict[str, tuple[str, ...]] = {
     "attention.sliding_window_pattern": ("gemma2", "gemma3"),
     "rope.freq_base_swa": ("gemma3",),
     "rope.scaling.attn_factor": ("phi3",),
+    "rope.scaling.yarn_ext_factor": (),
     **dict.fromkeys(("expert_count", "expert_used_count"), ("llama", "qwen3moe")),
     **dict.fromkeys(("expert_feed_forward_length", "expert_weights_norm"), ("qwen3moe",)),
     **dict.fromkeys(

@@ -1,4 +1,6 @@
-"""Reads the rotary settings of GGUF files: linear scaling, Llama 3.1's rule, and longrope's factors."""
+"""Reads the rotary settings of GGUF files: linear scaling, Llama 3.1's rule, yarn, and longrope's factors."""
+
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +27,29 @@ def rope_scaling(metadata: Metadata, theta: float, rotary_dim: int, factors: Fac
     if LONG in factors or SHORT in factors:
         return _longrope(metadata, factors)
     factor = metadata.number("rope.scaling.factor", metadata.number("rope.scale_linear", 1.0))
-    if kind not in (None, "none", "linear"):
+    if kind not in (None, "none", "linear", "yarn"):
         raise ModelFileError(
-            f"{path}: rope scaling '{kind}' is not supported; supported are none, linear, llama3 and longrope"
+            f"{path}: rope scaling '{kind}' is not supported; supported are none, linear, llama3, yarn and longrope"
         )
+    if kind == "yarn":
+        return _yarn(metadata, factor)
     if kind == "none" or factor in (0.0, 1.0):
         return None
     return RopeScaling(kind="linear", factor=factor)
+
+
+def _yarn(metadata: Metadata, factor: float) -> RopeScaling:
+    """Scores are divided by the temperature of Peng et al. (2023), section 3.4, as llama.cpp does."""
+    original = metadata.integer("rope.scaling.original_context_length", metadata.integer("context_length"))
+    temperature = 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
+    return RopeScaling(
+        kind="yarn",
+        factor=factor,
+        original_max_position=original,
+        beta_fast=metadata.number("rope.scaling.yarn_beta_fast", 32.0),
+        beta_slow=metadata.number("rope.scaling.yarn_beta_slow", 1.0),
+        attention_factor=temperature * metadata.number("rope.scaling.yarn_attn_factor", 1.0),
+    )
 
 
 def _longrope(metadata: Metadata, factors: Factors) -> RopeScaling:

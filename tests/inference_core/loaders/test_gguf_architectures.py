@@ -26,6 +26,7 @@ from tests.inference_core.models.test_decoder_against_transformers import (
     LONGROPE,
     SHAPE,
     TOKENS,
+    YARN,
     last_logits,
     runner_for,
 )
@@ -35,6 +36,7 @@ from tests.inference_core.tiny_gguf import decoder_weights, write_gguf
 TIED: dict[str, Any] = {**SHAPE, "tie_word_embeddings": True}
 MODELS: dict[str, transformers.PretrainedConfig] = {
     "llama": transformers.LlamaConfig(**SHAPE),
+    "qwen3-yarn": transformers.Qwen3Config(**SHAPE, rope_parameters=dict(YARN)),
     "mixtral": transformers.MixtralConfig(**SHAPE, num_local_experts=4, num_experts_per_tok=2),
     "qwen3moe": transformers.Qwen3MoeConfig(
         **SHAPE, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=32, norm_topk_prob=True

@@ -179,7 +179,7 @@ def test_linear_rope_scaling_is_read(tmp_path: Path) -> None:
     ("changes", "reason"),
     [
         ({"architecture": "mamba"}, "architecture 'mamba' is not supported"),
-        ({"settings": {"rope.scaling.type": "yarn"}}, "rope scaling 'yarn' is not supported"),
+        ({"settings": {"rope.scaling.type": "su"}}, "rope scaling 'su' is not supported"),
         ({"settings": {"block_count": None}}, r"'llama\.block_count' is missing"),
         ({"settings": {"block_count": "two"}}, r"'llama\.block_count' is not a single number"),
         ({"settings": {"block_count": 2**31}}, r"claim 2147483648 layers, but it has 21 tensors"),
