@@ -18,8 +18,9 @@ Architecture = Literal[
     "gemma3_text",
     "mixtral",
     "qwen3_moe",
+    "gpt_oss",
 ]
-Activation = Literal["silu", "gelu-tanh"]
+Activation = Literal["silu", "gelu-tanh", "clamped-swiglu"]
 
 
 class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +51,8 @@ class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Hyper-parameters that decide the computation, in transformers' vocabulary.
 
-    `qkv_bias`: Qwen2. `qk_norm`: RMSNorm of q and k, over each head (Qwen3, Gemma 3) or all of them (OLMo 2).
+    `qkv_bias`: Qwen2; `output_bias`: of the projection behind attention, too (gpt-oss). `qk_norm`: RMSNorm of q and k,
+    over each head (Qwen3, Gemma 3) or all of them (OLMo 2).
     `sliding_window`: of the layers `window_layers`, of all where that is None. `rotary_dim`: numbers of a head that are
     rotated, the first ones of each half; None: all. `local_rope_theta`: that of layers with a window (Gemma 3).
     `no_rope_layers`: those without positions (SmolLM3). `attention_scale`: what q·k is multiplied by; None:
@@ -58,7 +60,10 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     whether a norm stands before each sublayer, and behind it before it is added. `attention_softcap`,
     `final_softcap`: c in c · tanh(x / c) of scores and of logits (Gemma 2). `num_experts`: of a mixture, 0 for a dense
     network; `intermediate_size` is then that of one expert. Each token takes `experts_per_token`, weighted by the
-    router's softmax over all of them, or with `normalise_experts` over those that are taken.
+    router's softmax over all of them, or with `normalise_experts` over those that are taken; `expert_bias`: of the
+    router and of every expert. `attention_sinks`: each head has a score that takes weight and gives no value (Xiao et
+    al. 2024; learned in gpt-oss). `swiglu_alpha`, `swiglu_limit`: of the activation `clamped-swiglu`
+    (`native.cpu.clamped_swiglu`).
     """
 
     architecture: Architecture
@@ -75,6 +80,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     rope_scaling: RopeScaling | None = None
     tie_embeddings: bool = False
     qkv_bias: bool = False
+    output_bias: bool = False
     qk_norm: bool = False
     qk_norm_whole: bool = False
     sliding_window: int | None = None
@@ -85,13 +91,17 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     attention_scale: float | None = None
     embedding_scale: float = 1.0
     activation: Activation = "silu"
+    swiglu_alpha: float = 1.702
+    swiglu_limit: float = 7.0
     pre_norm: bool = True
     post_norm: bool = False
+    attention_sinks: bool = False
     attention_softcap: float | None = None
     final_softcap: float | None = None
     num_experts: int = 0
     experts_per_token: int = 0
     normalise_experts: bool = False
+    expert_bias: bool = False
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
 
@@ -119,6 +129,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
             f"the activation {self.activation}": self.activation != "silu",
             "a mixture of experts": self.num_experts > 0,
             "norms behind sublayers": self.post_norm,
+            "attention sinks": self.attention_sinks,
+            "a bias of attention's output": self.output_bias,
             "capped scores or logits": self.attention_softcap is not None or self.final_softcap is not None,
         }
         return [name for name, is_present in present.items() if is_present]

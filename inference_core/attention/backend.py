@@ -62,5 +62,14 @@ class AttentionBackend(ABC):
         """Normalise (Qwen3) and rotate (Su et al. 2021) queries and keys in place; write keys and values to slots."""
 
     @abstractmethod
-    def attend(self, qkv: torch.Tensor, layer: int, batch: AttentionBatch, out: torch.Tensor) -> None:
-        """out [T, heads * head_dim], in qkv's dtype: softmax(q K^T / sqrt(head_dim)) V over each sequence's blocks."""
+    def attend(
+        self,
+        qkv: torch.Tensor,
+        layer: int,
+        batch: AttentionBatch,
+        out: torch.Tensor,
+        sinks: torch.Tensor | None = None,
+    ) -> None:
+        """out [T, heads * head_dim], in qkv's dtype: softmax(q K^T / sqrt(head_dim)) V over each sequence's blocks.
+
+        `sinks`: float32 [heads], a further score in every softmax of a head, whose value is zero."""

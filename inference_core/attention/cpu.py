@@ -42,7 +42,14 @@ class CpuAttention(AttentionBackend):
             qkv.shape[0],
         )
 
-    def attend(self, qkv: torch.Tensor, layer: int, batch: AttentionBatch, out: torch.Tensor) -> None:
+    def attend(
+        self,
+        qkv: torch.Tensor,
+        layer: int,
+        batch: AttentionBatch,
+        out: torch.Tensor,
+        sinks: torch.Tensor | None = None,
+    ) -> None:
         config, layout = self.config, self.layout
         extension().attend(
             qkv.data_ptr(),
@@ -65,4 +72,5 @@ class CpuAttention(AttentionBackend):
             layout.block_size,
             KV_DTYPES[layout.dtype],
             0 if self.prompt is None else self.prompt.data_ptr(),
+            0 if sinks is None else sinks.data_ptr(),
         )

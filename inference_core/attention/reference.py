@@ -54,7 +54,14 @@ class ReferenceAttention(AttentionBackend):
             keys[:, :, at] = k.view(kv_heads, d // r, r)
             values[:, at // r, :, at % r] = v
 
-    def attend(self, qkv: torch.Tensor, layer: int, batch: AttentionBatch, out: torch.Tensor) -> None:
+    def attend(
+        self,
+        qkv: torch.Tensor,
+        layer: int,
+        batch: AttentionBatch,
+        out: torch.Tensor,
+        sinks: torch.Tensor | None = None,
+    ) -> None:
         heads, kv_heads, d = self.config.num_heads, self.config.num_kv_heads, self.config.head_dim
         for s in range(batch.context_len.shape[0]):
             begin, end = int(batch.query_start[s]), int(batch.query_start[s + 1])
@@ -70,7 +77,10 @@ class ReferenceAttention(AttentionBackend):
                 allowed &= token > position - window
             if cap is not None:
                 scores = cap * torch.tanh(scores / cap)
-            weights = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
+            scores = scores.masked_fill(~allowed, -torch.inf)
+            if sinks is not None:
+                scores = torch.cat([scores, sinks[:, None, None].expand(heads, end - begin, 1)], dim=-1)
+            weights = scores.softmax(-1)[:, :, :context]
             mixed = torch.einsum("hqk,khd->qhd", weights, values.repeat_interleave(heads // kv_heads, 1))
             out[begin:end] = mixed.reshape(end - begin, heads * d)
 

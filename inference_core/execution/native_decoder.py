@@ -13,7 +13,7 @@ from inference_core.lora.packing import PackedAdapter
 from inference_core.model_config import ModelConfig
 from inference_core.models.transformer import Decoder, DecoderLayer, DenseMlp, Experts
 from inference_core.models.weights import ROW_KINDS, PackedEmbedding
-from inference_core.native.cpu import KV_DTYPES, SCHEMES, extension
+from inference_core.native.cpu import ACTIVATIONS, KV_DTYPES, SCHEMES, extension
 from inference_core.step_plan import ScheduledSequence
 
 _ENCODINGS = {kind: number for number, kind in enumerate(ROW_KINDS)}
@@ -146,7 +146,9 @@ class NativeDecoder:
             layout.block_size,
             len(cos_sin) // config.rope_tables,
             config.qk_norm_whole,
-            config.activation == "gelu-tanh",
+            ACTIVATIONS[config.activation],
+            config.swiglu_alpha,
+            config.swiglu_limit,
             config.attention_softcap or 0.0,
             config.final_softcap or 0.0,
             config.num_experts,
@@ -185,6 +187,7 @@ class NativeDecoder:
             _address(layer.mlp_norm),
             _address(layer.attention_post_norm),
             _address(layer.mlp_post_norm),
+            _address(layer.sinks),
             self._cos_sin[first:].data_ptr(),
             config.window_of(index) is not None,
             self._projection(layer.qkv, layer.attention_norm),

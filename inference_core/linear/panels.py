@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from inference_core.loaders.gguf_format.ggml_blocks import mxfp4_codes
 from inference_core.loaders.group_codes import GROUP, group_scales
 from inference_core.loaders.packed_tensor import PackedTensor, dequantize, float32_to_bfloat16
 from inference_core.model_spec import Compute
@@ -28,9 +29,9 @@ LANES = 16
 LAYOUT = "cpu-panels-4"
 _PIECE_WEIGHTS = 1 << 18
 ALIGNMENT = 64
-# Q8_0 and S8 unchanged; the others rounded to 8 bits: Q8_Z with a step of at most two of its own, fewer bits with a
-# sixteenth to a third of theirs.
-_AS_INT8 = ("Q8_0", "Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q8_Z", "Q_F16", "S8", "F8", "NF4", "FP4")
+# Q8_0, S8 and MXFP4 unchanged; the others rounded to 8 bits: Q8_Z with a step of at most two of its own, fewer bits
+# with a sixteenth to a third of theirs.
+_AS_INT8 = ("Q8_0", "Q5_0", "Q5_1", "Q5_K", "Q6_K", "MXFP4", "Q8_Z", "Q_F16", "S8", "F8", "NF4", "FP4")
 # Scales and minima included, as laid out above.
 BYTES_PER_WEIGHT: dict[PanelKind, float] = {
     "int4": 320 / 512,
@@ -161,12 +162,16 @@ def _pack_int4(tensor: PackedTensor) -> Bytes:
 
 
 def int8_codes(tensor: PackedTensor) -> tuple[NDArray[np.int8], Floats]:
-    """8-bit codes [N, K] and scales [N, groups]: a Q8_0 or S8 tensor's own, any other tensor rounded to nearest."""
+    """8-bit codes [N, K] and scales [N, groups]: those of a Q8_0, S8 or MXFP4 tensor, any other rounded to nearest."""
     rows, columns = tensor.shape
     if tensor.kind in ("Q8_0", "S8"):
         blocks = tensor.blocks.reshape(-1)
         scale = blocks["d"].astype(np.float32).reshape(rows, columns // GROUP)
         return blocks["codes"].reshape(rows, columns), scale
+    if tensor.kind == "MXFP4":
+        # Exact where 2^(exponent - 128) is a float16, from 2^-24 to 2^15; smaller weights, below 4e-7, may become 0.
+        codes, scale = mxfp4_codes(tensor.blocks.reshape(-1))
+        return codes.reshape(rows, columns), scale.reshape(rows, columns // GROUP)
     groups = dequantize(tensor).reshape(rows, columns // GROUP, GROUP)
     scale = (np.abs(groups).max(axis=2) / np.float32(127)).astype(np.float16).astype(np.float32)
     inverse = np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=scale > 0)

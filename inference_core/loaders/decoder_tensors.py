@@ -37,12 +37,21 @@ def _layer_tensors(config: ModelConfig) -> dict[str, Shape]:
     for mlp in [f"mlp.experts.{i}" for i in range(config.num_experts)] or ["mlp"]:
         tensors[f"{mlp}.gate_proj.weight"] = tensors[f"{mlp}.up_proj.weight"] = (inner, hidden)
         tensors[f"{mlp}.down_proj.weight"] = (hidden, inner)
+        if config.expert_bias:
+            tensors[f"{mlp}.gate_proj.bias"] = tensors[f"{mlp}.up_proj.bias"] = (inner,)
+            tensors[f"{mlp}.down_proj.bias"] = (hidden,)
     if config.num_experts:
         tensors["mlp.gate.weight"] = (config.num_experts, hidden)
+        if config.expert_bias:
+            tensors["mlp.gate.bias"] = (config.num_experts,)
     if config.qkv_bias:
         tensors["self_attn.q_proj.bias"] = (query,)
         tensors["self_attn.k_proj.bias"] = (key,)
         tensors["self_attn.v_proj.bias"] = (key,)
+    if config.output_bias:
+        tensors["self_attn.o_proj.bias"] = (hidden,)
+    if config.attention_sinks:
+        tensors["self_attn.sinks"] = (config.num_heads,)
     if config.qk_norm:
         tensors["self_attn.q_norm.weight"] = (query if config.qk_norm_whole else config.head_dim,)
         tensors["self_attn.k_norm.weight"] = (key if config.qk_norm_whole else config.head_dim,)
@@ -111,7 +120,14 @@ def check_config(path: Path, config: ModelConfig) -> None:
         raise ModelFileError(f"{path}: {config.num_experts} experts in a layer; at most {MAX_EXPERTS} are supported")
     if config.num_experts and not 1 <= config.experts_per_token <= config.num_experts:
         raise ModelFileError(f"{path}: a token cannot take {config.experts_per_token} of {config.num_experts} experts")
-    for name in ("attention_softcap", "final_softcap", "local_rope_theta", "embedding_scale"):
+    for name in (
+        "attention_softcap",
+        "final_softcap",
+        "local_rope_theta",
+        "embedding_scale",
+        "swiglu_alpha",
+        "swiglu_limit",
+    ):
         value = getattr(config, name)
         if value is not None and not 0 < value < math.inf:
             raise ModelFileError(f"{path}: {name} is {value}; it must be a positive number")

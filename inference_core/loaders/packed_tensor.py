@@ -11,8 +11,8 @@ from inference_core.loaders.gguf_format import ggml_blocks
 from inference_core.loaders.huggingface import scaled_blocks, table_blocks, zero_point_blocks
 
 Kind = Literal[
-    "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "Q4_Z", "Q8_Z", "Q_F16",
-    "S8", "F8", "NF4", "FP4",
+    "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4",
+    "Q4_Z", "Q8_Z", "Q_F16", "S8", "F8", "NF4", "FP4",
 ]  # fmt: skip
 PLAIN_DTYPES: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),

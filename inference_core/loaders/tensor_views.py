@@ -1,7 +1,7 @@
 """Tensors of other architectures as the decoder reads them: fused ones cut, rotated numbers of a head paired half by
 half, and constants of an architecture folded into its norms. Nothing is copied before a tensor is asked for."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,9 @@ from inference_core.model_config import ModelConfig
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """A tensor that is made of rows [`first`, `first` + `count`) of the stored tensor `source` (`count` None: all).
+    """A tensor that is made of rows [`first`, `first` + `count`) of the stored tensor `source` (`count` None: all), or
+    of every `step`-th of them. `item`: the rows are those of one item of the stored tensor's first axis; `transposed`:
+    of that item's transpose.
 
     `head_dim` and `rotary_dim`: within each head the first `rotary_dim` numbers are rotated, halves apart; they are
     moved so that number i is rotated with number i + head_dim / 2, as the decoder does it. `interleaved`: the numbers
@@ -25,6 +27,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     first: int = 0
     count: int | None = None
+    step: int = 1
+    item: int | None = None
+    transposed: bool = False
     head_dim: int = 0
     rotary_dim: int = 0
     interleaved: bool = False
@@ -37,13 +42,23 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         return self.interleaved or self.rotary_dim > 0
 
     def shape(self, stored: Shape) -> Shape:
-        return stored if self.count is None else (self.count, *stored[1:])
+        if self.item is not None:
+            stored = stored[:0:-1] if self.transposed else stored[1:]
+        if self.count is not None or not stored:
+            return (self.count or 0, *stored[1:])
+        return (len(range(self.first, stored[0], self.step)), *stored[1:])
 
     def of(self, tensor: PackedTensor) -> PackedTensor:
         """The view of its whole stored tensor."""
+        if self.item is not None:
+            return PackedTensor(tensor.kind, self.shape(tensor.shape), lambda: self._of_item(tensor.data[self.item]))
         if self.count is not None:
             tensor = _rows(tensor, slice(self.first, self.first + self.count), self.count)
         return self.moved(tensor)
+
+    def _of_item(self, stored: NDArray[Any]) -> NDArray[Any]:
+        rows = (stored.T if self.transposed else stored)[self.first :: self.step]
+        return np.ascontiguousarray(rows)
 
     def moved(self, tensor: PackedTensor) -> PackedTensor:
         """`tensor`, which has some of the view's rows, whole heads of them where they have another order."""
@@ -88,6 +103,38 @@ def _renamed(name: str) -> str:
     for stored, part in ((".w1.", ".gate_proj."), (".w2.", ".down_proj."), (".w3.", ".up_proj.")):
         name = name.replace(stored, part)
     return name
+
+
+_OF_ALL_EXPERTS = {
+    f"{stored}{leaf}": projections
+    for stored, projections in (("gate_up_proj", ("gate_proj", "up_proj")), ("down_proj", ("down_proj",)))
+    for leaf in ("", "_bias")
+}
+
+
+def gpt_oss_views(config: ModelConfig, stored: Mapping[str, Shape]) -> dict[str, View]:
+    """Of gpt-oss's folders: the router under Qwen's name, and the parts of tensors that have all experts' weights or
+    biases: weights are stored [inputs, outputs], and outputs of gate and up take turns."""
+    if config.architecture != "gpt_oss":
+        return {}
+    return dict(pair for name, shape in stored.items() for pair in _gpt_oss(config, name, shape))
+
+
+def _gpt_oss(config: ModelConfig, name: str, shape: Shape) -> Iterator[tuple[str, View]]:
+    if ".mlp.router." in name:
+        yield name.replace(".mlp.router.", ".mlp.gate."), View(source=name)
+    layer, found, part = name.partition(".mlp.experts.")
+    if not found or part not in _OF_ALL_EXPERTS or not shape:
+        return
+    leaf, weight = ("bias", False) if part.endswith("_bias") else ("weight", True)
+    projections = _OF_ALL_EXPERTS[part]
+    # One more than there should be is seen as a tensor too many.
+    for expert in range(min(shape[0], config.num_experts + 1)):
+        for first, projection in enumerate(projections):
+            yield (
+                f"{layer}{found}{expert}.{projection}.{leaf}",
+                View(source=name, item=expert, first=first, step=len(projections), transposed=weight),
+            )
 
 
 def _fused(config: ModelConfig) -> Mapping[str, Mapping[str, dict[str, int]]]:

@@ -10,7 +10,7 @@ from inference_core.linear.linear import Linear
 from inference_core.lora.adapter import Projection
 from inference_core.lora.reference import AdaptedRows
 from inference_core.model_config import ModelConfig
-from inference_core.models.elementwise import cap_values, gelu_mul, rms_norm, silu_mul
+from inference_core.models.elementwise import cap_values, gated_activation, rms_norm
 
 
 class Embedding(Protocol):
@@ -38,7 +38,8 @@ class Experts:
 
 @dataclass(slots=True, frozen=True)
 class DecoderLayer:
-    """One layer's weights; `qkv` is a fused projection. Norms that an architecture lacks are None."""
+    """One layer's weights; `qkv` is a fused projection; `sinks` float32 [heads]. Norms that an architecture lacks are
+    None."""
 
     attention_norm: torch.Tensor | None
     qkv: Linear
@@ -47,6 +48,7 @@ class DecoderLayer:
     output: Linear
     mlp_norm: torch.Tensor | None
     mlp: DenseMlp | Experts
+    sinks: torch.Tensor | None = None
     attention_post_norm: torch.Tensor | None = None
     mlp_post_norm: torch.Tensor | None = None
 
@@ -107,7 +109,7 @@ class Decoder:
         mixed = torch.empty(tokens, config.num_heads * config.head_dim)
         gate_up = torch.empty(tokens, 2 * config.intermediate_size)
         activated = torch.empty(tokens, config.intermediate_size)
-        activate = silu_mul if config.activation == "silu" else gelu_mul
+        activate = gated_activation(config)
         for index in layers:
             layer = self.layers[index]
             inputs = self._normed(hidden, layer.attention_norm, normed)
@@ -118,7 +120,7 @@ class Decoder:
                 attention.rope_and_write(qkv, index, batch, None, None)
             else:
                 attention.rope_and_write(qkv, index, batch, layer.q_norm, layer.k_norm)
-            attention.attend(qkv, index, batch, mixed)
+            attention.attend(qkv, index, batch, mixed, layer.sinks)
             self._add(index, "output", layer.output, mixed, hidden, layer.attention_post_norm, adapted)
             inputs = self._normed(hidden, layer.mlp_norm, normed)
             if isinstance(layer.mlp, Experts):
@@ -140,7 +142,7 @@ class Decoder:
         shifted = (chosen - chosen[:, :1]).exp()
         total = shifted if config.normalise_experts else (routed - chosen[:, :1]).exp()
         weights.scatter_(1, order, shifted / total.sum(-1, keepdim=True))
-        activate = silu_mul if config.activation == "silu" else gelu_mul
+        activate = gated_activation(config)
         for number, expert in enumerate(mixture.experts):
             taking = weights[:, number].nonzero()[:, 0]
             if len(taking) == 0:

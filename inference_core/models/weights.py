@@ -121,6 +121,7 @@ def load_layers(
             k_norm=norm(f"{prefix}.self_attn.k_norm.weight") if config.qk_norm else None,
             output=linears[f"layers.{i}.output"],
             mlp=_mlp(config, linears, f"layers.{i}"),
+            sinks=norm(f"{prefix}.self_attn.sinks") if config.attention_sinks else None,
             **{"attention_norm": None, "mlp_norm": None}
             | {place: norm(f"{prefix}.{name}.weight") for place, name in layer_norms(config).items()},
         )
@@ -148,17 +149,20 @@ def projections(checkpoint: Checkpoint) -> Iterator[Projection]:
     config = checkpoint.config
     for i in range(config.num_layers):
         attention, mlp = f"model.layers.{i}.self_attn", f"model.layers.{i}.mlp"
-        biases = tuple(f"{attention}.{p}.bias" for p in _ATTENTION) if config.qkv_bias else ()
-        yield Projection(f"layers.{i}.qkv", tuple(f"{attention}.{p}.weight" for p in _ATTENTION), biases)
-        yield Projection(f"layers.{i}.output", (f"{attention}.o_proj.weight",))
+        yield _projection(f"layers.{i}.qkv", [f"{attention}.{p}" for p in _ATTENTION], config.qkv_bias)
+        yield _projection(f"layers.{i}.output", [f"{attention}.o_proj"], config.output_bias)
         if config.num_experts:
-            yield Projection(f"layers.{i}.router", (f"{mlp}.gate.weight",))
-        for at, part in [(f".experts.{e}", f".experts.{e}") for e in range(config.num_experts)] or [("", "")]:
-            yield Projection(
-                f"layers.{i}{at}.gate_up", (f"{mlp}{part}.gate_proj.weight", f"{mlp}{part}.up_proj.weight")
-            )
-            yield Projection(f"layers.{i}{at}.down", (f"{mlp}{part}.down_proj.weight",))
+            yield _projection(f"layers.{i}.router", [f"{mlp}.gate"], config.expert_bias)
+        for at in [f".experts.{e}" for e in range(config.num_experts)] or [""]:
+            gate_up = [f"{mlp}{at}.gate_proj", f"{mlp}{at}.up_proj"]
+            yield _projection(f"layers.{i}{at}.gate_up", gate_up, config.expert_bias)
+            yield _projection(f"layers.{i}{at}.down", [f"{mlp}{at}.down_proj"], config.expert_bias)
     yield Projection("head", (EMBEDDING if config.tie_embeddings else "lm_head.weight",))
+
+
+def _projection(name: str, layers: list[str], biased: bool) -> Projection:
+    biases = tuple(f"{layer}.bias" for layer in layers) if biased else ()
+    return Projection(name, tuple(f"{layer}.weight" for layer in layers), biases)
 
 
 def fused_bias(checkpoint: Checkpoint, projection: Projection) -> torch.Tensor | None:

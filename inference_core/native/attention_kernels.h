@@ -164,10 +164,14 @@ AIO_INLINE void merge_row(float* acc, float* peak, float* total, const float* ot
   *peak = next;
 }
 
-AIO_INLINE void write_row(const AttentionArgs& a, const AttentionUnit& unit, int row, const float* acc, float total) {
+// The score of a head's sink joins the sum of weights last, by the row's peak: no chunk and no partition knows of it.
+AIO_INLINE void write_row(const AttentionArgs& a, const AttentionUnit& unit, int row, const float* acc, float peak,
+                          float total) {
   const int group = a.heads / a.kv_heads, d = a.head_dim;
   const int token = a.query_start[unit.sequence] + unit.first + row / group;
-  float* out = a.out + token * a.ldo + (unit.kv_head * group + row % group) * d;
+  const int head = unit.kv_head * group + row % group;
+  float* out = a.out + token * a.ldo + head * d;
+  if (a.sinks) total += exp2f(a.sinks[head] * 1.44269504088896341f - peak);  // infinite: all weight is the sink's
   const float inverse = 1.0f / total;
   for (int c = 0; c < d; c += kWide) wide_store(out + c, wide_load(acc + c) * inverse);
 }
@@ -189,7 +193,7 @@ AIO_INLINE void merge_partials(const AttentionArgs& a, const AttentionUnit& unit
       const float* ends = other + int64_t(count) * d + row;
       merge_row(acc, peak, total, other + int64_t(row) * d, ends[0], ends[count], d);
     }
-    write_row(a, unit, row, acc, *total);
+    write_row(a, unit, row, acc, *peak, *total);
   }
 }
 
@@ -302,7 +306,7 @@ AIO_INLINE void for_chunks(const AttentionArgs& a, const AttentionUnit& unit, co
   }
   if (unit.split < 0) {
     for (int row = 0; row < rows.count; ++row)
-      write_row(a, unit, row, rows.merged + int64_t(row) * rows.d, rows.merged_total[row]);
+      write_row(a, unit, row, rows.merged + int64_t(row) * rows.d, rows.merged_peak[row], rows.merged_total[row]);
   } else if (a.unfinished[unit.split].fetch_sub(1, std::memory_order_acq_rel) == 1) {
     // Ready for the next layer, which begins after a barrier.
     a.unfinished[unit.split].store(unit.units, std::memory_order_relaxed);

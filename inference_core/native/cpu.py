@@ -12,6 +12,8 @@ from typing import Literal, get_args
 
 import torch
 
+from inference_core.model_config import Activation
+
 _cpu: ModuleType | None
 try:
     from inference_core.native import _cpu  # type: ignore[attr-defined, no-redef, unused-ignore]
@@ -26,6 +28,7 @@ if _cpu is not None and "AIO_INSTRUCTION_SET" in os.environ:
     _cpu.use_instruction_set(os.environ["AIO_INSTRUCTION_SET"])
 Scheme = Literal["int4-int8", "int4-centred-int8", "int8-int8", "int4-float", "bfloat16", "float32"]
 SCHEMES: dict[str, int] = {scheme: number for number, scheme in enumerate(get_args(Scheme))}
+ACTIVATIONS: dict[str, int] = {activation: number for number, activation in enumerate(get_args(Activation))}
 KV_DTYPES: dict[str, int] = {"float32": 0, "bfloat16": 1, "int8": 2}
 
 
@@ -97,12 +100,25 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tenso
 
 def silu_mul(gate_up: torch.Tensor, out: torch.Tensor) -> None:
     """out[T, I] = silu(gate) * up for contiguous gate_up [T, 2 I] (SwiGLU, Shazeer 2020)."""
-    extension().gated_mul(gate_up.data_ptr(), out.data_ptr(), out.shape[1], out.shape[0], False)
+    _gated_mul(gate_up, out, "silu")
 
 
 def gelu_mul(gate_up: torch.Tensor, out: torch.Tensor) -> None:
     """out[T, I] = gelu(gate) * up for contiguous gate_up [T, 2 I], with gelu's approximation by tanh."""
-    extension().gated_mul(gate_up.data_ptr(), out.data_ptr(), out.shape[1], out.shape[0], True)
+    _gated_mul(gate_up, out, "gelu-tanh")
+
+
+def clamped_swiglu(gate_up: torch.Tensor, out: torch.Tensor, alpha: float, limit: float) -> None:
+    """out[T, I] = gate * sigmoid(alpha * gate) * (up + 1) for contiguous gate_up [T, 2 I], with gate clamped from above
+    and up from both sides at `limit` first (gpt-oss)."""
+    _gated_mul(gate_up, out, "clamped-swiglu", alpha, limit)
+
+
+def _gated_mul(
+    gate_up: torch.Tensor, out: torch.Tensor, activation: Activation, alpha: float = 0.0, limit: float = 0.0
+) -> None:
+    columns, rows = out.shape[1], out.shape[0]
+    extension().gated_mul(gate_up.data_ptr(), out.data_ptr(), columns, rows, ACTIVATIONS[activation], alpha, limit)
 
 
 def cap_values(x: torch.Tensor, cap: float) -> None:

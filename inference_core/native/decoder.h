@@ -40,7 +40,7 @@ struct Experts {
 };
 
 // Norms that an architecture lacks are null. `attention_post_norm` and `mlp_post_norm` stand behind a sublayer, before its
-// result is added. `cos_sin` float32 [max_position, head_dim] is the layer's rotary table.
+// result is added. `sinks` float32 [heads], or null: see `AttentionArgs`. `cos_sin` float32 [max_position, head_dim] is the layer's rotary table.
 struct LayerWeights {
   const float* attention_norm;
   const float* q_norm;
@@ -48,6 +48,7 @@ struct LayerWeights {
   const float* mlp_norm;
   const float* attention_post_norm;
   const float* mlp_post_norm;
+  const float* sinks;
   const float* cos_sin;
   bool windowed;
   Projection qkv, output, gate_up, down;
@@ -59,7 +60,9 @@ struct LayerWeights {
 struct Geometry {
   int hidden, intermediate, heads, kv_heads, head_dim, vocab, window, block_size;
   float rms_eps;
-  bool norm_whole, gelu;  // q and k are normalised over all heads; the activation
+  bool norm_whole;  // q and k are normalised over all heads
+  Activation activation;
+  float swiglu_alpha, swiglu_limit;
   float attention_softcap, final_softcap;
   int experts, experts_per_token;
   bool normalise_experts;  // the weights of those that are taken add up to 1

@@ -82,7 +82,9 @@ void read_geometry(PyObject* description, Geometry& g) {
                      &g.max_position})
     *field = r.integer32();
   g.norm_whole = r.integer() != 0;
-  g.gelu = r.integer() != 0;
+  g.activation = Activation(r.integer());
+  g.swiglu_alpha = float(r.real());
+  g.swiglu_limit = float(r.real());
   g.attention_softcap = float(r.real());
   g.final_softcap = float(r.real());
   g.experts = r.integer32();
@@ -131,6 +133,7 @@ void read_layers(PyObject* description, std::vector<LayerWeights>& layers) {
     layer.mlp_norm = r.address<float>();
     layer.attention_post_norm = r.address<float>();
     layer.mlp_post_norm = r.address<float>();
+    layer.sinks = r.address<float>();
     layer.cos_sin = r.address<float>();
     layer.windowed = r.integer() != 0;
     for (Projection* p : {&layer.qkv, &layer.output}) read_projection(r.object(), *p);

@@ -159,7 +159,7 @@ class Step {
       linear(w.qkv, workspace.normed, workspace.qkv.data(), qkv_width, false, &w.output, &qkv);
       mark(s.times_.linears);
       rotate_and_write(w, layer_offset, qkv_width);
-      attend(layer_offset, w.windowed, last ? workspace.last_units : workspace.units);
+      attend(layer_offset, w, last ? workspace.last_units : workspace.units);
       if (last) keep_sampled_rows(mixed_width);
       if (!rows_) return;
       convert(workspace.mixed, mixed_width, w.output);
@@ -263,11 +263,15 @@ class Step {
       }
     }
 
+    GateUp gate_up_rows(const float* gate_up) const {
+      return GateUp::rows(gate_up, s.g_.intermediate, s.g_.swiglu_alpha, s.g_.swiglu_limit);
+    }
+
     void activate_slots(const Projection& next, int first, int last) const {
       const int width = s.g_.intermediate;
-      const auto multiply = s.g_.gelu ? s.kernels_.gelu_mul : s.kernels_.silu_mul;
+      const GatedKernel multiply = gated_kernel(s.kernels_, s.g_.activation);
       Activations& to = workspace.expert_activated;
-      multiply(GateUp::rows(workspace.gate_up.data(), width), to.rows.data(), width, first, last, 0, width);
+      multiply(gate_up_rows(workspace.gate_up.data()), to.rows.data(), width, first, last, 0, width);
       for (int slot = first; slot < last; ++slot) {
         if (is_prompt_row(workspace.experts.row[size_t(slot)]))
           round(to, width, 0, width, slot, slot + 1);
@@ -497,13 +501,13 @@ class Step {
       const Projection& p = w.gate_up;
       float* y = workspace.gate_up.data();
       const bool integers = w.down.any_integer();
-      const auto activated_mul = s.g_.gelu ? s.kernels_.gelu_mul : s.kernels_.silu_mul;
-      const auto activated_quantize = s.g_.gelu ? s.kernels_.gelu_quantize_rows : s.kernels_.silu_quantize_rows;
+      const GatedKernel activated_mul = gated_kernel(s.kernels_, s.g_.activation);
+      const GatedQuantizeKernel activated_quantize = gated_quantize_kernel(s.kernels_, s.g_.activation);
       const bool aligned = width % kGroup == 0;
       if (!aligned) {
         linear(p, workspace.normed, y, 2 * width, false, &w.down, &adapted);
         share_rows([&](int first, int last) {
-          activated_mul(GateUp::rows(y, width), workspace.activated.rows.data(), width, first, last, 0, width);
+          activated_mul(gate_up_rows(y), workspace.activated.rows.data(), width, first, last, 0, width);
           for_runs(first, last, [&](int begin, int end, bool prompt) {
             if (prompt) round(workspace.activated, width, 0, width, begin, end);
           });
@@ -529,7 +533,7 @@ class Step {
         multiply(up, up_part.scheme, up_panel + first * each, up_panel + last * each);
         expand(adapted, gate_y, ld, first * kGroup, last * kGroup);
         expand(adapted, up_y, ld, width + first * kGroup, width + last * kGroup);
-        const GateUp computed{piece, piece + columns, ld};
+        const GateUp computed{piece, piece + columns, ld, s.g_.swiglu_alpha, s.g_.swiglu_limit};
         const auto activate = [&](int begin, int end) {
           float* activated = workspace.activated.rows.data();
           activated_mul(computed, activated, width, begin, end, first * kGroup, last * kGroup);
@@ -582,9 +586,10 @@ class Step {
       s.kernels_.rms_norm(k, qkv_width, w.k_norm, k, qkv_width, key, s.g_.rms_eps, first, last);
     }
 
-    void attend(int64_t layer_offset, bool windowed, AttentionUnits (&lists)[2]) {
-      AttentionArgs a = s.attention(layer_offset, windowed);
-      AttentionUnits& units = lists[windowed];
+    void attend(int64_t layer_offset, const LayerWeights& w, AttentionUnits (&lists)[2]) {
+      AttentionArgs a = s.attention(layer_offset, w.windowed);
+      a.sinks = w.sinks;
+      AttentionUnits& units = lists[w.windowed];
       units.lend(a);
       float* scratch = runtime().scratch[size_t(index_)].data();
       units.drain(s.kernels_, a, counters[phase_++], scratch);

@@ -62,14 +62,22 @@ static inline int64_t linear_scratch_floats(int k) { return 1024 + 2 * prompt_pa
 // different sets of the first-level cache whatever k is (rows 12,288 bytes apart all share one).
 static inline int64_t rounded_stride(int k) { return ((int64_t(k) + 31) / 32 | 1) * 32; }
 
-// The inputs of SwiGLU: rows of `ld` numbers, of the columns from the first that is computed.
+// What multiplies `up` of a gated unit: silu(gate); gelu's approximation by tanh; or, with both clamped,
+// gate * sigmoid(alpha * gate), which multiplies up + 1 (gpt-oss).
+enum Activation { kSilu = 0, kGelu = 1, kClampedSwiglu = 2 };
+
+// The inputs of a gated unit: rows of `ld` numbers, of the columns from the first that is computed. `alpha`, `limit`: of
+// clamped SwiGLU.
 struct GateUp {
   const float* gate;
   const float* up;
   int64_t ld;
+  float alpha = 0, limit = 0;
 
   // Of rows of both, one behind the other, `d` numbers each.
-  static GateUp rows(const float* gate_up, int d) { return {gate_up, gate_up + d, 2 * int64_t(d)}; }
+  static GateUp rows(const float* gate_up, int d, float alpha = 0, float limit = 0) {
+    return {gate_up, gate_up + d, 2 * int64_t(d), alpha, limit};
+  }
 };
 
 struct RopeArgs {
@@ -101,6 +109,7 @@ struct AttentionArgs {
   float scale;
   int window;             // 0 for full attention
   float softcap;          // of the scores, c in c tanh(x / c); 0 for none
+  const float* sinks;     // [heads], a score of each head that takes weight and gives no value; null for none
   int heads, kv_heads, head_dim, block_size;
   KVDtype dtype;
   float* partials;                 // of the split tiles, see AttentionUnits
@@ -148,6 +157,10 @@ inline bool takes_integers(Scheme scheme) { return scheme <= kInt8Int8; }
 
 using LinearKernel = void (*)(const LinearArgs&, int first_panel, int last_panel);
 
+using GatedKernel = void (*)(const GateUp& x, float* y, int d, int first, int last, int first_column, int last_column);
+using GatedQuantizeKernel = void (*)(const GateUp& x, int d, QuantizedGroup* out, int first, int last, int first_group,
+                                     int last_group);
+
 using AttendKernel = void (*)(const AttentionArgs&, const AttentionUnit&, const AttentionUnit* next, float* scratch);
 
 struct KernelTable {
@@ -162,16 +175,16 @@ struct KernelTable {
   LinearKernel linear_f32;
   void (*rms_norm)(const float* x, int64_t ldx, const float* w, float* y, int64_t ldy, int d, float eps, int first,
                    int last);
-  void (*silu_mul)(const GateUp& x, float* y, int d, int first, int last, int first_column, int last_column);
+  GatedKernel silu_mul;
   // rms_norm or silu_mul, then quantize_rows, in one pass.
   void (*norm_quantize_rows)(const float* x, int64_t ldx, const float* w, int d, float eps, QuantizedGroup* out,
                              int first, int last);
-  void (*silu_quantize_rows)(const GateUp& x, int d, QuantizedGroup* out, int first, int last, int first_group,
-                             int last_group);
-  // The same two with gelu's approximation by tanh instead of silu.
-  void (*gelu_mul)(const GateUp& x, float* y, int d, int first, int last, int first_column, int last_column);
-  void (*gelu_quantize_rows)(const GateUp& x, int d, QuantizedGroup* out, int first, int last, int first_group,
-                             int last_group);
+  GatedQuantizeKernel silu_quantize_rows;
+  // The same two with the other activations.
+  GatedKernel gelu_mul;
+  GatedQuantizeKernel gelu_quantize_rows;
+  GatedKernel clamped_mul;
+  GatedQuantizeKernel clamped_quantize_rows;
   void (*cap_values)(float* x, int64_t count, float cap);
   // A x times the scale, of one tile of ranks; then y += B times that, in panels [first, last) of the layer's outputs.
   void (*shrink_rows)(const LowRank&, const LowRankRows&, int tile);
@@ -202,6 +215,22 @@ inline LinearKernel linear_kernel(const KernelTable& table, Scheme scheme) {
     case kInt4Float: return table.linear_int4_float;
     case kBf16: return table.linear_bf16;
     default: return table.linear_f32;
+  }
+}
+
+inline GatedKernel gated_kernel(const KernelTable& table, Activation activation) {
+  switch (activation) {
+    case kGelu: return table.gelu_mul;
+    case kClampedSwiglu: return table.clamped_mul;
+    default: return table.silu_mul;
+  }
+}
+
+inline GatedQuantizeKernel gated_quantize_kernel(const KernelTable& table, Activation activation) {
+  switch (activation) {
+    case kGelu: return table.gelu_quantize_rows;
+    case kClampedSwiglu: return table.clamped_quantize_rows;
+    default: return table.silu_quantize_rows;
   }
 }
 

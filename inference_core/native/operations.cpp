@@ -149,18 +149,20 @@ PyObject* rms_norm(PyObject*, PyObject* const* values, Py_ssize_t count) {
   });
 }
 
-// gated_mul(gate_up, y, d, rows, gelu)
+// gated_mul(gate_up, y, d, rows, activation, alpha, limit)
 PyObject* gated_mul(PyObject*, PyObject* const* values, Py_ssize_t count) {
-  if (!expect(count, 5, "gated_mul")) return nullptr;
+  if (!expect(count, 7, "gated_mul")) return nullptr;
   Arguments v{values};
   const auto gate_up = v.address<const float>(0);
   const auto y = v.address<float>(1);
   const int d = int(v.integer(2)), rows = int(v.integer(3));
-  const bool gelu = v.integer(4) != 0;
+  const Activation activation = Activation(v.integer(4));
+  const float alpha = v.real(5), limit = v.real(6);
   if (v.failed) return nullptr;
   return operate([&](const KernelTable& kernels, ThreadPool& pool) {
-    const auto multiply = gelu ? kernels.gelu_mul : kernels.silu_mul;
-    split(pool, rows, 8, [&](int first, int last) { multiply(GateUp::rows(gate_up, d), y, d, first, last, 0, d); });
+    const GatedKernel multiply = gated_kernel(kernels, activation);
+    const GateUp x = GateUp::rows(gate_up, d, alpha, limit);
+    split(pool, rows, 8, [&](int first, int last) { multiply(x, y, d, first, last, 0, d); });
   });
 }
 
@@ -248,9 +250,10 @@ PyObject* rope_and_write(PyObject*, PyObject* const* values, Py_ssize_t count) {
 }
 
 // attend(q, ldq, out, ldo, arena, block_offsets, table_start, query_start, context_len, sequences, layer_offset, scale,
-//        window, softcap, heads, kv_heads, head_dim, block_size, dtype, prompt); prompt: uint8 [tokens], or 0 for none
+//        window, softcap, heads, kv_heads, head_dim, block_size, dtype, prompt, sinks); prompt: uint8 [tokens], or 0 for none;
+//        sinks: float32 [heads], or 0
 PyObject* attend(PyObject*, PyObject* const* values, Py_ssize_t count) {
-  if (!expect(count, 20, "attend")) return nullptr;
+  if (!expect(count, 21, "attend")) return nullptr;
   Arguments v{values};
   AttentionArgs a{};
   a.q = v.address<const float>(0);
@@ -273,6 +276,7 @@ PyObject* attend(PyObject*, PyObject* const* values, Py_ssize_t count) {
   a.block_size = int(v.integer(17));
   a.dtype = KVDtype(v.integer(18));
   a.prompt = v.address<const uint8_t>(19);
+  a.sinks = v.address<const float>(20);
   if (v.failed) return nullptr;
   if (a.prompt && !expect_prompt_kernels()) return nullptr;
   return operate([&](const KernelTable& kernels, ThreadPool& pool) {

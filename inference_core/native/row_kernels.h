@@ -89,50 +89,63 @@ static void norm_quantize_rows(const float* x, int64_t ldx, const float* w, int 
   }
 }
 
-// Both activations are x / (1 + exp(-z)): silu with z = x, gelu's approximation by tanh with z of a cubic
-// (Hendrycks and Gimpel 2016).
+// Every activation is x / (1 + exp(-z)): silu with z = x, gelu's approximation by tanh with z of a cubic
+// (Hendrycks and Gimpel 2016), clamped SwiGLU with z = alpha x.
 constexpr float kGeluSlope = 1.5957691216057308f, kGeluCubic = 0.044715f * kGeluSlope;  // 2 sqrt(2 / pi)
 
-template <bool Gelu>
-AIO_INLINE Floats steepness(const Floats& x) {
-  if constexpr (!Gelu) return x;
+template <Activation A>
+AIO_INLINE Floats steepness(const Floats& x, float alpha) {
+  if constexpr (A == kSilu) return x;
+  if constexpr (A == kClampedSwiglu) return x * floats(alpha);
   return x * fma(x * x, floats(kGeluCubic), floats(kGeluSlope));
 }
 
-// activation(gate) * up; beyond exp(80) it is 0 to any precision that matters.
-template <bool Gelu>
-AIO_INLINE Floats gated(const float* gate, const float* up) {
-  const Floats g = load_floats(gate), negated = floats(0) - maximum(steepness<Gelu>(g), floats(-80.0f));
-  return quotient(g, exponential(negated) + floats(1.0f)) * load_floats(up);
+AIO_INLINE Floats at_most(const Floats& x, float limit) { return floats(0) - maximum(floats(0) - x, floats(-limit)); }
+
+// activation(gate) * up of 16 columns from `column`; beyond exp(80) it is 0 to any precision that matters.
+template <Activation A>
+AIO_INLINE Floats gated(const GateUp& x, const float* gate, const float* up) {
+  Floats g = load_floats(gate), u = load_floats(up);
+  if constexpr (A == kClampedSwiglu) {
+    g = at_most(g, x.limit);
+    u = at_most(maximum(u, floats(-x.limit)), x.limit) + floats(1.0f);
+  }
+  const Floats negated = floats(0) - maximum(steepness<A>(g, x.alpha), floats(-80.0f));
+  return quotient(g, exponential(negated) + floats(1.0f)) * u;
 }
 
-template <bool Gelu>
-AIO_INLINE float gated_one(float gate, float up) {
-  const float z = Gelu ? gate * (gate * gate * kGeluCubic + kGeluSlope) : gate;
+template <Activation A>
+AIO_INLINE float gated_one(const GateUp& x, float gate, float up) {
+  if constexpr (A == kClampedSwiglu) {
+    gate = fminf(gate, x.limit);
+    up = fminf(fmaxf(up, -x.limit), x.limit) + 1.0f;
+    return gate / (1.0f + expf(-x.alpha * gate)) * up;
+  }
+  const float z = A == kGelu ? gate * (gate * gate * kGeluCubic + kGeluSlope) : gate;
   return gate / (1.0f + expf(-z)) * up;
 }
 
 // Columns [first_column, last_column) of rows [first, last).
-template <bool Gelu>
+template <Activation A>
 static void gated_mul(const GateUp& x, float* y, int d, int first, int last, int first_column, int last_column) {
   const int columns = last_column - first_column;
   for (int row = first; row < last; ++row) {
     const float *gate = x.gate + row * x.ld, *up = x.up + row * x.ld;
     float* out = y + int64_t(row) * d + first_column;
     int i = 0;
-    for (; i + kLanes <= columns; i += kLanes) store_floats(out + i, gated<Gelu>(gate + i, up + i));
-    for (; i < columns; ++i) out[i] = gated_one<Gelu>(gate[i], up[i]);
+    for (; i + kLanes <= columns; i += kLanes) store_floats(out + i, gated<A>(x, gate + i, up + i));
+    for (; i < columns; ++i) out[i] = gated_one<A>(x, gate[i], up[i]);
   }
 }
 
 // gated_mul and quantize_rows in one pass, bit for bit; d in whole groups, of which [first_group, last_group) are done.
-template <bool Gelu>
+template <Activation A>
 static void gated_quantize_rows(const GateUp& x, int d, QuantizedGroup* out, int first, int last, int first_group,
                                int last_group) {
   const int groups = d / kGroup;
   for (int row = first; row < last; ++row) {
     const float *gate = x.gate + row * x.ld, *up = x.up + row * x.ld;
-    quantize_groups(last_group - first_group, [=](int i) AIO_LAMBDA { return gated<Gelu>(gate + i, up + i); },
+    quantize_groups(last_group - first_group, [=](int i) AIO_LAMBDA { return gated<A>(x, gate + i, up + i); },
                     out + int64_t(row) * groups + first_group);
   }
 }

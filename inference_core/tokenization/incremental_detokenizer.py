@@ -1,7 +1,8 @@
 """Decodes token ids as they arrive, only in whole characters."""
 
 import codecs
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from inference_core.tokenization.tokenizer import Tokenizer
 
@@ -12,11 +13,11 @@ class IncrementalDetokenizer:
     """The texts of all `push` calls and one `flush` together equal `tokenizer.decode` of all ids.
 
     Works on bytes, so the cost of a token does not grow with the text. Bytes of an incomplete character are held back;
-    invalid UTF-8 becomes U+FFFD, as in `bytes.decode("utf-8", "replace")`. Control tokens in `visible` are written out,
-    others are dropped.
+    invalid UTF-8 becomes U+FFFD, as in `bytes.decode("utf-8", "replace")`. Control tokens in `visible` become the
+    texts there; others are dropped.
     """
 
-    def __init__(self, tokenizer: Tokenizer, visible: frozenset[int] = frozenset()) -> None:
+    def __init__(self, tokenizer: Tokenizer, visible: Mapping[int, str] = MappingProxyType({})) -> None:
         self._tokenizer = tokenizer
         self._visible = visible
         self._decoder = _UTF8("replace")
@@ -30,7 +31,7 @@ class IncrementalDetokenizer:
         """The same for a single token."""
         tokenizer = self._tokenizer
         if token_id in self._visible:
-            text = self._decoder.decode(b"", final=True) + tokenizer.token_bytes(token_id).decode()
+            text = self._decoder.decode(b"", final=True) + self._visible[token_id]
             self._holds = False
             return text
         if not self._holds:

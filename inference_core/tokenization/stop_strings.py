@@ -40,6 +40,9 @@ class StopStrings:
         self._held = text[keep:]
         return text[:keep], None
 
+    def skip(self, text: str) -> None:
+        """Take note of text in which no stop string counts, in place of `push`."""
+
     def flush(self) -> str:
         """The text held back, for when the generation ended for another reason."""
         held, self._held = self._held, ""

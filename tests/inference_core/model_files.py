@@ -12,6 +12,7 @@ import torch
 import transformers
 
 from inference_core.model_config import Architecture
+from tests.inference_core import gpt_oss_models
 from tests.inference_core.gguf_export import export, folder_tensors
 from tests.inference_core.k_quants import q4_k_m, write_k_quants
 from tests.inference_core.loaders.bitsandbytes_checkpoints import config as bitsandbytes_config
@@ -127,13 +128,22 @@ def mixed(folder: Path) -> Path:
 
 def gguf_name(architecture: Architecture) -> str:
     """What llama.cpp's converter writes as the architecture of a `model_type`."""
-    names = {"mistral": "llama", "mixtral": "llama", "gemma3_text": "gemma3", "qwen3_moe": "qwen3moe"}
+    names = {
+        "mistral": "llama",
+        "mixtral": "llama",
+        "gemma3_text": "gemma3",
+        "qwen3_moe": "qwen3moe",
+        "gpt_oss": "gpt-oss",
+    }
     return names.get(architecture, architecture)
 
 
 def gguf_family(architecture: Architecture, folder: Path) -> Path:
     """A GGUF file of an architecture."""
     folder.mkdir(parents=True, exist_ok=True)
+    if architecture == "gpt_oss":
+        gpt_oss_models.save_as_gguf(gpt_oss_models.random_model(gpt_oss_models.config()), folder / "gpt-oss.gguf")
+        return folder / "gpt-oss.gguf"
     path, name = folder / f"{architecture}.gguf", gguf_name(architecture)
     if architecture in ("llama", "mistral", "qwen2", "qwen3"):
         weights = decoder_weights(bias=architecture == "qwen2", norms=architecture == "qwen3")
@@ -171,7 +181,7 @@ FORMATS: dict[str, Write] = {
     "compressed-tensors FP8": partial(eight_bits, "float"),
     **{
         f"GGUF {kind}": partial(gguf, kind)
-        for kind in ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+        for kind in ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4")
     },
     "GGUF Q4_K_M (Q4_K, Q6_K)": mixed,
 }

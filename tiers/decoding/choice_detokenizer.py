@@ -1,6 +1,8 @@
 """Detokenise one choice: whole characters, stop strings, log-probabilities."""
 
+from collections.abc import Mapping
 from itertools import zip_longest
+from types import MappingProxyType
 from typing import NamedTuple
 
 from inference_core.protocol import SequenceOutput, TokenLogprob
@@ -27,7 +29,7 @@ class ChoiceDetokenizer:
     A token is emitted with the first text that it contributes to. Text from a stop string on is dropped, and so are the
     tokens that contributed only to it; a token across the border is kept. With `include_stop` the text of the stop
     string, or of the stop token, is kept. The first `min_tokens` tokens cannot match a stop string. `visible` control
-    tokens appear as their text.
+    tokens appear as the texts given for them. `stop_kind`: where stop strings count.
     """
 
     def __init__(
@@ -37,13 +39,14 @@ class ChoiceDetokenizer:
         stop: tuple[str, ...],
         include_stop: bool = False,
         min_tokens: int = 0,
-        visible: frozenset[int] = frozenset(),
+        visible: Mapping[int, str] = MappingProxyType({}),
+        stop_kind: type[StopStrings] = StopStrings,
     ) -> None:
         self.completion_tokens = 0
         self.index = index
         self._tokenizer = tokenizer
         self._detokenizer = IncrementalDetokenizer(tokenizer, visible)
-        self._stop = StopStrings(stop, include=include_stop)
+        self._stop = stop_kind(stop, include=include_stop)
         self._include_stop = include_stop
         self._min_tokens = min_tokens if stop else 0
         self._tokens: list[_Token] = []
@@ -129,6 +132,7 @@ class ChoiceDetokenizer:
     def _take_text(self, piece: str) -> tuple[str, bool]:
         self._seen += len(piece)
         if not piece or self.completion_tokens <= self._min_tokens:
+            self._stop.skip(piece)
             return piece, False
         emitted, self._matched = self._stop.push(piece)
         return emitted, self._matched is not None

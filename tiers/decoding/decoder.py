@@ -13,6 +13,7 @@ import msgspec
 from inference_core.errors import CoreGoneError, CoreLostError, InvalidRequestError, QueueFullError
 from inference_core.protocol import NO_TIMES, AddRequest, SamplingParams, SequenceOutput, StepTimes
 from inference_core.protocol.evidence import Evidence
+from inference_core.tokenization.stop_strings import StopStrings
 from inference_core.tokenization.tokenizer import Piece, Tokenizer
 from inference_core.transport.client import CoreClient
 from tiers.decoding.choice_detokenizer import ChoiceDetokenizer
@@ -46,7 +47,7 @@ class Decoder:
         threads: TextThreads | None = None,
     ) -> None:
         self.tokenizer = tokenizer
-        self.calling = ToolCalling(tokenizer, tool_dialect)
+        self.calling = _calling(tokenizer, tool_dialect)
         self.max_context = max_context
         self.threads = threads or TextThreads()
         self._core, self._model, self._tier = core, model, tier
@@ -130,9 +131,8 @@ class Decoder:
         `reasoning` tokens or as the answer's; the prompt counts once, with the first decoding for a request.
         """
         least, visible = sampling.min_tokens, self.calling.visible_controls(request)
-        choices = _or_refuse(
-            "stop", lambda: [ChoiceDetokenizer(i, self.tokenizer, stop, include_stop, least, visible) for i in range(n)]
-        )
+        made = (self.tokenizer, stop, include_stop, least, visible, self.calling.stop_kind if visible else StopStrings)
+        choices = _or_refuse("stop", lambda: [ChoiceDetokenizer(i, *made) for i in range(n)])
         unfinished = n
         tally = _Tally(choices, len(prompt_ids) if request.meter.is_empty else 0, reasoning=reasoning)
         command = self._command(request, prompt_ids, sampling, max_tokens, n)
@@ -208,6 +208,16 @@ class Decoder:
         if output.error_kind == "overloaded" or not started:
             return TierUnavailableError(message)
         return TierError(message)
+
+
+def _calling(tokenizer: Tokenizer, dialect: DialectName | None) -> ToolCalling:
+    if "<|channel|>" in tokenizer.control_tokens:
+        # Few vocabularies have it, and a process that serves none of them does without the format.
+        from tiers.harmony.harmony_format import HarmonyFormat, speaks_harmony
+
+        if speaks_harmony(tokenizer):
+            return HarmonyFormat(tokenizer)
+    return ToolCalling(tokenizer, dialect)
 
 
 class _Tally:

@@ -20,7 +20,6 @@ from tiers.policies.chain_of_thought import ChainOfThought
 from tiers.policies.policy import Plain, Policy
 from tiers.policies.self_consistency import SelfConsistency
 from tiers.tier import Delta, GenerationRequest, Tier, TierLoad, UsageMeter
-from tiers.tools.tool_calling import may_call
 
 
 class LocalTier(Tier):
@@ -97,14 +96,13 @@ class LocalTier(Tier):
         # A meter of this answer alone: policies read it, and the same request may be answered again.
         meter = UsageMeter()
         request.meter.add(meter.usage)
-        if request.tooling is not None:
-            request = calling.prepared(request)
+        request = calling.prepared(request)
         request = msgspec.structs.replace(request, meter=meter, adapter=request.adapter or self.adapter)
         self._running += 1
         try:
             await policy.read(request)
             deltas = policy.stream(request)
-            if may_call(request):
+            if calling.reads(request):
                 deltas = calling.read(request, deltas)
             async with aclosing(deltas):
                 async for delta in deltas:
@@ -179,6 +177,8 @@ def _policy(spec: TierSpec, core: CoreClient, tokenizer: Tokenizer, max_context:
         tool_dialect=spec.tool_dialect,
         threads=threads,
     )
+    if decoder.calling.thinks and isinstance(spec.policy, SelfConsistencySpec | ChainOfThoughtSpec):
+        raise CatalogError(f"tier '{spec.name}': {spec.model} thinks by itself (harmony); leave out the policy")
     if isinstance(spec.policy, SelfConsistencySpec):
         return SelfConsistency(decoder, spec.policy)
     if isinstance(spec.policy, ChainOfThoughtSpec):

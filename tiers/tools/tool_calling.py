@@ -1,13 +1,14 @@
 """Tool calling of one local model: how its template, vocabulary and dialect handle a request's tools."""
 
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
 import msgspec
 
 from inference_core.errors import InvalidRequestError
+from inference_core.tokenization.stop_strings import StopStrings
 from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.tier import ChatMessage, Delta, GenerationRequest
 from tiers.tool_types import Tool, Tooling
@@ -31,7 +32,11 @@ The results come back between <tool_response> and </tool_response>."""
 
 
 class ToolCalling:
-    """`dialect` None: that of the model's chat template."""
+    """`dialect` None: that of the model's chat template. `thinks`: whether `read` finds thoughts in answers.
+    `stop_kind`: where stop strings count in answers that are read."""
+
+    thinks = False
+    stop_kind = StopStrings
 
     def __init__(self, tokenizer: Tokenizer, dialect: DialectName | None = None) -> None:
         template = tokenizer.chat_template
@@ -42,7 +47,8 @@ class ToolCalling:
         self.dialect = dialect_of(source) if chosen is None else DIALECTS[chosen]
         self._controls = tokenizer.control_tokens
         # Control tokens around calls are not part of the text, but the parser needs them.
-        self._visible = frozenset(self._controls[m] for m in _marker_texts(self.dialect.markers) if m in self._controls)
+        markers = [marker.removesuffix("[") for marker in self.dialect.markers]
+        self._visible = {self._controls[marker]: marker for marker in markers if marker in self._controls}
 
     def turns(self, messages: Sequence[ChatMessage], tooling: Tooling | None) -> tuple[list[dict[str, Any]], Any]:
         """Return the conversation for the chat template, and the tools for it (None if they are in the
@@ -58,19 +64,24 @@ class ToolCalling:
 
     def prepared(self, request: GenerationRequest) -> GenerationRequest:
         """Return the request with the grammar that its tools need. Raises `TierRequestError`."""
-        assert request.tooling is not None
+        if request.tooling is None:
+            return request
         sampling = request.sampling
         grammar = call_grammar(request.tooling, self.dialect, self._controls, sampling.grammar)
         return msgspec.structs.replace(request, sampling=msgspec.structs.replace(sampling, grammar=grammar))
 
-    def visible_controls(self, request: GenerationRequest) -> frozenset[int]:
-        """Return the control tokens whose text `read` needs."""
-        return self._visible if may_call(request) else frozenset()
+    def visible_controls(self, request: GenerationRequest) -> Mapping[int, str]:
+        """Return the control tokens that `read` needs, and the texts by which it knows them."""
+        return self._visible if self.reads(request) else {}
+
+    def reads(self, request: GenerationRequest) -> bool:
+        """Whether the answer has to be read: where it may call tools."""
+        return may_call(request)
 
     async def read(
         self, request: GenerationRequest, deltas: AsyncGenerator[Delta, None]
     ) -> AsyncGenerator[Delta, None]:
-        """Yield the deltas of an answer to a request that `may_call`, with the calls in its text taken out of it."""
+        """Yield the deltas of an answer that is read, with the calls in its text taken out of it."""
         assert request.tooling is not None
         names = {tool.name for _, tool in request.tooling.callable_tools}
         most = None if request.tooling.parallel else 1
@@ -100,10 +111,6 @@ def _read(delta: Delta, parsers: list[CallParser]) -> list[Delta]:
         said = parser.feed(delta.text)
         delta.text, delta.tool_calls = said.text, said.calls
     return [delta]
-
-
-def _marker_texts(markers: tuple[str, ...]) -> list[str]:
-    return [marker.removesuffix("[") for marker in markers]
 
 
 def template_turns(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:

@@ -23,8 +23,12 @@ Q5_K = np.dtype(
 )
 Q6_K = np.dtype([("low", "u1", (128,)), ("high", "u1", (64,)), ("scales", "i1", (16,)), ("d", "<f2")])
 
+# Microscaling FP4 (Open Compute Project 2023): an exponent for 32 numbers of four bits.
+MXFP4 = np.dtype([("exponent", "u1"), ("codes", "u1", (16,))])
+
 BLOCK_DTYPES: dict[str, np.dtype[np.void]] = {
     "Q4_0": Q4_0, "Q4_1": Q4_1, "Q5_0": Q5_0, "Q5_1": Q5_1, "Q8_0": Q8_0, "Q4_K": Q4_K, "Q5_K": Q5_K, "Q6_K": Q6_K,
+    "MXFP4": MXFP4,
 }  # fmt: skip
 BLOCK_ELEMENTS: dict[str, int] = {kind: 256 if kind.endswith("_K") else 32 for kind in BLOCK_DTYPES}
 
@@ -114,6 +118,20 @@ def _decode_q6_k(blocks: Blocks) -> Floats:
     return (step[:, :, None] * codes).reshape(-1, 256)
 
 
+# Twice the values of the E2M1 codes: whole numbers.
+_DOUBLED_E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
+
+
+def mxfp4_codes(blocks: Blocks) -> tuple[NDArray[np.int8], Floats]:
+    """[n] MXFP4 blocks as whole numbers of at most 12, int8 [n, 32], and what each block's are multiplied by, [n]."""
+    return _DOUBLED_E2M1[nibbles(blocks["codes"])], np.ldexp(np.float32(1), blocks["exponent"].astype(np.int32) - 128)
+
+
+def _decode_mxfp4(blocks: Blocks) -> Floats:
+    codes, scale = mxfp4_codes(blocks)
+    return codes.astype(np.float32) * scale[:, None]
+
+
 DECODERS: dict[str, Callable[[Blocks], Floats]] = {
     "Q4_0": _decode_q4_0,
     "Q4_1": _decode_q4_1,
@@ -123,4 +141,5 @@ DECODERS: dict[str, Callable[[Blocks], Floats]] = {
     "Q4_K": _decode_q4_k,
     "Q5_K": _decode_q5_k,
     "Q6_K": _decode_q6_k,
+    "MXFP4": _decode_mxfp4,
 }

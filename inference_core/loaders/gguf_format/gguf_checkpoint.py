@@ -14,7 +14,7 @@ from inference_core.loaders.decoder_tensors import check_config, check_tensors
 from inference_core.loaders.gguf_format.ggml_blocks import BLOCK_DTYPES
 from inference_core.loaders.gguf_format.gguf_config import logits_divisor, read_config
 from inference_core.loaders.gguf_format.gguf_header import GGUFHeader, TensorEntry
-from inference_core.loaders.gguf_format.gguf_names import expert_views, hugging_face_name, interleaved_views
+from inference_core.loaders.gguf_format.gguf_names import expert_views, hugging_face_name, interleaved_views, is_stacked
 from inference_core.loaders.gguf_format.gguf_rope import ROPE_TENSORS
 from inference_core.loaders.packed_tensor import PLAIN_DTYPES, Kind, PackedTensor
 from inference_core.loaders.tensor_cut import cut
@@ -62,6 +62,8 @@ class GGUFCheckpoint(Checkpoint):
         """See `Checkpoint.cut`; projections whose heads have another order are cut only between heads."""
         view = self._views.get(name, View(source=name))
         stored = map_entry(self.header, self._entries[view.source])
+        if view.item is not None:
+            return cut(view.of(stored), rows, columns)
         if view.reorders and (rows.start % view.head_dim or rows.stop % view.head_dim):
             raise ModelFileError(f"{self.path}: rows {rows} of '{name}' split a head of {view.head_dim} rows")
         if not 0 <= rows.start <= rows.stop <= view.shape(stored.shape)[0]:
@@ -71,15 +73,15 @@ class GGUFCheckpoint(Checkpoint):
     def _all_views(self) -> dict[str, View]:
         """How the decoder's tensors are made of those of the file, where they differ."""
         found = views(self._config, self._entries, logits_divisor(self.header))
-        stacked = expert_views(self._config, self._entries)
-        for source in {view.source for view in stacked.values()}:
-            entry = self._entries[source]
-            if len(entry.shape) != 3 or entry.shape[0] != self._config.num_experts:
+        stacked = {name: entry for name, entry in self._entries.items() if is_stacked(name)}
+        for name, entry in stacked.items():
+            axes, part = (2, "bias") if name.endswith(".bias") else (3, "matrix")
+            if len(entry.shape) != axes or entry.shape[0] != self._config.num_experts:
                 raise ModelFileError(
                     f"{self.path}: tensor '{entry.name}' is {entry.shape}, but {self._config.num_experts} experts"
-                    " need a matrix each"
+                    f" need a {part} each"
                 )
-        found |= stacked
+        found |= expert_views(self._config, {name: entry.shape for name, entry in stacked.items()})
         if self.header.metadata.get("general.architecture") in ("llama", "granite", "smollm3"):
             found |= interleaved_views(self._config, self._entries)
         return {name: view for name, view in found.items() if view.source in self._entries}

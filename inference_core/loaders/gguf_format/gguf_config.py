@@ -23,11 +23,12 @@ ARCHITECTURES: dict[str, Architecture] = {
     "olmo2": "olmo2",
     "gemma2": "gemma2",
     "gemma3": "gemma3_text",
+    "gpt-oss": "gpt_oss",
 }
 _GEMMAS = ("gemma2", "gemma3")
 # The Gemma models of 27 billion weights, by their layers, divide scores by the root of hidden size / heads.
 _LAYERS_OF_27B = {"gemma2": 46, "gemma3": 62}
-_WINDOW_PERIOD = {"gemma2": 2, "gemma3": 6}
+_WINDOW_PERIOD = {"gemma2": 2, "gemma3": 6, "gpt-oss": 2}
 _NO_ROPE_PERIOD = 4
 _SMOLLM3 = "smollm3"
 
@@ -52,18 +53,18 @@ def read_config(header: GGUFHeader, factors: Factors) -> ModelConfig:
         raise ModelFileError(
             f"{header.path}: its settings claim {num_layers} layers, but it has {len(header.tensors)} tensors"
         )
-    experts = metadata.integer("expert_count", 0)
+    gpt_oss = kind == "gpt-oss"
+    experts = metadata.integer("expert_count", None if gpt_oss else 0)
     # Granite's residual multiplier is folded in as for Hugging Face folders (`huggingface.hf_config`).
     residual = _positive(metadata, "residual_scale", 1.0) if kind == "granite" else 1.0
     gemma, theta = kind in _GEMMAS, metadata.number("rope.freq_base", 10000.0)
-    inner = "expert_feed_forward_length" if kind == "qwen3moe" else "feed_forward_length"
     scaling, length = rope_scaling(metadata, theta, rotary_dim, factors), metadata.integer("context_length")
-    windows = _window_layers(metadata, num_layers) if gemma else None
+    windows = _window_layers(metadata, num_layers) if kind in _WINDOW_PERIOD else None
     return ModelConfig(
         architecture="mixtral" if kind == "llama" and experts else ARCHITECTURES[kind],
         vocab_size=embeddings.shape[0],
         hidden_size=hidden_size,
-        intermediate_size=metadata.integer(inner),
+        intermediate_size=_intermediate_size(metadata),
         num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=metadata.integer("attention.head_count_kv", num_heads),
@@ -76,6 +77,8 @@ def read_config(header: GGUFHeader, factors: Factors) -> ModelConfig:
         qkv_bias="blk.0.attn_q.bias" in header.tensors,
         qk_norm="blk.0.attn_q_norm.weight" in header.tensors,
         qk_norm_whole=kind == "olmo2",
+        output_bias="blk.0.attn_output.bias" in header.tensors,
+        attention_sinks=gpt_oss,
         sliding_window=metadata.integer("attention.sliding_window", 4096 if kind == "gemma2" else 0) or None,
         window_layers=windows,
         rotary_dim=None if rotary_dim == head_dim else rotary_dim,
@@ -83,14 +86,15 @@ def read_config(header: GGUFHeader, factors: Factors) -> ModelConfig:
         no_rope_layers=tuple(range(_NO_ROPE_PERIOD - 1, num_layers, _NO_ROPE_PERIOD)) if kind == _SMOLLM3 else (),
         attention_scale=_attention_scale(metadata, num_layers, hidden_size, num_heads),
         embedding_scale=math.sqrt(max(hidden_size, 0)) if gemma else _embedding_scale(metadata, residual),
-        activation="gelu-tanh" if gemma else "silu",
+        activation="gelu-tanh" if gemma else "clamped-swiglu" if gpt_oss else "silu",
         pre_norm=kind != "olmo2",
         post_norm=gemma or kind == "olmo2",
         attention_softcap=metadata.number("attn_logit_softcapping", 50.0) if kind == "gemma2" else None,
         final_softcap=_final_softcap(metadata),
         num_experts=experts,
         experts_per_token=metadata.integer("expert_used_count", 0) if experts else 0,
-        normalise_experts=experts > 0 and metadata.flag("expert_weights_norm", True),
+        normalise_experts=experts > 0 and (gpt_oss or metadata.flag("expert_weights_norm", True)),
+        expert_bias=gpt_oss,
         bos_token_id=_token_id(header, "bos"),
         eos_token_ids=end_of_generation_ids(header),
     )
@@ -101,6 +105,15 @@ def logits_divisor(header: GGUFHeader) -> float:
     if header.metadata.get("general.architecture") != "granite":
         return 1.0
     return _positive(Metadata(header, "granite"), "logit_scale", 1.0)
+
+
+def _intermediate_size(metadata: Metadata) -> int:
+    """Of one expert where a model has experts: a Mixtral's is under the key of dense models, a gpt-oss's may be."""
+    if metadata.prefix == "qwen3moe":
+        return metadata.integer("expert_feed_forward_length")
+    if metadata.prefix == "gpt-oss":
+        return metadata.integer("expert_feed_forward_length", metadata.integer("feed_forward_length", 0))
+    return metadata.integer("feed_forward_length")
 
 
 def _rotary_dim(metadata: Metadata, head_dim: int) -> int:

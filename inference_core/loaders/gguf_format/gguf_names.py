@@ -1,7 +1,8 @@
 """The decoder's names for the tensors of GGUF files, and how stacked and interleaved ones are taken apart."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from inference_core.loaders.decoder_tensors import Shape
 from inference_core.loaders.tensor_views import View
 from inference_core.model_config import ModelConfig
 
@@ -33,7 +34,10 @@ _WITH_POST_NORMS = {
     "post_attention_norm": "post_attention_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
-_PHI3 = {"ffn_up": "mlp.gate_up_proj"}
+_OWN_NAMES = {
+    "phi3": {"ffn_up": "mlp.gate_up_proj"},
+    "gpt_oss": {"post_attention_norm": "post_attention_layernorm"},
+}
 _STACKED = ".mlp.experts."
 
 
@@ -41,24 +45,31 @@ def hugging_face_name(name: str, config: ModelConfig) -> str:
     """`blk.3.attn_q.weight` -> `model.layers.3.self_attn.q_proj.weight`; an unknown name stays as it is."""
     if name in _TOP_NAMES:
         return _TOP_NAMES[name]
-    names = _LAYER_NAMES | (_WITH_POST_NORMS if config.post_norm else {})
-    if config.architecture == "phi3":
-        names |= _PHI3
+    names = _LAYER_NAMES | (_WITH_POST_NORMS if config.post_norm else {}) | _OWN_NAMES.get(config.architecture, {})
     match name.split("."):
+        case ["blk", layer, "attn_sinks", "weight"]:
+            return f"model.layers.{layer}.self_attn.sinks"
         case ["blk", layer, part, leaf] if part in names:
             return f"model.layers.{layer}.{names[part]}.{leaf}"
     return name
 
 
-def expert_views(config: ModelConfig, stored: Iterable[str]) -> dict[str, View]:
-    """The matrices of single experts, of which a file has those of a layer below each other."""
+def is_stacked(name: str) -> bool:
+    """Whether a stored tensor has the weights or the biases of all experts of a layer."""
+    return _STACKED in name
+
+
+def expert_views(config: ModelConfig, stacked: Mapping[str, Shape]) -> dict[str, View]:
+    """The tensors of single experts: of `stacked` matrices [experts, outputs, inputs], which lie below each other, and
+    of biases [experts, outputs]."""
     found = {}
-    for name in stored:
-        if _STACKED in name:
-            rows = config.hidden_size if ".down_proj." in name else config.intermediate_size
-            for expert in range(config.num_experts):
-                own = name.replace(_STACKED, f"{_STACKED}{expert}.")
-                found[own] = View(source=name, first=expert * rows, count=rows)
+    for name, shape in stacked.items():
+        for expert in range(config.num_experts):
+            own = name.replace(_STACKED, f"{_STACKED}{expert}.")
+            if len(shape) == 2:
+                found[own] = View(source=name, item=expert)
+            else:
+                found[own] = View(source=name, first=expert * shape[1], count=shape[1])
     return found
 
 

@@ -39,8 +39,12 @@ def rope_scaling(metadata: Metadata, theta: float, rotary_dim: int, factors: Fac
 
 
 def _yarn(metadata: Metadata, factor: float) -> RopeScaling:
-    """Scores are divided by the temperature of Peng et al. (2023), section 3.4, as llama.cpp does."""
-    original = metadata.integer("rope.scaling.original_context_length", metadata.integer("context_length"))
+    """Scores are divided by the temperature of Peng et al. (2023), section 3.4, as llama.cpp does. `truncate` has no
+    key: gpt-oss's config.json alone says that it is false."""
+    gpt_oss = metadata.prefix == "gpt-oss"
+    original = metadata.integer(
+        "rope.scaling.original_context_length", 4096 if gpt_oss else metadata.integer("context_length")
+    )
     temperature = 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
     return RopeScaling(
         kind="yarn",
@@ -48,6 +52,7 @@ def _yarn(metadata: Metadata, factor: float) -> RopeScaling:
         original_max_position=original,
         beta_fast=metadata.number("rope.scaling.yarn_beta_fast", 32.0),
         beta_slow=metadata.number("rope.scaling.yarn_beta_slow", 1.0),
+        truncate=not gpt_oss,
         attention_factor=temperature * metadata.number("rope.scaling.yarn_attn_factor", 1.0),
     )
 

@@ -11,7 +11,6 @@ from inference_core.errors import ModelFileError
 from inference_core.io.json_errors import JSON_ERRORS
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.decoder_tensors import Shape, check_config, check_tensors
-from inference_core.loaders.huggingface.bitsandbytes_layers import table_layers
 from inference_core.loaders.huggingface.compressed_int4 import compressed_int4_layers
 from inference_core.loaders.huggingface.group_layers import group_layers
 from inference_core.loaders.huggingface.hf_config import (
@@ -26,7 +25,7 @@ from inference_core.loaders.huggingface.safetensors_file import SafetensorsFile
 from inference_core.loaders.huggingface.scaled_layers import scaled_layers
 from inference_core.loaders.huggingface.sparse_tensors import made_dense
 from inference_core.loaders.packed_tensor import PLAIN_DTYPES, Kind, PackedTensor
-from inference_core.loaders.tensor_views import View, views
+from inference_core.loaders.tensor_views import View, gpt_oss_views, views
 from inference_core.model_config import ModelConfig
 
 INDEX = "model.safetensors.index.json"
@@ -40,7 +39,7 @@ class _Index(msgspec.Struct):
 
 class HFCheckpoint(Checkpoint):
     """Folders of the architectures of `hf_config` with tensors in F32, F16 or BF16; linear layers also in AWQ, GPTQ,
-    compressed-tensors, FP8 or bitsandbytes format. Pickled weights are refused.
+    compressed-tensors, FP8 or bitsandbytes format, experts in MXFP4. Pickled weights are refused.
     """
 
     def __init__(self, path: Path, cache_dir: Path | None = None) -> None:
@@ -62,6 +61,7 @@ class HFCheckpoint(Checkpoint):
         shapes: dict[str, Shape] = {name: file.entries[name].shape for name, file in self._files.items()}
         shapes |= {name: layer.shape for name, layer in self._layers.items()}
         self._views = views(self._config, shapes, logits_divisor(path), norm_offset(self._config))
+        self._views |= gpt_oss_views(self._config, shapes)
         changed = {name: view.shape(shapes[view.source]) for name, view in self._views.items() if view.source in shapes}
         fused = {view.source for view in self._views.values()} - self._views.keys()
         check_tensors(path, self._config, {n: s for n, s in shapes.items() if n not in fused} | changed)
@@ -129,8 +129,15 @@ def _quantized_layers(path: Path, files: Files) -> Mapping[str, QuantizedLayer]:
         return {}
     if form == "eight bits":
         return scaled_layers(path, files)
+    # Two formats of few folders, which others do without.
     if form == "bitsandbytes":
+        from inference_core.loaders.huggingface.bitsandbytes_layers import table_layers
+
         return table_layers(path, files) | scaled_layers(path, files)
+    if form == "mxfp4":
+        from inference_core.loaders.huggingface.mxfp4_layers import mxfp4_layers
+
+        return mxfp4_layers(path, files)
     if form == "compressed int4":
         return compressed_int4_layers(path, files)
     return group_layers(path, form, files)

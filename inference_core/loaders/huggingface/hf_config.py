@@ -15,7 +15,10 @@ from inference_core.model_config import Activation, Architecture, ModelConfig
 T = TypeVar("T")
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
 _GEMMAS = ("gemma2", "gemma3_text")
-_MIXTURES = ("mixtral", "qwen3_moe")
+_MIXTURES = ("mixtral", "qwen3_moe", "gpt_oss")
+_BASES = {"gemma3_text": 1e6, "gpt_oss": 150000.0}
+# What a file of gpt-oss that has no rotary settings means.
+_GPT_OSS_ROPE = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "truncate": False}
 # Settings that change the computation, and the architectures for which they are read. Elsewhere a file that sets one
 # to anything but a neutral value is refused: its answers would be wrong.
 COMPUTATION: dict[str, tuple[str, ...]] = {
@@ -23,6 +26,7 @@ COMPUTATION: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("num_experts", "num_local_experts"), _MIXTURES),
     "moe_intermediate_size": ("qwen3_moe",),
     **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping"), _GEMMAS),
+    **dict.fromkeys(("swiglu_alpha", "swiglu_limit"), ("gpt_oss",)),
     "logits_scaling": ("granite",),
     "no_rope_layers": ("smollm3",),
     **dict.fromkeys(
@@ -57,7 +61,7 @@ class _Config(msgspec.Struct):
     no_rope_layers: list[int] | None = None
     no_rope_layer_interval: int = 4
     tie_word_embeddings: bool | None = None
-    attention_bias: bool = False
+    attention_bias: bool | None = None
     mlp_bias: bool = False
     hidden_act: str = "silu"
     hidden_activation: str | None = None
@@ -80,6 +84,8 @@ class _Config(msgspec.Struct):
     norm_topk_prob: bool = False
     decoder_sparse_step: int = 1
     mlp_only_layers: list[int] = []
+    swiglu_alpha: float = 1.702
+    swiglu_limit: float = 7.0
     bos_token_id: int | None = None
     quantization_config: dict[str, Any] | None = None
 
@@ -100,7 +106,9 @@ def read_config(folder: Path) -> ModelConfig:
     config = _decode(file, _Config)
     _refuse_unsupported(file, config)
     kind, heads = config.model_type, config.num_attention_heads
-    rope, local = read_ropes(file, config.rope_parameters or config.rope_scaling)
+    gpt_oss = kind == "gpt_oss"
+    usual = _GPT_OSS_ROPE if gpt_oss else None
+    rope, local = read_ropes(file, config.rope_parameters or config.rope_scaling or usual)
     scaling = rope_scaling(file, rope, config.max_position_embeddings, config.original_max_position_embeddings)
     head_dim = config.head_dim or (256 if kind in _GEMMAS else config.hidden_size // max(heads, 1))
     gemma, residual = kind in _GEMMAS, _positive(file, "residual_multiplier", config.residual_multiplier)
@@ -118,27 +126,32 @@ def read_config(folder: Path) -> ModelConfig:
         # What is added to a stream that is divided by Granite's residual multiplier needs no multiplier, and norms of
         # it differ in this number alone.
         rms_eps=config.rms_norm_eps / residual**2,
-        rope_theta=rope.rope_theta or config.rope_theta or (1e6 if kind == "gemma3_text" else 10000.0),
+        rope_theta=rope.rope_theta or config.rope_theta or _BASES.get(kind, 10000.0),
         rope_scaling=scaling,
         tie_embeddings=gemma or kind == "smollm3" if config.tie_word_embeddings is None else config.tie_word_embeddings,
-        qkv_bias=kind == "qwen2",
+        qkv_bias=kind == "qwen2" or (gpt_oss and config.attention_bias is not False),
+        output_bias=gpt_oss and config.attention_bias is not False,
         qk_norm=kind in ("qwen3", "qwen3_moe", "olmo2", "gemma3_text"),
         qk_norm_whole=kind == "olmo2",
-        sliding_window=config.sliding_window if kind in ("mistral", "mixtral", "phi3", *_GEMMAS) else None,
+        sliding_window=config.sliding_window if kind in ("mistral", "mixtral", "phi3", "gpt_oss", *_GEMMAS) else None,
         window_layers=_window_layers(file, config),
         rotary_dim=_rotary_dim(file, rope.partial_rotary_factor or config.partial_rotary_factor, head_dim),
         local_rope_theta=_local_theta(config, local) if kind == "gemma3_text" else None,
         no_rope_layers=_no_rope_layers(config) if kind == "smollm3" else (),
         attention_scale=_attention_scale(file, config),
         embedding_scale=embedding_scale,
-        activation=_ACTIVATIONS[config.hidden_activation or config.hidden_act],
+        activation="clamped-swiglu" if gpt_oss else _ACTIVATIONS[config.hidden_activation or config.hidden_act],
+        swiglu_alpha=config.swiglu_alpha,
+        swiglu_limit=config.swiglu_limit,
         pre_norm=kind != "olmo2",
         post_norm=kind in ("olmo2", *_GEMMAS),
+        attention_sinks=gpt_oss,
         attention_softcap=config.attn_logit_softcapping if gemma else None,
         final_softcap=config.final_logit_softcapping if gemma else None,
         num_experts=(config.num_local_experts or config.num_experts or 8) if kind in _MIXTURES else 0,
         experts_per_token=config.num_experts_per_tok if kind in _MIXTURES else 0,
-        normalise_experts=kind == "mixtral" or config.norm_topk_prob,
+        normalise_experts=kind in ("mixtral", "gpt_oss") or config.norm_topk_prob,
+        expert_bias=gpt_oss,
         bos_token_id=config.bos_token_id,
         eos_token_ids=end_token_ids(folder),
     )
@@ -171,7 +184,7 @@ def _positive(file: Path, name: str, value: float) -> float:
 
 def _window_layers(file: Path, config: _Config) -> tuple[int, ...] | None:
     """The layers with a window, where only some have one."""
-    if config.model_type not in _GEMMAS:
+    if config.model_type not in (*_GEMMAS, "gpt_oss"):
         return None
     layers = range(config.num_hidden_layers)
     if config.layer_types is not None:
@@ -179,7 +192,7 @@ def _window_layers(file: Path, config: _Config) -> tuple[int, ...] | None:
         if other or len(config.layer_types) != len(layers):
             raise ModelFileError(f"{file}: layer_types must name sliding_attention or full_attention for every layer")
         return tuple(i for i in layers if config.layer_types[i] == "sliding_attention")
-    pattern = config.sliding_window_pattern or (2 if config.model_type == "gemma2" else 6)
+    pattern = config.sliding_window_pattern or (6 if config.model_type == "gemma3_text" else 2)
     return tuple(i for i in layers if (i + 1) % pattern)
 
 
@@ -232,8 +245,8 @@ def _refuse_unsupported(file: Path, config: _Config) -> None:
     activation = config.hidden_activation or config.hidden_act
     unsupported = {
         f"layer_types {', '.join(sorted(other_layers))}": other_layers
-        and config.model_type not in (*_GEMMAS, "mistral", "mixtral", "phi3"),
-        "attention_bias": config.attention_bias,
+        and config.model_type not in (*_GEMMAS, "mistral", "mixtral", "phi3", "gpt_oss"),
+        "attention_bias": bool(config.attention_bias) and config.model_type != "gpt_oss",
         "mlp_bias": config.mlp_bias,
         "use_sliding_window": config.use_sliding_window,
         "a mixture of experts in some layers": config.model_type in _MIXTURES

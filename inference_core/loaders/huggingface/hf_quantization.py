@@ -9,12 +9,12 @@ from inference_core.errors import ModelFileError
 from inference_core.loaders.huggingface.group_format import GroupFormat
 
 _SUPPORTED = (
-    "supported are 4-bit AWQ (version gemm), 4- and 8-bit GPTQ (checkpoint_format gptq or gptq_v2), fp8 (E4M3), "
+    "supported are 4-bit AWQ (version gemm), 4- and 8-bit GPTQ (checkpoint_format gptq or gptq_v2), fp8 (E4M3), mxfp4, "
     "bitsandbytes (NF4, FP4, LLM.int8), and compressed-tensors with 4-bit (pack-quantized), INT8 (int-quantized) or "
     "FP8 (float-quantized) weights"
 )
 # The details of 8-bit, of compressed 4-bit and of bitsandbytes' layers are read from their tensors.
-LayerFormat = GroupFormat | Literal["eight bits", "compressed int4", "bitsandbytes"]
+LayerFormat = GroupFormat | Literal["eight bits", "compressed int4", "bitsandbytes", "mxfp4"]
 # What GPTQModel and compressed-tensors may do to a model besides quantising its layers alike.
 _REFUSED = ("dynamic", "rotation", "adapter", "transform_config")
 
@@ -61,7 +61,7 @@ def layer_format(file: Path, given: dict[str, Any] | None) -> LayerFormat | None
             raise ModelFileError(f"{file}: {key} = {given[key]!r} of its quantization_config is not supported")
     if config.quant_method == "compressed-tensors" and not config.config_groups and given.get("sparsity_config"):
         return None
-    found = _groups(config) or _eight_bits(config) or _bitsandbytes(config) or _compressed(config)
+    found = _groups(config) or _by_method(config) or _bitsandbytes(config) or _compressed(config)
     if found is None:
         written = ", ".join(f"{key} {value!r}" for key, value in given.items())
         raise ModelFileError(f"{file}: quantization_config with {written} is not supported; {_SUPPORTED}")
@@ -112,7 +112,9 @@ def _groups(config: QuantizationConfig) -> GroupFormat | None:
     return None
 
 
-def _eight_bits(config: QuantizationConfig) -> LayerFormat | None:
+def _by_method(config: QuantizationConfig) -> LayerFormat | None:
+    if config.quant_method == "mxfp4":
+        return "mxfp4"
     return "eight bits" if config.quant_method == "fp8" and config.fmt == "e4m3" else None
 
 

@@ -83,7 +83,7 @@ def detokenizing(data: bytes) -> str:
         for piece in pieces:
             piece.encode()
         assert "".join(pieces) == tokenizer.decode(few)
-        shown = IncrementalDetokenizer(tokenizer, frozenset(tokenizer.control_tokens.values()))
+        shown = IncrementalDetokenizer(tokenizer, {i: text for text, i in tokenizer.control_tokens.items()})
         "".join([*map(shown.push_one, few), shown.flush()]).encode()
     return "decoded"
 

@@ -1,11 +1,19 @@
 """What a device serves beyond Llama's features equals the oracle; what it does not compute is refused by name."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tiny_device import SLAB, SLABS, TinyModels
-from transformers import AutoModelForCausalLM, Gemma3TextConfig, GraniteConfig, Phi3Config, PretrainedConfig
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3TextConfig,
+    GptOssConfig,
+    GraniteConfig,
+    Phi3Config,
+    PretrainedConfig,
+)
 
 from inference_core.core import Core
 from inference_core.device.load_device_core import load_device_core
@@ -72,8 +80,13 @@ def answer(runner: ModelRunner) -> tuple[list[int], list[float]]:
     return tokens, logprobs
 
 
-def test_features_that_no_device_computes_are_refused_by_name(tmp_path: Path) -> None:
-    folder = saved(tmp_path / "model", Gemma3TextConfig(**SHAPE))
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [(Gemma3TextConfig, "gelu-tanh"), (GptOssConfig, "attention sinks, a bias of attention's output")],
+)
+def test_features_that_no_device_computes_are_refused_by_name(config: Any, named: str, tmp_path: Path) -> None:
+    own = {"num_local_experts": 4} if config is GptOssConfig else {}
+    folder = saved(tmp_path / "model", config(**SHAPE, **own))
     spec = DeviceCoreSpec(models=[DeviceModelSpec(name="m", path=str(folder), compute="dense")])
-    with pytest.raises(ModelFileError, match=r"a GPU does not compute .*gelu-tanh.*engine ="):
+    with pytest.raises(ModelFileError, match=rf"a GPU does not compute .*{named}.*engine ="):
         load_device_core(spec, {"m": open_checkpoint(folder)}, torch.device("cpu"), tmp_path)

@@ -20,6 +20,7 @@ from inference_core.loading.load_core import load_core
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec
 from inference_core.native import cpu
 from quality.evaluation.model_outputs import Variant
+from tests.inference_core import gpt_oss_models
 from tests.inference_core.gguf_export import export, folder_tensors, rounded
 from tests.inference_core.loaders.tensor_parts import check_parts
 from tests.inference_core.models.test_decoder_against_transformers import (
@@ -31,7 +32,7 @@ from tests.inference_core.models.test_decoder_against_transformers import (
     runner_for,
 )
 from tests.inference_core.parallel.meshes import greedy_answers
-from tests.inference_core.tiny_gguf import decoder_weights, write_gguf
+from tests.inference_core.tiny_gguf import LAYERS, decoder_weights, write_gguf
 
 TIED: dict[str, Any] = {**SHAPE, "tie_word_embeddings": True}
 MODELS: dict[str, transformers.PretrainedConfig] = {
@@ -218,9 +219,43 @@ def test_settings_that_would_compute_something_else_are_refused_by_name(
         open_checkpoint(path)
 
 
-def test_experts_that_are_not_as_many_as_the_file_says_are_refused(tmp_path: Path) -> None:
-    raw = {"blk.0.ffn_gate_exps.weight": ("F32", np.ones((3, 96, 64), np.float32))}
+@pytest.mark.parametrize(
+    ("shape", "reason"),
+    [
+        ((3, 96, 64), r"ffn_gate_exps.* is \(3, 96, 64\), but 4 experts need a matrix each"),
+        ((4, 80, 64), r"experts\.0\.gate_proj\.weight' has shape \(80, 64\)"),
+    ],
+)
+def test_experts_of_another_number_or_size_than_the_file_says_are_refused(
+    shape: tuple[int, ...], reason: str, tmp_path: Path
+) -> None:
+    weights = {name: values for name, values in decoder_weights().items() if ".mlp." not in name}
+    raw = {
+        f"blk.{layer}.ffn_{part}_exps.weight": ("F32", np.ones((4, *size), np.float32))
+        for layer in range(LAYERS)
+        for part, size in (("gate", (96, 64)), ("up", (96, 64)), ("down", (64, 96)))
+    }
+    raw |= {f"blk.{layer}.ffn_gate_inp.weight": ("F32", np.ones((4, 64), np.float32)) for layer in range(LAYERS)}
+    raw["blk.0.ffn_gate_exps.weight"] = ("F32", np.ones(shape, np.float32))
     counts = {"expert_count": 4, "expert_used_count": 2}
-    path = write_gguf(tmp_path / "m.gguf", decoder_weights(), settings=counts, raw=raw)
-    with pytest.raises(ModelFileError, match=r"ffn_gate_exps.* is \(3, 96, 64\), but 4 experts need a matrix each"):
+    path = write_gguf(tmp_path / "m.gguf", weights, settings=counts, raw=raw)
+    with pytest.raises(ModelFileError, match=reason):
+        open_checkpoint(path)
+
+
+def test_parts_of_gpt_oss_and_its_experts_are_those_of_the_whole(tmp_path: Path) -> None:
+    gpt_oss_models.save_as_gguf(gpt_oss_models.random_model(gpt_oss_models.config()), tmp_path / "m.gguf")
+    checkpoint = open_checkpoint(tmp_path / "m.gguf")
+    for tensor, stored in checkpoint.tensors.items():
+        rows = range(1, stored.shape[0] - 1)
+        np.testing.assert_array_equal(
+            dequantize(checkpoint.cut(tensor, rows)), dequantize(stored)[rows.start : rows.stop], err_msg=tensor
+        )
+
+
+def test_gpt_oss_files_with_biases_of_other_experts_are_refused(tmp_path: Path) -> None:
+    raw = {"blk.0.ffn_gate_exps.bias": ("F32", np.ones((3, 96), np.float32))}
+    counts = {"expert_count": 4, "expert_used_count": 2}
+    path = write_gguf(tmp_path / "m.gguf", decoder_weights(), architecture="gpt-oss", settings=counts, raw=raw)
+    with pytest.raises(ModelFileError, match=r"ffn_gate_exps\.bias' is \(3, 96\), but 4 experts need a bias each"):
         open_checkpoint(path)

@@ -41,6 +41,8 @@ LLAMA3 = {
     "original_max_position_embeddings": 64,
 }
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+# Of 8 frequencies the ramp begins and ends between whole ones.
+GPT_OSS_YARN = {**YARN, "beta_fast": 8.0, "beta_slow": 1.0, "truncate": False}
 # Of 16 numbers of a head 12 are rotated. Long factors, since the context that is served is longer than 64.
 LONGROPE = {
     "rope_type": "longrope",
@@ -73,6 +75,15 @@ ARCHITECTURES: dict[str, transformers.PretrainedConfig] = {
     ),
     "qwen3-moe-normalised": transformers.Qwen3MoeConfig(
         **SHAPE, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=32, norm_topk_prob=True
+    ),
+    # With a limit that many numbers reach.
+    "gpt-oss": transformers.GptOssConfig(
+        **SHAPE,
+        num_local_experts=6,
+        num_experts_per_tok=3,
+        sliding_window=20,
+        swiglu_limit=0.7,
+        rope_parameters=GPT_OSS_YARN,
     ),
     "gemma2": transformers.Gemma2Config(
         **SHAPE, sliding_window=20, query_pre_attn_scalar=24, attn_logit_softcapping=2.0, final_logit_softcapping=3.0

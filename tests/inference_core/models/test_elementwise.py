@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from inference_core.models.elementwise import reference_rms_norm, reference_silu_mul
+from inference_core.models.elementwise import reference_clamped_swiglu, reference_rms_norm, reference_silu_mul
 from inference_core.native import cpu
 
 
@@ -28,3 +28,15 @@ def test_silu_mul_equals_the_reference_even_far_from_zero(width: int) -> None:
     cpu.silu_mul(gate_up, got)
     reference_silu_mul(gate_up, want)
     torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("instruction_set")
+@pytest.mark.parametrize("width", [16, 50, 1536])
+def test_clamped_swiglu_equals_the_reference_on_both_sides_of_its_limit(width: int) -> None:
+    gate_up = torch.randn(9, 2 * width) * 8
+    gate_up[0], gate_up[1], gate_up[2, width:] = -1e4, 1e4, -1e4
+    got, want = torch.empty(9, width), torch.empty(9, width)
+    cpu.clamped_swiglu(gate_up, got, 1.702, 7.0)
+    reference_clamped_swiglu(gate_up, want, 1.702, 7.0)
+    torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
+    assert torch.allclose(got[1], torch.tensor(7.0 * 8.0), atol=1e-3)
