@@ -94,8 +94,8 @@ def _snapshots() -> Iterator[tuple[str, Path]]:
 
 
 def _cached(repo: str, folder: Path) -> CardModel | None:
+    from inference_core.loaders.huggingface.group_format import GroupFormat
     from inference_core.loaders.huggingface.hf_config import read_layer_format
-    from inference_core.loaders.huggingface.int4_groups import Int4Format
     from inference_core.loaders.open_checkpoint import open_checkpoint
 
     try:
@@ -105,7 +105,7 @@ def _cached(repo: str, folder: Path) -> CardModel | None:
     weights: GpuWeights
     if form is None:
         weights = "bfloat16"
-    elif isinstance(form, Int4Format):
+    elif isinstance(form, GroupFormat) and form.bits == 4:
         weights = "awq-int4" if form.method == "awq" else "gptq-int4"
     else:
         return None
