@@ -59,7 +59,7 @@ class OpsAttention(AttentionBackend):
         cache = decoder_ops.cache_numbers(LayerCache(self.arena, self.layout, layer))
         window = self.config.sliding_window or 0
         torch.ops.aio.paged_attention(
-            out, qkv, self.arena, *tables, batch.max_query_len or qkv.shape[0], window, *cache
+            out, qkv, self.arena, *tables, batch.max_query_len or qkv.shape[0], window, 0.0, *cache
         )
 
 
@@ -68,7 +68,7 @@ def attention_arguments() -> tuple[Any, ...]:
     batch = batch_of_two(layout().block_bytes)
     tables = (batch.block_offsets, batch.table_start, batch.query_start, batch.context_len)
     qkv = torch.randn(21, (HEADS + 2 * KV_HEADS) * D)
-    return torch.zeros(21, HEADS * D), qkv, cache.arena, *tables, 20, 0, *decoder_ops.cache_numbers(cache)
+    return torch.zeros(21, HEADS * D), qkv, cache.arena, *tables, 20, 0, 0.0, *decoder_ops.cache_numbers(cache)
 
 
 def rope_arguments() -> tuple[Any, ...]:
@@ -94,6 +94,7 @@ CASES: dict[str, Callable[[], tuple[Any, ...]]] = {
     "rms_norm": lambda: (torch.empty(3, 8), torch.randn(3, 8), torch.ones(8), 1e-6),
     "add_rms_norm": lambda: (torch.empty(3, 8), torch.randn(3, 8), torch.randn(3, 8), torch.ones(8), 1e-6),
     "swiglu": lambda: (torch.empty(3, 8), torch.randn(3, 16)),
+    "geglu": lambda: (torch.empty(3, 8), torch.randn(3, 16)),
     "copy_blocks": lambda: (torch.zeros(64, dtype=torch.uint8), torch.tensor([[0, 32], [-1, 0]]), 16),
 }
 
