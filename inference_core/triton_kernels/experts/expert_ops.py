@@ -16,8 +16,8 @@ from inference_core.triton_kernels.registration import register
 @dataclass(slots=True, frozen=True)
 class ExpertRows:
     """The rows of a step by expert. `experts` int32 [T, k]: each token's choices, best first; -1 in rows of
-    padding, which are not computed. `weights` float32 [T, k]. `order` int32 [T * k]: rows sorted by expert, then by row;
-    expert e has those from `starts[e]` to `starts[e + 1]`, int32 [experts + 1]."""
+    padding, which are not computed. `weights` float32 [T, k]. `order` int32 [T * k]: rows sorted by expert, then by
+    row; expert e has those from `starts[e]` to `starts[e + 1]`, int32 [experts + 1]."""
 
     experts: torch.Tensor
     weights: torch.Tensor
