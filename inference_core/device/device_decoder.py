@@ -48,6 +48,11 @@ class DeviceDecoder:
     rank_sum: RankSum = of_one_rank
     adapters: DeviceAdapterBank | None = None
 
+    @property
+    def logits_dtype(self) -> torch.dtype:
+        """Capped logits are computed, and kept, in float32."""
+        return self.dtype if self.config.final_softcap is None else torch.float32
+
     def over(self, arena: torch.Tensor) -> "DeviceDecoder":
         """The same weights over another arena."""
         return replace(self, caches=[replace(cache, arena=arena) for cache in self.caches])
@@ -137,7 +142,7 @@ class DeviceDecoder:
         return activated
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Logits [R, own vocabulary rows] of `hidden` [R, hidden]; in float32 if they are capped."""
+        """Logits [R, own vocabulary rows] of `hidden` [R, hidden], in `logits_dtype`."""
         assert self.final_norm is not None  # called on last stages only
         assert self.head is not None
         normed = torch.empty_like(hidden)

@@ -109,3 +109,23 @@ def test_experts_of_a_kind_that_no_kernel_multiplies_are_refused_with_the_choice
     spec = DeviceCoreSpec(models=[DeviceModelSpec(name="m", path=str(tmp_path / "model"), compute="fp8")])
     with pytest.raises(ModelFileError, match=r'experts have no fp8 kernel on a GPU; choose compute = "dense" or'):
         load_device_core(spec, {"m": open_checkpoint(tmp_path / "model")}, torch.device("cpu"), tmp_path)
+
+
+def test_capped_logits_stay_float32_where_steps_are_captured(tmp_path: Path) -> None:
+    checkpoint_folder("gemma2", tmp_path / "model")
+    models = TinyModels(tmp_path, model=tmp_path / "model")
+
+    def answers(graphs: Graphs) -> Answers:
+        runner = models.device_runner(graphs, dtype=torch.bfloat16)
+        knobs = Knobs(prefill_chunk=16, max_num_batched_tokens=32, max_num_seqs=4)
+        return run(Core({"m": runner}, arena_bytes=SLABS * SLAB, slab_bytes=SLAB, knobs=knobs, seed=0), PROMPTS[:1])
+
+    (captured,), (eager,) = answers(RecordingGraphs()).values(), answers(NoGraphs()).values()
+    assert [one.top for one in captured[1:]] == [one.top for one in eager[1:]]
+
+
+def test_features_that_no_device_computes_are_refused_by_name(tmp_path: Path) -> None:
+    checkpoint_folder("gpt-oss", tmp_path / "model")
+    spec = DeviceCoreSpec(models=[DeviceModelSpec(name="m", path=str(tmp_path / "model"), compute="dense")])
+    with pytest.raises(ModelFileError, match=r"a GPU does not compute .*attention sinks, a bias of .*engine ="):
+        load_device_core(spec, {"m": open_checkpoint(tmp_path / "model")}, torch.device("cpu"), tmp_path)

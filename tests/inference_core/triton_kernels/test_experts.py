@@ -171,7 +171,7 @@ def test_results_are_added_by_their_weights_and_padding_is_zero(
 
 
 def test_experts_of_mixed_formats_are_stacked_in_one() -> None:
-    """Groups of 32 beside groups of 128, symmetric ones beside others, and 4 bits beside dense."""
+    """Groups of 32 and of 128, symmetric and not, 4 bits and dense."""
     kinds = ["Q4_0", "Q4_Z, groups of 128", "Q4_1"]
     tensors = [int4_tensor(kind, 16, 256) for kind in kinds]
     weights = [Int4Weight.load(pack_int4(tensor), 256, "cpu") for tensor in tensors]
