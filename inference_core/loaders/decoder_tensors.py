@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from inference_core.errors import ModelFileError
-from inference_core.model_config import ModelConfig
+from inference_core.model_config import DecoderKind, ModelConfig
 
 Shape = tuple[int, ...]
 MAX_EXPERTS = 4096
@@ -89,9 +89,9 @@ def check_tensors(path: Path, config: ModelConfig, found: Mapping[str, Shape]) -
             raise ModelFileError(f"{path}: tensor '{name}' has shape {found[name]}; the model's settings imply {shape}")
 
 
-def refuse_beyond_plain(path: Path, config: ModelConfig, where: str) -> None:
+def refuse_features(path: Path, config: ModelConfig, where: DecoderKind) -> None:
     """Raise ModelFileError, with what serves it, for a model with features that `where` does not compute."""
-    if lacking := config.beyond_plain():
+    if lacking := config.not_computed_by(where):
         raise ModelFileError(
             f"{path}: {where} does not compute {', '.join(lacking)} ({config.architecture}); serve it on the CPU, "
             'or by an installed program (engine = "vllm" in the catalogue)'
