@@ -1,7 +1,7 @@
 """The hyper-parameters of a decoder, whatever its file format: a list of features, so that no architecture has code of
 its own."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -21,6 +21,8 @@ Architecture = Literal[
     "gpt_oss",
 ]
 Activation = Literal["silu", "gelu-tanh", "clamped-swiglu"]
+DecoderKind = Literal["a GPU", "a mesh"]
+DECODER_KINDS: tuple[DecoderKind, ...] = get_args(DecoderKind)
 
 
 class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +44,10 @@ class RopeScaling(msgspec.Struct, frozen=True, kw_only=True):
     attention_factor: float = 1.0
     short: tuple[float, ...] = ()
     long: tuple[float, ...] = ()
+
+    def longest(self, stated: int) -> int:
+        """The longest context: files of Qwen state (`stated`) the length before yarn stretches it."""
+        return max(stated, int(self.original_max_position * self.factor)) if self.kind == "yarn" else stated
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,17 +122,13 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
             return 1
         return int(self.local_rope_theta is not None and self.window_of(layer) is not None)
 
-    def beyond_plain(self) -> list[str]:
-        """The features that only the CPU's decoders compute, by name."""
+    def not_computed_by(self, where: DecoderKind) -> list[str]:
+        """The features, by name, that only other decoders compute; the CPU's compute all."""
         present = {
-            "q and k normalised over all heads": self.qk_norm_whole,
-            "windows of some layers": self.window_layers is not None,
-            "a second rotary table": self.rope_tables > 1,
-            f"the activation {self.activation}": self.activation != "silu",
-            "a mixture of experts": self.num_experts > 0,
-            "norms behind sublayers": self.post_norm,
+            "q and k normalised over all heads": where == "a mesh" and self.qk_norm_whole,
+            f"the activation {self.activation}": self.activation not in ("silu", "gelu-tanh"),
             "attention sinks": self.attention_sinks,
             "a bias of attention's output": self.output_bias,
-            "capped scores or logits": self.attention_softcap is not None or self.final_softcap is not None,
+            "biases of experts": self.expert_bias,
         }
         return [name for name, is_present in present.items() if is_present]

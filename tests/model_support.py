@@ -22,6 +22,7 @@ from tests.inference_core.model_files import (
     GGUF_FILES,
     Write,
     architecture_of,
+    gguf_case,
     gguf_name,
 )
 
@@ -37,10 +38,7 @@ TESTS = {
 }
 # What quantisers write that may be refused, as their config.json has it.
 QUANTISATIONS: dict[str, dict[str, Any]] = {
-    "bitsandbytes NF4": {"quant_method": "bitsandbytes", "load_in_4bit": True},
-    "bitsandbytes LLM.int8": {"quant_method": "bitsandbytes", "load_in_8bit": True},
     "GPTQ, 3 bits": {"quant_method": "gptq", "bits": 3, "group_size": 128},
-    "GPTQ, 8 bits": {"quant_method": "gptq", "bits": 8, "group_size": 128},
     "AWQ, version gemv": {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemv"},
     "compressed-tensors NVFP4": {
         "quant_method": "compressed-tensors",
@@ -97,7 +95,7 @@ def architecture_rows() -> list[Row]:
     for architecture in ARCHITECTURES:
         stated = gguf_name(architecture)
         files = "GGUF" if stated == architecture else f"GGUF, as `{stated}`"
-        rows.append(_row(architecture, files, GGUF_FILES[architecture], _file_cases(f"GGUF {stated}")))
+        rows.append(_row(architecture, files, GGUF_FILES[architecture], _file_cases(f"GGUF {gguf_case(architecture)}")))
     return rows
 
 

@@ -36,7 +36,7 @@ http {{
 
 @dataclass(frozen=True, slots=True)
 class GatewayPeer:
-    """Another gateway: its script, the model that it serves, and whether it is told its upstream by headers."""
+    """Another gateway: its script, the model that it serves, and whether headers name its upstream."""
 
     name: str
     script: str
@@ -68,9 +68,9 @@ async def _running(peer: GatewayPeer, scripts: Path, upstream: str) -> AsyncIter
     if not script.is_file():
         raise PeersError(f"{script} does not exist; give the folder of the peers' scripts")
     port = _free_port()
-    told = [] if peer.by_headers else ["--upstream", upstream]
+    options = [] if peer.by_headers else ["--upstream", upstream]
     headers = {"x-portkey-provider": "openai", "x-portkey-custom-host": upstream} if peer.by_headers else {}
-    async with served([sys.executable, str(script), "--port", str(port), "--wait", "300", *told], peer.name):
+    async with served([sys.executable, str(script), "--port", str(port), "--wait", "300", *options], peer.name):
         yield Target(peer.name, f"http://127.0.0.1:{port}", peer.model, key="none", headers=headers)
 
 

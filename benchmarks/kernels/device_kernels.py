@@ -93,8 +93,9 @@ class _Load:
         self.queries = queries
 
     def attend(self) -> None:
+        numbers = decoder_ops.cache_numbers(self.cache)
         torch.ops.aio.paged_attention(
-            self.out, self.qkv, self.cache.arena, *self.tables, self.queries, 0, *decoder_ops.cache_numbers(self.cache)
+            self.out, self.qkv, self.cache.arena, *self.tables, self.queries, 0, 0.0, *numbers
         )
 
 

@@ -7,7 +7,7 @@ import torch
 
 from inference_core.errors import ModelFileError
 from inference_core.loaders.packed_tensor import dequantize
-from inference_core.lora.adapter import PROJECTIONS, Adapter, LowRank, Projection, adapter_targets
+from inference_core.lora.adapter import PROJECTIONS, Adapter, LowRank, Projection, adapter_targets, projection_parts
 from inference_core.lora.adapter_file import read_adapter
 from inference_core.lora.bank import AdapterBank
 from inference_core.model_config import ModelConfig
@@ -103,7 +103,10 @@ class DeviceAdapterBank(AdapterBank):
     def _layer(self, index: int) -> dict[Projection, LowRankSlots]:
         slots: dict[Projection, LowRankSlots] = {}
         for number, projection in enumerate(PROJECTIONS):
-            own = [target for target in adapter_targets(self._config).values() if target.projection == projection]
+            own = [target for target in projection_parts(self._config).values() if target.projection == projection]
+            # Kernels count a projection's parts from its first output, so those without adapters have empty slots.
+            if not any(target.projection == projection for target in adapter_targets(self._config).values()):
+                continue
             borders = (*(target.column for target in own), own[-1].column + own[-1].outputs)
             sizes = (
                 (self.num_slots, len(own), self.max_rank, own[0].inputs),
@@ -115,7 +118,7 @@ class DeviceAdapterBank(AdapterBank):
 
     def _part(self, layer: int, name: str, low: LowRank) -> _Part:
         target = adapter_targets(self._config)[name]
-        names = [n for n, other in adapter_targets(self._config).items() if other.projection == target.projection]
+        names = [n for n, other in projection_parts(self._config).items() if other.projection == target.projection]
         down, up = (torch.tensor(dequantize(tensor)) for tensor in (low.down, low.up))
         return _Part(layer, target.projection, names.index(name), self._kept(down), self._kept(up.T), low.scale)
 

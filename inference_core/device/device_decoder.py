@@ -1,4 +1,4 @@
-"""A Llama-family decoder (Llama, Mistral, Qwen2, Qwen3) made of custom ops: the same code on CPU and CUDA."""
+"""A decoder of any supported architecture, by its config's features, made of custom ops: one code on CPU and CUDA."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,9 +11,10 @@ from inference_core.device.batch import DeviceBatch
 from inference_core.linear.linear import Linear
 from inference_core.lora.adapter import Projection
 from inference_core.model_config import ModelConfig
-from inference_core.models.transformer import DecoderLayer
+from inference_core.models.transformer import DecoderLayer, StackedExperts
 from inference_core.triton_kernels import decoder_ops
 from inference_core.triton_kernels.attention.layer_cache import LayerCache
+from inference_core.triton_kernels.experts.expert_ops import route
 
 # All-reduce over the ranks that share a layer: sums in place and returns the sum.
 RankSum = Callable[[torch.Tensor], torch.Tensor]
@@ -30,9 +31,9 @@ class DeviceDecoder:
 
     `config`: the shard's. Activations have `dtype`. `embedding`: [own vocabulary rows, hidden]; it is None, and so are
     `final_norm` and `head`, if another pipeline stage holds them. `vocabulary`: the range of own vocabulary rows, None
-    for all. `cos_sin`: float32 [max position, head_dim]. `caches`: one per layer. `rank_sum` is called twice in every
-    layer, and for a sharded embedding (SPEC PX-01). `adapters`: adapter slots, sharded like the layers, so `rank_sum`
-    adds up the low-rank products too.
+    for all. `cos_sin`: float32 [tables x max position, head_dim], see `models.rotary`. `caches`: one per layer.
+    `rank_sum` is called twice in every layer, and for a sharded embedding (SPEC PX-01). `adapters`: adapter slots,
+    sharded like the layers, so `rank_sum` adds up the low-rank products too.
     """
 
     config: ModelConfig
@@ -46,6 +47,11 @@ class DeviceDecoder:
     vocabulary: range | None = None
     rank_sum: RankSum = of_one_rank
     adapters: DeviceAdapterBank | None = None
+
+    @property
+    def logits_dtype(self) -> torch.dtype:
+        """Capped logits are computed, and kept, in float32."""
+        return self.dtype if self.config.final_softcap is None else torch.float32
 
     def over(self, arena: torch.Tensor) -> "DeviceDecoder":
         """The same weights over another arena."""
@@ -76,29 +82,73 @@ class DeviceDecoder:
 
     def compute(self, hidden: torch.Tensor, batch: DeviceBatch) -> torch.Tensor:
         """Apply these layers to `hidden` [T, hidden] in place; writes the tokens' keys and values."""
-        eps = self.config.rms_eps
         normed = torch.empty_like(hidden)
-        torch.ops.aio.rms_norm(normed, hidden, self.layers[0].attention_norm, eps)
+        x: torch.Tensor | None = None
+        post_norm: torch.Tensor | None = None
         for index, (layer, cache) in enumerate(zip(self.layers, self.caches, strict=True)):
-            mixed = self._attention(index, cache, normed, batch)
+            inputs = self._add(hidden, x, post_norm, layer.attention_norm, normed)
+            mixed = self._attention(index, cache, inputs, batch)
             x = self.rank_sum(self._adapted(index, "output", layer.output, mixed, batch))
-            torch.ops.aio.add_rms_norm(normed, hidden, x, layer.mlp_norm, eps)
-            gate_up = self._adapted(index, "gate_up", layer.gate_up, normed, batch)
-            activated = gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)
+            inputs = self._add(hidden, x, layer.attention_post_norm, layer.mlp_norm, normed)
+            x, post_norm = self.rank_sum(self._mlp(index, inputs, batch)), layer.mlp_post_norm
+        return self._add(hidden, x, post_norm, None, normed)
+
+    def _add(
+        self,
+        hidden: torch.Tensor,
+        x: torch.Tensor | None,
+        post_norm: torch.Tensor | None,
+        norm: torch.Tensor | None,
+        normed: torch.Tensor,
+    ) -> torch.Tensor:
+        """hidden += x, a sublayer's result, normalised if a `post_norm` stands behind it (None: nothing is added).
+        Returns the next sublayer's inputs: `normed`, the new `hidden` normalised, or without a `norm` itself."""
+        eps = self.config.rms_eps
+        if x is not None and post_norm is not None:
+            torch.ops.aio.rms_norm(x, x, post_norm, eps)
+        if norm is None:
+            return hidden if x is None else hidden.add_(x)
+        if x is None:
+            torch.ops.aio.rms_norm(normed, hidden, norm, eps)
+        else:
+            torch.ops.aio.add_rms_norm(normed, hidden, x, norm, eps)
+        return normed
+
+    def _mlp(self, index: int, x: torch.Tensor, batch: DeviceBatch) -> torch.Tensor:
+        layer = self.layers[index]
+        if isinstance(layer.mlp, StackedExperts):
+            return self._mix(layer.mlp, x, batch)
+        activated = self._activated(self._adapted(index, "gate_up", layer.gate_up, x, batch))
+        return self._adapted(index, "down", layer.down, activated, batch)
+
+    def _mix(self, mixture: StackedExperts, x: torch.Tensor, batch: DeviceBatch) -> torch.Tensor:
+        """The weighted results of the experts that each row of `x` takes."""
+        taken = self.config.experts_per_token
+        rows = route(_product(mixture.router, x), batch.slots, taken, normalise=self.config.normalise_experts)
+        gate_up = x.new_empty(len(x) * taken, mixture.gate_up.out_features)
+        mixture.gate_up.apply(x, gate_up, rows, taken)
+        parts = x.new_empty(len(x) * taken, mixture.down.out_features)
+        mixture.down.apply(self._activated(gate_up), parts, rows, 0)
+        out = torch.empty_like(x)
+        torch.ops.aio.add_experts(out, parts, rows.experts, rows.weights)
+        return out
+
+    def _activated(self, gate_up: torch.Tensor) -> torch.Tensor:
+        activated = gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)
+        if self.config.activation == "silu":
             torch.ops.aio.swiglu(activated, gate_up)
-            x = self.rank_sum(self._adapted(index, "down", layer.down, activated, batch))
-            if index + 1 < len(self.layers):
-                following = self.layers[index + 1].attention_norm
-                torch.ops.aio.add_rms_norm(normed, hidden, x, following, eps)
-        return hidden.add_(x)
+        else:
+            torch.ops.aio.geglu(activated, gate_up)
+        return activated
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Logits [R, own vocabulary rows] of `hidden` [R, hidden]."""
+        """Logits [R, own vocabulary rows] of `hidden` [R, hidden], in `logits_dtype`."""
         assert self.final_norm is not None  # called on last stages only
         assert self.head is not None
         normed = torch.empty_like(hidden)
         torch.ops.aio.rms_norm(normed, hidden, self.final_norm, self.config.rms_eps)
-        return _product(self.head, normed)
+        logits, cap = _product(self.head, normed), self.config.final_softcap
+        return logits if cap is None else logits.float().div_(cap).tanh_().mul_(cap)
 
     def _adapted(
         self, layer: int, projection: Projection, linear: Linear, x: torch.Tensor, batch: DeviceBatch
@@ -110,21 +160,23 @@ class DeviceDecoder:
             self.adapters.add(layer, projection, x, out, batch.adapted)
         return out
 
-    def _attention(self, index: int, cache: LayerCache, normed: torch.Tensor, batch: DeviceBatch) -> torch.Tensor:
-        layer, numbers = self.layers[index], decoder_ops.cache_numbers(cache)
-        qkv = self._adapted(index, "qkv", layer.qkv, normed, batch)
+    def _attention(self, index: int, cache: LayerCache, inputs: torch.Tensor, batch: DeviceBatch) -> torch.Tensor:
+        config, layer, numbers = self.config, self.layers[index], decoder_ops.cache_numbers(cache)
+        qkv = self._adapted(index, "qkv", layer.qkv, inputs, batch)
+        if config.qk_norm_whole:
+            self._norm_heads(qkv, layer)
         torch.ops.aio.rope_and_write(
             qkv,
             cache.arena,
-            self.cos_sin,
+            self._rotary_table(index),
             batch.positions,
             batch.slots,
-            layer.q_norm,
-            layer.k_norm,
-            self.config.rms_eps,
+            None if config.qk_norm_whole else layer.q_norm,
+            None if config.qk_norm_whole else layer.k_norm,
+            config.rms_eps,
             *numbers,
         )
-        mixed = qkv.new_empty(len(qkv), self.config.num_heads * self.config.head_dim)
+        mixed = qkv.new_empty(len(qkv), config.num_heads * config.head_dim)
         torch.ops.aio.paged_attention(
             mixed,
             qkv,
@@ -134,10 +186,23 @@ class DeviceDecoder:
             batch.query_start,
             batch.context_len,
             batch.shape.longest_query,
-            self.config.sliding_window or 0,
+            config.window_of(index) or 0,
+            config.attention_softcap or 0.0,
             *numbers,
         )
         return mixed
+
+    def _norm_heads(self, qkv: torch.Tensor, layer: DecoderLayer) -> None:
+        """Normalise all queries, and all keys, of a token at once (OLMo 2)."""
+        query = self.config.num_heads * self.config.head_dim
+        key = query + self.config.num_kv_heads * self.config.head_dim
+        for part, weight in ((qkv[:, :query], layer.q_norm), (qkv[:, query:key], layer.k_norm)):
+            torch.ops.aio.rms_norm(part, part, weight, self.config.rms_eps)
+
+    def _rotary_table(self, index: int) -> torch.Tensor:
+        """The rotary table of a layer, float32 [max position, head_dim]."""
+        tables = self.config.rope_tables
+        return self.cos_sin if tables == 1 else self.cos_sin.chunk(tables)[self.config.rope_of(index)]
 
 
 def _product(linear: Linear, x: torch.Tensor) -> torch.Tensor:

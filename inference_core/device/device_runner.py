@@ -105,7 +105,7 @@ class DeviceRunner(OverlappingRunner, DraftingRunner):
         self._captured_logits = (
             None
             if isinstance(graphs, NoGraphs)
-            else torch.empty(capacity.draws, decoder.config.vocab_size, dtype=decoder.dtype, device=self.device)
+            else torch.empty(capacity.draws, decoder.config.vocab_size, dtype=decoder.logits_dtype, device=self.device)
         )
         self._rows_of_last: dict[str, int] = {}
         self._staging_index = 0

@@ -17,7 +17,7 @@ from inference_core.device.graphs import CudaGraphs, Graphs, NoGraphs
 from inference_core.device.memory.memory_profile import MemoryProfile, profile_cuda
 from inference_core.device.spec import DeviceCoreSpec, DeviceModelSpec
 from inference_core.device.step_inputs import Capacity
-from inference_core.device.weights import load_device_decoder, stored_linears, weight_bytes
+from inference_core.device.weights import load_device_decoder, stored_experts, stored_linears, weight_bytes
 from inference_core.engine.live_knobs import KnobsFile, LiveKnobs, changed_knobs
 from inference_core.errors import MemoryPlanError
 from inference_core.kv_cache.layout import KVLayout
@@ -25,7 +25,7 @@ from inference_core.kv_cache.memory_plan import format_bytes
 from inference_core.linear.device_packing import DeviceScheme
 from inference_core.linear.linear import Linear
 from inference_core.loaders.checkpoint import Checkpoint
-from inference_core.loaders.decoder_tensors import refuse_beyond_plain
+from inference_core.loaders.decoder_tensors import refuse_features
 from inference_core.loading.load_adapters import load_adapters
 from inference_core.loading.pin_prefixes import pin_prefixes
 from inference_core.model_config import ModelConfig
@@ -64,7 +64,7 @@ def load_device_core(
     for a prefix that cannot be pinned.
     """
     for model in spec.models:
-        refuse_beyond_plain(checkpoints[model.name].path, checkpoints[model.name].config, "a GPU")
+        refuse_features(checkpoints[model.name].path, checkpoints[model.name].config, "a GPU")
     drafts = paired_drafts(spec.models)
     make_graphs = make_graphs or graphs_of(spec, device) or NoGraphs
 
@@ -195,8 +195,9 @@ def _decoder(
         )
     dtype = DTYPES[model.activations]
     made = linears(checkpoint, model.compute, dtype, arena.device, cache_dir)
+    stacks = stored_experts(checkpoint, model.compute, dtype, arena.device, cache_dir)
     longest = min(model.max_context or checkpoint.config.max_position, checkpoint.config.max_position)
-    decoder = load_device_decoder(checkpoint, made, layout, arena, dtype=dtype, max_context=longest)
+    decoder = load_device_decoder(checkpoint, made, layout, arena, dtype=dtype, max_context=longest, stacks=stacks)
     return replace(decoder, adapters=adapter_bank(model, checkpoint.config, arena.device))
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,24 @@ import torch
 from numpy.typing import NDArray
 
 from inference_core.device.device_decoder import DeviceDecoder
+from inference_core.errors import ModelFileError
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.linear.device import DenseLinear
-from inference_core.linear.device_packing import LAYOUT, DeviceScheme, device_scheme, load_device, pack_device
+from inference_core.linear.device_experts import ExpertLinear, stack_experts
+from inference_core.linear.device_packing import (
+    LAYOUT,
+    PACKED_PARTS,
+    DeviceScheme,
+    device_scheme,
+    load_device,
+    pack_device,
+)
 from inference_core.linear.linear import Linear
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.packed_tensor import PackedTensor, dequantize
 from inference_core.loaders.weight_cache import WeightCache
 from inference_core.models.rotary import rotary_table
+from inference_core.models.transformer import StackedExperts
 from inference_core.models.weights import EMBEDDING, Projection, fused_bias, load_layers, projections, vector
 from inference_core.triton_kernels.attention.layer_cache import LayerCache
 
@@ -32,13 +43,61 @@ def stored_linears(
     cache_dir: Path,
     wanted: Iterable[Projection] | None = None,
 ) -> dict[str, Linear]:
-    """Load the `wanted` projections of the checkpoint (None: all) under `scheme`, by name, for activations of `dtype`.
+    """Load the `wanted` projections of the checkpoint (None: all) under `scheme`, by name, for activations of `dtype`,
+    but those of experts.
 
     Repacked weights are cached under `cache_dir` and later mapped from there; dense weights are read from the
-    checkpoint. The vocabulary projection keeps its precision: 4 bits if its tensor has them, else dense. Raises
-    ModelFileError for weights that cannot be repacked.
+    checkpoint. The vocabulary projection keeps its precision: 4 bits if its tensor has them, else dense; routers are
+    dense. Raises ModelFileError for weights that cannot be repacked.
     """
-    wanted = projections(checkpoint) if wanted is None else wanted
+    chosen = [p for p in (projections(checkpoint) if wanted is None else wanted) if expert_of(p) is None]
+    return dict(_loaded(checkpoint, scheme, dtype, device, cache_dir, chosen, f"{LAYOUT}-{scheme}"))
+
+
+def stored_experts(
+    checkpoint: Checkpoint,
+    scheme: DeviceScheme,
+    dtype: torch.dtype,
+    device: torch.device,
+    cache_dir: Path,
+    wanted: Iterable[Projection] | None = None,
+) -> dict[str, ExpertLinear]:
+    """Load and stack the `wanted` projections (None: all) of experts as `layers.I.experts.PART`; the rest is as for
+    `stored_linears`. Host memory holds one layer's at a time. Raises ModelFileError for 8-bit schemes too."""
+    chosen = [p for p in (projections(checkpoint) if wanted is None else wanted) if expert_of(p) is not None]
+    if chosen and scheme not in ("dense", "int4"):
+        raise ModelFileError(
+            f'{checkpoint.path}: experts have no {scheme} kernel on a GPU; choose compute = "dense" or "int4"'
+        )
+    host, layout = torch.device("cpu"), f"{LAYOUT}-{scheme}-experts"
+    loaded = _loaded(checkpoint, scheme, dtype, host, cache_dir, chosen, layout)
+    stacks: dict[str, ExpertLinear] = {}
+    for _, layer in groupby(loaded, key=lambda pair: pair[0].split(".experts.")[0]):
+        parts: dict[str, list[Linear]] = {}
+        for name, linear in layer:
+            first, last = name.split(".experts.")
+            parts.setdefault(f"{first}.experts.{last.split('.')[1]}", []).append(linear)
+        for name, linears in parts.items():
+            stacks[name] = stack_experts(linears, device, dtype)
+    return stacks
+
+
+def expert_of(projection: Projection) -> int | None:
+    """Which expert the projection belongs to."""
+    _, found, rest = projection.name.partition(".experts.")
+    return int(rest.split(".")[0]) if found else None
+
+
+def _loaded(
+    checkpoint: Checkpoint,
+    scheme: DeviceScheme,
+    dtype: torch.dtype,
+    device: torch.device,
+    cache_dir: Path,
+    wanted: list[Projection],
+    layout: str,
+) -> Iterator[tuple[str, Linear]]:
+    """Load `wanted` one after another. Repacked weights are cached as `layout`."""
     chosen = {p: _scheme(_fused(checkpoint, p), scheme, p) for p in wanted}
 
     def build() -> Iterator[tuple[str, NDArray[Any]]]:
@@ -49,19 +108,16 @@ def stored_linears(
 
     packed: Arrays = {}
     if any(own != "dense" for own in chosen.values()):
-        packed = WeightCache(cache_dir).load_or_build(checkpoint.fingerprint, f"{LAYOUT}-{scheme}", build)
-    linears: dict[str, Linear] = {}
+        packed = WeightCache(cache_dir).load_or_build(checkpoint.fingerprint, layout, build)
     for projection, own in chosen.items():
         fused = _fused(checkpoint, projection)
         if own == "dense":
             arrays: Arrays = pack_device(fused, own, dtype)
         else:
-            prefix = f"{projection.name}."
-            arrays = {name.removeprefix(prefix): a for name, a in packed.items() if name.startswith(prefix)}
-        linears[projection.name] = load_device(
-            arrays, own, fused.shape[1], fused_bias(checkpoint, projection), device, dtype
-        )
-    return linears
+            named = {part: f"{projection.name}.{part}" for part in PACKED_PARTS}
+            arrays = {part: packed[name] for part, name in named.items() if name in packed}
+        bias = fused_bias(checkpoint, projection)
+        yield projection.name, load_device(arrays, own, fused.shape[1], bias, device, dtype)
 
 
 def load_device_decoder(
@@ -72,14 +128,16 @@ def load_device_decoder(
     *,
     dtype: torch.dtype,
     max_context: int,
+    stacks: Mapping[str, ExpertLinear] | None = None,
 ) -> DeviceDecoder:
-    """Build the network from its projections on the arena's device, with activations in `dtype`."""
+    """Build the network from its projections on the arena's device, with activations in `dtype`. `stacks`: those of
+    its experts."""
     config, device, head = checkpoint.config, arena.device, linears["head"]
     return DeviceDecoder(
         config=config,
         dtype=dtype,
         embedding=device_embedding(checkpoint, head, dtype, device),
-        layers=load_layers(checkpoint, linears, device),
+        layers=load_layers(checkpoint, linears, device, stacks),
         caches=[LayerCache(arena, layout, i) for i in range(config.num_layers)],
         final_norm=vector(checkpoint, "model.norm.weight").to(device),
         head=head,
@@ -99,10 +157,17 @@ def device_embedding(
 
 def weight_bytes(decoder: DeviceDecoder) -> int:
     """Bytes of projections and embedding on the device; a tied table counts once."""
-    linears = [x for layer in decoder.layers for x in (layer.qkv, layer.output, layer.gate_up, layer.down)]
-    tensors = [t for linear in [*linears, decoder.head] if linear is not None for t in _tensors(linear)]
+    linears = [decoder.head, *(linear for layer in decoder.layers for linear in (layer.qkv, layer.output))]
+    stacks: list[ExpertLinear] = []
+    for layer in decoder.layers:
+        if isinstance(layer.mlp, StackedExperts):
+            linears.append(layer.mlp.router)
+            stacks += [layer.mlp.gate_up, layer.mlp.down]
+        else:
+            linears += [layer.gate_up, layer.down]
+    tensors = [t for linear in linears if linear is not None for t in _tensors(linear)]
     tables = [] if decoder.embedding is None else [decoder.embedding]
-    unique = {t.data_ptr(): t.nbytes for t in [*tensors, *tables]}
+    unique = {t.data_ptr(): t.nbytes for t in [*tensors, *tables, *(t for stack in stacks for t in stack.tensors)]}
     return int(sum(unique.values()))
 
 
@@ -115,7 +180,7 @@ def _tensors(linear: Linear) -> list[torch.Tensor]:
 
 
 def _scheme(tensor: PackedTensor, wanted: DeviceScheme, projection: Projection) -> DeviceScheme:
-    if projection.name == "head" and wanted != "int4":
+    if projection.name.endswith(".router") or (projection.name == "head" and wanted != "int4"):
         return "dense"
     return device_scheme(tensor, wanted)
 

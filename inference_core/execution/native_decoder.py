@@ -205,6 +205,7 @@ class NativeDecoder:
     def _mlp(self, layer: DecoderLayer) -> tuple[Any, ...]:
         if isinstance(layer.mlp, DenseMlp):
             return self._projection(layer.mlp.gate_up, layer.mlp_norm), self._projection(layer.mlp.down)
+        assert isinstance(layer.mlp, Experts)  # stacks are a device's
         experts = layer.mlp.experts
         gate_ups, downs = [self._projection(e.gate_up) for e in experts], [self._projection(e.down) for e in experts]
         return ((self._projection(layer.mlp.router), gate_ups, downs),)

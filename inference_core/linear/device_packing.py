@@ -24,6 +24,7 @@ from inference_core.triton_kernels.linear.eight_bit import (
 from inference_core.triton_kernels.linear.int4_weight import KINDS, Int4Arrays, Int4Weight, pack_int4
 
 LAYOUT = "device-linear-1"
+PACKED_PARTS = ("weight", "codes", "scales", "offsets")  # what `pack_device` may return
 _STORED = ("S8", "F8")
 Arrays = Mapping[str, NDArray[Any]]
 

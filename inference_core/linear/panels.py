@@ -29,8 +29,9 @@ LANES = 16
 LAYOUT = "cpu-panels-4"
 _PIECE_WEIGHTS = 1 << 18
 ALIGNMENT = 64
-# Q8_0 and MXFP4 unchanged; the others rounded to 8 bits, with a step of a sixteenth to a third of their own.
-_AS_INT8 = ("Q8_0", "Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q4_F16", "MXFP4", "S8", "F8")
+# Q8_0, S8 and MXFP4 unchanged; the others rounded to 8 bits: Q8_Z with a step of at most two of its own, fewer bits
+# with a sixteenth to a third of theirs.
+_AS_INT8 = ("Q8_0", "Q5_0", "Q5_1", "Q5_K", "Q6_K", "MXFP4", "Q8_Z", "Q_F16", "S8", "F8", "NF4", "FP4")
 # Scales and minima included, as laid out above.
 BYTES_PER_WEIGHT: dict[PanelKind, float] = {
     "int4": 320 / 512,

@@ -36,6 +36,11 @@ class Checkpoint(ABC):
         """Bytes of the weights as the file has them."""
         return self.path.stat().st_size
 
+    @property
+    def stated_sparsity(self) -> str | None:
+        """The pattern of zeros that the file's settings claim, as "2:4"; None if they do not."""
+        return None
+
     def cut(self, name: str, rows: range, columns: range | None = None) -> PackedTensor:
         """Read only these rows and columns of a tensor (None: all columns) (SPEC PX-05).
 

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from inference_core.errors import ModelFileError
-from inference_core.model_config import ModelConfig
+from inference_core.model_config import DecoderKind, ModelConfig
 
 Shape = tuple[int, ...]
+MAX_EXPERTS = 4096
 
 
 def decoder_tensors(config: ModelConfig) -> dict[str, Shape]:
@@ -88,9 +89,9 @@ def check_tensors(path: Path, config: ModelConfig, found: Mapping[str, Shape]) -
             raise ModelFileError(f"{path}: tensor '{name}' has shape {found[name]}; the model's settings imply {shape}")
 
 
-def refuse_beyond_plain(path: Path, config: ModelConfig, where: str) -> None:
+def refuse_features(path: Path, config: ModelConfig, where: DecoderKind) -> None:
     """Raise ModelFileError, with what serves it, for a model with features that `where` does not compute."""
-    if lacking := config.beyond_plain():
+    if lacking := config.not_computed_by(where):
         raise ModelFileError(
             f"{path}: {where} does not compute {', '.join(lacking)} ({config.architecture}); serve it on the CPU, "
             'or by an installed program (engine = "vllm" in the catalogue)'
@@ -115,6 +116,8 @@ def check_config(path: Path, config: ModelConfig) -> None:
         raise ModelFileError(f"{path}: rms_eps is {config.rms_eps}; it must be 0 or a small positive number")
     if not 0 < config.rope_theta < math.inf:
         raise ModelFileError(f"{path}: rope_theta is {config.rope_theta}; it must be a positive number")
+    if config.num_experts > MAX_EXPERTS:  # Since their tensors are listed.
+        raise ModelFileError(f"{path}: {config.num_experts} experts in a layer; at most {MAX_EXPERTS} are supported")
     if config.num_experts and not 1 <= config.experts_per_token <= config.num_experts:
         raise ModelFileError(f"{path}: a token cannot take {config.experts_per_token} of {config.num_experts} experts")
     for name in (

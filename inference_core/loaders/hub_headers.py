@@ -14,8 +14,8 @@ from typing import Any
 from inference_core.errors import ModelFileError
 from inference_core.extras import require_extra
 from inference_core.loaders.decoder_tensors import decoder_tensors
-from inference_core.loaders.gguf_format.gguf_checkpoint import ROPE_FACTORS
 from inference_core.loaders.gguf_format.gguf_header import GGUFHeader, HeaderEndsEarlyError
+from inference_core.loaders.gguf_format.gguf_rope import ROPE_TENSORS
 from inference_core.loaders.hub_download import hub_api, listing
 from inference_core.loaders.hub_model import HubModel
 from inference_core.loaders.hub_retry import Form, with_retries
@@ -140,8 +140,7 @@ def _gguf(remote: "_Remote", name: str, path: Path) -> None:
                 if read >= min(size, MAX_HEADER_BYTES):
                     raise
         file.truncate(size)
-        factors = header.tensors.get(ROPE_FACTORS)
-        if factors is not None:
+        for factors in (header.tensors[tensor] for tensor in ROPE_TENSORS if tensor in header.tensors):
             file.seek(factors.offset)
             file.write(remote.span(name, factors.offset, factors.offset + factors.nbytes)[0])
 

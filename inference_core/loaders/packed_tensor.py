@@ -8,23 +8,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.loaders.gguf_format import ggml_blocks
-from inference_core.loaders.huggingface import scaled_blocks, zero_point_blocks
+from inference_core.loaders.huggingface import scaled_blocks, table_blocks, zero_point_blocks
 
 Kind = Literal[
     "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4",
-    "Q4_Z", "Q4_F16", "S8", "F8",
+    "Q4_Z", "Q8_Z", "Q_F16", "S8", "F8", "NF4", "FP4",
 ]  # fmt: skip
 PLAIN_DTYPES: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
     "BF16": np.dtype("<u2"),
 }
-BLOCK_DTYPES = ggml_blocks.BLOCK_DTYPES | {"Q4_Z": zero_point_blocks.Q4_Z} | scaled_blocks.BLOCK_DTYPES
-BLOCK_ELEMENTS = ggml_blocks.BLOCK_ELEMENTS | dict.fromkeys(("Q4_Z", "S8", "F8"), 32)
+_FOLDERS_DTYPES = zero_point_blocks.BLOCK_DTYPES | scaled_blocks.BLOCK_DTYPES | table_blocks.BLOCK_DTYPES
+BLOCK_DTYPES = ggml_blocks.BLOCK_DTYPES | _FOLDERS_DTYPES
+BLOCK_ELEMENTS = ggml_blocks.BLOCK_ELEMENTS | dict.fromkeys(_FOLDERS_DTYPES, 32)
 DECODERS = ggml_blocks.DECODERS | {
     "Q4_Z": zero_point_blocks.decode_q4_z,
+    "Q8_Z": zero_point_blocks.decode_q8_z,
     "S8": scaled_blocks.decode_s8,
     "F8": scaled_blocks.decode_f8,
+    "NF4": table_blocks.decode_nf4,
+    "FP4": table_blocks.decode_fp4,
 }
 
 
@@ -34,9 +38,9 @@ class PackedTensor:
 
     `data` is read-only. Plain kinds hold it in `shape`: float32, float16, or for BF16 the raw bits as uint16.
     Quantised kinds hold uint8 [..., bytes per row]: rows can be taken or permuted without decoding, since blocks run
-    along the last axis. Q4_Z is for AWQ and GPTQ layers (`zero_point_blocks`); Q4_F16 is float16, dequantised from
-    4-bit codes whose groups are not runs of inputs; S8 and F8 are INT8 and E4M3 codes (`scaled_blocks`). `source`: the
-    data, or a function that makes it on every access.
+    along the last axis. Q4_Z and Q8_Z are for AWQ and GPTQ layers (`zero_point_blocks`); Q_F16 is float16,
+    dequantised from codes whose groups are not runs of inputs; S8 and F8 are INT8 and E4M3 codes (`scaled_blocks`), NF4
+    and FP4 those of bitsandbytes (`table_blocks`). `source`: the data, or a function that makes it on every access.
     """
 
     kind: Kind
@@ -69,7 +73,7 @@ def dequantize(tensor: PackedTensor) -> NDArray[np.float32]:
     """The tensor's exact values as a new or borrowed float32 array of `tensor.shape`."""
     if tensor.kind == "F32":
         return tensor.data.reshape(tensor.shape)
-    if tensor.kind in ("F16", "Q4_F16"):
+    if tensor.kind in ("F16", "Q_F16"):
         return tensor.data.astype(np.float32).reshape(tensor.shape)
     if tensor.kind == "BF16":
         return bfloat16_to_float32(tensor.data).reshape(tensor.shape)

@@ -26,6 +26,7 @@ from inference_core.linear.panels import BYTES_PER_WEIGHT, panel_kind
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
+from inference_core.loaders.sparsity import describe_sparsity
 from inference_core.loading.load_adapters import load_adapters
 from inference_core.loading.outliers import load_decoder
 from inference_core.loading.pin_prefixes import pin_prefixes
@@ -117,7 +118,7 @@ def _load_runners(
         began = time.perf_counter()
         try:
             runner.load(load_decoder(checkpoint, spec.compute, cache_dir))
-            _log_loaded(spec, began)
+            _log_loaded(spec, checkpoint, began)
         except Exception as error:
             runner.load_error = error
             # A process that ends ends its pools of threads first.
@@ -219,7 +220,7 @@ def runner_of(
     began = time.perf_counter()
     check_kernels(spec, checkpoint.config)  # Checked before weights are packed, which takes long.
     runner = runner_over(spec, checkpoint, load_decoder(checkpoint, spec.compute, cache_dir), core, arena)
-    _log_loaded(spec, began)
+    _log_loaded(spec, checkpoint, began)
     return runner
 
 
@@ -255,8 +256,10 @@ def _empty_runner(
     )
 
 
-def _log_loaded(spec: ModelSpec, began: float) -> None:
+def _log_loaded(spec: ModelSpec, checkpoint: Checkpoint, began: float) -> None:
     logger.info("loaded %s (%s) in %.0f ms", spec.name, spec.compute, (time.perf_counter() - began) * 1e3)
+    if sparsity := describe_sparsity(checkpoint):
+        logger.info("%s is %s", spec.name, sparsity)
 
 
 def _adapter_storage(spec: ModelSpec) -> Storage:

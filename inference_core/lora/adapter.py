@@ -28,9 +28,18 @@ class AdapterTarget:
 def adapter_targets(config: ModelConfig) -> dict[str, AdapterTarget]:
     """The layers that an adapter may change, by transformers' names: not experts, and not queries and keys whose
     numbers the decoder has in another order than the file (`ModelConfig.rotary_dim`)."""
+    refused = {"q_proj", "k_proj"} if config.rotary_dim is not None else set()
+    if config.num_experts:
+        refused |= {"gate_proj", "up_proj", "down_proj"}
+    return {name: target for name, target in projection_parts(config).items() if name not in refused}
+
+
+def projection_parts(config: ModelConfig) -> dict[str, AdapterTarget]:
+    """Every part of the fused projections of a block without experts, by transformers' names, whether an adapter may
+    change it or not."""
     hidden, wide = config.hidden_size, config.intermediate_size
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    targets = {
+    return {
         "q_proj": AdapterTarget("self_attn", "qkv", 0, hidden, queries),
         "k_proj": AdapterTarget("self_attn", "qkv", queries, hidden, keys),
         "v_proj": AdapterTarget("self_attn", "qkv", queries + keys, hidden, keys),
@@ -39,10 +48,6 @@ def adapter_targets(config: ModelConfig) -> dict[str, AdapterTarget]:
         "up_proj": AdapterTarget("mlp", "gate_up", wide, hidden, wide),
         "down_proj": AdapterTarget("mlp", "down", 0, wide, hidden),
     }
-    refused = {"q_proj", "k_proj"} if config.rotary_dim is not None else set()
-    if config.num_experts:
-        refused |= {"gate_proj", "up_proj", "down_proj"}
-    return {name: target for name, target in targets.items() if name not in refused}
 
 
 @dataclass(slots=True, frozen=True, eq=False)

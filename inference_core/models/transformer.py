@@ -1,7 +1,7 @@
 """A decoder of any supported architecture over ragged batches of the paged cache, by the features of its config."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -11,6 +11,10 @@ from inference_core.lora.adapter import Projection
 from inference_core.lora.reference import AdaptedRows
 from inference_core.model_config import ModelConfig
 from inference_core.models.elementwise import cap_values, gated_activation, rms_norm
+
+if TYPE_CHECKING:
+    # Only devices have stacks.
+    from inference_core.linear.device_experts import ExpertLinear
 
 
 class Embedding(Protocol):
@@ -37,6 +41,15 @@ class Experts:
 
 
 @dataclass(slots=True, frozen=True)
+class StackedExperts:
+    """The same on a device: each projection of all experts is one stack."""
+
+    router: Linear
+    gate_up: "ExpertLinear"
+    down: "ExpertLinear"
+
+
+@dataclass(slots=True, frozen=True)
 class DecoderLayer:
     """One layer's weights; `qkv` is a fused projection; `sinks` float32 [heads]. Norms that an architecture lacks are
     None."""
@@ -47,7 +60,7 @@ class DecoderLayer:
     k_norm: torch.Tensor | None
     output: Linear
     mlp_norm: torch.Tensor | None
-    mlp: DenseMlp | Experts
+    mlp: DenseMlp | Experts | StackedExperts
     sinks: torch.Tensor | None = None
     attention_post_norm: torch.Tensor | None = None
     mlp_post_norm: torch.Tensor | None = None

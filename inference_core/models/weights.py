@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain, groupby
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -28,9 +29,13 @@ from inference_core.loaders.packed_tensor import (
 from inference_core.loaders.weight_cache import WeightCache
 from inference_core.model_config import ModelConfig
 from inference_core.model_spec import Compute
-from inference_core.models.transformer import Decoder, DecoderLayer, DenseMlp, Experts
+from inference_core.models.transformer import Decoder, DecoderLayer, DenseMlp, Experts, StackedExperts
 from inference_core.native import cpu
 from inference_core.native.cpu import Scheme
+
+if TYPE_CHECKING:
+    # Only devices have stacks.
+    from inference_core.linear.device_experts import ExpertLinear
 
 # Kinds of embedding rows that the native decoder reads.
 ROW_KINDS = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K")
@@ -105,9 +110,13 @@ def vector(checkpoint: Checkpoint, name: str) -> torch.Tensor:
 
 
 def load_layers(
-    checkpoint: Checkpoint, linears: Mapping[str, Linear], device: torch.device | str = "cpu"
+    checkpoint: Checkpoint,
+    linears: Mapping[str, Linear],
+    device: torch.device | str = "cpu",
+    stacks: "Mapping[str, ExpertLinear] | None" = None,
 ) -> list[DecoderLayer]:
-    """Build every layer from its `linears`, which are on `device` already, and the checkpoint's norms."""
+    """Build every layer from its `linears`, which are on `device` already, and the checkpoint's norms. `stacks`: the
+    projections of experts, where the linears lack these (`projections`)."""
     config = checkpoint.config
 
     def norm(name: str) -> torch.Tensor:
@@ -120,7 +129,7 @@ def load_layers(
             q_norm=norm(f"{prefix}.self_attn.q_norm.weight") if config.qk_norm else None,
             k_norm=norm(f"{prefix}.self_attn.k_norm.weight") if config.qk_norm else None,
             output=linears[f"layers.{i}.output"],
-            mlp=_mlp(config, linears, f"layers.{i}"),
+            mlp=_mlp(config, linears, f"layers.{i}", stacks),
             sinks=norm(f"{prefix}.self_attn.sinks") if config.attention_sinks else None,
             **{"attention_norm": None, "mlp_norm": None}
             | {place: norm(f"{prefix}.{name}.weight") for place, name in layer_norms(config).items()},
@@ -129,9 +138,14 @@ def load_layers(
     return [layer(i) for i in range(config.num_layers)]
 
 
-def _mlp(config: ModelConfig, linears: Mapping[str, Linear], layer: str) -> DenseMlp | Experts:
+def _mlp(
+    config: ModelConfig, linears: Mapping[str, Linear], layer: str, stacks: "Mapping[str, ExpertLinear] | None"
+) -> DenseMlp | Experts | StackedExperts:
     if not config.num_experts:
         return DenseMlp(linears[f"{layer}.gate_up"], linears[f"{layer}.down"])
+    if stacks is not None:
+        experts = (stacks[f"{layer}.experts.{part}"] for part in ("gate_up", "down"))
+        return StackedExperts(linears[f"{layer}.router"], *experts)
     names = [f"{layer}.experts.{e}" for e in range(config.num_experts)]
     return Experts(
         linears[f"{layer}.router"], [DenseMlp(linears[f"{name}.gate_up"], linears[f"{name}.down"]) for name in names]

@@ -21,6 +21,7 @@ _GPT4_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,%d}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+_SMOLLM = ("smollm", "refact", "starcoder")  # Granite's is called refact.
 # Words with their capitals first, of o200k: of letters without a case both parts may have some.
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _SHORTENED = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
@@ -28,13 +29,13 @@ _GPT4O_SPLIT = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_SHORTENED}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_SHORTENED}"
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_SMOLLM = ("smollm",)
 _LLAMA3 = ("llama-bpe", "llama3", "llama-v3")
+_DBRX = ("dbrx", "smaug-bpe")  # OLMo 2 and Phi-4: Llama 3's words, but words are built by merges alone.
 _QWEN2 = ("qwen2",)
 _GPT4O = ("gpt-4o",)
 _GPT2 = ("gpt-2", "gpt2", "default")
 _LONGEST_PIECE = 4096
-PRE_TOKENIZERS = (*_SMOLLM, *_LLAMA3, *_QWEN2, *_GPT4O, *_GPT2)
+PRE_TOKENIZERS = (*_SMOLLM, *_LLAMA3, *_DBRX, *_QWEN2, *_GPT4O, *_GPT2)
 
 
 class _Metadata:
@@ -143,7 +144,7 @@ def _pre_tokenizer(kind: str) -> pre_tokenizers.PreTokenizer:
         return words
     if kind in _SMOLLM:
         return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words])
-    digits = 3 if kind in _LLAMA3 else 1
+    digits = 3 if kind in (*_LLAMA3, *_DBRX) else 1
     pattern = _GPT4O_SPLIT if kind in _GPT4O else _GPT4_SPLIT % digits
     split = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
     return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])

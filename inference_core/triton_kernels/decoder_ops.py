@@ -1,4 +1,4 @@
-"""Attention, norms, SwiGLU and block copies as torch custom ops `aio::*`: the same model code runs on CPU and CUDA.
+"""Attention, norms, activations and block copies as torch custom ops `aio::*`: one model code runs on CPU and CUDA.
 
 The ops take a layer of the cache as numbers (`LayerCache`). Importing this module registers them, without triton.
 """
@@ -35,18 +35,19 @@ def _cache(
 
 
 def _paged_attention_cpu(out: torch.Tensor, qkv: torch.Tensor, arena: torch.Tensor, *more: Any) -> None:
-    offsets, table_start, query_start, context_len, _, window, *cache = more
+    offsets, table_start, query_start, context_len, _, window, softcap, *cache = more
+    ragged = (offsets, table_start, query_start, context_len)
     decoder_reference.reference_paged_attention(
-        qkv, _cache(arena, *cache), offsets, table_start, query_start, context_len, out, window=window
+        qkv, _cache(arena, *cache), *ragged, out, window=window, softcap=softcap
     )
 
 
 def _paged_attention_cuda(out: torch.Tensor, qkv: torch.Tensor, arena: torch.Tensor, *more: Any) -> None:
     from inference_core.triton_kernels.attention.paged_attention import paged_attention
 
-    offsets, table_start, query_start, context_len, longest, window, *cache = more
+    offsets, table_start, query_start, context_len, longest, window, softcap, *cache = more
     ragged = (offsets, table_start, query_start, context_len)
-    paged_attention(qkv, _cache(arena, *cache), *ragged, out, window=window, max_query_len=longest)
+    paged_attention(qkv, _cache(arena, *cache), *ragged, out, window=window, softcap=softcap, max_query_len=longest)
 
 
 def _rope_and_write_cpu(qkv: torch.Tensor, arena: torch.Tensor, *more: Any) -> None:
@@ -83,6 +84,12 @@ def _swiglu_cuda(out: torch.Tensor, gate_up: torch.Tensor) -> None:
     swiglu(gate_up, out)
 
 
+def _geglu_cuda(out: torch.Tensor, gate_up: torch.Tensor) -> None:
+    from inference_core.triton_kernels.swiglu import geglu
+
+    geglu(gate_up, out)
+
+
 def _copy_blocks_cuda(arena: torch.Tensor, pairs: torch.Tensor, block_bytes: int) -> None:
     from inference_core.triton_kernels.attention.block_copy import copy_blocks
 
@@ -91,7 +98,8 @@ def _copy_blocks_cuda(arena: torch.Tensor, pairs: torch.Tensor, block_bytes: int
 
 register(
     "paged_attention(Tensor(a!) out, Tensor qkv, Tensor arena, Tensor block_offsets, Tensor table_start, "
-    f"Tensor query_start, Tensor context_len, int max_query_len, int window, {_CACHE}) -> ()",
+    "Tensor query_start, Tensor context_len, int max_query_len, int window, "
+    f"float softcap, {_CACHE}) -> ()",
     cpu=_paged_attention_cpu,
     cuda=_paged_attention_cuda,
 )
@@ -115,6 +123,11 @@ register(
     "swiglu(Tensor(a!) out, Tensor gate_up) -> ()",
     cpu=lambda out, gate_up: decoder_reference.reference_swiglu(gate_up, out),
     cuda=_swiglu_cuda,
+)
+register(
+    "geglu(Tensor(a!) out, Tensor gate_up) -> ()",
+    cpu=lambda out, gate_up: decoder_reference.reference_geglu(gate_up, out),
+    cuda=_geglu_cuda,
 )
 register(
     "copy_blocks(Tensor(a!) arena, Tensor pairs, int block_bytes) -> ()",

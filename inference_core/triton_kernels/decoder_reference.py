@@ -27,6 +27,12 @@ def reference_swiglu(gate_up: torch.Tensor, out: torch.Tensor) -> None:
     out.copy_(functional.silu(gate) * up)
 
 
+def reference_geglu(gate_up: torch.Tensor, out: torch.Tensor) -> None:
+    """See `swiglu.geglu`."""
+    gate, up = gate_up.float().chunk(2, dim=-1)
+    out.copy_(functional.gelu(gate, approximate="tanh") * up)
+
+
 def reference_copy_blocks(arena: torch.Tensor, pairs: torch.Tensor, block_bytes: int) -> None:
     """See `block_copy.copy_blocks`."""
     for source, target in pairs.tolist():
@@ -72,6 +78,7 @@ def reference_paged_attention(
     out: torch.Tensor,
     *,
     window: int = 0,
+    softcap: float = 0.0,
 ) -> None:
     """See `paged_attention.paged_attention`; one sequence at a time, every score at once."""
     layout = cache.layout
@@ -85,6 +92,8 @@ def reference_paged_attention(
         keys, values = _context(cache, block_offsets, int(table_start[s]), context)
         query = qkv[begin:end, : heads * d].float().view(end - begin, kv_heads, heads // kv_heads, d)
         scores = torch.einsum("qkgd,ckd->kgqc", query, keys) * d**-0.5
+        if softcap:
+            scores = softcap * torch.tanh(scores / softcap)
         position = torch.arange(context - (end - begin), context, device=qkv.device)[:, None]
         token = torch.arange(context, device=qkv.device)[None, :]
         hidden = token > position

@@ -79,6 +79,11 @@ class Guarded(msgspec.Struct, frozen=True, kw_only=True):
         return self.p_value <= self.level
 
     @property
+    def is_tested(self) -> bool:
+        """Whether both arms had units enough at the last look."""
+        return min(self.units_a, self.units_b) >= FEWEST_UNITS
+
+    @property
     def times(self) -> float | None:
         """Arm b's mean as a multiple of arm a's; None where there is none."""
         return self.b / self.a if self.a and self.b is not None else None

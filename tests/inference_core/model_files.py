@@ -9,11 +9,14 @@ from typing import Any, get_args
 
 import numpy as np
 import torch
+import transformers
 
-from inference_core.loaders.gguf_format.gguf_config import ARCHITECTURES as GGUF_ARCHITECTURES
 from inference_core.model_config import Architecture
 from tests.inference_core import gpt_oss_models
+from tests.inference_core.gguf_export import export, folder_tensors
 from tests.inference_core.k_quants import q4_k_m, write_k_quants
+from tests.inference_core.loaders.bitsandbytes_checkpoints import config as bitsandbytes_config
+from tests.inference_core.loaders.bitsandbytes_checkpoints import pack
 from tests.inference_core.loaders.int4_checkpoints import (
     VOCAB,
     Arrays,
@@ -22,8 +25,13 @@ from tests.inference_core.loaders.int4_checkpoints import (
     write_folder,
     write_packed,
 )
-from tests.inference_core.models.test_decoder_against_transformers import ARCHITECTURES, checkpoint_folder
-from tests.inference_core.tiny_gguf import LAYERS, decoder_weights, write_gguf
+from tests.inference_core.models.test_decoder_against_transformers import (
+    ARCHITECTURES,
+    SHAPE,
+    TOKENS,
+    checkpoint_folder,
+)
+from tests.inference_core.tiny_gguf import decoder_weights, write_gguf
 
 Write = Callable[[Path], Path]
 MODEL = random_model(32)
@@ -91,6 +99,13 @@ def eight_bits(kind: str, folder: Path) -> Path:
     return folder
 
 
+def bitsandbytes(folder: Path) -> Path:
+    """NF4 with scales that are quantised themselves."""
+    layers = {name: pack(layer.weight, nested=True) for name, layer in MODEL.layers.items()}
+    parts = {f"{name}.{part}": array for name, layer in layers.items() for part, array in layer.parts.items()}
+    return write_folder(folder, MODEL.others | parts, bitsandbytes_config())
+
+
 def _compressed_config(form: str, weights: dict[str, Any]) -> dict[str, Any]:
     groups = {"group_0": {"targets": ["Linear"], "weights": weights}}
     return {"quant_method": "compressed-tensors", "format": form, "config_groups": groups, "ignore": ["lm_head"]}
@@ -124,32 +139,43 @@ def gguf_name(architecture: Architecture) -> str:
 
 
 def gguf_family(architecture: Architecture, folder: Path) -> Path:
-    """A GGUF file of an architecture, whether it is read or refused."""
+    """A GGUF file of an architecture."""
     folder.mkdir(parents=True, exist_ok=True)
     if architecture == "gpt_oss":
         gpt_oss_models.save_as_gguf(gpt_oss_models.random_model(gpt_oss_models.config()), folder / "gpt-oss.gguf")
         return folder / "gpt-oss.gguf"
-    weights = decoder_weights(bias=architecture == "qwen2", norms=architecture == "qwen3")
-    raw = {}
-    if architecture in ("mixtral", "qwen3_moe"):
-        weights = {name: values for name, values in weights.items() if ".mlp." not in name}
-        raw = {
-            f"blk.{layer}.ffn_{part}_exps.weight": ("F32", np.ones((2, 96, 64), np.float32))
-            for layer in range(LAYERS)
-            for part in ("gate", "up")
-        }
-    settings = {"attention.key_length": 16}
     path, name = folder / f"{architecture}.gguf", gguf_name(architecture)
-    return write_gguf(path, weights, architecture=name, settings=settings, raw=raw)
+    if architecture in ("llama", "mistral", "qwen2", "qwen3"):
+        weights = decoder_weights(bias=architecture == "qwen2", norms=architecture == "qwen3")
+        return write_gguf(path, weights, architecture=name, settings={"attention.key_length": 16})
+    family_name = next(name for name in FAMILIES if architecture_of(name) == architecture)
+    model_config = ARCHITECTURES[family_name]
+    if architecture == "smollm3":  # Of files every fourth layer has no positions.
+        model_config = transformers.SmolLM3Config(**SHAPE | {"num_hidden_layers": 4}, **TOKENS)
+        transformers.SmolLM3ForCausalLM(model_config).save_pretrained(folder / "saved")
+    else:
+        checkpoint_folder(family_name, folder / "saved")
+    tensors = folder_tensors(folder / "saved")
+    if architecture == "gemma2":  # Files have no head, which is the embedding.
+        tensors.pop("lm_head.weight", None)
+    export(tensors, model_config, path, lambda _: "F32", listed=True)
+    return path
+
+
+def gguf_case(architecture: Architecture) -> str:
+    """The name of the file of an architecture in cases of tests: Mixtral's says that it is a Llama."""
+    return "mixtral" if architecture == "mixtral" else gguf_name(architecture)
 
 
 GGUF_FILES: dict[Architecture, Write] = {name: partial(gguf_family, name) for name in get_args(Architecture)}
-GGUF_FAMILIES: dict[str, Write] = {stated: GGUF_FILES[name] for stated, name in GGUF_ARCHITECTURES.items()}
+GGUF_FAMILIES: dict[str, Write] = {gguf_case(name): write for name, write in GGUF_FILES.items() if name != "mistral"}
 FORMATS: dict[str, Write] = {
     **{f"safetensors {kind}": partial(plain, kind) for kind in ("F32", "F16", "BF16")},
     "AWQ": lambda folder: write_packed(folder, MODEL, "awq", 32),
     "GPTQ": lambda folder: write_packed(folder, MODEL, "gptq", 32),
     "GPTQ with act-order": lambda folder: write_packed(folder, random_model(32, act_order=True), "gptq", 32),
+    "GPTQ of 8 bits": lambda folder: write_packed(folder, random_model(32, bits=8), "gptq", 32, bits=8),
+    "bitsandbytes NF4": bitsandbytes,
     "compressed-tensors INT4": compressed,
     "compressed-tensors INT8": partial(eight_bits, "int"),
     "compressed-tensors FP8": partial(eight_bits, "float"),

@@ -1,4 +1,4 @@
-"""`python -m benchmarks proxy`: what the gateway adds to an upstream that answers at once, and others beside it."""
+"""`python -m benchmarks proxy`: what the gateway adds to an upstream that answers at once, and other gateways."""
 
 import asyncio
 import secrets

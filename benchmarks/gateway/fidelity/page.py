@@ -36,6 +36,10 @@ conversation, with what `previous_response_id` and `item_reference` name. An att
 
 ## The matrix
 
+Other gateways are compared where they take any model by name: LiteLLM 1.106.2 without retries and cooldowns and with
+`drop_params`, Switchyard 0.3.0 with its clients of Messages and Responses; it has none of Gemini's API, so that these
+cells are lost whole. Portkey learns its provider from headers that no client here sends.
+
 """
 
 

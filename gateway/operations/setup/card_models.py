@@ -9,7 +9,7 @@ from gateway.operations.setup.candidate import tier_name
 from inference_core.errors import ModelFileError
 from inference_core.loaders.hub_model import HubModel, downloaded, hub_cache, parse_hub_model
 from inference_core.loaders.known_shapes import SHAPES
-from inference_core.model_config import ModelConfig
+from inference_core.model_config import DECODER_KINDS, ModelConfig
 from inference_core.placement.weight_formats import model_weights
 from tiers.catalog.gpu_group import GpuModelSpec, GpuWeights
 from tiers.catalog.planned_numbers import numbers_of, weight_bytes_of
@@ -94,8 +94,8 @@ def _snapshots() -> Iterator[tuple[str, Path]]:
 
 
 def _cached(repo: str, folder: Path) -> CardModel | None:
+    from inference_core.loaders.huggingface.group_format import GroupFormat
     from inference_core.loaders.huggingface.hf_config import read_layer_format
-    from inference_core.loaders.huggingface.int4_groups import Int4Format
     from inference_core.loaders.open_checkpoint import open_checkpoint
 
     try:
@@ -105,11 +105,11 @@ def _cached(repo: str, folder: Path) -> CardModel | None:
     weights: GpuWeights
     if form is None:
         weights = "bfloat16"
-    elif isinstance(form, Int4Format):
+    elif isinstance(form, GroupFormat) and form.bits == 4:
         weights = "awq-int4" if form.method == "awq" else "gptq-int4"
     else:
         return None
-    if checkpoint.config.beyond_plain():
+    if any(checkpoint.config.not_computed_by(where) for where in DECODER_KINDS):
         return None
     named: HubModel | None = parse_hub_model(f"hf:{repo}")
     path = f"hf:{repo}" if named is not None and downloaded(named) is not None else str(folder)

@@ -135,6 +135,7 @@ def _file(model: "ModelSpec", cache: "Path") -> dict[str, Any]:
     from inference_core.extras import optional_imports
     from inference_core.loaders.model_path import resolve_model_path
     from inference_core.loaders.open_checkpoint import open_checkpoint
+    from inference_core.loaders.sparsity import describe_sparsity
 
     shown: dict[str, Any] = {"name": model.name, "path": model.path, "compute": model.compute, "problem": None}
     try:
@@ -150,6 +151,7 @@ def _file(model: "ModelSpec", cache: "Path") -> dict[str, Any]:
         "file_bytes": path.stat().st_size if path.is_file() else sum(p.stat().st_size for p in path.glob("*")),
         "context": min(model.max_context or config.max_position, config.max_position),
         "weight_bytes": weight_bytes(checkpoint, model),
+        "sparsity": describe_sparsity(checkpoint),
         "kv_bytes_per_token": layout.block_bytes // layout.block_size,
     }
 
@@ -186,6 +188,7 @@ def _memory(core: "CoreSpec", files: list[dict[str, Any]]) -> list[str]:
     tokens = [f"{core.arena_bytes // file['kv_bytes_per_token']:,} of {file['name']}" for file in usable]
     return [
         *(f"weights of {file['name']} ({file['compute']}): {format_bytes(file['weight_bytes'])}" for file in usable),
+        *(f"{file['name']} is {file['sparsity']}" for file in usable if file["sparsity"]),
         f"KV arena: {format_bytes(core.arena_bytes)}, tokens if one model uses all of it: {', '.join(tokens)}",
         f"sum: {format_bytes(total)}; available now: {format_bytes(available)}: "
         + ("fits" if total <= available else "DOES NOT FIT"),

@@ -162,9 +162,9 @@ def _on_gpu(checkpoint: Checkpoint) -> tuple[int, int]:
 
     with optional_imports("serving it"):
         from inference_core.device.load_device_core import device_layout
-    from inference_core.loaders.decoder_tensors import refuse_beyond_plain
+    from inference_core.loaders.decoder_tensors import refuse_features
 
-    refuse_beyond_plain(checkpoint.path, checkpoint.config, "a GPU")
+    refuse_features(checkpoint.path, checkpoint.config, "a GPU")
     layout = device_layout(_device_spec(checkpoint), checkpoint.config)
     _check_device_layout(layout)
     return numbers_of(checkpoint)["weight_bytes"], layout.bytes_per_token

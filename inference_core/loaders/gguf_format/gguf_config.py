@@ -1,132 +1,172 @@
-"""Reads GGUF metadata as ModelConfig: every key that affects the computation; unsupported values are refused."""
+"""Reads GGUF metadata as ModelConfig: every key that affects the computation; unsupported values are refused.
+
+Constants that llama.cpp has in its code and not in its files are those of its sources (`src/models`).
+"""
 
 import math
 
-import numpy as np
-from numpy.typing import NDArray
-
 from inference_core.errors import ModelFileError
 from inference_core.loaders.gguf_format.gguf_header import GGUFHeader
+from inference_core.loaders.gguf_format.gguf_metadata import Metadata
+from inference_core.loaders.gguf_format.gguf_rope import Factors, rope_scaling
 from inference_core.loaders.gguf_format.gguf_vocabulary import end_of_generation_ids
-from inference_core.loaders.gguf_format.rope_factors import llama3_scaling
-from inference_core.model_config import Architecture, ModelConfig, RopeScaling
+from inference_core.model_config import Architecture, ModelConfig
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "llama": "llama",
+    "llama": "llama",  # and Mistral; with experts, Mixtral
     "qwen2": "qwen2",
     "qwen3": "qwen3",
+    "qwen3moe": "qwen3_moe",
+    "phi3": "phi3",
+    "granite": "granite",
+    "smollm3": "smollm3",
+    "olmo2": "olmo2",
+    "gemma2": "gemma2",
+    "gemma3": "gemma3_text",
     "gpt-oss": "gpt_oss",
 }
+_GEMMAS = ("gemma2", "gemma3")
+# The Gemma models of 27 billion weights, by their layers, divide scores by the root of hidden size / heads.
+_LAYERS_OF_27B = {"gemma2": 46, "gemma3": 62}
+_WINDOW_PERIOD = {"gemma2": 2, "gemma3": 6, "gpt-oss": 2}
+_NO_ROPE_PERIOD = 4
+_SMOLLM3 = "smollm3"
 
 
-class _Metadata:
-    """Typed access to the `{architecture}.…` keys of a header."""
-
-    def __init__(self, header: GGUFHeader, architecture: str) -> None:
-        self.header = header
-        self.prefix = architecture
-
-    def number(self, key: str, default: float | None = None) -> float:
-        value = self.header.metadata.get(f"{self.prefix}.{key}", default)
-        if isinstance(value, np.ndarray) and value.size and (value == value[0]).all():
-            value = float(value[0])  # Per-layer lists whose entries all agree.
-        if value is None or isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            problem = "is missing" if value is None else "is not a single number"
-            raise ModelFileError(f"{self.header.path}: metadata '{self.prefix}.{key}' {problem}")
-        return value
-
-    def integer(self, key: str, default: int | None = None) -> int:
-        return int(self.number(key, default))
-
-    def text(self, key: str) -> str | None:
-        value = self.header.metadata.get(f"{self.prefix}.{key}")
-        return value if isinstance(value, str) else None
-
-    def __contains__(self, key: str) -> bool:
-        return f"{self.prefix}.{key}" in self.header.metadata
-
-
-def read_config(header: GGUFHeader, rope_factors: NDArray[np.float32] | None) -> ModelConfig:
-    """`rope_factors` [head_dim / 2] is the `rope_freqs` tensor of a Llama 3.1 file, if it has one."""
-    architecture = header.metadata.get("general.architecture")
-    if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
+def read_config(header: GGUFHeader, factors: Factors) -> ModelConfig:
+    """`factors`: the tensors of `gguf_rope.ROPE_TENSORS` that the file has. Raises ModelFileError."""
+    kind = header.metadata.get("general.architecture")
+    if not isinstance(kind, str) or kind not in ARCHITECTURES:
         raise ModelFileError(
-            f"{header.path}: architecture {architecture!r} is not supported; supported are {', '.join(ARCHITECTURES)}"
+            f"{header.path}: architecture {kind!r} is not supported; supported are {', '.join(ARCHITECTURES)}"
         )
-    metadata = _Metadata(header, architecture)
-    num_heads = metadata.integer("attention.head_count")
+    metadata = Metadata(header, kind)
+    metadata.refuse_unread()
+    num_heads, num_layers = metadata.integer("attention.head_count"), metadata.integer("block_count")
     hidden_size = metadata.integer("embedding_length")
     head_dim = metadata.integer("attention.key_length", hidden_size // max(num_heads, 1))
-    for key in ("attention.value_length", "rope.dimension_count"):
-        if metadata.integer(key, head_dim) != head_dim:
-            raise ModelFileError(
-                f"{header.path}: '{architecture}.{key}' is {metadata.integer(key)}, but heads have {head_dim} "
-                "dimensions; models with other value or rotary dimensions are not supported"
-            )
+    rotary_dim = _rotary_dim(metadata, head_dim)
     embeddings = header.tensors.get("token_embd.weight")
     if embeddings is None:
         raise ModelFileError(f"{header.path} lacks the tensor 'token_embd.weight'")
-    gpt_oss, num_layers = architecture == "gpt-oss", metadata.integer("block_count")
-    inner = metadata.integer("feed_forward_length", 0 if gpt_oss else None)
-    rope_theta = metadata.number("rope.freq_base", 10000.0)
+    if num_layers > len(header.tensors):  # First, since layers are listed below.
+        raise ModelFileError(
+            f"{header.path}: its settings claim {num_layers} layers, but it has {len(header.tensors)} tensors"
+        )
+    gpt_oss = kind == "gpt-oss"
+    experts = metadata.integer("expert_count", None if gpt_oss else 0)
+    # Granite's residual multiplier is folded in as for Hugging Face folders (`huggingface.hf_config`).
+    residual = _positive(metadata, "residual_scale", 1.0) if kind == "granite" else 1.0
+    gemma, theta = kind in _GEMMAS, metadata.number("rope.freq_base", 10000.0)
+    scaling, length = rope_scaling(metadata, theta, rotary_dim, factors), metadata.integer("context_length")
+    windows = _window_layers(metadata, num_layers) if kind in _WINDOW_PERIOD else None
     return ModelConfig(
-        architecture=ARCHITECTURES[architecture],
+        architecture="mixtral" if kind == "llama" and experts else ARCHITECTURES[kind],
         vocab_size=embeddings.shape[0],
         hidden_size=hidden_size,
-        intermediate_size=metadata.integer("expert_feed_forward_length", inner) if gpt_oss else inner,
+        intermediate_size=_intermediate_size(metadata),
         num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=metadata.integer("attention.head_count_kv", num_heads),
         head_dim=head_dim,
-        max_position=metadata.integer("context_length"),
-        rms_eps=_as_written(metadata.number("attention.layer_norm_rms_epsilon")),
-        rope_theta=_as_written(rope_theta),
-        rope_scaling=_rope_scaling(metadata, rope_theta, head_dim, rope_factors),
+        max_position=scaling.longest(length) if scaling else length,
+        rms_eps=metadata.written("attention.layer_norm_rms_epsilon") / residual**2,
+        rope_theta=metadata.written("rope.freq_base", 10000.0),
+        rope_scaling=scaling,
         tie_embeddings="output.weight" not in header.tensors,
         qkv_bias="blk.0.attn_q.bias" in header.tensors,
         qk_norm="blk.0.attn_q_norm.weight" in header.tensors,
+        qk_norm_whole=kind == "olmo2",
         output_bias="blk.0.attn_output.bias" in header.tensors,
-        sliding_window=metadata.integer("attention.sliding_window", 0) or None,
-        # Every other layer of gpt-oss, from the first: its files have no list of them.
-        window_layers=tuple(range(0, min(num_layers, len(header.tensors)), 2)) if gpt_oss else None,
-        activation="clamped-swiglu" if gpt_oss else "silu",
         attention_sinks=gpt_oss,
-        num_experts=metadata.integer("expert_count") if gpt_oss else 0,
-        experts_per_token=metadata.integer("expert_used_count") if gpt_oss else 0,
-        normalise_experts=gpt_oss,
+        sliding_window=metadata.integer("attention.sliding_window", 4096 if kind == "gemma2" else 0) or None,
+        window_layers=windows,
+        rotary_dim=None if rotary_dim == head_dim else rotary_dim,
+        local_rope_theta=metadata.written("rope.freq_base_swa", 10000.0) if kind == "gemma3" and windows else None,
+        no_rope_layers=tuple(range(_NO_ROPE_PERIOD - 1, num_layers, _NO_ROPE_PERIOD)) if kind == _SMOLLM3 else (),
+        attention_scale=_attention_scale(metadata, num_layers, hidden_size, num_heads),
+        embedding_scale=math.sqrt(max(hidden_size, 0)) if gemma else _embedding_scale(metadata, residual),
+        activation="gelu-tanh" if gemma else "clamped-swiglu" if gpt_oss else "silu",
+        pre_norm=kind != "olmo2",
+        post_norm=gemma or kind == "olmo2",
+        attention_softcap=metadata.number("attn_logit_softcapping", 50.0) if kind == "gemma2" else None,
+        final_softcap=_final_softcap(metadata),
+        num_experts=experts,
+        experts_per_token=metadata.integer("expert_used_count", 0) if experts else 0,
+        normalise_experts=experts > 0 and (gpt_oss or metadata.flag("expert_weights_norm", True)),
         expert_bias=gpt_oss,
         bos_token_id=_token_id(header, "bos"),
         eos_token_ids=end_of_generation_ids(header),
     )
 
 
-def _rope_scaling(
-    metadata: _Metadata, theta: float, head_dim: int, factors: NDArray[np.float32] | None
-) -> RopeScaling | None:
-    path = metadata.header.path
-    if factors is not None:
-        return llama3_scaling(path, factors, theta, head_dim)
-    kind = metadata.text("rope.scaling.type")
-    factor = metadata.number("rope.scaling.factor", metadata.number("rope.scale_linear", 1.0))
-    if kind == "yarn" and metadata.prefix == "gpt-oss":
-        # As its config.json: `truncate` is false, which GGUF has no key for.
-        length = metadata.integer("rope.scaling.original_context_length", 4096)
-        attention = 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
-        return RopeScaling(
-            kind="yarn", factor=factor, original_max_position=length, truncate=False, attention_factor=attention
-        )
-    if kind not in (None, "none", "linear"):
-        raise ModelFileError(f"{path}: rope scaling '{kind}' is not supported; supported are none, linear and llama3")
-    if kind == "none" or factor in (0.0, 1.0):
+def logits_divisor(header: GGUFHeader) -> float:
+    """What the logits of the file's model are divided by (Granite)."""
+    if header.metadata.get("general.architecture") != "granite":
+        return 1.0
+    return _positive(Metadata(header, "granite"), "logit_scale", 1.0)
+
+
+def _intermediate_size(metadata: Metadata) -> int:
+    """Of one expert where a model has experts: a Mixtral's is under the key of dense models, a gpt-oss's may be."""
+    if metadata.prefix == "qwen3moe":
+        return metadata.integer("expert_feed_forward_length")
+    if metadata.prefix == "gpt-oss":
+        return metadata.integer("expert_feed_forward_length", metadata.integer("feed_forward_length", 0))
+    return metadata.integer("feed_forward_length")
+
+
+def _rotary_dim(metadata: Metadata, head_dim: int) -> int:
+    """Numbers of a head that are rotated: only of Phi-3's may be fewer than all."""
+    rotated = metadata.integer("rope.dimension_count", head_dim)
+    for key, size in (("attention.value_length", head_dim), ("rope.dimension_count", head_dim)):
+        stated = metadata.integer(key, size)
+        if stated != head_dim and not (metadata.prefix == "phi3" and key.startswith("rope") and 2 <= stated < head_dim):
+            raise ModelFileError(
+                f"{metadata.header.path}: '{metadata.prefix}.{key}' is {stated}, but heads have {head_dim} "
+                "dimensions; models with other value or rotary dimensions are not supported"
+            )
+    return rotated
+
+
+def _window_layers(metadata: Metadata, num_layers: int) -> tuple[int, ...]:
+    """The layers with a window: a list says which, or every layer but the last of each period has one."""
+    if metadata.prefix == "gemma3" and not metadata.integer("attention.sliding_window", 0):
+        return ()
+    key = "attention.sliding_window_pattern"
+    listed = metadata.flags(key, num_layers)
+    if listed is not None:
+        return tuple(i for i, windowed in enumerate(listed) if windowed)
+    period = metadata.integer(key, _WINDOW_PERIOD[metadata.prefix])
+    return tuple(i for i in range(num_layers) if period and i % period < period - 1)
+
+
+def _attention_scale(metadata: Metadata, num_layers: int, hidden_size: int, num_heads: int) -> float | None:
+    if metadata.prefix == "granite" and metadata.number("attention.scale", 0.0):
+        return _positive(metadata, "attention.scale", 0.0)
+    if num_layers == _LAYERS_OF_27B.get(metadata.prefix) and hidden_size >= num_heads >= 1:
+        return 1.0 / math.sqrt(hidden_size // num_heads)
+    return None
+
+
+def _final_softcap(metadata: Metadata) -> float | None:
+    if metadata.prefix not in _GEMMAS:
         return None
-    return RopeScaling(kind="linear", factor=factor)
+    return metadata.number("final_logit_softcapping", 30.0 if metadata.prefix == "gemma2" else 0.0) or None
+
+
+def _embedding_scale(metadata: Metadata, residual: float) -> float:
+    scale = _positive(metadata, "embedding_scale", 1.0) if metadata.prefix == "granite" else 1.0
+    return scale / residual
+
+
+def _positive(metadata: Metadata, key: str, default: float) -> float:
+    value = metadata.written(key, default)
+    if value <= 0:
+        raise ModelFileError(f"{metadata.header.path}: '{metadata.prefix}.{key}' is {value}; it must be positive")
+    return value
 
 
 def _token_id(header: GGUFHeader, name: str) -> int | None:
     value = header.metadata.get(f"tokenizer.ggml.{name}_token_id")
     return value if isinstance(value, int) else None
-
-
-def _as_written(value: float) -> float:
-    """The shortest decimal of a float32: 9.999999747378752e-06 becomes 1e-5."""
-    return float(str(np.float32(value)))

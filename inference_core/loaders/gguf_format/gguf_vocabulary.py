@@ -23,7 +23,18 @@ _END_KEYS = ("eos", "eot", "eom")
 # Files often name one end token although the model was trained with several: chat models also stop at the base model's
 # end of text. Any control token with one of these texts ends a generation.
 _END_TEXTS = frozenset(
-    {"<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|eom_id|>", "</s>", "<|return|>", "<|call|>"}
+    {
+        "<|endoftext|>",
+        "<|im_end|>",
+        "<|eot_id|>",
+        "<|end_of_text|>",
+        "<|eom_id|>",
+        "</s>",
+        "<end_of_turn>",
+        "<|end|>",
+        "<|return|>",
+        "<|call|>",
+    }
 )
 
 

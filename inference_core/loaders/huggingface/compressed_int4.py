@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders.huggingface.int4_groups import PER_INT, unpack_codes
+from inference_core.loaders.huggingface.group_format import PER_INT, unpack_codes
 from inference_core.loaders.huggingface.quantized_layer import Files, check_boundaries
 from inference_core.loaders.huggingface.zero_point_blocks import ELEMENTS, q4_0_blocks, q4_z_blocks
 from inference_core.loaders.packed_tensor import Kind, PackedTensor, bfloat16_to_float32

@@ -1,7 +1,7 @@
 """A Hugging Face folder (config.json and safetensors, sharded or not) as a checkpoint."""
 
 from collections.abc import Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import cast
 
@@ -12,13 +12,20 @@ from inference_core.io.json_errors import JSON_ERRORS
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.decoder_tensors import Shape, check_config, check_tensors
 from inference_core.loaders.huggingface.compressed_int4 import compressed_int4_layers
-from inference_core.loaders.huggingface.hf_config import logits_divisor, read_config, read_layer_format
-from inference_core.loaders.huggingface.int4_layers import int4_layers
+from inference_core.loaders.huggingface.group_layers import group_layers
+from inference_core.loaders.huggingface.hf_config import (
+    logits_divisor,
+    norm_offset,
+    read_config,
+    read_layer_format,
+    read_sparsity,
+)
 from inference_core.loaders.huggingface.quantized_layer import Files, QuantizedLayer, without_parts
 from inference_core.loaders.huggingface.safetensors_file import SafetensorsFile
 from inference_core.loaders.huggingface.scaled_layers import scaled_layers
-from inference_core.loaders.huggingface.tensor_views import View, views
+from inference_core.loaders.huggingface.sparse_tensors import made_dense
 from inference_core.loaders.packed_tensor import PLAIN_DTYPES, Kind, PackedTensor
+from inference_core.loaders.tensor_views import View, gpt_oss_views, views
 from inference_core.model_config import ModelConfig
 
 INDEX = "model.safetensors.index.json"
@@ -32,15 +39,17 @@ class _Index(msgspec.Struct):
 
 class HFCheckpoint(Checkpoint):
     """Folders of the architectures of `hf_config` with tensors in F32, F16 or BF16; linear layers also in AWQ, GPTQ,
-    compressed-tensors or FP8 format, experts in MXFP4. Pickled weights are refused.
+    compressed-tensors, FP8 or bitsandbytes format, experts in MXFP4. Pickled weights are refused.
     """
 
     def __init__(self, path: Path, cache_dir: Path | None = None) -> None:
         super().__init__(path, cache_dir)
         self._config = read_config(path)
         check_config(path, self._config)
-        files = self._open_tensors()
-        self._stored_bytes = sum(file.entries[name].num_bytes for name, file in files.items())
+        stored = self._open_tensors()
+        self._stored_bytes = sum(file.entries[name].num_bytes for name, file in stored.items())
+        self._sparsity = read_sparsity(path)
+        files: Files = made_dense(path, stored) if self._sparsity.compressed else stored
         self._layers = _quantized_layers(path, files)
         self._files = without_parts(self._layers, files)
         for name, file in self._files.items():
@@ -51,7 +60,8 @@ class HFCheckpoint(Checkpoint):
                 )
         shapes: dict[str, Shape] = {name: file.entries[name].shape for name, file in self._files.items()}
         shapes |= {name: layer.shape for name, layer in self._layers.items()}
-        self._views = views(self._config, shapes, logits_divisor(path))
+        self._views = views(self._config, shapes, logits_divisor(path), norm_offset(self._config))
+        self._views |= gpt_oss_views(self._config, shapes)
         changed = {name: view.shape(shapes[view.source]) for name, view in self._views.items() if view.source in shapes}
         fused = {view.source for view in self._views.values()} - self._views.keys()
         check_tensors(path, self._config, {n: s for n, s in shapes.items() if n not in fused} | changed)
@@ -63,6 +73,10 @@ class HFCheckpoint(Checkpoint):
     @property
     def stored_bytes(self) -> int:
         return self._stored_bytes
+
+    @property
+    def stated_sparsity(self) -> str | None:
+        return self._sparsity.structure
 
     @cached_property
     def tensors(self) -> Mapping[str, PackedTensor]:
@@ -115,14 +129,18 @@ def _quantized_layers(path: Path, files: Files) -> Mapping[str, QuantizedLayer]:
         return {}
     if form == "eight bits":
         return scaled_layers(path, files)
+    # Two formats of few folders, which others do without.
+    if form == "bitsandbytes":
+        from inference_core.loaders.huggingface.bitsandbytes_layers import table_layers
+
+        return table_layers(path, files) | scaled_layers(path, files)
     if form == "mxfp4":
-        # Of gpt-oss's folders alone.
         from inference_core.loaders.huggingface.mxfp4_layers import mxfp4_layers
 
         return mxfp4_layers(path, files)
     if form == "compressed int4":
         return compressed_int4_layers(path, files)
-    return int4_layers(path, form, files)
+    return group_layers(path, form, files)
 
 
 def _listed(folder: Path) -> dict[str, str]:
@@ -156,7 +174,7 @@ class _Tensors(Mapping[str, PackedTensor]):
     def __init__(
         self,
         path: Path,
-        files: Mapping[str, SafetensorsFile],
+        files: Files,
         layers: Mapping[str, QuantizedLayer],
         changed: Mapping[str, View],
     ) -> None:
@@ -173,7 +191,10 @@ class _Tensors(Mapping[str, PackedTensor]):
             return self._layers[name].tensor(self._path)
         file = self._files[name]
         entry = file.entries[name]
-        return PackedTensor(cast(Kind, entry.dtype), entry.shape, file[name])
+        kind = cast(Kind, entry.dtype)
+        # A sparse weight is made when its numbers are asked for, not with its shape.
+        source = file[name] if isinstance(file, SafetensorsFile) else partial(file.__getitem__, name)
+        return PackedTensor(kind, entry.shape, source)
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._names))

@@ -8,9 +8,9 @@ import msgspec
 
 from inference_core.errors import ModelFileError
 from inference_core.io.json_errors import JSON_ERRORS
-from inference_core.loaders.huggingface.hf_quantization import LayerFormat, layer_format
+from inference_core.loaders.huggingface.hf_quantization import LayerFormat, Sparsity, layer_format, sparsity
 from inference_core.loaders.huggingface.rope_keys import Rope, read_ropes, rope_scaling
-from inference_core.model_config import Activation, Architecture, ModelConfig, RopeScaling
+from inference_core.model_config import Activation, Architecture, ModelConfig
 
 T = TypeVar("T")
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
@@ -122,7 +122,7 @@ def read_config(folder: Path) -> ModelConfig:
         num_heads=heads,
         num_kv_heads=config.num_key_value_heads or heads,
         head_dim=head_dim,
-        max_position=_max_position(config.max_position_embeddings, scaling),
+        max_position=scaling.longest(config.max_position_embeddings) if scaling else config.max_position_embeddings,
         # What is added to a stream that is divided by Granite's residual multiplier needs no multiplier, and norms of
         # it differ in this number alone.
         rms_eps=config.rms_norm_eps / residual**2,
@@ -163,6 +163,11 @@ def logits_divisor(folder: Path) -> float:
     return _positive(file, "logits_scaling", _decode(file, _Config).logits_scaling)
 
 
+def norm_offset(config: ModelConfig) -> float:
+    """What Gemma adds to the weights of its norms as its folders have them."""
+    return 1.0 if config.architecture in ("gemma2", "gemma3_text") else 0.0
+
+
 def _attention_scale(file: Path, config: _Config) -> float | None:
     if config.model_type == "granite":
         return _positive(file, "attention_multiplier", config.attention_multiplier)
@@ -175,13 +180,6 @@ def _positive(file: Path, name: str, value: float) -> float:
     if not 0 < value < math.inf:
         raise ModelFileError(f"{file}: {name} is {value}; it must be a positive number")
     return value
-
-
-def _max_position(stated: int, scaling: RopeScaling | None) -> int:
-    """Files of Qwen state the length before yarn stretches it."""
-    if scaling is None or scaling.kind != "yarn":
-        return stated
-    return max(stated, int(scaling.original_max_position * scaling.factor))
 
 
 def _window_layers(file: Path, config: _Config) -> tuple[int, ...] | None:
@@ -223,6 +221,12 @@ def read_layer_format(folder: Path) -> LayerFormat | None:
     """The quantisation format of the folder's linear layers, None if unquantised."""
     file = folder / "config.json"
     return layer_format(file, _decode(file, _Config).quantization_config)
+
+
+def read_sparsity(folder: Path) -> Sparsity:
+    """What the folder's settings say of zeros in its weights."""
+    file = folder / "config.json"
+    return sparsity(file, _decode(file, _Config).quantization_config)
 
 
 def _refuse_architecture(file: Path, kind: str) -> None:

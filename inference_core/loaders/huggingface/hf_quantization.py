@@ -6,14 +6,17 @@ from typing import Any, Literal
 import msgspec
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders.huggingface.int4_groups import Int4Format
+from inference_core.loaders.huggingface.group_format import GroupFormat
 
 _SUPPORTED = (
-    "supported are 4-bit AWQ (version gemm), 4-bit GPTQ (checkpoint_format gptq or gptq_v2), fp8 (E4M3), mxfp4, and "
-    "compressed-tensors with 4-bit (pack-quantized), INT8 (int-quantized) or FP8 (float-quantized) weights"
+    "supported are 4-bit AWQ (version gemm), 4- and 8-bit GPTQ (checkpoint_format gptq or gptq_v2), fp8 (E4M3), mxfp4, "
+    "bitsandbytes (NF4, FP4, LLM.int8), and compressed-tensors with 4-bit (pack-quantized), INT8 (int-quantized) or "
+    "FP8 (float-quantized) weights"
 )
-# The details of 8-bit and of compressed 4-bit layers are read from their tensors.
-LayerFormat = Int4Format | Literal["eight bits", "compressed int4", "mxfp4"]
+# The details of 8-bit, of compressed 4-bit and of bitsandbytes' layers are read from their tensors.
+LayerFormat = GroupFormat | Literal["eight bits", "compressed int4", "bitsandbytes", "mxfp4"]
+# What GPTQModel and compressed-tensors may do to a model besides quantising its layers alike.
+_REFUSED = ("dynamic", "rotation", "adapter", "transform_config")
 
 
 class _Weights(msgspec.Struct):
@@ -35,10 +38,12 @@ class QuantizationConfig(msgspec.Struct):
     group_size: int = -1
     version: str = "gemm"
     checkpoint_format: str = "gptq"
+    load_in_4bit: bool = False
     load_in_8bit: bool = False
     format: str = ""
     fmt: str = "e4m3"
     config_groups: dict[str, _Group] = {}
+    dynamic: dict[str, Any] | None = None
 
 
 def layer_format(file: Path, given: dict[str, Any] | None) -> LayerFormat | None:
@@ -49,34 +54,61 @@ def layer_format(file: Path, given: dict[str, Any] | None) -> LayerFormat | None
         config = msgspec.convert(given, QuantizationConfig)
     except msgspec.ValidationError as error:
         raise ModelFileError(f"{file}: quantization_config is not understood ({error}); {_SUPPORTED}") from error
-    if config.quant_method == "bitsandbytes":
-        raise ModelFileError(f"{file}: {_instead_of_bitsandbytes(config)}")
-    found = _int4(config) or _by_method(config) or _compressed(config)
+    for key in _REFUSED:
+        # GPTQModel's "-:NAME" leaves a layer unquantised, which its tensors show.
+        skipping = key == "dynamic" and all(name.startswith("-:") for name in config.dynamic or {})
+        if given.get(key) and not skipping:
+            raise ModelFileError(f"{file}: {key} = {given[key]!r} of its quantization_config is not supported")
+    if config.quant_method == "compressed-tensors" and not config.config_groups and given.get("sparsity_config"):
+        return None
+    found = _groups(config) or _by_method(config) or _bitsandbytes(config) or _compressed(config)
     if found is None:
         written = ", ".join(f"{key} {value!r}" for key, value in given.items())
         raise ModelFileError(f"{file}: quantization_config with {written} is not supported; {_SUPPORTED}")
     return found
 
 
-def _instead_of_bitsandbytes(config: QuantizationConfig) -> str:
-    """Say which command makes of the original weights what bitsandbytes was asked for: its 4 bits (NF4, FP4) have no
-    groups that the kernels multiply, and LLM.int8() splits outliers from activations only while it computes."""
-    bits, method = (8, "int8") if config.load_in_8bit else (4, "awq")
-    return (
-        f"quantization_config of bitsandbytes ({bits} bits) is not supported. "
-        f"Quantise the model that it was made from: aio quantize ORIGINAL DESTINATION --method {method}"
-    )
+class Sparsity(msgspec.Struct, frozen=True):
+    """What a folder says of zeros in its weights. `structure`: as "2:4"; `compressed`: they are not stored."""
+
+    structure: str | None = None
+    compressed: bool = False
 
 
-def _int4(config: QuantizationConfig) -> Int4Format | None:
+class _SparsityConfig(msgspec.Struct):
+    format: str = "dense"
+    sparsity_structure: str | None = None
+
+
+class _WithSparsity(msgspec.Struct):
+    sparsity_config: _SparsityConfig | None = None
+
+
+def sparsity(file: Path, given: dict[str, Any] | None) -> Sparsity:
+    """Raises ModelFileError, naming `file`, for weights without their zeros in another format than 2:4."""
+    try:
+        config = msgspec.convert(given or {}, _WithSparsity).sparsity_config or _SparsityConfig()
+    except msgspec.ValidationError as error:
+        raise ModelFileError(f"{file}: sparsity_config is not understood ({error})") from error
+    if config.format not in ("dense", "sparse-24-bitmask"):
+        raise ModelFileError(
+            f"{file}: sparsity_config with format '{config.format}' is not supported; supported are dense and "
+            "sparse-24-bitmask"
+        )
+    compressed = config.format != "dense"
+    return Sparsity("2:4" if compressed else config.sparsity_structure, compressed)
+
+
+def _groups(config: QuantizationConfig) -> GroupFormat | None:
     group_size = config.group_size if config.group_size > 0 else None
-    if config.bits != 4 or config.group_size < -1 or config.group_size == 0:
+    if config.group_size < -1 or config.group_size == 0:
         return None
-    if config.quant_method == "awq" and config.version.lower() == "gemm":
-        return Int4Format("awq", group_size)
-    if config.quant_method == "gptq" and config.checkpoint_format in ("gptq", "gptq_v2"):
+    if config.quant_method == "awq" and config.bits == 4 and config.version.lower() == "gemm":
+        return GroupFormat("awq", group_size)
+    if config.quant_method == "gptq" and config.bits in (4, 8) and config.checkpoint_format in ("gptq", "gptq_v2"):
         # Format "gptq" stores zero points minus one.
-        return Int4Format("gptq", group_size, zero_offset=int(config.checkpoint_format == "gptq"))
+        offset = int(config.checkpoint_format == "gptq")
+        return GroupFormat("gptq", group_size, offset, 4 if config.bits == 4 else 8)
     return None
 
 
@@ -84,6 +116,12 @@ def _by_method(config: QuantizationConfig) -> LayerFormat | None:
     if config.quant_method == "mxfp4":
         return "mxfp4"
     return "eight bits" if config.quant_method == "fp8" and config.fmt == "e4m3" else None
+
+
+def _bitsandbytes(config: QuantizationConfig) -> LayerFormat | None:
+    return (
+        "bitsandbytes" if config.quant_method == "bitsandbytes" and config.load_in_4bit != config.load_in_8bit else None
+    )
 
 
 def _compressed(config: QuantizationConfig) -> LayerFormat | None:

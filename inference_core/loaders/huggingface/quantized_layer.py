@@ -7,10 +7,10 @@ from typing import Protocol
 import numpy as np
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders.huggingface.safetensors_file import SafetensorsFile
+from inference_core.loaders.huggingface.safetensors_file import TensorFile
 from inference_core.loaders.packed_tensor import PackedTensor
 
-Files = Mapping[str, SafetensorsFile]
+Files = Mapping[str, TensorFile]
 
 
 class QuantizedLayer(Protocol):
@@ -53,7 +53,7 @@ def check_boundaries(path: Path, layer: QuantizedLayer, rows: range, columns: ra
             )
 
 
-def without_parts(layers: Mapping[str, QuantizedLayer], files: Files) -> dict[str, SafetensorsFile]:
+def without_parts(layers: Mapping[str, QuantizedLayer], files: Files) -> dict[str, TensorFile]:
     """The tensors that belong to no quantised layer, without biases of zeros, which AutoGPTQ adds to every layer."""
     parts = {f"{layer.name}.{part}" for layer in layers.values() for part in layer.files}
     zeros = {bias for layer in layers.values() if _is_zero(bias := f"{layer.name}.bias", files)}

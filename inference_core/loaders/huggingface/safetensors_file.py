@@ -8,7 +8,7 @@ import math
 import mmap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -47,6 +47,15 @@ class Entry(msgspec.Struct, frozen=True):
     @property
     def num_bytes(self) -> int:
         return self.data_offsets[1] - self.data_offsets[0]
+
+
+class TensorFile(Protocol):
+    """Arrays by name with their directory: a file, or tensors that are made of others in it."""
+
+    path: Path
+    entries: dict[str, Entry]
+
+    def __getitem__(self, name: str) -> NDArray[Any]: ...
 
 
 class SafetensorsFile(Mapping[str, NDArray[Any]]):

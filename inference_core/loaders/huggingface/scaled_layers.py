@@ -13,10 +13,12 @@ from inference_core.loaders.huggingface.scaled_blocks import ELEMENTS, scaled_bl
 from inference_core.loaders.packed_tensor import Kind, PackedTensor, bfloat16_to_float32
 
 CODES = {"I8": "S8", "F8_E4M3": "F8"}
-_SCALES = ("weight_scale", "weight_scale_inv")
+_SCALES = ("weight_scale", "weight_scale_inv", "SCB")
 _SCALE_DTYPES = ("F32", "F16", "BF16")
 # The file's activation scales are not used: activations are quantised per row, which is at least as exact.
-_UNUSED = ("input_scale", "input_zero_point", "weight_zero_point")
+_UNUSED = ("input_scale", "input_zero_point", "weight_zero_point", "weight_format")
+# LLM.int8() (Dettmers et al. 2022) stores the largest absolute weight of an output, whose code is 127.
+_LARGEST = "SCB"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,8 @@ class ScaledLayer:
     def _scales(self) -> NDArray[np.float32]:
         array = self._part(self.scale)
         bits = self.files[self.scale].entries[f"{self.name}.{self.scale}"].dtype == "BF16"
-        return bfloat16_to_float32(array) if bits else array.astype(np.float32)
+        scales = bfloat16_to_float32(array) if bits else array.astype(np.float32)
+        return scales / np.float32(127) if self.scale == _LARGEST else scales
 
     def _part(self, part: str) -> NDArray[Any]:
         return self.files[part][f"{self.name}.{part}"]
@@ -92,6 +95,9 @@ def _layer(path: Path, files: Files, name: str) -> ScaledLayer:
     zero = found.get("weight_zero_point")
     if zero is not None and np.any(zero[f"{name}.weight_zero_point"]):
         raise ModelFileError(f"{path}: '{name}' has zero points; 8-bit layers are read where they are symmetric")
+    order = found.get("weight_format")
+    if order is not None and np.any(order[f"{name}.weight_format"]):
+        raise ModelFileError(f"{path}: '{name}.weight_format' names another order than row after row")
     return ScaledLayer(name, (shape[0], shape[1]), found, scale)
 
 

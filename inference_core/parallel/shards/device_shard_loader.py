@@ -26,7 +26,7 @@ from inference_core.device.load_device_core import (
 )
 from inference_core.device.memory.host_memory import profile_host
 from inference_core.device.memory.memory_profile import profile_cuda
-from inference_core.device.weights import device_embedding, stored_linears, weight_bytes
+from inference_core.device.weights import device_embedding, stored_experts, stored_linears, weight_bytes
 from inference_core.engine.live_knobs import LiveKnobs
 from inference_core.errors import MeshError
 from inference_core.loaders.model_path import resolve_model_path
@@ -170,14 +170,16 @@ def load_shard(
 ) -> DeviceDecoder:
     """Load a rank's part of the network on `device`, repacked for its kernels. `over` attaches the arena later."""
     dtype = DTYPES[model.spec.activations]
-    linears = stored_linears(shard, model.spec.compute, dtype, device, cache_dir, held_projections(shard, share))
+    held = held_projections(shard, share)
+    linears = stored_linears(shard, model.spec.compute, dtype, device, cache_dir, held)
+    stacks = stored_experts(shard, model.spec.compute, dtype, device, cache_dir, held)
     head = linears["head"] if share.last else None
     layout, nowhere = device_layout(model.spec, shard.config), torch.zeros(0, dtype=torch.uint8, device=device)
     return DeviceDecoder(
         config=shard.config,
         dtype=dtype,
         embedding=device_embedding(shard, head, dtype, device) if share.first else None,
-        layers=load_layers(shard, linears, device),
+        layers=load_layers(shard, linears, device, stacks),
         caches=[LayerCache(nowhere, layout, i) for i in range(shard.config.num_layers)],
         final_norm=vector(shard, FINAL_NORM).to(device) if share.last else None,
         head=head,

@@ -7,7 +7,7 @@ from inference_core.device.spec import DeviceModelSpec
 from inference_core.errors import MemoryPlanError
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.loaders.checkpoint import Checkpoint
-from inference_core.loaders.decoder_tensors import refuse_beyond_plain
+from inference_core.loaders.decoder_tensors import refuse_features
 from inference_core.model_config import ModelConfig
 from inference_core.models.weights import Projection, projections
 from inference_core.parallel.shards.shard_checkpoint import ShardCheckpoint, split_units
@@ -55,7 +55,7 @@ def divide_model(
 ) -> DividedModel:
     """Divide a model. Raises MeshError if it cannot be divided, ModelFileError if it has features that meshes do not
     compute, MemoryPlanError for blocks larger than a slab."""
-    refuse_beyond_plain(checkpoint.path, checkpoint.config, "a mesh")
+    refuse_features(checkpoint.path, checkpoint.config, "a mesh")
     shares = divide(checkpoint.config, mesh, split_units(checkpoint), uneven=uneven)
     layouts = [device_layout(spec, share.config(checkpoint.config)) for share in shares]
     largest = max(layouts, key=lambda layout: layout.block_bytes)

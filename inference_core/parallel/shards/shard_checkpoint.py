@@ -25,9 +25,12 @@ def split_units(checkpoint: Checkpoint) -> SplitUnits:
     Inner columns are also the outputs of gate and up, and some files pack several of these into one integer.
     """
 
-    layers = [f"model.layers.{i}" for i in range(checkpoint.config.num_layers)]
-    columns = lcm(*(checkpoint.column_unit(f"{layer}.mlp.down_proj.weight") for layer in layers))
-    rows = lcm(*(checkpoint.row_unit(f"{layer}.mlp.{part}_proj.weight") for layer in layers for part in ("gate", "up")))
+    config = checkpoint.config
+    layers = [f"model.layers.{i}" for i in range(config.num_layers)]
+    networks = [f".mlp.experts.{e}" for e in range(config.num_experts)] or [".mlp"]
+    mlps = [f"{layer}{network}" for layer in layers for network in networks]
+    columns = lcm(*(checkpoint.column_unit(f"{mlp}.down_proj.weight") for mlp in mlps))
+    rows = lcm(*(checkpoint.row_unit(f"{mlp}.{part}_proj.weight") for mlp in mlps for part in ("gate", "up")))
     return SplitUnits(
         attention_output=lcm(*(checkpoint.column_unit(f"{layer}.self_attn.o_proj.weight") for layer in layers)),
         down=lcm(columns, rows),

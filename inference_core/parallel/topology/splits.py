@@ -42,15 +42,21 @@ class RankShare(msgspec.Struct, frozen=True, kw_only=True):
     last: bool
 
     def config(self, whole: ModelConfig) -> ModelConfig:
-        """The settings of this rank's decoder: those of a smaller model of the same width."""
+        """The settings of this rank's decoder: those of a smaller model of the same width, layers counted from 0."""
+        windows = None if whole.window_layers is None else self._own(whole.window_layers)
         return msgspec.structs.replace(
             whole,
+            window_layers=windows,
+            no_rope_layers=self._own(whole.no_rope_layers),
             num_layers=len(self.layers),
             num_heads=len(self.heads.query),
             num_kv_heads=len(self.heads.kv_heads),
             intermediate_size=len(self.inner),
             vocab_size=len(self.vocabulary),
         )
+
+    def _own(self, layers: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(layer - self.layers.start for layer in layers if layer in self.layers)
 
 
 def divide(

@@ -74,6 +74,13 @@ def described_config(config: ModelConfig) -> dict[str, Any]:
                 "high_freq_factor": scaling.high_freq_factor,
                 "original_max_position_embeddings": scaling.original_max_position,
             }
+        if scaling.kind == "yarn":
+            described["rope_scaling"] |= {
+                "original_max_position_embeddings": scaling.original_max_position,
+                "attention_factor": scaling.attention_factor,
+                "beta_fast": scaling.beta_fast,
+                "beta_slow": scaling.beta_slow,
+            }
     return described
 
 

@@ -1,4 +1,4 @@
-"""Writes 4-bit layers as AutoAWQ and AutoGPTQ do: the inverse of `loaders.huggingface.int4_groups`."""
+"""Writes 4-bit layers as AutoAWQ and AutoGPTQ do: the inverse of `loaders.huggingface.group_format`."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from inference_core.loaders.huggingface.int4_groups import PER_INT
+from inference_core.loaders.huggingface.group_format import PER_INT
 from inference_core.quantization.methods.int4_grid import Int4Grid
 
 _IN_ORDER = tuple(range(PER_INT))

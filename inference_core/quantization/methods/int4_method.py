@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from inference_core.errors import QuantizationError
-from inference_core.loaders.huggingface.int4_groups import PER_INT
+from inference_core.loaders.huggingface.group_format import PER_INT
 from inference_core.model_config import ModelConfig
 from inference_core.quantization.methods.method import QuantizationMethod, linear_inputs, linear_outputs
 

@@ -47,6 +47,7 @@ def _attend_tiles(
     ITEM_SIZE: tl.constexpr,
     ALIGN: tl.constexpr,
     WINDOW: tl.constexpr,
+    CAP: tl.constexpr,
     TILE: tl.constexpr,
     MASKED: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -66,6 +67,8 @@ def _attend_tiles(
         else:
             key = tl.load(keys + at, mask=dims[None, :] < HEAD_DIM, other=0.0)
         scores = tl.dot(query, tl.trans(key.to(query.dtype)), input_precision=PRECISION) * scale
+        if CAP > 0:  # tanh(x) = 1 - 2 / (exp(2 x) + 1), for x = score / cap
+            scores = CAP * (1.0 - 2.0 / (tl.math.exp2(scores) + 1.0))
         if MASKED:
             allowed = token[None, :] <= position[:, None]
             if WINDOW > 0:
@@ -127,6 +130,7 @@ def paged_attention_kernel(
     ITEM_SIZE: tl.constexpr,
     ALIGN: tl.constexpr,
     WINDOW: tl.constexpr,
+    CAP: tl.constexpr,
     ROWS: tl.constexpr,
     QUERIES: tl.constexpr,
     TILE: tl.constexpr,
@@ -137,9 +141,10 @@ def paged_attention_kernel(
 ):
     """Programs: query blocks x KV heads x splits.
 
-    `scale`: of the scores, for base-2 exponentials. ONE_BLOCK: every sequence has at most QUERIES queries. With
-    SPLITS > 1, `partial` float32 [T, HEADS, SPLITS, HEAD_DIM] and `partial_log` float32 [T, HEADS, SPLITS] replace
-    `out`: each split's softmax-weighted mean, and the base-2 logarithm of its sum of weights.
+    `scale`: of the scores, for base-2 exponentials. CAP: if not 0, scores are CAP * tanh(x), where `scale` times the
+    product is 2 x log2(e). ONE_BLOCK: every sequence has at most QUERIES queries. With SPLITS > 1, `partial` float32
+    [T, HEADS, SPLITS, HEAD_DIM] and `partial_log` float32 [T, HEADS, SPLITS] replace `out`: each split's
+    softmax-weighted mean, and the base-2 logarithm of its sum of weights.
     """
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
@@ -192,12 +197,12 @@ def paged_attention_kernel(
         full_end = tl.minimum((earlier + first_query + 1) // TILE, end_tile)
         mixed, total, highest = _attend_tiles(
             query, mixed, total, highest, first_tile, full_end, position, seen, table, keys, values, scale,
-            BLOCK_SIZE, HEAD_DIM, HEAD_PAD, ITEM_SIZE, ALIGN, WINDOW, TILE, False, PRECISION,
+            BLOCK_SIZE, HEAD_DIM, HEAD_PAD, ITEM_SIZE, ALIGN, WINDOW, CAP, TILE, False, PRECISION,
         )  # fmt: skip
         first_tile = tl.maximum(first_tile, full_end)
     mixed, total, highest = _attend_tiles(
         query, mixed, total, highest, first_tile, end_tile, position, seen, table, keys, values, scale,
-        BLOCK_SIZE, HEAD_DIM, HEAD_PAD, ITEM_SIZE, ALIGN, WINDOW, TILE, True, PRECISION,
+        BLOCK_SIZE, HEAD_DIM, HEAD_PAD, ITEM_SIZE, ALIGN, WINDOW, CAP, TILE, True, PRECISION,
     )  # fmt: skip
 
     if SPLITS == 1:
@@ -252,6 +257,7 @@ def paged_attention(
     out: torch.Tensor,
     *,
     window: int = 0,
+    softcap: float = 0.0,
     max_query_len: int | None = None,
     tile: AttentionTile | None = None,
     splits: int | None = None,
@@ -260,8 +266,9 @@ def paged_attention(
 
     `qkv` [T, (heads + 2 kv_heads) * head_dim], of which the queries are read, and `out` [T, heads * head_dim], both
     float32, float16 or bfloat16 with contiguous rows; T may be more than the sequences' tokens, and the rest of `out`
-    is not written. The other tensors are as in `AttentionBatch`, on the same device. `window` 0: none. `max_query_len`
-    bounds the query lengths, T if None. `splits`: programs per context, a power of two.
+    is not written. The other tensors are as in `AttentionBatch`, on the same device. `window` 0: none. `softcap` c: if
+    not 0, scores are c * tanh(score / c) (Gemma 2). `max_query_len` bounds the query lengths, T if None. `splits`:
+    programs per context, a power of two.
     """
     layout = cache.layout
     kv_heads, head_dim = layout.num_kv_heads, layout.head_dim
@@ -301,7 +308,7 @@ def paged_attention(
         out.stride(0),
         cache.layer_start,
         cache.values_start,
-        head_dim**-0.5 * _LOG2_E,
+        head_dim**-0.5 * _LOG2_E * (2.0 / softcap if softcap else 1.0),
         GROUP=group,
         HEADS=heads,
         HEAD_DIM=head_dim,
@@ -310,6 +317,7 @@ def paged_attention(
         ITEM_SIZE=cache.itemsize,
         ALIGN=ALIGNMENT,
         WINDOW=window,
+        CAP=softcap * _LOG2_E,
         ROWS=tile.rows,
         QUERIES=queries,
         TILE=tile.tokens,

@@ -24,7 +24,7 @@ _DENSE_OUTPUTS = 8192
 
 
 @triton.jit
-def _centred(words, nibble, DTYPE: tl.constexpr):
+def centred(words, nibble, DTYPE: tl.constexpr):
     """code - 8 as DTYPE, exactly: the code in the low bits of 1024 (float16) or 128 (bfloat16), less 1032 or 136."""
     code = (words >> (4 * nibble)) & 0xF
     if tl.float16 == DTYPE:
@@ -99,7 +99,7 @@ def int4_gemv_kernel(
                 k = block * _BLOCK + nibble * _WORDS + j
                 seen = (k[:, None] < inputs) & (m[None, :] < rows)
                 xs = tl.load(x + m[None, :].to(tl.int64) * x_stride + k[:, None], mask=seen, other=0.0)
-                products = tl.dot(_centred(words, nibble, x.dtype.element_ty), xs, products)
+                products = tl.dot(centred(words, nibble, x.dtype.element_ty), xs, products)
                 if HAS_OFFSETS:
                     total += tl.sum(xs.to(tl.float32), axis=0)
             place = (tl.cast(block, tl.int64) * (_BLOCK // GROUP) + group) * outputs + n
@@ -154,7 +154,7 @@ def int4_gemm_kernel(
                 k = block * _BLOCK + nibble * _WORDS + j
                 seen = (k[:, None] < inputs) & (m[None, :] < rows)
                 xs = tl.load(x_rows + k[:, None], mask=seen, other=0.0)
-                weight = _centred(words, nibble, x.dtype.element_ty).to(tl.float32) * scale
+                weight = centred(words, nibble, x.dtype.element_ty).to(tl.float32) * scale
                 if HAS_OFFSETS:
                     weight += offset
                 sums = tl.dot(weight.to(x.dtype.element_ty), xs, sums)
@@ -185,7 +185,7 @@ def int4_dequantize_kernel(
     words = tl.load(codes + row[:, None] * _WORDS + j[None, :], mask=real[:, None], other=0)
     for nibble in tl.static_range(_NIBBLES):
         place = (tl.cast(block, tl.int64) * (_BLOCK // GROUP) + nibble * _WORDS // GROUP) * outputs + n
-        weight = _centred(words, nibble, tl.float16).to(tl.float32)
+        weight = centred(words, nibble, tl.float16).to(tl.float32)
         weight *= tl.load(scales + place, mask=real, other=0.0).to(tl.float32)[:, None]
         if HAS_OFFSETS:
             weight += tl.load(offsets + place, mask=real, other=0.0).to(tl.float32)[:, None]

@@ -1,92 +1,131 @@
-"""What a device serves beyond Llama's features equals the oracle; what it does not compute is refused by name."""
+"""Every architecture on a device equals transformers: in chunks, from the prefix cache, after preemption, captured."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tiny_device import SLAB, SLABS, TinyModels
-from transformers import (
-    AutoModelForCausalLM,
-    Gemma3TextConfig,
-    GptOssConfig,
-    GraniteConfig,
-    Phi3Config,
-    PretrainedConfig,
-)
+import transformers
+from tiny_device import SLAB, SLABS, RecordingGraphs, TinyModels
 
 from inference_core.core import Core
+from inference_core.device.graphs import Graphs, NoGraphs
 from inference_core.device.load_device_core import load_device_core
 from inference_core.device.spec import DeviceCoreSpec, DeviceModelSpec
 from inference_core.errors import ModelFileError
-from inference_core.execution.runner import ModelRunner
 from inference_core.loaders.open_checkpoint import open_checkpoint
-from inference_core.protocol import AddRequest, Knobs, SamplingParams
+from inference_core.protocol import AddRequest, Knobs, SamplingParams, TokenLogprob
+from tests.inference_core.models.test_decoder_against_transformers import ARCHITECTURES, checkpoint_folder
 
-SHAPE = {
-    "vocab_size": 96,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "max_position_embeddings": 128,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-NAMED = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, logprobs=4)
+# What docs/results/exactness.md promises of log-probabilities in float32.
+BOUND = 1e-3
+ANSWER = 24
+GREEDY = SamplingParams(temperature=0, max_tokens=ANSWER, ignore_eos=True, logprobs=5)
+# Two prompts share their first 48 tokens; windows hold 20.
+SHARED = torch.randint(0, 128, (48,), generator=torch.Generator().manual_seed(3)).tolist()
+PROMPTS = [[*SHARED, 5, 6, 7], [9] * 3, [*SHARED, 8, 8], [1, 2] * 12]
+Answers = dict[str, list[TokenLogprob]]
 
 
-def saved(folder: Path, config: PretrainedConfig) -> Path:
-    torch.manual_seed(5)
-    model = AutoModelForCausalLM.from_config(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn_like(parameter) * 0.2 + (1.0 if parameter.dim() == 1 else 0.0))
-    model.save_pretrained(folder)
-    return folder
+def core_of(models: TinyModels, graphs: Graphs, slabs: int = SLABS, **knobs: Any) -> Core:
+    given = Knobs(**{"prefill_chunk": 16, "max_num_batched_tokens": 32, "max_num_seqs": 4} | knobs)
+    runner = models.device_runner(graphs)
+    return Core({"m": runner}, arena_bytes=slabs * SLAB, slab_bytes=SLAB, knobs=given, seed=0)
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        GraniteConfig(**SHAPE, embedding_multiplier=12.0, residual_multiplier=0.22, attention_multiplier=0.1),
-        Phi3Config(**SHAPE, rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}),
-    ],
-    ids=["granite", "phi3"],
-)
-def test_a_device_computes_what_the_oracle_does(config: PretrainedConfig, tmp_path: Path) -> None:
-    models = TinyModels(tmp_path, model=saved(tmp_path / "model", config))
-    (got, got_logprobs), (want, want_logprobs) = answer(models.device_runner()), answer(models.oracle())
-    assert got == want
-    torch.testing.assert_close(torch.tensor(got_logprobs), torch.tensor(want_logprobs), atol=1e-4, rtol=0)
+def run(core: Core, prompts: list[list[int]], urgent: int = -1) -> Answers:
+    """Answer `prompts`; the one numbered `urgent` arrives during the first answer and precedes the others."""
+    answers: Answers = {str(number): [] for number in range(len(prompts))}
 
+    def add(number: int) -> None:
+        priority = 0 if number == urgent else 2
+        core.add(
+            AddRequest(
+                request_id=str(number), model="m", prompt_token_ids=prompts[number], sampling=GREEDY, priority=priority
+            )
+        )
 
-def answer(runner: ModelRunner) -> tuple[list[int], list[float]]:
-    """Tokens after a prompt of 40 in chunks of 16, and their log-probabilities."""
-    knobs = Knobs(prefill_chunk=16, max_num_batched_tokens=32, max_num_seqs=8)
-    core = Core({"m": runner}, arena_bytes=SLABS * SLAB, slab_bytes=SLAB, knobs=knobs, seed=0)
-    prompt = [3 * i % 96 for i in range(40)]
-    core.add(AddRequest(request_id="r", model="m", prompt_token_ids=prompt, sampling=NAMED))
-    tokens: list[int] = []
-    logprobs: list[float] = []
+    waiting = [urgent] if urgent >= 0 else []
+    for number in range(len(prompts)):
+        if number != urgent:
+            add(number)
     while core.has_work:
         for output in core.step():
             assert output.error is None
-            tokens += output.token_ids
-            logprobs += [drawn.logprob for drawn in output.logprobs or []]
-    return tokens, logprobs
+            answers[output.request_id] += output.logprobs or []
+        core.check_integrity()
+        if waiting and len(answers["0"]) > 5:
+            add(waiting.pop())
+    return answers
 
 
-@pytest.mark.parametrize(
-    ("config", "named"),
-    [(Gemma3TextConfig, "gelu-tanh"), (GptOssConfig, "attention sinks, a bias of attention's output")],
-)
-def test_features_that_no_device_computes_are_refused_by_name(config: Any, named: str, tmp_path: Path) -> None:
-    own = {"num_local_experts": 4} if config is GptOssConfig else {}
-    folder = saved(tmp_path / "model", config(**SHAPE, **own))
-    spec = DeviceCoreSpec(models=[DeviceModelSpec(name="m", path=str(folder), compute="dense")])
-    with pytest.raises(ModelFileError, match=rf"a GPU does not compute .*{named}.*engine ="):
-        load_device_core(spec, {"m": open_checkpoint(folder)}, torch.device("cpu"), tmp_path)
+def assert_equal(answers: Answers, prompts: list[list[int]], model: transformers.PreTrainedModel) -> None:
+    """The tokens are transformers' likeliest, and the log-probabilities of the five likeliest are its own."""
+    for number, prompt in enumerate(prompts):
+        drawn = answers[str(number)]
+        tokens = [one.token_id for one in drawn]
+        assert len(tokens) == ANSWER
+        with torch.no_grad():
+            logits = model(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]
+        want = logits.log_softmax(-1)
+        assert tokens == want.argmax(-1).tolist()
+        for row, one in zip(want, drawn, strict=True):
+            ids, got = zip(*one.top, strict=True)
+            torch.testing.assert_close(torch.tensor(got), row[list(ids)], atol=BOUND, rtol=0)
+
+
+@pytest.fixture(params=ARCHITECTURES)
+def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[TinyModels, transformers.PreTrainedModel]:
+    model = checkpoint_folder(request.param, tmp_path / "model")
+    models = TinyModels(tmp_path, model=tmp_path / "model")
+    if refused := models.checkpoint.config.not_computed_by("a GPU"):
+        pytest.skip(f"a GPU refuses {', '.join(refused)}")
+    return models, model
+
+
+def test_a_device_gives_transformers_answers_in_chunks_and_from_the_prefix_cache(
+    pair: tuple[TinyModels, transformers.PreTrainedModel],
+) -> None:
+    models, model = pair
+    graphs = RecordingGraphs()
+    core = core_of(models, graphs)
+    assert_equal(run(core, PROMPTS), PROMPTS, model)
+    assert_equal(run(core, PROMPTS[2:3]), PROMPTS[2:3], model)
+    assert core.stats().models[0].prefix_hit_tokens >= 48
+    assert graphs.replays > 5
+
+
+def test_preempted_sequences_give_transformers_answers(pair: tuple[TinyModels, transformers.PreTrainedModel]) -> None:
+    """Ten blocks: the urgent request preempts another, which is then recomputed with its first tokens."""
+    models, model = pair
+    core = core_of(models, NoGraphs(), slabs=2, host_cache_blocks=0, max_num_seqs=2)
+    prompts = [[number, 3 * number + 1] * 20 for number in range(3)]
+    assert_equal(run(core, prompts, urgent=2), prompts, model)
+    assert core.stats().models[0].preemptions > 0
+
+
+def test_experts_of_a_kind_that_no_kernel_multiplies_are_refused_with_the_choice(tmp_path: Path) -> None:
+    checkpoint_folder("mixtral", tmp_path / "model")
+    spec = DeviceCoreSpec(models=[DeviceModelSpec(name="m", path=str(tmp_path / "model"), compute="fp8")])
+    with pytest.raises(ModelFileError, match=r'experts have no fp8 kernel on a GPU; choose compute = "dense" or'):
+        load_device_core(spec, {"m": open_checkpoint(tmp_path / "model")}, torch.device("cpu"), tmp_path)
+
+
+def test_capped_logits_stay_float32_where_steps_are_captured(tmp_path: Path) -> None:
+    checkpoint_folder("gemma2", tmp_path / "model")
+    models = TinyModels(tmp_path, model=tmp_path / "model")
+
+    def answers(graphs: Graphs) -> Answers:
+        runner = models.device_runner(graphs, dtype=torch.bfloat16)
+        knobs = Knobs(prefill_chunk=16, max_num_batched_tokens=32, max_num_seqs=4)
+        return run(Core({"m": runner}, arena_bytes=SLABS * SLAB, slab_bytes=SLAB, knobs=knobs, seed=0), PROMPTS[:1])
+
+    (captured,), (eager,) = answers(RecordingGraphs()).values(), answers(NoGraphs()).values()
+    assert [one.top for one in captured[1:]] == [one.top for one in eager[1:]]
+
+
+def test_features_that_no_device_computes_are_refused_by_name(tmp_path: Path) -> None:
+    checkpoint_folder("gpt-oss", tmp_path / "model")
+    spec = DeviceCoreSpec(models=[DeviceModelSpec(name="m", path=str(tmp_path / "model"), compute="dense")])
+    with pytest.raises(ModelFileError, match=r"a GPU does not compute .*attention sinks, a bias of .*engine ="):
+        load_device_core(spec, {"m": open_checkpoint(tmp_path / "model")}, torch.device("cpu"), tmp_path)

@@ -27,7 +27,10 @@ class LaunchCounter(TorchDispatchMode):  # type: ignore[misc]  # torch has no ty
         return func(*args, **(kwargs or {}))
 
 
-def test_a_layer_takes_four_products_and_five_fused_operations(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def counted_launches(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, family: str | None = None
+) -> tuple[Counter[str], int, int]:
+    """Launches of a model's layers, their number, and that of the steps."""
     counter, compute, layers = LaunchCounter(), DeviceDecoder.compute, set[int]()
 
     def counted(self: DeviceDecoder, hidden: torch.Tensor, batch: DeviceBatch) -> torch.Tensor:
@@ -36,12 +39,15 @@ def test_a_layer_takes_four_products_and_five_fused_operations(monkeypatch: pyte
             return compute(self, hidden, batch)
 
     monkeypatch.setattr(DeviceDecoder, "compute", counted)
-    run_model(tmp_path)
-
+    run_model(folder, family)
     (depth,) = layers
-    steps = counter.launches["aio::paged_attention"] // depth
+    return counter.launches, depth, counter.launches["aio::paged_attention"] // depth
+
+
+def test_a_layer_takes_four_products_and_five_fused_operations(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    launches, depth, steps = counted_launches(monkeypatch, tmp_path)
     # The first layer's norm has nothing to add, and the last sum of all is not followed by a layer.
-    assert counter.launches == {
+    assert launches == {
         "aten::mm": 4 * depth * steps,
         "aio::rope_and_write": depth * steps,
         "aio::paged_attention": depth * steps,
@@ -49,4 +55,23 @@ def test_a_layer_takes_four_products_and_five_fused_operations(monkeypatch: pyte
         "aio::add_rms_norm": (2 * depth - 1) * steps,
         "aio::rms_norm": steps,
         "aten::add_": steps,
+    }
+
+
+def test_a_network_of_experts_takes_seven_launches_for_any_number_of_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    launches, depth, steps = counted_launches(monkeypatch, tmp_path, "qwen3-moe")
+    each = depth * steps
+    # Products of attention and routers; two of all experts together.
+    assert launches["aten::mm"] == 3 * each
+    experts = {
+        name: count for name, count in launches.items() if "expert" in name or name.endswith(("group_rows", "glu"))
+    }
+    assert experts == {
+        "aio::route_experts": each,
+        "aio::group_rows": each,
+        "aio::dense_experts": 2 * each,
+        "aio::swiglu": each,
+        "aio::add_experts": each,
     }

@@ -15,18 +15,23 @@ from torch.utils._pytree import tree_leaves
 from inference_core.core import Core
 from inference_core.device.device_decoder import DeviceDecoder
 from inference_core.linear.device import EightBitLinear, Int4Linear
+from inference_core.linear.device_experts import stack_experts
 from inference_core.protocol import AddRequest, Knobs, SamplingParams
 from inference_core.triton_kernels import decoder_reference
+from inference_core.triton_kernels.experts import expert_reference
+from inference_core.triton_kernels.experts.expert_ops import route
 from inference_core.triton_kernels.linear import linear_reference
 from inference_core.triton_kernels.linear.eight_bit import quantize_blocks, quantize_channels
 from inference_core.triton_kernels.linear.int4_weight import Int4Weight, pack_int4
+from tests.inference_core.models.test_decoder_against_transformers import checkpoint_folder
 from tests.inference_core.triton_kernels.int4_tensors import int4_tensor
 
 ROOT = Path(__file__).parents[3]
 ACTIVATIONS = torch.bfloat16
 # The row of the page for each function that an op runs on the CPU, and for what is outside of them.
 NORM, ROTATION = "norm, alone and with the addition to the residual stream", "rotation and cache write"
-ATTENTION, SWIGLU = "attention: scores, softmax, weighted sum", "SwiGLU"
+ATTENTION, GATED = "attention: scores, softmax, weighted sum", "SwiGLU, GEGLU"
+ROUTES, EXPERTS = "routes and weights of experts", "products of experts, their weighted sum"
 INT4, EIGHT_BIT = "product with 4-bit weights", "product with 8-bit weights"
 SAMPLING, REST = "edits of logits, draws", "dense product, last addition to the residual stream"
 FUNCTIONS = {
@@ -34,15 +39,20 @@ FUNCTIONS = {
     (decoder_reference, "reference_add_rms_norm"): NORM,
     (decoder_reference, "reference_rope_and_write"): ROTATION,
     (decoder_reference, "reference_paged_attention"): ATTENTION,
-    (decoder_reference, "reference_swiglu"): SWIGLU,
+    (decoder_reference, "reference_swiglu"): GATED,
+    (decoder_reference, "reference_geglu"): GATED,
+    (expert_reference, "reference_route_experts"): ROUTES,
+    (expert_reference, "reference_dense_experts"): EXPERTS,
+    (expert_reference, "reference_int4_experts"): EXPERTS,
+    (expert_reference, "reference_add_experts"): EXPERTS,
     (linear_reference, "int4_linear"): INT4,
     (linear_reference, "eight_bit_linear"): EIGHT_BIT,
 }
 SAMPLING_OPS = {"aio::edit_logits", "aio::draw_tokens", "aio::row_totals"}
 # Calls that compute nothing: they allocate, view, copy, choose or convert numbers.
 MOVES = {
-    "_local_scalar_dense", "_to_copy", "_unsafe_view", "alias", "as_strided", "cat", "clone", "copy_", "detach",
-    "embedding", "empty", "empty_like", "empty_strided", "expand", "fill_", "full", "index", "index_put_",
+    "_local_scalar_dense", "_to_copy", "_unsafe_view", "alias", "as_strided", "cat", "chunk", "clone", "copy_",
+    "detach", "embedding", "empty", "empty_like", "empty_strided", "expand", "fill_", "full", "index", "index_put_",
     "index_select", "lift_fresh", "masked_fill", "masked_fill_", "new_empty", "new_zeros", "numpy_T", "permute",
     "repeat", "reshape", "select", "slice", "split", "split_with_sizes", "squeeze", "stack", "t", "to", "transpose",
     "unbind", "unsqueeze", "view", "where", "zero_", "zeros", "zeros_like",
@@ -102,9 +112,12 @@ def policy() -> dict[str, str]:
     return dict(line.strip("| ").split(" | ")[:2] for line in table.splitlines()[2:])
 
 
-def run_model(folder: Path) -> None:
-    """Prompts in chunks and tokens, greedy, drawn, and with edited logits."""
-    runner = TinyModels(folder, norms=True).device_runner(dtype=ACTIVATIONS)
+def run_model(folder: Path, family: str | None = None) -> None:
+    """Prompts in chunks and tokens, greedy, drawn, and with edited logits, of a random model of `family` (Llama's)."""
+    if family is not None:
+        checkpoint_folder(family, folder / family)
+    model = None if family is None else folder / family
+    runner = TinyModels(folder, norms=True, model=model).device_runner(dtype=ACTIVATIONS)
     knobs = Knobs(prefill_chunk=5, max_num_batched_tokens=32, max_num_seqs=8)
     core = Core({"m": runner}, arena_bytes=SLABS * SLAB, slab_bytes=SLAB, knobs=knobs, seed=0)
     for number, sampling in enumerate(
@@ -127,16 +140,26 @@ def run_quantised_products() -> None:
     EightBitLinear(quantize_blocks(weight), None).apply(x, out)
 
 
+def run_int4_experts() -> None:
+    rows = route(torch.randn(3, 2), torch.zeros(3, dtype=torch.int64), 1, normalise=True)
+    packed = Int4Weight.load(pack_int4(int4_tensor("Q4_1", 12, 256)), 256, "cpu")
+    x, out = torch.ones(3, 256, dtype=ACTIVATIONS), torch.zeros(3, 12, dtype=ACTIVATIONS)
+    stack_experts([Int4Linear(packed, None)] * 2, "cpu", ACTIVATIONS).apply(x, out, rows, 1)
+
+
 def names(found: dict[str, set[tuple[str, torch.dtype]]]) -> Iterator[tuple[str, str]]:
     for operation, noted in found.items():
         types = {dtype for _, dtype in noted}
-        assert len(types) == 1, (operation, sorted(name for name, dtype in noted if dtype is ACTIVATIONS))
+        assert len(types) == 1, (operation, sorted(noted, key=str))
         yield operation, "activations' type" if types == {ACTIVATIONS} else str(types.pop()).removeprefix("torch.")
 
 
 def test_each_operation_computes_in_the_type_of_its_row(recorder: PrecisionRecorder, tmp_path: Path) -> None:
     with recorder:
         run_model(tmp_path)
+        for family in ("mixtral", "gemma3"):
+            run_model(tmp_path, family)
         run_quantised_products()
+        run_int4_experts()
 
     assert dict(names(recorder.found)) == policy()

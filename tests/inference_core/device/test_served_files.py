@@ -12,6 +12,7 @@ import torch
 from inference_core.core import Core
 from inference_core.device.spec import DeviceModelSpec
 from inference_core.loaders.open_checkpoint import open_checkpoint
+from inference_core.model_config import DecoderKind
 from inference_core.model_spec import DeviceScheme
 from inference_core.native import cpu
 from inference_core.protocol import AddRequest, Knobs, SamplingParams
@@ -38,8 +39,8 @@ def spec_of(name: str, path: Path) -> DeviceModelSpec:
     )
 
 
-def is_for_cards(path: Path) -> bool:
-    return not open_checkpoint(path).config.beyond_plain()
+def is_computed_by(where: DecoderKind, path: Path) -> bool:
+    return not open_checkpoint(path).config.not_computed_by(where)
 
 
 @pytest.mark.skipif(not cpu.AVAILABLE, reason="needs the native kernels (a C++ compiler at installation)")
@@ -56,7 +57,7 @@ def test_the_cpu_computes_what_the_plain_weights_do(name: str, tmp_path: Path) -
 @pytest.mark.parametrize("name", [*FAMILIES, *FILES])
 def test_a_card_computes_what_the_plain_weights_do(name: str, tmp_path: Path) -> None:
     path = (FAMILIES | FILES)[name](tmp_path / "model")
-    if not is_for_cards(path):
+    if not is_computed_by("a GPU", path):
         pytest.skip("cards refuse it")
     card = on_one_device(device_core(spec_of(name, path)), tmp_path / "cache")
     oracle = runner_for(path, tmp_path / "cache", "torch")

@@ -11,7 +11,7 @@ from inference_core.device.buckets import DecodeBuckets
 from inference_core.device.device_runner import DeviceRunner
 from inference_core.device.graphs import Graphs, NoGraphs
 from inference_core.device.step_inputs import Capacity
-from inference_core.device.weights import load_device_decoder, stored_linears
+from inference_core.device.weights import load_device_decoder, stored_experts, stored_linears
 from inference_core.execution.torch_runner import DecoderRunner
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import layout_of
@@ -90,13 +90,15 @@ class TinyModels:
     ) -> DeviceRunner:
         """Over `arena`, or one of its own; `dtype` of the activations."""
         self.arena = torch.zeros(SLABS * SLAB, dtype=torch.uint8) if arena is None else arena
+        device = torch.device("cpu")
         decoder = load_device_decoder(
             self.checkpoint,
-            stored_linears(self.checkpoint, "dense", dtype, torch.device("cpu"), self.folder),
+            stored_linears(self.checkpoint, "dense", dtype, device, self.folder),
             self.layout,
             self.arena,
             dtype=dtype,
             max_context=self.info.max_context,
+            stacks=stored_experts(self.checkpoint, "dense", dtype, device, self.folder),
         )
         return DeviceRunner(
             self.info,

@@ -10,6 +10,7 @@ from tests.inference_core.fuzz.byte_damage import damaged_bytes
 from tests.inference_core.fuzz.exercise import opens, tokenises
 from tests.inference_core.fuzz.gguf_bytes import GGUFBytes, damaged, intact
 from tests.inference_core.fuzz.memory import bounded_memory
+from tests.inference_core.loaders.test_gguf_architectures import written as export_model
 from tests.inference_core.tokenization.vocabularies import write_sentencepiece
 
 INTACT = intact()
@@ -54,6 +55,21 @@ def test_any_bytes_may_be_cut_changed_repeated_or_lost(folder: Path, content: by
     with bounded_memory():
         opens(path)
         tokenises(path)
+
+
+@pytest.fixture(scope="module", params=["mixtral", "phi4-mini", "gemma3-listed"])
+def architecture(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("architecture")
+    export_model(request.param, path, lambda _: "Q8_0")
+    return (path / "m.gguf").read_bytes()
+
+
+@settings(max_examples=max(30, settings().max_examples // 4))
+@given(data=st.data())
+def test_files_of_other_architectures_may_hold_anything(folder: Path, architecture: bytes, data: st.DataObject) -> None:
+    path = written(folder, data.draw(damaged_bytes(architecture, header=1200)))
+    with bounded_memory():
+        opens(path)
 
 
 @settings(max_examples=max(20, settings().max_examples // 20))

@@ -1,6 +1,7 @@
 """No Hugging Face folder, however damaged, does anything worse than raise ModelFileError."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,10 @@ from tests.inference_core.fuzz.byte_damage import damaged_bytes
 from tests.inference_core.fuzz.exercise import opens, tokenises
 from tests.inference_core.fuzz.hf_folder import CONFIG, TOKENIZER, HFFolder, damaged, intact, json_values
 from tests.inference_core.fuzz.memory import bounded_memory
-from tests.inference_core.loaders.int4_checkpoints import random_model, write_packed
+from tests.inference_core.loaders.bitsandbytes_checkpoints import config, pack
+from tests.inference_core.loaders.int4_checkpoints import random_model, write_folder, write_packed
+from tests.inference_core.loaders.test_sparse_checkpoints import plain, sparsity
+from tests.inference_core.loaders.test_sparse_checkpoints import write as write_sparse
 
 INTACT = intact()
 
@@ -41,23 +45,41 @@ def test_any_bytes_of_the_weights_may_be_cut_changed_repeated_or_lost(folder: Pa
         opens(folder)
 
 
-@pytest.fixture(scope="module")
-def int4_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_packed(tmp_path_factory.mktemp("int4"), random_model(64, act_order=True), "gptq", 64)
+def write_bitsandbytes(folder: Path) -> Path:
+    layers = {name: pack(layer.weight, nested=True) for name, layer in random_model(64).layers.items()}
+    parts = {f"{name}.{part}": array for name, layer in layers.items() for part, array in layer.parts.items()}
+    return write_folder(folder, random_model(64).others | parts, config())
+
+
+WRITERS: dict[str, Callable[[Path], Path]] = {
+    "four bits": lambda folder: write_packed(folder, random_model(64, act_order=True), "gptq", 64),
+    "eight bits": lambda folder: write_packed(folder, random_model(64, bits=8), "gptq", 64, bits=8),
+    "bitsandbytes": write_bitsandbytes,
+    "2:4": lambda folder: write_sparse(folder, plain(), sparsity("sparse-24-bitmask")),
+}
+KEYS = ["quant_method", "bits", "group_size", "checkpoint_format", "load_in_4bit", "sparsity_config", "dynamic"]
+
+
+@pytest.fixture(scope="module", params=sorted(WRITERS))
+def packed_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return WRITERS[request.param](tmp_path_factory.mktemp("packed"))
+
+
+def test_the_packed_layers_that_are_damaged_below_are_intact(packed_folder: Path) -> None:
+    assert opens(packed_folder)
 
 
 @settings(max_examples=max(30, settings().max_examples // 4))
 @given(data=st.data())
-def test_four_bit_layers_may_hold_anything(int4_folder: Path, folder: Path, data: st.DataObject) -> None:
-    content = (int4_folder / "model.safetensors").read_bytes()
-    config = json.loads((int4_folder / "config.json").read_bytes())
+def test_packed_layers_may_hold_anything(packed_folder: Path, folder: Path, data: st.DataObject) -> None:
+    content = (packed_folder / "model.safetensors").read_bytes()
+    settings_of = json.loads((packed_folder / "config.json").read_bytes())
     INTACT.write(folder)
     if data.draw(st.booleans()):
-        key = data.draw(st.sampled_from(["quant_method", "bits", "group_size", "checkpoint_format"]))
-        config["quantization_config"][key] = data.draw(json_values)
-    (folder / "config.json").write_text(json.dumps(config))
+        settings_of["quantization_config"][data.draw(st.sampled_from(KEYS))] = data.draw(json_values)
+    (folder / "config.json").write_text(json.dumps(settings_of))
     (folder / "model.safetensors").unlink()
-    (folder / "model.safetensors").write_bytes(data.draw(damaged_bytes(content, header=6000)))
+    (folder / "model.safetensors").write_bytes(data.draw(damaged_bytes(content, header=12000)))
     with bounded_memory():
         opens(folder)
 

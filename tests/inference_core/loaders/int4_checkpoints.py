@@ -1,7 +1,7 @@
-"""Tiny Llama folders with 4-bit linear layers, packed here bit by bit from the formats' definitions.
+"""Tiny Llama folders with linear layers of 4 or 8 bits, packed here bit by bit from the formats' definitions.
 
 Nothing of the loader is used: codes, zero points and scales are drawn, the weights follow from them, and the packing
-walks over single nibbles.
+walks over single codes.
 """
 
 import json
@@ -30,12 +30,13 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Layer:
-    """Codes [K, N] in 0..15, scales float16 [groups, N], zero points [groups, N] in 0..15, the group of each input."""
+    """Codes [K, N] of `bits`, scales float16 [groups, N], zero points [groups, N] as wide, the group of each input."""
 
     codes: NDArray[np.int64]
     scales: NDArray[np.float16]
     zeros: NDArray[np.int64]
     groups: NDArray[np.int64]
+    bits: int = 4
 
     @property
     def weight(self) -> NDArray[np.float32]:
@@ -44,33 +45,48 @@ class Layer:
         return (self.scales[self.groups].astype(np.float64) * steps).T.astype(np.float32)
 
 
-def random_layer(outputs: int, inputs: int, group_size: int, seed: int, *, act_order: bool = False) -> Layer:
+def random_layer(
+    outputs: int,
+    inputs: int,
+    group_size: int,
+    seed: int,
+    *,
+    act_order: bool = False,
+    bits: int = 4,
+    symmetric: bool = False,
+) -> Layer:
     rng = np.random.default_rng(seed)
     size = inputs if group_size == -1 else group_size
     groups = np.arange(inputs) // size
     count = int(groups[-1]) + 1
     scales = (rng.uniform(0.005, 0.02, (count, outputs))).astype(np.float16)
-    zeros = rng.integers(1, 15, (count, outputs))
+    zeros = rng.integers(1, 2**bits - 1, (count, outputs))
     return Layer(
-        codes=rng.integers(0, 16, (inputs, outputs)),
+        codes=rng.integers(0, 2**bits, (inputs, outputs)),
         scales=scales,
-        zeros=zeros,
+        zeros=np.full_like(zeros, 2 ** (bits - 1)) if symmetric else zeros,
+        bits=bits,
         groups=rng.permutation(groups) if act_order else groups,
     )
 
 
 def pack_nibbles(values: Sequence[int]) -> int:
     """Eight 4-bit numbers as one signed 32-bit number, the first in the lowest bits."""
-    word = sum(int(value) << (4 * place) for place, value in enumerate(values))
+    return pack_codes(values, 4)
+
+
+def pack_codes(values: Sequence[int], bits: int) -> int:
+    """32 / `bits` numbers as one signed 32-bit number, the first in the lowest bits."""
+    word = sum(int(value) << (bits * place) for place, value in enumerate(values))
     return word - (1 << 32) if word >= 1 << 31 else word
 
 
 def gptq(layer: Layer, *, stored_less_one: bool) -> Arrays:
-    """AutoGPTQ: eight successive inputs per word of `qweight`, eight successive outputs per word of `qzeros`."""
-    inputs, outputs = layer.codes.shape
-    stored = (layer.zeros - 1 if stored_less_one else layer.zeros) % 16
-    words = [[pack_nibbles(layer.codes[k : k + 8, n]) for n in range(outputs)] for k in range(0, inputs, 8)]
-    zeros = [[pack_nibbles(row[n : n + 8]) for n in range(0, outputs, 8)] for row in stored]
+    """AutoGPTQ: successive inputs share a word of `qweight`, successive outputs one of `qzeros`."""
+    (inputs, outputs), bits, per = layer.codes.shape, layer.bits, 32 // layer.bits
+    stored = (layer.zeros - 1 if stored_less_one else layer.zeros) % 2**bits
+    words = [[pack_codes(layer.codes[k : k + per, n], bits) for n in range(outputs)] for k in range(0, inputs, per)]
+    zeros = [[pack_codes(row[n : n + per], bits) for n in range(0, outputs, per)] for row in stored]
     return {
         "qweight": np.array(words, np.int32),
         "qzeros": np.array(zeros, np.int32),
@@ -102,7 +118,9 @@ class Model:
         return self.others | {f"{name}.weight": layer.weight for name, layer in self.layers.items()}
 
 
-def random_model(group_size: int, *, act_order: bool = False, seed: int = 0) -> Model:
+def random_model(
+    group_size: int, *, act_order: bool = False, seed: int = 0, bits: int = 4, symmetric: bool = False
+) -> Model:
     rng = np.random.default_rng(seed)
     layers, others = {}, {"model.norm.weight": np.ones(HIDDEN, np.float32)}
     for name in ("model.embed_tokens.weight", "lm_head.weight"):
@@ -112,7 +130,9 @@ def random_model(group_size: int, *, act_order: bool = False, seed: int = 0) -> 
             others[f"model.layers.{index}.{norm}.weight"] = np.ones(HIDDEN, np.float32)
         for number, (name, shape) in enumerate(LINEARS.items()):
             seed = 100 * index + number
-            layers[f"model.layers.{index}.{name}"] = random_layer(*shape, group_size, seed, act_order=act_order)
+            layers[f"model.layers.{index}.{name}"] = random_layer(
+                *shape, group_size, seed, act_order=act_order, bits=bits, symmetric=symmetric
+            )
     return Model(layers, others)
 
 

@@ -150,22 +150,6 @@ def test_what_is_not_supported_is_refused_by_what_was_written(tmp_path: Path, co
     assert config["quant_method"] in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("config", "method"),
-    [
-        ({"load_in_4bit": True, "load_in_8bit": False, "bnb_4bit_quant_type": "nf4"}, "awq"),
-        ({"load_in_4bit": False, "load_in_8bit": True, "llm_int8_threshold": 6.0}, "int8"),
-    ],
-)
-def test_what_bitsandbytes_wrote_is_refused_with_the_command_that_quantises_its_original(
-    tmp_path: Path, config: dict[str, Any], method: str
-) -> None:
-    tensors = {f"{name}.weight": torch.from_numpy(w) for name, w in LAYERS.items()}
-    folder = write(tmp_path, tensors, {"quant_method": "bitsandbytes"} | config)
-    with pytest.raises(ModelFileError, match=rf"aio quantize ORIGINAL DESTINATION --method {method}$"):
-        open_checkpoint(folder)
-
-
 def int8_folder(folder: Path) -> Path:
     tensors = {}
     for name, weight in LAYERS.items():

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders.gguf_format.gguf_checkpoint import half_split_rows
 from inference_core.loaders.gguf_format.rope_factors import llama3_factors
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
-from inference_core.loaders.packed_tensor import dequantize
+from inference_core.loaders.packed_tensor import PackedTensor, dequantize
+from inference_core.loaders.tensor_views import View
 from inference_core.model_config import ModelConfig, RopeScaling
 from tests.inference_core.tiny_gguf import (
     HEAD_DIM,
@@ -76,9 +76,11 @@ def test_packed_rows_of_q_and_k_move_without_decoding(tmp_path: Path) -> None:
 
 
 def test_half_split_undoes_interleaving_for_any_number_of_heads() -> None:
-    rows = np.arange(48 * 3).reshape(48, 3)
+    rows = np.arange(48 * 3, dtype=np.float32).reshape(48, 3)
     for heads in (1, 2, 3, 6):
-        np.testing.assert_array_equal(half_split_rows(interleaved(rows, heads), heads), rows)
+        view = View(source="q", head_dim=48 // heads, interleaved=True)
+        stored = PackedTensor("F32", rows.shape, interleaved(rows, heads))
+        np.testing.assert_array_equal(view.of(stored).data, rows)
 
 
 @pytest.mark.parametrize("architecture", ["qwen2", "qwen3"])
@@ -177,7 +179,7 @@ def test_linear_rope_scaling_is_read(tmp_path: Path) -> None:
     ("changes", "reason"),
     [
         ({"architecture": "mamba"}, "architecture 'mamba' is not supported"),
-        ({"settings": {"rope.scaling.type": "yarn"}}, "rope scaling 'yarn' is not supported"),
+        ({"settings": {"rope.scaling.type": "su"}}, "rope scaling 'su' is not supported"),
         ({"settings": {"block_count": None}}, r"'llama\.block_count' is missing"),
         ({"settings": {"block_count": "two"}}, r"'llama\.block_count' is not a single number"),
         ({"settings": {"block_count": 2**31}}, r"claim 2147483648 layers, but it has 21 tensors"),

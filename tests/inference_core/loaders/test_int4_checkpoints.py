@@ -1,5 +1,6 @@
-"""AWQ and GPTQ folders load as what their formats define, and whatever does not fit is refused (SPEC QZ-01, QZ-02)."""
+"""AWQ and GPTQ folders load as what their formats define; whatever does not fit is refused (SPEC QZ-01, QZ-02)."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.inference_core.loaders.int4_checkpoints import (
     write_folder,
     write_packed,
 )
+from tests.inference_core.loaders.tensor_parts import check_parts
 
 FORMS = ["awq", "gptq", "gptq_v2"]
 SIZES = [32, 64, 128]
@@ -76,8 +78,57 @@ def test_groups_in_any_order_are_multiplied_out_to_float16(tmp_path: Path) -> No
 
     for name, layer in model.layers.items():
         tensor = tensors[f"{name}.weight"]
-        assert tensor.kind == "Q4_F16"
+        assert tensor.kind == "Q_F16"
         np.testing.assert_array_equal(dequantize(tensor), layer.weight.astype(np.float16).astype(np.float32))
+
+
+@pytest.mark.parametrize("form", ["gptq", "gptq_v2"])
+@pytest.mark.parametrize("group_size", [32, 128, -1])
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_weights_of_8_bits_are_scale_times_code_less_zero_point(
+    tmp_path: Path, form: str, group_size: int, symmetric: bool
+) -> None:
+    model = random_model(group_size, bits=8, symmetric=symmetric)
+    checkpoint = open_checkpoint(write_packed(tmp_path, model, form, group_size, bits=8, sym=symmetric))
+
+    for name, expected in model.weights().items():
+        tensor = checkpoint.tensors[name]
+        np.testing.assert_array_equal(dequantize(tensor), expected)
+        if name.removesuffix(".weight") in model.layers:
+            assert tensor.kind == ("S8" if symmetric else "Q8_Z")
+            check_parts(checkpoint, name)
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_8_bits_whose_groups_are_in_any_order_are_multiplied_out_as_their_reference_does(
+    tmp_path: Path, symmetric: bool
+) -> None:
+    """AutoGPTQ and GPTQModel dequantise in float16: scales[g_idx] * (codes - zeros[g_idx])."""
+    model = random_model(64, act_order=True, bits=8, symmetric=symmetric)
+    checkpoint = open_checkpoint(write_packed(tmp_path, model, "gptq", 64, bits=8, desc_act=True))
+
+    for name, layer in model.layers.items():
+        steps = (layer.codes - layer.zeros[layer.groups]).astype(np.float16)
+        reference = (layer.scales[layer.groups] * steps).T
+        assert checkpoint.tensors[f"{name}.weight"].kind == "Q_F16"
+        np.testing.assert_array_equal(dequantize(checkpoint.tensors[f"{name}.weight"]), reference.astype(np.float32))
+        check_parts(checkpoint, f"{name}.weight")
+
+
+@pytest.mark.skipif(not cpu.AVAILABLE, reason="the torch path computes the dequantised weights themselves")
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_a_decoder_of_8_bits_gives_the_logits_of_its_dequantised_weights(tmp_path: Path, symmetric: bool) -> None:
+    model = random_model(64, bits=8, symmetric=symmetric)
+    # Scales for 4 bits would make weights, and logits, sixteen times too large.
+    layers = {name: replace(layer, scales=layer.scales / np.float16(16)) for name, layer in model.layers.items()}
+    model = replace(model, layers=layers)
+    packed = write_packed(tmp_path / "packed", model, "gptq", 64, bits=8)
+    exact = logits(write_folder(tmp_path / "plain", model.weights()), "float32", tmp_path / "cache")
+
+    bounds: dict[Compute, float] = {"float32": 1e-5, "int4": 1e-2, "int4-int8": 3e-2}
+    for compute, bound in bounds.items():
+        error = np.abs(logits(packed, compute, tmp_path / "cache") - exact).max()
+        assert error <= bound * np.abs(exact).max(), compute
 
 
 def logits(folder: Path, compute: Compute, cache: Path) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -123,6 +174,9 @@ def test_a_layers_bias_of_zeros_is_ignored_and_any_other_is_refused(tmp_path: Pa
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
+        ({"quant_method": "gptq", "bits": 3, "group_size": 64}, "bits 3, .* is not supported; supported are 4-bit AWQ"),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": {".*down.*": {"bits": 8}}}, "dynamic = .*'bits': 8"),
+        ({"quant_method": "gptq", "bits": 4, "rotation": "hadamard"}, "rotation = 'hadamard' of its quantization"),
         ({"quant_method": "awq", "bits": 8, "group_size": 64}, "bits 8, .* is not supported; supported are 4-bit AWQ"),
         ({"quant_method": "awq", "bits": 4, "group_size": 64, "version": "gemv"}, "version 'gemv'"),
         ({"quant_method": "gptq", "bits": 4, "group_size": 0}, "group_size 0"),

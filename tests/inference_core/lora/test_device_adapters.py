@@ -1,7 +1,9 @@
 """On a device each row uses its own adapter, captured and mixed, while adapters are loaded and unloaded."""
 
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -9,12 +11,14 @@ from adapters import TINY, MergedCheckpoint, write_adapter
 
 from benchmarks.core.random_checkpoint import RandomCheckpoint
 from inference_core.core import Core
+from inference_core.device.adapter_bank import DeviceAdapterBank
 from inference_core.device.graphs import Graphs, NoGraphs
 from inference_core.device.load_device_core import load_device_core
 from inference_core.device.memory.memory_profile import MemoryProfile
 from inference_core.device.spec import Activations, DeviceCoreSpec, DeviceModelSpec
 from inference_core.errors import InvalidRequestError, ModelFileError
 from inference_core.loaders.checkpoint import Checkpoint
+from inference_core.lora.adapter import adapter_targets
 from inference_core.lora.adapter_file import read_adapter
 from inference_core.parallel.stages.device_stage import DeviceStage
 from inference_core.parallel.topology.mesh import Mesh
@@ -151,6 +155,51 @@ def test_rows_without_an_adapter_have_the_bits_of_a_model_without_adapters(cache
     for got, expected in zip(last_logits(stage, STEPS), want, strict=True):
         for name in got.keys() & {"8", "9"}:
             torch.testing.assert_close(got[name], expected[name], rtol=0, atol=0)
+
+
+BEYOND_LLAMA: dict[str, dict[str, Any]] = {
+    "post-norms and GEGLU": {
+        "architecture": "gemma2",
+        "post_norm": True,
+        "activation": "gelu-tanh",
+        "final_softcap": 3.0,
+    },
+    "experts": {"architecture": "mixtral", "num_experts": 4, "experts_per_token": 2, "normalise_experts": True},
+    "part of a head rotated": {"architecture": "phi3", "rotary_dim": 12},
+}
+
+
+@pytest.mark.parametrize("features", BEYOND_LLAMA)
+def test_decoders_with_other_features_equal_the_models_with_an_adapter_merged(
+    features: str, cache: Path, tmp_path: Path
+) -> None:
+    config = msgspec.structs.replace(TINY, **BEYOND_LLAMA[features])
+    checkpoint, modules = RandomCheckpoint(config, "BF16"), tuple(adapter_targets(config))
+    folder = write_adapter(tmp_path / "adapter", config, modules=modules, strength=1.0)
+    steps = [[share(0, 12), share(9, 7)], [share(0, 1, 12), share(9, 1, 7)]]
+    model = divided(checkpoint, Mesh())
+    stage = stage_of(model, cache)
+    install(model, stage, [folder])
+
+    got = last_logits(stage, steps)
+
+    merged = stage_of(divided(MergedCheckpoint(checkpoint, read_adapter(folder, config)), Mesh(), slots=0), cache)
+    plain = stage_of(divided(checkpoint, Mesh(), slots=0), cache)
+    want, without = (last_logits(other, [bare(step) for step in steps]) for other in (merged, plain))
+    for step in range(2):
+        assert float((got[step]["0"] - want[step]["0"]).abs().max() / want[step]["0"].std()) < 1e-4
+        assert float((without[step]["0"] - want[step]["0"]).abs().max() / want[step]["0"].std()) > 0.1
+        torch.testing.assert_close(got[step]["9"], without[step]["9"], rtol=0, atol=1e-5)
+
+
+def test_parts_without_adapters_keep_their_places_for_the_kernels(tmp_path: Path) -> None:
+    """Kernels count the parts of a projection from its first output."""
+    config = msgspec.structs.replace(TINY, rotary_dim=12)
+    bank = DeviceAdapterBank(config, 2, 4, torch.float32, CPU)
+    bank.install(1, bank.read(write_adapter(tmp_path / "adapter", config, modules=("v_proj",))))
+    slots = bank.layers[0]["qkv"]
+    assert slots.borders == (0, 64, 96, 128)
+    assert slots.ranks[1].tolist() == [0, 0, 4]
 
 
 def typical(got: list[Logits], want: list[Logits]) -> float:

@@ -9,7 +9,7 @@ from inference_core.core import Core
 from inference_core.loading.load_core import use_threads
 from inference_core.parallel.leader.local_mesh import LocalMesh
 from inference_core.parallel.topology.mesh import Mesh
-from tests.inference_core.device.test_served_files import FAMILIES, FILES, is_for_cards, spec_of
+from tests.inference_core.device.test_served_files import FAMILIES, FILES, is_computed_by, spec_of
 from tests.inference_core.parallel.device_meshes import device_core, device_mesh_spec, on_one_device
 from tests.inference_core.parallel.meshes import greedy_answers
 
@@ -31,7 +31,7 @@ class Both:
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
     folder = tmp_path_factory.mktemp("models")
     paths = {name: write(folder / str(number)) for number, (name, write) in enumerate((FAMILIES | FILES).items())}
-    core = device_core(*(spec_of(name, path) for name, path in paths.items() if is_for_cards(path)))
+    core = device_core(*(spec_of(name, path) for name, path in paths.items() if is_computed_by("a mesh", path)))
     with LocalMesh(device_mesh_spec(core, Mesh(tensor=2)), folder / "cache") as running:
         single = on_one_device(core, folder / "cache")
         yield Both(running.core, single, [model.name for model in core.models])

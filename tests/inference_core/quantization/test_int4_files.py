@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks.core.quantisers import weights
-from inference_core.loaders.huggingface.int4_groups import Int4Format
+from inference_core.loaders.huggingface.group_format import GroupFormat
 from inference_core.loaders.packed_tensor import dequantize
 from inference_core.quantization.files.int4_files import awq_parts, gptq_parts
 from inference_core.quantization.methods.int4_grid import Int4Grid, int4_grid
@@ -27,7 +27,7 @@ def test_a_packed_layer_reads_back_exactly(form: str, symmetric: bool) -> None:
     matrix = weights(48, 128, seed=4)
     grid = int4_grid(matrix, GROUP, symmetric=symmetric, lowest_zero=1)
     codes = grid.codes(matrix)
-    reader = Int4Format("awq", GROUP) if form == "awq" else Int4Format("gptq", GROUP, zero_offset=1)
+    reader = GroupFormat("awq", GROUP) if form == "awq" else GroupFormat("gptq", GROUP, zero_offset=1)
     tensor = reader.tensor(Path("made"), "layer", parts_of(form, codes, grid))
     assert tensor.kind == ("Q4_0" if symmetric else "Q4_Z")
     np.testing.assert_array_equal(dequantize(tensor), grid.values(codes).numpy())

@@ -36,6 +36,13 @@ def tiktoken_like(tokens: list[str], merges: list[tuple[str, str]]) -> Any:
     return reference
 
 
+def cl100k_like(tokens: list[str], merges: list[tuple[str, str]]) -> Any:
+    """As `tiktoken_like`, without words that no merges lead to."""
+    reference = tiktoken_like(tokens, merges)
+    reference.backend_tokenizer.model.ignore_merges = False
+    return reference
+
+
 def from_class(kind: Any) -> Any:
     return lambda tokens, merges: kind(vocab={t: i for i, t in enumerate(tokens)}, merges=merges)
 
@@ -60,6 +67,7 @@ REFERENCES = {
     "default": from_class(GPT2Tokenizer),
     "qwen2": from_class(Qwen2Tokenizer),
     "llama-bpe": tiktoken_like,
+    "dbrx": cl100k_like,
     "gpt-4o": o200k_like,
 }
 
@@ -92,15 +100,16 @@ def test_boundaries_of_words_are_drawn_as_transformers_draws_them(pair: tuple[To
     assert ours.encode(text) == reference(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
 
 
-def test_smollm_keeps_every_digit_apart(trained: Any, tmp_path: Path) -> None:
-    tokenizer = load_tokenizer(write_byte_level(tmp_path / "v.gguf", "smollm", *trained))
+@pytest.mark.parametrize("pre", ["smollm", "refact"])
+def test_smollm_and_granite_keep_every_digit_apart(trained: Any, tmp_path: Path, pre: str) -> None:
+    tokenizer = load_tokenizer(write_byte_level(tmp_path / "v.gguf", pre, *trained))
 
     pieces = [tokenizer.token_bytes(i).decode() for i in tokenizer.encode("in 2024 1000000")]
 
     assert [p for p in pieces if any(c.isdigit() for c in p)] == list("20241000000")
 
 
-@pytest.mark.parametrize(("pre", "whole"), [("llama-bpe", True), ("qwen2", False)])
+@pytest.mark.parametrize(("pre", "whole"), [("llama-bpe", True), ("dbrx", False), ("qwen2", False)])
 def test_only_llama3_takes_a_known_word_whole_when_no_merges_lead_to_it(
     trained: Any, tmp_path: Path, pre: str, whole: bool
 ) -> None:
@@ -188,7 +197,10 @@ def test_a_vocabulary_without_a_chat_template_cannot_chat(trained: Any, tmp_path
     ("changes", "reason"),
     [
         ({"model": "bert"}, "tokeniser 'bert' is not supported"),
-        ({"pre": "deepseek-coder"}, "pre-tokeniser 'deepseek-coder' is not supported; supported are smollm, llama-bpe"),
+        (
+            {"pre": "deepseek-coder"},
+            "pre-tokeniser 'deepseek-coder' is not supported; supported are smollm, refact, starcoder, llama-bpe",
+        ),
         ({"tokens": None}, r"lacks the list 'tokenizer\.ggml\.tokens'"),
         ({"merges": None}, r"lacks the list 'tokenizer\.ggml\.merges'"),
         ({"merges": ["no such"]}, "do not fit together"),

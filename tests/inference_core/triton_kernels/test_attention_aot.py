@@ -14,7 +14,7 @@ from inference_core.triton_kernels.attention.layer_cache import LayerCache
 from inference_core.triton_kernels.attention.paged_attention import paged_attention
 from inference_core.triton_kernels.attention.rope_and_write import rope_and_write
 from inference_core.triton_kernels.rms_norm import add_rms_norm
-from inference_core.triton_kernels.swiglu import swiglu
+from inference_core.triton_kernels.swiglu import geglu, swiglu
 from tests.inference_core.triton_kernels.aot import E4M3, AotCase, check_usage, grid
 
 meta = partial(torch.empty, device="meta")
@@ -38,6 +38,7 @@ def attention(
     dtype: torch.dtype = torch.bfloat16,
     cache: KVDtype = "bfloat16",
     window: int = 0,
+    softcap: float = 0.0,
 ) -> None:
     qkv, out = meta(tokens, (heads + 2 * kv_heads) * head_dim, dtype=dtype), meta(tokens, heads * head_dim, dtype=dtype)
     paged_attention(
@@ -49,6 +50,7 @@ def attention(
         ints(sequences),
         out,
         window=window,
+        softcap=softcap,
         max_query_len=queries,
     )
 
@@ -62,12 +64,14 @@ def rows(*shape: int) -> torch.Tensor:
     return meta(*shape, dtype=torch.bfloat16)
 
 
-# True shapes: Llama 3 8B (32/8 heads of 128), 70B on four devices (16/2), SmolLM2 135M (9/3 of 64), and MQA.
+# True shapes: Llama 3 8B (32/8 heads of 128), 70B on four devices (16/2), SmolLM2 135M (9/3 of 64), Gemma 2 9B (16/8
+# of 256, capped), and MQA.
 # Scalars and block tables take 4 and 8 bytes.
 WIDE: dict[str, Any] = {"wide_loads": True, "narrowest_load": 4}
 FP8 = {"cache": "fp8"}
 FP32 = {"dtype": torch.float32, "cache": "float32"}
 SMOL = {"heads": 9, "kv_heads": 3, "head_dim": 64}
+GEMMA2 = {"heads": 16, "kv_heads": 8, "head_dim": 256, "softcap": 50.0}
 CASES = {
     "decode": AotCase(partial(attention, 64, 64, 1), **WIDE),
     "decode, split": AotCase(partial(attention, 1, 1, 1), **WIDE),
@@ -84,12 +88,19 @@ CASES = {
     "prefill, head of 256": AotCase(partial(attention, 4096, 8, 2048, heads=8, kv_heads=4, head_dim=256), **WIDE),
     "prefill, float32": AotCase(partial(attention, 4096, 8, 2048, **FP32), **WIDE),
     "prefill, FP8 cache": AotCase(partial(attention, 4096, 8, 2048, **FP8), least=E4M3, **WIDE),
+    "decode, capped": AotCase(partial(attention, 64, 64, 1, **GEMMA2), **WIDE),
+    "decode, capped, window": AotCase(partial(attention, 64, 64, 1, window=4096, **GEMMA2), **WIDE),
+    "prefill, capped": AotCase(partial(attention, 4096, 8, 2048, **GEMMA2), **WIDE),
+    "prefill, capped, window": AotCase(partial(attention, 4096, 8, 2048, window=4096, **GEMMA2), **WIDE),
+    "prefill, capped, FP8 cache": AotCase(partial(attention, 4096, 8, 2048, **GEMMA2, **FP8), least=E4M3, **WIDE),
+    "prefill, capped, head of 128": AotCase(partial(attention, 4096, 8, 2048, softcap=50.0), **WIDE),
     "RoPE and write": AotCase(partial(rope, "bfloat16", None), **WIDE),
     "RoPE, norm and write, FP8": AotCase(partial(rope, "fp8", rows(128)), least=E4M3, **WIDE),
     "residual and norm": AotCase(
         lambda: add_rms_norm(rows(64, 8192), rows(64, 8192), rows(8192), 1e-6, rows(64, 8192)), **WIDE
     ),
     "SwiGLU": AotCase(lambda: swiglu(rows(64, 28672), rows(64, 14336)), **WIDE),
+    "GEGLU": AotCase(lambda: geglu(rows(64, 28672), rows(64, 14336)), **WIDE),
     "block copy": AotCase(lambda: copy_blocks(meta(1 << 20, dtype=torch.uint8), longs(8, 2), 1 << 16), **WIDE),
 }
 

@@ -14,6 +14,9 @@ from inference_core.model_config import ModelConfig
 from inference_core.models.rotary import rotary_table
 from inference_core.triton_kernels import decoder_ops
 from inference_core.triton_kernels.attention.layer_cache import LayerCache
+from inference_core.triton_kernels.experts.expert_ops import ExpertRows, route
+from inference_core.triton_kernels.linear.int4_weight import Int4Weight, pack_int4
+from tests.inference_core.triton_kernels.int4_tensors import int4_tensor
 
 D, HEADS, KV_HEADS, BLOCK = 16, 4, 2, 16
 
@@ -59,7 +62,7 @@ class OpsAttention(AttentionBackend):
         cache = decoder_ops.cache_numbers(LayerCache(self.arena, self.layout, layer))
         window = self.config.sliding_window or 0
         torch.ops.aio.paged_attention(
-            out, qkv, self.arena, *tables, batch.max_query_len or qkv.shape[0], window, *cache
+            out, qkv, self.arena, *tables, batch.max_query_len or qkv.shape[0], window, 0.0, *cache
         )
 
 
@@ -68,7 +71,7 @@ def attention_arguments() -> tuple[Any, ...]:
     batch = batch_of_two(layout().block_bytes)
     tables = (batch.block_offsets, batch.table_start, batch.query_start, batch.context_len)
     qkv = torch.randn(21, (HEADS + 2 * KV_HEADS) * D)
-    return torch.zeros(21, HEADS * D), qkv, cache.arena, *tables, 20, 0, *decoder_ops.cache_numbers(cache)
+    return torch.zeros(21, HEADS * D), qkv, cache.arena, *tables, 20, 0, 0.0, *decoder_ops.cache_numbers(cache)
 
 
 def rope_arguments() -> tuple[Any, ...]:
@@ -88,12 +91,51 @@ def rope_arguments() -> tuple[Any, ...]:
     )
 
 
+def expert_rows() -> ExpertRows:
+    return route(torch.randn(5, 4), torch.tensor([0, 0, -1, 0, 0]), 2, normalise=True)
+
+
+def int4_arguments() -> tuple[Any, ...]:
+    weight = Int4Weight.load(pack_int4(int4_tensor("Q4_1", 8, 256)), 256, "cpu")
+    rows, stack = expert_rows(), [weight.codes, weight.scales, weight.offsets]
+    x, arrays = torch.randn(5, 256).half(), [array.expand(4, *array.shape).contiguous() for array in stack]
+    return torch.zeros(10, 8).half(), x, *arrays, rows.order, rows.starts, 2
+
+
 CASES: dict[str, Callable[[], tuple[Any, ...]]] = {
     "paged_attention": attention_arguments,
     "rope_and_write": rope_arguments,
     "rms_norm": lambda: (torch.empty(3, 8), torch.randn(3, 8), torch.ones(8), 1e-6),
     "add_rms_norm": lambda: (torch.empty(3, 8), torch.randn(3, 8), torch.randn(3, 8), torch.ones(8), 1e-6),
     "swiglu": lambda: (torch.empty(3, 8), torch.randn(3, 16)),
+    "geglu": lambda: (torch.empty(3, 8), torch.randn(3, 16)),
+    "route_experts": lambda: (
+        torch.empty(3, 2, dtype=torch.int32),
+        torch.empty(3, 2),
+        torch.randn(3, 4),
+        torch.tensor([0, -1, 0]),
+        False,
+    ),
+    "group_rows": lambda: (
+        torch.empty(10, dtype=torch.int32),
+        torch.empty(5, dtype=torch.int32),
+        expert_rows().experts,
+    ),
+    "dense_experts": lambda: (
+        torch.zeros(10, 8),
+        torch.randn(5, 16),
+        torch.randn(4, 8, 16),
+        expert_rows().order,
+        expert_rows().starts,
+        2,
+    ),
+    "int4_experts": int4_arguments,
+    "add_experts": lambda: (
+        torch.empty(5, 8),
+        torch.randn(10, 8),
+        expert_rows().experts,
+        expert_rows().weights,
+    ),
     "copy_blocks": lambda: (torch.zeros(64, dtype=torch.uint8), torch.tensor([[0, 32], [-1, 0]]), 16),
 }
 

@@ -54,18 +54,18 @@ def attend(case: PagedBatch, **options: Any) -> torch.Tensor:
     return out.cpu()
 
 
-def expected(case: PagedBatch, window: int = 0) -> torch.Tensor:
+def expected(case: PagedBatch, window: int = 0, softcap: float = 0.0) -> torch.Tensor:
     """The reference's, in float32 from the same numbers."""
     batch, out = case.batch(), case.empty_out().float()
     tables = (batch.block_offsets, batch.table_start, batch.query_start, batch.context_len)
-    reference_paged_attention(case.qkv.float(), case.cache, *tables, out, window=window)
+    reference_paged_attention(case.qkv.float(), case.cache, *tables, out, window=window, softcap=softcap)
     return out
 
 
-def assert_equal(case: PagedBatch, numbers: Numbers, *, window: int = 0, **options: Any) -> None:
-    got = attend(case, window=window, **options)
+def assert_equal(case: PagedBatch, numbers: Numbers, *, window: int = 0, softcap: float = 0.0, **options: Any) -> None:
+    got = attend(case, window=window, softcap=softcap, **options)
     assert (got[-PADDED_ROWS:] == SENTINEL).all(), "rows of padding were written"
-    torch.testing.assert_close(got.float(), expected(case, window), atol=numbers.bound, rtol=numbers.bound)
+    torch.testing.assert_close(got.float(), expected(case, window, softcap), atol=numbers.bound, rtol=numbers.bound)
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -101,6 +101,24 @@ def test_a_window_begins_anywhere_in_a_tile(window: int, device: torch.device) -
 def test_a_window_is_shared_by_splits(window: int, device: torch.device) -> None:
     case = paged([(600, 1), (330, 3)], NUMBERS["float16"], device)
     assert_equal(case, NUMBERS["float16"], window=window, splits=4)
+
+
+@pytest.mark.parametrize("window", [0, 40])
+@pytest.mark.parametrize("softcap", [0.5, 3.0, 50.0])
+@pytest.mark.parametrize("phase", ["prefill", "chunk", "decode", "decode, split"])
+def test_capped_scores_equal_the_reference(phase: str, softcap: float, window: int, device: torch.device) -> None:
+    """Scores of random numbers reach 4: the first caps bend nearly all of them, the last one none."""
+    case = paged(PHASES[phase].spans, NUMBERS["float32"], device)
+    options = {"window": window, "splits": PHASES[phase].splits}
+    assert_equal(case, NUMBERS["float32"], softcap=softcap, **options)
+    bent = (expected(case, window, softcap) - expected(case, window)).abs().max()
+    assert (bent > 0.02) == (softcap < 4)
+
+
+def test_a_cap_keeps_scores_far_beyond_it_finite(device: torch.device) -> None:
+    case = paged([(40, 40), (70, 1)], NUMBERS["float32"], device)
+    case.qkv *= 1e4
+    assert_equal(case, NUMBERS["float32"], softcap=5.0)
 
 
 @pytest.mark.parametrize("block_size", [8, 16, 32, 256])

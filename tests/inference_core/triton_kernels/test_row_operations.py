@@ -1,17 +1,19 @@
-"""RMSNorm, its fusion with the residual, and SwiGLU equal their references (SPEC AT-05)."""
+"""RMSNorm, its fusion with the residual, and gated activations equal their references (SPEC AT-05)."""
 
 import pytest
 import torch
 
 from inference_core.triton_kernels.decoder_reference import (
     reference_add_rms_norm,
+    reference_geglu,
     reference_rms_norm,
     reference_swiglu,
 )
 from inference_core.triton_kernels.rms_norm import add_rms_norm, rms_norm
-from inference_core.triton_kernels.swiglu import swiglu
+from inference_core.triton_kernels.swiglu import geglu, swiglu
 
 EPS = 1e-5
+ACTIVATIONS = {"SwiGLU": (swiglu, reference_swiglu), "GEGLU": (geglu, reference_geglu)}
 # One rounding to the dtype; two of bfloat16, since the interpreter cuts it off.
 BOUND = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1.6e-2}
 
@@ -62,16 +64,28 @@ def test_rows_may_lie_in_wider_buffers(device: torch.device) -> None:
 @pytest.mark.parametrize("width", [96, 1024, 1536])
 @pytest.mark.parametrize("dtype", BOUND, ids=str)
 def test_swiglu_equals_the_reference(dtype: torch.dtype, width: int, device: torch.device) -> None:
+    assert_activated("SwiGLU", dtype, width, device)
+
+
+@pytest.mark.parametrize("width", [96, 1024, 1536])
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+def test_geglu_equals_the_reference(dtype: torch.dtype, width: int, device: torch.device) -> None:
+    assert_activated("GEGLU", dtype, width, device)
+
+
+def assert_activated(gated: str, dtype: torch.dtype, width: int, device: torch.device) -> None:
+    kernel, reference = ACTIVATIONS[gated]
     gate_up = numbers(5, 2 * width, dtype, 4)
     got = torch.empty(5, width, dtype=dtype, device=device)
     want = torch.empty(5, width, dtype=dtype)
-    swiglu(gate_up.to(device), got)
-    reference_swiglu(gate_up, want)
+    kernel(gate_up.to(device), got)
+    reference(gate_up, want)
     assert_same(got, want)
 
 
-def test_swiglu_of_numbers_far_from_zero_is_finite(device: torch.device) -> None:
+@pytest.mark.parametrize("gated", ACTIVATIONS)
+def test_an_activation_of_numbers_far_from_zero_is_finite(gated: str, device: torch.device) -> None:
     gate_up = torch.tensor([[-1e4, 1e4, 1.0, 1.0]], device=device)
     out = torch.empty(1, 2, device=device)
-    swiglu(gate_up, out)
+    ACTIVATIONS[gated][0](gate_up, out)
     assert out.cpu().tolist() == [[0.0, 1e4]]

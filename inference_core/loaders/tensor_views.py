@@ -1,7 +1,7 @@
 """Tensors of other architectures as the decoder reads them: fused ones cut, rotated numbers of a head paired half by
 half, and constants of an architecture folded into its norms. Nothing is copied before a tensor is asked for."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -20,8 +20,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     of that item's transpose.
 
     `head_dim` and `rotary_dim`: within each head the first `rotary_dim` numbers are rotated, halves apart; they are
-    moved so that number i is rotated with number i + head_dim / 2, as the decoder does it. `plus`, then `times`:
-    applied to every number, in float32.
+    moved so that number i is rotated with number i + head_dim / 2, as the decoder does it. `interleaved`: the numbers
+    that are rotated together are neighbours. `plus`, then `times`: applied to every number, in float32.
     """
 
     source: str
@@ -32,8 +32,14 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     transposed: bool = False
     head_dim: int = 0
     rotary_dim: int = 0
+    interleaved: bool = False
     plus: float = 0.0
     times: float = 1.0
+
+    @property
+    def reorders(self) -> bool:
+        """Whether the numbers of a head have another order in the file."""
+        return self.interleaved or self.rotary_dim > 0
 
     def shape(self, stored: Shape) -> Shape:
         if self.item is not None:
@@ -56,35 +62,31 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
     def moved(self, tensor: PackedTensor) -> PackedTensor:
         """`tensor`, which has some of the view's rows, whole heads of them where they have another order."""
-        if self.rotary_dim:
-            order = _order(tensor.shape[0] // self.head_dim, self.head_dim, self.rotary_dim)
-            tensor = _rows(tensor, order, len(order))
+        if self.reorders:
+            heads = tensor.shape[0] // self.head_dim
+            order = _pairs(self.head_dim) if self.interleaved else _order(self.head_dim, self.rotary_dim)
+            rows = (np.arange(heads)[:, None] * self.head_dim + order).reshape(-1)
+            tensor = _rows(tensor, rows, len(rows))
         if self.plus or self.times != 1.0:
             return PackedTensor("F32", tensor.shape, partial(_scaled, tensor, self.plus, self.times))
         return tensor
 
 
-_OF_ALL_EXPERTS = {
-    f"{stored}{leaf}": projections
-    for stored, projections in (("gate_up_proj", ("gate_proj", "up_proj")), ("down_proj", ("down_proj",)))
-    for leaf in ("", "_bias")
-}
-
-
-def views(config: ModelConfig, stored: Mapping[str, Shape], logits_divisor: float) -> dict[str, View]:
-    """The tensors that differ from those `stored` under their names, by the decoder's names for them."""
-    plus = 1.0 if config.architecture in ("gemma2", "gemma3_text") else 0.0
+def views(config: ModelConfig, stored: Iterable[str], logits_divisor: float, plus: float = 0.0) -> dict[str, View]:
+    """The tensors that differ from those `stored` under their names, by the decoder's names for them. `plus`: what the
+    file leaves out of the weights of norms."""
     wanted: dict[str, View] = {}
-    for name, shape in stored.items():
+    for name in stored:
         if name.endswith("norm.weight") and plus:
             wanted[name] = View(source=name, plus=plus)
         if ".block_sparse_moe." in name:
             wanted[_renamed(name)] = View(source=name)
-        if config.architecture == "gpt_oss":
-            wanted |= dict(_gpt_oss(config, name, shape))
         for suffix, cuts in _fused(config).items():
             if suffix in name:
-                wanted |= {name.replace(suffix, part): View(source=name, **rows) for part, rows in cuts.items()}
+                wanted |= {
+                    name.replace(suffix, part): View(source=name, first=rows["first"], count=rows["count"])
+                    for part, rows in cuts.items()
+                }
     if logits_divisor != 1.0:
         wanted["model.norm.weight"] = View(source="model.norm.weight", plus=plus, times=1.0 / logits_divisor)
     if config.rotary_dim not in (None, config.head_dim):
@@ -103,9 +105,22 @@ def _renamed(name: str) -> str:
     return name
 
 
+_OF_ALL_EXPERTS = {
+    f"{stored}{leaf}": projections
+    for stored, projections in (("gate_up_proj", ("gate_proj", "up_proj")), ("down_proj", ("down_proj",)))
+    for leaf in ("", "_bias")
+}
+
+
+def gpt_oss_views(config: ModelConfig, stored: Mapping[str, Shape]) -> dict[str, View]:
+    """Of gpt-oss's folders: the router under Qwen's name, and the parts of tensors that have all experts' weights or
+    biases: weights are stored [inputs, outputs], and outputs of gate and up take turns."""
+    if config.architecture != "gpt_oss":
+        return {}
+    return dict(pair for name, shape in stored.items() for pair in _gpt_oss(config, name, shape))
+
+
 def _gpt_oss(config: ModelConfig, name: str, shape: Shape) -> Iterator[tuple[str, View]]:
-    """The router under Qwen's name, and the tensors that have all experts' weights or biases: weights are stored
-    [inputs, outputs], and outputs of gate and up take turns."""
     if ".mlp.router." in name:
         yield name.replace(".mlp.router.", ".mlp.gate."), View(source=name)
     layer, found, part = name.partition(".mlp.experts.")
@@ -122,7 +137,7 @@ def _gpt_oss(config: ModelConfig, name: str, shape: Shape) -> Iterator[tuple[str
             )
 
 
-def _fused(config: ModelConfig) -> Mapping[str, Mapping[str, dict[str, Any]]]:
+def _fused(config: ModelConfig) -> Mapping[str, Mapping[str, dict[str, int]]]:
     """Fused projections, and which rows of them are whose (Phi-3)."""
     if config.architecture != "phi3":
         return {}
@@ -141,18 +156,27 @@ def _fused(config: ModelConfig) -> Mapping[str, Mapping[str, dict[str, Any]]]:
     }
 
 
-def _order(heads: int, head_dim: int, rotary_dim: int) -> NDArray[np.int64]:
-    """The stored row of each row of `heads` heads: the halves that are rotated begin the halves of the head."""
+def _order(head_dim: int, rotary_dim: int) -> NDArray[np.int64]:
+    """The stored number of each number of a head: the halves that are rotated begin the halves of the head."""
     half, rotated = head_dim // 2, rotary_dim // 2
     still = np.arange(rotary_dim, head_dim)
     first = np.concatenate([np.arange(rotated), still[: half - rotated]])
     second = np.concatenate([np.arange(rotated, rotary_dim), still[half - rotated :]])
-    order: NDArray[np.int64] = np.arange(heads)[:, None] * head_dim + np.concatenate([first, second])
-    return order.reshape(-1)
+    return np.concatenate([first, second])
+
+
+def _pairs(head_dim: int) -> NDArray[np.int64]:
+    """The stored number of each number of a head whose neighbours are rotated together."""
+    return np.arange(head_dim).reshape(-1, 2).T.reshape(-1)
 
 
 def _rows(tensor: PackedTensor, rows: slice | NDArray[np.int64], count: int) -> PackedTensor:
-    return PackedTensor(tensor.kind, (count, *tensor.shape[1:]), lambda: tensor.data[rows])
+    def taken() -> NDArray[Any]:
+        data = tensor.data[rows]
+        data.flags.writeable = False
+        return data
+
+    return PackedTensor(tensor.kind, (count, *tensor.shape[1:]), taken)
 
 
 def _scaled(tensor: PackedTensor, plus: float, times: float) -> NDArray[np.float32]:

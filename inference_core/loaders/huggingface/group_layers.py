@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders.huggingface.int4_groups import PER_INT, Int4Format
+from inference_core.loaders.huggingface.group_format import GroupFormat
 from inference_core.loaders.huggingface.quantized_layer import Files, check_boundaries
-from inference_core.loaders.huggingface.safetensors_file import SafetensorsFile
+from inference_core.loaders.huggingface.safetensors_file import TensorFile
 from inference_core.loaders.huggingface.zero_point_blocks import ELEMENTS
 from inference_core.loaders.packed_tensor import PackedTensor
 
@@ -20,16 +20,16 @@ _OPTIONAL = ("g_idx",)
 
 
 @dataclass(frozen=True, slots=True)
-class Int4Layer:
+class GroupLayer:
     """One linear layer: its parts by suffix, each in its file. `shape` is [outputs, inputs]."""
 
     name: str
     shape: tuple[int, int]
     files: Files
-    form: Int4Format
+    form: GroupFormat
 
     def tensor(self, path: Path) -> PackedTensor:
-        """The layer's weights; see `Int4Format.tensor`."""
+        """The layer's weights; see `GroupFormat.tensor`."""
         return self.form.tensor(path, self.name, self._parts())
 
     def cut(self, path: Path, rows: range, columns: range) -> PackedTensor:
@@ -40,7 +40,7 @@ class Int4Layer:
     @property
     def row_unit(self) -> int:
         """Outputs that share an int32."""
-        return PER_INT
+        return self.form.per_int
 
     @property
     def column_unit(self) -> int:
@@ -49,25 +49,25 @@ class Int4Layer:
         if "g_idx" in self.files and group:
             groups = self.files["g_idx"][f"{self.name}.g_idx"]
             if not np.array_equal(groups, np.arange(self.shape[1]) // group):
-                return PER_INT
-        return lcm(PER_INT, group or ELEMENTS)
+                return self.form.per_int
+        return lcm(self.form.per_int, group or ELEMENTS)
 
     def _parts(self) -> dict[str, NDArray[Any]]:
         return {part: file[f"{self.name}.{part}"] for part, file in self.files.items()}
 
 
-def int4_layers(path: Path, form: Int4Format, files: Files) -> dict[str, Int4Layer]:
+def group_layers(path: Path, form: GroupFormat, files: Files) -> dict[str, GroupLayer]:
     """The layers by the name of their unquantised weight. Raises ModelFileError for parts that do not fit."""
     names = [name.removesuffix(".qweight") for name in files if name.endswith(".qweight")]
     return {f"{name}.weight": _layer(path, form, files, name) for name in names}
 
 
-def _layer(path: Path, form: Int4Format, files: Files, name: str) -> Int4Layer:
+def _layer(path: Path, form: GroupFormat, files: Files, name: str) -> GroupLayer:
     packed = files[f"{name}.qweight"].entries[f"{name}.qweight"].shape
     if len(packed) != 2:
         raise ModelFileError(f"{path}: tensor '{name}.qweight' has shape {packed}; two dimensions are needed")
     shape = form.shape((packed[0], packed[1]))
-    found: dict[str, SafetensorsFile] = {}
+    found: dict[str, TensorFile] = {}
     for part, expected in form.part_shapes(shape).items():
         full = f"{name}.{part}"
         if full not in files:
@@ -81,4 +81,4 @@ def _layer(path: Path, form: Int4Format, files: Files, name: str) -> Int4Layer:
                 f"groups of {form.group_size or 'all inputs'} have {_DTYPES[part]} {expected}"
             )
         found[part] = files[full]
-    return Int4Layer(name, shape, found, form)
+    return GroupLayer(name, shape, found, form)

@@ -1,0 +1,148 @@
+"""The 4-bit layers of bitsandbytes (NF4, FP4) in a safetensors checkpoint (SPEC QZ-07).
+
+Of a layer X, `X.weight` holds two codes per byte, row after row, and X.weight.PART the rest: `absmax`, the scale of
+every run of `blocksize` weights; `quant_map` float32 [16], the table; `quant_state.bitsandbytes__nf4` (or fp4), JSON
+with the shape. With double quantisation `absmax` holds 8-bit codes of its own: absmax = nested_quant_map[code] *
+nested_absmax[run of `nested_blocksize`] + nested_offset. w = quant_map[code] * absmax.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from inference_core.errors import ModelFileError
+from inference_core.io.json_errors import JSON_ERRORS
+from inference_core.loaders.huggingface.quantized_layer import Files, check_boundaries
+from inference_core.loaders.huggingface.table_blocks import ELEMENTS, TABLE_BLOCK, TABLES
+from inference_core.loaders.packed_tensor import Kind, PackedTensor
+
+_STATE = ".weight.quant_state.bitsandbytes__"
+_KINDS: dict[str, Kind] = {"nf4": "NF4", "fp4": "FP4"}
+_NESTED = ("weight.nested_absmax", "weight.nested_quant_map")
+
+
+class _State(msgspec.Struct, forbid_unknown_fields=True):
+    quant_type: str
+    blocksize: int
+    dtype: str
+    shape: tuple[int, int]
+    nested_blocksize: int | None = None
+    nested_dtype: str | None = None
+    nested_offset: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableLayer:
+    """One linear layer: its parts by suffix, each in its file. `shape` is [outputs, inputs].
+
+    Exact in float32: bitsandbytes rounds the same products to its compute dtype.
+    """
+
+    name: str
+    shape: tuple[int, int]
+    files: Files
+    state: _State
+
+    def tensor(self, path: Path) -> PackedTensor:
+        """The whole layer."""
+        return self.cut(path, range(self.shape[0]), range(self.shape[1]))
+
+    def cut(self, path: Path, rows: range, columns: range) -> PackedTensor:
+        """Read only these outputs and inputs. Raises ModelFileError if a boundary splits 32 inputs."""
+        check_boundaries(path, self, rows, columns)
+        kind = _KINDS[self.state.quant_type]
+        return PackedTensor(kind, (len(rows), len(columns)), lambda: self._blocks(rows, columns))
+
+    @property
+    def row_unit(self) -> int:
+        """1: outputs are not packed."""
+        return 1
+
+    @property
+    def column_unit(self) -> int:
+        """32: runs that share a scale go on from row to row, and each piece of 32 gets a copy of it."""
+        return ELEMENTS
+
+    def _blocks(self, rows: range, columns: range) -> NDArray[np.uint8]:
+        """[outputs, bytes per row], read-only."""
+        inputs = self.shape[1]
+        codes = self._part("weight").view(np.uint8).reshape(-1, inputs // 2)
+        starts = np.arange(columns.start, columns.stop, ELEMENTS)
+        runs = (np.arange(rows.start, rows.stop)[:, None] * inputs + starts) // self.state.blocksize
+        blocks = np.empty(runs.shape, TABLE_BLOCK)
+        blocks["d"] = self._scales(runs)
+        taken = codes[rows.start : rows.stop, columns.start // 2 : columns.stop // 2]
+        blocks["codes"] = taken.reshape(*runs.shape, ELEMENTS // 2)
+        data = blocks.view(np.uint8).reshape(len(rows), -1)
+        data.flags.writeable = False
+        return data
+
+    def _scales(self, runs: NDArray[np.int64]) -> NDArray[np.float32]:
+        stored = self._part("weight.absmax")[runs]
+        if self.state.nested_blocksize is None:
+            scales: NDArray[np.float32] = stored
+            return scales
+        nested = self._part("weight.nested_absmax")[runs // self.state.nested_blocksize]
+        scales = self._part("weight.nested_quant_map")[stored] * nested + np.float32(self.state.nested_offset or 0.0)
+        return scales
+
+    def _part(self, part: str) -> NDArray[Any]:
+        return self.files[part][f"{self.name}.{part}"].reshape(-1)
+
+
+def table_layers(path: Path, files: Files) -> dict[str, TableLayer]:
+    """The layers by the name of their weight. Raises ModelFileError for parts that do not fit."""
+    names = [name.partition(_STATE)[::2] for name in files if _STATE in name]
+    return {f"{name}.weight": _layer(path, files, name, kind) for name, kind in names}
+
+
+def _layer(path: Path, files: Files, name: str, kind: str) -> TableLayer:
+    key = f"{name}{_STATE}{kind}"
+    try:
+        state = msgspec.json.decode(files[key][key].tobytes(), type=_State)
+    except JSON_ERRORS as error:
+        raise ModelFileError(f"{path}: '{key}' is not understood ({error})") from error
+    size = state.shape[0] * state.shape[1]
+    if (
+        state.quant_type != kind
+        or kind not in _KINDS
+        or state.blocksize < ELEMENTS
+        or state.blocksize % ELEMENTS
+        or min(state.shape) < 1
+        or state.shape[1] % ELEMENTS
+    ):
+        raise ModelFileError(
+            f"{path}: '{name}' is {state.quant_type} {state.shape} with a scale per {state.blocksize}; nf4 and fp4 are "
+            f"read, with inputs and blocks in multiples of {ELEMENTS}"
+        )
+    runs = -(-size // state.blocksize)
+    expected: dict[str, tuple[tuple[str, ...], int]] = {
+        "weight.absmax": (("F32",), runs),
+        "weight.quant_map": (("F32",), 16),
+    }
+    if state.nested_blocksize is not None:
+        if state.nested_blocksize < 1:
+            raise ModelFileError(f"{path}: '{name}' has scales in blocks of {state.nested_blocksize}")
+        expected["weight.absmax"] = (("U8",), runs)
+        expected |= dict(zip(_NESTED, ((("F32",), -(-runs // state.nested_blocksize)), (("F32",), 256)), strict=True))
+    for part, (dtypes, count) in expected.items():
+        _check(path, files, f"{name}.{part}", dtypes, count)
+    weight = files.get(f"{name}.weight")
+    if weight is None or weight.entries[f"{name}.weight"].num_bytes * 2 != size:
+        raise ModelFileError(f"{path}: '{name}.weight' does not hold the {size} codes of {state.shape}")
+    stated = files[f"{name}.weight.quant_map"][f"{name}.weight.quant_map"].reshape(-1)
+    if not np.array_equal(stated, TABLES[_KINDS[kind]]):
+        raise ModelFileError(f"{path}: '{name}.weight.quant_map' is not the table of {kind}")
+    parts = ["weight", f"weight.quant_state.bitsandbytes__{kind}", *expected]
+    return TableLayer(name, state.shape, {part: files[f"{name}.{part}"] for part in parts}, state)
+
+
+def _check(path: Path, files: Files, full: str, dtypes: tuple[str, ...], count: int) -> None:
+    entry = files[full].entries[full] if full in files else None
+    if entry is None or entry.dtype not in dtypes or int(np.prod(entry.shape)) != count:
+        found = "is missing" if entry is None else f"is {entry.dtype} {entry.shape}"
+        raise ModelFileError(f"{path}: '{full}' {found}; {count} numbers of {dtypes[0]} are needed")
