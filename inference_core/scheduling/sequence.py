@@ -58,7 +58,7 @@ class Sequence:
     `num_public_blocks`: how many of its first blocks are those of a public prefix, and named accordingly. `pinned`: the
     pinned blocks that it fills, all that it needs; [] for a sequence that allocates its blocks as it grows.
 
-    `window_tables`: the tables of window groups next to `block_table`, as long as it is; `share` has the same. The first
+    `window_tables`: those of window groups next to `block_table`, as long as it is; `share` has the same. The first
     `num_behind` blocks of tables with a window were released (`kv_cache.window_groups`).
     """
 
