@@ -61,7 +61,8 @@ SOURCES = sorted(
 )
 
 
-# What older compilers do not know: AVX512-BF16 before binutils 2.34, AMX before 2.36, dot products before GCC 8, I8MM before GCC 10.
+# What older compilers do not know: AVX512-BF16 before binutils 2.34, AMX before 2.36, dot products before GCC 8, I8MM
+# before GCC 10.
 YOUNG = {
     "bf16": 'void tried() { asm volatile("vdpbf16ps %zmm0, %zmm0, %zmm0"); }',
     "amx": 'void tried() { asm volatile("tilerelease"); }',

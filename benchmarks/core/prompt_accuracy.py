@@ -32,8 +32,8 @@ def kernels(name: str) -> Iterator[None]:
 def compare_on_text(
     spec: ModelSpec, cache_dir: Path, fast: str, *, tokens: int, window: int
 ) -> Iterator[dict[str, Any]]:
-    """One row per arithmetic of prompts: its `Agreement` with float32 on `tokens` of prose, and of the fast one with the
-    exact one. `fast`: the kernels with prompt arithmetic. Raises ModelFileError."""
+    """One row per arithmetic of prompts: its `Agreement` with float32 on `tokens` of prose, and of the fast one with
+    the exact one. `fast`: the kernels with prompt arithmetic. Raises ModelFileError."""
     use_threads(None)
     ids = load_tokenizer(resolve_model_path(spec.path)).encode(prose())[:tokens]
     windows = [ids[start : start + window] for start in range(0, len(ids) - 1, window)]

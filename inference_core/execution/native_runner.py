@@ -17,8 +17,8 @@ from inference_core.native.cpu import extension
 from inference_core.protocol import ModelInfo
 from inference_core.step_plan import ScheduledSequence
 
-# The computes that gain something in each format of prompts: who asks for float32 gets it for prompts too, and spans are of
-# INT8 activations.
+# The computes that gain something in each format of prompts: who asks for float32 gets it for prompts too, and spans
+# are of INT8 activations.
 _COMPUTES = {"tiles": ("int4-int8", "int4", "bfloat16"), "spans": ("int4-int8",)}
 
 

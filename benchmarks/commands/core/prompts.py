@@ -15,7 +15,9 @@ _PARTS = ("text", "answers", "kernels", "prompt", "streams")
 @click.command(cls=ManyNumbers)
 @click.option("--model", help="Model of the catalogue.  [its first]")
 @click.option("--part", "parts", type=click.Choice(_PARTS), multiple=True, help="What to measure.  [everything]")
-@click.option("--emulated", is_flag=True, help="Emulate the tiles of AMX, on any processor: text and answers alone, slowly.")
+@click.option(
+    "--emulated", is_flag=True, help="Emulate the tiles of AMX, on any processor: text and answers alone, slowly."
+)
 @click.option(
     "--prompts",
     multiple=True,
@@ -55,8 +57,8 @@ def prompts(model: str | None, parts: tuple[str, ...], emulated: bool, as_json: 
     chosen = cpu.extension().instruction_set()
     if cpu.extension().prompt_format() is None and not emulated:
         click.echo(
-            f"This machine's kernels are {chosen}: prompts are computed as generated tokens are. --emulated compares the "
-            "arithmetic of AMX without measuring speed."
+            f"This machine's kernels are {chosen}: prompts are computed as generated tokens are. --emulated compares "
+            "the arithmetic of AMX without measuring speed."
         )
         return
     settings = settings_from(**given)

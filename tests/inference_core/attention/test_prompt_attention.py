@@ -1,4 +1,4 @@
-"""Attention of prompt queries in bfloat16, in tiles and in dot products: near float32, and a row's bits depend on its position alone."""
+"""Attention of prompt queries in bfloat16, tiles or dot products: near float32, by its position alone."""
 
 from collections.abc import Iterator
 from itertools import pairwise

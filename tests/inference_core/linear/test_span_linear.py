@@ -123,12 +123,16 @@ def product(layer: PanelLinear, x: torch.Tensor, out: torch.Tensor | None = None
 def test_sums_are_those_of_the_definition_bit_for_bit(kind: str, rows: int, n: int, k: int) -> None:
     x = torch.randn(rows, k, generator=torch.Generator().manual_seed(rows))
     tensor = packed(kind, n, k)
-    np.testing.assert_array_equal(product(native(tensor, "int4-int8"), x).numpy(), span_sums(x.numpy(), SpanWeights(tensor)))
+    np.testing.assert_array_equal(
+        product(native(tensor, "int4-int8"), x).numpy(), span_sums(x.numpy(), SpanWeights(tensor))
+    )
 
 
 def test_superblocks_of_another_encoding_are_rounded_likewise() -> None:
     tensor, x = packed("Q4_K", 24, 512), torch.randn(14, 512)
-    np.testing.assert_array_equal(product(native(tensor, "int4-int8"), x).numpy(), span_sums(x.numpy(), SpanWeights(tensor)))
+    np.testing.assert_array_equal(
+        product(native(tensor, "int4-int8"), x).numpy(), span_sums(x.numpy(), SpanWeights(tensor))
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -166,7 +170,9 @@ def packed_values(tensor: PackedTensor) -> Doubles:
         codes, scale = int8_codes(tensor)
         return np.asarray(codes * scale.astype(np.float64).repeat(GROUP, axis=1))
     parts = group_codes(tensor)
-    scale, minimum = (v.astype(np.float16).astype(np.float64).repeat(GROUP, axis=1) for v in (parts.scale, parts.minimum))
+    scale, minimum = (
+        v.astype(np.float16).astype(np.float64).repeat(GROUP, axis=1) for v in (parts.scale, parts.minimum)
+    )
     return np.asarray(parts.codes * scale + minimum)
 
 
