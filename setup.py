@@ -34,6 +34,7 @@ FILE_FLAGS = {
     "kernels_portable.cpp": NARROW,
     "kernels_avx2.cpp": [*NARROW, *AVX2],
     "kernels_avx512.cpp": AVX512,
+    "kernels_bf16.cpp": AVX512,
     "kernels_amx.cpp": AVX512,
     "kernels_neon.cpp": NARROW,
     "kernels_dotprod.cpp": [*NARROW, "-march=armv8.2-a+dotprod"],
@@ -44,8 +45,8 @@ FILE_FLAGS = {
     "sampling_avx512.cpp": [*AVX512, *EXACT],
 }
 # A developer who works on one instruction set need not wait for the others: AIO_KERNELS="avx512" builds it alone.
-# AMX needs AVX-512: "avx512 amx".
-SETS = ["avx2", "avx512", "amx"] if X86 else ["neon", "dotprod", "i8mm"] if ARM else []
+# AMX and AVX512-BF16 need AVX-512: "avx512 amx bf16".
+SETS = ["avx2", "avx512", "bf16", "amx"] if X86 else ["neon", "dotprod", "i8mm"] if ARM else []
 CHOSEN = os.environ.get("AIO_KERNELS", " ".join(SETS)).split()
 CHECKED = [
     "-O1", "-g1", "-fno-omit-frame-pointer", f"-fsanitize={SANITIZE}", "-fno-sanitize-recover=all",
@@ -55,13 +56,15 @@ CHECKED = [
 SOURCES = sorted(
     path.name
     for path in Path(NATIVE).glob("*.cpp")
-    if not path.stem.endswith(("_avx2", "_avx512", "_amx", "_neon", "_dotprod", "_i8mm"))
+    if not path.stem.endswith(("_avx2", "_avx512", "_bf16", "_amx", "_neon", "_dotprod", "_i8mm"))
     or path.stem.rpartition("_")[2] in CHOSEN
 )
 
 
-# What older compilers do not know: AMX before binutils 2.36, dot products before GCC 8, I8MM before GCC 10.
+# What older compilers do not know: AVX512-BF16 before binutils 2.34, AMX before 2.36, dot products before GCC 8, I8MM
+# before GCC 10.
 YOUNG = {
+    "bf16": 'void tried() { asm volatile("vdpbf16ps %zmm0, %zmm0, %zmm0"); }',
     "amx": 'void tried() { asm volatile("tilerelease"); }',
     "dotprod": "#include <arm_neon.h>\nauto tried(int32x4_t v) { return vdotq_s32(v, int8x16_t(v), int8x16_t(v)); }",
     "i8mm": "#include <arm_neon.h>\nauto tried(int32x4_t v) { return vusdotq_s32(v, uint8x16_t(v), int8x16_t(v)); }",

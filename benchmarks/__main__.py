@@ -17,7 +17,7 @@ _COMMANDS = {
     "quality": ("core.quality:quality", "How far quantised arithmetic is from float32."),
     "quantisers": ("core.quantisers:quantisers", "What each way of quantising loses."),
     "kernels": ("core.kernels:kernels", "The kernels against the machine's bounds."),
-    "amx": ("core.amx:amx", "Prompts in the tiles of AMX: what they lose, and what they gain."),
+    "prompts": ("core.prompts:prompts", "Fast prompts against exact ones: what they lose, and what they gain."),
     "step": ("core.step:step", "Where the time of one step of a model goes."),
     "route": ("gateway.route:route", "CPU and wall-clock time of a routing decision, by stage."),
     "stages": ("gateway.stages:stages", "Scheduling, KV blocks, prompt and tokens of an answer, apart."),

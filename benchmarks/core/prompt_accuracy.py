@@ -29,32 +29,33 @@ def kernels(name: str) -> Iterator[None]:
         cpu.extension().use_instruction_set(before)
 
 
-def exact_kernels() -> str:
-    """This processor's best kernels without prompt arithmetic."""
-    names: list[str] = cpu.extension().instruction_sets()
-    return next(name for name in names if name != "amx")
-
-
 def compare_on_text(
-    spec: ModelSpec, cache_dir: Path, tiles: str, *, tokens: int, window: int
+    spec: ModelSpec, cache_dir: Path, fast: str, *, tokens: int, window: int
 ) -> Iterator[dict[str, Any]]:
-    """One row per arithmetic of prompts: its `Agreement` with float32 on `tokens` of prose. `tiles`: the kernels with
-    prompt arithmetic. Raises ModelFileError."""
+    """One row per arithmetic of prompts: its `Agreement` with float32 on `tokens` of prose, and of the fast one with
+    the exact one. `fast`: the kernels with prompt arithmetic. Raises ModelFileError."""
     use_threads(None)
     ids = load_tokenizer(resolve_model_path(spec.path)).encode(prose())[:tokens]
     windows = [ids[start : start + window] for start in range(0, len(ids) - 1, window)]
     variant = Variant(spec.compute, spec.kv_dtype)  # type: ignore[arg-type]
     reference = list(window_logits(spec.path, cache_dir, REFERENCE, windows))
-    with kernels(tiles):
-        for arithmetic in ("exact", "fast"):
-            given = window_logits(spec.path, cache_dir, variant, windows, as_prompt=arithmetic == "fast")
-            figures = agreement(windows, reference, given)
+    with kernels(fast):
+        exact = list(window_logits(spec.path, cache_dir, variant, windows))
+        given = list(window_logits(spec.path, cache_dir, variant, windows, as_prompt=True))
+        for arithmetic, against, logits, other in (
+            ("exact", "float32", exact, reference),
+            ("fast", "float32", given, reference),
+            ("fast", "exact", given, exact),
+        ):
+            figures = agreement(windows, other, logits)
             row = {name: round(getattr(figures, name), 6) for name in Agreement.__slots__}
-            yield {"part": "text", "prefill_arithmetic": arithmetic, "tokens": len(ids), **row}
+            yield {
+                "part": "text", "prefill_arithmetic": arithmetic, "against": against, "tokens": len(ids), **row
+            }  # fmt: skip
 
 
 def compare_answers(
-    spec: ModelSpec, cache_dir: Path, tiles: str, prompts: list[str], *, answer_tokens: int
+    spec: ModelSpec, cache_dir: Path, fast: str, prompts: list[str], *, answer_tokens: int
 ) -> dict[str, Any]:
     """How many greedy answers are the same, and where the others part. Prompts longer than `MOST_PROMPT_TOKENS` are
     left out. Raises ModelFileError."""
@@ -62,11 +63,10 @@ def compare_answers(
     tokenizer = side.tokenizer()
     asked = [tokenizer.encode_chat([{"role": "user", "content": prompt}]) for prompt in prompts]
     asked = [ids for ids in asked if len(ids) <= MOST_PROMPT_TOKENS]
-    with kernels(tiles):
-        fast = greedy_continuations(side, cache_dir, asked, answer_tokens)
-    with kernels(exact_kernels()):
-        exact = greedy_continuations(side, cache_dir, asked, answer_tokens)
-    return {"part": "answers", "prompt_tokens": sum(map(len, asked)), **shared_answers(fast, exact)}
+    with kernels(fast):
+        quick = greedy_continuations(side, cache_dir, asked, answer_tokens)
+        exact = greedy_continuations(side, cache_dir, asked, answer_tokens, prefill_arithmetic="exact")
+    return {"part": "answers", "prompt_tokens": sum(map(len, asked)), **shared_answers(quick, exact)}
 
 
 def shared_answers(fast: list[list[int]], exact: list[list[int]]) -> dict[str, Any]:

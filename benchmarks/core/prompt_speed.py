@@ -1,4 +1,4 @@
-"""What prompt arithmetic gains where the processor has tiles: the kernels alone, a prompt, and streams of requests."""
+"""What prompt arithmetic gains: the kernels alone, a prompt, and streams of requests."""
 
 import random
 import statistics

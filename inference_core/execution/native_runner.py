@@ -17,6 +17,10 @@ from inference_core.native.cpu import extension
 from inference_core.protocol import ModelInfo
 from inference_core.step_plan import ScheduledSequence
 
+# The computes that gain something in each format of prompts: who asks for float32 gets it for prompts too, and spans
+# are of INT8 activations.
+_COMPUTES = {"tiles": ("int4-int8", "int4", "bfloat16"), "spans": ("int4-int8",)}
+
 
 class NativeRunner(LogitsRunner):
     """A decoder of `config` over the shared `arena` uint8 [bytes], cut into slabs of `slab_bytes`; `cos_sin` as
@@ -45,8 +49,7 @@ class NativeRunner(LogitsRunner):
         addresses = BlockAddresses(layout.block_size, layout.block_bytes, slab_bytes)
         self._host = HostBlocks(arena, addresses.offsets, layout.block_bytes)
         self.blocks = HostBlockBytes(arena.numpy(), addresses.offsets, layout.block_bytes)
-        # Who asks for float32 gets it for prompts too.
-        self.has_prompt_arithmetic = info.compute != "float32" and extension().has_prompt_kernels()
+        self.has_prompt_arithmetic = info.compute in _COMPUTES.get(extension().prompt_format(), ())
         if adapter_slots:
             self.adapters = NativeAdapterBank(self._decoder, config, adapter_slots, adapter_storage)
 

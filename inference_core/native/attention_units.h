@@ -53,8 +53,7 @@ class AttentionUnits {
     };
     for (const AttentionUnit *unit = take(), *following; unit; unit = following) {
       following = take();
-      const bool tiles = unit->prompt && args.dtype != kKVFloat && kernels.has_prompt_kernels();
-      (tiles ? kernels.attend_prompt : kernels.attend)(args, *unit, following, scratch);
+      (unit->prompt ? kernels.attend_prompt : kernels.attend)(args, *unit, following, scratch);
     }
   }
 

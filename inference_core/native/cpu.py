@@ -61,8 +61,8 @@ def linear(
     """out[T, N] (+)= x[T, K] W^T + bias for panels uint8 [ceil(N / 16), panel bytes] of `linear.panels`.
 
     `outliers` int32 [n]: inputs that integer schemes multiply in float32, by weights of their own, float16
-    [ceil(N / 16), n, 16]. `prompt`: in prompt arithmetic, which needs none. Raises ValueError if the chosen
-    kernels have no prompt arithmetic.
+    [ceil(N / 16), n, 16]. `prompt`: in prompt arithmetic, which needs none in tiles. Raises ValueError if the
+    chosen kernels have no prompt arithmetic.
     """
     extension().linear(
         SCHEMES[scheme],

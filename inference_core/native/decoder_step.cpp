@@ -38,6 +38,9 @@ PhaseCounters counters;
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
+// Rows whose inputs of SwiGLU are computed at once: so many stay in the second-level cache.
+constexpr int kBlockRows = 256;
+
 // A projection of a layer whose inputs have been multiplied by the adapters' A, if any.
 struct Adapted {
   size_t layer = 0;
@@ -53,7 +56,8 @@ class Step {
         barrier_(threads) {
     list_adapters();
     list_runs();
-    workspace.reserve(g_, size_t(batch.tokens()), threads_, any_prompt_);
+    workspace.reserve(g_, size_t(batch.tokens()), threads_,
+                      {any_prompt_ && kernels.has_tiles(), any_prompt_ && kernels.has_spans()});
     size_t phases = 9 + w.head.parts.size();
     for (const LayerWeights& layer : w.layers)
       phases += 22 + layer.experts.router.parts.size() + layer.qkv.parts.size() + layer.output.parts.size() + layer.gate_up.parts.size() + layer.down.parts.size();
@@ -126,6 +130,16 @@ class Step {
     void round(Activations& x, int k, int column, int width, int first, int last) const {
       const int64_t stride = rounded_stride(k);
       s.kernels_.round_rows(x.rows.data() + column, k, width, x.rounded.data() + column, stride, first, last);
+    }
+
+    // Rows [first, last) of `x`, `k` numbers each, in the format that `next` multiplies.
+    void format(Activations& x, int k, const Projection& next, int first, int last, bool prompt) const {
+      if (prompt && s.kernels_.has_tiles())
+        round(x, k, 0, k, first, last);
+      else if (next.any_integer() && prompt)
+        s.kernels_.quantize_spans(x.rows.data(), k, k, x.spans.data(), x.span_stride, first, last);
+      else if (next.any_integer())
+        s.kernels_.quantize_rows(x.rows.data(), k, k, x.groups.data(), first, last);
     }
 
     void mark(double& part) {
@@ -232,8 +246,8 @@ class Step {
         float* rows = workspace.normed.rows.data();
         s.kernels_.rms_norm(workspace.hidden.data(), d, weight, rows, d, d, s.g_.rms_eps, first, last);
         for_runs(first, last, [&](int begin, int end, bool prompt) {
-          if (prompt) round(workspace.normed, d, 0, d, begin, end);
-          if ((!prompt && next.any_integer()) || router.any_integer())
+          format(workspace.normed, d, next, begin, end, prompt);
+          if (router.any_integer() && (prompt || !next.any_integer()))
             s.kernels_.quantize_rows(rows, d, d, workspace.normed.groups.data(), begin, end);
         });
       });
@@ -258,8 +272,12 @@ class Step {
       const int64_t d = s.g_.hidden, groups = d / kGroup, stride = rounded_stride(int(d));
       for (int64_t slot = first; slot < last; ++slot) {
         const int64_t row = experts.row[size_t(slot)];
-        if (is_prompt_row(int(row)))
+        const bool prompt = is_prompt_row(int(row));
+        if (prompt && s.kernels_.has_tiles())
           memcpy(to.rounded.data() + slot * stride, from.rounded.data() + row * stride, size_t(stride) * sizeof(uint16_t));
+        else if (prompt && next.any_integer())
+          for (int64_t span = 0; span < spans_of(int(d)); ++span)
+            to.spans.data()[span * to.span_stride + slot] = from.spans.data()[span * from.span_stride + row];
         else if (next.any_integer())
           memcpy(to.groups.data() + slot * groups, from.groups.data() + row * groups, size_t(groups) * sizeof(QuantizedGroup));
         memcpy(to.rows.data() + slot * d, from.rows.data() + row * d, size_t(d) * sizeof(float));
@@ -275,12 +293,8 @@ class Step {
       const GatedKernel multiply = gated_kernel(s.kernels_, s.g_.activation);
       Activations& to = workspace.expert_activated;
       multiply(gate_up_rows(workspace.gate_up.data()), to.rows.data(), width, first, last, 0, width);
-      for (int slot = first; slot < last; ++slot) {
-        if (is_prompt_row(workspace.experts.row[size_t(slot)]))
-          round(to, width, 0, width, slot, slot + 1);
-        else if (next.any_integer())
-          s.kernels_.quantize_rows(to.rows.data(), width, width, to.groups.data(), slot, slot + 1);
-      }
+      for (int slot = first; slot < last; ++slot)
+        format(to, width, next, slot, slot + 1, is_prompt_row(workspace.experts.row[size_t(slot)]));
     }
 
     // The projections of all experts that are taken, as one list of pairs of panels: y[slots, ldy].
@@ -332,14 +346,15 @@ class Step {
           s.kernels_.rms_norm(hidden, d, weight, out.rows.data(), d, d, s.g_.rms_eps, begin, end);
         };
         for_runs(first, last, [&](int begin, int end, bool prompt) {
-          if (prompt) {
+          if (prompt && s.kernels_.has_tiles()) {
             normalise(begin, end);
             return round(out, d, 0, d, begin, end);
           }
-          if (next.any_integer()) {
-            const float* scaled = next.outliers.empty() ? weight : next.quantized_norm;
+          const float* scaled = next.outliers.empty() ? weight : next.quantized_norm;
+          if (next.any_integer() && prompt)
+            s.kernels_.norm_quantize_spans(hidden, d, scaled, d, s.g_.rms_eps, out.spans.data(), out.span_stride, begin, end);
+          else if (next.any_integer())
             s.kernels_.norm_quantize_rows(hidden, d, scaled, d, s.g_.rms_eps, out.groups.data(), begin, end);
-          }
           if (next.any_float() || !next.outliers.empty())
             normalise(begin, end);
           else if (adapted)
@@ -408,12 +423,7 @@ class Step {
     void convert(Activations& x, int width, const Projection& next) {
       if (!next.any_integer() && !s.any_prompt_) return;
       share_rows([&](int first, int last) {
-        for_runs(first, last, [&](int begin, int end, bool prompt) {
-          if (prompt)
-            round(x, width, 0, width, begin, end);
-          else if (next.any_integer())
-            s.kernels_.quantize_rows(x.rows.data(), width, width, x.groups.data(), begin, end);
-        });
+        for_runs(first, last, [&](int begin, int end, bool prompt) { format(x, width, next, begin, end, prompt); });
       });
       mark(s.times_.rows);
     }
@@ -437,6 +447,8 @@ class Step {
       a.ldy = ldy;
       a.rounded = x.rounded.data();
       a.ld_rounded = rounded_stride(p.k);
+      a.spans = x.spans.data();
+      a.span_stride = x.span_stride;
       a.scratch = runtime().scratch[size_t(index_)].data();
       return a;
     }
@@ -453,6 +465,7 @@ class Step {
       some.quantized += int64_t(run.first) * (a.k / kGroup);
       some.outlier_x += run.first * a.ld_outliers;
       some.rounded += run.first * a.ld_rounded;
+      some.spans += run.first;
       some.y += run.first * a.ldy;
       (run.prompt ? prompt_kernel : linear_kernel)(s.kernels_, scheme)(some, first, last);
     }
@@ -470,7 +483,12 @@ class Step {
     }
 
     // Of one call of `share_units`'s body.
-    int most_units(int units) const { return ceil_div(units, streams() ? s.threads_ : 6 * s.threads_); }
+    int most_units(int units) const {
+      if (streams()) return ceil_div(units, s.threads_);
+      int grain = ceil_div(units, 6 * s.threads_);
+      while (grain > 1 && ceil_div(units, grain) % s.threads_) --grain;  // as many pieces for every thread
+      return grain;
+    }
 
     // The first panel that this thread reads of a projection, in pairs of panels.
     const uint8_t* first_panel(const Projection* p) const {
@@ -497,63 +515,93 @@ class Step {
       s.barrier_.wait();
     }
 
-    // activated = activation(gate) * up, each thread on the columns that it has just computed: they lie in a piece of its own, used
-    // again and again, so that they never leave its cache.
+    // What the units of `gate_up` share. A unit is a group of columns, or a span of them where some rows are quantised so.
+    struct GateUpUnits {
+      LinearArgs gate, up;
+      Scheme gate_scheme, up_scheme;
+      int up_panel, up_column;  // of the first one in its part, and where it lies in the projection's outputs
+      int width, size, columns;  // of the projection, a unit and a piece
+      float* piece;              // this thread's: rows of `columns` of both
+      bool integers;             // whether they are quantised afterwards
+      const Adapted& adapted;
+    };
+
+    // activated = activation(gate) * up, each thread on the columns that it has just computed: they lie in a piece of its
+    // own, used again and again, so that they never leave its cache.
     void gate_up(const LayerWeights& w, const Adapted& adapted) {
       const int width = s.g_.intermediate;
       const Projection& p = w.gate_up;
-      float* y = workspace.gate_up.data();
-      const bool integers = w.down.any_integer();
-      const GatedKernel activated_mul = gated_kernel(s.kernels_, s.g_.activation);
-      const GatedQuantizeKernel activated_quantize = gated_quantize_kernel(s.kernels_, s.g_.activation);
-      const bool aligned = width % kGroup == 0;
-      if (!aligned) {
-        linear(p, workspace.normed, y, 2 * width, false, &w.down, &adapted);
-        share_rows([&](int first, int last) {
-          activated_mul(gate_up_rows(y), workspace.activated.rows.data(), width, first, last, 0, width);
-          for_runs(first, last, [&](int begin, int end, bool prompt) {
-            if (prompt) round(workspace.activated, width, 0, width, begin, end);
-          });
-        });
-        return;
-      }
-      const LinearPart& gate_part = p.parts.front();
-      const LinearPart& up_part = p.parts.back();
-      const int groups = width / kGroup, each = kGroup / kLanes, columns = most_units(groups) * kGroup, ld = 2 * columns;
-      float* piece = y + int64_t(index_) * rows_ * ld;
-      LinearArgs gate = arguments(p, gate_part, workspace.normed, piece, ld);
-      LinearArgs up = arguments(p, up_part, workspace.normed, piece, ld);
-      const bool fused = p.parts.size() == 1;
-      const int up_panel = fused ? width / kLanes : 0;
-      up.next = first_panel(&w.down);
-      share_units(groups, [&](int first, int last) {
-        // Where the projection's first column would lie, were all of them computed here.
-        float *gate_y = piece - first * kGroup, *up_y = piece + columns - (width + first * kGroup);
-        gate.y = gate_y;
-        up.y = fused ? up_y : up_y + width;
-        gate.next = streams() ? up.panels + (up_panel + first * each) * up.panel_bytes : nullptr;
-        multiply(gate, gate_part.scheme, first * each, last * each);
-        multiply(up, up_part.scheme, up_panel + first * each, up_panel + last * each);
-        expand(adapted, gate_y, ld, first * kGroup, last * kGroup);
-        expand(adapted, up_y, ld, width + first * kGroup, width + last * kGroup);
-        const GateUp computed{piece, piece + columns, ld, s.g_.swiglu_alpha, s.g_.swiglu_limit};
-        const auto activate = [&](int begin, int end) {
-          float* activated = workspace.activated.rows.data();
-          activated_mul(computed, activated, width, begin, end, first * kGroup, last * kGroup);
-        };
-        for_runs(0, rows_, [&](int begin, int end, bool prompt) {
-          if (prompt) {
-            activate(begin, end);
-            round(workspace.activated, width, first * kGroup, (last - first) * kGroup, begin, end);
-          } else if (!integers) {
-            activate(begin, end);
-          } else {
-            activated_quantize(computed, width, workspace.activated.groups.data(), begin, end, first, last);
-            if (adapts(kDown)) adapted_->for_rows(begin, end, activate);
-          }
-        });
+      if (width % kGroup) return unaligned_gate_up(w, adapted);
+      const LinearPart &gate = p.parts.front(), &up = p.parts.back();
+      const bool fused = p.parts.size() == 1, integers = w.down.any_integer();
+      const int size = s.any_prompt_ && s.kernels_.has_spans() && integers ? kSpan : kGroup;
+      const int units = ceil_div(width, size), columns = most_units(units) * size;
+      float* piece = workspace.gate_up.data() + int64_t(index_) * rows_ * 2 * columns;
+      GateUpUnits u{arguments(p, gate, workspace.normed, piece, 2 * columns),
+                    arguments(p, up, workspace.normed, piece, 2 * columns),
+                    gate.scheme, up.scheme, fused ? width / kLanes : 0, fused ? 0 : width, width, size, columns, piece,
+                    integers, adapted};
+      u.up.next = first_panel(&w.down);
+      // Adapters know the rows of the whole batch alone.
+      const int block = adapted.any ? rows_ : kBlockRows;
+      share_units(units, [&](int first, int last) {
+        for (int row = 0; row < rows_; row += block) gate_up_block(u, first, last, row, std::min(row + block, rows_));
       });
       s.barrier_.wait();
+    }
+
+    // Units [first_unit, last_unit) of some rows.
+    void gate_up_block(GateUpUnits& u, int first_unit, int last_unit, int first_row, int last_row) const {
+      const int first = first_unit * u.size, last = std::min(last_unit * u.size, u.width), ld = 2 * u.columns;
+      const int panel = first / kLanes, last_panel = last / kLanes;
+      // Where the projection's first column and row would lie, were all of them computed here.
+      float* own = u.piece - int64_t(first_row) * ld;
+      float *gate_y = own - first, *up_y = own + u.columns - (u.width + first);
+      u.gate.y = gate_y;
+      u.up.y = up_y + u.up_column;
+      u.gate.next = streams() ? u.up.panels + (u.up_panel + panel) * u.up.panel_bytes : nullptr;
+      for_runs(first_row, last_row, [&](int begin, int end, bool prompt) {
+        multiply_rows(u.gate, u.gate_scheme, {begin, end, prompt}, panel, last_panel);
+      });
+      for_runs(first_row, last_row, [&](int begin, int end, bool prompt) {
+        multiply_rows(u.up, u.up_scheme, {begin, end, prompt}, u.up_panel + panel, u.up_panel + last_panel);
+      });
+      expand(u.adapted, gate_y, ld, first, last);
+      expand(u.adapted, up_y, ld, u.width + first, u.width + last);
+      const GateUp computed{own, own + u.columns, ld, s.g_.swiglu_alpha, s.g_.swiglu_limit};
+      Activations& out = workspace.activated;
+      const auto activate = [&](int begin, int end) {
+        const GatedKernel multiply = gated_kernel(s.kernels_, s.g_.activation);
+        multiply(computed, out.rows.data(), u.width, begin, end, first, last);
+      };
+      for_runs(first_row, last_row, [&](int begin, int end, bool prompt) {
+        const bool tiles = prompt && s.kernels_.has_tiles();
+        if (tiles || !u.integers) activate(begin, end);
+        if (tiles) return round(out, u.width, first, last - first, begin, end);
+        if (!u.integers) return;
+        if (prompt) {
+          const GatedSpanKernel quantise = gated_span_kernel(s.kernels_, s.g_.activation);
+          quantise(computed, u.width, out.spans.data(), out.span_stride, begin, end, first_unit, last_unit);
+        } else {
+          const GatedQuantizeKernel quantise = gated_quantize_kernel(s.kernels_, s.g_.activation);
+          quantise(computed, u.width, out.groups.data(), begin, end, first / kGroup, last / kGroup);
+        }
+        if (adapts(kDown)) adapted_->for_rows(begin, end, activate);
+      });
+    }
+
+    // The same of a width that is no whole number of groups: its rows are multiplied as floats.
+    void unaligned_gate_up(const LayerWeights& w, const Adapted& adapted) {
+      const int width = s.g_.intermediate;
+      float* y = workspace.gate_up.data();
+      linear(w.gate_up, workspace.normed, y, 2 * width, false, &w.down, &adapted);
+      share_rows([&](int first, int last) {
+        const GatedKernel multiply = gated_kernel(s.kernels_, s.g_.activation);
+        multiply(gate_up_rows(y), workspace.activated.rows.data(), width, first, last, 0, width);
+        for_runs(first, last, [&](int begin, int end, bool prompt) {
+          if (prompt) format(workspace.activated, width, w.down, begin, end, true);
+        });
+      });
     }
 
     void rotate_and_write(const LayerWeights& w, int64_t layer_offset, int qkv_width) {
@@ -648,7 +696,7 @@ class Step {
     a.head_dim = g_.head_dim;
     a.block_size = g_.block_size;
     a.dtype = g_.kv_dtype;
-    a.prompt = any_prompt_ ? batch_.prompt.data() : nullptr;
+    a.prompt = any_prompt_ && kernels_.attends_prompts(g_.kv_dtype) ? batch_.prompt.data() : nullptr;
     return a;
   }
 

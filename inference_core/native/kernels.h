@@ -28,6 +28,21 @@ struct QuantizedGroup {
 };
 static_assert(sizeof(QuantizedGroup) == 48, "inference_core/native/cpu.py describes the same bytes");
 
+// A span of activations quantised to INT8, with the same correction; prompt rows have them where there are no tiles.
+constexpr int kSpan = 128;
+struct QuantizedSpan {
+  int8_t q[kSpan];
+  float scale;
+  int32_t correction;
+};
+static_assert(sizeof(QuantizedSpan) == 136, "inference_core/native/cpu.py describes the same bytes");
+
+// The last span of `k` inputs may be shorter.
+static inline int spans_of(int k) { return (k + kSpan - 1) / kSpan; }
+
+// Rows from span to span: an odd number, so that those of a row lie in different sets of the caches.
+static inline int64_t odd_rows(int rows) { return rows | 1; }
+
 struct LinearArgs {
   const uint8_t* panels;  // packed weights, one panel per 16 output columns
   int64_t panel_bytes;
@@ -46,16 +61,20 @@ struct LinearArgs {
   bool accumulate;        // y += instead of y =
   const uint8_t* next;    // weights that the same thread reads afterwards, or null: fetched meanwhile
   float* scratch;         // the thread's working memory of linear_scratch_floats(k), at a cache line
-  // Of prompt kernels: the activations as bfloat16, zeros from k to a multiple of 32.
+  // Of prompt kernels in tiles: the activations as bfloat16, zeros from k to a multiple of 32.
   const uint16_t* rounded;  // [rows, ld_rounded]
   int64_t ld_rounded;
+  // Of prompt kernels in spans: span after span, so that rows lie side by side; outliers are zero in them, too.
+  const QuantizedSpan* spans;  // [spans, span_stride]
+  int64_t span_stride;
 };
 
 // A tile of weights: 32 inputs in pairs times 16 columns. A panel unpacked to tiles is as long as all its inputs take.
 constexpr int kTileBytes = 1024;
 static inline int64_t prompt_panel_bytes(int k) { return (int64_t(k) + 31) / 32 * kTileBytes; }
 
-// Floats of scratch of a linear kernel: a block of results and two panels unpacked, to bfloat16 at most.
+// Floats of scratch of a linear kernel: a block of results and two panels unpacked, to bfloat16 at most (of which spans
+// take little more than half).
 static inline int64_t linear_scratch_floats(int k) { return 1024 + 2 * prompt_panel_bytes(k) / 4; }
 
 // Numbers from row to row of bfloat16 activations: an odd number of cache lines, so that the rows of a tile lie in
@@ -114,7 +133,7 @@ struct AttentionArgs {
   KVDtype dtype;
   float* partials;                 // of the split tiles, see AttentionUnits
   std::atomic<int>* unfinished;    // units left of each split tile
-  const uint8_t* prompt;           // [tokens], whether each is computed in prompt arithmetic; null: none is
+  const uint8_t* prompt;           // [tokens], whether each is computed by `attend_prompt`; null: none is
 };
 
 // One unit of attention work: queries [first, last) of a sequence against partitions [begin, end) of one KV head.
@@ -122,7 +141,7 @@ struct AttentionArgs {
 struct AttentionUnit {
   int sequence, first, last, kv_head;
   int begin, end;
-  bool prompt;       // computed by `attend_prompt`, if there is one for the format
+  bool prompt;       // computed by `attend_prompt`
   int split;         // index of the tile's counter, or -1: this unit is the whole tile
   int units;         // of the split tile
   int64_t partial;   // floats from AttentionArgs::partials to the tile's first partial result
@@ -160,6 +179,8 @@ using LinearKernel = void (*)(const LinearArgs&, int first_panel, int last_panel
 using GatedKernel = void (*)(const GateUp& x, float* y, int d, int first, int last, int first_column, int last_column);
 using GatedQuantizeKernel = void (*)(const GateUp& x, int d, QuantizedGroup* out, int first, int last, int first_group,
                                      int last_group);
+using GatedSpanKernel = void (*)(const GateUp& x, int d, QuantizedSpan* out, int64_t stride, int first, int last,
+                                 int first_span, int last_span);
 
 using AttendKernel = void (*)(const AttentionArgs&, const AttentionUnit&, const AttentionUnit* next, float* scratch);
 
@@ -196,15 +217,30 @@ struct KernelTable {
   int64_t (*multiply_integers)(int64_t rounds);
   int64_t (*multiply_floats)(int64_t rounds);
   void (*read_memory)(const uint8_t* p, int64_t bytes);
-  // Prompt kernels: bfloat16 in tiles. Null where there are none; all of them or none.
-  void (*round_rows)(const float* x, int64_t ldx, int k, uint16_t* out, int64_t ldo, int first, int last);
+  // Prompt kernels. Null where prompt rows are computed as all others.
   LinearKernel prompt_int4;
   LinearKernel prompt_int4_centred;
   LinearKernel prompt_int8;
   LinearKernel prompt_bf16;
-  AttendKernel attend_prompt;  // of bfloat16 and INT8 caches
+  AttendKernel attend_prompt;
+  // What they multiply: bfloat16 in tiles, or
+  void (*round_rows)(const float* x, int64_t ldx, int k, uint16_t* out, int64_t ldo, int first, int last);
+  // INT8 in spans, `stride` rows apart: of x, of its RMSNorm, and of SwiGLU's columns of some spans.
+  void (*quantize_spans)(const float* x, int64_t ldx, int k, QuantizedSpan* out, int64_t stride, int first, int last);
+  void (*norm_quantize_spans)(const float* x, int64_t ldx, const float* w, int d, float eps, QuantizedSpan* out,
+                              int64_t stride, int first, int last);
+  GatedSpanKernel silu_quantize_spans;
+  GatedSpanKernel gelu_quantize_spans;
+  GatedSpanKernel clamped_quantize_spans;
 
-  bool has_prompt_kernels() const { return round_rows != nullptr; }
+  bool has_tiles() const { return round_rows != nullptr; }
+  bool has_spans() const { return quantize_spans != nullptr; }
+  bool has_prompt_kernels() const { return has_tiles() || has_spans(); }
+  // Whether prompt queries have attention of their own in such a cache. Of INT8 that for all queries is faster than pairs of
+  // bfloat16.
+  bool attends_prompts(KVDtype dtype) const {
+    return attend_prompt && (dtype == kKVBf16 || (dtype == kKVInt8 && has_tiles()));
+  }
 };
 
 inline LinearKernel linear_kernel(const KernelTable& table, Scheme scheme) {
@@ -234,8 +270,17 @@ inline GatedQuantizeKernel gated_quantize_kernel(const KernelTable& table, Activ
   }
 }
 
-// The kernel of prompt rows; weights in float32 have none of their own.
+inline GatedSpanKernel gated_span_kernel(const KernelTable& table, Activation activation) {
+  switch (activation) {
+    case kGelu: return table.gelu_quantize_spans;
+    case kClampedSwiglu: return table.clamped_quantize_spans;
+    default: return table.silu_quantize_spans;
+  }
+}
+
+// The kernel of prompt rows; weights in float32 have none of their own, and spans are of integers alone.
 inline LinearKernel prompt_kernel(const KernelTable& table, Scheme scheme) {
+  if (table.has_spans() && !takes_integers(scheme)) return linear_kernel(table, scheme);
   switch (scheme) {
     case kInt4Int8: case kInt4Float: return table.prompt_int4;
     case kInt4CentredInt8: return table.prompt_int4_centred;
@@ -248,7 +293,8 @@ inline LinearKernel prompt_kernel(const KernelTable& table, Scheme scheme) {
 const KernelTable* kernels_portable();
 const KernelTable* kernels_avx2();
 const KernelTable* kernels_avx512();
-const KernelTable* kernels_amx();  // those for AVX-512 with prompt kernels in tiles
+const KernelTable* kernels_bf16();  // those for AVX-512 with attention of prompts in dot products of bfloat16
+const KernelTable* kernels_amx();   // those for AVX-512 with prompt kernels in tiles
 const KernelTable* kernels_neon();
 const KernelTable* kernels_dotprod();
 const KernelTable* kernels_i8mm();

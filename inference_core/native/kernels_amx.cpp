@@ -7,19 +7,10 @@
 #pragma GCC diagnostic ignored "-Wunused-function"
 #include "amx_tiles.h"
 #include "prompt_kernels.h"
+#include "random_bits.h"
 
 namespace aio {
 namespace isa_amx {
-
-// Random bits, so that subnormal numbers and infinities occur too.
-struct RandomBits {
-  uint32_t state = 1;
-  uint32_t next() {
-    state ^= state << 13;
-    state ^= state >> 17;
-    return state ^= state << 5;
-  }
-};
 
 template <typename Tiles>
 static void one_block(int rows, const uint16_t* a, const uint32_t* b, float* c) {
@@ -45,9 +36,7 @@ static bool tiles_are_as_emulated() {
   alignas(64) static uint32_t b[2 * 3 * kTileBytes / 4];
   alignas(64) static float real[kBlockSide * kBlockSide], emulated[kBlockSide * kBlockSide];
   for (int round = 0; round < 64; ++round) {
-    // Exponents around 1, as activations have them, or low enough for subnormal products.
-    const uint32_t lowest = round % 2 ? 0x3000u : 0x0000u, span = round % 2 ? 0x1fffu : 0x2fffu;
-    const auto number = [&] { return uint16_t((random.next() & 0x8000u) | (lowest + random.next() % span)); };
+    const auto number = [&] { return random.bfloat16(round % 2); };
     for (uint16_t& v : a) v = number();
     for (uint32_t& v : b) v = uint32_t(number()) << 16 | number();
     for (float& v : real) {

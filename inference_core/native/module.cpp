@@ -55,7 +55,12 @@ PyObject* use_instruction_set(PyObject*, PyObject* arg) {
 
 PyObject* instruction_set(PyObject*, PyObject*) { return PyUnicode_FromString(runtime().kernels->name); }
 
-PyObject* has_prompt_kernels(PyObject*, PyObject*) { return PyBool_FromLong(runtime().kernels->has_prompt_kernels()); }
+PyObject* prompt_format(PyObject*, PyObject*) {
+  const KernelTable& kernels = *runtime().kernels;
+  if (kernels.has_tiles()) return PyUnicode_FromString("tiles");
+  if (kernels.has_spans()) return PyUnicode_FromString("spans");
+  Py_RETURN_NONE;
+}
 
 using Fast = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t);
 PyMethodDef fast(const char* name, Fast function) {
@@ -66,7 +71,7 @@ PyMethodDef methods[] = {
     {"set_threads", set_threads, METH_O, "Set the number of threads, the caller included."},
     {"instruction_sets", instruction_sets, METH_NOARGS, "Names this processor can run, best first."},
     {"instruction_set", instruction_set, METH_NOARGS, "The name of the chosen kernels."},
-    {"has_prompt_kernels", has_prompt_kernels, METH_NOARGS, "Whether the chosen kernels have prompt arithmetic."},
+    {"prompt_format", prompt_format, METH_NOARGS, "What the chosen kernels multiply of prompts: 'tiles', 'spans' or None."},
     {"use_instruction_set", use_instruction_set, METH_O, "Choose the kernels by name."},
     fast("linear", linear),
     fast("rms_norm", rms_norm),

@@ -16,6 +16,7 @@ std::vector<QuantizedGroup> quantized;
 std::vector<float> without_outliers, outliers_of_rows;
 AttentionUnits units;
 AlignedBuffer<uint16_t> rounded;
+AlignedBuffer<QuantizedSpan> spans;
 
 // One operation at a time.
 template <typename Work>
@@ -87,6 +88,13 @@ void multiply_panels(ThreadPool& pool, const LinearArgs& a, LinearKernel kernel)
 }
 
 void multiply_prompt(const KernelTable& kernels, ThreadPool& pool, LinearArgs& a, Scheme scheme) {
+  if (kernels.has_spans()) {
+    a.span_stride = odd_rows(a.rows);
+    spans.reserve(size_t(a.span_stride) * size_t(spans_of(a.k)));
+    kernels.quantize_spans(a.x, a.ldx, a.k, spans.data(), a.span_stride, 0, a.rows);
+    a.spans = spans.data();
+    return multiply_panels(pool, a, prompt_kernel(kernels, scheme));
+  }
   a.ld_rounded = rounded_stride(a.k);
   rounded.reserve(size_t(a.rows) * size_t(a.ld_rounded));
   kernels.round_rows(a.x, a.ldx, a.k, rounded.data(), a.ld_rounded, 0, a.rows);
@@ -125,9 +133,10 @@ PyObject* linear(PyObject*, PyObject* const* values, Py_ssize_t count) {
   }
   if (prompt && !expect_prompt_kernels()) return nullptr;
   return operate([&](const KernelTable& kernels, ThreadPool& pool) {
+    const bool tiles = prompt && kernels.has_tiles();
+    if (a.outliers && !tiles && takes_integers(Scheme(scheme))) part_outliers(a, outliers);
     if (prompt) return multiply_prompt(kernels, pool, a, Scheme(scheme));
     if (takes_integers(Scheme(scheme))) {
-      if (a.outliers) part_outliers(a, outliers);
       quantize_input(kernels, pool, a);
     }
     multiply_panels(pool, a, linear_kernel(kernels, Scheme(scheme)));
@@ -280,6 +289,7 @@ PyObject* attend(PyObject*, PyObject* const* values, Py_ssize_t count) {
   if (v.failed) return nullptr;
   if (a.prompt && !expect_prompt_kernels()) return nullptr;
   return operate([&](const KernelTable& kernels, ThreadPool& pool) {
+    if (!kernels.attends_prompts(a.dtype)) a.prompt = nullptr;
     units.list(a, sequences, pool.threads());
     units.lend(a);
     runtime().reserve_scratch(size_t(attention_scratch_floats(a.heads / a.kv_heads, a.head_dim)));

@@ -1,6 +1,7 @@
-// Attention of prompt queries: scores and weighted sums in bfloat16 tiles, the softmax between them in float32 as for all
-// other queries (attention_kernels.h). Queries and weights are rounded to bfloat16; the INT8 codes of the cache fit it
-// exactly, and their scales are applied to scores and weights in float32. A row's arithmetic depends on its position alone.
+// Attention of prompt queries: scores and weighted sums in bfloat16, the softmax between them in float32 as for all other
+// queries (attention_kernels.h). Queries and weights are rounded to bfloat16; the INT8 codes of the cache fit it exactly,
+// and their scales are applied to scores and weights in float32. A row's arithmetic depends on its position alone.
+// `Products` multiplies: in tiles (below) or in dot products of pairs (dot_products.h).
 #pragma once
 #include "attention_kernels.h"
 #include "tile_block.h"
@@ -18,7 +19,13 @@ struct TileRows {
 };
 
 AIO_INLINE void store_rounded(uint16_t* to, vf v) {
+#if defined(AIO_BF16)
+  __m256i rounded;  // to nearest even as below, but that subnormal numbers become zero: products take them for it anyway
+  asm("vcvtneps2bf16 %1, %0" : "=v"(rounded) : "v"(v));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), rounded);
+#else
   *reinterpret_cast<vu16*>(to) = __builtin_convertvector(wide_bf16(v) >> 16, vu16);
+#endif
 }
 
 AIO_INLINE TileRows tile_rows_of(const Rows& rows) {
@@ -93,7 +100,7 @@ AIO_INLINE void scale_scores(const Rows& rows, int first, const Chunk& c) {
   }
 }
 
-// The weights in bfloat16, those of INT8 values with the scales, and the sums so far by the chunk's new peaks.
+// The weights in bfloat16, those of INT8 values with the scales.
 template <KVDtype K>
 AIO_INLINE void round_weights(const Rows& rows, const TileRows& tiles, int first, const Chunk& c) {
   for (int row = first; row < rows.count; ++row) {
@@ -106,6 +113,12 @@ AIO_INLINE void round_weights(const Rows& rows, const TileRows& tiles, int first
       }
       store_rounded(tiles.weights + row * kChunk + v * kWide, weight);
     }
+  }
+}
+
+// The sums so far, by the chunk's new peaks.
+AIO_INLINE void rescale_sums(const Rows& rows, int first) {
+  for (int row = first; row < rows.count; ++row) {
     float* acc = rows.acc + int64_t(row) * rows.d;
     for (int i = 0; i < rows.d; i += kWide) wide_store(acc + i, wide_load(acc + i) * wide(rows.rescale[row]));
   }
@@ -129,40 +142,58 @@ AIO_INLINE void mix_block(TileBlock<Tiles>& block, const Rows& rows, const TileR
   block.template store<High, Wide>(acc, stride);
 }
 
-template <typename Tiles, KVDtype K>
+template <typename Tiles>
+class TileProducts {
+ public:
+  // Scores of rows from `first` on and the chunk at `base`.
+  AIO_MEMBER void score(const Rows& rows, const TileRows& tiles, int first, int) {
+    for_blocks(first, rows.count, [&](int row, int count, auto high) {
+      block_.shape(count);
+      for (int token = 0; token < kChunk; token += kBlockSide)
+        score_block<Tiles, decltype(high)::value, 2>(block_, rows, tiles, row, token);
+    });
+  }
+
+  // Adds the chunk's values by the weights.
+  AIO_MEMBER void mix(const Rows& rows, const TileRows& tiles, int first, int) {
+    rescale_sums(rows, first);
+    for_blocks(first, rows.count, [&](int row, int count, auto high) {
+      block_.shape(count);
+      int column = 0;
+      for (; column + kBlockSide <= rows.d; column += kBlockSide)
+        mix_block<Tiles, decltype(high)::value, 2>(block_, rows, tiles, row, column);
+      if (column < rows.d) mix_block<Tiles, decltype(high)::value, 1>(block_, rows, tiles, row, column);
+    });
+  }
+
+ private:
+  TileBlock<Tiles> block_;
+};
+
+template <typename Products, KVDtype K>
 static __attribute__((noinline)) void attend_prompt_unit(const AttentionArgs& a, const AttentionUnit& unit,
                                                          const AttentionUnit* next, float* scratch) {
   const Rows rows = rows_of(a, unit, scratch);
   const TileRows tiles = tile_rows_of(rows);
-  TileBlock<Tiles> block;
+  Products products;
   for_chunks<K>(a, unit, next, rows, [&](const Chunk& c, int base, int context, const Chunk& ahead) {
     tile_chunk<K>(rows, tiles, c, min_int(kChunk, context - base), ahead);
     // Rows of earlier queries see nothing of these tokens: leave them as they are.
     const int skip = base > rows.first_position ? (base - rows.first_position) * rows.group : 0;
-    for_blocks(skip, rows.count, [&](int row, int count, auto high) {
-      block.shape(count);
-      for (int token = 0; token < kChunk; token += kBlockSide)
-        score_block<Tiles, decltype(high)::value, 2>(block, rows, tiles, row, token);
-    });
+    products.score(rows, tiles, skip, base);
     scale_scores<K>(rows, skip, c);
     soften_rows(a, rows, skip, base);
     round_weights<K>(rows, tiles, skip, c);
-    for_blocks(skip, rows.count, [&](int row, int count, auto high) {
-      block.shape(count);
-      int column = 0;
-      for (; column + kBlockSide <= rows.d; column += kBlockSide)
-        mix_block<Tiles, decltype(high)::value, 2>(block, rows, tiles, row, column);
-      if (column < rows.d) mix_block<Tiles, decltype(high)::value, 1>(block, rows, tiles, row, column);
-    });
+    products.mix(rows, tiles, skip, base);
   });
 }
 
-template <typename Tiles>
+template <typename Products>
 static void attend_prompt(const AttentionArgs& a, const AttentionUnit& unit, const AttentionUnit* next, float* scratch) {
   if (a.dtype == kKVInt8)
-    attend_prompt_unit<Tiles, kKVInt8>(a, unit, next, scratch);
+    attend_prompt_unit<Products, kKVInt8>(a, unit, next, scratch);
   else
-    attend_prompt_unit<Tiles, kKVBf16>(a, unit, next, scratch);
+    attend_prompt_unit<Products, kKVBf16>(a, unit, next, scratch);
 }
 
 }  // namespace AIO_ISA

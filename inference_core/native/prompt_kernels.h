@@ -11,11 +11,14 @@ static KernelTable with_tiles(const KernelTable& base, const char* name) {
   KernelTable table = base;
   table.name = name;
   table.round_rows = round_rows;
+  table.quantize_spans = nullptr;
+  table.norm_quantize_spans = nullptr;
+  table.silu_quantize_spans = table.gelu_quantize_spans = table.clamped_quantize_spans = nullptr;
   table.prompt_int4 = prompt_linear<Tiles, UnpackedPanel<Int4>>;
   table.prompt_int4_centred = prompt_linear<Tiles, UnpackedPanel<Int4Centred>>;
   table.prompt_int8 = prompt_linear<Tiles, UnpackedPanel<Int8>>;
   table.prompt_bf16 = prompt_linear<Tiles, Bfloat16Tiles>;
-  table.attend_prompt = attend_prompt<Tiles>;
+  table.attend_prompt = attend_prompt<TileProducts<Tiles>>;
   return table;
 }
 

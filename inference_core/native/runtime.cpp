@@ -28,6 +28,10 @@ std::vector<const KernelTable*> found_kernels() {
     if (may_use_amx())
       if (const KernelTable* amx = kernels_amx()) tables.push_back(amx);
 #endif
+#if defined(AIO_HAS_BF16)
+    if (__builtin_cpu_supports("avx512bf16"))
+      if (const KernelTable* bf16 = kernels_bf16()) tables.push_back(bf16);
+#endif
     tables.push_back(kernels_avx512());
   }
 #endif

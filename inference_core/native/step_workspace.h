@@ -10,16 +10,25 @@
 
 namespace aio {
 
-// The input of a projection: float32 rows, and the same quantised where some part multiplies integers, or rounded to
-// bfloat16 for prompt arithmetic.
+// The formats that prompt rows are multiplied in; neither without prompt rows.
+struct PromptFormats {
+  bool tiles, spans;
+};
+
+// The input of a projection: float32 rows, and the same quantised where some part multiplies integers; for prompt arithmetic
+// rounded to bfloat16 or quantised in spans.
 struct Activations {
   AlignedBuffer<float> rows;
   AlignedBuffer<QuantizedGroup> groups;
   AlignedBuffer<uint16_t> rounded;
+  AlignedBuffer<QuantizedSpan> spans;
+  int64_t span_stride = 0;  // rows from span to span
   AlignedBuffer<float> outliers;  // of the projection that reads the rows next
 
-  void reserve(size_t tokens, size_t width, bool prompt) {
-    if (prompt) rounded.reserve(tokens * size_t(rounded_stride(int(width))));
+  void reserve(size_t tokens, size_t width, PromptFormats prompt) {
+    span_stride = odd_rows(int(tokens));
+    if (prompt.spans) spans.reserve(size_t(span_stride) * size_t(spans_of(int(width))));
+    if (prompt.tiles) rounded.reserve(tokens * size_t(rounded_stride(int(width))));
     rows.reserve(tokens * width);
     outliers.reserve(tokens * kMostOutliers);
     groups.reserve(tokens * ((width + kGroup - 1) / kGroup));
@@ -46,10 +55,11 @@ struct Workspace {
   Activations expert_in, expert_activated;
   ExpertRows experts;
 
-  void reserve(const Geometry& g, size_t tokens, int threads, bool prompt) {
+  void reserve(const Geometry& g, size_t tokens, int threads, PromptFormats prompt) {
     hidden.reserve(tokens * size_t(g.hidden));
     qkv.reserve(tokens * size_t((g.heads + 2 * g.kv_heads) * g.head_dim));
-    gate_up.reserve(tokens * size_t(2 * (g.intermediate + threads * kGroup)));  // a piece per thread, each in whole groups
+    // A piece per thread, each in whole groups or spans.
+    gate_up.reserve(tokens * size_t(2 * (g.intermediate + threads * (prompt.spans ? kSpan : kGroup))));
     normed.reserve(tokens, size_t(g.hidden), prompt);
     mixed.reserve(tokens, size_t(g.heads * g.head_dim), prompt);
     activated.reserve(tokens, size_t(g.intermediate), prompt);

@@ -171,7 +171,13 @@ def with_hidden_states(decoder: Decoder) -> Decoder:
 
 
 def greedy_continuations(
-    side: Side, cache_dir: Path, prompts: list[list[int]], max_tokens: int, progress: Progress = lambda share: None
+    side: Side,
+    cache_dir: Path,
+    prompts: list[list[int]],
+    max_tokens: int,
+    progress: Progress = lambda share: None,
+    *,
+    prefill_arithmetic: Literal["fast", "exact"] = "fast",
 ) -> list[list[int]]:
     """The most likely tokens after each prompt, up to an end token. Raises CoreError for prompts that do not fit."""
     spec = side.spec()
@@ -187,6 +193,7 @@ def greedy_continuations(
     else:
         runner = _runner(side, checkpoint, _decoder(side, checkpoint, cache_dir), whole)
         core = Core({spec.name: runner}, arena_bytes=whole.arena_bytes, slab_bytes=whole.slab_bytes)
+    core.set_knobs({"prefill_arithmetic": prefill_arithmetic})
     ends = side.tokenizer().eos_token_ids
     sampling = SamplingParams(temperature=0.0, max_tokens=max_tokens, stop_token_ids=ends)
     said: dict[str, list[int]] = {str(number): [] for number in range(len(prompts))}

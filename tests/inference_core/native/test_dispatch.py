@@ -24,11 +24,18 @@ def test_emulated_tiles_are_chosen_by_name_alone() -> None:
     native = cpu.extension()
     assert "amx-emulated" not in native.instruction_sets()
     assert native.instruction_set() == native.instruction_sets()[0]
-    assert native.has_prompt_kernels() == (native.instruction_set() == "amx")
+    assert (native.prompt_format() == "tiles") == (native.instruction_set() == "amx")
     native.use_instruction_set("amx-emulated")
     assert native.instruction_set() == "amx-emulated"
-    assert native.has_prompt_kernels()
+    assert native.prompt_format() == "tiles"
     native.use_instruction_set(native.instruction_sets()[0])
+
+
+@pytest.mark.usefixtures("instruction_set")
+def test_prompts_are_multiplied_in_spans_where_there_are_dot_products_of_512_bits_and_no_tiles() -> None:
+    native = cpu.extension()
+    formats = {"amx": "tiles", "avx512-bf16": "spans", "avx512": "spans"}
+    assert native.prompt_format() == formats.get(native.instruction_set())
 
 
 def test_kernels_are_chosen_by_the_environment_and_unknown_ones_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,10 +53,11 @@ def test_kernels_are_chosen_by_the_environment_and_unknown_ones_refused(monkeypa
         cpu.extension().use_instruction_set(cpu.extension().instruction_sets()[0])
 
 
-def test_processors_without_tiles_are_not_asked_for_them() -> None:
+def test_processors_without_tiles_or_dot_products_of_bfloat16_are_not_asked_for_them() -> None:
     flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     if "amx_bf16" not in flags:
         assert "amx" not in cpu.extension().instruction_sets()
+    assert ("avx512-bf16" in cpu.extension().instruction_sets()) <= ("avx512_bf16" in flags)
 
 
 @pytest.mark.parametrize("threads", [0, -1, 2000])

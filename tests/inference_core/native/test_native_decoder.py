@@ -99,43 +99,54 @@ def test_the_number_of_threads_does_not_change_a_bit(pair, threads):
 
 
 @pytest.fixture
-def tiles(weight_cache):
-    """The same model with prompt kernels, emulated."""
-    best = cpu.extension().instruction_set()
-    cpu.extension().use_instruction_set("amx-emulated")
+def fast(weight_cache, attention_kernels):
+    """The same model with prompt kernels."""
     cpu.set_threads(2)
     yield Pair("int4-int8", weight_cache).native
     cpu.set_threads(None)
-    cpu.extension().use_instruction_set(best)
 
 
 def as_prompt(sequence, until):
     return msgspec.structs.replace(sequence, fast_until=until)
 
 
-def test_a_token_is_computed_by_its_position_whatever_else_is_in_its_chunk(tiles):
+def test_a_token_is_computed_by_its_position_whatever_else_is_in_its_chunk(fast):
     """Forty tokens of which 21 are a prompt: at once, and cut anywhere among prompts and generated tokens."""
-    whole, _ = tiles.decode([as_prompt(share(0, 40, 0), 21)], list(range(40)))
+    whole, _ = fast.decode([as_prompt(share(0, 40, 0), 21)], list(range(40)))
     whole = whole.clone()
-    exact = tiles.decode([share(0, 40, 0)], list(range(40)))[0].clone()
+    exact = fast.decode([share(0, 40, 0)], list(range(40)))[0].clone()
     cuts = [0, 1, 9, 20, 21, 22, 38, 40]
     for start, end in pairwise(cuts):
         others = [as_prompt(share(1, 18, 0), 18), share(2, 1, 0)]
         mine = as_prompt(share(0, end - start, start), 21)
-        got, _ = tiles.decode([others[0], mine, others[1]], list(range(18, 18 + end - start)))
+        got, _ = fast.decode([others[0], mine, others[1]], list(range(18, 18 + end - start)))
         assert torch.equal(got, whole[start:end])
     assert not torch.equal(exact[20], whole[20])
     torch.testing.assert_close(exact, whole, atol=3.0, rtol=0)
 
 
-def test_layers_in_ranges_give_the_bits_of_the_whole_step_in_prompt_arithmetic(tiles):
+def test_layers_in_ranges_give_the_bits_of_the_whole_step_in_prompt_arithmetic(fast):
     step = [share(1, 1, 0), as_prompt(share(0, 30, 0), 17)]
-    want = tiles.decode(step, [0, 16, 30])[0].clone()
-    states = tiles.layers(step, None, 0, 7)
-    assert torch.equal(tiles.head(step, states, 7, [0, 16, 30]), want)
+    want = fast.decode(step, [0, 16, 30])[0].clone()
+    states = fast.layers(step, None, 0, 7)
+    assert torch.equal(fast.head(step, states, 7, [0, 16, 30]), want)
 
 
-def test_without_prompt_kernels_positions_change_nothing(pair):
+@pytest.mark.parametrize("threads", [1, 3, 5])
+def test_threads_and_blocks_of_rows_do_not_change_a_bit_of_a_prompt(fast, threads):
+    """More rows than SwiGLU takes at once, among them generated ones."""
+    step = [share(1, 1, 0), as_prompt(share(0, 120, 0), 110), as_prompt(share(2, 128, 0), 128), share(3, 70, 0)]
+    want = fast.decode(step, [0, 100, 109, 115, 120, 248, 318])[0].clone()
+    cpu.set_threads(threads)
+    assert torch.equal(fast.decode(step, [0, 100, 109, 115, 120, 248, 318])[0], want)
+    alone = fast.decode([as_prompt(share(2, 128, 0), 128)])[0]
+    assert torch.equal(alone[0], want[5])
+
+
+def test_without_prompt_kernels_positions_change_nothing(pair, request):
+    best = cpu.extension().instruction_set()
+    request.addfinalizer(lambda: cpu.extension().use_instruction_set(best))
+    cpu.extension().use_instruction_set("portable")
     want = pair.native.decode([share(0, 20, 0)])[0].clone()
     assert torch.equal(pair.native.decode([as_prompt(share(0, 20, 0), 20)])[0], want)
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks amx`: prompts in the tiles of AMX."""
+"""`python -m benchmarks prompts`: fast prompts against exact ones."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,9 @@ _PARTS = ("text", "answers", "kernels", "prompt", "streams")
 @click.command(cls=ManyNumbers)
 @click.option("--model", help="Model of the catalogue.  [its first]")
 @click.option("--part", "parts", type=click.Choice(_PARTS), multiple=True, help="What to measure.  [everything]")
-@click.option("--emulated", is_flag=True, help="Emulate the tiles, on any processor: text and answers alone, slowly.")
+@click.option(
+    "--emulated", is_flag=True, help="Emulate the tiles of AMX, on any processor: text and answers alone, slowly."
+)
 @click.option(
     "--prompts",
     multiple=True,
@@ -40,9 +42,9 @@ _PARTS = ("text", "answers", "kernels", "prompt", "streams")
 @catalog_option
 @cache_dir_option
 @json_option
-def amx(model: str | None, parts: tuple[str, ...], emulated: bool, as_json: bool, **given: Any) -> None:
-    """Fast prompts against exact ones: perplexity on prose and greedy answers to real prompts; where there is AMX,
-    GMAC/s of the kernels per thread, the time of a long prompt, and TTFT and ITL by streams.
+def prompts(model: str | None, parts: tuple[str, ...], emulated: bool, as_json: bool, **given: Any) -> None:
+    """Fast prompts against exact ones: perplexity on prose, greedy answers to real prompts, GMAC/s of the kernels per
+    thread, the time of a long prompt, and TTFT and ITL by streams.
 
     Other engines on the same machine: `python -m benchmarks peers`.
     """
@@ -52,11 +54,11 @@ def amx(model: str | None, parts: tuple[str, ...], emulated: bool, as_json: bool
     options = {name: given.pop(name) for name in ("prompts", "count", "answer", "tokens", "rounds", "streams", "rows")}
     if not cpu.AVAILABLE:
         raise click.ClickException("the native CPU kernels were not built: install a C++ compiler and reinstall")
-    best = cpu.extension().instruction_sets()[0]
-    if best != "amx" and not emulated:
+    chosen = cpu.extension().instruction_set()
+    if cpu.extension().prompt_format() is None and not emulated:
         click.echo(
-            f"This machine has no AMX that AIO can use: its kernels are {best}, and prompts are computed as generated "
-            "tokens are. --emulated compares the arithmetics without measuring speed."
+            f"This machine's kernels are {chosen}: prompts are computed as generated tokens are. --emulated compares "
+            "the arithmetic of AMX without measuring speed."
         )
         return
     settings = settings_from(**given)
@@ -64,22 +66,22 @@ def amx(model: str | None, parts: tuple[str, ...], emulated: bool, as_json: bool
     name = model or next(iter(specs), "")
     if name not in specs:
         raise click.ClickException(f"the catalogue has no model {name!r} on its core; it has {', '.join(specs)}")
-    tiles = "amx-emulated" if emulated else "amx"
+    fast = "amx-emulated" if emulated else chosen
     for part in parts or (_PARTS[:2] if emulated else _PARTS):
         if emulated and part not in _PARTS[:2]:
             raise click.UsageError(f"--emulated tiles are slow, so {part} would measure nothing")
-        for row in _rows(part, specs[name], settings.cache_path, tiles, options):
-            row = {"model": name, "kernels": tiles, **row}
+        for row in _rows(part, specs[name], settings.cache_path, fast, options):
+            row = {"model": name, "kernels": fast, **row}
             click.echo(msgspec.json.encode(row) if as_json else "  ".join(f"{key}={row[key]}" for key in row))
 
 
-def _rows(part: str, spec: Any, cache: Path, tiles: str, options: dict[str, Any]) -> Any:
+def _rows(part: str, spec: Any, cache: Path, fast: str, options: dict[str, Any]) -> Any:
     from benchmarks.core import prompt_accuracy, prompt_speed
     from benchmarks.core.workloads import read_prompts
     from classifier.training.data.dataset import data_folder
 
     if part == "text":
-        return prompt_accuracy.compare_on_text(spec, cache, tiles, tokens=options["tokens"], window=512)
+        return prompt_accuracy.compare_on_text(spec, cache, fast, tokens=options["tokens"], window=512)
     if part == "answers":
         folder = data_folder()
         paths = options["prompts"] or (folder / "chat_prompts.jsonl", folder / "gsm8k_sample.jsonl")
@@ -87,7 +89,7 @@ def _rows(part: str, spec: Any, cache: Path, tiles: str, options: dict[str, Any]
             prompts = read_prompts(paths, options["count"])
         except OSError as error:
             raise click.ClickException(f"no prompts: {error}; name a file with --prompts") from error
-        return [prompt_accuracy.compare_answers(spec, cache, tiles, prompts, answer_tokens=options["answer"])]
+        return [prompt_accuracy.compare_answers(spec, cache, fast, prompts, answer_tokens=options["answer"])]
     if part == "kernels":
         return prompt_speed.kernel_rows(spec, cache, options["rows"], 128 << 20)
     if part == "prompt":

@@ -1,4 +1,4 @@
-"""The benchmark of prompts in tiles: what it compares, and what it says where there are none."""
+"""The benchmark of prompts: what it compares, and what it says where there is one arithmetic."""
 
 from pathlib import Path
 
@@ -6,8 +6,8 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.__main__ import main
-from benchmarks.core import prompt_speed
-from benchmarks.core.prompt_accuracy import exact_kernels, kernels, shared_answers
+from benchmarks.core import prompt_accuracy, prompt_speed
+from benchmarks.core.prompt_accuracy import compare_on_text, kernels, shared_answers
 from inference_core.model_spec import ModelSpec
 from inference_core.native import cpu
 from tests.inference_core.hash_model import hash_core
@@ -20,12 +20,12 @@ def test_answers_are_compared_whole_by_first_token_and_by_where_they_part() -> N
     assert row == {"prompts": 4, "same": 0.25, "same_first_token": 0.75, "median_tokens_before_they_part": 1}
 
 
-@pytest.mark.skipif(cpu.AVAILABLE and cpu.extension().instruction_sets()[0] == "amx", reason="this machine has AMX")
-def test_a_machine_without_amx_is_said_to_have_none_and_speed_is_not_emulated() -> None:
-    plain = CliRunner().invoke(main, ["amx"])
+def test_a_machine_with_one_arithmetic_says_so_and_speed_is_not_emulated() -> None:
+    with kernels("portable"):
+        plain = CliRunner().invoke(main, ["prompts"])
     assert plain.exit_code == 0
-    assert "This machine has no AMX" in plain.output
-    refused = CliRunner().invoke(main, ["amx", "--emulated", "--part", "kernels"])
+    assert "kernels are portable: prompts are computed as generated tokens are" in plain.output
+    refused = CliRunner().invoke(main, ["prompts", "--emulated", "--part", "kernels"])
     assert refused.exit_code == 2
 
 
@@ -34,7 +34,6 @@ def test_kernels_are_put_back_afterwards() -> None:
     with kernels("amx-emulated"):
         assert cpu.extension().instruction_set() == "amx-emulated"
     assert cpu.extension().instruction_set() == before
-    assert exact_kernels() != "amx"
 
 
 def test_streams_ask_one_prompt_after_another_and_every_token_is_counted() -> None:
@@ -43,6 +42,26 @@ def test_streams_ask_one_prompt_after_another_and_every_token_is_counted() -> No
     assert len(measured["ttft"]) == 6
     assert len(measured["itl"]) == 6 * 4
     assert measured["rate"][0] > 0
+
+
+@pytest.mark.skipif(cpu.AVAILABLE and cpu.extension().prompt_format() is None, reason="one arithmetic here")
+def test_both_arithmetics_are_compared_with_float32_and_with_each_other(
+    tiny_llama: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Bytes:
+        def encode(self, text: str) -> list[int]:
+            return [ord(letter) % 64 for letter in text]
+
+    monkeypatch.setattr(prompt_accuracy, "load_tokenizer", lambda path: Bytes())
+    model = ModelSpec(name="tiny", path=tiny_llama, compute="int4-int8")
+    best = cpu.extension().instruction_set()
+
+    text = list(compare_on_text(model, tmp_path, best, tokens=40, window=20))
+
+    assert [(row["prefill_arithmetic"], row["against"]) for row in text] == [
+        ("exact", "float32"), ("fast", "float32"), ("fast", "exact"),
+    ]  # fmt: skip
+    assert all(row["perplexity"] > 1 for row in text)
 
 
 @pytest.fixture
