@@ -115,7 +115,7 @@ def test_a_setting_that_needs_an_extra_says_which(tmp_path: Path, variable: str,
 
 
 def test_a_command_that_fits_says_what_to_install(tmp_path: Path) -> None:
-    ran = aio(tmp_path, "fleet", "simulate")
+    ran = aio(tmp_path, "classifier", "train")
     assert "pip install 'aio-gateway[train]'" in error_of(ran)
 
 
