@@ -90,8 +90,8 @@ class Knobs(msgspec.Struct, frozen=True, kw_only=True):
     prefill_arithmetic: Annotated[
         Literal["fast", "exact"],
         Meta(
-            description="How prompts are computed: in the arithmetic that the CPU is fastest in, or as generated tokens "
-            "are."
+            description="How prompts are computed: in the arithmetic that the CPU is fastest in, or as generated "
+            "tokens are."
         ),
     ] = "fast"
     repetition_guard: Annotated[
