@@ -46,7 +46,6 @@ from inference_core.scheduling.commit import ScheduledEntry, entries_of
 from inference_core.scheduling.model_round_robin import ModelRoundRobin
 from inference_core.scheduling.scheduler import Scheduler
 from inference_core.scheduling.sequence import Sequence
-from inference_core.scheduling.windowed_scheduler import WindowedScheduler
 from inference_core.speculation.draft_model import DraftModel
 from inference_core.speculation.drafter import Drafter
 from inference_core.speculation.prompt_lookup import PromptLookup
@@ -434,8 +433,7 @@ class Core:
     def _served(self, name: str, runners: Mapping[str, ModelRunner]) -> ServedModel:
         runner = runners[name]
         pool, adapters = BlockPool(name, runner.layout, self._arena), AdapterSlots(runner.adapters)
-        kind = Scheduler if pool.windows is None else WindowedScheduler
-        scheduler = kind(name, pool, self._knobs.of(name), adapters, self._clock)
+        scheduler = _scheduler_of(pool)(name, pool, self._knobs.of(name), adapters, self._clock)
         drafters = self._drafters(name, runners)
         return ServedModel(
             runner, scheduler, Speculator(scheduler, drafters, self._clock, most_drafts=runner.most_drafts)
@@ -546,3 +544,12 @@ class Core:
                 request = self._live.by_id[output.request_id]
                 self._models[request.scheduler.name].record_finish(request.choices[output.index], output)
                 self._live.forget_choice(request, output.request_id)
+
+
+def _scheduler_of(pool: BlockPool) -> type[Scheduler]:
+    if pool.windows is None:
+        return Scheduler
+    # Most models have no layers with a window.
+    from inference_core.scheduling.windowed_scheduler import WindowedScheduler
+
+    return WindowedScheduler

@@ -11,8 +11,6 @@ from inference_core.errors import ModelFileError
 from inference_core.io.json_errors import JSON_ERRORS
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.decoder_tensors import Shape, check_config, check_tensors
-from inference_core.loaders.huggingface.compressed_int4 import compressed_int4_layers
-from inference_core.loaders.huggingface.group_layers import group_layers
 from inference_core.loaders.huggingface.hf_config import (
     logits_divisor,
     norm_offset,
@@ -22,8 +20,6 @@ from inference_core.loaders.huggingface.hf_config import (
 )
 from inference_core.loaders.huggingface.quantized_layer import Files, QuantizedLayer, without_parts
 from inference_core.loaders.huggingface.safetensors_file import SafetensorsFile
-from inference_core.loaders.huggingface.scaled_layers import scaled_layers
-from inference_core.loaders.huggingface.sparse_tensors import made_dense
 from inference_core.loaders.packed_tensor import PLAIN_DTYPES, Kind, PackedTensor
 from inference_core.loaders.tensor_views import View, gpt_oss_views, views
 from inference_core.model_config import ModelConfig
@@ -49,7 +45,7 @@ class HFCheckpoint(Checkpoint):
         stored = self._open_tensors()
         self._stored_bytes = sum(file.entries[name].num_bytes for name, file in stored.items())
         self._sparsity = read_sparsity(path)
-        files: Files = made_dense(path, stored) if self._sparsity.compressed else stored
+        files: Files = _dense(path, stored) if self._sparsity.compressed else stored
         self._layers = _quantized_layers(path, files)
         self._files = without_parts(self._layers, files)
         for name, file in self._files.items():
@@ -122,25 +118,39 @@ class HFCheckpoint(Checkpoint):
         }
 
 
+# A folder has one format of weights, and does without the readers of the others.
+
+
+def _dense(path: Path, stored: Mapping[str, SafetensorsFile]) -> Files:
+    from inference_core.loaders.huggingface.sparse_tensors import made_dense
+
+    return made_dense(path, stored)
+
+
 def _quantized_layers(path: Path, files: Files) -> Mapping[str, QuantizedLayer]:
     """The quantised linear layers, by the name of their weight."""
     form = read_layer_format(path)
     if form is None:
         return {}
-    if form == "eight bits":
-        return scaled_layers(path, files)
-    # Two formats of few folders, which others do without.
-    if form == "bitsandbytes":
-        from inference_core.loaders.huggingface.bitsandbytes_layers import table_layers
-
-        return table_layers(path, files) | scaled_layers(path, files)
     if form == "mxfp4":
         from inference_core.loaders.huggingface.mxfp4_layers import mxfp4_layers
 
         return mxfp4_layers(path, files)
     if form == "compressed int4":
+        from inference_core.loaders.huggingface.compressed_int4 import compressed_int4_layers
+
         return compressed_int4_layers(path, files)
-    return group_layers(path, form, files)
+    if form not in ("eight bits", "bitsandbytes"):
+        from inference_core.loaders.huggingface.group_layers import group_layers
+
+        return group_layers(path, form, files)
+    from inference_core.loaders.huggingface.scaled_layers import scaled_layers
+
+    if form == "eight bits":
+        return scaled_layers(path, files)
+    from inference_core.loaders.huggingface.bitsandbytes_layers import table_layers
+
+    return table_layers(path, files) | scaled_layers(path, files)
 
 
 def _listed(folder: Path) -> dict[str, str]:

@@ -196,7 +196,9 @@ async def test_real_pairs_move_the_weight_of_the_judge_and_end_its_trust_while_s
             loop = gateway.operations.quality_loop
             assert loop is not None
             assert loop.monitor is not None
-            closed = not loop.monitor.panel.may_label("Tell me about Lyon.", None)
+            monitor = loop.monitor
+            # The page of health shows the verdict just before the panel follows it.
+            closed = await eventually(lambda: not monitor.panel.may_label("Tell me about Lyon.", None))
     finally:
         await engine.dispose()
 
