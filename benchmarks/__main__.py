@@ -48,6 +48,7 @@ _COMMANDS = {
     "utility": ("replay:utility", "What routing is worth after so many labels."),
     "sessions": ("sessions:sessions", "The rules of sessions on recorded runs, and simulated with caches."),
     "pays": ("pays:pays", "How often the verdict on routing errs, and the probes it takes."),
+    "alarms": ("alarms:alarms", "False alarms and delays of the two triggers of a retraining."),
     "expert-errors": ("replay:expert_errors", "What becomes of labels when the strongest tier errs."),
     "checkable": ("replay:checkable", "Share of recorded prompts and answers with a final answer that can be checked."),
     "cascade": ("cascade:cascade", "What cheap answers that agree are worth."),
