@@ -1,6 +1,6 @@
 """What an open but idle conversation costs a gateway: memory and CPU time of its WebSocket (SPEC GW-19).
 
-Over plain HTTP an idle conversation has no connection: the server closes one in which nobody asks for some seconds.
+Over plain HTTP an idle conversation has no connection: the server closes one without a request for some seconds.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _AT_ONCE = 50
 
 class Idle(msgspec.Struct, frozen=True):
     """With so many open, idle WebSockets, each after an answered chat: the process's VmRSS, and the CPU seconds that it
-    took over `seconds` in which nobody asked."""
+    took over `seconds` without a request."""
 
     connections: int
     bytes: int
@@ -33,7 +33,7 @@ async def idle_after_a_chat(
 ) -> AsyncIterator[Idle]:
     """Look before the first connection and after each `every` of them, until `most` are open.
 
-    Raises `RuntimeError` if a chat is not answered or a connection was closed meanwhile, `OSError` if no server answers.
+    Raises `RuntimeError` if a chat is not answered or a connection was closed meanwhile, `OSError` without a server.
     """
     sockets: list[ClientConnection] = []
 

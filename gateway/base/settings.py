@@ -279,8 +279,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     retrain_trigger: Annotated[
         RetrainTrigger,
         Meta(
-            description="What else starts a retraining: `evidence`, the sequential test; `share`, more than 15% of the "
-            "last 100 verified answers (at least 50) were worse"
+            description="What else starts a retraining: `evidence`, the sequential test; `share`, over 15% of the last "
+            "100 verified answers were worse"
         ),
     ] = "evidence"
     canary_share: Annotated[

@@ -91,8 +91,8 @@ class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
     verified once one can. `not_sampled`: answers by the reason why they are not verified
     (`quality.verification.sampling.WHY_NOT`). `spending` is at most `poll_seconds` old. `second_opinions`: since start.
 
-    `upgrade_rates`: the rule of SPEC QM-04; `evidence_of_shift`: that of the sequential test, by stream. `acceptance_by_kind`: of
-    the whole traffic, by tier and kind of prompts; `acceptance`: of the sample.
+    `upgrade_rates`: the rule of SPEC QM-04; `evidence_of_shift`: that of the sequential test, by stream.
+    `acceptance_by_kind`: of the whole traffic, by tier and kind of prompts; `acceptance`: of the sample.
     """
 
     queue: Depth

@@ -1,7 +1,7 @@
 """`python -m tests.mutants PATH…`: run the tests of each file against each of its mutants, one process at a time.
 
-A mutant lives if the tests of its group pass. Each is tested in a fork that has imported all third-party packages
-already and gets the mutated module in place of the real one: nothing on disk changes.
+A mutant lives if the tests of its group pass. Each is tested in a fork that has imported already what does not need the
+module, and gets the mutated one in place of the real one: nothing on disk changes.
 """
 
 import argparse
@@ -17,11 +17,10 @@ from types import CodeType
 from typing import NamedTuple
 
 from tests.mutants.groups import group_of
-from tests.mutants.importing import MutatedFinder
+from tests.mutants.importing import AbsentFinder, MutatedFinder
 from tests.mutants.mutate import Mutant, mutants_of
 
 ROOT = Path(__file__).parents[2]
-OURS = ("benchmarks", "classifier", "gateway", "inference_core", "migrations", "quality", "tests", "tiers")
 OPTIONS = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header")
 
 
@@ -47,7 +46,9 @@ def main(arguments: Sequence[str]) -> int:
         results += [_tested(file, given.line) for file in files if file.name != "__init__.py"]
     for result in results:
         killed = result.total - len(result.lived)
-        print(f"{result.path}: {killed} of {result.total} killed" + (f" ({killed / result.total:.1%})" if killed else ""))
+        print(
+            f"{result.path}: {killed} of {result.total} killed" + (f" ({killed / result.total:.1%})" if killed else "")
+        )
         for mutant in result.lived:
             print(f"  line {mutant.line}: {mutant.was}  ->  {mutant.became}")
     return int(any(result.lived for result in results))
@@ -59,8 +60,7 @@ def _tested(file: Path, line: int | None) -> Result:
     began = time.monotonic()
     modules = _imported_by(tests)
     limit = 10 + 5 * (time.monotonic() - began)
-    for module in modules:
-        importlib.import_module(module)
+    _import_without(name, modules)
     mutants = [mutant for mutant in mutants_of(source) if line in (None, mutant.line)]
     lived = []
     for number, mutant in enumerate(mutants, start=1):
@@ -74,16 +74,17 @@ def _tested(file: Path, line: int | None) -> Result:
 
 
 def _imported_by(tests: Sequence[str]) -> list[str]:
-    """Run the tests once as they are; return the third-party modules that they import. Exits if they fail."""
+    """Run the tests once as they are; return the modules that they import but tests. Exits if they fail."""
     read, write = os.pipe()
     if (child := os.fork()) == 0:
         status = _run(tests)
         names = [
             name
             for name, module in list(sys.modules.items())
-            if name.partition(".")[0] not in OURS and getattr(module, "__file__", None) and "conftest" not in name
+            if getattr(module, "__file__", None) and not name.startswith(("tests", "conftest", "test_", "__main"))
         ]
-        os.write(write, json.dumps(names).encode()[:60_000] if status == 0 else b"")
+        with os.fdopen(write, "wb") as pipe:
+            pipe.write(json.dumps(names).encode() if status == 0 else b"")
         os._exit(status)
     os.close(write)
     with os.fdopen(read, "rb") as pipe:
@@ -91,17 +92,20 @@ def _imported_by(tests: Sequence[str]) -> list[str]:
     _, status = os.waitpid(child, 0)
     if status != 0:
         raise SystemExit(f"the tests fail without a mutant: {' '.join(tests)}")
-    # Only packages of installed distributions are safe to import by name.
-    heavy = {name.partition(".")[0] for name in json.loads(said)}
-    return sorted(name for name in heavy & _HEAVY)
+    return list(json.loads(said))
 
 
-# What takes long to import; the others are left to each run.
-_HEAVY = {
-    "numpy", "scipy", "torch", "pytest", "_pytest", "hypothesis", "msgspec", "sqlalchemy", "litestar", "uvicorn", "httpx",
-    "prometheus_client", "transformers", "tokenizers", "safetensors", "sklearn", "openai", "anthropic", "yaml",
-    "pytest_asyncio", "redis", "asyncpg", "aiosqlite", "apscheduler", "click", "jinja2",
-}  # fmt: skip
+def _import_without(target: str, modules: Sequence[str]) -> None:
+    """Import `modules` here, but for the `target` and what needs it, so that forks find them loaded."""
+    absent = AbsentFinder(target)
+    sys.meta_path.insert(0, absent)
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except Exception:
+            # It needs the target, or may not be imported by name: each run imports it.
+            sys.modules.pop(module, None)
+    sys.meta_path.remove(absent)
 
 
 def _passes(tests: Sequence[str], name: str, code: CodeType, limit: float) -> bool:

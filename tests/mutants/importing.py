@@ -21,6 +21,18 @@ class MutatedFinder:
         return importlib.util.spec_from_file_location(name, self._code.co_filename, loader=_Loader(self._code))
 
 
+class AbsentFinder:
+    """Put first on `sys.meta_path`: the module `name` cannot be imported."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> None:
+        """See `importlib.abc.MetaPathFinder`."""
+        if name == self._name:
+            raise ImportError(f"{name} is left out")
+
+
 class _Loader:
     def __init__(self, code: CodeType) -> None:
         self._code = code

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--connections", type=click.IntRange(min=1), default=8_000, show_default=True)
-@click.option("--every", type=click.IntRange(min=1), default=2_000, show_default=True, help="Connections between looks.")
+@click.option(
+    "--every", type=click.IntRange(min=1), default=2_000, show_default=True, help="Connections between looks."
+)
 @click.option("--seconds", type=click.FloatRange(min=0), default=2.0, show_default=True, help="Of quiet at each look.")
 @json_option
 def idle(connections: int, every: int, seconds: float, as_json: bool) -> None:
@@ -54,6 +56,5 @@ async def _run(connections: int, every: int, seconds: float) -> "list[Idle]":
             )
             target = Target("aio", server.url, "auto", key)
             return [
-                one
-                async for one in idle_after_a_chat(server, target, most=connections, every=every, seconds=seconds)
+                one async for one in idle_after_a_chat(server, target, most=connections, every=every, seconds=seconds)
             ]

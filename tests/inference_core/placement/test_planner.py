@@ -178,9 +178,7 @@ def test_the_rule_of_30_billion_begins_above_it() -> None:
 
 def test_tensor_parallel_groups_stay_within_the_devices_that_nvlink_joins() -> None:
     """The same eight cards: NVLink over all of them, over two fours, and over pairs."""
-    plans = {
-        island: placed("llama-3.1-405b", "h100", devices=8, island=island, weights="fp8") for island in (8, 4, 2)
-    }
+    plans = {island: placed("llama-3.1-405b", "h100", devices=8, island=island, weights="fp8") for island in (8, 4, 2)}
     assert {island: (plan.mesh.tensor, plan.mesh.pipeline) for island, plan in plans.items()} == {
         8: (8, 1), 4: (4, 2), 2: (2, 3),
     }  # fmt: skip
