@@ -4,8 +4,8 @@ import msgspec
 
 
 class Feature(msgspec.Struct, frozen=True, kw_only=True):
-    """A feature. `tests`: pytest's names, below tests/, of tests that fail if it stops being true. `others`: as source 004
-    or 003 states."""
+    """A feature. `tests`: pytest's names, below tests/, of tests that fail if it stops being true. `others`: as source
+    004 or 003 states."""
 
     name: str
     ours: str = "yes"
