@@ -186,7 +186,7 @@ def begun(connection: Connection, handler: BaseRouteHandler) -> Any:
     state[CALLER] = KEYLESS
     # The first of a name; litestar makes a structure of all at every `connection.headers`.
     state["headers"] = {
-        name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(connection.scope["headers"])
+        name.decode("latin-1"): value.decode("latin-1") for name, value in [*connection.scope["headers"]][::-1]
     }
     LOG_CONTEXT.set(LogContext(state["request_id"]))
     _refuse_other_sites(connection, state["headers"])
