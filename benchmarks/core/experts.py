@@ -1,4 +1,4 @@
-"""What a mixture of experts costs: decode steps of random INT4 models, beside a dense model with the same active bytes."""
+"""What a mixture of experts costs: decode steps of random INT4 models, with and without experts."""
 
 import random
 import statistics

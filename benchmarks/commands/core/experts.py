@@ -15,7 +15,7 @@ from gateway.planning.commands.bench import ManyNumbers, numbers_of
 @cache_dir_option
 @json_option
 def experts(streams: tuple[int, ...], rounds: int, as_json: bool, cache_dir: str | None) -> None:
-    """Milliseconds of a decode step with 8 experts and 2 of them a token, beside a dense model with as many active
+    """Milliseconds of a decode step with 8 experts and 2 of them a token, and of a dense model with as many active
     bytes, and what reading the touched experts would take."""
     from benchmarks.core.experts import bench_experts
 
