@@ -16,11 +16,12 @@ from benchmarks.report.measured import (
     read_results,
 )
 from benchmarks.report.measured_tables import measured_tables
+from benchmarks.sources.claims import HEAD, NOT_MEASURED, claims
 from benchmarks.sources.features import ENGINE_FEATURES, ENGINES, SERVER_FEATURES, SERVERS, Feature
+from benchmarks.sources.origins import UNKNOWN, measurements_of, origin_of
 from benchmarks.sources.stages import Stage, stage_times, stages
 from quality.estimates.stage_timings import TOKENS
 
-NOT_MEASURED = "not measured"
 # Source 001, as stated.
 _REWRITE = (("TensorRT-LLM", "4 × L4", "1000", "95 ms"), ("TensorRT-LLM", "1 × A100 40 GB", "1000", "69 ms"))
 # Source 003, as stated: before and after.
@@ -37,6 +38,7 @@ def report(measurements: Path) -> str:
     parts = measured_tables(measurements)
     sweep = read_results(measurements, "sweep", SweepResults)
     sections = [
+        ("What the sources claim", claim_section(measurements)),
         ("A 100-token answer, stage by stage", stage_section(stages(measurements), _timed_model(measurements, sweep))),
         ("Voice bot: 1,900 to 2,000 tokens in, 200 out", _voice(parts, sweep and sweep[0], measurements)),
         ("Query rewriting: 10 to 20 tokens, not streamed", _rewrite(measurements)),
@@ -51,6 +53,18 @@ def report(measurements: Path) -> str:
         f"own form. “{NOT_MEASURED}” means that there is no measurement here; the sources' figures are theirs."
     )
     return "\n\n".join([head, *(f"## {title}\n\n{text}" for title, text in sections)]) + "\n"
+
+
+def claim_section(measurements: Path) -> str:
+    """Return the table of the sources' single figures beside ours."""
+    rows = [
+        [one.name, one.source, one.here, one.setting or UNKNOWN, one.why or UNKNOWN] for one in claims(measurements)
+    ]
+    return (
+        _table(HEAD, rows) + "\n\nNumbers in brackets are the sources'. `python -m benchmarks claims PART` measures "
+        "batching-steps, prefix-hits, quantised and savings again; other commands are in "
+        "[performance.md](performance.md)."
+    )
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -220,25 +234,22 @@ def _features(features: Sequence[Feature], names: Sequence[str]) -> str:
 
 def record_section(measurements: Path) -> str:
     """Return what is recorded of each measurement: machine, versions, commit, day, seed and raw rows (SPEC TB-10)."""
-    rows = [_record(path) for path in sorted(measurements.glob("*.json*"))]
+    rows = [_record(path) for path in measurements_of(measurements)]
     text = _table(["file", "machine", "versions", "commit", "when", "seed", "raw rows"], rows)
-    return text + "\n\n“–” is not on record."
+    return (
+        f"{text}\n\n“–” is not on record. “stored by”: the commit that added the file, which is later than the code "
+        "that measured it. `python -m benchmarks origins` has their ages."
+    )
 
 
 def _record(path: Path) -> list[str]:
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     head = json.loads(lines[0]) if path.suffix == ".jsonl" else json.loads(path.read_text(encoding="utf-8"))
     head = head if isinstance(head, dict) else {}
-    machine = head.get("machine", "–")
-    versions = commit = "–"
-    if isinstance(machine, dict):
-        commit = machine.get("commit", "–")
-        versions = ", ".join(f"{name} {value}" for name, value in machine.get("versions", {}).items()) or "–"
-        machine = f"{machine.get('cpus', '?')} CPUs of {machine['processor']}" if "processor" in machine else "see file"
-    seed = _seed(head)
-    when = str(head.get("started", head.get("date", "–")))[:10]
-    raw = str(len(lines) - ("settings" in head)) if path.suffix == ".jsonl" else "–"
-    return [f"[{path.name}](../measurements/{path.name})", str(machine), versions, commit, when, seed, raw]
+    found = origin_of(path)
+    raw = str(len(lines) - ("settings" in head)) if path.suffix == ".jsonl" else UNKNOWN
+    name = f"[{path.name}](../measurements/{path.name})"
+    return [name, found.processor, found.versions, found.at, found.day or UNKNOWN, _seed(head), raw]
 
 
 def _seed(value: object) -> str:

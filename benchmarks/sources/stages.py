@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from benchmarks.sources.rows import rows_of
 from quality.estimates.stage_timings import BUDGET_MS, TOKENS
 
 
@@ -85,22 +86,15 @@ def _timed_stages(times: StageTimes) -> dict[str, tuple[float | None, str]]:
     }
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
-    if not path.is_file():
-        return []
-    lines = (json.loads(line) for line in path.read_text().splitlines() if line.strip())
-    return [line.get("row", line) for line in lines]
-
-
 def _one_stream(path: Path) -> dict[str, Any] | None:
-    return next((row for row in _rows(path) if row.get("concurrency") == 1), None)
+    return next((row for row in rows_of(path) if row.get("concurrency") == 1), None)
 
 
 def _added_by_gateway(path: Path) -> float | None:
     """Includes routing: the proxy measurement sends requests through the whole gateway."""
     p50 = {
         row["target"]: float(row["p50_ms"])
-        for row in _rows(path)
+        for row in rows_of(path)
         if row.get("stream") and row.get("loop") == "closed" and row.get("offered") == 1.0
     }
     return p50["aio"] - p50["direct"] if {"aio", "direct"} <= p50.keys() else None

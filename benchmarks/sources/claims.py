@@ -1,0 +1,387 @@
+"""What the sources claim beside what was measured here, each with its setting; or why it cannot be had here.
+
+Every figure of ours is read from a stored measurement, so that a new run changes the table and nothing else does.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchmarks.claims.batching_steps import StepCounts
+from benchmarks.claims.prefix_hits import PrefixResults
+from benchmarks.claims.quantised import QuantisedResults
+from benchmarks.claims.savings import SavingResults
+from benchmarks.core.speculation import SpeculationResults
+from benchmarks.report.markdown import number, times
+from benchmarks.report.measured import AblationResults, LimitResults, Spread, SweepResults, read_results
+from benchmarks.report.peer_tables import results_of
+from benchmarks.sources.origins import in_words
+from benchmarks.sources.rows import rows_of
+
+NOT_MEASURED = "not measured"
+HEAD = ("claim", "sources, and their setting", "here", "setting here, and what it is from", "why they differ")
+_NO_CARD = "no card has run it"
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """A row: what the sources say with their setting, our figure, its setting, and why the two differ."""
+
+    name: str
+    source: str
+    here: str = NOT_MEASURED
+    setting: str = ""
+    why: str = ""
+
+
+def claims(folder: Path) -> list[Claim]:
+    """Return all rows, from a folder of measurements. Raises `MeasurementError` for a damaged one."""
+    return [row for make in _ROWS for row in make(folder)]
+
+
+def _batching(folder: Path) -> list[Claim]:
+    source = "+40% (000); 10 to 23 times (002, 004), up to 23 times a static batch; no setting is stated"
+    alone, full, setting = _effect(folder, "continuous batching")
+    rows = [Claim(name="continuous batching, throughput", source=source)]
+    if alone is not None and full is not None:
+        figure = f"{times(alone['out_tok_s'])} alone, {times(full['out_tok_s'])} in the full system"
+        why = (
+            f"alone it is over static batches of 8, in the full system over dynamic ones of up to 32. It computes "
+            f"{_factor(alone['running_mean'])} and {_factor(full['running_mean'])} as many sequences a step"
+            f"{_step_growth(folder)}. A card reads its weights once for all sequences of a step, so there the ratio "
+            "of steps counts (next row)"
+        )
+        rows = [Claim(name=rows[0].name, source=source, here=figure, setting=setting, why=why)]
+    return [*rows, _steps(folder)]
+
+
+def _steps(folder: Path) -> Claim:
+    name = "continuous batching, steps of static batches over its own"
+    source = "the same; utilisation of 15 to 30% before and 85 to 95% after (004)"
+    found = read_results(folder, "batching-steps", StepCounts)
+    if found is None:
+        return Claim(name=name, source=source)
+    results = found[1]
+    counts = [one for one in results.counts if one.mode == "continuous"]
+    static = {one.callers: one for one in results.counts if one.mode == "static"}
+    here = ", ".join(f"{one.gain:.1f}× with {one.callers} callers" for one in counts)
+    running = ", ".join(f"{static[one.callers].running:.1f} and {one.running:.1f}" for one in counts)
+    return Claim(
+        name=name,
+        source=source,
+        here=here,
+        setting=f"{counts[0].requests} requests of the mixed load, nothing computed; "
+        + _origin(folder, "batching-steps.jsonl"),
+        why=f"static batches and continuous ones have {running} sequences a step; more callers, more gain. What a "
+        "step costs is left out: the gain where all steps cost the same",
+    )
+
+
+def _step_growth(folder: Path) -> str:
+    """How much longer a decoding step takes with more sequences, from step.jsonl."""
+    steps = {row["sequences"]: row["total_ms"] for row in rows_of(folder / "step.jsonl") if row["step"] == "decode"}
+    if not {8, 32} <= steps.keys():
+        return ""
+    grown = steps[32] / steps[8]
+    return (
+        f", but a step of 32 takes {grown:.2f} times one of 8 on this CPU: 4 times the sequences give {4 / grown:.2f}×"
+    )
+
+
+def _paging(folder: Path) -> list[Claim]:
+    source = "2 to 4 times the requests in the same memory (000, 002, 004: 60 to 80% wasted before)"
+    alone, full, setting = _effect(folder, "paging")
+    if alone is None or full is None or alone["kv_mb_mean"] is None or full["kv_mb_mean"] is None:
+        return [Claim(name="paging, requests in the same memory", source=source)]
+    saved = [1 / ratios["kv_mb_mean"].median for ratios in (alone, full)]
+    return [
+        Claim(
+            name="paging, requests in the same memory",
+            source=source,
+            here=f"{saved[0]:.1f} times alone, {saved[1]:.1f} in the full system; throughput "
+            f"{times(alone['out_tok_s'])} and {times(full['out_tok_s'])}",
+            setting=setting,
+            why="memory held for the same requests, without over with; answers may be 256 tokens long and are 48 on "
+            "average. With fewer tokens held back the gain is less",
+        )
+    ]
+
+
+def _prefix(folder: Path) -> list[Claim]:
+    source = "-30 to -50% for repeated patterns (000)"
+    alone, full, setting = _effect(folder, "prefix cache")
+    if alone is None or full is None:
+        latency = Claim(name="prefix cache, latency", source=source)
+    else:
+        latency = Claim(
+            name="prefix cache, latency",
+            source=source,
+            here=f"first token, p50: {_percent(alone['ttft_p50_ms'])} alone, {_percent(full['ttft_p50_ms'])} in the "
+            "full system",
+            setting=f"half of the prompts share 256 words; {setting}",
+        )
+    return [latency, _hits(folder)]
+
+
+def _hits(folder: Path) -> Claim:
+    name, source = (
+        "prefix cache, hits",
+        "about 90% where voice bots have one system prompt (001: L4; prompts of 1,900 to 2,000)",
+    )
+    found = read_results(folder, "prefix-hits", PrefixResults)
+    if found is None:
+        return Claim(name=name, source=source)
+    head, results = found
+    options = head.settings["options"]
+    here = "; ".join(
+        f"{one.share:.1%} of prompt tokens with `{one.arithmetic}` prompts (first turns {one.first_turns:.1%}, later "
+        f"ones {one.later_turns:.1%})"
+        for one in results.hits
+    )
+    one = results.hits[0]
+    return Claim(
+        name=name,
+        source=source,
+        here=here,
+        setting=f"{options['calls']} calls at a time of {options['turns']} turns through a gateway, "
+        f"{one.prompt_tokens:,.0f} tokens in and {one.answer_tokens:.0f} out on average, {head.settings['model']}; "
+        f"{_origin(folder, 'prefix-hits.jsonl')}",
+        why="the first call computes the system prompt; `fast` prompts compute what the model said before again, "
+        "`exact` ones do not (knob `prefill_arithmetic`)",
+    )
+
+
+# Source 004's table: memory, loss on MMLU, gain of throughput. How ours are named in `quantised`.
+_METHODS = (
+    ("SmoothQuant, W8A8", "2.0x; below 0.5%; 1.5 to 1.8x", "SmoothQuant, INT8"),
+    ("GPTQ, W4A16", "3.5 to 4.0x; 0.5 to 2%; 2.5 to 3.0x", "GPTQ, 4 bits"),
+    ("AWQ, W4A16", "3.5 to 4.0x; 0.3 to 1.5%; 2.5 to 3.2x", "AWQ, 4 bits"),
+    ("FP8, E4M3", "2.0x; below 0.2% (004), 0.8 to 1.4 points on MMLU and MATH (002); 1.8 to 2.0x", "FP8, E4M3"),
+    (
+        "Q4_K_M (here Q4_1)",
+        "3.0 to 3.5x; 0.5 to 2%; 2.0 to 2.5x on a CPU",
+        "as it is, INT4 weights and INT8 activations",
+    ),
+)
+
+
+def _quantisation(folder: Path) -> list[Claim]:
+    found = read_results(folder, "quantised", QuantisedResults)
+    rows = []
+    for name, source, way in _METHODS:
+        row = None if found is None else next((one for one in found[1].rows if one.way == way), None)
+        claim = Claim(name=f"{name}: memory; loss; speed", source=source)
+        if found is not None and row is not None:
+            speed, why = _quantised_speed(folder, row.compute)
+            smaller = "–" if row.smaller is None else f"{row.smaller:.2f}×"
+            claim = Claim(
+                name=claim.name,
+                source=source,
+                here=f"{smaller}; perplexity {row.perplexity_rise:+.1%}, {-100 * row.loss:+.1f} points of right sums "
+                f"({row.right} of {row.questions}, {row.reference_right} before; p = {row.p_value:.2f}); {speed}",
+                setting=f"{found[0].settings['model']}, a model of 135M, against float32; "
+                + _origin(folder, "quantised.jsonl"),
+                why=why,
+            )
+        rows.append(claim)
+    return rows
+
+
+def _quantised_speed(folder: Path, compute: str) -> tuple[str, str]:
+    """The gain over bfloat16 on this CPU, and what to know of the row."""
+    grid = "the model's own weights are on a grid of 4 bits already, so a copy of 4 bits rounds a second time"
+    if compute != "int4-int8":
+        return f"speed {NOT_MEASURED}", f"{_NO_CARD}; {grid}" if compute == "int4" else _NO_CARD
+    found = read_results(folder, "ablation", AblationResults)
+    speeds = {} if found is None else {one.compute: one.figures["out_tok_s"] for one in found[1].computes}
+    ours, base = speeds.get("int4-int8"), speeds.get("bfloat16")
+    if ours is None or base is None:
+        return f"speed {NOT_MEASURED}", ""
+    return (
+        f"{ours.median / base.median:.2f}× of bfloat16",
+        "the loss is that of the arithmetic; what the file's maker lost is not known here. Memory is in the ablation",
+    )
+
+
+def _drafts(folder: Path) -> list[Claim]:
+    source = "75 to 85% of an 8B for a 70B, 65 to 75% of Phi-3-mini for Mixtral (004)"
+    rows = []
+    for file, what in (("draft", "INT4 copy drafts for BF16"), ("workloads", "prompt lookup")):
+        found = read_results(folder, file, SpeculationResults)
+        claim = Claim(name=f"draft acceptance, {what}", source=source if file == "draft" else "the same")
+        if found is not None:
+            head, results = found
+            modes = {one.mode for one in results.worth}
+            mode = "on" if "on" in modes else "auto"
+            worth = [one for one in results.worth if one.level == 1 and one.mode == mode]
+            claim = Claim(
+                name=claim.name,
+                source=claim.source,
+                here=", ".join(f"{one.workload} {one.accepted:.0%}" for one in worth if one.accepted is not None),
+                setting=f"{head.settings['model']['name']}, one request at a time; {_origin(folder, f'{file}.jsonl')}",
+                why="the same weights in two arithmetics, not two models"
+                if file == "draft"
+                else "nothing is drafted by a model: the text is copied from the prompt",
+            )
+        rows.append(claim)
+    return rows
+
+
+def _savings(folder: Path) -> list[Claim]:
+    source = "60 to 80% of the budget is wasted without routing, 65% saved, 3 to 5 times cheaper (004)"
+    found = read_results(folder, "savings", SavingResults)
+    if found is None:
+        return [Claim(name="saving by routing", source=source)]
+    head, results = found
+    least = min(one.cost_at_98 for one in results.savings)
+    most = max(one.cost_at_98 for one in results.savings)
+    each = ", ".join(f"{one.ladder} {1 - one.cost_at_98:.0%}" for one in results.savings)
+    lottery = [1 - one.lottery_cost_at_98 for one in results.savings]
+    prices = " : ".join(f"{price:g}" for price in head.settings["prices"])
+    return [
+        Claim(
+            name="saving by routing, and times cheaper",
+            source=source,
+            here=f"{1 - most:.0%} to {1 - least:.0%} ({each}), {1 / most:.1f} to {1 / least:.1f} times",
+            setting=f"recorded answers of real models at {prices}, {results.enough:.0%} of the strongest's quality "
+            f"kept, no labels; {_origin(folder, 'savings.jsonl')}",
+            why=f"the source counts no lost quality. Fixed tiers mixed in hindsight save {min(lottery):.0%} to "
+            f"{max(lottery):.0%}; the source's own arithmetic gives 63% (50% with its checks)",
+        )
+    ]
+
+
+def _attention(folder: Path) -> list[Claim]:
+    name, source = "FlashAttention", "-35% of attention's time (003; 70B in FP16 on 8 A100)"
+    steps = [row for row in rows_of(folder / "step.jsonl") if row.get("total_ms")]
+    why = "no card: the tiled kernels run in the interpreter and compile for cards, without a time"
+    if not steps:
+        return [Claim(name=name, source=source, why=why)]
+    shares = [row["attention_ms"] / row["total_ms"] for row in steps]
+    return [
+        Claim(
+            name=name,
+            source=source,
+            setting=f"attention is {min(shares):.0%} to {max(shares):.0%} of a step of {steps[0]['model']} here; "
+            f"{_origin(folder, 'step.jsonl')}",
+            why=why,
+        )
+    ]
+
+
+def _edge(folder: Path) -> list[Claim]:
+    source = "2,000 queries a second on an edge node with a 7B in INT4 (003: Jetson AGX Orin), 80% of 45,000"
+    parts, setting = [], []
+    proxied = _whole_rates(folder / "proxy.jsonl")
+    if proxied:
+        parts.append(f"{min(proxied):,.0f} to {max(proxied):,.0f} whole answers a second by a gateway without a model")
+        setting.append(_origin(folder, "proxy.jsonl"))
+    sweep = read_results(folder, "sweep", SweepResults)
+    if sweep is not None:
+        rates = [row["req_s"] for row in rows_of(folder / "sweep.jsonl") if row.get("req_s")]
+        options = sweep[0].settings["options"]
+        parts.append(
+            f"{number(max(rates))} answers of {options['output_tokens']} tokens a second with "
+            f"{sweep[0].settings['model']['name']}"
+        )
+        setting.append(_origin(folder, "sweep.jsonl"))
+    if not parts:
+        return [Claim(name="queries of an edge node", source=source)]
+    why = (
+        "no edge device; a 7B in INT4 reads 3.9 GB a token, which at 205 GB/s are 52 steps a second: 2,000 queries "
+        "need large batches or a cache"
+    )
+    return [
+        Claim(name="queries of an edge node", source=source, here="; ".join(parts), setting="; ".join(setting), why=why)
+    ]
+
+
+def _rate(folder: Path) -> list[Claim]:
+    source = "1,000 rewrites a second, p99 of 95 and 69 ms (001: a 1B on 4 L4, and on an A100)"
+    found, origins = [], []
+    for path in sorted(folder.glob("proxy*.jsonl")):
+        rates = _whole_rates(path)
+        found.append(f"{min(rates):,.0f} to {max(rates):,.0f}")
+        origins.append(_origin(folder, path.name))
+    limit = read_results(folder, "rewrite", LimitResults)
+    if limit is not None and limit[1].highest is not None:
+        p99 = limit[0].settings["options"]["p99_ms"]
+        found.append(f"with {limit[0].settings['model']['name']} {limit[1].highest.median:g} within {p99:g} ms")
+        origins.append(_origin(folder, "rewrite.jsonl"))
+    if not found:
+        return [Claim(name="answers a second, not streamed", source=source)]
+    return [
+        Claim(
+            name="answers a second, not streamed",
+            source=source,
+            here="; ".join(found),
+            setting="; ".join(origins),
+            why="the first figures are of one gateway process in front of a stub engine, on two kinds of machine; the "
+            "last is of a model on the CPU. The source's are of cards",
+        )
+    ]
+
+
+def _whole_rates(path: Path) -> list[float]:
+    """Answers a second of the gateway in closed loops, not streamed."""
+    rows = rows_of(path)
+    return [row["req_s"] for row in rows if row["target"] == "aio" and not row["stream"] and row["loop"] == "closed"]
+
+
+def _utilisation(folder: Path) -> list[Claim]:
+    name, source = "utilisation", "95% of a GPU is the target (004), 45 to 78% are reported (003)"
+    peers = folder / "peers.jsonl"
+    bounds = next((row["bounds"] for row in rows_of(folder / "kernels.jsonl") if "bounds" in row), {})
+    goals = results_of([row for row in rows_of(peers) if "transport" in row]).goals if peers.exists() else []
+    shares = {one.name: one.ours.median / bounds[one.bound] for one in goals if one.bound in bounds}
+    if not shares:
+        return [Claim(name=name, source=source, why=_NO_CARD)]
+    return [
+        Claim(
+            name=name,
+            source=source,
+            here=", ".join(f"{what} {share:.0%}" for what, share in shares.items()),
+            setting=f"of what this CPU's measured peaks allow; {_origin(folder, 'peers.jsonl')}",
+            why=f"{_NO_CARD}. A GPU's utilisation says that it is busy, not how much of its peak it does",
+        )
+    ]
+
+
+_ROWS: tuple[Callable[[Path], list[Claim]], ...] = (
+    _batching,
+    _paging,
+    _prefix,
+    _quantisation,
+    _drafts,
+    _savings,
+    _attention,
+    _rate,
+    _edge,
+    _utilisation,
+)
+
+
+def _effect(folder: Path, technique: str) -> tuple[dict[str, Spread | None] | None, dict[str, Any] | None, str]:
+    """Ratios with over without a technique of the ablation: alone, in the full system; and the setting."""
+    found = read_results(folder, "ablation", AblationResults)
+    if found is None:
+        return None, None, ""
+    head, results = found
+    effect = next((one for one in results.effects if one.technique == technique), None)
+    options = head.settings["options"]
+    load = f"mixed load, {options['requests']} requests, {options['concurrency']} in flight, {options['rounds']} rounds"
+    model = head.settings["model"]["name"]
+    return effect and effect.alone, effect and effect.full, f"{load}, {model}; {_origin(folder, 'ablation.jsonl')}"
+
+
+def _factor(figure: Spread | None) -> str:
+    return "–" if figure is None else f"{figure.median:.2f} times"
+
+
+def _percent(figure: Spread | None) -> str:
+    return "–" if figure is None else f"{figure.median - 1:+.0%}"
+
+
+def _origin(folder: Path, name: str) -> str:
+    return in_words(folder / name)
