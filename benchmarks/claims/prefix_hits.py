@@ -134,4 +134,5 @@ def _hits(arithmetic: str, rows: list[dict[str, Any]]) -> PrefixHits:
 
 
 def _cached(rows: list[dict[str, Any]]) -> float:
-    return sum(row["cached_tokens"] for row in rows) / max(1, sum(row["prompt_tokens"] for row in rows))
+    cached, prompts = (sum(int(row[name]) for row in rows) for name in ("cached_tokens", "prompt_tokens"))
+    return cached / max(1, prompts)

@@ -35,19 +35,17 @@ _CALIBRATION = ("docs/gateway.md", "docs/classifier.md", "docs/tiers.md", "docs/
     help="savings: folder of recorded answers.  [AIO_DATA; ../shared/data]",
 )
 @click.option("--model", help="quantised: model of the catalogue.  [its first]")
-@click.option("--questions-limit", type=click.IntRange(min=1), help="quantised: sums at most.  [all 300]")
+@click.option("--sums", type=click.IntRange(min=1), default=120, show_default=True, help="quantised: asked at most.")
 @catalog_option
 @cache_dir_option
-def claims(
-    part: str, folder: Path, data: Path | None, model: str | None, questions_limit: int | None, **given: Any
-) -> None:
+def claims(part: str, folder: Path, data: Path | None, model: str | None, sums: int, **given: Any) -> None:
     """Measure PART; one that was cut short goes on. Other work on the machine does not change these figures.
 
     \b
     batching-steps  steps of one load under static, dynamic and continuous batches; a second
     prefix-hits     cached share of voice bots' prompts, through a gateway of its own; a minute or two
     quantised       what each way of quantising loses on one model; some minutes
-    savings         cost of recorded ladders at the strongest model's quality; a minute, with the recorded files
+    savings         cost of recorded ladders at the strongest model's quality; half a minute, with the recorded files
 
     Example: python -m benchmarks claims savings --data ~/data
     """
@@ -61,7 +59,7 @@ def claims(
         elif part == "prefix-hits":
             results = asyncio.run(_prefix_hits(settings, out))
         elif part == "quantised":
-            results = _quantised(settings, out, model, questions_limit)
+            results = _quantised(settings, out, model, sums)
         else:
             results = _savings(data, out)
     except (MeasurementError, ValueError, OSError) as error:
@@ -99,7 +97,7 @@ async def _prefix_hits(settings: "Settings", out: Path) -> Any:
             return await measure_hits(caller, options, measurement)
 
 
-def _quantised(settings: "Settings", out: Path, model: str | None, most: int | None) -> Any:
+def _quantised(settings: "Settings", out: Path, model: str | None, most: int) -> Any:
     from benchmarks.claims.quantised import SAMPLES, compare_ways
     from gateway.planning.load_test.open_core import model_of
     from inference_core.quantization.calibration import calibration_text

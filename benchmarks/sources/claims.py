@@ -5,7 +5,6 @@ Every figure of ours is read from a stored measurement, so that a new run change
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -22,6 +21,7 @@ from benchmarks.sources.rows import rows_of
 
 NOT_MEASURED = "not measured"
 HEAD = ("claim", "sources, and their setting", "here", "setting here, and what it is from", "why they differ")
+Ratios = dict[str, Spread | None]
 _NO_CARD = "no card has run it"
 
 
@@ -92,9 +92,10 @@ def _step_growth(folder: Path) -> str:
 def _paging(folder: Path) -> list[Claim]:
     source = "2 to 4 times the requests in the same memory (000, 002, 004: 60 to 80% wasted before)"
     alone, full, setting = _effect(folder, "paging")
-    if alone is None or full is None or alone["kv_mb_mean"] is None or full["kv_mb_mean"] is None:
+    held = [None if ratios is None else ratios["kv_mb_mean"] for ratios in (alone, full)]
+    if alone is None or full is None or held[0] is None or held[1] is None:
         return [Claim(name="paging, requests in the same memory", source=source)]
-    saved = [1 / ratios["kv_mb_mean"].median for ratios in (alone, full)]
+    saved = 1 / held[0].median, 1 / held[1].median
     return [
         Claim(
             name="paging, requests in the same memory",
@@ -332,7 +333,7 @@ def _whole_rates(path: Path) -> list[float]:
 def _utilisation(folder: Path) -> list[Claim]:
     name, source = "utilisation", "95% of a GPU is the target (004), 45 to 78% are reported (003)"
     peers = folder / "peers.jsonl"
-    bounds = next((row["bounds"] for row in rows_of(folder / "kernels.jsonl") if "bounds" in row), {})
+    bounds: dict[str, float] = next((row["bounds"] for row in rows_of(folder / "kernels.jsonl") if "bounds" in row), {})
     goals = results_of([row for row in rows_of(peers) if "transport" in row]).goals if peers.exists() else []
     shares = {one.name: one.ours.median / bounds[one.bound] for one in goals if one.bound in bounds}
     if not shares:
@@ -362,17 +363,16 @@ _ROWS: tuple[Callable[[Path], list[Claim]], ...] = (
 )
 
 
-def _effect(folder: Path, technique: str) -> tuple[dict[str, Spread | None] | None, dict[str, Any] | None, str]:
+def _effect(folder: Path, technique: str) -> tuple[Ratios | None, Ratios | None, str]:
     """Ratios with over without a technique of the ablation: alone, in the full system; and the setting."""
     found = read_results(folder, "ablation", AblationResults)
-    if found is None:
+    effect = None if found is None else next((one for one in found[1].effects if one.technique == technique), None)
+    if found is None or effect is None:
         return None, None, ""
-    head, results = found
-    effect = next((one for one in results.effects if one.technique == technique), None)
-    options = head.settings["options"]
+    options = found[0].settings["options"]
     load = f"mixed load, {options['requests']} requests, {options['concurrency']} in flight, {options['rounds']} rounds"
-    model = head.settings["model"]["name"]
-    return effect and effect.alone, effect and effect.full, f"{load}, {model}; {_origin(folder, 'ablation.jsonl')}"
+    model = found[0].settings["model"]["name"]
+    return effect.alone, effect.full, f"{load}, {model}; {_origin(folder, 'ablation.jsonl')}"
 
 
 def _factor(figure: Spread | None) -> str:
