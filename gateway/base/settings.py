@@ -382,6 +382,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Meta(description="Routing key in these events, as PagerDuty requires it"),
     ] = ""
     alert_poll_seconds: Annotated[float, Meta(gt=0, description="Interval of evaluating the alerts")] = 15.0
+    gpu_exporters: Annotated[
+        str,
+        Meta(
+            description="URLs of the pages of NVIDIA's exporters (dcgm-exporter) whose GPUs are watched too, separated "
+            "by commas, such as http://node-1:9400/metrics; empty: this machine's alone"
+        ),
+    ] = ""
     error_report_dsn: Annotated[
         str,
         Meta(

@@ -27,7 +27,7 @@ from tiers.tool_types import ToolCallDelta
 SHOWN = ThinkingShown(blocks=True, texts=True)
 EVENT = TypeAdapter(RawMessageStreamEvent)
 
-# As recorded from api.anthropic.com (`Accept: text/event-stream`), apart from ids, names, numbers and `x_aio`, which is ours.
+# As recorded from api.anthropic.com (`Accept: text/event-stream`), apart from ids, names, numbers and our `x_aio`.
 TEXT = """\
 event: message_start
 data: {"type":"message_start","message":{"id":"msg_1","type":"message","role":"assistant","model":"small","content":[],\
