@@ -23,7 +23,8 @@ class StageTimes(msgspec.Struct, frozen=True, kw_only=True):
     """Medians in milliseconds over so many answers, one at a time, by a tier that runs here.
 
     `queue_ms` of waiting for the first step, `planning_ms` for the steps of the prompt, then `prefill_ms`, of which
-    `kv_ms` went to the prompt's KV blocks, then `token_ms` for each further token. `machine`: as of a measurement.
+    `kv_ms` went to the prompt's KV blocks, then `token_ms` for each further token. `route_ms` of a decision and
+    `stream_ms` of the rest of an answer over HTTP, of the same run. `machine`: as of a measurement.
     """
 
     model: str
@@ -34,6 +35,8 @@ class StageTimes(msgspec.Struct, frozen=True, kw_only=True):
     kv_ms: float
     prefill_ms: float
     token_ms: float
+    route_ms: float | None = None
+    stream_ms: float | None = None
     started: str = ""
     machine: dict[str, Any] = {}
 
@@ -62,7 +65,7 @@ def stages(measurements: Path) -> list[Stage]:
         gap = float(one["itl_p50_ms"])
         found["decode"] = (TOKENS - 1) * gap, f"sweep.jsonl, {TOKENS - 1} gaps of {gap:.2f} ms (ITL p50)"
     added = _added_by_gateway(measurements / "proxy.jsonl")
-    if added is not None:
+    if added is not None and found["stream"][0] is None:
         found["stream"] = added, "proxy.jsonl, a whole stream through the gateway minus one without it, p50"
     return [
         Stage(name=name, budget_ms=budget, measured_ms=found[name][0], source=found[name][1])
@@ -79,7 +82,12 @@ def stage_times(measurements: Path) -> StageTimes | None:
 def _timed_stages(times: StageTimes) -> dict[str, tuple[float | None, str]]:
     of = f"stages.json, p50 of {times.requests} answers one at a time"
     kv = f"of {times.prompt_tokens} tokens, of which {times.kv_ms:.2f} ms are for KV blocks"
-    return {
+    over_http = {
+        "route": (times.route_ms, f"stages.json, p50 of {times.requests} decisions of a server"),
+        "stream": (times.stream_ms, "stages.json, a streamed answer at its client minus the other stages, p50"),
+    }
+    known = {name: one for name, one in over_http.items() if one[0] is not None}
+    return known | {
         "schedule": (times.queue_ms + times.planning_ms, f"{of}: waiting, and planning the prompt's steps"),
         "prefill": (times.prefill_ms, f"stages.json, prompts {kv}"),
         "decode": ((TOKENS - 1) * times.token_ms, f"stages.json, {TOKENS - 1} times {times.token_ms:.2f} ms a token"),
