@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from benchmarks.report.measurement import Measurement
     from gateway.base.settings import Settings
 
-PARTS = ("batching-steps", "prefix-hits", "quantised", "savings")
+PARTS = ("batching-steps", "core-lag", "prefix-hits", "quantised", "savings")
 # Pages of a checkout; the text that copies are compared on is another.
 _CALIBRATION = ("docs/gateway.md", "docs/classifier.md", "docs/tiers.md", "docs/parallelism.md")
 
@@ -39,10 +39,12 @@ _CALIBRATION = ("docs/gateway.md", "docs/classifier.md", "docs/tiers.md", "docs/
 @catalog_option
 @cache_dir_option
 def claims(part: str, folder: Path, data: Path | None, model: str | None, sums: int, **given: Any) -> None:
-    """Measure PART; one that was cut short goes on. Other work on the machine does not change these figures.
+    """Measure PART; one that was cut short goes on. Other work on the machine does not change these figures, but
+    core-lag, of which it makes an upper bound.
 
     \b
     batching-steps  steps of one load under static, dynamic and continuous batches; a second
+    core-lag        lag of a gateway's event loop while a core beside it generates; half a minute
     prefix-hits     cached share of voice bots' prompts, through a gateway of its own; a minute or two
     quantised       what each way of quantising loses on one model; some minutes
     savings         cost of recorded ladders at the strongest model's quality; half a minute, with the recorded files
@@ -56,6 +58,8 @@ def claims(part: str, folder: Path, data: Path | None, model: str | None, sums: 
     try:
         if part == "batching-steps":
             results = _batching_steps(out)
+        elif part == "core-lag":
+            results = asyncio.run(_core_lag(settings, out))
         elif part == "prefix-hits":
             results = asyncio.run(_prefix_hits(settings, out))
         elif part == "quantised":
@@ -82,6 +86,22 @@ def _batching_steps(out: Path) -> Any:
 
     options = BatchingOptions()
     return count_steps(options, _begun("batching-steps", {"options": options}, out))
+
+
+async def _core_lag(settings: "Settings", out: Path) -> Any:
+    from benchmarks.gateway.loop_lag import bench_core_lag
+    from gateway.planning.load_test.run import busy_share
+
+    options = {"catalog": settings.catalog, "streams": 16, "seconds": 20.0, "limit_ms": 20.0}
+    measurement = _begun("core-lag", {"options": options}, out)
+    if measurement.finished is None:
+        busy = await busy_share()
+        with tempfile.TemporaryDirectory(prefix="aio-bench-") as folder:
+            alone, key = msgspec.structs.replace(settings, data_dir=folder), secrets.token_urlsafe(24)
+            row = msgspec.to_builtins(await bench_core_lag(alone, key, streams=16, seconds=20.0))
+        measurement.add(row | {"busy_before": busy})
+        measurement.finish(row)
+    return measurement.results
 
 
 async def _prefix_hits(settings: "Settings", out: Path) -> Any:

@@ -13,6 +13,7 @@ from benchmarks.claims.prefix_hits import PrefixResults
 from benchmarks.claims.quantised import QuantisedResults
 from benchmarks.claims.savings import SavingResults
 from benchmarks.core.speculation import SpeculationResults
+from benchmarks.gateway.loop_lag import LagRow
 from benchmarks.report.markdown import number, times
 from benchmarks.report.measured import AblationResults, LimitResults, Spread, SweepResults, read_results
 from benchmarks.report.peer_tables import results_of
@@ -324,6 +325,29 @@ def _rate(folder: Path) -> list[Claim]:
     ]
 
 
+def _lag(folder: Path) -> list[Claim]:
+    name, source = (
+        "event loop's lag, p99, with a core beside the gateway",
+        "model steps never block the event loop (003)",
+    )
+    found = read_results(folder, "core-lag", LagRow)
+    if found is None:
+        return [Claim(name=name, source=source)]
+    options, row = found[0].settings["options"], found[1]
+    busy = next((one["busy_before"] for one in rows_of(folder / "core-lag.jsonl") if "busy_before" in one), None)
+    others = "" if busy is None else f"; other work took {busy:.0%} of the processors before, so this is an upper bound"
+    return [
+        Claim(
+            name=name,
+            source=source,
+            here=f"{row.p99_ms:g} ms (limit {options['limit_ms']:g} ms), {row.p50_ms:g} ms at p50",
+            setting=f"{row.streams} streams of the {options['catalog']} catalogue for {options['seconds']:g} s; "
+            + _origin(folder, "core-lag.jsonl")
+            + others,
+        )
+    ]
+
+
 def _whole_rates(path: Path) -> list[float]:
     """Answers a second of the gateway in closed loops, not streamed."""
     rows = rows_of(path)
@@ -358,6 +382,7 @@ _ROWS: tuple[Callable[[Path], list[Claim]], ...] = (
     _savings,
     _attention,
     _rate,
+    _lag,
     _edge,
     _utilisation,
 )
