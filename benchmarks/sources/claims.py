@@ -6,34 +6,17 @@ Every figure of ours is read from a stored measurement, so that a new run change
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-
 from benchmarks.claims.batching_steps import StepCounts
 from benchmarks.claims.prefix_hits import PrefixResults
-from benchmarks.claims.quantised import QuantisedResults
-from benchmarks.claims.savings import SavingResults
-from benchmarks.core.speculation import SpeculationResults
 from benchmarks.gateway.loop_lag import LagRow
 from benchmarks.report.markdown import number, times
 from benchmarks.report.measured import AblationResults, LimitResults, Spread, SweepResults, read_results
 from benchmarks.report.peer_tables import results_of
-from benchmarks.sources.origins import in_words
+from benchmarks.sources.claim import NO_CARD, Claim, origin
+from benchmarks.sources.model_claims import drafts, quantisation, savings
 from benchmarks.sources.rows import rows_of
 
-NOT_MEASURED = "not measured"
-HEAD = ("claim", "sources, and their setting", "here", "setting here, and what it is from", "why they differ")
 Ratios = dict[str, Spread | None]
-_NO_CARD = "no card has run it"
-
-
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """A row: what the sources say with their setting, our figure, its setting, and why the two differ."""
-
-    name: str
-    source: str
-    here: str = NOT_MEASURED
-    setting: str = ""
-    why: str = ""
 
 
 def claims(folder: Path) -> list[Claim]:
@@ -73,7 +56,7 @@ def _steps(folder: Path) -> Claim:
         source=source,
         here=here,
         setting=f"{counts[0].requests} requests of the mixed load, nothing computed; "
-        + _origin(folder, "batching-steps.jsonl"),
+        + origin(folder, "batching-steps.jsonl"),
         why=f"static batches and continuous ones have {running} sequences a step; more callers, more gain. What a "
         "step costs is left out: the gain where all steps cost the same",
     )
@@ -148,110 +131,10 @@ def _hits(folder: Path) -> Claim:
         here=here,
         setting=f"{options['calls']} calls at a time of {options['turns']} turns through a gateway, "
         f"{one.prompt_tokens:,.0f} tokens in and {one.answer_tokens:.0f} out on average, {head.settings['model']}; "
-        f"{_origin(folder, 'prefix-hits.jsonl')}",
+        f"{origin(folder, 'prefix-hits.jsonl')}",
         why="the first call computes the system prompt; `fast` prompts compute what the model said before again, "
         "`exact` ones do not (knob `prefill_arithmetic`)",
     )
-
-
-# Source 004's table: memory, loss on MMLU, gain of throughput. How ours are named in `quantised`.
-_METHODS = (
-    ("SmoothQuant, W8A8", "2.0x; below 0.5%; 1.5 to 1.8x", "SmoothQuant, INT8"),
-    ("GPTQ, W4A16", "3.5 to 4.0x; 0.5 to 2%; 2.5 to 3.0x", "GPTQ, 4 bits"),
-    ("AWQ, W4A16", "3.5 to 4.0x; 0.3 to 1.5%; 2.5 to 3.2x", "AWQ, 4 bits"),
-    ("FP8, E4M3", "2.0x; below 0.2% (004), 0.8 to 1.4 points on MMLU and MATH (002); 1.8 to 2.0x", "FP8, E4M3"),
-    (
-        "Q4_K_M (here Q4_1)",
-        "3.0 to 3.5x; 0.5 to 2%; 2.0 to 2.5x on a CPU",
-        "as it is, INT4 weights and INT8 activations",
-    ),
-)
-
-
-def _quantisation(folder: Path) -> list[Claim]:
-    found = read_results(folder, "quantised", QuantisedResults)
-    rows = []
-    for name, source, way in _METHODS:
-        row = None if found is None else next((one for one in found[1].rows if one.way == way), None)
-        claim = Claim(name=f"{name}: memory; loss; speed", source=source)
-        if found is not None and row is not None:
-            speed, why = _quantised_speed(folder, row.compute)
-            smaller = "–" if row.smaller is None else f"{row.smaller:.2f}×"
-            claim = Claim(
-                name=claim.name,
-                source=source,
-                here=f"{smaller}; perplexity {row.perplexity_rise:+.1%}, {-100 * row.loss:+.1f} points of right sums "
-                f"({row.right} of {row.questions}, {row.reference_right} before; p = {row.p_value:.2f}); {speed}",
-                setting=f"{found[0].settings['model']}, a model of 135M, against float32; "
-                + _origin(folder, "quantised.jsonl"),
-                why=why,
-            )
-        rows.append(claim)
-    return rows
-
-
-def _quantised_speed(folder: Path, compute: str) -> tuple[str, str]:
-    """The gain over bfloat16 on this CPU, and what to know of the row."""
-    grid = "the model's own weights are on a grid of 4 bits already, so a copy of 4 bits rounds a second time"
-    if compute != "int4-int8":
-        return f"speed {NOT_MEASURED}", f"{_NO_CARD}; {grid}" if compute == "int4" else _NO_CARD
-    found = read_results(folder, "ablation", AblationResults)
-    speeds = {} if found is None else {one.compute: one.figures["out_tok_s"] for one in found[1].computes}
-    ours, base = speeds.get("int4-int8"), speeds.get("bfloat16")
-    if ours is None or base is None:
-        return f"speed {NOT_MEASURED}", ""
-    return (
-        f"{ours.median / base.median:.2f}× of bfloat16",
-        "the loss is that of the arithmetic; what the file's maker lost is not known here. Memory is in the ablation",
-    )
-
-
-def _drafts(folder: Path) -> list[Claim]:
-    source = "75 to 85% of an 8B for a 70B, 65 to 75% of Phi-3-mini for Mixtral (004)"
-    rows = []
-    for file, what in (("draft", "INT4 copy drafts for BF16"), ("workloads", "prompt lookup")):
-        found = read_results(folder, file, SpeculationResults)
-        claim = Claim(name=f"draft acceptance, {what}", source=source if file == "draft" else "the same")
-        if found is not None:
-            head, results = found
-            modes = {one.mode for one in results.worth}
-            mode = "on" if "on" in modes else "auto"
-            worth = [one for one in results.worth if one.level == 1 and one.mode == mode]
-            claim = Claim(
-                name=claim.name,
-                source=claim.source,
-                here=", ".join(f"{one.workload} {one.accepted:.0%}" for one in worth if one.accepted is not None),
-                setting=f"{head.settings['model']['name']}, one request at a time; {_origin(folder, f'{file}.jsonl')}",
-                why="the same weights in two arithmetics, not two models"
-                if file == "draft"
-                else "nothing is drafted by a model: the text is copied from the prompt",
-            )
-        rows.append(claim)
-    return rows
-
-
-def _savings(folder: Path) -> list[Claim]:
-    source = "60 to 80% of the budget is wasted without routing, 65% saved, 3 to 5 times cheaper (004)"
-    found = read_results(folder, "savings", SavingResults)
-    if found is None:
-        return [Claim(name="saving by routing", source=source)]
-    head, results = found
-    least = min(one.cost_at_98 for one in results.savings)
-    most = max(one.cost_at_98 for one in results.savings)
-    each = ", ".join(f"{one.ladder} {1 - one.cost_at_98:.0%}" for one in results.savings)
-    lottery = [1 - one.lottery_cost_at_98 for one in results.savings]
-    prices = " : ".join(f"{price:g}" for price in head.settings["prices"])
-    return [
-        Claim(
-            name="saving by routing, and times cheaper",
-            source=source,
-            here=f"{1 - most:.0%} to {1 - least:.0%} ({each}), {1 / most:.1f} to {1 / least:.1f} times",
-            setting=f"recorded answers of real models at {prices}, {results.enough:.0%} of the strongest's quality "
-            f"kept, no labels; {_origin(folder, 'savings.jsonl')}",
-            why=f"the source counts no lost quality. Fixed tiers mixed in hindsight save {min(lottery):.0%} to "
-            f"{max(lottery):.0%}; the source's own arithmetic gives 63% (50% with its checks)",
-        )
-    ]
 
 
 def _attention(folder: Path) -> list[Claim]:
@@ -266,7 +149,7 @@ def _attention(folder: Path) -> list[Claim]:
             name=name,
             source=source,
             setting=f"attention is {min(shares):.0%} to {max(shares):.0%} of a step of {steps[0]['model']} here; "
-            f"{_origin(folder, 'step.jsonl')}",
+            f"{origin(folder, 'step.jsonl')}",
             why=why,
         )
     ]
@@ -275,10 +158,10 @@ def _attention(folder: Path) -> list[Claim]:
 def _edge(folder: Path) -> list[Claim]:
     source = "2,000 queries a second on an edge node with a 7B in INT4 (003: Jetson AGX Orin), 80% of 45,000"
     parts, setting = [], []
-    proxied = _whole_rates(folder / "proxy.jsonl")
+    proxied = whole_rates(folder / "proxy.jsonl")
     if proxied:
         parts.append(f"{min(proxied):,.0f} to {max(proxied):,.0f} whole answers a second by a gateway without a model")
-        setting.append(_origin(folder, "proxy.jsonl"))
+        setting.append(origin(folder, "proxy.jsonl"))
     sweep = read_results(folder, "sweep", SweepResults)
     if sweep is not None:
         rates = [row["req_s"] for row in rows_of(folder / "sweep.jsonl") if row.get("req_s")]
@@ -287,7 +170,7 @@ def _edge(folder: Path) -> list[Claim]:
             f"{number(max(rates))} answers of {options['output_tokens']} tokens a second with "
             f"{sweep[0].settings['model']['name']}"
         )
-        setting.append(_origin(folder, "sweep.jsonl"))
+        setting.append(origin(folder, "sweep.jsonl"))
     if not parts:
         return [Claim(name="queries of an edge node", source=source)]
     why = (
@@ -303,14 +186,14 @@ def _rate(folder: Path) -> list[Claim]:
     source = "1,000 rewrites a second, p99 of 95 and 69 ms (001: a 1B on 4 L4, and on an A100)"
     found, origins = [], []
     for path in sorted(folder.glob("proxy*.jsonl")):
-        rates = _whole_rates(path)
+        rates = whole_rates(path)
         found.append(f"{min(rates):,.0f} to {max(rates):,.0f}")
-        origins.append(_origin(folder, path.name))
+        origins.append(origin(folder, path.name))
     limit = read_results(folder, "rewrite", LimitResults)
     if limit is not None and limit[1].highest is not None:
         p99 = limit[0].settings["options"]["p99_ms"]
         found.append(f"with {limit[0].settings['model']['name']} {limit[1].highest.median:g} within {p99:g} ms")
-        origins.append(_origin(folder, "rewrite.jsonl"))
+        origins.append(origin(folder, "rewrite.jsonl"))
     if not found:
         return [Claim(name="answers a second, not streamed", source=source)]
     return [
@@ -342,14 +225,14 @@ def _lag(folder: Path) -> list[Claim]:
             source=source,
             here=f"{row.p99_ms:g} ms (limit {options['limit_ms']:g} ms), {row.p50_ms:g} ms at p50",
             setting=f"{row.streams} streams of the {options['catalog']} catalogue for {options['seconds']:g} s; "
-            + _origin(folder, "core-lag.jsonl")
+            + origin(folder, "core-lag.jsonl")
             + others,
         )
     ]
 
 
-def _whole_rates(path: Path) -> list[float]:
-    """Answers a second of the gateway in closed loops, not streamed."""
+def whole_rates(path: Path) -> list[float]:
+    """Return the answers a second of the gateway in closed loops, not streamed."""
     rows = rows_of(path)
     return [row["req_s"] for row in rows if row["target"] == "aio" and not row["stream"] and row["loop"] == "closed"]
 
@@ -361,14 +244,14 @@ def _utilisation(folder: Path) -> list[Claim]:
     goals = results_of([row for row in rows_of(peers) if "transport" in row]).goals if peers.exists() else []
     shares = {one.name: one.ours.median / bounds[one.bound] for one in goals if one.bound in bounds}
     if not shares:
-        return [Claim(name=name, source=source, why=_NO_CARD)]
+        return [Claim(name=name, source=source, why=NO_CARD)]
     return [
         Claim(
             name=name,
             source=source,
             here=", ".join(f"{what} {share:.0%}" for what, share in shares.items()),
-            setting=f"of what this CPU's measured peaks allow; {_origin(folder, 'peers.jsonl')}",
-            why=f"{_NO_CARD}. A GPU's utilisation says that it is busy, not how much of its peak it does",
+            setting=f"of what this CPU's measured peaks allow; {origin(folder, 'peers.jsonl')}",
+            why=f"{NO_CARD}. A GPU's utilisation says that it is busy, not how much of its peak it does",
         )
     ]
 
@@ -377,9 +260,9 @@ _ROWS: tuple[Callable[[Path], list[Claim]], ...] = (
     _batching,
     _paging,
     _prefix,
-    _quantisation,
-    _drafts,
-    _savings,
+    quantisation,
+    drafts,
+    savings,
     _attention,
     _rate,
     _lag,
@@ -397,7 +280,7 @@ def _effect(folder: Path, technique: str) -> tuple[Ratios | None, Ratios | None,
     options = found[0].settings["options"]
     load = f"mixed load, {options['requests']} requests, {options['concurrency']} in flight, {options['rounds']} rounds"
     model = found[0].settings["model"]["name"]
-    return effect.alone, effect.full, f"{load}, {model}; {_origin(folder, 'ablation.jsonl')}"
+    return effect.alone, effect.full, f"{load}, {model}; {origin(folder, 'ablation.jsonl')}"
 
 
 def _factor(figure: Spread | None) -> str:
@@ -406,7 +289,3 @@ def _factor(figure: Spread | None) -> str:
 
 def _percent(figure: Spread | None) -> str:
     return "–" if figure is None else f"{figure.median - 1:+.0%}"
-
-
-def _origin(folder: Path, name: str) -> str:
-    return in_words(folder / name)

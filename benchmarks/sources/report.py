@@ -16,7 +16,8 @@ from benchmarks.report.measured import (
     read_results,
 )
 from benchmarks.report.measured_tables import measured_tables
-from benchmarks.sources.claims import HEAD, NOT_MEASURED, claims
+from benchmarks.sources.claim import HEAD, NOT_MEASURED
+from benchmarks.sources.claims import claims
 from benchmarks.sources.features import ENGINE_FEATURES, ENGINES, SERVER_FEATURES, SERVERS, Feature
 from benchmarks.sources.origins import UNKNOWN, measurements_of, origin_of
 from benchmarks.sources.stages import Stage, stage_times, stages

@@ -10,11 +10,12 @@ import httpx
 import pytest
 
 from benchmarks.claims.batching_steps import BatchingOptions, StepCounts, count_steps
-from benchmarks.claims.prefix_hits import Caller, VoiceOptions, measure_hits
+from benchmarks.claims.prefix_hits import Caller, PrefixResults, VoiceOptions, measure_hits
 from benchmarks.claims.quantised import compare_ways
 from benchmarks.report.measured import read_results
 from benchmarks.report.measurement import Measurement
-from benchmarks.sources.claims import NOT_MEASURED, claims
+from benchmarks.sources.claim import NOT_MEASURED
+from benchmarks.sources.claims import claims, whole_rates
 from benchmarks.sources.origins import in_words, measurements_of, origin_of, record_measured
 from inference_core.quantization.calibration import CalibrationText
 from quality.evaluation.quantised_model import Effort, Question
@@ -86,6 +87,24 @@ def test_a_rerun_of_what_is_counted_falls_within_a_tenth_of_the_record(tmp_path:
         assert (now.mode, now.callers, now.output_tokens) == (before.mode, before.callers, before.output_tokens)
         assert now.steps == pytest.approx(before.steps, rel=0.1)
         assert now.gain == pytest.approx(before.gain, rel=0.1)
+
+
+def test_more_than_a_thousand_whole_answers_a_second_are_on_record_with_a_stub_engine() -> None:
+    """GW-08; of the faster of the two kinds of machine."""
+    found = row("answers a second, not streamed")
+    assert max(whole_rates(MEASUREMENTS / "proxy.jsonl")) > min(whole_rates(MEASUREMENTS / "proxy.jsonl")) > 1000
+    assert "1,170 to 1,674" in found.here
+    assert "proxy.jsonl" in found.setting
+
+
+def test_voice_bots_hit_nine_tenths_of_their_prompts_where_answers_are_shared_too() -> None:
+    """KV-05, of the run on record through a gateway."""
+    found = read_results(MEASUREMENTS, "prefix-hits", PrefixResults)
+    assert found is not None
+    shares = {one.arithmetic: one for one in found[1].hits}
+    assert shares["exact"].share > 0.9
+    assert shares["fast"].share > 0.85
+    assert 1850 < shares["exact"].prompt_tokens < 2050
 
 
 def test_every_stored_measurement_has_a_commit_and_a_day() -> None:
