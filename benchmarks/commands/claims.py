@@ -1,4 +1,4 @@
-"""`python -m benchmarks claims`: counts and ratios beside what the sources claim, each kept in a file of its own."""
+"""`python -m benchmarks claims`: counts and ratios that the sources claim too, each kept in a file of its own."""
 
 import asyncio
 import secrets
@@ -44,7 +44,7 @@ def claims(part: str, folder: Path, data: Path | None, model: str | None, sums: 
 
     \b
     batching-steps  steps of one load under static, dynamic and continuous batches; a second
-    core-lag        lag of a gateway's event loop while a core beside it generates; half a minute
+    core-lag        lag of a gateway's event loop while its core generates; half a minute
     prefix-hits     cached share of voice bots' prompts, through a gateway of its own; a minute or two
     quantised       what each way of quantising loses on one model; some minutes
     savings         cost of recorded ladders at the strongest model's quality; half a minute, with the recorded files

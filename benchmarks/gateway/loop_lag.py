@@ -62,7 +62,7 @@ async def bench_loop_lag(
 
 
 async def bench_core_lag(settings: Settings, key: str, *, streams: int, seconds: float) -> LagRow:
-    """The lag of a gateway whose core runs the first tier of `settings`' catalogue beside it, while that generates
+    """The lag of a gateway whose core runs the first tier of `settings`' catalogue, while that generates
     (SPEC GW-07); no body but the streams' own arrives."""
     environment = {"AIO_API_KEYS": f"bench={key}", "AIO_MONITOR": "false"}
     async with (

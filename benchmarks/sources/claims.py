@@ -1,4 +1,4 @@
-"""What the sources claim beside what was measured here, each with its setting; or why it cannot be had here.
+"""What the sources claim next to what was measured here, each with its setting; or why it cannot be had here.
 
 Every figure of ours is read from a stored measurement, so that a new run changes the table and nothing else does.
 """
@@ -210,7 +210,7 @@ def _rate(folder: Path) -> list[Claim]:
 
 def _lag(folder: Path) -> list[Claim]:
     name, source = (
-        "event loop's lag, p99, with a core beside the gateway",
+        "event loop's lag, p99, with a core under the gateway",
         "model steps never block the event loop (003)",
     )
     found = read_results(folder, "core-lag", LagRow)

@@ -1,6 +1,6 @@
 """Where each stored measurement is from: its machine, commit and day (SPEC TB-10).
 
-Most files say so in their first line. Lists of plain rows cannot; `origins.json` beside them does, by the SHA-256 of
+Most files say so in their first line. Lists of plain rows cannot; `origins.json` next to them does, by the SHA-256 of
 the file, so that what was measured again without a word of it shows as unknown instead of as what it replaced.
 """
 
@@ -51,7 +51,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def origin_of(path: Path) -> Origin:
-    """Return what is known of the file: what it says itself, else what `origins.json` beside it says of these bytes."""
+    """Return what is known of the file: what it says itself, else what `origins.json` says of these bytes."""
     own = _own(path)
     kept = read_origins(path.parent).get(path.name)
     if own.commit or kept is None or kept.sha256 != _digest(path):

@@ -57,7 +57,7 @@ def report(measurements: Path) -> str:
 
 
 def claim_section(measurements: Path) -> str:
-    """Return the table of the sources' single figures beside ours."""
+    """Return the table of the sources' single figures next to ours."""
     rows = [
         [one.name, one.source, one.here, one.setting or UNKNOWN, one.why or UNKNOWN] for one in claims(measurements)
     ]

@@ -385,8 +385,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     gpu_exporters: Annotated[
         str,
         Meta(
-            description="URLs of the pages of NVIDIA's exporters (dcgm-exporter) whose GPUs are watched too, separated "
-            "by commas, such as http://node-1:9400/metrics; empty: this machine's alone"
+            description="Pages of NVIDIA's exporters (dcgm-exporter), by commas, whose GPUs are watched too, such as "
+            "http://node-1:9400/metrics"
         ),
     ] = ""
     error_report_dsn: Annotated[

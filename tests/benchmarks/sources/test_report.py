@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.sources.claim import NOT_MEASURED
 from benchmarks.sources.features import ENGINE_FEATURES, SERVER_FEATURES
-from benchmarks.sources.report import NOT_MEASURED, report, stage_section
+from benchmarks.sources.origins import measurements_of
+from benchmarks.sources.report import report, stage_section
 from benchmarks.sources.stages import stages
 
 ROOT = Path(__file__).parents[3]
@@ -61,7 +63,7 @@ def test_both_matrices_have_the_sources_features():
 
 def test_every_measurement_is_on_record():
     text = report(MEASUREMENTS)
-    for path in MEASUREMENTS.glob("*.json*"):
+    for path in measurements_of(MEASUREMENTS):
         assert f"[{path.name}](../measurements/{path.name})" in text
 
 
