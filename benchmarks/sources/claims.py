@@ -164,10 +164,12 @@ def _edge(folder: Path) -> list[Claim]:
         setting.append(origin(folder, "proxy.jsonl"))
     sweep = read_results(folder, "sweep", SweepResults)
     if sweep is not None:
-        rates = [row["req_s"] for row in rows_of(folder / "sweep.jsonl") if row.get("req_s")]
+        best = max(
+            (one.figures["out_tok_s"].median for one in sweep[1].points if one.figures["out_tok_s"]), default=0.0
+        )
         options = sweep[0].settings["options"]
         parts.append(
-            f"{number(max(rates))} answers of {options['output_tokens']} tokens a second with "
+            f"{number(best / options['output_tokens'])} answers of {options['output_tokens']} tokens a second with "
             f"{sweep[0].settings['model']['name']}"
         )
         setting.append(origin(folder, "sweep.jsonl"))

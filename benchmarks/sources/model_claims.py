@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from benchmarks.claims.quantised import QuantisedResults
+from benchmarks.claims.quantised import QuantisedResults, QuantisedRow
 from benchmarks.claims.savings import SavingResults
 from benchmarks.core.speculation import SpeculationResults
 from benchmarks.report.measured import AblationResults, read_results
@@ -30,35 +30,46 @@ def quantisation(folder: Path) -> list[Claim]:
         row = None if found is None else next((one for one in found[1].rows if one.way == way), None)
         claim = Claim(name=f"{name}: memory; loss; speed", source=source)
         if found is not None and row is not None:
-            speed, why = _quantised_speed(folder, row.compute)
-            smaller = "–" if row.smaller is None else f"{row.smaller:.2f}×"
+            smaller, speed = _on_this_cpu(folder) if row.smaller is None else (row.smaller, None)
+            chance = "p below 0.01" if row.p_value < 0.01 else f"p = {row.p_value:.2f}"
             claim = Claim(
                 name=claim.name,
                 source=source,
-                here=f"{smaller}; perplexity {row.perplexity_rise:+.1%}, {-100 * row.loss:+.1f} points of right sums "
-                f"({row.right} of {row.questions}, {row.reference_right} before; p = {row.p_value:.2f}); {speed}",
+                here=f"{_times(smaller)}; perplexity {row.perplexity_rise:+.1%}, {-100 * row.loss:+.1f} points of right "
+                f"sums ({row.right} of {row.questions}, {row.reference_right} before; {chance}); speed "
+                + (NOT_MEASURED if speed is None else f"{speed:.2f}× of bfloat16"),
                 setting=f"{found[0].settings['model']}, a model of 135M, against float32; "
                 + origin(folder, "quantised.jsonl"),
-                why=why,
+                why=_why(row),
             )
         rows.append(claim)
     return rows
 
 
-def _quantised_speed(folder: Path, compute: str) -> tuple[str, str]:
-    """The gain over bfloat16 on this CPU, and what to know of the row."""
-    grid = "the model's own weights are on a grid of 4 bits already, so a copy of 4 bits rounds a second time"
-    if compute != "int4-int8":
-        return f"speed {NOT_MEASURED}", f"{NO_CARD}; {grid}" if compute == "int4" else NO_CARD
+def _why(row: QuantisedRow) -> str:
+    if row.compute == "int4-int8":
+        return "the loss is that of the arithmetic; what the file's maker lost is not known here"
+    parts = [NO_CARD, f"{row.questions} sums of a small model tell a loss of several points, and no smaller one"]
+    if row.compute == "int4":
+        parts.append("the model's weights are on a grid of 4 bits already, so a copy of 4 bits rounds a second time")
+    return "; ".join(parts)
+
+
+def _times(ratio: float | None) -> str:
+    return "–" if ratio is None else f"{ratio:.2f}×"
+
+
+def _on_this_cpu(folder: Path) -> tuple[float | None, float | None]:
+    """How much smaller all weights are, and how much faster answers, in INT4 and INT8 than in bfloat16 (ablation)."""
     found = read_results(folder, "ablation", AblationResults)
-    speeds = {} if found is None else {one.compute: one.figures["out_tok_s"] for one in found[1].computes}
-    ours, base = speeds.get("int4-int8"), speeds.get("bfloat16")
-    if ours is None or base is None:
-        return f"speed {NOT_MEASURED}", ""
-    return (
-        f"{ours.median / base.median:.2f}× of bfloat16",
-        "the loss is that of the arithmetic; what the file's maker lost is not known here. Memory is in the ablation",
-    )
+    variants = {} if found is None else {one.compute: one for one in found[1].computes}
+    if not {"int4-int8", "bfloat16"} <= variants.keys():
+        return None, None
+    ours, base = variants["int4-int8"], variants["bfloat16"]
+    speeds = ours.figures["out_tok_s"], base.figures["out_tok_s"]
+    if speeds[0] is None or speeds[1] is None:
+        return base.weights_mb / ours.weights_mb, None
+    return base.weights_mb / ours.weights_mb, speeds[0].median / speeds[1].median
 
 
 def drafts(folder: Path) -> list[Claim]:
