@@ -35,8 +35,8 @@ def quantisation(folder: Path) -> list[Claim]:
             claim = Claim(
                 name=claim.name,
                 source=source,
-                here=f"{_times(smaller)}; perplexity {row.perplexity_rise:+.1%}, {-100 * row.loss:+.1f} points of right "
-                f"sums ({row.right} of {row.questions}, {row.reference_right} before; {chance}); speed "
+                here=f"{_times(smaller)}; perplexity {row.perplexity_rise:+.1%}, {-100 * row.loss:+.1f} points of "
+                f"right sums ({row.right} of {row.questions}, {row.reference_right} before; {chance}); speed "
                 + (NOT_MEASURED if speed is None else f"{speed:.2f}× of bfloat16"),
                 setting=f"{found[0].settings['model']}, a model of 135M, against float32; "
                 + origin(folder, "quantised.jsonl"),
