@@ -3,8 +3,9 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from benchmarks.report.markdown import limit_table, middle, number, ranged, times
+from benchmarks.report.markdown import limit_table, number, ranged, times
 from benchmarks.report.measured import (
     AblationResults,
     Head,
@@ -16,10 +17,12 @@ from benchmarks.report.measured import (
     read_results,
 )
 from benchmarks.report.measured_tables import measured_tables
+from benchmarks.report.rounds import spread
 from benchmarks.sources.claim import HEAD, NOT_MEASURED
 from benchmarks.sources.claims import claims
 from benchmarks.sources.features import ENGINE_FEATURES, ENGINES, SERVER_FEATURES, SERVERS, Feature
 from benchmarks.sources.origins import UNKNOWN, measurements_of, origin_of
+from benchmarks.sources.rows import rows_of
 from benchmarks.sources.stages import Stage, stage_times, stages
 from quality.estimates.stage_timings import TOKENS
 
@@ -45,7 +48,7 @@ def report(measurements: Path) -> str:
         ("Query rewriting: 10 to 20 tokens, not streamed", _rewrite(measurements)),
         ("One technique at a time", parts.get("ablation", NOT_MEASURED)),
         ("Naive baseline", _naive(sweep)),
-        ("Before and after", _before_after(read_results(measurements, "ablation", AblationResults))),
+        ("Before and after", _before_after(measurements)),
         ("Feature matrix", feature_section()),
         ("Records", record_section(measurements)),
     ]
@@ -202,28 +205,47 @@ def _gain(alone: SweepPoint, together: SweepPoint) -> Spread | None:
     return Spread(many.median / one.median, many.low / one.high, many.high / one.low)
 
 
-def _before_after(ablation: tuple[Head, AblationResults] | None) -> str:
-    """Source 003's table; here the first and the last step of an ablation on the same load."""
-    here = {} if ablation is None else _first_and_last(ablation[1])
+def _before_after(measurements: Path) -> str:
+    """Source 003's table; here the first and the last step of an ablation on the same load (SPEC TB-09)."""
+    ablation = read_results(measurements, "ablation", AblationResults)
+    here = {} if ablation is None else _first_and_last(*ablation, rows_of(measurements / "ablation.jsonl"))
     rows = [[name, before, after, here.get(name, NOT_MEASURED)] for name, before, after in _BEFORE_AFTER]
     text = _table(["source 003", "before", "after", "here"], rows) + "\n\nNo fleet was run before and after"
     if ablation is None:
         return f"{text}; nothing stands in."
     return (
         f"{text}. In its place: static batches, and all techniques, on the mixed load of the ladder above, with "
-        f"{_model(ablation[0])}; the cost is at the same price of the machine."
+        f"{_model(ablation[0])}; the cost is at the same price of the machine, and requests that a step computes stand "
+        "for the use of GPUs."
     )
 
 
-def _first_and_last(results: AblationResults) -> dict[str, str]:
-    """Throughput, and the cost that follows from it, of the first and last rung on the same load."""
-    rungs = [rung.figures["out_tok_s"] for rung in results.ladder if not rung.small]
-    if len(rungs) < 2 or (first := rungs[0]) is None or (last := rungs[-1]) is None:
+def _first_and_last(head: Head, results: AblationResults, rows: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """Throughput with the cost that follows from it, latency and use of the first and last rung on the same load."""
+    rungs = [rung for rung in results.ladder if not rung.small]
+    if len(rungs) < 2:
         return {}
-    return {
-        "throughput (QPS)": f"{middle(first)} before, {middle(last)} after (output tokens/s)",
-        "cost per 1k tokens": f"{number(first.median / last.median)} times the cost before (per output token)",
+    speeds, running = ([rung.figures[name] for rung in (rungs[0], rungs[-1])] for name in ("out_tok_s", "running_mean"))
+    if None in speeds or None in running:
+        return {}
+    first, last = (speed.median for speed in speeds if speed is not None)
+    in_flight = head.settings["options"]["concurrency"]
+    used = [f"{one.median / in_flight:.0%}" for one in running if one is not None]
+    found = {
+        "throughput (QPS)": f"{number(first)} before, {number(last)} after (output tokens/s)",
+        "cost per 1k tokens": f"{number(first / last)} times the cost before (per output token)",
+        "GPU utilisation (avg)": f"{used[0]} before, {used[1]} after (of the {in_flight} requests in flight)",
     }
+    late = [_p90(rows, rung.configuration) for rung in (rungs[0], rungs[-1])]
+    if late[0] is not None and late[1] is not None:
+        found["P95 latency (ms)"] = f"{number(late[0])} before, {number(late[1])} after (P90 of whole answers)"
+    return found
+
+
+def _p90(rows: Sequence[dict[str, Any]], arm: str) -> float | None:
+    """Of whole answers of a configuration in milliseconds, the median over its rounds; None without rows."""
+    found = spread([row["e2e_p90_ms"] for row in rows if row.get("arm") == arm])
+    return None if found is None else found.median
 
 
 def feature_section() -> str:
