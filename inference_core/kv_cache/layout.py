@@ -14,6 +14,7 @@ import msgspec
 
 KVDtype = Literal["float32", "float16", "bfloat16", "fp8", "int8"]
 CpuKVDtype = Literal["float32", "bfloat16", "int8"]  # what the CPU's kernels read; float16 and fp8 need CUDA
+MeasuredKVDtype = Literal[CpuKVDtype, "fp8"]  # what a comparison on the CPU computes with
 KV_ITEMSIZE: dict[KVDtype, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "fp8": 1, "int8": 1}
 # Numbers of 8 bits share a bfloat16 scale: one per token and KV head for the key, one for the value.
 KV_SCALE_BYTES: dict[KVDtype, int] = {"float32": 0, "float16": 0, "bfloat16": 0, "fp8": 2, "int8": 2}

@@ -153,13 +153,20 @@ def load(cache: LayerCache, block_offsets: torch.Tensor, tokens: torch.Tensor) -
     return keys, values
 
 
+def rounded_to_fp8(x: torch.Tensor) -> torch.Tensor:
+    """Return rows float32 [..., d] as they are read from an FP8 cache: each in E4M3, with a scale of its own."""
+    exponents = _scale_exponents(x)[..., None]
+    codes = torch.ldexp(x, 127 - exponents).clamp(-LARGEST_E4M3, LARGEST_E4M3).to(torch.float8_e4m3fn)
+    return torch.ldexp(codes.float(), exponents - 127)
+
+
 def _places(cache: LayerCache, first: torch.Tensor) -> torch.Tensor:
     """Of the numbers of rows that begin at `first` [n, kv_heads]: [n, kv_heads, d]."""
     return first[..., None] + torch.arange(cache.layout.head_dim, device=first.device)
 
 
 def _scale_exponents(x: torch.Tensor) -> torch.Tensor:
-    """The biased exponents int32 [n, kv_heads] of the scales of rows [n, kv_heads, d]."""
+    """The biased exponents int32 [...] of the scales of rows [..., d]."""
     mantissa, exponent = torch.frexp(x.abs().amax(-1))  # of at least 1/2, and below 1
     over = (mantissa > LARGEST_E4M3 / 512).int()
     return torch.where(mantissa == 0, 1, exponent + over + 127 - 9).clamp(1, 247).int()
