@@ -205,9 +205,9 @@ def _rate(folder: Path) -> list[Claim]:
     source = "1,000 rewrites a second, p99 of 95 and 69 ms (001: a 1B on 4 L4, and on an A100)"
     found, origins = [], []
     for path in sorted(folder.glob("proxy*.jsonl")):
-        rates = whole_rates(path)
-        found.append(f"{min(rates):,.0f} to {max(rates):,.0f}")
-        origins.append(origin(folder, path.name))
+        if rates := whole_rates(path):
+            found.append(f"{min(rates):,.0f} to {max(rates):,.0f}")
+            origins.append(origin(folder, path.name))
     limit = read_results(folder, "rewrite", LimitResults)
     if limit is not None and limit[1].highest is not None:
         p99 = limit[0].settings["options"]["p99_ms"]
