@@ -42,6 +42,8 @@ _COMMANDS = {
     "source-loads": ("fleet.source_loads:source_loads", "The loads of the sources, planned."),
     "report": ("report:report", "Tables and plots of kept measurements."),
     "sources": ("sources:sources", "The sources' tables next to measurements: docs/results/report.md."),
+    "claims": ("claims:claims", "Counts and ratios to compare with what the sources claim."),
+    "origins": ("origins:origins", "Commit, day and age of each stored measurement."),
     "checklist": ("checklist:checklist", "The best practices and the requirements, with their evidence."),
     "compare": ("compare:compare", "Two kept measurements, before and after."),
     "demo": ("replay:demo", "The whole loop in plain words, in under two minutes."),

@@ -196,6 +196,10 @@ class Composition:
         self._cores = cores
         self.not_ready: dict[str, str] = {}
         self.metrics = Metrics()
+        if settings.gpu_exporters:
+            from gateway.telemetry.gpu_exporters import GpuExporters
+
+            self.metrics.exporters = GpuExporters(settings.gpu_exporters)
         self.sinks: list[RecordSink] = []
 
     async def start(self, stack: AsyncExitStack) -> Operations:
@@ -528,6 +532,8 @@ class Composition:
             }
         )
         stack.push_async_callback(figures.close)
+        if self.metrics.exporters is not None:
+            stack.push_async_callback(self.metrics.exporters.aclose)
         return figures
 
     async def _refresh(
