@@ -31,6 +31,10 @@ class MissingKeyError(TierUnavailableError):
     """The environment variable of the tier's API key is not set: no further attempt of this process can help."""
 
 
+class TierKeyError(TierUnavailableError):
+    """The server refuses the API key, or its account: no request with it can be served until an operator acts."""
+
+
 class TierBusyError(TierUnavailableError):
     """The server is healthy, but asks for no requests for `retry_after_seconds`."""
 

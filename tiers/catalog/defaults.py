@@ -65,6 +65,10 @@ def _long_form(tier: Mapping[str, Any], models: list[Any]) -> dict[str, Any]:
     if _names_provider(tier):
         url, key_variable = written.pop("url", None), written.pop("api_key_env", None)
         remote = provider_remote(tier["provider"], written.pop("model"), url, key_variable, os.environ)
+        if "api_keys" in tier:
+            remote["api_keys"] = written.pop("api_keys")
+            if key_variable is None:
+                remote.pop("api_key_env", None)
         remote["max_context"] = written.pop("max_context", None)  # else the price list's, or the provider's
         return {**written, "remote": remote}
     if "url" in tier and "remote" not in tier:
