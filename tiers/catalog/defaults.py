@@ -18,7 +18,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -27,6 +27,7 @@ from tiers.catalog.catalog import Catalog
 from tiers.catalog.price_estimate import estimated_prices, named_billions, planned_billions
 from tiers.catalog.price_list import listed_model
 from tiers.catalog.providers import PROVIDERS, provider_remote
+from tiers.catalog.target_spec import TargetSpec
 from tiers.catalog.tier_spec import (
     NO_PRICE,
     USUAL_OBJECTIVE,
@@ -38,6 +39,8 @@ from tiers.catalog.tier_spec import (
 )
 from tiers.engines.programs import PROGRAMS, served_name
 
+T = TypeVar("T", bound=TierSpec)
+NO_TIER = TierSpec(name="none")
 ANSWER_TOKENS = 200
 MEAN_LATENCY_MS = 10_000.0
 MAX_TOKENS = 4096
@@ -53,6 +56,10 @@ def expanded(table: Mapping[str, Any]) -> dict[str, Any]:
         return dict(table)
     models = list(core.get("models", []))
     written = [_long_form(tier, models) if isinstance(tier, Mapping) else tier for tier in tiers]
+    if isinstance(targets := table.get("targets"), list):
+        # A target has no model in process: what looks like one is reported.
+        targets = [_long_form(one, []) if isinstance(one, Mapping) else one for one in targets]
+        table = {**table, "targets": targets}
     return {**table, "tiers": written} | ({"core": {**core, "models": models}} if models else {})
 
 
@@ -135,7 +142,20 @@ def completed(catalog: Catalog) -> Catalog:
         billions = [billions[place] for place in order]
     prices = estimated_prices(tiers, billions, catalog.reference_prompt_tokens)
     priced = [msgspec.structs.replace(tier, price=price) for tier, price in zip(tiers, prices, strict=True)]
-    return msgspec.structs.replace(catalog, tiers=list(map(_with_latency, priced)))
+    tiers = list(map(_with_latency, priced))
+    return msgspec.structs.replace(catalog, tiers=tiers, targets=[_target(one, tiers) for one in catalog.targets])
+
+
+def _target(target: TargetSpec, tiers: list[TierSpec]) -> TargetSpec:
+    """Return the target with the number of the tier that it stands for; 0 if there is no such tier."""
+    if target.stands_for is None:
+        tier = next((tier for tier in tiers if target.name in (tier.fallback or ())), tiers[-1])
+    else:
+        named = (tier for tier in tiers if target.stands_for in (tier.name, f"tier-{tier.number}"))
+        tier = next(named, NO_TIER)
+    listed = _with_latency(_with_tokens(_listed(target), {}))
+    price = msgspec.structs.replace(tier.price, estimated="order") if listed.price == NO_PRICE else listed.price
+    return msgspec.structs.replace(listed, number=tier.number, price=price)
 
 
 def model_billions(catalog: Catalog, tier: TierSpec) -> float | None:
@@ -148,7 +168,7 @@ def model_billions(catalog: Catalog, tier: TierSpec) -> float | None:
     return named_billions(tier.model_name) or named_billions(path)
 
 
-def _listed(tier: TierSpec) -> TierSpec:
+def _listed(tier: T) -> T:
     """Return the tier with the price list's price and context, where it has none and the list is sure; else with the
     least context of its provider's models."""
     remote = tier.remote
@@ -166,7 +186,7 @@ def _listed(tier: TierSpec) -> TierSpec:
     )
 
 
-def _with_tokens(tier: TierSpec, contexts: Mapping[str, int | None]) -> TierSpec:
+def _with_tokens(tier: T, contexts: Mapping[str, int | None]) -> T:
     answer = ANSWER_TOKENS
     if isinstance(tier.policy, SelfConsistencySpec):
         answer *= tier.policy.samples
@@ -181,7 +201,7 @@ def _with_tokens(tier: TierSpec, contexts: Mapping[str, int | None]) -> TierSpec
     return msgspec.structs.replace(answered, max_tokens=tier.max_tokens or most, sampling=sampling)
 
 
-def _with_latency(tier: TierSpec) -> TierSpec:
+def _with_latency(tier: T) -> T:
     latency, objective = tier.mean_latency_ms or MEAN_LATENCY_MS, tier.objective
     if objective is USUAL_OBJECTIVE and objective.ttft_ms > latency:
         objective = msgspec.structs.replace(objective, ttft_ms=latency)

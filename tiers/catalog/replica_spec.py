@@ -7,7 +7,6 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-
 PerMinute = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 
 
@@ -43,7 +42,7 @@ class ReplicaSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def replica_names(replicas: Sequence[ReplicaSpec]) -> list[str]:
-    """Return what each replica is called in records and metrics: its address, with the variable of its key where several
+    """Return what each replica is called in records and metrics: its address, and the variable of its key where several
     share the address."""
     urls = Counter(replica.base_url for replica in replicas)
     return [

@@ -19,6 +19,7 @@ from tiers.catalog.gpu_group import GpuGroupSpec, GpuModelSpec
 from tiers.catalog.pricing import request_cost_usd
 from tiers.catalog.providers import PROVIDER_KINDS, PROVIDERS
 from tiers.catalog.replica_spec import BalancingSpec
+from tiers.catalog.target_spec import TargetSpec
 from tiers.catalog.tier_spec import MAX_TIERS, MIN_TIERS, ChainOfThoughtSpec, PlainSpec, RemoteSpec, TierSpec
 from tiers.engines.engine_spec import EngineSpec
 from tiers.engines.programs import PROGRAMS, option_problems
@@ -34,8 +35,12 @@ def check_rules(catalog: Catalog) -> list[str]:
     problems += _check_embeddings(catalog)
     problems += _check_aliases(catalog)
     problems += _check_unmeasured(catalog)
-    for tier in catalog.tiers:
+    for tier in (*catalog.tiers, *catalog.targets):
         problems += _check_tier(catalog, tier)
+    if catalog.rules or catalog.targets or any(tier.fallback is not None for tier in catalog.tiers):
+        from tiers.catalog.rule_check import check_chains, check_routing_rules
+
+        problems += [*check_chains(catalog), *check_routing_rules(catalog)]
     if not problems:
         problems += _check_costs(catalog)
     return problems
@@ -380,4 +385,4 @@ def _duplicates(where: str, names: Iterable[str]) -> Iterator[str]:
 
 
 def _where(tier: TierSpec) -> str:
-    return f"tiers '{tier.name}'"
+    return f"{'targets' if isinstance(tier, TargetSpec) else 'tiers'} '{tier.name}'"

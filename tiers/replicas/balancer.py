@@ -41,8 +41,8 @@ class Balancer:
     def begin(self, key: bytes | None, tried: Collection[Replica] = (), tokens: int = 0) -> InFlightRequest | None:
         """Choose a replica that is not among `tried` and count the request there; None if none is available.
 
-        `key`: hash of the prompt's prefix; None for no affinity. `tokens`: of the prompt, for the limits. Only a first attempt can be the trial of an ejected
-        replica whose time is over, because it can still be repeated elsewhere.
+        `key`: hash of the prompt's prefix; None for no affinity. `tokens`: of the prompt, for the limits. Only a first
+        attempt can be the trial of an ejected replica whose time is over, because it can still be repeated elsewhere.
         """
         now = self._clock()
         waiting = () if tried else (r for r in self.replicas if r.breaker.awaits_trial(now))

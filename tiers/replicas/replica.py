@@ -23,8 +23,8 @@ class Replica:
     """State of the server at `spec.base_url`; `requests_in_flight` oldest first. The mean `weight` is 1.
 
     `url`: its name, which is its address (`replica_names`). `is_key`: it is one of several keys for one address.
-    `limits`: None without any. `silent`: those without a first token, which reveal a hanging server before any of them fails. `elsewhere`: the
-    server's requests from other clients, such as other gateways, as last reported.
+    `limits`: None without any. `silent`: those without a first token, which reveal a hanging server before any of them
+    fails. `elsewhere`: the server's requests from other clients, such as other gateways, as last reported.
     """
 
     def __init__(self, spec: ReplicaSpec, mean_weight: float, name: str = "") -> None:

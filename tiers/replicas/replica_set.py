@@ -57,8 +57,8 @@ class RetryBudget:
 
 
 class ReplicaSet(Tier):
-    """Spreads requests over the servers of `spec.remote`, or over the API keys of one; `balancing` configures it and may
-    be replaced while it serves.
+    """Spreads requests over the servers of `spec.remote`, or over the API keys of one; `balancing` configures it and
+    may be replaced while it serves.
 
     A request whose replica fails before its first delta is sent to another one, as far as the retry budget and its
     deadlines allow. The first delta lists the asked replicas in `tries`. After the first delta nothing is retried.

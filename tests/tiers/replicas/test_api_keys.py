@@ -1,5 +1,5 @@
-"""Several API keys for one server: each has its own limits, and one that is refused or asked to wait is left alone until
-a request with it succeeds."""
+"""Several API keys for one server: each has its own limits, and one that is refused or is to wait is left alone until a
+request with it succeeds."""
 
 import random
 from collections.abc import AsyncIterator

@@ -256,6 +256,10 @@ def _response_headers(answer: Answer, *, whole: bool) -> dict[str, str]:
         headers["x-aio-would-be-tier"] = str(answer.decision.would_be)
     if escalated is not None:
         headers["x-aio-escalated-from"] = str(escalated.tier)
+    if tier.is_target:
+        headers["x-aio-target"] = tier.name
+    if failed := answer.fell_over_from:
+        headers["x-aio-fell-over-from"] = ", ".join(failed)
     if (agreed := answer.agreed) is not None:
         headers["x-aio-agreed"] = "true" if agreed else "false"
     if whole:
