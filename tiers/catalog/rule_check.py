@@ -99,8 +99,15 @@ def _check_bounds(catalog: Catalog, where: str, rule: RuleSpec) -> Iterator[str]
             yield f"{where}.allow: names targets alone; name at least one tier, which they stand in for"
         else:
             yield f"{where}.floor = {rule.floor!r}: beyond every tier that allow names; no tier would be left"
-    elif rule.target is not None and not (rule.target in left.targets or catalog.numbered(rule.target) in left.tiers):
+        return
+    if rule.target is None:
+        return
+    beside = catalog.target(rule.target)
+    if rule.target not in left.targets and catalog.numbered(rule.target) not in left.tiers:
         yield f"{where}.target = {rule.target!r}: the rule's own allow or floor rules it out"
+    elif beside is not None and beside.number not in left.tiers:
+        tier = catalog.tier(beside.number).name
+        yield f"{where}.target = {rule.target!r}: stands for {tier}, which the rule rules out; allow that, too"
 
 
 def _check_when(where: str, when: RuleWhen) -> Iterator[str]:

@@ -169,4 +169,4 @@ def script_of(text: str) -> Script | None:
         left -= 1
         if not left:
             break
-    return max(counts, key=lambda script: counts[script]) if counts else None
+    return max(counts, key=counts.__getitem__) if counts else None
