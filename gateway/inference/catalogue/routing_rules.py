@@ -169,4 +169,7 @@ def script_of(text: str) -> Script | None:
         left -= 1
         if not left:
             break
-    return max(counts, key=counts.__getitem__) if counts else None
+    if not counts:
+        return None
+    most: Script = max(counts, key=counts.__getitem__)
+    return most

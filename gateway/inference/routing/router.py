@@ -356,6 +356,7 @@ class RoutingService:
         own = [k for k in wanted if hidden_from(self.served.spec(k), request.consent) is None]
         if own and all(k in excluded.ruled_out for k in own):
             return ApiError(403, str(error), param="model", code="no_tier_allowed")
+        own = [k for k in own if k not in excluded.ruled_out]
         if own and all(k in excluded.incapable for k in own):
             return unsupported(request, excluded.incapable, own, self.served.catalog.tiers, self.served.tiers)
         never = all(k in excluded.incapable or k in excluded.too_long for k in own)

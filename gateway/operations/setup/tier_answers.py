@@ -31,7 +31,8 @@ MOST_NAMED = 8
 class TierAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What one tier made of the question. `problem`: why it did not answer and what to do; "" if it did.
 
-    `target`: it is one of the catalogue's targets, which counts as that `tier`. `usd_per_1000`: of requests like the catalogue's reference request, by the tier's price, which may be an estimate.
+    `target`: it is one of the catalogue's targets, which counts as that `tier`. `usd_per_1000`: of requests like the
+    catalogue's reference request, by the tier's price, which may be an estimate.
     """
 
     tier: int
