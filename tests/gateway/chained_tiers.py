@@ -1,4 +1,4 @@
-"""A gateway over three remote tiers and targets beside them, whose server does by model what a test says."""
+"""A gateway over three remote tiers and further targets, whose server does by model what a test says."""
 
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager

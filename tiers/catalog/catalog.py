@@ -24,7 +24,7 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     `reference_prompt_tokens` is the mean prompt length that the prices were derived for. `aliases`: further names of
     `auto`, of tiers and of models, so that a client's model name need not change; `*` is any name that is not known.
     `unmeasured`: quantised models, by name, that are served without a quality report, each with the reason
-    (`tiers.catalog.quality_gate`). `targets`: servers beside the tiers, for fallback chains and rules. `rules`: which
+    (`tiers.catalog.quality_gate`). `targets`: servers that are no tiers, for fallback chains and rules. `rules`: which
     requests may go to which tiers.
     """
 

@@ -51,7 +51,7 @@ class RuleSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     allow: Values | None = None
     floor: str | None = None
     target: str | None = None
-    quality: Literal["economy", "balanced", "careful"] | Annotated[float, Meta(ge=0, le=1)] | None = None
+    quality: Annotated[float, Meta(ge=0, le=1)] | Literal["economy", "balanced", "careful"] | None = None
 
 
 def minutes_of(hour: str) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""A target: a server beside the tiers, which routing never chooses by itself: fallback chains and rules name it."""
+"""A target: a server that is no tier, which routing never chooses by itself: fallback chains and rules name it."""
 
 from typing import Annotated
 

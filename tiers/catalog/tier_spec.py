@@ -254,8 +254,8 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     the server tells of it. `tool_dialect`: how the model writes tool calls, if its chat template does not show it.
     `effort`: the reasoning effort of requests that say nothing of thinking themselves; one model at several efforts is
     several tiers, which share its cache.
-    `fallback`: the names of tiers and targets that are tried in this order if the tier fails before its answer has
-    begun; None: the next tier up, once.
+    `fallback`: the names of tiers and targets that are tried in this order if the tier fails before its answer
+    starts; None: the next tier up, once.
     `local`: whether what it is sent stays in the operator's network; None: as `is_local` says.
     `SHORT_FORM`: further keys of an entry in TOML, which the reader moves to `remote`.
     """

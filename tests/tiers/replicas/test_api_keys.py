@@ -90,7 +90,7 @@ async def test_a_refused_key_is_ejected_at_once_and_comes_back_after_a_probe(sta
         assert conditions(tier) == ["serving", "serving"]
 
 
-async def test_a_key_that_is_to_wait_waits_as_long_as_it_is_told_and_is_then_probed() -> None:
+async def test_a_throttled_key_waits_as_long_as_the_server_says_and_is_then_probed() -> None:
     clock = Clock()
     async with pool(clock) as (tier, provider):
         provider.by_key["KEY_A"] = busy("30")

@@ -1,4 +1,4 @@
-"""A tier's fallback chain: tiers and targets stand in, in the catalogue's order, before an answer has begun; records,
+"""A tier's fallback chain: tiers and targets stand in, in the catalogue's order, before an answer starts; records,
 headers and reasons say so, and nothing is billed twice."""
 
 import json
@@ -134,7 +134,7 @@ async def test_the_callers_own_mistake_at_the_tier_itself_is_not_tried_elsewhere
         assert servers.asked == ["small"]
 
 
-async def test_a_stream_that_has_begun_stays_where_it_is(tmp_path: Path) -> None:
+async def test_a_started_stream_stays_where_it_is(tmp_path: Path) -> None:
     async with chained_tiers(tmp_path, small='fallback = ["backup"]') as (gateway, servers):
         servers.by_model["small"] = break_after_a_word
         answer = await ask(gateway, stream=True)
@@ -221,7 +221,7 @@ async def test_what_a_target_says_is_no_evidence_of_its_tier(tmp_path: Path) -> 
         assert not told.json()["learned"]
 
 
-async def test_without_a_chain_the_next_tier_up_answers_and_is_told_too(tmp_path: Path) -> None:
+async def test_without_a_chain_the_next_tier_up_answers_and_the_reply_says_so(tmp_path: Path) -> None:
     async with chained_tiers(tmp_path) as (gateway, servers):
         servers.by_model["small"] = broken
         answer = await ask(gateway)

@@ -342,7 +342,7 @@ async def ask(gateway: RunningGateway, headers: dict[str, str] | None = None, **
     return await gateway.http.post("/v1/chat/completions", json=body, headers=headers)
 
 
-async def test_rules_decide_behind_a_gateway_and_are_told_of(tmp_path: Path) -> None:
+async def test_rules_decide_behind_a_gateway_and_the_reason_names_them(tmp_path: Path) -> None:
     async with chained_tiers(tmp_path, RULED + TARGETS) as (gateway, servers):
         free = await route(gateway)
         assert (free["tier"], free["decision"]["inputs"]["rules"]) == (1, None)

@@ -115,7 +115,7 @@ def test_a_model_in_process_is_loaded_and_asked() -> None:
     assert own["ttft_seconds"] > 0
 
 
-def test_targets_are_asked_and_chains_and_rules_are_told_with_those_that_never_apply() -> None:
+def test_targets_are_asked_and_chains_and_rules_are_shown_with_those_that_never_apply() -> None:
     with model_server(openai_pages("one")) as first, model_server(openai_pages("two")) as second:
         catalogue(
             f'name = "a"\nurl = "{first.url}"\nfallback = ["spare", "b"]',
