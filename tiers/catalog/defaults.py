@@ -25,8 +25,6 @@ import msgspec
 from inference_core.loaders.hub_model import PREFIX, parse_hub_model
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.price_estimate import estimated_prices, named_billions, planned_billions
-from tiers.catalog.price_list import listed_model
-from tiers.catalog.providers import PROVIDERS, provider_remote
 from tiers.catalog.target_spec import TargetSpec
 from tiers.catalog.tier_spec import (
     NO_PRICE,
@@ -70,6 +68,8 @@ def _long_form(tier: Mapping[str, Any], models: list[Any]) -> dict[str, Any]:
         remote = _engine_form(written)
         return {**written, "remote": remote}
     if _names_provider(tier):
+        from tiers.catalog.providers import provider_remote
+
         url, key_variable = written.pop("url", None), written.pop("api_key_env", None)
         remote = provider_remote(tier["provider"], written.pop("model"), url, key_variable, os.environ)
         if "api_keys" in tier:
@@ -115,6 +115,10 @@ def _engine_form(written: dict[str, Any]) -> dict[str, Any]:
 
 
 def _names_provider(tier: Mapping[str, Any]) -> bool:
+    if "provider" not in tier:
+        return False
+    from tiers.catalog.providers import PROVIDERS
+
     fields = [tier.get("provider"), tier.get("model"), tier.get("url", ""), tier.get("api_key_env", "")]
     return all(isinstance(field, str) for field in fields) and fields[0] in PROVIDERS and "remote" not in tier
 
@@ -174,6 +178,10 @@ def _listed(tier: T) -> T:
     remote = tier.remote
     if remote is None or not remote.model or (tier.price != NO_PRICE and remote.max_context is not None):
         return tier
+    # Prices of servers elsewhere: a catalogue of local models reads none.
+    from tiers.catalog.price_list import listed_model
+    from tiers.catalog.providers import PROVIDERS
+
     url = remote.servers[0].base_url if remote.servers else ""
     found = listed_model(remote.model, provider=tier.provider, base_url=url)
     context = remote.max_context or (None if found is None else found.max_context)

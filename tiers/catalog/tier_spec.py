@@ -6,7 +6,6 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 
 from tiers.catalog.capabilities import LOGPROB_KINDS, USUAL, USUAL_OF_KIND, Capabilities, Capability
-from tiers.catalog.providers import ProviderName
 from tiers.catalog.replica_spec import ApiKeySpec, BalancingSpec, ReplicaSpec
 from tiers.engines.engine_spec import EngineSpec
 from tiers.tier import ReasoningEffort
@@ -48,6 +47,21 @@ RemoteKind = Literal[
     "anthropic",
     "gemini",
     "bedrock",
+]
+
+ProviderName = Literal[
+    "anthropic",
+    "azure",
+    "bedrock",
+    "deepseek",
+    "fireworks",
+    "gemini",
+    "groq",
+    "mistral",
+    "openai",
+    "openrouter",
+    "together",
+    "xai",
 ]
 
 

@@ -17,7 +17,6 @@ from tiers.catalog.capabilities import MEDIA
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.gpu_group import GpuGroupSpec, GpuModelSpec
 from tiers.catalog.pricing import request_cost_usd
-from tiers.catalog.providers import PROVIDER_KINDS, PROVIDERS
 from tiers.catalog.replica_spec import BalancingSpec
 from tiers.catalog.target_spec import TargetSpec
 from tiers.catalog.tier_spec import MAX_TIERS, MIN_TIERS, ChainOfThoughtSpec, PlainSpec, RemoteSpec, TierSpec
@@ -264,6 +263,8 @@ def _check_tier(catalog: Catalog, tier: TierSpec) -> Iterator[str]:
 
 
 def _check_remote(where: str, tier: TierSpec, remote: RemoteSpec) -> Iterator[str]:
+    from tiers.catalog.providers import PROVIDER_KINDS, PROVIDERS
+
     if not isinstance(tier.policy, PlainSpec):
         yield f"{where}: a remote tier decodes by policy kind 'plain' only; its server decides how it thinks"
     if remote.engine is not None:

@@ -7,7 +7,8 @@ import pytest
 from tiers.build import build_tiers
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import parse_catalog
-from tiers.catalog.providers import PROVIDERS, ProviderName
+from tiers.catalog.providers import PROVIDERS
+from tiers.catalog.tier_spec import ProviderName
 from tiers.errors import CatalogError, MissingKeyError
 
 VARIABLES = sorted(
