@@ -141,12 +141,12 @@ async def test_each_key_keeps_its_own_requests_per_minute() -> None:
 
 
 async def test_the_tokens_of_an_answer_count_once_it_has_ended() -> None:
-    # `well` reports 7 and 2 tokens.
-    keys = [ApiKeySpec(env="KEY_A", tokens_per_minute=20), ApiKeySpec(env="KEY_B")]
+    # `well` reports 7 and 2 tokens; 7 are estimated before.
+    keys = [ApiKeySpec(env="KEY_A", tokens_per_minute=22), ApiKeySpec(env="KEY_B")]
     async with pool(keys=keys) as (tier, provider):
         for _ in range(4):
             await collect(tier, chat())
-        # Two answers of 9 tokens leave no room for a prompt.
+        # Two answers of 9 tokens leave no room for a third prompt, which two prompts of 7 would.
         assert provider.asked == ["KEY_A", "KEY_A", "KEY_B", "KEY_B"]
 
 

@@ -179,7 +179,7 @@ async def test_a_target_that_is_not_local_takes_no_request_for_local_tiers(tmp_p
         answer = await ask(gateway, {"x-aio-consent": "local"})
         assert answer.status_code == 503
         assert servers.asked == ["small"]
-        assert "only tiers that are labelled local" in answer.json()["error"]["message"]
+        assert "not backup: only tiers that are labelled local" in answer.json()["error"]["message"]
 
 
 async def test_a_target_that_cannot_do_what_is_asked_is_passed_over(tmp_path: Path) -> None:

@@ -202,6 +202,20 @@ def test_allowed_sets_intersect_and_the_highest_floor_holds_in_any_order(
         assert (again.barred.keys(), again.targets, again.floor) == (found.barred.keys(), found.targets, found.floor)
 
 
+def test_a_target_stands_in_only_if_every_rule_with_a_list_names_it() -> None:
+    with_it = {"name": "a", "allow": ["small", "medium", "backup"]}
+    without, unlisted = {"name": "b", "allow": ["small", "medium"]}, {"name": "c", "floor": "small"}
+    for rules, left in (
+        ([with_it, unlisted], {"backup"}),
+        ([with_it, without], set()),
+        ([without, with_it], set()),
+        ([unlisted], None),
+    ):
+        found = matched(RoutingRules(catalog(*rules)))
+        assert found is not None
+        assert found.targets == left
+
+
 def _is_valid(rule: RuleSpec) -> bool:
     try:
         catalog(_table(rule))
