@@ -19,8 +19,8 @@ _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)\Z")
 class RuleWhen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The conditions of a rule, all of which must hold; of several values one suffices. Without any, every request.
 
-    `key`: ids or names of API keys; `team`: their team. `tag`: by name, values of the request's `metadata`; `header`:
-    by name, values of its headers; `*` is any value. `hour`: `HH:MM-HH:MM` in `time_zone`, the end not included, over
+    `key`, `team`: ids or names. `tag`: by name, values of the request's `metadata`; `header`: by name, values of its
+    headers; `*` is any value. `hour`: `HH:MM-HH:MM` in `time_zone`, the end not included, over
     midnight where the end is earlier. `language`: the script that most letters of the last user turn are in, which is
     all that is looked at: `latin` is English as well as French. `min_tokens`, `max_tokens`: of the prompt, as routing
     estimates them, both included.

@@ -121,7 +121,7 @@ def _conditions(when: RuleWhen) -> Iterable[Condition]:
         yield lambda request, _: request.key_id in keys or request.caller.name in keys
     if when.team is not None:
         teams = frozenset(when.team)
-        yield lambda request, _: request.caller.team in teams
+        yield lambda request, _: request.caller.team in teams or request.caller.team_name in teams
     if when.min_tokens is not None or when.max_tokens is not None:
         least, most = when.min_tokens or 0, float("inf") if when.max_tokens is None else when.max_tokens
         yield lambda _, routing_input: least <= routing_input.prompt_tokens <= most

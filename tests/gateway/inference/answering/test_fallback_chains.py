@@ -173,6 +173,21 @@ async def test_a_chain_keeps_to_the_maximum_cost_and_to_the_minimum_tier(tmp_pat
         assert "not large: predicted cost" in message
 
 
+async def test_a_chain_passes_over_what_a_budget_does_not_cover(tmp_path: Path) -> None:
+    chain = 'fallback = ["backup", "second"]'
+    dear = BACKUP.replace("7.0", "7000.0")
+    async with chained_tiers(tmp_path, dear + SECOND.replace("5.0", "1.0"), small=chain) as (gateway, servers):
+        made = await gateway.http.post("/admin/api/keys", json={"name": "ada"})
+        limit = {"kind": "key", "subject": "ada", "period": "month", "amount_usd": 0.01}
+        assert (await gateway.http.put("/admin/api/budgets", json=limit)).is_success
+        servers.by_model["small"] = broken
+        answer = await ask(gateway, {"authorization": f"Bearer {made.json()['key']}"}, max_tokens=5)
+        assert answer.status_code == 200, answer.text
+        assert servers.asked == ["small", "second"]
+        assert "not backup: the budget does not cover it" in answer.json()["x_aio"]["reason"]
+        assert float(answer.headers["x-aio-cost-usd"]) == pytest.approx(12 * 1e-6), "the failed attempt costs nothing"
+
+
 async def test_a_target_that_is_not_local_takes_no_request_for_local_tiers(tmp_path: Path) -> None:
     async with chained_tiers(tmp_path, small='local = true\nfallback = ["backup"]') as (gateway, servers):
         servers.by_model["small"] = broken

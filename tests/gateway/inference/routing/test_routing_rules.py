@@ -388,6 +388,29 @@ async def test_rules_decide_behind_a_gateway_and_the_reason_names_them(tmp_path:
         assert servers.asked == []
 
 
+async def test_a_rule_is_for_the_keys_of_a_team_or_for_one_key(tmp_path: Path) -> None:
+    rules = """
+[[rules]]
+name = "lab"
+when = {{ team = ["lab"] }}
+floor = "medium"
+
+[[rules]]
+name = "one"
+when = {{ key = ["first"] }}
+floor = "large"
+"""
+    async with chained_tiers(tmp_path, rules) as (gateway, servers):
+        assert (await gateway.http.post("/admin/api/teams", json={"name": "lab"})).is_success
+        made = [
+            (await gateway.http.post("/admin/api/keys", json=body)).json()["key"]
+            for body in ({"name": "first", "team": "lab"}, {"name": "second", "team": "lab"}, {"name": "third"})
+        ]
+        for key in made:
+            assert (await ask(gateway, {"authorization": f"Bearer {key}"})).status_code == 200
+        assert servers.asked == ["large", "medium", "small"]
+
+
 async def test_a_rule_sends_a_request_to_its_target_and_the_record_says_so(tmp_path: Path) -> None:
     async with chained_tiers(tmp_path, RULED + TARGETS) as (gateway, servers):
         answer = await ask(gateway, metadata={"kind": "report"})
