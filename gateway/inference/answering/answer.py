@@ -186,7 +186,7 @@ class Answer:
     def cost_is_estimated(self) -> bool:
         """Whether the price of a tier that was tried is an estimate."""
         served = self._routing.served
-        return any(served.is_price_estimated(attempt.tier, attempt.target) for attempt in self.attempts)
+        return bool([one for one in self.attempts if served.entry(one.tier, one.target).price.estimated])
 
     @property
     def ttft_limit(self) -> float:

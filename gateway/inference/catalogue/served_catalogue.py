@@ -88,10 +88,10 @@ class ServedCatalogue:
         target = self.catalog.target(tier.name) if tier.is_target else None
         return self.catalog.tiers[tier.number - 1] if target is None else target
 
-    def is_price_estimated(self, number: int, target: str | None) -> bool:
-        """Whether the price of a tier, or of the target that stood in for it, is an estimate."""
+    def entry(self, number: int, target: str | None) -> TierSpec:
+        """The catalogue's entry of a tier, or of the target that stood in for it."""
         beside = None if target is None else self.catalog.target(target)
-        return bool((self.spec(number) if beside is None else beside).price.estimated)
+        return self.catalog.tiers[number - 1] if beside is None else beside
 
     def price(self, number: int, usage: Usage) -> float:
         """US dollars of `usage` on a tier; a number that a longer catalogue stored is priced as the strongest."""
