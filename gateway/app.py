@@ -235,7 +235,14 @@ class Composition:
             stack.push_async_callback(shared.flush)
         conversations = Conversations(shared=shared)
         routing = RoutingService(
-            self.catalog, engine.tiers, classifier, settings.quality_target, knobs, threads, conversations
+            self.catalog,
+            engine.tiers,
+            classifier,
+            settings.quality_target,
+            knobs,
+            threads,
+            conversations,
+            engine.targets,
         )
         encode = encoder_of(lambda: classifier.model) if isinstance(classifier, ActiveClassifier) else None
         active_labels = await self._start_active_labels(stack, database, classifier)
@@ -315,6 +322,7 @@ class Composition:
                     *(() if loop is None else (loop.follow_catalogue,)),
                 ],
                 [tenancy.directory.renew, constant.renew, *(() if loop is None else (loop.renew,))],
+                engine.targets,
             ),
             cache=cache,
             privacy=privacy,
