@@ -9,7 +9,6 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "tests/classifier/policy/test_constant.py",
         "tests/classifier/policy/test_hard_input.py",
         "tests/classifier/policy/test_split.py",
-        "tests/classifier/policy/test_decide_edges.py",
         "tests/classifier/policy/sessions",
     ),
     "quality/monitor": ("tests/quality/monitor",),

@@ -215,3 +215,13 @@ def test_a_write_that_costs_just_what_a_read_saves_does_not_pay() -> None:
     )  # fmt: skip
     assert not write_pays(price, 0.5)
     assert write_pays(price, 0.5000001)
+
+
+def test_what_a_cached_prefix_saves_and_a_new_one_costs_is_exact_and_never_negative() -> None:
+    tier = msgspec.structs.replace(load_catalog("laptop").tier(1), price=CACHING)
+    assert reuse_usd(tier, 1_000_000) == 3.0
+    assert reread_usd(tier, 1_000_000) == 1.0
+    cheap = msgspec.structs.replace(CACHING, cache_write_usd_per_million=2.0)
+    assert reread_usd(msgspec.structs.replace(tier, price=cheap), 1_000_000) == 0.0
+    plain = msgspec.structs.replace(CACHING, cache_write_usd_per_million=None)
+    assert reread_usd(msgspec.structs.replace(tier, price=plain), 1_000_000) == 0.0
