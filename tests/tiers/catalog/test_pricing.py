@@ -173,7 +173,7 @@ CACHING = Price(
     ("tokens", "micro"),
     [
         ({"prompt_tokens": 10, "completion_tokens": 0}, 40),
-        # Each kind alone, and an hour's writes beside the others.
+        # Each kind alone, and writes for an hour with the others.
         ({"prompt_tokens": 10, "completion_tokens": 0, "cached_tokens": 6}, 4 * 4 + 6 * 1),
         ({"prompt_tokens": 10, "completion_tokens": 0, "cache_write_tokens": 6}, 4 * 4 + 6 * 5),
         ({"prompt_tokens": 10, "completion_tokens": 0, "cache_write_tokens": 6, "cache_write_1h_tokens": 2},
