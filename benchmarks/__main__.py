@@ -19,7 +19,7 @@ _COMMANDS = {
     "kernels": ("core.kernels:kernels", "The kernels against the machine's bounds."),
     "prompts": ("core.prompts:prompts", "Fast prompts against exact ones: what they lose, and what they gain."),
     "step": ("core.step:step", "Where the time of one step of a model goes."),
-    "experts": ("core.experts:experts", "A mixture of experts beside a dense model with the same active bytes."),
+    "experts": ("core.experts:experts", "A mixture of experts and a dense model with the same active bytes."),
     "route": ("gateway.route:route", "CPU and wall-clock time of a routing decision, by stage."),
     "stages": ("gateway.stages:stages", "Scheduling, KV blocks, prompt and tokens of an answer, apart."),
     "edge": ("gateway.edge:edge", "First tokens on the fast path for short prompts."),
