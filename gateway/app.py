@@ -86,6 +86,7 @@ from tiers.engines.engine_status import StatusOf
 from tiers.tier import Tier
 
 if TYPE_CHECKING:
+    from gateway.inference.screening.screen import Screen
     from gateway.tenancy.users.identity_provider import IdentityProvider
     from quality.records.redaction_process import RedactionProcess
 
@@ -253,6 +254,8 @@ class Composition:
         self.sinks.append(agreements.observe)
         await stack.enter_async_context(background(partial(agreements.follow, database), "counts of agreement"))
         service = Service(routing, self.sinks, probes, tenancy, overload, cache, self._redaction, agreements)
+        service.screen = self._screen(self.catalog, routing)
+        stack.push_async_callback(service.close_screen)
         privacy = Privacy(settings, database, ledger, loop, service.kept_reasoning.forget)
         await stack.enter_async_context(background(privacy.keep, "deletion of old records"))
         learning = LearningRecord(database)
@@ -299,7 +302,8 @@ class Composition:
             replica_knobs=replica_knobs,
             reload=CatalogueReload(
                 settings,
-                routing,
+                service,
+                self._screen,
                 classifier,
                 replica_knobs,
                 database,
@@ -336,6 +340,14 @@ class Composition:
         await engine.first_tier_serves()
         await stack.enter_async_context(jobs.working(LineAnswers(serving, tenancy)))
         return operations
+
+    def _screen(self, catalog: Catalog, routing: RoutingService) -> "Screen | None":
+        """What the catalogue asks for before and after answers. Raises `CatalogError`."""
+        if catalog.private is None and not catalog.guardrails:
+            return None
+        from gateway.inference.screening.screen import screen_of
+
+        return screen_of(catalog, routing, self.metrics.count_verdict)
 
     async def _start_live(
         self, stack: AsyncExitStack, routing: RoutingService, engine: Engine, loop: QualityLoop | None

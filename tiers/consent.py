@@ -62,6 +62,10 @@ def hidden_from(tier: Reader, consent: Consent, use: Use = "answer") -> str | No
         return ANSWER_ALONE
     if consent.tiers is not None and tier.number not in consent.tiers:
         return NOT_ALLOWED
-    if consent.local and not tier.is_local:
-        return NOT_LOCAL
-    return None
+    return hidden_outside(consent, is_local=tier.is_local)
+
+
+def hidden_outside(consent: Consent, *, is_local: bool) -> str | None:
+    """Return why a reader that is no tier, such as a guardrail, may not see a request of this `consent`; None if it
+    may."""
+    return NOT_LOCAL if consent.local and not is_local else None

@@ -53,6 +53,8 @@ def decide(inputs: PolicyInputs) -> Decision:
     if inputs.cheapest is not None:
         tier = open_tiers[0]
     reason = _reason(inputs, tier, barred, held)
+    if inputs.private is not None:
+        reason = f"private ({inputs.private}): {reason}"
     if inputs.observe_tier is None:
         return Decision(tier=tier, reason=reason, scores=scores, inputs=inputs)
     answers = _at_least(inputs.observe_tier, allowed)

@@ -8,6 +8,7 @@ import msgspec
 from inference_core.model_spec import CoreSpec
 from tiers.catalog.embedding_spec import EmbeddingSpec
 from tiers.catalog.gpu_group import GpuGroupSpec
+from tiers.catalog.screening_spec import GuardrailSpec, PrivateSpec
 from tiers.catalog.tier_spec import Count, PolicySpec, TierSpec
 from tiers.engines.engine_spec import EngineSpec
 
@@ -22,7 +23,8 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     `reference_prompt_tokens` is the mean prompt length that the prices were derived for. `aliases`: further names of
     `auto`, of tiers and of models, so that a client's model name need not change; `*` is any name that is not known.
     `unmeasured`: quantised models, by name, that are served without a quality report, each with the reason
-    (`tiers.catalog.quality_gate`).
+    (`tiers.catalog.quality_gate`). `private`: which prompts only local tiers may see, None for those that callers mark;
+    `guardrails`: what judges prompts and answers, in this order.
     """
 
     name: str
@@ -34,6 +36,8 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     embeddings: list[EmbeddingSpec] = []
     aliases: dict[str, str] = {}
     unmeasured: dict[str, str] = {}
+    private: PrivateSpec | None = None
+    guardrails: list[GuardrailSpec] = []
 
     def tier(self, number: int) -> TierSpec:
         """The spec of tier `number`, from 1."""

@@ -58,6 +58,7 @@ async def route(request: HttpRequest) -> Response[Any]:
     inference_request = dry_run_request(head, headers, model, _messages(body), body.max_tokens)
     async with serving.service.reading(inference_request) as admission:
         began = time.thread_time()
+        inference_request = await serving.service.marked(inference_request)
         await serving.routing.prepare(inference_request)
         decision = serving.routing.route(inference_request)
         cpu_ms = (time.thread_time() - began) * 1e3
