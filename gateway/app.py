@@ -164,6 +164,15 @@ def _redaction_process(settings: Settings) -> "RedactionProcess | None":
     return RedactionProcess(settings.redaction)
 
 
+def _screen_of(metrics: Metrics, catalog: Catalog) -> "Screen | None":
+    """What the catalogue asks for before and after answers. Raises `CatalogError`."""
+    if catalog.private is None and not catalog.guardrails:
+        return None
+    from gateway.inference.screening.screen import screen_of
+
+    return screen_of(catalog, metrics.count_verdict)
+
+
 class Composition:
     """The parts of a process, before and while it runs. What only a setting or the catalogue turns on is imported where
     it is started."""
@@ -197,6 +206,7 @@ class Composition:
         self._cores = cores
         self.not_ready: dict[str, str] = {}
         self.metrics = Metrics()
+        self._screen = _screen_of(self.metrics, self.catalog)
         self.sinks: list[RecordSink] = []
 
     async def start(self, stack: AsyncExitStack) -> Operations:
@@ -254,7 +264,7 @@ class Composition:
         self.sinks.append(agreements.observe)
         await stack.enter_async_context(background(partial(agreements.follow, database), "counts of agreement"))
         service = Service(routing, self.sinks, probes, tenancy, overload, cache, self._redaction, agreements)
-        service.screen = self._screen(self.catalog, routing)
+        service.screen = self._screen
         stack.push_async_callback(service.close_screen)
         privacy = Privacy(settings, database, ledger, loop, service.kept_reasoning.forget)
         await stack.enter_async_context(background(privacy.keep, "deletion of old records"))
@@ -303,7 +313,7 @@ class Composition:
             reload=CatalogueReload(
                 settings,
                 service,
-                self._screen,
+                partial(_screen_of, self.metrics),
                 classifier,
                 replica_knobs,
                 database,
@@ -340,14 +350,6 @@ class Composition:
         await engine.first_tier_serves()
         await stack.enter_async_context(jobs.working(LineAnswers(serving, tenancy)))
         return operations
-
-    def _screen(self, catalog: Catalog, routing: RoutingService) -> "Screen | None":
-        """What the catalogue asks for before and after answers. Raises `CatalogError`."""
-        if catalog.private is None and not catalog.guardrails:
-            return None
-        from gateway.inference.screening.screen import screen_of
-
-        return screen_of(catalog, routing, self.metrics.count_verdict)
 
     async def _start_live(
         self, stack: AsyncExitStack, routing: RoutingService, engine: Engine, loop: QualityLoop | None

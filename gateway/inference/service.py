@@ -109,7 +109,7 @@ class Service:
 
     async def marked(self, request: InferenceRequest) -> InferenceRequest:
         """Return a request that is routed and not answered, as the screen marks it."""
-        return request if self.screen is None else await self.screen.marked(request)
+        return request if self.screen is None else await self.screen.marked(request, self.routing)
 
     async def close_screen(self) -> None:
         """End what the screen holds."""
@@ -146,7 +146,7 @@ class Service:
         screen = self.screen
         try:
             if screen is not None:
-                request = await screen.admit(request)
+                request = await screen.admit(request, self.routing)
             _, adapter = self.routing.served.split_adapter(request.requested_model)
             if adapter:
                 request = request.with_generation(adapter=adapter)

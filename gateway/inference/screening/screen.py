@@ -30,25 +30,25 @@ class Screen:
     """Marks private requests by the catalogue's rules and by their session, and lets its guardrails judge requests and
     answers. A mark narrows what the request consents to, which every use of it asks (`tiers.consent.hidden_from`)."""
 
-    def __init__(self, private: PrivateSpec | None, guardrails: list[Guardrail], routing: RoutingService) -> None:
-        self.private, self.guardrails, self._routing = private, guardrails, routing
+    def __init__(self, private: PrivateSpec | None, guardrails: list[Guardrail]) -> None:
+        self.private, self.guardrails = private, guardrails
         self._rules = None if private is None else PrivateRules(private)
 
-    async def admit(self, request: InferenceRequest) -> InferenceRequest:
+    async def admit(self, request: InferenceRequest, routing: RoutingService) -> InferenceRequest:
         """Return the request as it may be routed: marked, with its session, if it is private, and with the texts that
         the guardrails leave. Raises `ApiError`: 400 `content_filter` if one blocks it, 403 or 503 if one fails closed.
 
         The mark comes first: what a guardrail elsewhere may see depends on it, and text that it redacts stays private.
         """
-        request = await self.marked(request)
+        request = await self.marked(request, routing)
         if request.private is not None:
-            self._routing.conversations.note_private(request)
+            routing.conversations.note_private(request)
         for guardrail in self.guardrails:
             if "request" in guardrail.spec.on:
                 request = await self._judged(guardrail, request)
         return request
 
-    async def marked(self, request: InferenceRequest) -> InferenceRequest:
+    async def marked(self, request: InferenceRequest, routing: RoutingService) -> InferenceRequest:
         """Return the request, for local tiers only if it is private."""
         if self._rules is None or self.private is None:
             return request
@@ -56,9 +56,9 @@ class Screen:
         store = self.private.store or not request.consent.reuse
         if mark is None and request.consent.local and store:
             return request  # There is nothing left to narrow.
-        if mark is None and await self._routing.conversations.is_private(request):
+        if mark is None and await routing.conversations.is_private(request):
             mark = PrivateMark("its session is")
-        mark = mark or await self._found(request)
+        mark = mark or await self._found(request, routing)
         if mark is None:
             return request
         own = request.own_consent.narrowed(Consent(local=True, reuse=self.private.store))
@@ -75,7 +75,7 @@ class Screen:
         for guardrail in self.guardrails:
             await guardrail.close()
 
-    async def _found(self, request: InferenceRequest) -> PrivateMark | None:
+    async def _found(self, request: InferenceRequest, routing: RoutingService) -> PrivateMark | None:
         """The first thing in the request that a rule finds, or that none can read."""
         assert self.private is not None
         if self.private.unreadable and (found := unreadable(request)) is not None:
@@ -83,7 +83,7 @@ class Screen:
         texts = list(all_texts(request))
         if sum(len(text) for _, text in texts) < LONG_TEXT:
             return self._search(texts)
-        return await self._routing.threads.run(request.caller.tenant, partial(self._search, texts))
+        return await routing.threads.run(request.caller.tenant, partial(self._search, texts))
 
     def _search(self, texts: list[tuple[str, str]]) -> PrivateMark | None:
         assert self._rules is not None
@@ -116,9 +116,9 @@ class Screen:
         return Judged([one.text for one in texts], f"replaced by {', '.join(changed)}" if changed else "")
 
 
-def screen_of(catalog: Catalog, routing: RoutingService, count: CountVerdict) -> Screen:
+def screen_of(catalog: Catalog, count: CountVerdict) -> Screen:
     """Return the screen of a catalogue. Raises `CatalogError` for a guardrail that cannot be made."""
-    return Screen(catalog.private, [guardrail_of(spec, count) for spec in catalog.guardrails], routing)
+    return Screen(catalog.private, [guardrail_of(spec, count) for spec in catalog.guardrails])
 
 
 def _asked(stage: Stage, request: InferenceRequest, texts: list[AskedText]) -> Asked:

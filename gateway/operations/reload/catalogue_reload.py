@@ -16,7 +16,6 @@ from gateway.inference.catalogue.replica_knobs import ReplicaKnobs
 from gateway.inference.catalogue.served_catalogue import ServedCatalogue
 from gateway.inference.routing.active_classifier import ActiveClassifier
 from gateway.inference.routing.model import Classifier
-from gateway.inference.routing.router import RoutingService
 from gateway.inference.service import Service
 from gateway.runtime.cores.core_swap import CoreSwap, NextVersion
 from inference_core.io.background_tasks import once
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ScreenOf = Callable[[Catalog, RoutingService], "Screen | None"]
+ScreenOf = Callable[[Catalog], "Screen | None"]
 LOOK_SECONDS = 0.1
 
 
@@ -95,7 +94,7 @@ class CatalogueReload:
                 or catalog.tier_fingerprint(spec.number) != before.tier_fingerprint(spec.number)
             ]
             self._check(catalog, changed)
-            screen = await asyncio.to_thread(self._screen_of, catalog, self._routing)
+            screen = await asyncio.to_thread(self._screen_of, catalog)
             started = await _started(catalog, [spec for spec in changed if spec.remote and not spec.remote.engine])
             version = await self._next_version(catalog, changed, started)
             self._switch_to(catalog, started, version, screen)

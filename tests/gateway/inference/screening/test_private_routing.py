@@ -22,6 +22,7 @@ CHAT = "/v1/chat/completions"
 MAIL = "Write to ada@example.com."
 OPEN = [{"role": "user", "content": "What is 3 + 4?"}]
 TABLE = "\n[private]\npatterns = { project = 'Project Falcon' }\n"
+EMPTY = "# no table"
 PNG = "data:image/png;base64," + base64.b64encode(b"\x89PNG").decode()
 
 
@@ -211,9 +212,12 @@ async def test_what_no_rule_can_read_is_private(world: World) -> None:
     assert "token ids, which no rule reads, in prompt[0]" in ids.json()["error"]["message"]
 
 
-async def reloaded(world: World, old: str, new: str) -> None:
-    file = Path(world.aio.serving.settings.catalog)
+def edit(file: Path, old: str, new: str) -> None:
     file.write_text(file.read_text().replace(old, new))
+
+
+async def reloaded(world: World, old: str, new: str) -> None:
+    edit(Path(world.aio.serving.settings.catalog), old, new)
     await world.aio.operations.reload.reload("a test", "")
 
 
@@ -232,14 +236,13 @@ async def test_a_reload_changes_the_rules(world: World) -> None:
         assert (await world.aio.http.get(f"/v1/responses/{kept.json()['id']}")).status_code == 404
         ids = await world.aio.http.post("/v1/completions", json={"model": "tier-2", "prompt": [[1, 2, 3]]})
         assert ids.status_code == 200
-        await reloaded(world, new, "")
+        await reloaded(world, new, EMPTY)
         assert world.aio.serving.service.screen is None
         assert not await world.at_home([{"role": "user", "content": "4111 1111 1111 1111"}])
         assert await world.at_home(headers={"x-aio-private": "true"})
     finally:
-        file = Path(world.aio.serving.settings.catalog)
-        file.write_text(file.read_text().replace(new, "") + TABLE)
-        await world.aio.operations.reload.reload("a test", "")
+        await reloaded(world, new, TABLE)
+        await reloaded(world, EMPTY, TABLE)
 
 
 async def test_the_decision_can_be_replayed(world: World) -> None:
