@@ -68,10 +68,8 @@ class PatternRecognizers:
         """The spans of what is found with their entities, in order; of those that overlap the surest and longest."""
         results: list[Any] = [
             one
-            for recognizer in self._recognizers
-            for one in recognizer.analyze(
-                text, sorted(self._entities.intersection(recognizer.supported_entities)), None
-            )
+            for recognizer, entities in self._recognizers
+            for one in recognizer.analyze(text, entities, None)
             if one.score >= self._score
         ]
         spans: list[tuple[int, int, str]] = []

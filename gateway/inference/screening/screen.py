@@ -1,5 +1,6 @@
 """The screen of a catalogue: every request passes it before it is routed, and every answer before it is sent."""
 
+import logging
 from functools import partial
 
 import msgspec
@@ -21,6 +22,8 @@ from gateway.inference.screening.texts import all_texts, passages, replaced, unr
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.screening_spec import PrivateSpec, Stage
 from tiers.consent import Consent
+
+log = logging.getLogger(__name__)
 
 LONG_TEXT = 1 << 14
 """Characters of a request that are searched on a thread."""
@@ -118,6 +121,8 @@ class Screen:
 
 def screen_of(catalog: Catalog, count: CountVerdict) -> Screen:
     """Return the screen of a catalogue. Raises `CatalogError` for a guardrail that cannot be made."""
+    if catalog.private is not None and not any(tier.is_local for tier in catalog.tiers):
+        log.warning("the catalogue has [private], and no tier is local: private prompts are refused")
     return Screen(catalog.private, [guardrail_of(spec, count) for spec in catalog.guardrails])
 
 

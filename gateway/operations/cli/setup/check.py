@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 @database_option
 @json_option
 def check(security: bool, as_json: bool, **options: Any) -> None:
-    """Ask every tier of the catalogue one short question, all at once. Exits with 1 if a tier does not answer.
+    """Ask every tier and guardrail of the catalogue one short question, all at once. Exits with 1 if one does not
+    answer.
 
     Shows the time to the first token, tokens per second, and what 1,000 requests would cost. Models that AIO runs
-    itself are loaded for it, as `aio serve` does. Nothing is recorded.
+    itself are loaded for it, as `aio serve` does. Says which tiers private prompts go to. Nothing is recorded.
 
     With --security nothing is asked: settings, files and database are read as `aio serve` would use them, and each item
     is ok, warning or failed. Exits with 1 if one failed.
@@ -45,6 +46,7 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
     from gateway.base.configuration.default_catalog import catalog_reason
     from gateway.operations.quality_loop.label_sources import labels_text
     from gateway.operations.quality_loop.stored_judge import stored_judge
+    from gateway.operations.setup.screening_check import NONE_IS_LOCAL, ask_guardrails, private_text
     from gateway.operations.setup.tier_answers import ask_tiers
     from tiers.catalog.load import load_catalog
 
@@ -53,13 +55,19 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
     if not as_json:
         click.echo(f"catalogue: {settings.catalog} ({catalog_reason(settings)})\n")
     answers = asyncio.run(ask_tiers(catalog, settings))
-    failed = [answer for answer in answers if answer.problem]
+    guardrails = asyncio.run(ask_guardrails(catalog)) if catalog.guardrails else []
+    failed = [answer for answer in (*answers, *guardrails) if answer.problem]
     if as_json:
         echo_json(answers)
     else:
         click.echo(f"{_table(answers)}\n\n{labels_text(settings, asyncio.run(stored_judge(settings, catalog)))}")
         if any(answer.price_estimated for answer in answers):
             click.echo("\n~ by an estimated price; give the tier a price to replace it")
+        click.echo(f"\n{private_text(catalog)}")
+        for guardrail in guardrails:
+            click.echo(f"Guardrail {guardrail.name}: {guardrail.verdict or 'PROBLEM'}")
+        if catalog.private is not None and not any(tier.is_local for tier in catalog.tiers):
+            click.secho(f"\nwarning: {NONE_IS_LOCAL}", fg="yellow")
         for answer in failed:
             click.secho(f"\nproblem: {answer.problem}", fg="red")
     if failed:
