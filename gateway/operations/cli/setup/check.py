@@ -56,7 +56,7 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
         click.echo(f"catalogue: {settings.catalog} ({catalog_reason(settings)})\n")
     answers = asyncio.run(ask_tiers(catalog, settings))
     guardrails = asyncio.run(ask_guardrails(catalog)) if catalog.guardrails else []
-    failed = [answer for answer in (*answers, *guardrails) if answer.problem]
+    problems = [one.problem for one in answers if one.problem] + [one.problem for one in guardrails if one.problem]
     if as_json:
         echo_json(answers)
     else:
@@ -68,9 +68,9 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
             click.echo(f"Guardrail {guardrail.name}: {guardrail.verdict or 'PROBLEM'}")
         if catalog.private is not None and not any(tier.is_local for tier in catalog.tiers):
             click.secho(f"\nwarning: {NONE_IS_LOCAL}", fg="yellow")
-        for answer in failed:
-            click.secho(f"\nproblem: {answer.problem}", fg="red")
-    if failed:
+        for problem in problems:
+            click.secho(f"\nproblem: {problem}", fg="red")
+    if problems:
         raise SystemExit(1)
 
 
