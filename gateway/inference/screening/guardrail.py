@@ -17,7 +17,7 @@ import msgspec
 
 from gateway.base.errors import ApiError, bad_request
 from tiers.catalog.screening_spec import GuardrailSpec, Stage
-from tiers.consent import Consent, hidden_outside
+from tiers.consent import Consent, Outsider, hidden_from_outsider
 from tiers.errors import CatalogError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Guardrail:
     async def verdict(self, asked: Asked, consent: Consent) -> Verdict:
         """Return its verdict. Raises `ApiError` if it gives none and is to fail closed: 403 where it may not see the
         request, else 503."""
-        hidden = hidden_outside(consent, is_local=self.spec.is_local)
+        hidden = hidden_from_outsider(Outsider(self.spec.is_local), consent)
         try:
             if hidden is not None:
                 raise VerdictError(hidden)
