@@ -11,7 +11,7 @@ from tiers.catalog.screening_spec import PrivateSpec, RuleName
 
 Compiled = tuple[tuple[re.Pattern[str], Check | None], ...]
 
-WINDOW, OVERLAP = 1 << 16, 512
+WINDOW, OVERLAP = 1 << 15, 512
 """Characters that are searched at a time, so that other threads have their turns between, and those of them that the
 next window searches again: a longer match may be missed where it crosses a border."""
 
