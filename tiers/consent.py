@@ -1,6 +1,6 @@
 """Whether a tier may see a request: the one question of every use of a prompt, and what the prompt's owner allows."""
 
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -65,15 +65,3 @@ def hidden_from(tier: Reader, consent: Consent, use: Use = "answer") -> str | No
     if consent.local and not tier.is_local:
         return NOT_LOCAL
     return None
-
-
-class Outsider(NamedTuple):
-    """A reader that is no tier, such as a guardrail."""
-
-    is_local: bool
-    number: int = 0
-
-
-def hidden_from_outsider(outsider: Outsider, consent: Consent) -> str | None:
-    """Return why a reader that is no tier may not see a request of this `consent` for its answer; None if it may."""
-    return hidden_from(outsider, Consent(local=consent.local))

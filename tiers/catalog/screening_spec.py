@@ -1,20 +1,14 @@
 """What a catalogue says of prompts before a tier may see them: which ones are private, and which guardrails judge
 them and their answers."""
 
-import re
-from collections.abc import Iterator
 from typing import Annotated, Any, Literal, get_args
-from urllib.parse import urlsplit
 
 import msgspec
-
-from tiers.metadata_addresses import is_metadata_host
 
 RuleName = Literal["email", "phone", "card", "iban", "api-key", "private-key", "national-id"]
 RULES: tuple[RuleName, ...] = get_args(RuleName)
 Stage = Literal["request", "answer"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
-_CLASS = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 class PrivateSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,36 +45,3 @@ class GuardrailSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def is_local(self) -> bool:
         """Whether what it is sent stays in the operator's network: as declared, else where it runs in process."""
         return self.url is None if self.local is None else self.local
-
-
-def screening_problems(private: PrivateSpec | None, guardrails: list[GuardrailSpec]) -> Iterator[str]:
-    """Yield every violated rule as one sentence that names the entry, the value and what is allowed."""
-    for name, pattern in ({} if private is None else private.patterns).items():
-        try:
-            if re.compile(pattern).search("") is not None:
-                yield f"private.patterns.{name} = {pattern!r}: it matches every text, the empty one included"
-        except re.error as error:
-            yield f"private.patterns.{name} = {pattern!r}: no regular expression: {error}"
-    names = [one.name for one in guardrails]
-    for name in sorted({name for name in names if names.count(name) > 1}):
-        yield f"guardrails: the name {name!r} occurs {names.count(name)} times"
-    for place, one in enumerate(guardrails):
-        yield from _guardrail_problems(f"guardrails[{place}] ({one.name})", one)
-
-
-def _guardrail_problems(where: str, one: GuardrailSpec) -> Iterator[str]:
-    if (one.python is None) == (one.url is None):
-        yield f"{where}: give either python, as module:Class, or url"
-    elif one.python is not None:
-        if not _CLASS.fullmatch(one.python):
-            yield f"{where}.python = {one.python!r}: must be module:Class"
-        if one.local is not None or one.api_key_env is not None:
-            yield f"{where}: local and api_key_env are of servers, and this one runs in process"
-    elif one.url is not None:
-        parts = urlsplit(one.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
-            yield f"{where}.url = {one.url!r}: must be an http or https URL without a user"
-        elif is_metadata_host(parts.hostname):
-            yield f"{where}.url = {one.url!r}: clouds have their metadata there"
-        if one.options:
-            yield f"{where}.options: they are of classes in process, and this is a server"

@@ -19,7 +19,6 @@ from tiers.catalog.gpu_group import GpuGroupSpec, GpuModelSpec
 from tiers.catalog.pricing import request_cost_usd
 from tiers.catalog.providers import PROVIDER_KINDS, PROVIDERS
 from tiers.catalog.replica_spec import BalancingSpec
-from tiers.catalog.screening_spec import screening_problems
 from tiers.catalog.tier_spec import MAX_TIERS, MIN_TIERS, ChainOfThoughtSpec, PlainSpec, RemoteSpec, TierSpec
 from tiers.engines.engine_spec import EngineSpec
 from tiers.engines.programs import PROGRAMS, option_problems
@@ -35,7 +34,10 @@ def check_rules(catalog: Catalog) -> list[str]:
     problems += _check_embeddings(catalog)
     problems += _check_aliases(catalog)
     problems += _check_unmeasured(catalog)
-    problems += screening_problems(catalog.private, catalog.guardrails)
+    if catalog.private is not None or catalog.guardrails:
+        from tiers.catalog.screening_problems import screening_problems
+
+        problems += screening_problems(catalog.private, catalog.guardrails)
     for tier in catalog.tiers:
         problems += _check_tier(catalog, tier)
     if not problems:

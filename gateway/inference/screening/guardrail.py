@@ -11,13 +11,13 @@ import logging
 import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
 from gateway.base.errors import ApiError, bad_request
 from tiers.catalog.screening_spec import GuardrailSpec, Stage
-from tiers.consent import Consent, Outsider, hidden_from_outsider
+from tiers.consent import Consent, hidden_from
 from tiers.errors import CatalogError
 
 if TYPE_CHECKING:
@@ -67,6 +67,13 @@ class VerdictError(Exception):
     """A guardrail gave no verdict; the message says why, without the texts."""
 
 
+class _Outsider(NamedTuple):
+    """A guardrail as a reader of requests, which is no tier."""
+
+    is_local: bool
+    number: int = 0
+
+
 class Guardrail:
     """A guardrail of the catalogue. `check` asks it; `close` ends what it holds. Belongs to one event loop."""
 
@@ -78,7 +85,7 @@ class Guardrail:
     async def verdict(self, asked: Asked, consent: Consent) -> Verdict:
         """Return its verdict. Raises `ApiError` if it gives none and is to fail closed: 403 where it may not see the
         request, else 503."""
-        hidden = hidden_from_outsider(Outsider(self.spec.is_local), consent)
+        hidden = hidden_from(_Outsider(self.spec.is_local), Consent(local=consent.local))
         try:
             if hidden is not None:
                 raise VerdictError(hidden)
