@@ -32,7 +32,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     several tiers that answered at once; the one that was sent is "ok", others "agreed" or "differed". Of the prompt
     the server read `cached_tokens` from its cache and wrote `cache_write_tokens` into it, `cache_write_1h_tokens` of
     these for an hour. `added`: fields that the server was sent and no caller set. `guarded`: the guardrail that
-    replaced or blocked the answer, after which it is no evidence about the tier.
+    replaced or blocked the answer, after which it is no evidence about the tier. `target`: the name of the target
+    that stood in for the tier, which says nothing of the tier's own answers.
     """
 
     tier: int
@@ -52,6 +53,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     cache_write_1h_tokens: int = 0
     added: list[str] = []
     guarded: str | None = None
+    target: str | None = None
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +118,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     def comparison(self) -> "Comparison | None":
         """What became of the tiers that answered at once; None if none did."""
         return comparison_of(self.attempts)
+
+    @property
+    def target(self) -> str | None:
+        """The target that gave the answer in place of its tier; None if the tier did."""
+        return self.attempts[-1].target if self.attempts else None
 
     @property
     def is_made(self) -> bool:
