@@ -66,6 +66,7 @@ def init(
     from gateway.operations.quality_loop.label_sources import labels_text
     from gateway.operations.setup.candidate import with_names
     from gateway.operations.setup.catalog_text import catalog_text, unmeasured_text
+    from gateway.operations.setup.screening_check import private_text
     from tiers.catalog.tier_spec import MIN_TIERS
 
     if output.exists() and not force:
@@ -84,7 +85,7 @@ def init(
     chosen = with_names(chosen)
     text = catalog_text(chosen, date.today())
     text += unmeasured_text(_without_report(_checked(text, output)))
-    _checked(text, output)
+    catalog = _checked(text, output)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(text, encoding="utf-8")
@@ -94,7 +95,7 @@ def init(
     option = "" if output == Path(CATALOG_FILE) else f" --catalog {output}"
     click.echo(f"next: aio check{option}   asks every tier one question")
     click.echo(f"      aio serve{option}{port_option(chosen)}{workers_option(chosen)}   starts the gateway")
-    click.echo(f"\n{labels_text(settings_from())}")
+    click.echo(f"\n{labels_text(settings_from())}\n{private_text(catalog)}")
 
 
 async def _looked(
