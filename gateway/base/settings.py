@@ -12,6 +12,7 @@ from classifier.complexity.quality_setting import QualitySetting
 Role = Literal["all", "gateway"]
 WhenAway = Literal["open", "closed"]
 SpanExport = Literal["none", "console", "otlp"]
+TraceContent = Literal["none", "gen_ai", "openinference", "both"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
@@ -400,6 +401,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     trace_parent_based: Annotated[
         bool, Meta(description="Keep a caller's own sampling decision; otherwise the share holds for its traces, too")
     ] = True
+    trace_content: Annotated[
+        TraceContent,
+        Meta(
+            description="Texts of requests in their spans, by the conventions of OpenTelemetry (`gen_ai`), OpenInference "
+            "or `both`; never those of keys without consent to storing them",
+        ),
+    ] = "none"
+    trace_content_chars: Annotated[
+        int,
+        Meta(ge=64, le=262_144, description="Most characters of a prompt, and of an answer, in a span"),
+    ] = 16_384
     otlp_endpoint: Annotated[
         str, Meta(description="OTLP collector of the traces, which are posted to `/v1/traces` there")
     ] = "http://127.0.0.1:4318"
