@@ -375,6 +375,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Meta(description="`text` for people, or `json` for one object per line"),
     ] = "text"
     log_requests: Annotated[bool, Meta(description="Log a line per request")] = False
+    price_list_url: Annotated[
+        str,
+        Meta(
+            description="URL or file of a signed list of prices, read again while running; its signature is at the "
+            "same name with `.sig`; empty: the prices of the package `genai-prices`",
+        ),
+    ] = ""
+    price_list_key: Annotated[
+        str,
+        Meta(description="Ed25519 public key of that list's signature: 32 bytes in base64"),
+    ] = ""
+    price_list_seconds: Annotated[
+        float,
+        Meta(ge=1, description="Interval of reading prices again, from that list or the package"),
+    ] = 3600.0
     alert_webhook: Annotated[
         str, Meta(description="URL to which alerts are posted as PagerDuty events (Events API v2); empty: none")
     ] = ""
@@ -404,8 +419,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     trace_content: Annotated[
         TraceContent,
         Meta(
-            description="Texts of requests in their spans, by the conventions of OpenTelemetry (`gen_ai`), OpenInference "
-            "or `both`; never those of keys without consent to storing them",
+            description="Texts of requests in spans, by OpenTelemetry's conventions (`gen_ai`), `openinference` or "
+            "`both`; never those of keys without consent to storing them",
         ),
     ] = "none"
     trace_content_chars: Annotated[

@@ -89,8 +89,8 @@ class Traces:
 
     def __init__(self, exporter: SpanExporter, content: ContentAttributes | None = None) -> None:
         # Spans with texts are large: as many wait, and go out at once, as a collector takes and memory holds.
-        bounds = {} if content is None else {"max_queue_size": MAX_WAITING, "max_export_batch_size": MAX_SENT}
-        self._processor = BatchSpanProcessor(exporter, **bounds)
+        waiting, sent = (None, None) if content is None else (MAX_WAITING, MAX_SENT)
+        self._processor = BatchSpanProcessor(exporter, max_queue_size=waiting, max_export_batch_size=sent)
         self._content = content
         self._resource = _resource()
 

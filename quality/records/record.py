@@ -6,6 +6,7 @@ import msgspec
 
 from classifier.decision import Decision
 from tiers.attempt import ReplicaTry
+from tiers.catalog.tier_spec import Price
 from tiers.consent import ALL, Consent
 from tiers.tier import Usage
 
@@ -31,7 +32,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     `max_tokens`: the limit of a choice that a server elsewhere was sent; None: it was sent none. `compared_as`: one of
     several tiers that answered at once; the one that was sent is "ok", others "agreed" or "differed". Of the prompt
     the server read `cached_tokens` from its cache and wrote `cache_write_tokens` into it, `cache_write_1h_tokens` of
-    these for an hour. `added`: fields that the server was sent and no caller set.
+    these for an hour. `added`: fields that the server was sent and no caller set. `price`: what its
+    tokens were billed at, with the step of a long prompt; `cost_usd` follows from it and the tokens.
     """
 
     tier: int
@@ -50,6 +52,9 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     cache_write_tokens: int = 0
     cache_write_1h_tokens: int = 0
     added: list[str] = []
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    price: Price | None = None
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):

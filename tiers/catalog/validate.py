@@ -15,6 +15,7 @@ from inference_core.protocol import Knobs, KnobValue
 from tiers.catalog.bound_adapters import adapter_problems
 from tiers.catalog.capabilities import MEDIA
 from tiers.catalog.catalog import CPU_CORE, Catalog
+from tiers.catalog.embedding_spec import EmbeddingSpec
 from tiers.catalog.gpu_group import GpuGroupSpec, GpuModelSpec
 from tiers.catalog.pricing import request_cost_usd
 from tiers.catalog.providers import PROVIDER_KINDS, PROVIDERS
@@ -89,12 +90,27 @@ def _check_embeddings(catalog: Catalog) -> Iterator[str]:
         where = f"embeddings '{embedding.name}'"
         if embedding.name in answering:
             yield f"{where}: a model that answers has this name; choose another"
-        if (embedding.model is None) == (embedding.path is None):
+        if embedding.input_usd_per_million is None:
+            yield f"{where}: the price list has no price of it; give input_usd_per_million"
+        if embedding.provider is not None or embedding.url is not None:
+            yield from _check_remote_embedding(embedding, where)
+        elif (embedding.model is None) == (embedding.path is None):
             yield f"{where}: give either model, one of core.models, or path, the folder of an encoder's checkpoint"
         elif embedding.model is not None and embedding.model not in {m.name for m in catalog.core.models}:
             yield f"{where}.model = {embedding.model!r}: no such model in core.models"
         elif embedding.path is not None and (embedding.layer is not None or embedding.pooling != "mean"):
             yield f"{where}: an encoder's last state is averaged; layer and pooling are for a core's model"
+
+
+def _check_remote_embedding(embedding: EmbeddingSpec, where: str) -> Iterator[str]:
+    given = [name for name in ("path", "layer") if getattr(embedding, name) is not None]
+    if embedding.model is None or given or embedding.shortenable or embedding.pooling != "mean":
+        yield f"{where}: a server elsewhere needs model, and knows no path, layer, pooling and shortenable"
+    if embedding.provider is not None and PROVIDERS[embedding.provider].kind not in ("openai-provider", "azure"):
+        yield f"{where}.provider = {embedding.provider!r}: its API has no embeddings of OpenAI's form; give a url"
+    elif embedding.url is not None:
+        yield from _check_url(f"{where}.url", embedding.url)
+    yield from _check_key_name(where, embedding.api_key_env)
 
 
 def _check_unmeasured(catalog: Catalog) -> Iterator[str]:
@@ -350,6 +366,10 @@ def _check_aliases(catalog: Catalog) -> Iterator[str]:
 
 def _check_costs(catalog: Catalog) -> Iterator[str]:
     prompt = catalog.reference_prompt_tokens
+    for tier in catalog.tiers:
+        starts = [step.above_prompt_tokens for step in tier.price.steps]
+        if starts != sorted(set(starts)):
+            yield f"{_where(tier)}.price.steps: above_prompt_tokens must ascend from one step to the next"
     # Estimated prices never fail a catalogue: predicted costs do not fall anyway (`tiers.catalog.pricing`).
     priced = [tier for tier in catalog.tiers if not tier.price.estimated]
     costs = [request_cost_usd(t.price, prompt, t.expected_answer_tokens) for t in priced]

@@ -1,6 +1,7 @@
 """`aio check`: ask every tier one question, or verify the deployment checklist, and say what to do where it fails."""
 
 import asyncio
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,6 +21,7 @@ from gateway.operations.cli.options import (
 if TYPE_CHECKING:
     from gateway.base.settings import Settings
     from gateway.operations.setup.tier_answers import TierAnswer
+    from tiers.catalog.catalog import Catalog
 
 
 @click.command()
@@ -51,7 +53,8 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
     settings = settings_from(role="all", **options)
     catalog = load_catalog(settings.catalog)
     if not as_json:
-        click.echo(f"catalogue: {settings.catalog} ({catalog_reason(settings)})\n")
+        click.echo(f"catalogue: {settings.catalog} ({catalog_reason(settings)})")
+        click.echo(_lists(settings, catalog))
     answers = asyncio.run(ask_tiers(catalog, settings))
     failed = [answer for answer in answers if answer.problem]
     if as_json:
@@ -80,6 +83,25 @@ def _check_security(settings: "Settings", as_json: bool) -> None:
                     click.secho(f"\n{status}: {item.id}: {item.mend}", fg=colour)
     if any(item.status == "failed" for item in checked):
         raise SystemExit(1)
+
+
+def _lists(settings: "Settings", catalog: "Catalog") -> str:
+    """The lists that prices come from, with their dates, and the models that give embeddings."""
+    from gateway.operations.reload.price_refresh import PriceRefresh
+    from tiers.catalog.price_list import list_version
+
+    lines = []
+    if any(one.price.listed for one in catalog.tiers) or any(one.listed for one in catalog.embeddings):
+        lines.append(f"prices: genai-prices {list_version()}, as of {datetime.now(UTC):%Y-%m-%d}")
+    if settings.price_list_url:
+        refresh = PriceRefresh(settings, lambda prices: None, lambda outcome, date: None)
+        refresh.load()
+        outcome = asyncio.run(refresh.refresh())
+        lines.append(f"prices: {refresh.current.name if refresh.current else 'no signed list'} ({outcome})")
+    for spec in catalog.embeddings:
+        where = spec.url or spec.path or spec.model
+        lines.append(f"embeddings: {spec.name} ({where}), ${spec.usd_per_million:g} per million")
+    return "\n".join([*lines, ""])
 
 
 def _table(answers: "list[TierAnswer]") -> str:
