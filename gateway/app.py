@@ -81,7 +81,6 @@ from quality.verification.feedback import FeedbackDesk
 from quality.verification.training_rows import Encode, encoder_of
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.load import load_catalog
-from tiers.catalog.repriced import has_listed_prices
 from tiers.decoding.text_threads import TextThreads
 from tiers.engines.engine_status import StatusOf
 from tiers.tier import Tier
@@ -345,7 +344,7 @@ class Composition:
 
     async def _start_prices(self, stack: AsyncExitStack, reload: CatalogueReload) -> None:
         """Prices that are not the catalogue's own may change while the process runs."""
-        if not self.settings.price_list_url and not has_listed_prices(self.catalog):
+        if not self.settings.price_list_url and not self.catalog.has_listed_prices:
             return
         from gateway.operations.reload.price_refresh import PriceRefresh
 

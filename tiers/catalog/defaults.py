@@ -26,7 +26,6 @@ from inference_core.loaders.hub_model import PREFIX, parse_hub_model
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.embedding_spec import EmbeddingSpec
 from tiers.catalog.price_estimate import estimated_prices, named_billions, planned_billions
-from tiers.catalog.price_list import listed_embedding, listed_model
 from tiers.catalog.providers import PROVIDERS, provider_remote
 from tiers.catalog.tier_spec import (
     NO_PRICE,
@@ -169,6 +168,9 @@ def _listed(tier: TierSpec) -> TierSpec:
     remote = tier.remote
     if remote is None or not remote.model or (tier.price != NO_PRICE and remote.max_context is not None):
         return tier
+    # Imported where a price is left out.
+    from tiers.catalog.price_list import listed_model
+
     url = remote.servers[0].base_url if remote.servers else ""
     found = listed_model(remote.model, provider=tier.provider, base_url=url)
     context = remote.max_context or (None if found is None else found.max_context)
@@ -185,6 +187,8 @@ def _listed_embedding(spec: EmbeddingSpec) -> EmbeddingSpec:
     """Return the embedding model with the price list's price, where it has none and the list is sure."""
     if spec.input_usd_per_million is not None or spec.url is None or spec.model is None:
         return spec
+    from tiers.catalog.price_list import listed_embedding
+
     found = listed_embedding(spec.model, provider=spec.provider, base_url=spec.url)
     if found is None:
         return spec

@@ -8,11 +8,6 @@ from tiers.catalog.signed_prices import SignedPrices, current_embedding_price, c
 from tiers.catalog.tier_spec import TierSpec
 
 
-def has_listed_prices(catalog: Catalog) -> bool:
-    """Whether a price of `catalog` may change with a list."""
-    return any(_is_open(tier) for tier in catalog.tiers) or any(one.listed for one in catalog.embeddings)
-
-
 def repriced(catalog: Catalog, signed: SignedPrices | None) -> Catalog:
     """Return `catalog` with the prices of `signed`, else of the package's list as of now. Prices that the catalogue
     gives, and numbers of tiers, stay; a price that no list has any more does, too."""

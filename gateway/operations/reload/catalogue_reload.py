@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
@@ -23,13 +24,14 @@ from tiers.build import build_remote
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.embedding_spec import EmbeddingSpec
 from tiers.catalog.load import load_catalog
-from tiers.catalog.repriced import repriced
-from tiers.catalog.signed_prices import SignedPrices
 from tiers.catalog.tier_spec import TierSpec
 from tiers.errors import CatalogError, TierError
 from tiers.hot_swap import ReloadableTier
 from tiers.local.local_tier import LocalTier
 from tiers.tier import Tier
+
+if TYPE_CHECKING:
+    from tiers.catalog.signed_prices import SignedPrices
 
 log = logging.getLogger(__name__)
 
@@ -73,9 +75,12 @@ class CatalogueReload:
         self._retiring: set[asyncio.Task[None]] = set()
         self.prices: SignedPrices | None = None
 
-    def reprice(self, prices: SignedPrices | None) -> None:
+    def reprice(self, prices: "SignedPrices | None") -> None:
         """Switch to the prices of a list, where the catalogue gives none; nothing else changes. Running answers keep
         theirs. Contains no await, and does nothing while the prices are the same."""
+        # Imported where prices are a list's.
+        from tiers.catalog.repriced import repriced
+
         self.prices = prices
         before = self._routing.served.catalog
         catalog = repriced(before, prices)
@@ -88,6 +93,8 @@ class CatalogueReload:
         async with self._turn:
             catalog = await asyncio.to_thread(load_catalog, self._settings.catalog)
             if self.prices is not None:
+                from tiers.catalog.repriced import repriced
+
                 catalog = repriced(catalog, self.prices)
             before = self._routing.served.catalog
             if len(catalog.tiers) != len(before.tiers):

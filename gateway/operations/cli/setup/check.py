@@ -91,7 +91,7 @@ def _lists(settings: "Settings", catalog: "Catalog") -> str:
     from tiers.catalog.price_list import list_version
 
     lines = []
-    if any(one.price.listed for one in catalog.tiers) or any(one.listed for one in catalog.embeddings):
+    if catalog.has_listed_prices:
         lines.append(f"prices: genai-prices {list_version()}, as of {datetime.now(UTC):%Y-%m-%d}")
     if settings.price_list_url:
         refresh = PriceRefresh(settings, lambda prices: None, lambda outcome, date: None)
