@@ -24,7 +24,6 @@ import msgspec
 
 from inference_core.loaders.hub_model import PREFIX, parse_hub_model
 from tiers.catalog.catalog import Catalog
-from tiers.catalog.embedding_spec import EmbeddingSpec
 from tiers.catalog.price_estimate import estimated_prices, named_billions, planned_billions
 from tiers.catalog.providers import PROVIDERS, provider_remote
 from tiers.catalog.tier_spec import (
@@ -41,8 +40,6 @@ from tiers.engines.programs import PROGRAMS, served_name
 ANSWER_TOKENS = 200
 MEAN_LATENCY_MS = 10_000.0
 MAX_TOKENS = 4096
-REMOTE_EMBEDDING_TOKENS = 8192
-"""Most tokens of a text that a provider's embedding models read."""
 LOCAL_MAX_TOKENS = 2048
 """Of a model in process whose context is known only once it is loaded."""
 
@@ -55,8 +52,13 @@ def expanded(table: Mapping[str, Any]) -> dict[str, Any]:
         return dict(table)
     models = list(core.get("models", []))
     written = [_long_form(tier, models) if isinstance(tier, Mapping) else tier for tier in tiers]
-    if isinstance(embeddings := table.get("embeddings"), list):
-        table = {**table, "embeddings": [_of_a_server(one) if isinstance(one, Mapping) else one for one in embeddings]}
+    embeddings = table.get("embeddings")
+    if isinstance(embeddings, list) and any(
+        {"url", "provider"} & {*one} for one in embeddings if isinstance(one, Mapping)
+    ):
+        from tiers.catalog.remote_embedding import of_a_server
+
+        table = {**table, "embeddings": [of_a_server(one) if isinstance(one, Mapping) else one for one in embeddings]}
     return {**table, "tiers": written} | ({"core": {**core, "models": models}} if models else {})
 
 
@@ -66,7 +68,7 @@ def _long_form(tier: Mapping[str, Any], models: list[Any]) -> dict[str, Any]:
     if "engine" in tier and "remote" not in tier:
         remote = _engine_form(written)
         return {**written, "remote": remote}
-    if _names_provider(tier):
+    if names_provider(tier):
         url, key_variable = written.pop("url", None), written.pop("api_key_env", None)
         remote = provider_remote(tier["provider"], written.pop("model"), url, key_variable, os.environ)
         remote["max_context"] = written.pop("max_context", None)  # else the price list's, or the provider's
@@ -90,19 +92,6 @@ def _long_form(tier: Mapping[str, Any], models: list[Any]) -> dict[str, Any]:
     return written
 
 
-def _of_a_server(embedding: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Give an embedding model of a server elsewhere its address, the variable of its key and a usual length."""
-    if _names_provider(embedding):
-        url, key = embedding.get("url"), embedding.get("api_key_env")
-        remote = provider_remote(embedding["provider"], embedding["model"], url, key, os.environ)
-        found = {"url": remote["base_url"], "api_key_env": remote.get("api_key_env")}
-    elif "url" in embedding:
-        found = {}
-    else:
-        return embedding
-    return {"max_tokens": REMOTE_EMBEDDING_TOKENS} | dict(embedding) | found
-
-
 def _engine_form(written: dict[str, Any]) -> dict[str, Any]:
     """Move the short keys of an engine out of `written` and return its `remote` table."""
     short = {"engine": "kind", "model": "model", "engine_args": "args", "engine_env": "env"}
@@ -120,7 +109,8 @@ def _engine_form(written: dict[str, Any]) -> dict[str, Any]:
     return remote
 
 
-def _names_provider(tier: Mapping[str, Any]) -> bool:
+def names_provider(tier: Mapping[str, Any]) -> bool:
+    """Whether an entry has a known provider and the fields that go with it."""
     fields = [tier.get("provider"), tier.get("model"), tier.get("url", ""), tier.get("api_key_env", "")]
     return all(isinstance(field, str) for field in fields) and fields[0] in PROVIDERS and "remote" not in tier
 
@@ -148,7 +138,11 @@ def completed(catalog: Catalog) -> Catalog:
         billions = [billions[place] for place in order]
     prices = estimated_prices(tiers, billions, catalog.reference_prompt_tokens)
     priced = [msgspec.structs.replace(tier, price=price) for tier, price in zip(tiers, prices, strict=True)]
-    embeddings = list(map(_listed_embedding, catalog.embeddings))
+    embeddings = catalog.embeddings
+    if any(one.is_remote for one in embeddings):
+        from tiers.catalog.remote_embedding import with_listed_price
+
+        embeddings = list(map(with_listed_price, embeddings))
     return msgspec.structs.replace(catalog, tiers=list(map(_with_latency, priced)), embeddings=embeddings)
 
 
@@ -181,18 +175,6 @@ def _listed(tier: TierSpec) -> TierSpec:
         price=tier.price if found is None or tier.price != NO_PRICE else found.price,
         remote=msgspec.structs.replace(remote, max_context=context),
     )
-
-
-def _listed_embedding(spec: EmbeddingSpec) -> EmbeddingSpec:
-    """Return the embedding model with the price list's price, where it has none and the list is sure."""
-    if spec.input_usd_per_million is not None or spec.url is None or spec.model is None:
-        return spec
-    from tiers.catalog.price_list import listed_embedding
-
-    found = listed_embedding(spec.model, provider=spec.provider, base_url=spec.url)
-    if found is None:
-        return spec
-    return msgspec.structs.replace(spec, input_usd_per_million=found.input_usd_per_million, listed=found.listed)
 
 
 def _with_tokens(tier: TierSpec, contexts: Mapping[str, int | None]) -> TierSpec:
