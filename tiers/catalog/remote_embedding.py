@@ -2,14 +2,14 @@
 Imported where a catalogue has embeddings."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from tiers.catalog.embedding_spec import EmbeddingSpec
 from tiers.catalog.price_list import listed_embedding
-from tiers.catalog.providers import provider_remote
+from tiers.catalog.providers import PROVIDERS, provider_remote
 
 REMOTE_EMBEDDING_TOKENS = 8192
 """Most tokens of a text that a provider's embedding models read."""
@@ -38,3 +38,17 @@ def with_listed_price(spec: EmbeddingSpec) -> EmbeddingSpec:
     if found is None:
         return spec
     return msgspec.structs.replace(spec, input_usd_per_million=found.input_usd_per_million, listed=found.listed)
+
+
+def check_embedding(embedding: EmbeddingSpec, where: str) -> Iterator[str]:
+    """Check an entry with a provider or a url."""
+    from tiers.catalog.validate import check_key_name, check_url
+
+    given = [name for name in ("path", "layer") if getattr(embedding, name) is not None]
+    if embedding.model is None or given or embedding.shortenable or embedding.pooling != "mean":
+        yield f"{where}: a server elsewhere needs model, and knows no path, layer, pooling and shortenable"
+    if embedding.provider is not None and PROVIDERS[embedding.provider].kind not in ("openai-provider", "azure"):
+        yield f"{where}.provider = {embedding.provider!r}: its API has no embeddings of OpenAI's form; give a url"
+    elif embedding.url is not None:
+        yield from check_url(f"{where}.url", embedding.url)
+    yield from check_key_name(where, embedding.api_key_env)

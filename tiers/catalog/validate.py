@@ -15,7 +15,6 @@ from inference_core.protocol import Knobs, KnobValue
 from tiers.catalog.bound_adapters import adapter_problems
 from tiers.catalog.capabilities import MEDIA
 from tiers.catalog.catalog import CPU_CORE, Catalog
-from tiers.catalog.embedding_spec import EmbeddingSpec
 from tiers.catalog.gpu_group import GpuGroupSpec, GpuModelSpec
 from tiers.catalog.pricing import request_cost_usd
 from tiers.catalog.providers import PROVIDER_KINDS, PROVIDERS
@@ -93,24 +92,15 @@ def _check_embeddings(catalog: Catalog) -> Iterator[str]:
         if embedding.input_usd_per_million is None:
             yield f"{where}: the price list has no price of it; give input_usd_per_million"
         if embedding.provider is not None or embedding.url is not None:
-            yield from _check_remote_embedding(embedding, where)
+            from tiers.catalog.remote_embedding import check_embedding
+
+            yield from check_embedding(embedding, where)
         elif (embedding.model is None) == (embedding.path is None):
             yield f"{where}: give either model, one of core.models, or path, the folder of an encoder's checkpoint"
         elif embedding.model is not None and embedding.model not in {m.name for m in catalog.core.models}:
             yield f"{where}.model = {embedding.model!r}: no such model in core.models"
         elif embedding.path is not None and (embedding.layer is not None or embedding.pooling != "mean"):
             yield f"{where}: an encoder's last state is averaged; layer and pooling are for a core's model"
-
-
-def _check_remote_embedding(embedding: EmbeddingSpec, where: str) -> Iterator[str]:
-    given = [name for name in ("path", "layer") if getattr(embedding, name) is not None]
-    if embedding.model is None or given or embedding.shortenable or embedding.pooling != "mean":
-        yield f"{where}: a server elsewhere needs model, and knows no path, layer, pooling and shortenable"
-    if embedding.provider is not None and PROVIDERS[embedding.provider].kind not in ("openai-provider", "azure"):
-        yield f"{where}.provider = {embedding.provider!r}: its API has no embeddings of OpenAI's form; give a url"
-    elif embedding.url is not None:
-        yield from _check_url(f"{where}.url", embedding.url)
-    yield from _check_key_name(where, embedding.api_key_env)
 
 
 def _check_unmeasured(catalog: Catalog) -> Iterator[str]:
@@ -289,9 +279,9 @@ def _check_remote(where: str, tier: TierSpec, remote: RemoteSpec) -> Iterator[st
         yield f"{where}: exactly one of base_url, base_urls, replicas and engine must be set"
     for i, server in enumerate(remote.servers):
         at = f"{where}.replicas[{i}]" if remote.replicas else where
-        yield from _check_url(f"{at}.base_urls[{i}]" if remote.base_urls else f"{at}.base_url", server.base_url)
-        yield from _check_key_name(at, server.api_key_env)
-    yield from _check_key_name(where, remote.api_key_env)
+        yield from check_url(f"{at}.base_urls[{i}]" if remote.base_urls else f"{at}.base_url", server.base_url)
+        yield from check_key_name(at, server.api_key_env)
+    yield from check_key_name(where, remote.api_key_env)
     if remote.is_replicated:
         urls = (server.base_url.rstrip("/") for server in remote.servers)
         yield from _duplicates(f"{where}, replicas", (url for url in urls if "@" not in url))
@@ -333,7 +323,8 @@ def _check_engine(where: str, remote: RemoteSpec, engine: EngineSpec) -> Iterato
         yield f"{where}.api_key_env: an engine that AIO starts takes no key; leave it out"
 
 
-def _check_url(where: str, base_url: str) -> Iterator[str]:
+def check_url(where: str, base_url: str) -> Iterator[str]:
+    """Check the address of a server."""
     try:
         url = urlsplit(base_url)
         port_is_valid = url.port is None or url.port > 0
@@ -348,7 +339,8 @@ def _check_url(where: str, base_url: str) -> Iterator[str]:
         yield f"{where} = {base_url!r}: clouds have their metadata there; no model server does"
 
 
-def _check_key_name(where: str, name: str | None) -> Iterator[str]:
+def check_key_name(where: str, name: str | None) -> Iterator[str]:
+    """Check the variable of a key."""
     if name is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         yield f"{where}.api_key_env: expected the name of an environment variable, not a key"
 
