@@ -29,7 +29,7 @@ from gateway.inference.cache.running_cache import running_cache
 from gateway.inference.cache.stores import MemoryStore
 from gateway.inference.catalogue.class_prior import class_prior
 from gateway.inference.catalogue.replica_knobs import ReplicaKnobs
-from gateway.inference.embedding.embedders import embedders_of
+from gateway.inference.embedding.embedders import embedders_of, follow_prices
 from gateway.inference.routing.active_classifier import ActiveClassifier, ActiveVersions
 from gateway.inference.routing.conversations import Conversations
 from gateway.inference.routing.knobs import RoutingKnobFile
@@ -286,11 +286,14 @@ class Composition:
         jobs = Jobs(settings, database, tenancy.clock, tenancy.replica, redis, self.metrics.jobs)
         figures = self._figures(stack, engine, jobs, loop)
         records: RecordStore = ledger if self._peers is None else PeerRecords(ledger, self._peers)
+        embedders, clients = embedders_of(self.catalog, engine.cores)
+        for client in clients:
+            stack.push_async_callback(client.close)
         serving = Serving(
             settings=settings,
             routing=routing,
             service=service,
-            embedders=embedders_of(self.catalog, engine.cores),
+            embedders=embedders,
             core_adapters=CoreAdapters(
                 engine.cores,
                 core_knobs,
@@ -333,6 +336,7 @@ class Composition:
                     self._follow_catalogue,
                     tenancy.directory.follow_catalogue,
                     probes.follow_catalogue,
+                    partial(follow_prices, embedders),
                     *(() if loop is None else (loop.follow_catalogue,)),
                 ],
                 [tenancy.directory.renew, constant.renew, *(() if loop is None else (loop.renew,))],
@@ -355,6 +359,7 @@ class Composition:
             refresh_metrics=lambda: self._refresh(ledger, service, cache, figures),
             peers=self._peers,
         )
+        await self._start_prices(stack, operations.reload)
         if self._peers is not None and isinstance(records, PeerRecords):
             await stack.enter_async_context(self._peers.answering(worker_answers(operations, records)))
         await self._start_alerts(stack, engine, loop)
@@ -362,6 +367,17 @@ class Composition:
         await engine.first_tier_serves()
         await stack.enter_async_context(jobs.working(LineAnswers(serving, tenancy)))
         return operations
+
+    async def _start_prices(self, stack: AsyncExitStack, reload: CatalogueReload) -> None:
+        """Prices that are not the catalogue's own may change while the process runs."""
+        if not self.settings.price_list_url and not self.catalog.has_listed_prices:
+            return
+        from gateway.operations.reload.price_refresh import PriceRefresh
+
+        refresh = PriceRefresh(self.settings, reload.reprice, self.metrics.show_prices)
+        refresh.load()
+        reload.reprice(refresh.current)
+        await stack.enter_async_context(background(refresh.follow, "lists of prices"))
 
     async def _start_live(
         self, stack: AsyncExitStack, routing: RoutingService, engine: Engine, loop: QualityLoop | None

@@ -13,6 +13,7 @@ Role = Literal["all", "gateway"]
 WhenAway = Literal["open", "closed"]
 RetrainTrigger = Literal["evidence", "share"]
 SpanExport = Literal["none", "console", "otlp"]
+TraceContent = Literal["none", "gen_ai", "openinference", "both"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
@@ -382,6 +383,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Meta(description="`text` for people, or `json` for one object per line"),
     ] = "text"
     log_requests: Annotated[bool, Meta(description="Log a line per request")] = False
+    price_list_url: Annotated[
+        str,
+        Meta(
+            description="URL or file of a signed list of prices, read again while running; its signature is at the "
+            "same name with `.sig`; empty: the prices of the package `genai-prices`",
+        ),
+    ] = ""
+    price_list_key: Annotated[
+        str,
+        Meta(description="Ed25519 public key of that list's signature: 32 bytes in base64"),
+    ] = ""
+    price_list_seconds: Annotated[
+        float,
+        Meta(ge=1, description="Interval of reading prices again, from that list or the package"),
+    ] = 3600.0
     alert_webhook: Annotated[
         str, Meta(description="URL to which alerts are posted as PagerDuty events (Events API v2); empty: none")
     ] = ""
@@ -415,6 +431,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     trace_parent_based: Annotated[
         bool, Meta(description="Keep a caller's own sampling decision; otherwise the share holds for its traces, too")
     ] = True
+    trace_content: Annotated[
+        TraceContent,
+        Meta(
+            description="Texts of requests in spans, by OpenTelemetry's conventions (`gen_ai`), `openinference` or "
+            "`both`; never those of keys without consent to storing them",
+        ),
+    ] = "none"
+    trace_content_chars: Annotated[
+        int,
+        Meta(ge=64, le=262_144, description="Most characters of a prompt, and of an answer, in a span"),
+    ] = 16_384
     otlp_endpoint: Annotated[
         str, Meta(description="OTLP collector of the traces, which are posted to `/v1/traces` there")
     ] = "http://127.0.0.1:4318"

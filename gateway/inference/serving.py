@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -14,6 +14,9 @@ from gateway.inference.service import Service
 from gateway.runtime.cores.adapters import CoreAdapters
 from quality.records.any_record import Recorded
 from quality.verification.feedback import FeedbackDesk
+
+if TYPE_CHECKING:
+    from tiers.remote.embedding_client import EmbeddingClient
 
 SERVING = "serving"
 """The key of the app's state."""
@@ -37,7 +40,7 @@ class Serving:
     settings: Settings
     routing: RoutingService
     service: Service
-    embedders: Mapping[str, Embedder]
+    embedders: "Mapping[str, Embedder | EmbeddingClient]"
     core_adapters: CoreAdapters
     records: RecordStore
     feedback: FeedbackDesk

@@ -1,11 +1,12 @@
 """The export of traces, of which a process without it imports nothing: OpenTelemetry is the extra `otlp`."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from gateway.base.settings import Settings
+from gateway.base.settings import Settings, SettingsError
 from inference_core.extras import require_extra
 
 if TYPE_CHECKING:
@@ -13,11 +14,17 @@ if TYPE_CHECKING:
 
     from gateway.telemetry.traces import Traces
 
+log = logging.getLogger(__name__)
+
 
 def configured_exporter(settings: Settings) -> "SpanExporter | None":
     """Return the exporter of traces, None without one. Raises `MissingExtraError`, and `SettingsError` for an endpoint
-    that is not a URL of a collector."""
+    that is not a URL of a collector and for texts without an exporter."""
     if settings.trace_exporter == "none":
+        if settings.trace_content != "none":
+            raise SettingsError(
+                f"AIO_TRACE_CONTENT={settings.trace_content}: no traces are exported; set AIO_TRACE_EXPORTER, too"
+            )
         return None
     require_extra("otlp", f"exporting traces (AIO_TRACE_EXPORTER={settings.trace_exporter})")
     from gateway.telemetry.traces import span_exporter
@@ -28,10 +35,14 @@ def configured_exporter(settings: Settings) -> "SpanExporter | None":
 @asynccontextmanager
 async def running_traces(settings: Settings, exporter: "SpanExporter") -> "AsyncIterator[Traces]":
     """The traces that go to `exporter` while the context is open."""
+    from gateway.telemetry.trace_content import ContentAttributes
     from gateway.telemetry.traces import Traces, look_up_collector
 
     await asyncio.to_thread(look_up_collector, settings)
-    traces = Traces(exporter)
+    content = ContentAttributes.of(settings)
+    if content is not None and not settings.redaction:
+        log.warning("texts of requests go into traces as they are: AIO_TRACE_CONTENT is set and AIO_REDACTION is not")
+    traces = Traces(exporter, content)
     try:
         yield traces
     finally:

@@ -23,11 +23,15 @@ from gateway.base.settings import Settings, SettingsError
 from gateway.inference.answering.answer import Answer
 from gateway.telemetry.metrics.request_metrics import operation_name
 from gateway.telemetry.telemetry_url import refuse_metadata_behind, telemetry_url
+from gateway.telemetry.trace_content import ContentAttributes
 from quality.records.record import Record
 
 Attributes = dict[str, Any]
 # Name, start and end in monotonic seconds, attributes.
 Stage = tuple[str, float, float, Attributes]
+
+# Spans, where they have texts.
+MAX_WAITING, MAX_SENT = 512, 64
 
 _FLAGS = TraceFlags(TraceFlags.SAMPLED)
 _SCOPE = InstrumentationScope("aio.gateway", __version__)
@@ -81,10 +85,13 @@ def _resource() -> Resource:
 
 
 class Traces:
-    """Turns finished answers into traces."""
+    """Turns finished answers into traces, with their texts where `content` is given."""
 
-    def __init__(self, exporter: SpanExporter) -> None:
-        self._processor = BatchSpanProcessor(exporter)
+    def __init__(self, exporter: SpanExporter, content: ContentAttributes | None = None) -> None:
+        # Spans with texts are large: as many wait, and go out at once, as a collector takes and memory holds.
+        waiting, sent = (None, None) if content is None else (MAX_WAITING, MAX_SENT)
+        self._processor = BatchSpanProcessor(exporter, max_queue_size=waiting, max_export_batch_size=sent)
+        self._content = content
         self._resource = _resource()
 
     def observe(self, answer: Answer, record: Record) -> None:
@@ -100,6 +107,8 @@ class Traces:
             context = SpanContext(trace.trace_id, new_span_id(), is_remote=False, trace_flags=_FLAGS, trace_state=state)
             self._write(name, context, ours, begin + offset, end + offset, attributes, SpanKind.INTERNAL, _OK)
         whole = _root_attributes(answer, record)
+        if self._content is not None:
+            whole |= self._content.of_record(record)
         status = _OK if record.status == "ok" else _ERROR
         name = f"{whole['gen_ai.operation.name']} {record.model}"
         begin, end = stamps.arrival + offset, stamps.finished + offset

@@ -4,11 +4,14 @@ from typing import Literal
 
 import msgspec
 
+from quality.records.record import Attempt
+
 
 class EmbeddingRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One request that `model`, one of the catalogue's embedding models, answered or started; see
     `quality.records.record` for the shared fields. `overhead_ms` is the time before the model was asked. A request
-    without vectors is charged for no tokens."""
+    without vectors is charged for no tokens, but those of a server's finished calls. `attempts`: what was charged, at
+    which price, of tier 0, which is none; empty in old records."""
 
     request_id: str
     created_at: float
@@ -25,3 +28,4 @@ class EmbeddingRecord(msgspec.Struct, frozen=True, kw_only=True):
     overhead_ms: float
     tags: dict[str, str] | None = None
     replica: str | None = None
+    attempts: list[Attempt] = []

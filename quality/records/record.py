@@ -6,6 +6,7 @@ import msgspec
 
 from classifier.decision import Decision
 from tiers.attempt import ReplicaTry
+from tiers.catalog.tier_spec import Price
 from tiers.consent import ALL, Consent
 from tiers.tier import Usage
 
@@ -33,7 +34,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     the server read `cached_tokens` from its cache and wrote `cache_write_tokens` into it, `cache_write_1h_tokens` of
     these for an hour. `added`: fields that the server was sent and no caller set. `guarded`: the guardrail that
     replaced or blocked the answer, after which it is no evidence about the tier. `target`: the name of the target
-    that stood in for the tier, which says nothing of the tier's own answers.
+    that stood in for the tier, which says nothing of the tier's own answers. `price`: what its
+    tokens were billed at, with the step of a long prompt; `cost_usd` follows from it and the tokens.
     """
 
     tier: int
@@ -54,6 +56,9 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     added: list[str] = []
     guarded: str | None = None
     target: str | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    price: Price | None = None
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):

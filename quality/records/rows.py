@@ -14,7 +14,7 @@ from tiers.consent import ALL, Consent
 
 # Embeddings have no generation, no decision and no saving.
 _NO_ANSWER: dict[str, Any] = {
-    "stream": False, "tier": None, "attempts": [], "messages": None, "answer": None, "reasoning": None,
+    "stream": False, "tier": None, "messages": None, "answer": None, "reasoning": None,
     "response_format": None, "consent": None, "finish_reason": None,
     "completion_tokens": 0, "cached_tokens": 0, "reasoning_tokens": 0, "compared": None,
     "route_ms": 0.0, "ttft_ms": None, "queue_ms": None, "prefill_ms": None, "decode_ms": None, "cache": None,
@@ -89,7 +89,8 @@ def session_row(record: Record) -> dict[str, Any] | None:
 def recorded_of(request: Mapping[str, Any], decision: Mapping[str, Any]) -> Recorded:
     """Rebuild the record from its `request_row` and `decision_row`; an embedding ignores `decision`."""
     if request["api"] == "embedding":
-        return EmbeddingRecord(**{name: request[name] for name in EmbeddingRecord.__struct_fields__})
+        fields = {name: request[name] for name in EmbeddingRecord.__struct_fields__}
+        return EmbeddingRecord(**fields | {"attempts": msgspec.convert(request["attempts"], list[Attempt])})
     timings = Timings(**{name: request[name] for name in Timings.__struct_fields__})
     plain = {name: request[name] for name in _PLAIN}
     plain["attempts"] = msgspec.convert(request["attempts"], list[Attempt])

@@ -63,6 +63,11 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return [group for group in self.gpu_groups if any(m.name in wanted for m in group.models)]
 
     @property
+    def has_listed_prices(self) -> bool:
+        """Whether a price is the price list's, which may change."""
+        return any(tier.price.listed for tier in self.tiers) or any(one.listed for one in self.embeddings)
+
+    @property
     def core_names(self) -> list[str]:
         """The cores that serve this catalogue: the CPU's, if it has models, then those of its GPU groups."""
         return [CPU_CORE] * bool(self.core.models) + [group.name for group in self.served_groups]

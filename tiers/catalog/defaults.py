@@ -58,6 +58,13 @@ def expanded(table: Mapping[str, Any]) -> dict[str, Any]:
         # A target has no model in process: what looks like one is reported.
         targets = [_long_form(one, []) if isinstance(one, Mapping) else one for one in targets]
         table = {**table, "targets": targets}
+    embeddings = table.get("embeddings")
+    if isinstance(embeddings, list) and any(
+        {"url", "provider"} & {*one} for one in embeddings if isinstance(one, Mapping)
+    ):
+        from tiers.catalog.remote_embedding import of_a_server
+
+        table = {**table, "embeddings": [of_a_server(one) if isinstance(one, Mapping) else one for one in embeddings]}
     return {**table, "tiers": written} | ({"core": {**core, "models": models}} if models else {})
 
 
@@ -67,7 +74,7 @@ def _long_form(tier: Mapping[str, Any], models: list[Any]) -> dict[str, Any]:
     if "engine" in tier and "remote" not in tier:
         remote = _engine_form(written)
         return {**written, "remote": remote}
-    if _names_provider(tier):
+    if names_provider(tier):
         from tiers.catalog.providers import provider_remote
 
         url, key_variable = written.pop("url", None), written.pop("api_key_env", None)
@@ -114,7 +121,8 @@ def _engine_form(written: dict[str, Any]) -> dict[str, Any]:
     return remote
 
 
-def _names_provider(tier: Mapping[str, Any]) -> bool:
+def names_provider(tier: Mapping[str, Any]) -> bool:
+    """Whether an entry has a known provider and the fields that go with it."""
     if "provider" not in tier:
         return False
     from tiers.catalog.providers import PROVIDERS
@@ -147,7 +155,13 @@ def completed(catalog: Catalog) -> Catalog:
     prices = estimated_prices(tiers, billions, catalog.reference_prompt_tokens)
     priced = [msgspec.structs.replace(tier, price=price) for tier, price in zip(tiers, prices, strict=True)]
     tiers = list(map(_with_latency, priced))
-    return msgspec.structs.replace(catalog, tiers=tiers, targets=[_target(one, tiers) for one in catalog.targets])
+    targets = [_target(one, tiers) for one in catalog.targets]
+    embeddings = catalog.embeddings
+    if any(one.is_remote for one in embeddings):
+        from tiers.catalog.remote_embedding import with_listed_price
+
+        embeddings = list(map(with_listed_price, embeddings))
+    return msgspec.structs.replace(catalog, tiers=tiers, targets=targets, embeddings=embeddings)
 
 
 def _target(target: TargetSpec, tiers: list[TierSpec]) -> TargetSpec:

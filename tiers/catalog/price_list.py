@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tiers.catalog.tier_spec import Price
+from tiers.catalog.tier_spec import Price, PriceStep
 
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, Provider
@@ -39,25 +39,20 @@ class ListedModel(msgspec.Struct, frozen=True, kw_only=True):
 def listed_model(model: str, *, provider: str | None = None, base_url: str = "") -> ListedModel | None:
     """Return the list's entry for `model` at `provider` (else: at the provider whose API is at `base_url`, else at the
     maker of a closed model); None if it has none, or no price for it."""
-    name = model.rpartition("/")[2] if provider == "gemini" else model
-    if provider is not None:
-        found = _find(_LISTED_AS.get(provider, provider), name)
-    else:
-        found = _find(owner, name) if (owner := _owner_of(base_url)) else _find_closed(name)
+    found = _entry_of(model, provider, base_url)
     if found is None:
         return None
     entry, info = found
-    now = info.get_prices(datetime.now(UTC))
-    each = [_usd(getattr(now, f"{kind}_mtok", None)) for kind in ("input", "output", "cache_read", "cache_write")]
-    if each[0] is None or each[1] is None:
+    price = _price_of(info.get_prices(datetime.now(UTC)))
+    if price is None:
         return None
-    price = Price(
-        input_usd_per_million=each[0],
-        output_usd_per_million=each[1],
-        cached_input_usd_per_million=each[2],
-        cache_write_usd_per_million=each[3],
-    )
     return ListedModel(provider=entry.id, model=info.id, price=price, max_context=info.context_window)
+
+
+def listed_embedding(model: str, *, provider: str | None = None, base_url: str = "") -> Price | None:
+    """Return the list's price of an embedding model, whose output costs nothing; None if it has none."""
+    found = _entry_of(model, provider, base_url)
+    return None if found is None else _price_of(found[1].get_prices(datetime.now(UTC)), answers=False)
 
 
 def similar_listed(model: str, *, provider: str | None = None) -> Sequence[str]:
@@ -91,6 +86,13 @@ def _owner_of(base_url: str) -> str | None:
     return next((entry.id for entry in _providers() if re.match(entry.api_pattern, base_url)), None)
 
 
+def _entry_of(model: str, provider: str | None, base_url: str) -> "tuple[Provider, ModelInfo] | None":
+    name = model.rpartition("/")[2] if provider == "gemini" else model
+    if provider is not None:
+        return _find(_LISTED_AS.get(provider, provider), name)
+    return _find(owner, name) if (owner := _owner_of(base_url)) else _find_closed(name)
+
+
 def _find_closed(model: str) -> "tuple[Provider, ModelInfo] | None":
     name = model.rpartition("/")[2]
     owner = next((owner for owner, pattern in _CLOSED if pattern.match(name)), None)
@@ -103,8 +105,34 @@ def _find(owner: str, model: str) -> "tuple[Provider, ModelInfo] | None":
     return None if entry is None or info is None else (entry, info)
 
 
-def _usd(price: Any) -> float | None:
-    """Return US dollars per million tokens; of a price that rises with the prompt's length, the first."""
+_FIELDS = {
+    "input_usd_per_million": "input_mtok",
+    "output_usd_per_million": "output_mtok",
+    "cached_input_usd_per_million": "cache_read_mtok",
+    "cache_write_usd_per_million": "cache_write_mtok",
+    "cache_write_1h_usd_per_million": "cache_write_1h_mtok",
+}
+
+
+def _price_of(listed: Any, *, answers: bool = True) -> Price | None:
+    """Return the list's price in our form; None without one of input, or of output where the model `answers`."""
+    given = {name: getattr(listed, field, None) for name, field in _FIELDS.items()}
+    if not answers:
+        given["output_usd_per_million"] = 0.0
+    if given["input_usd_per_million"] is None or given["output_usd_per_million"] is None:
+        return None
+    starts = sorted({step.start for price in given.values() for step in getattr(price, "tiers", ())})
+    rates = {start: {name: _usd(price, start) for name, price in given.items()} for start in (None, *starts)}
+    steps = [PriceStep(above_prompt_tokens=start, **rates[start]) for start in starts]  # type: ignore[arg-type]
+    return Price(**rates[None], steps=steps, listed=f"genai-prices {list_version()}")  # type: ignore[arg-type]
+
+
+def _usd(price: Any, above: int | None) -> float | None:
+    """Return US dollars per million tokens of a prompt of more than `above` tokens; None: of a short one."""
     if price is None:
         return None
-    return float(getattr(price, "base", price))
+    found = getattr(price, "base", price)
+    for step in getattr(price, "tiers", ()):
+        if above is not None and step.start <= above:
+            found = step.price
+    return float(found)

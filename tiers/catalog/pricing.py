@@ -16,10 +16,26 @@ LEAST_COST_USD = 1e-9
 """A thousandth of a micro-dollar: the least predicted cost of an answer, so that costs have shares of each other."""
 
 
-def cost_usd(tier: TierSpec, usage: Usage) -> float:
-    """Return the US dollars billed for `usage` (SPEC RT-08): exact, since a micro-dollar may be many small answers."""
+# Kinds of servers that are asked once for each choice.
+_ONE_CHOICE = ("anthropic", "gemini", "bedrock")
+
+
+def long_price(tier: TierSpec, usage: Usage, prompts: int, choices: int) -> Price:
+    """Return the price of `usage` where a tier's price has steps. Each call of the server has its own length: the
+    tokens are those of `prompts`, and of some kinds of servers for each of `choices`."""
+    calls = prompts * (choices if tier.remote is not None and tier.remote.kind in _ONE_CHOICE else 1)
+    return tier.price.of_prompt(usage.prompt_tokens / max(1, calls))
+
+
+def cost_usd(tier: TierSpec, usage: Usage, price: Price | None = None) -> float:
+    """Return the US dollars billed for `usage` (SPEC RT-08): exact, since a micro-dollar may be many small answers.
+    `price`: where it is known already; else the tier's for one call of its server."""
+    if price is None:
+        price = tier.price
+        if price.steps:
+            price = price.of_prompt(usage.prompt_tokens)
     return request_cost_usd(
-        tier.price,
+        price,
         usage.prompt_tokens,
         usage.completion_tokens,
         usage.cached_tokens,
@@ -56,6 +72,21 @@ def request_cost_usd(
             if tokens and usd is not None:
                 micro += (_exact(usd) - _exact(price.input_usd_per_million)) * tokens
     return micro / _UNITS_OF_A_MILLION
+
+
+def most_cost_usd(price: Price, prompt_tokens: int, answer_tokens: int) -> float:
+    """Return the most US dollars that an attempt with at most so many tokens costs."""
+    most = _most_cost_usd(price, prompt_tokens, answer_tokens)
+    for step in price.steps:
+        if prompt_tokens > step.above_prompt_tokens:
+            most = max(
+                most, _most_cost_usd(price.of_prompt(step.above_prompt_tokens + 1), prompt_tokens, answer_tokens)
+            )
+    return most
+
+
+def _most_cost_usd(price: Price, prompt_tokens: int, answer_tokens: int) -> float:
+    return (highest_input_usd(price) * prompt_tokens + price.output_usd_per_million * answer_tokens) / 1e6
 
 
 def highest_input_usd(price: Price) -> float:
@@ -122,6 +153,8 @@ def predicted_costs(
             most = max_tokens * tier.samples_per_choice
             output = most if most < output else output
         price = tier.price
+        if price.steps:
+            price = price.of_prompt(prompt_tokens)
         usd = (price.input_usd_per_million * prompt_tokens + price.output_usd_per_million * output) / 1e6
         if usd > least:
             least = usd

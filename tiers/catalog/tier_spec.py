@@ -214,7 +214,18 @@ USUAL_SAMPLING = SamplingDefaults(temperature=0.7, top_p=0.9, top_k=0, min_p=0.0
 """Of tiers in process."""
 
 
-class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PriceStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all tokens of a request cost whose prompt has more than `above_prompt_tokens`; else as `Price`."""
+
+    above_prompt_tokens: Count
+    input_usd_per_million: NonNegative
+    output_usd_per_million: NonNegative
+    cached_input_usd_per_million: NonNegative | None = None
+    cache_write_usd_per_million: NonNegative | None = None
+    cache_write_1h_usd_per_million: NonNegative | None = None
+
+
+class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """US dollars per million tokens; dollars per million times tokens are micro-dollars.
 
     `estimated`: the basis of an estimate if the catalogue has no price (`tiers.catalog.price_estimate`): the model's
@@ -222,7 +233,8 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     its cache cost `cached_input_usd_per_million`, those that it wrote into it `cache_write_usd_per_million`; None: as
     much as other prompt tokens. Those that it wrote for an hour cost `cache_write_1h_usd_per_million`; None: twice as
     much as other prompt tokens where writes have a price at all, which is Anthropic's rule (its page on prompt caching:
-    1.25 times for five minutes, twice for an hour).
+    1.25 times for five minutes, twice for an hour). `steps`: other prices of long prompts, ascending. `listed`: the
+    price list that it comes from, with its version; "" for a price of the catalogue or an estimate.
     """
 
     input_usd_per_million: NonNegative
@@ -230,7 +242,20 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     cached_input_usd_per_million: NonNegative | None = None
     cache_write_usd_per_million: NonNegative | None = None
     cache_write_1h_usd_per_million: NonNegative | None = None
+    steps: list[PriceStep] = []
     estimated: Literal["", "size", "seconds", "order"] = ""
+    listed: str = ""
+
+    def of_prompt(self, tokens: float) -> "Price":
+        """Return the price of a request with a prompt of so many tokens."""
+        found = None
+        for step in self.steps:
+            if tokens > step.above_prompt_tokens:
+                found = step
+        if found is None:
+            return self
+        rates = {name: getattr(found, name) for name in PriceStep.__struct_fields__ if name != "above_prompt_tokens"}
+        return Price(**rates, estimated=self.estimated, listed=self.listed)
 
     @property
     def hour_write_usd_per_million(self) -> float | None:

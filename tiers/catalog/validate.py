@@ -97,7 +97,13 @@ def _check_embeddings(catalog: Catalog) -> Iterator[str]:
         where = f"embeddings '{embedding.name}'"
         if embedding.name in answering:
             yield f"{where}: a model that answers has this name; choose another"
-        if (embedding.model is None) == (embedding.path is None):
+        if embedding.input_usd_per_million is None:
+            yield f"{where}: the price list has no price of it; give input_usd_per_million"
+        if embedding.provider is not None or embedding.url is not None:
+            from tiers.catalog.remote_embedding import check_embedding
+
+            yield from check_embedding(embedding, where)
+        elif (embedding.model is None) == (embedding.path is None):
             yield f"{where}: give either model, one of core.models, or path, the folder of an encoder's checkpoint"
         elif embedding.model is not None and embedding.model not in {m.name for m in catalog.core.models}:
             yield f"{where}.model = {embedding.model!r}: no such model in core.models"
@@ -283,9 +289,9 @@ def _check_remote(where: str, tier: TierSpec, remote: RemoteSpec) -> Iterator[st
         yield f"{where}: exactly one of base_url, base_urls, replicas and engine must be set"
     for i, server in enumerate(remote.servers):
         at = f"{where}.replicas[{i}]" if remote.replicas else where
-        yield from _check_url(f"{at}.base_urls[{i}]" if remote.base_urls else f"{at}.base_url", server.base_url)
-        yield from _check_key_name(at, server.api_key_env)
-    yield from _check_key_name(where, remote.api_key_env)
+        yield from check_url(f"{at}.base_urls[{i}]" if remote.base_urls else f"{at}.base_url", server.base_url)
+        yield from check_key_name(at, server.api_key_env)
+    yield from check_key_name(where, remote.api_key_env)
     yield from _check_keys(where, remote)
     if remote.is_replicated:
         places = ((server.base_url.rstrip("/"), server.api_key_env) for server in remote.servers)
@@ -339,7 +345,8 @@ def _check_engine(where: str, remote: RemoteSpec, engine: EngineSpec) -> Iterato
         yield f"{where}.api_key_env: an engine that AIO starts takes no key; leave it out"
 
 
-def _check_url(where: str, base_url: str) -> Iterator[str]:
+def check_url(where: str, base_url: str) -> Iterator[str]:
+    """Check the address of a server."""
     try:
         url = urlsplit(base_url)
         port_is_valid = url.port is None or url.port > 0
@@ -354,7 +361,8 @@ def _check_url(where: str, base_url: str) -> Iterator[str]:
         yield f"{where} = {base_url!r}: clouds have their metadata there; no model server does"
 
 
-def _check_key_name(where: str, name: str | None) -> Iterator[str]:
+def check_key_name(where: str, name: str | None) -> Iterator[str]:
+    """Check the variable of a key."""
     if name is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         yield f"{where}.api_key_env: expected the name of an environment variable, not a key"
 
@@ -372,6 +380,10 @@ def _check_aliases(catalog: Catalog) -> Iterator[str]:
 
 def _check_costs(catalog: Catalog) -> Iterator[str]:
     prompt = catalog.reference_prompt_tokens
+    for tier in catalog.tiers:
+        starts = [step.above_prompt_tokens for step in tier.price.steps]
+        if starts != sorted(set(starts)):
+            yield f"{_where(tier)}.price.steps: above_prompt_tokens must ascend from one step to the next"
     # Estimated prices never fail a catalogue: predicted costs do not fall anyway (`tiers.catalog.pricing`).
     priced = [tier for tier in catalog.tiers if not tier.price.estimated]
     costs = [request_cost_usd(t.price, prompt, t.expected_answer_tokens) for t in priced]

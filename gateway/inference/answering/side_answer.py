@@ -8,7 +8,7 @@ from typing import Any
 
 from gateway.tenancy.budgets.cost_bound import MostTokens
 from quality.records.record import Attempt, AttemptStatus, ComparedAs
-from tiers.catalog.pricing import cost_usd
+from tiers.catalog.pricing import cost_usd, long_price
 from tiers.catalog.tier_spec import TierSpec
 from tiers.collected_choice import CollectedChoice
 from tiers.errors import TierAnswerError, TierError, TierRequestError, TierUnavailableError
@@ -58,14 +58,17 @@ class SideAnswer:
 
     def attempt(self, compared_as: ComparedAs, status: AttemptStatus, reason: str | None) -> Attempt:
         """Its part of the record. An answer that is not whole has failed, or was given up."""
-        error = self.error
+        error, price = self.error, self.spec.price
+        if price.steps:
+            price = long_price(self.spec, self.usage, len(self.requests), 1)
         if not self.ended:
             status = "aborted" if error is None else "error"
         return Attempt(
             tier=self.tier.number,
             model=self.tier.model,
             status=status,
-            cost_usd=cost_usd(self.spec, self.usage),
+            cost_usd=cost_usd(self.spec, self.usage, price),
+            price=price,
             max_tokens=self.requests[0].sent.max_tokens,
             error=None if error is None else f"{type(error).__name__}: {error}",
             reason=reason,
@@ -75,7 +78,7 @@ class SideAnswer:
             ],
             claimed=claimed(self.requests),
             compared_as=compared_as,
-            **cache_tokens(self.usage),
+            **billed_tokens(self.usage),
             added=list(self.requests[0].sent.added),
         )
 
@@ -124,9 +127,11 @@ def used_so_far(requests: list[GenerationRequest], most: MostTokens | None, erro
     return used if most is None else most.bound(used)
 
 
-def cache_tokens(usage: Usage) -> dict[str, Any]:
-    """The fields of an attempt that say what of its prompt a server's cache had, and got."""
+def billed_tokens(usage: Usage) -> dict[str, Any]:
+    """The fields of an attempt that say what is billed, and what of its prompt a server's cache had, and got."""
     return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
         "cached_tokens": usage.cached_tokens,
         "cache_write_tokens": usage.cache_write_tokens,
         "cache_write_1h_tokens": usage.cache_write_1h_tokens,

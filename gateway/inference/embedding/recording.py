@@ -6,6 +6,8 @@ from typing import Literal
 from gateway.base.errors import CLIENT_CLOSED_REQUEST, as_api_error
 from gateway.base.requests.inference_request import InferenceRequest
 from quality.records.embedding_record import EmbeddingRecord
+from quality.records.record import Attempt
+from tiers.catalog.tier_spec import Price
 
 
 def embedding_record(
@@ -16,11 +18,12 @@ def embedding_record(
     tokens: int,
     cost_usd: float,
     replica: str | None,
+    price: Price,
 ) -> EmbeddingRecord:
     """Return the record of `request`, which ends now.
 
     `started`: when `model` was asked, monotonic seconds; `error`: its failure, if any, not an Exception if the caller
-    disconnected; `tokens` and `cost_usd` as charged.
+    disconnected; `tokens`, `cost_usd` and `price` as charged.
     """
     now = time.monotonic()
     status: Literal["ok", "error", "aborted"] = "ok"
@@ -44,4 +47,5 @@ def embedding_record(
         overhead_ms=(started - request.generation.arrival) * 1e3,
         tags=request.metadata,
         replica=replica,
+        attempts=[Attempt(tier=0, model=model, status=status, cost_usd=cost_usd, prompt_tokens=tokens, price=price)],
     )

@@ -22,6 +22,7 @@ from inference_core.io.background_tasks import once
 from quality.store.queries import record_audit
 from tiers.build import build_remote
 from tiers.catalog.catalog import CPU_CORE, Catalog
+from tiers.catalog.embedding_spec import EmbeddingSpec
 from tiers.catalog.load import load_catalog
 from tiers.catalog.tier_spec import TierSpec
 from tiers.errors import CatalogError, TierError
@@ -31,6 +32,7 @@ from tiers.tier import Tier
 
 if TYPE_CHECKING:
     from gateway.inference.screening.screen import Screen
+    from tiers.catalog.signed_prices import SignedPrices
 
 log = logging.getLogger(__name__)
 
@@ -79,11 +81,29 @@ class CatalogueReload:
         self._targets = {} if targets is None else targets
         self._turn = asyncio.Lock()
         self._retiring: set[asyncio.Task[None]] = set()
+        self.prices: SignedPrices | None = None
+
+    def reprice(self, prices: "SignedPrices | None") -> None:
+        """Switch to the prices of a list, where the catalogue gives none; nothing else changes. Running answers keep
+        theirs. Contains no await, and does nothing while the prices are the same."""
+        # Imported where prices are a list's.
+        from tiers.catalog.repriced import repriced
+
+        self.prices = prices
+        before = self._routing.served.catalog
+        catalog = repriced(before, prices)
+        if catalog is not before:
+            self._switch_to(catalog, [], None, self._service.screen)
+            log.info("prices have changed: %s", ", ".join(_changed_prices(before, catalog)))
 
     async def reload(self, actor: str, reason: str) -> Reloaded:
         """Load the catalogue's file and switch to it. Raises `CatalogError` with every reason against it."""
         async with self._turn:
             catalog = await asyncio.to_thread(load_catalog, self._settings.catalog)
+            if self.prices is not None:
+                from tiers.catalog.repriced import repriced
+
+                catalog = repriced(catalog, self.prices)
             before = self._routing.served.catalog
             if len(catalog.tiers) != len(before.tiers):
                 raise CatalogError(
@@ -120,7 +140,7 @@ class CatalogueReload:
     def _check(self, catalog: Catalog, changed: list[TierSpec]) -> None:
         before = self._routing.served.catalog
         problems = []
-        if any(getattr(catalog, name) != getattr(before, name) for name in ("gpu_groups", "embeddings")):
+        if catalog.gpu_groups != before.gpu_groups or _unpriced(catalog) != _unpriced(before):
             problems.append("gpu_groups or embeddings differ, which needs a new process")
         elif catalog.core_names != before.core_names:
             problems.append("its tiers need other cores, which needs a new process")
@@ -176,7 +196,8 @@ class CatalogueReload:
             standing[tier.number].exchange(tier)
             if not isinstance(retired, LocalTier):
                 self._begin_to_retire(retired)
-        if (old_screen := self._service.screen) is not None:
+        old_screen = self._service.screen
+        if old_screen is not None and old_screen is not screen:
             self._end(_close_after(old_screen, self._settings.drain_seconds), "end of the old guardrails")
         self._service.screen = screen
         served = self._routing.served = ServedCatalogue(catalog, self._routing.served.tiers, self._targets)
@@ -210,6 +231,16 @@ class CatalogueReload:
             )  # fmt: skip
         except (SQLAlchemyError, OSError) as error:
             log.warning("the reload by %s is not recorded: %s", actor, error)
+
+
+def _unpriced(catalog: Catalog) -> list[EmbeddingSpec]:
+    return [msgspec.structs.replace(one, input_usd_per_million=None, listed="") for one in catalog.embeddings]
+
+
+def _changed_prices(before: Catalog, after: Catalog) -> list[str]:
+    old = {one.name: one.price for one in before.tiers} | {one.name: one.price for one in before.embeddings}
+    new = {one.name: one.price for one in after.tiers} | {one.name: one.price for one in after.embeddings}
+    return [name for name, price in new.items() if price != old[name]]
 
 
 def _differs_in_figures_alone(spec: TierSpec, old: TierSpec) -> bool:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import msgspec
 
 from gateway.base.requests.inference_request import InferenceRequest
-from tiers.catalog.pricing import highest_input_usd
+from tiers.catalog.pricing import most_cost_usd
 from tiers.catalog.tier_spec import TierSpec
 from tiers.tier import Tier, Usage
 
@@ -61,4 +61,4 @@ def _most_of_a_choice(request: InferenceRequest, tier: Tier, spec: TierSpec) -> 
 def most_usd(request: InferenceRequest, tier: Tier, spec: TierSpec) -> float:
     """Return the most US dollars of one attempt by `tier`."""
     most = most_tokens(request, tier, spec)
-    return (highest_input_usd(spec.price) * most.prompt + spec.price.output_usd_per_million * most.answer) / 1e6
+    return most_cost_usd(spec.price, most.prompt, most.answer)

@@ -1,5 +1,6 @@
 """An OTLP/HTTP collector on loopback: keeps the spans that an exporter sends, decoded from protobuf."""
 
+import base64
 import gzip
 import threading
 from collections.abc import Iterator
@@ -14,15 +15,20 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 
 
 class Collector:
-    """`spans` as received, with their resource's service name as `services`; `paths`, `types` and `tokens`
-    (`x-token`) of the requests."""
+    """`spans` as received, with their resource's service name as `services`; `paths`, `types`, `tokens`
+    (`x-token`) and `sizes` in bytes of the requests. With `basic`, a user and a password as `user:password`, other
+    callers are refused, as Langfuse does."""
 
-    def __init__(self) -> None:
+    def __init__(self, basic: str | None = None) -> None:
+        self.expected = None if basic is None else f"Basic {base64.b64encode(basic.encode()).decode()}"
+        self.refused = 0
+        self.sizes: list[int] = []
         self.spans: list[Any] = []
         self.services: set[str] = set()
         self.paths: set[str] = set()
         self.types: set[str] = set()
         self.tokens: set[str | None] = set()
+        self.versions: set[str | None] = set()
         self.url = ""
 
     def take(self, body: bytes) -> None:
@@ -33,13 +39,21 @@ class Collector:
 
 
 @contextmanager
-def running_collector() -> Iterator[Collector]:
+def running_collector(basic: str | None = None) -> Iterator[Collector]:
     """Serve until the block ends."""
-    collector = Collector()
+    collector = Collector(basic)
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
+            if collector.expected not in (None, self.headers["authorization"]):
+                collector.refused += 1
+                self.send_response(401)
+                self.send_header("content-length", "0")
+                self.end_headers()
+                return
+            collector.sizes.append(len(body))
+            collector.versions.add(self.headers["x-langfuse-ingestion-version"])
             collector.take(gzip.decompress(body) if self.headers.get("content-encoding") == "gzip" else body)
             collector.paths.add(self.path)
             collector.types.add(self.headers["content-type"])

@@ -8,7 +8,7 @@ import pytest
 
 from tiers.catalog.load import parse_catalog
 from tiers.catalog.price_list import listed_model, similar_listed
-from tiers.catalog.pricing import cost_usd
+from tiers.catalog.pricing import cost_usd, long_price, most_cost_usd
 from tiers.catalog.tier_spec import TierSpec
 from tiers.tier import Usage
 
@@ -108,3 +108,28 @@ parse_catalog({"name": "c", "tiers": [
 sys.exit("genai_prices" in sys.modules or "pydantic" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+def test_the_list_has_the_steps_of_long_prompts_and_writes_for_an_hour() -> None:
+    found = listed_model("claude-sonnet-4-5", provider="anthropic")
+    assert found is not None
+    price = found.price
+    assert price.cache_write_1h_usd_per_million == 2 * price.input_usd_per_million
+    [step] = price.steps
+    assert step.above_prompt_tokens == 200_000
+    assert price.of_prompt(200_000) is price
+    long = price.of_prompt(200_001)
+    assert long.input_usd_per_million == step.input_usd_per_million > price.input_usd_per_million
+    assert long.cache_write_1h_usd_per_million == step.cache_write_1h_usd_per_million
+
+
+def test_a_long_prompt_is_billed_at_its_step_and_each_choice_has_its_own_prompt() -> None:
+    found = listed_model("claude-sonnet-4-5", provider="anthropic")
+    assert found is not None
+    spec = tier("https://api.anthropic.com/v1", "claude-sonnet-4-5")
+    assert cost_usd(spec, Usage(prompt_tokens=200_001)) == pytest.approx(200_001 * 6 / 1e6)
+    assert cost_usd(spec, Usage(prompt_tokens=200_000)) == pytest.approx(200_000 * 3 / 1e6)
+    both = Usage(prompt_tokens=300_000)
+    assert long_price(spec, both, 2, 1).input_usd_per_million == 3
+    assert long_price(spec, both, 1, 1).input_usd_per_million == 6
+    assert most_cost_usd(found.price, 200_001, 0) >= 200_001 * 12 / 1e6

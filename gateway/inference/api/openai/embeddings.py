@@ -4,7 +4,7 @@ import asyncio
 import base64
 import time
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import msgspec
 from litestar.types import ASGIApp
@@ -27,6 +27,9 @@ from gateway.inference.embedding.recording import embedding_record
 from gateway.inference.serving import Serving, serving_of
 from gateway.tenancy.access.guard import InferenceRoute
 from tiers.tier import UsageMeter
+
+if TYPE_CHECKING:
+    from tiers.remote.embedding_client import EmbeddingClient
 
 # OpenAI's own bounds of a request.
 MAX_INPUTS = 2048
@@ -105,6 +108,9 @@ async def embedded(
     Raises `ApiError`.
     """
     model = _model(serving, body.model, head.caller)
+    if model.spec.is_remote:
+        return await _passed_through(serving, head, body, cast("EmbeddingClient", model), priority)
+    model = cast(Embedder, model)
     await model.open()
     require_dimensions(model, body.dimensions)
     inference_request = reading_request(
@@ -115,7 +121,8 @@ async def embedded(
             head.caller.tenant, partial(_rows, model, inference_request.prompts or [])
         )
         tokens = sum(map(len, rows))
-        cost = tokens * model.spec.input_usd_per_million / 1e6
+        price = model.spec.price
+        cost = tokens * price.input_usd_per_million / 1e6
         await admission.reserve(head.caller, cost)
         started, failure, meter = time.monotonic(), None, UsageMeter()
         try:
@@ -131,17 +138,35 @@ async def embedded(
             if failure is not None:
                 # Of a failure nothing is charged; a caller that leaves is charged what the model was given to read.
                 used = 0 if isinstance(failure, Exception) else meter.usage().prompt_tokens
-            spent = used * model.spec.input_usd_per_million / 1e6
+            spent = used * price.input_usd_per_million / 1e6
             admission.settle(spent, used)
             name, replica = model.spec.name, serving.service.replica
-            serving.records.append(embedding_record(inference_request, name, started, failure, used, spent, replica))
+            serving.records.append(
+                embedding_record(inference_request, name, started, failure, used, spent, replica, price)
+            )
     data = await _data(vectors, body.encoding_format)
     answer = EmbeddingList(data=data, model=model.spec.name, usage=EmbeddingUsage(tokens, tokens))
     own = {"x-request-id": head.request_id, "x-aio-cost-usd": usd_text(cost)}
     return answer, list((admission.headers | own).items())
 
 
-def _model(serving: Serving, name: str, caller: Caller) -> Embedder:
+async def _passed_through(
+    serving: Serving, head: Received, body: EmbeddingsRequest, model: "EmbeddingClient", priority: int
+) -> tuple[EmbeddingList, list[tuple[str, str]]]:
+    # Imported with the first such request: most gateways have no such model.
+    from gateway.inference.api.openai.remote_embeddings import passed_through
+
+    answer, tokens, headers = await passed_through(serving, head, body, _inputs(body), model, priority)
+    form = body.encoding_format
+    data = []
+    for index, vector in enumerate(answer.vectors):
+        if index % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
+            await asyncio.sleep(0)
+        data.append(Embedding(index=index, embedding=vector.written(form)))
+    return EmbeddingList(data=data, model=model.spec.name, usage=EmbeddingUsage(tokens, tokens)), headers
+
+
+def _model(serving: Serving, name: str, caller: Caller) -> "Embedder | EmbeddingClient":
     named = name if name in serving.embedders else serving.routing.served.unaliased(name, caller)
     if (model := serving.embedders.get(named)) is not None:
         return model

@@ -1,6 +1,7 @@
 """`aio check`: ask every tier one question, or verify the deployment checklist, and say what to do where it fails."""
 
 import asyncio
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -55,7 +56,8 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
     settings = settings_from(role="all", **options)
     catalog = load_catalog(settings.catalog)
     if not as_json:
-        click.echo(f"catalogue: {settings.catalog} ({catalog_reason(settings)})\n")
+        click.echo(f"catalogue: {settings.catalog} ({catalog_reason(settings)})")
+        click.echo(_lists(settings, catalog))
     answers = asyncio.run(ask_tiers(catalog, settings))
     guardrails = asyncio.run(ask_guardrails(catalog)) if catalog.guardrails else []
     problems = [one.problem for one in answers if one.problem] + [one.problem for one in guardrails if one.problem]
@@ -102,6 +104,25 @@ def _check_security(settings: "Settings", as_json: bool) -> None:
                     click.secho(f"\n{status}: {item.id}: {item.mend}", fg=colour)
     if any(item.status == "failed" for item in checked):
         raise SystemExit(1)
+
+
+def _lists(settings: "Settings", catalog: "Catalog") -> str:
+    """The lists that prices come from, with their dates, and the models that give embeddings."""
+    from gateway.operations.reload.price_refresh import PriceRefresh
+    from tiers.catalog.price_list import list_version
+
+    lines = []
+    if catalog.has_listed_prices:
+        lines.append(f"prices: genai-prices {list_version()}, as of {datetime.now(UTC):%Y-%m-%d}")
+    if settings.price_list_url:
+        refresh = PriceRefresh(settings, lambda prices: None, lambda outcome, date: None)
+        refresh.load()
+        outcome = asyncio.run(refresh.refresh())
+        lines.append(f"prices: {refresh.current.name if refresh.current else 'no signed list'} ({outcome})")
+    for spec in catalog.embeddings:
+        where = spec.url or spec.path or spec.model
+        lines.append(f"embeddings: {spec.name} ({where}), ${spec.usd_per_million:g} per million")
+    return "\n".join([*lines, ""])
 
 
 def _table(answers: "list[TierAnswer]") -> str:

@@ -1,0 +1,248 @@
+"""Embeddings of a server elsewhere, by `POST /embeddings` of OpenAI: calls of bounded size, answers of bounded size."""
+
+import asyncio
+import base64
+import os
+from binascii import Error as Base64Error
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import httpx
+import msgspec
+import numpy as np
+
+from inference_core.io.json_errors import JSON_ERRORS
+from tiers.catalog.embedding_spec import EmbeddingSpec
+from tiers.errors import (
+    TierAnswerError,
+    TierAnswerTooLongError,
+    TierBusyError,
+    TierError,
+    TierRequestError,
+    TierUnavailableError,
+)
+from tiers.remote.http_exchange import RefusedBodyError, bounded_answer, headers_of
+from tiers.remote.http_transport import transport_to
+from tiers.remote.openai_format import parse_error, parse_retry_after
+from tiers.server_words import one_line
+
+Input = str | list[int]
+TOGETHER = 4
+"""Calls of one request at a time."""
+# A vector of 8,192 numbers has 180 kB as text.
+BYTES_OF_A_VECTOR, MOST_BYTES = 256 * 1024, 256 * 1024 * 1024
+# Above it, an answer is read on a thread: megabytes of numbers take longer than other requests may wait.
+READ_HERE_BYTES = 256 * 1024
+OPERATOR_STATUSES = (401, 402, 403, 404)
+# A server's own count is believed down to this share of our estimate of four bytes per token.
+LEAST_SHARE = 1 / 64
+SPECIAL_TOKENS = 2
+"""What an encoder may add to a text."""
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    embedding: msgspec.Raw
+    index: int
+
+
+class _Usage(msgspec.Struct, frozen=True):
+    prompt_tokens: int | None = None
+    total_tokens: int | None = None
+
+
+class _Reply(msgspec.Struct, frozen=True):
+    data: list[_Entry]
+    usage: _Usage | None = None
+
+
+_DECODER = msgspec.json.Decoder(_Reply)
+
+
+class Vector(msgspec.Struct, frozen=True):
+    """A vector as the server wrote it: JSON numbers in `text`, or base64 of its float32, little-endian."""
+
+    text: bytes
+    size: int
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether it is base64."""
+        return self.text.startswith(b'"')
+
+    def written(self, form: str | None) -> Any:
+        """Return it in `form`, for JSON: as it came where the server used that form."""
+        if form == "base64":
+            if self.is_packed:
+                return self.text[1:-1].decode()
+            numbers = np.array(msgspec.json.decode(self.text, type=list[float]), dtype="<f4")
+            return base64.b64encode(numbers.tobytes()).decode()
+        if self.is_packed:
+            return msgspec.Raw(msgspec.json.encode(np.frombuffer(base64.b64decode(self.text[1:-1]), "<f4").tolist()))
+        return msgspec.Raw(self.text)
+
+
+class Embedded(msgspec.Struct, frozen=True, kw_only=True):
+    """The vectors in the order of the inputs. `disputed`: the counts of tokens that the server reported and that
+    cannot be."""
+
+    vectors: list[Vector]
+    disputed: list[int] = []
+
+
+class EmbeddingCounter:
+    """What of a request is billed: the server's own counts of finished calls, within what its texts can have, and an
+    estimate of calls that were sent and not answered."""
+
+    def __init__(self) -> None:
+        self.finished = 0
+        self.sent = 0
+
+    @property
+    def with_sent(self) -> int:
+        """Tokens if the calls under way are billed too."""
+        return self.finished + self.sent
+
+
+class EmbeddingClient:
+    """The model of `spec` at its server. The key is read from the environment once and never shown. Belongs to one
+    event loop; `close` it."""
+
+    def __init__(
+        self,
+        spec: EmbeddingSpec,
+        *,
+        environ: Mapping[str, str] = os.environ,
+        connect: Callable[[httpx.URL], httpx.AsyncBaseTransport] = transport_to,
+    ) -> None:
+        self.spec = spec
+        self._base = httpx.URL(str(spec.url).rstrip("/") + "/")
+        self._key = environ.get(spec.api_key_env or "", "").strip()
+        name = b"api-key" if spec.provider == "azure" else b"authorization"
+        value = self._key if spec.provider == "azure" else f"Bearer {self._key}"
+        self._headers = headers_of(self._base, [(name, value.encode())] if self._key else [])
+        self._client = httpx.AsyncClient(transport=connect(self._base), trust_env=False, follow_redirects=False)
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._client.aclose()
+
+    def most_tokens(self, inputs: Sequence[Input]) -> int:
+        """Return the most tokens that `inputs` can have: one per byte, and no more than the model reads."""
+        return sum(min(_size(one) + SPECIAL_TOKENS, self.spec.max_tokens) for one in inputs)
+
+    async def embed(self, inputs: Sequence[Input], fields: Mapping[str, Any], counter: EmbeddingCounter) -> Embedded:
+        """Return the vectors of `inputs`; `fields` go to the server as they are. Raises `TierError`: of the first call
+        that fails, and the others are cancelled."""
+        if self.spec.api_key_env is not None and not self._key:
+            raise TierUnavailableError(
+                f"embeddings '{self.spec.name}': its API key is expected in the environment variable "
+                f"{self.spec.api_key_env}, which is not set"
+            )
+        room, step = asyncio.Semaphore(TOGETHER), self.spec.max_inputs
+        parts = [inputs[first : first + step] for first in range(0, len(inputs), step)]
+        disputed: list[int] = []
+
+        async def one(part: Sequence[Input]) -> list[Vector]:
+            async with room:
+                return await self._call(part, fields, counter, disputed)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one(part)) for part in parts]
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        vectors = [vector for task in tasks for vector in task.result()]
+        if len({vector.size for vector in vectors}) > 1:
+            raise TierAnswerError(f"{self._where} answered with vectors of several lengths")
+        return Embedded(vectors=vectors, disputed=disputed)
+
+    async def _call(
+        self, part: Sequence[Input], fields: Mapping[str, Any], counter: EmbeddingCounter, disputed: list[int]
+    ) -> list[Vector]:
+        body = msgspec.json.encode({"model": self.spec.model, "input": part} | dict(fields))
+        request = self._client.build_request("POST", self._base.join("embeddings"), headers=self._headers, content=body)
+        most = min(len(part) * BYTES_OF_A_VECTOR + READ_HERE_BYTES, MOST_BYTES)
+        estimate = min(sum(_size(one) for one in part) // 4 + 1, self.most_tokens(part))
+        counter.sent += estimate
+        try:
+            response, answer = await bounded_answer(self._client, request, most, self.spec.timeout_seconds)
+        except RefusedBodyError as error:
+            raise TierAnswerTooLongError(f"{self._where}: {error}") from error
+        except httpx.HTTPError as error:
+            said = self._scrub(str(error) or type(error).__name__)
+            raise TierUnavailableError(f"{self._where} cannot be reached: {type(error).__name__}: {said}") from error
+        if response.status_code != 200:
+            counter.sent -= estimate
+            raise self._refusal(response, answer)
+        # What was answered is billed, also if it cannot be read.
+        is_long = len(answer) > READ_HERE_BYTES
+        reply, vectors = await asyncio.to_thread(_read, answer) if is_long else _read(answer)
+        counter.sent -= estimate
+        counter.finished += self._billed(reply, part, estimate, disputed)
+        if sorted(vectors) != list(range(len(part))):
+            raise TierAnswerError(f"{self._where} answered with no list of {len(part)} vectors")
+        return [vectors[index] for index in range(len(part))]
+
+    def _billed(self, reply: _Reply | None, part: Sequence[Input], estimate: int, disputed: list[int]) -> int:
+        usage = None if reply is None else reply.usage
+        told = None if usage is None else usage.prompt_tokens or usage.total_tokens
+        if told is None:
+            return estimate
+        most = self.most_tokens(part)
+        if told > most or told < estimate * LEAST_SHARE:
+            disputed.append(told)
+            return most if told > most else estimate
+        return told
+
+    def _refusal(self, response: httpx.Response, body: bytes) -> TierError:
+        status, said, later = response.status_code, parse_error(body[: 64 * 1024]), parse_retry_after(response.headers)
+        message = f"{self._where} answered {status}: {self._scrub(said.message)}"
+        if status == 429 or (status == 503 and later is not None):
+            busy = TierBusyError(message)
+            busy.retry_after_seconds = busy.retry_after_seconds if later is None else later
+            return busy
+        if status in OPERATOR_STATUSES:
+            where = self.spec.api_key_env or "api_key_env"
+            return TierUnavailableError(f"{message} (check url, model and {where} in the catalogue)")
+        if status in (408, 409, 425) or status >= 500 or status < 400:
+            return TierUnavailableError(message)
+        return TierRequestError(message, param=said.param, code=None if said.code is None else str(said.code))
+
+    def _scrub(self, text: str) -> str:
+        """Return a server's own words for an error: without the key, on one line, and not for long."""
+        return one_line(text.replace(self._key, "[key]") if self._key else text)
+
+    @property
+    def _where(self) -> str:
+        return f"embeddings '{self.spec.name}' ({self.spec.url})"
+
+
+def _size(one: Input) -> int:
+    """Most tokens of an input: its bytes, or its token ids."""
+    return len(one.encode()) if isinstance(one, str) else len(one)
+
+
+def _read(body: bytes) -> tuple[_Reply | None, dict[int, Vector]]:
+    """Return the answer and its vectors by index; none if one cannot be read, or if an index comes twice."""
+    try:
+        reply = _DECODER.decode(body)
+    except JSON_ERRORS:
+        return None, {}
+    try:
+        vectors = {entry.index: _vector(bytes(entry.embedding)) for entry in reply.data}
+    except (ValueError, Base64Error, *JSON_ERRORS):
+        return reply, {}
+    return reply, vectors if len(vectors) == len(reply.data) else {}
+
+
+def _vector(text: bytes) -> Vector:
+    """Raises ValueError and the errors of JSON for anything but numbers and base64 of float32."""
+    if text.startswith(b'"'):
+        packed = base64.b64decode(text[1:-1], validate=True)
+        if len(packed) % 4 or not packed or not np.isfinite(np.frombuffer(packed, "<f4")).all():
+            raise ValueError("no float32")
+        return Vector(text, len(packed) // 4)
+    numbers = msgspec.json.decode(text, type=list[float])
+    if not numbers:
+        raise ValueError("an empty vector")
+    return Vector(text, len(numbers))
