@@ -23,6 +23,7 @@ IMPORTED_AS = {
     "opentelemetry-exporter-otlp-proto-http": "opentelemetry.exporter",
     "opentelemetry-sdk": "opentelemetry.sdk",
     "prometheus-client": "prometheus_client",
+    "pyyaml": "yaml",
     "scikit-learn": "sklearn",
     "sentry-sdk": "sentry_sdk",
 }

@@ -1,0 +1,86 @@
+"""One config.yaml of LiteLLM's, migrated: a catalogue's tiers and aliases, settings, and the account of every field."""
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from gateway.operations.setup.candidate import Candidate
+from gateway.operations.setup.litellm.config_file import Account, mapping, read_config
+from gateway.operations.setup.litellm.models import models_of
+from gateway.operations.setup.litellm.settings import settings_of, without_replicas
+
+_HEAD = "# AIO's settings, carried over from {file}; for a shell: set -a; . ./{name}; set +a\n"
+
+
+class Migration(msgspec.Struct, kw_only=True):
+    """`environment`: settings, whose values may name other variables as a shell does; `commands`: for the running
+    gateway; `variables`: those to set to keys that stand in the file, each with its path there."""
+
+    candidates: list[Candidate]
+    aliases: dict[str, str]
+    environment: dict[str, str]
+    commands: list[str]
+    variables: dict[str, str]
+    carried: dict[str, str]
+    left: dict[str, str]
+
+    def settings_text(self, file: Path, name: str) -> str:
+        """Return the settings as a file for a shell; empty without any."""
+        lines = [f"{variable}={_quoted(value)}\n" for variable, value in self.environment.items()]
+        return "".join([_HEAD.format(file=file.name, name=name), *lines]) if lines else ""
+
+    def report(self) -> str:
+        """Return what became of every field; fields with the same text are in one line."""
+        parts = [
+            f"{head}:\n" + "\n".join(f"  {', '.join(paths)}: {text}" for text, paths in _grouped(fields).items())
+            for head, fields in (("carried over", self.carried), ("not carried over", self.left))
+            if fields
+        ]
+        return "\n\n".join(parts)
+
+
+def migrated(path: Path, environ: Mapping[str, str]) -> Migration:
+    """Return the migration of a file. Raises `SetupError` if it is none of LiteLLM's."""
+    config, account = read_config(path), Account()
+    declared = mapping(config.get("environment_variables"))
+    known = {str(name): str(value) for name, value in declared.items() if value is not None} | dict(environ)
+    settings = settings_of(config, known, account)
+    models = models_of(config, known, account, settings.remote, settings.balancing)
+    if not models.is_replicated:
+        without_replicas(account)
+    names = {one.name for one in models.candidates} | {*models.aliases}
+    aliases = dict(models.aliases)
+    for alias, target in settings.aliases.items():
+        section = "router_settings.model_group_alias"
+        place = section if alias in mapping(mapping(config.get("router_settings")).get("model_group_alias")) else (
+            "litellm_settings.model_alias_map"
+        )  # fmt: skip
+        if target in names and alias not in names and alias != "auto":
+            aliases[alias] = models.aliases.get(target, target)
+        else:
+            del account.carried[f"{place}.{alias}"]
+            account.leave(f"{place}.{alias}", f"{target} is no model here, or {alias} has another meaning")
+    account.close(config)
+    return Migration(
+        candidates=models.candidates,
+        aliases=aliases,
+        environment=settings.environment,
+        commands=settings.commands,
+        variables=models.variables,
+        carried=account.carried,
+        left=account.left,
+    )
+
+
+def _grouped(fields: Mapping[str, str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for path, text in fields.items():
+        found.setdefault(text, []).append(path)
+    return found
+
+
+def _quoted(value: str) -> str:
+    """Quote a value for a shell; one that names variables stays open to them."""
+    return f'"{value}"' if "${" in value else shlex.quote(value)
