@@ -21,7 +21,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     `remote` is the entry's whole table of that name. `further`: other fields of the entry.
 
     `source`: where it was found, in words; candidates of one source are one server's or one key's. `model`: its name
-    there; "" is a server's only model, still unknown. `price`: the price list's; None if the list does not know it.
+    there; "" is a server's only model, still unknown. `price`: the price list's, unless `price_from` says otherwise; None
+    if the list does not know it.
     `context_note`: why `max_context` is what it is, where a reader may want to change it. `is_default`: whether it may
     be proposed without being asked for.
     """
@@ -40,6 +41,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: Capabilities = Capabilities()
     billions: float | None = None
     price: Price | None = None
+    price_from: str = ""
     is_default: bool = True
     remote: dict[str, Any] = {}
     further: dict[str, Any] = {}

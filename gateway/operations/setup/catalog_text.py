@@ -81,7 +81,7 @@ def _entry(candidate: Candidate) -> str:
     if able:
         lines.append(_line("capabilities", able))
     if candidate.price is not None and not candidate.price.estimated:
-        lines.append(_line("price", _price(candidate.price), f"genai-prices {list_version()}"))
+        lines.append(_line("price", _price(candidate.price), candidate.price_from or f"genai-prices {list_version()}"))
     elif (estimate := candidate.estimate) is not None:
         lines.append(_line("price", _price(estimate), "yours, without `estimated`, is better"))
     lines += [_line(key, value) for key, value in candidate.further.items()]

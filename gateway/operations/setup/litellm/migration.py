@@ -1,5 +1,6 @@
 """One config.yaml of LiteLLM's, migrated: a catalogue's tiers and aliases, settings, and the account of every field."""
 
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -83,4 +84,7 @@ def _grouped(fields: Mapping[str, str]) -> dict[str, list[str]]:
 
 def _quoted(value: str) -> str:
     """Quote a value for a shell; one that names variables stays open to them."""
-    return f'"{value}"' if "${" in value else shlex.quote(value)
+    if "${" not in value:
+        return shlex.quote(value)
+    escaped = re.sub(r'(["\\`]|\$(?!\{[A-Za-z_][A-Za-z0-9_]*\}))', r"\\\1", value)
+    return f'"{escaped}"'

@@ -295,6 +295,7 @@ def _candidate(tier: _Tier, balancing: Mapping[str, Any], environ: Mapping[str, 
         max_context=context,
         capabilities=tier.capabilities,
         price=price,
+        price_from="LiteLLM's config" if tier.price is not None else "",
         further=tier.further,
     )
     remote = dict(tier.remote)

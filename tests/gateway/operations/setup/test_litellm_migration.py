@@ -102,6 +102,7 @@ def test_a_teams_proxy_becomes_three_tiers(here: Path) -> None:
     assert (qwen.remote.balancing.max_attempts, qwen.remote.balancing.ejection_seconds) == (3, 30)
     assert (qwen.price.input_usd_per_million, qwen.price.output_usd_per_million) == (0.05, 0.15)
     assert qwen.remote.max_context == 32_768
+    assert "0.15 }  # LiteLLM's config" in Path("aio.toml").read_text()
     assert catalog.aliases == {"gpt-4": "gpt-4o"}
     assert "set QWEN_API_KEY to the key in model_list[3].litellm_params.api_key" in said
     assert "aio knobs cache ttl_seconds=600" in said
@@ -190,6 +191,19 @@ def test_a_shell_that_reads_the_settings_gives_aio_what_the_file_said(here: Path
     assert lines["AIO_REDIS_URL"] == "redis://:p@redis:6380"
     assert lines["AIO_API_KEYS"] == lines["AIO_ADMIN_KEYS"] == f"master={MASTER}"
     assert (lines["AIO_STRICT_FIELDS"], lines["AIO_LOG_FORMAT"], lines["AIO_RETAIN_DAYS"]) == ("false", "json", "90")
+
+
+def test_settings_run_nothing_in_the_shell_that_reads_them(here: Path) -> None:
+    odd = r"""redis_host: '"; touch made; `touch made` $(touch made) \'"""
+    text = (CONFIGS / "team.yaml").read_text().replace("redis_host: os.environ/REDIS_HOST", odd)
+    Path("config.yaml").write_text(text)
+    assert aio("--from", "config.yaml").exit_code == 0
+    shell = shutil.which("sh")
+    assert shell is not None
+    done = subprocess.run([shell, "-c", "set -a; . ./aio.env"], capture_output=True, text=True, check=True)
+
+    assert done.stderr == ""
+    assert not Path("made").exists()
 
 
 @pytest.fixture(scope="module")
