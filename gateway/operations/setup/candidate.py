@@ -21,8 +21,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     `remote` is the entry's whole table of that name. `further`: other fields of the entry.
 
     `source`: where it was found, in words; candidates of one source are one server's or one key's. `model`: its name
-    there; "" is a server's only model, still unknown. `price`: the price list's, unless `price_from` says otherwise; None
-    if the list does not know it.
+    there; "" is a server's only model, still unknown. `price`: the price list's, or that of `price_from`; None if the
+    list does not know it.
     `context_note`: why `max_context` is what it is, where a reader may want to change it. `is_default`: whether it may
     be proposed without being asked for.
     """
