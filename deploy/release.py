@@ -110,7 +110,7 @@ def list_parts(environment: Path, version: str, target: Path, tools: Path) -> Pa
         component.write_text(f'[project]\nname = "aio-gateway"\nversion = "{version}"\n')
         ran(
             tools / "bin" / "cyclonedx-py", "environment", environment / "bin" / "python", "--pyproject", component,
-            "--mc-type", "application", "--output-reproducible", "--output-format", "JSON", "--outfile", made,
+            "--mc-type", "application", "--output-reproducible", "--output-format", "JSON", "--output-file", made,
         )  # fmt: skip
     return made
 

@@ -94,8 +94,10 @@ def test_the_list_names_the_release_and_every_package_that_it_installs(released:
         for line in metadata.splitlines()
         if line.startswith("Requires-Dist") and "extra ==" not in line
     }
-    listed = {one["name"].lower(): one for one in parts["components"]}
+    listed = {one["name"].lower().replace("_", "-"): one for one in parts["components"]}
     assert required <= {*listed}
+    direct = next(one["dependsOn"] for one in parts["dependencies"] if one["ref"] == root["bom-ref"])
+    assert len(direct) == len(required)
     # Also what those require, and nothing that only builds or installs.
     assert "markupsafe" in listed
     assert not {"pip", "setuptools", "build", "cyclonedx-bom", "torch"} & {*listed}
