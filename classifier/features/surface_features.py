@@ -27,7 +27,9 @@ KEYWORDS: dict[str, tuple[str, str]] = {
 # The word boundary before the stem is checked after it: a pattern that starts with literal characters is searched
 # for at memory speed, one that starts with \b is tried at every position.
 _KEYWORD_SEARCHES = {stem: re.compile(rf"{stem}(?<!\w{stem}){rest}\b") for stem, rest in KEYWORDS.values()}
-_STEMS = Marks(_KEYWORD_SEARCHES)
+# A later word of a keyword, without which the pattern of its frequent stem need not be searched.
+_LATER = {"explain": "why", "step": "by", "what": "happen"}
+_STEMS = Marks([*_KEYWORD_SEARCHES, *_LATER.values()])
 
 LEXICON: dict[str, str] = {
     "maths": "sum product equation equations solve integral derivative probability percent ratio theorem polynomial "
@@ -190,8 +192,10 @@ def _by_kernels(turn: str, tokens: Sequence[str], turn_chars: int) -> npt.NDArra
     utf8 = turn.encode(errors="replace")
     KERNELS.surface_features(_NATIVE, NATIVE_OPTIONS, utf8, len(turn), tokens, turn_chars, values)
     lower = turn.lower()
-    for stem in _STEMS.within(lower):
-        values[_PLACE_OF[stem]] = len(_KEYWORD_SEARCHES[stem].findall(lower))
+    marks = _STEMS.within(lower)
+    for stem in marks:
+        if stem in _PLACE_OF and _LATER.get(stem, stem) in marks:
+            values[_PLACE_OF[stem]] = len(_KEYWORD_SEARCHES[stem].findall(lower))
     return values
 
 

@@ -129,6 +129,8 @@ void put_stem(const Options& options, const unsigned char* text, size_t size, co
   for (size_t i = 0, after_decimal = 0; i < size; i++) {
     const unsigned char c = text[i];
     capitals += options.kind_of[c] == kCapital;
+    // Digits and ends of sentences come before it.
+    if (c > '?') continue;
     numbers += is_digit(c) && (i == 0 || !is_digit(text[i - 1]));
     if (i >= after_decimal && i + 2 < size && is_digit(c) && text[i + 1] == '.' && is_digit(text[i + 2]))
       decimals++, after_decimal = i + 3;

@@ -18,17 +18,22 @@ struct Surface {
   PyObject* masks;  // word -> bits of the kinds of words that it belongs to
   int word_kinds, domains, question_words, connectives, keywords;
   std::vector<std::string> code;
+  unsigned char code_of[256] = {};  // byte -> bits of the marks of code that begin with it
 
   ~Surface() { Py_XDECREF(masks); }
 };
 
-int occurrences(const char* text, size_t size, const std::string& wanted) {
+// Occurrences of all marks of code; those of one mark do not overlap.
+int count_code(const Surface& surface, const char* text, size_t size) {
   int found = 0;
-  const char* end = text + size;
-  while (const void* at = memmem(text, size_t(end - text), wanted.data(), wanted.size())) {
-    found++;
-    text = static_cast<const char*>(at) + wanted.size();
-  }
+  size_t ends[8] = {};
+  for (size_t i = 0; i < size; i++)
+    for (unsigned bits = surface.code_of[(unsigned char)text[i]]; bits; bits &= bits - 1) {
+      const int place = __builtin_ctz(bits);
+      const std::string& mark = surface.code[size_t(place)];
+      if (i < ends[place] || mark.size() > size - i || memcmp(text + i, mark.data(), mark.size())) continue;
+      found++, ends[place] = i + mark.size();
+    }
   return found;
 }
 
@@ -107,8 +112,8 @@ PyObject* make_surface(PyObject*, Values values, Py_ssize_t count) {
   if (kinds.failed || classes.failed || numbers.failed) return nullptr;
   if (!kinds.has(256, "kinds") || !classes.has(256, "classes") || !numbers.has(5, "numbers")) return nullptr;
   const bool fits = std::all_of(kinds.begin(), kinds.end(), [](unsigned char kind) { return kind < kKinds; });
-  if (!fits || !PyDict_Check(values[2]) || !PyTuple_Check(values[4]))
-    return PyErr_Format(PyExc_TypeError, "make_surface: tables of bytes, a dict, numbers and a tuple are wanted");
+  if (!fits || !PyDict_Check(values[2]) || !PyTuple_Check(values[4]) || PyTuple_GET_SIZE(values[4]) > 8)
+    return PyErr_Format(PyExc_TypeError, "make_surface: tables of bytes, a dict, numbers and up to 8 texts are wanted");
   auto* made = new Surface{{}, {}, Py_NewRef(values[2]), 0, 0, 0, 0, 0, {}};
   std::copy(kinds.begin(), kinds.end(), made->kind_of);
   std::copy(classes.begin(), classes.end(), made->class_of);
@@ -122,6 +127,7 @@ PyObject* make_surface(PyObject*, Values values, Py_ssize_t count) {
       return nullptr;
     }
     made->code.emplace_back(mark);
+    made->code_of[(unsigned char)*mark] |= (unsigned char)(1u << i);
   }
   return capsule(made);
 }
@@ -156,8 +162,7 @@ PyObject* surface_features(PyObject*, Values values, Py_ssize_t count) {
   const auto* utf8 = reinterpret_cast<const unsigned char*>(text.data());
   const Found has = scan(*surface, utf8, size);
   const int* bytes = has.bytes;
-  int code = 0;
-  for (const std::string& mark : surface->code) code += occurrences(text.data(), size, mark);
+  const int code = count_code(*surface, text.data(), size);
   std::vector<int> ordered(words.begin(), words.begin() + domains);
   std::partial_sort(ordered.begin(), ordered.begin() + std::min(2, domains), ordered.end(), std::greater<int>());
 

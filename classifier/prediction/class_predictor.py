@@ -107,10 +107,10 @@ class ClassPredictor:
         else:
             p_ok, labels, good = known.p_ok.tolist(), known.labels.tolist(), known.good.tolist()
         return Prediction(
-            p_ok=[*[round(p, 6) for p in p_ok], 1.0],
-            classes=[round(p, 4) for p in self._refitted(turn, classes)],
-            labels=[round(n, 1) for n in labels],
-            good_labels=[round(n, 1) for n in good],
+            p_ok=[*[_rounded(p, 1e6) for p in p_ok], 1.0],
+            classes=[_rounded(p, 1e4) for p in self._refitted(turn, classes)],
+            labels=[_rounded(n, 10.0) for n in labels],
+            good_labels=[_rounded(n, 10.0) for n in good],
             kind=self._kind,
             novelty=1.0 if known is None else round(N0_KEY / (N0_KEY + float(known.labels.max())), 4),
             classifier_version=self._version,
@@ -133,6 +133,11 @@ class ClassPredictor:
             return [], []
         weights = np.array(classes, np.float32)
         return (weights @ self._prior.labels).tolist(), (weights @ self._prior.good).tolist()
+
+
+def _rounded(value: float, parts: float) -> float:
+    """A value of at least 0 to whole parts of one: what `round` returns, which goes by way of a text."""
+    return int(value * parts + 0.5) / parts
 
 
 @cache

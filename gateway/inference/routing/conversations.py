@@ -38,7 +38,7 @@ TIERS_KEPT = 8
 # Sessions of agents that are kept, of about 150 bytes each.
 MOST_SESSIONS = 20_000
 # Which places a digest may have; more of them forget more evenly and take longer to look through.
-_WAYS = 128
+_WAYS = 64
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
@@ -200,7 +200,7 @@ class Conversations:
         if request.conversation is None:
             return None
         digest = self._digest_of(request, b"id")
-        _take(digest, request.conversation.encode())
+        digest.update(_counted(request.conversation.encode()))
         return digest.digest()
 
     def _key_of(self, request: InferenceRequest, count: int) -> bytes:
@@ -213,8 +213,7 @@ class Conversations:
 
     def _digest_of(self, request: InferenceRequest, kind: bytes) -> "hashlib.blake2b":
         digest = self._empty.copy()
-        _take(digest, kind)
-        _take(digest, (request.key_id or "").encode())
+        digest.update(_counted(kind) + _counted((request.key_id or "").encode()))
         return digest
 
 
@@ -233,23 +232,22 @@ class MessageDigests:
         if count < self._taken:
             self._taken, self._digest = 0, self._empty.copy()
         for message in self.messages[self._taken : count]:
-            for part in digested(message):
-                _take(self._digest, part)
+            self._digest.update(b"".join([_counted(part) for part in digested(message)]))
         self._taken = count
         known = self._known[count] = self._digest.digest()
         return known
 
 
-def _take(digest: "hashlib.blake2b", part: bytes) -> None:
+def _counted(part: bytes) -> bytes:
     # The length goes first, so that no two lists of parts run into the same bytes.
-    digest.update(len(part).to_bytes(8, "little") + part)
+    return len(part).to_bytes(8, "little") + part
 
 
 class TiersByDigest:
     """At most `most` digests with the tiers noted for them, in 32 bytes each; the memory is reserved once.
 
-    A cache of sets: a digest's first bytes choose up to 128 places, and among those the longest unnoted makes room. So
-    up to 128 digests the oldest goes first; of more, some go before their turn and some after it, but none that fewer
+    A cache of sets: a digest's first bytes choose up to 64 places, and among those the longest unnoted makes room. So
+    up to 64 digests the oldest goes first; of more, some go before their turn and some after it, but none that fewer
     than a quarter of `most` came after (the chance is below 1e-15). Digests must be evenly spread, as a keyed hash's.
     """
 

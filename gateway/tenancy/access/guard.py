@@ -184,8 +184,10 @@ def begun(connection: Connection, handler: BaseRouteHandler) -> Any:
     state["arrival"] = time.monotonic()
     state["request_id"] = new_request_id(handler.opt.get("id_prefix", "req"), handler.opt.get("id_separator", "-"))
     state[CALLER] = KEYLESS
-    # litestar searches for them again at every `connection.headers`.
-    state["headers"] = connection.headers
+    # The first of a name; litestar makes a structure of all at every `connection.headers`.
+    state["headers"] = {
+        name.decode("latin-1"): value.decode("latin-1") for name, value in [*connection.scope["headers"]][::-1]
+    }
     LOG_CONTEXT.set(LogContext(state["request_id"]))
     _refuse_other_sites(connection, state["headers"])
     return state

@@ -140,7 +140,7 @@ def _quantized_layers(path: Path, files: Files) -> Mapping[str, QuantizedLayer]:
         from inference_core.loaders.huggingface.compressed_int4 import compressed_int4_layers
 
         return compressed_int4_layers(path, files)
-    if form not in ("eight bits", "bitsandbytes"):
+    if form != "eight bits" and form != "bitsandbytes":
         from inference_core.loaders.huggingface.group_layers import group_layers
 
         return group_layers(path, form, files)

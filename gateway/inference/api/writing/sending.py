@@ -106,8 +106,8 @@ def _early_headers(request: HttpRequest, inference_request: InferenceRequest, an
 
 
 def _headers(request: HttpRequest, answer: Answer, answer_format: AnswerFormat) -> Headers:
-    headers = {**_response_headers(answer, whole=not answer.request.stream), **answer.rate_headers}
-    found = [(name.encode(), value.encode("latin-1", errors="replace")) for name, value in headers.items()]
+    found = _response_headers(answer, whole=not answer.request.stream)
+    found += [(name.encode(), value.encode()) for name, value in answer.rate_headers.items()]
     found += _id_headers(request, answer.request.request_id, answer_format)
     return found + ignored_header(request, answer.source.dropped)
 
@@ -240,26 +240,30 @@ class EndOfEvents:
         await send({"type": "http.response.body", "body": self._events, "more_body": False})
 
 
-def _response_headers(answer: Answer, *, whole: bool) -> dict[str, str]:
+def _response_headers(answer: Answer, *, whole: bool) -> Headers:
     """The x-aio headers: what became of the request; the cost is known, and given, on whole answers only."""
     tier, escalated = answer.tier, answer.escalated_from
-    headers = {
-        "x-aio-decision-id": answer.request.request_id,
-        "x-aio-tier": str(tier.number),
-        "x-aio-model": tier.model,
-        "x-aio-p-ok": f"{answer.p_ok:.4f}",
-        "x-aio-classifier": answer.decision.inputs.prediction.classifier_version,
-        "x-aio-cache": answer.source.cached or "bypass",
-        "x-aio-overhead-ms": f"{answer.overhead_ms():.3f}",
-    }
+    headers = [
+        (b"x-aio-decision-id", answer.request.request_id.encode()),
+        (b"x-aio-tier", b"%d" % tier.number),
+        (b"x-aio-model", _shown(tier.model)),
+        (b"x-aio-p-ok", b"%.4f" % answer.p_ok),
+        (b"x-aio-classifier", _shown(answer.decision.inputs.prediction.classifier_version)),
+        (b"x-aio-cache", (answer.source.cached or "bypass").encode()),
+        (b"x-aio-overhead-ms", b"%.3f" % answer.overhead_ms()),
+    ]
     if answer.decision.would_be is not None:
-        headers["x-aio-would-be-tier"] = str(answer.decision.would_be)
+        headers.append((b"x-aio-would-be-tier", b"%d" % answer.decision.would_be))
     if escalated is not None:
-        headers["x-aio-escalated-from"] = str(escalated.tier)
+        headers.append((b"x-aio-escalated-from", b"%d" % escalated.tier))
     if (agreed := answer.agreed) is not None:
-        headers["x-aio-agreed"] = "true" if agreed else "false"
+        headers.append((b"x-aio-agreed", b"true" if agreed else b"false"))
     if whole:
-        headers["x-aio-cost-usd"] = usd_text(answer.cost_usd)
+        headers.append((b"x-aio-cost-usd", usd_text(answer.cost_usd).encode()))
         if answer.cost_is_estimated:
-            headers["x-aio-cost-estimated"] = "true"
+            headers.append((b"x-aio-cost-estimated", b"true"))
     return headers
+
+
+def _shown(name: str) -> bytes:
+    return name.encode("latin-1", "replace")
