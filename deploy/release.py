@@ -9,6 +9,7 @@ import argparse
 import gzip
 import hashlib
 import io
+import json
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 from pathlib import Path
 
 from tests.gateway.upstream import running_upstream
@@ -101,13 +103,16 @@ def smoke(environment: Path, version: str, folder: Path) -> None:
         ran(aio, "check", "--catalog", "aio.toml", "--data-dir", "data", cwd=folder, HOME=str(folder))
 
 
-def list_parts(environment: Path, version: str, target: Path, tools: Path) -> Path:
-    """Write what an environment has installed as CycloneDX in JSON."""
+def list_parts(environment: Path, version: str, root: Path, target: Path, tools: Path) -> Path:
+    """Write what an environment has installed as CycloneDX in JSON; `root`: the sources, whose requirements are direct."""
+    direct = tomllib.loads((root / "pyproject.toml").read_text())["project"]["dependencies"]
     made = target / f"aio_gateway-{version}.cdx.json"
     with tempfile.TemporaryDirectory() as folder:
-        # Name and version alone: the tool does not read a license that is an expression.
+        # No more than that: the tool reads no version that is dynamic.
         component = Path(folder) / "pyproject.toml"
-        component.write_text(f'[project]\nname = "aio-gateway"\nversion = "{version}"\n')
+        component.write_text(
+            f'[project]\nname = "aio-gateway"\nversion = "{version}"\ndependencies = {json.dumps(direct)}\n'
+        )
         ran(
             tools / "bin" / "cyclonedx-py", "environment", environment / "bin" / "python", "--pyproject", component,
             "--mc-type", "application", "--output-reproducible", "--output-format", "JSON", "--output-file", made,
@@ -139,7 +144,7 @@ def make_release(root: Path, target: Path, tools: Path) -> str:
         environment = Path(folder) / "environment"
         install(wheel, environment)
         smoke(environment, version, place)
-        list_parts(environment, version, target, tools)
+        list_parts(environment, version, source, target, tools)
     write_sums(target)
     return version
 

@@ -132,15 +132,19 @@ def test_an_archive_is_packed_alike_whoever_packed_it_when(tmp_path: Path) -> No
     assert len(digests) == 1
 
 
-def test_a_release_needs_its_heading_in_the_changelog_and_a_commit(checkout: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(checkout, copy)
-    (copy / "new").write_text("new")
+def test_a_release_needs_its_heading_in_the_changelog_and_a_commit(tmp_path: Path) -> None:
+    (tmp_path / "gateway").mkdir()
+    (tmp_path / "gateway" / "__init__.py").write_text('__version__ = "1.2.3"\n')
+    (tmp_path / "CHANGELOG.md").write_text("## Unreleased\n")
+    with pytest.raises(ReleaseError, match=r"no heading `## 1\.2\.3"):
+        checked_version(tmp_path)
+    (tmp_path / "CHANGELOG.md").write_text("## Unreleased\n\n## 1.2.3 - 2026-11-26\n")
+    git(tmp_path, "init", "--quiet")
     with pytest.raises(ReleaseError, match="uncommitted"):
-        checked_version(copy)
-    (copy / "CHANGELOG.md").write_text("## Unreleased\n")
-    with pytest.raises(ReleaseError, match=f"no heading `## {__version__}"):
-        checked_version(copy)
+        checked_version(tmp_path)
+    git(tmp_path, "add", "--all")
+    git(tmp_path, "commit", "--quiet", "--message", "all")
+    assert checked_version(tmp_path) == "1.2.3"
 
 
 def test_sums_do_not_count_themselves(tmp_path: Path) -> None:
