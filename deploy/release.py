@@ -104,15 +104,15 @@ def smoke(environment: Path, version: str, folder: Path) -> None:
 
 
 def list_parts(environment: Path, version: str, root: Path, target: Path, tools: Path) -> Path:
-    """Write what an environment has installed as CycloneDX in JSON; `root`: the sources, whose requirements are direct."""
+    """Write what an environment has installed as CycloneDX in JSON; `root`: the sources, which name direct ones."""
     direct = tomllib.loads((root / "pyproject.toml").read_text())["project"]["dependencies"]
     made = target / f"aio_gateway-{version}.cdx.json"
     with tempfile.TemporaryDirectory() as folder:
         # No more than that: the tool reads no version that is dynamic.
         component = Path(folder) / "pyproject.toml"
-        component.write_text(
-            f'[project]\nname = "aio-gateway"\nversion = "{version}"\ndependencies = {json.dumps(direct)}\n'
-        )
+        project = {"name": "aio-gateway", "version": version, "dependencies": direct}
+        lines = [f"{field} = {json.dumps(value)}\n" for field, value in project.items()]
+        component.write_text("".join(["[project]\n", *lines]))
         ran(
             tools / "bin" / "cyclonedx-py", "environment", environment / "bin" / "python", "--pyproject", component,
             "--mc-type", "application", "--output-reproducible", "--output-format", "JSON", "--output-file", made,

@@ -118,7 +118,7 @@ def test_the_same_commit_gives_the_same_bytes(
         assert path.read_bytes() == (released / path.name).read_bytes(), path.name
 
 
-def test_an_archive_is_packed_alike_whoever_packed_it_when(tmp_path: Path) -> None:
+def test_archives_of_equal_files_are_repacked_to_equal_bytes(tmp_path: Path) -> None:
     digests = set()
     for order, mode in ((("a", "b"), 0o600), (("b", "a"), 0o664)):
         archive = tmp_path / "one.tar.gz"

@@ -142,7 +142,7 @@ class _Plan:
             self._prune()
 
     def refuse_new_secrets(self) -> None:
-        """Raise `DeclarationError` for a key that would be made with a secret that nobody sees."""
+        """Raise `DeclarationError` for a key that would be made with a secret that is never shown."""
         for change in (step.change for step in self.steps):
             if change.action == "key.created" and change.name not in self._declared.secrets:
                 message = "is missing, and so is secret_hash; `aio keys apply` makes the key and shows it"

@@ -326,7 +326,7 @@ async def test_an_apply_that_fails_halfway_leaves_nothing(
     assert (await shown_key(engine, "other"))["revoked_at"] is None
 
 
-async def test_at_a_start_no_secret_is_made_that_nobody_sees(file: Path, engine: AsyncEngine) -> None:
+async def test_at_a_start_no_key_is_made_without_a_given_secret(file: Path, engine: AsyncEngine) -> None:
     declared = read_declaration(file, frozenset(), {"ADA_SECRET": secrets.token_hex(16)})
     order = Order(actor="test", now=1e9)
     with pytest.raises(DeclarationError, match=r"\[\[keys\]\] made, secret_env: is missing"):

@@ -29,7 +29,7 @@ class Account:
         self.left[path] = why
 
     def close(self, document: Mapping[str, Any]) -> None:
-        """Name what nobody has noted."""
+        """Name the fields that have no note."""
         for path in _leaves(document, ""):
             if not any(place in self.carried or place in self.left for place in _upwards(path)):
                 self.leave(path, UNKNOWN)
