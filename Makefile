@@ -9,7 +9,7 @@ RESULTS ?= docs/measurements
 WORKERS ?= 3
 BUSY_WORKERS ?= 2
 
-.PHONY: run install test test-properties test-processes test-models snapshots lint types test-browser screenshots test-mesh test-ray test-ray-short test-newest test-clients test-kernels test-deploy test-wheel test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-files fuzz-api attack sanitize sanitize-threads lock demo replay bench bench-all bench-peers bench-report release clean
+.PHONY: run install test test-properties test-processes test-models snapshots lint types test-browser screenshots test-mesh test-ray test-ray-short test-newest test-clients test-kernels test-deploy test-wheel test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-files fuzz-api attack sanitize sanitize-threads lock demo replay bench bench-all bench-peers bench-report checklist release clean
 
 run: install
 	$(BIN)/aio serve
@@ -270,7 +270,7 @@ bench: install
 # The measurements of docs/results/performance.md, with all rounds; best on an idle machine. The same command resumes an
 # interrupted run; finished results stay until their file is removed.
 measured = test -s $(RESULTS)/$(1) || { $(BIN)/python -m benchmarks $(2) --json > $(RESULTS)/$(basename $(1)).part && \
-	mv $(RESULTS)/$(basename $(1)).part $(RESULTS)/$(1); }
+	mv $(RESULTS)/$(basename $(1)).part $(RESULTS)/$(1) && $(BIN)/python -m benchmarks origins $(RESULTS)/$(1) > /dev/null; }
 bench-all: install
 	mkdir -p $(RESULTS)
 	$(call measured,step.jsonl,step)
@@ -284,6 +284,10 @@ bench-all: install
 bench-peers: install
 	@test -n "$(PEERS)" || { echo "give the folder of the peers' scripts: make bench-peers PEERS=folder"; exit 2; }
 	$(BIN)/python -m benchmarks peers $(PEERS) --rounds 5 --keep --out $(RESULTS)/peers.jsonl
+
+# The record of what the requirements' tests did, refreshed by the last .ci/run; nothing runs. Needs a checkout without changes.
+checklist: install
+	$(BIN)/python -m benchmarks checklist --reports build/junit > build/checklist.txt
 
 bench-report: install
 	$(BIN)/python -m benchmarks report $(RESULTS) --page docs/results/performance.md --images docs/img

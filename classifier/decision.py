@@ -118,6 +118,18 @@ class SessionStep(msgspec.Struct, frozen=True, kw_only=True):
     p_bad: float | None = None
 
 
+class RuledBy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The operator's rules that a request matches, by their `names`. What they leave is in the exclusions; here is what
+    these do not say: `targets` that may stand in for tiers, None for all, `floor`, the least tier, and the `tier` that
+    answers in place of routing, by its own server or by `target`, one that stands for it."""
+
+    names: list[str]
+    targets: list[str] | None = None
+    floor: int = 1
+    tier: int | None = None
+    target: str | None = None
+
+
 class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that `decide` uses; recorded with the request, so that the decision can be replayed.
 
@@ -138,6 +150,8 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     precedes the rule. `constant`: what answers in place of routing. `cheapest`: why the cheapest allowed tier answers
     in place of both, None where it does not. `client` and `purpose`: which agent's client sent the request and what
     for, as far as it was recognised; for the record. `session`: the step of an agent's session that the request is.
+    `rules`: what the operator's rules say of it, None if none matches. `fell_over`: what failed after the choice and
+    what took over, in words.
     """
 
     prediction: Prediction
@@ -166,6 +180,8 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     client: str | None = None
     purpose: Literal["main", "housekeeping", "compaction", "subagent"] | None = None
     session: SessionStep | None = None
+    rules: RuledBy | None = None
+    fell_over: str | None = None
 
     @property
     def is_constant(self) -> bool:
@@ -186,6 +202,12 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     scores: list[float | None]
     inputs: PolicyInputs
     would_be: int | None = None
+
+    @property
+    def target(self) -> str | None:
+        """The target that answers in place of the tier's own server, because a rule says so."""
+        rules = self.inputs.rules
+        return None if rules is None or rules.tier != self.tier or self.would_be is not None else rules.target
 
     @property
     def by_edge(self) -> bool:

@@ -196,6 +196,10 @@ class Composition:
         self._cores = cores
         self.not_ready: dict[str, str] = {}
         self.metrics = Metrics()
+        if settings.gpu_exporters:
+            from gateway.telemetry.gpu_exporters import GpuExporters
+
+            self.metrics.exporters = GpuExporters(settings.gpu_exporters)
         self.sinks: list[RecordSink] = []
 
     async def start(self, stack: AsyncExitStack) -> Operations:
@@ -231,7 +235,14 @@ class Composition:
             stack.push_async_callback(shared.flush)
         conversations = Conversations(shared=shared)
         routing = RoutingService(
-            self.catalog, engine.tiers, classifier, settings.quality_target, knobs, threads, conversations
+            self.catalog,
+            engine.tiers,
+            classifier,
+            settings.quality_target,
+            knobs,
+            threads,
+            conversations,
+            engine.targets,
         )
         encode = encoder_of(lambda: classifier.model) if isinstance(classifier, ActiveClassifier) else None
         active_labels = await self._start_active_labels(stack, database, classifier)
@@ -311,6 +322,7 @@ class Composition:
                     *(() if loop is None else (loop.follow_catalogue,)),
                 ],
                 [tenancy.directory.renew, constant.renew, *(() if loop is None else (loop.renew,))],
+                engine.targets,
             ),
             cache=cache,
             privacy=privacy,
@@ -528,6 +540,8 @@ class Composition:
             }
         )
         stack.push_async_callback(figures.close)
+        if self.metrics.exporters is not None:
+            stack.push_async_callback(self.metrics.exporters.aclose)
         return figures
 
     async def _refresh(

@@ -9,6 +9,7 @@ from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 from inference_core.transport.client import CoreClient
 from tiers.catalog.catalog import Catalog
+from tiers.catalog.target_spec import TargetSpec
 from tiers.catalog.tier_spec import TierSpec
 from tiers.decoding.text_threads import TextThreads
 from tiers.engines.engine_status import EngineStatus, StatusOf
@@ -51,7 +52,7 @@ def build_tiers(
         if (engine := catalog.engine_name(spec)) is not None:
             from tiers.remote.engine_tier import EngineTier
 
-            tiers.append(_labelled(EngineTier(spec, states.get(engine, _not_started)), catalog))
+            tiers.append(_labelled(EngineTier(spec, states.get(engine, _not_started)), catalog, spec))
         elif spec.model is None:
             tiers.append(build_remote(catalog, spec))
         else:
@@ -79,8 +80,13 @@ def build_local(
         if spec.model is not None and catalog.core_of(spec.model) == core_name:
             load = partial(tokenizers, paths[spec.model])
             tier = LocalTier(spec, core, load, watch, core_name=core_name, threads=threads)
-            tiers.append(_labelled(tier, catalog))
+            tiers.append(_labelled(tier, catalog, spec))
     return tiers
+
+
+def build_targets(catalog: Catalog) -> list[Tier]:
+    """Return one tier per target of `catalog`, not yet started."""
+    return [build_remote(catalog, spec) for spec in catalog.targets]
 
 
 def build_remote(catalog: Catalog, spec: TierSpec) -> Tier:
@@ -88,18 +94,19 @@ def build_remote(catalog: Catalog, spec: TierSpec) -> Tier:
     if spec.remote is not None and spec.remote.is_replicated:
         from tiers.replicas.replica_set import ReplicaSet
 
-        return _labelled(ReplicaSet(spec), catalog)
+        return _labelled(ReplicaSet(spec), catalog, spec)
     from tiers.remote.remote_tier import RemoteTier
 
-    return _labelled(RemoteTier(spec), catalog)
+    return _labelled(RemoteTier(spec), catalog, spec)
 
 
-def _labelled(tier: T, catalog: Catalog) -> T:
-    """Return `tier` with what its entry in `catalog` says of it."""
-    tier.version, tier.is_local = catalog.tier_fingerprint(tier.number), catalog.tier(tier.number).is_local
-    own = catalog.tier(tier.number).remote
-    kinds = [spec.remote.kind for spec in catalog.tiers if spec.remote is not None]
-    tier.is_only_maker = own is not None and kinds.count(own.kind) == 1
+def _labelled(tier: T, catalog: Catalog, spec: TierSpec) -> T:
+    """Return `tier` with what its entry in `catalog`, `spec`, says of it."""
+    tier.version, tier.is_local = catalog.fingerprint_of(spec), spec.is_local
+    tier.is_target = isinstance(spec, TargetSpec)
+    remotes = [one.remote for one in (*catalog.tiers, *catalog.targets) if one.remote is not None]
+    kinds = [remote.kind for remote in remotes]
+    tier.is_only_maker = spec.remote is not None and kinds.count(spec.remote.kind) == 1
     return tier
 
 

@@ -6,10 +6,12 @@ from tiers.attempt import ReplicaTry
 class TierError(Exception):
     """Base class; raised itself if a tier failed in a way that a retry on another tier may fix.
 
-    `tries`: the replicas that were asked, if the tier has several and none answered.
+    `tries`: the replicas that were asked, if the tier has several and none answered. `chain`: what was tried before and
+    passed over, in words for the caller; "" for one tier alone.
     """
 
     tries: tuple[ReplicaTry, ...] = ()
+    chain: str = ""
 
 
 class TierAnswerError(TierError):
@@ -29,6 +31,10 @@ class TierUnavailableError(TierError):
 
 class MissingKeyError(TierUnavailableError):
     """The environment variable of the tier's API key is not set: no further attempt of this process can help."""
+
+
+class TierKeyError(TierUnavailableError):
+    """The server refuses the API key, or its account: no request with it can be served until an operator acts."""
 
 
 class TierBusyError(TierUnavailableError):

@@ -44,7 +44,7 @@ class ReloadableTier(Tier):
         self.name, self.number, self.model, self.max_context = tier.name, tier.number, tier.model, tier.max_context
         self.core_name, self.num_layers, self.version = tier.core_name, tier.num_layers, tier.version
         self.max_output = tier.max_output
-        self.is_local = tier.is_local
+        self.is_local, self.is_target = tier.is_local, tier.is_target
 
     async def close(self) -> None:
         """See `Tier.close`."""

@@ -324,6 +324,7 @@ class Tier(ABC):
     - `is_only_maker`: whether no other tier of the catalogue has the API of its server, so that sealed reasoning of
       that API can only be its own.
     - `is_local`: that entry's label (`tiers.consent`); False for one of no catalogue.
+    - `is_target`: whether it is a target of the catalogue; `number` is then that of the tier that it stands for.
     """
 
     name: str
@@ -336,6 +337,7 @@ class Tier(ABC):
     max_output: int | None = None
     is_local: bool = False
     is_only_maker: bool = False
+    is_target: bool = False
 
     async def prepare(self) -> None:  # noqa: B027 - most have nothing to prepare
         """Do what of `start` needs no core yet, such as reading a tokeniser."""

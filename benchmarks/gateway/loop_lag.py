@@ -54,63 +54,104 @@ async def bench_loop_lag(
 ) -> AsyncIterator[LagRow]:  # fmt: skip
     """One row for each of `kinds`, in one gateway process in front of the upstream of `settings`' catalogue."""
     environment = {"AIO_API_KEYS": f"bench={key}", "AIO_MONITOR": "false"}
-    async with running_server(settings, environment, "gateway") as server:
-        client = httpx.AsyncClient(
-            base_url=server.url,
-            timeout=120,
-            headers={"authorization": f"Bearer {key}", "x-aio-cache": "off"},
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
-        )
-        async with client:
-            for kind in kinds:
-                progress(kind, 0.0)
-                yield await _row(client, server.url, key, kind, streams, rate, seconds, body_bytes)
-                progress(kind, 1.0)
+    async with running_server(settings, environment, "gateway") as server, _client(server.url, key) as client:
+        for kind in kinds:
+            progress(kind, 0.0)
+            yield await _row(client, server.url, key, kind, streams, rate, seconds, body_bytes)
+            progress(kind, 1.0)
+
+
+async def bench_core_lag(settings: Settings, key: str, *, streams: int, seconds: float) -> LagRow:
+    """The lag of a gateway whose core runs the first tier of `settings`' catalogue, while that generates
+    (SPEC GW-07); no body but the streams' own arrives."""
+    environment = {"AIO_API_KEYS": f"bench={key}", "AIO_MONITOR": "false"}
+    async with (
+        running_server(settings, environment) as server,
+        _client(server.url, key) as client,
+        _Readers(client, streams, ignore_eos=True) as readers,
+    ):
+        before, first = await _buckets(client), readers.tokens
+        await readers.read_for(seconds)
+        return _lag_row("core here", streams, before, await _buckets(client), readers.tokens - first)
 
 
 async def _row(
     client: httpx.AsyncClient, url: str, key: str, kind: str, streams: int, rate: float, seconds: float, body_bytes: int
 ) -> LagRow:
-    tokens = 0
-    ended = asyncio.Event()
-
-    async def stream() -> None:
-        nonlocal tokens
-        body = {"model": "tier-1", "messages": [{"role": "user", "content": "Go on."}], "stream": True,
-                "max_tokens": _TOKENS_PER_STREAM}  # fmt: skip
-        while not ended.is_set():
-            async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
-                answer.raise_for_status()
-                async for line in answer.aiter_lines():
-                    tokens += line.startswith("data: {")
-
     body = large_body(kind, body_bytes)
-    running = [asyncio.create_task(stream()) for _ in range(streams)]
-    try:
-        while tokens < streams and not any(task.done() for task in running):  # noqa: ASYNC110 - counted by the readers
-            await asyncio.sleep(0.05)
+    async with _Readers(client, streams) as readers:
         # One before them, for what is made once.
         await _send(url, key, body)
-        before, first, began = await _buckets(client), tokens, time.monotonic()
+        before, first, began = await _buckets(client), readers.tokens, time.monotonic()
         statuses: list[asyncio.Task[int]] = []
-        while (passed := time.monotonic() - began) < seconds and not any(task.done() for task in running):
+        while (passed := time.monotonic() - began) < seconds and readers.all_run:
             statuses.append(asyncio.create_task(_send(url, key, body)))
             await asyncio.sleep(max((len(statuses) / rate) - passed, 0.0))
         answered = await asyncio.gather(*statuses)
-        taken = [now - then for (_, now), (_, then) in zip(await _buckets(client), before, strict=True)]
-        bounds = [bound for bound, _ in before]
-        counted = tokens - first
-    finally:
-        ended.set()
-        for task in running:
+        row = _lag_row(kind, streams, before, await _buckets(client), readers.tokens - first)
+    refused = sum(status != 200 for status in answered)
+    return msgspec.structs.replace(row, body_bytes=len(body), bodies=len(answered), refused=refused)
+
+
+def _client(url: str, key: str) -> httpx.AsyncClient:
+    return httpx.AsyncClient(
+        base_url=url,
+        timeout=120,
+        headers={"authorization": f"Bearer {key}", "x-aio-cache": "off"},
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
+    )
+
+
+class _Readers:
+    """So many streams at a time, one answer after the other; `tokens` counts their events."""
+
+    def __init__(self, client: httpx.AsyncClient, streams: int, **asked: Any) -> None:
+        self.tokens = 0
+        self._client, self._streams = client, streams
+        self._body = {"model": "tier-1", "messages": [{"role": "user", "content": "Go on."}], "stream": True,
+                      "max_tokens": _TOKENS_PER_STREAM, **asked}  # fmt: skip
+        self._running: list[asyncio.Task[None]] = []
+
+    @property
+    def all_run(self) -> bool:
+        """Whether no stream has failed."""
+        return not any(task.done() for task in self._running)
+
+    async def __aenter__(self) -> "_Readers":
+        """Return when there are as many tokens as streams."""
+        self._running = [asyncio.create_task(self._read()) for _ in range(self._streams)]
+        while self.tokens < self._streams and self.all_run:  # noqa: ASYNC110 - counted by the readers
+            await asyncio.sleep(0.05)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End all; raise what made one of them fail."""
+        for task in self._running:
             task.cancel()
-        ends = await asyncio.gather(*running, return_exceptions=True)
-    for end in ends:
-        if isinstance(end, Exception):
-            raise end
+        for end in await asyncio.gather(*self._running, return_exceptions=True):
+            if isinstance(end, Exception):
+                raise end
+
+    async def read_for(self, seconds: float) -> None:
+        """Return after so long, or when a stream has failed."""
+        await asyncio.wait(self._running, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _read(self) -> None:
+        while True:
+            async with self._client.stream("POST", "/v1/chat/completions", json=self._body) as answer:
+                answer.raise_for_status()
+                async for line in answer.aiter_lines():
+                    self.tokens += line.startswith("data: {")
+
+
+def _lag_row(
+    kind: str, streams: int, before: list[tuple[float, float]], after: list[tuple[float, float]], tokens: int
+) -> LagRow:
+    """The lag between two readings of the histogram, without bodies."""
+    taken = [now - then for (_, now), (_, then) in zip(after, before, strict=True)]
+    bounds = [bound for bound, _ in before]
     return LagRow(
-        kind=kind, streams=streams, body_bytes=len(body), bodies=len(answered),
-        refused=sum(status != 200 for status in answered), tokens=counted, samples=int(taken[-1]),
+        kind=kind, streams=streams, body_bytes=0, bodies=0, refused=0, tokens=tokens, samples=int(taken[-1]),
         p50_ms=quantile_ms(bounds, taken, 0.5), p99_ms=quantile_ms(bounds, taken, 0.99),
         max_ms=quantile_ms(bounds, [float(count >= taken[-1]) for count in taken], 1.0),
     )  # fmt: skip

@@ -27,7 +27,7 @@ async def bench_stages(
 ) -> StageTimes:
     """Answer `requests` prompts of exactly `prompt_tokens` tokens, one after the other, by tier number `tier`.
 
-    Medians in milliseconds. Routing and the wire are not timed here: `route` and `proxy` do that. Raises `CatalogError`
+    Medians in milliseconds. Routing and the wire are not timed here: `wire_stages` does that. Raises `CatalogError`
     if the tier does not run in process, or gives an answer of fewer than two tokens.
     """
     found: list[tuple[Stamps, Record]] = []

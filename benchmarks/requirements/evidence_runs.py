@@ -5,7 +5,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -38,9 +38,11 @@ class EvidenceRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def summary(self) -> str:
-        """The counts that are not zero, the commit and the day."""
+        """The counts that are not zero, the commit, the day and how long ago it was."""
         counts = {"passed": self.passed, "failed": self.failed, "skipped": self.skipped}
-        return f"{', '.join(f'{n} {end}' for end, n in counts.items() if n)} at {self.commit}, {self.day}"
+        days = (datetime.now(UTC).date() - date.fromisoformat(self.day)).days
+        age = f"{days} day{'' if days == 1 else 's'} ago"
+        return f"{', '.join(f'{n} {end}' for end, n in counts.items() if n)} at {self.commit}, {self.day} ({age})"
 
 
 def read_record(measurements: Path) -> dict[str, EvidenceRun]:
@@ -66,9 +68,27 @@ def run_tests(repository: Path, tests: list[str]) -> Iterator[tuple[str, Evidenc
     for group in _groups(tests):
         cases = _cases(repository, group)
         for test in group:
-            found = cases.get(test, ["failed"])
-            counts = {end: found.count(end) for end in ("passed", "failed", "skipped")}
-            yield test, EvidenceRun(**counts, commit=commit, day=day)
+            yield test, _run(cases.get(test, {"": "failed"}), commit, day)
+
+
+def reported_runs(repository: Path, folder: Path, tests: list[str]) -> dict[str, EvidenceRun]:
+    """Return the runs of those of `tests` that JUnit reports in `folder` have cases of, at the commit that is checked
+    out. A case in several reports ended as the newest says. Raises EvidenceRunError as `run_tests` does."""
+    commit, found = commit_of(repository), dict[str, dict[str, str]]()
+    reports = sorted(folder.glob("*.xml"), key=lambda path: path.stat().st_mtime_ns)
+    for report in reports:
+        for test, cases in _ends(report, tests).items():
+            found.setdefault(test, {}).update(cases)
+    newest = max((path.stat().st_mtime for path in reports), default=0.0)
+    day = datetime.fromtimestamp(newest, UTC).date().isoformat()
+    return {test: _run(cases, commit, day) for test, cases in found.items()}
+
+
+def _run(cases: dict[str, str], commit: str, day: str) -> EvidenceRun:
+    """Count cases by their end."""
+    ends = list(cases.values())
+    counts = {end: ends.count(end) for end in ("passed", "failed", "skipped")}
+    return EvidenceRun(**counts, commit=commit, day=day)
 
 
 def commit_of(repository: Path) -> str:
@@ -103,8 +123,8 @@ def _groups(tests: list[str]) -> list[list[str]]:
     return list(groups.values())
 
 
-def _cases(repository: Path, tests: list[str]) -> dict[str, list[str]]:
-    """Run `tests` in one process; return the ends of their cases by test, without those that never began."""
+def _cases(repository: Path, tests: list[str]) -> dict[str, dict[str, str]]:
+    """Run `tests` in one process; return the ends of their cases by test and case, without those that never began."""
     interpreted = {"TRITON_INTERPRET": "1"} if tests[0].startswith(_INTERPRETED) else {}
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
@@ -121,15 +141,20 @@ def _cases(repository: Path, tests: list[str]) -> dict[str, list[str]]:
         return _ends(report, tests)
 
 
-def _ends(report: Path, tests: list[str]) -> dict[str, list[str]]:
-    ends: dict[str, list[str]] = {}
+def _ends(report: Path, tests: list[str]) -> dict[str, dict[str, str]]:
+    """Return the ends of the cases of `tests` in a report, by test and case."""
+    # By what a report calls the place of a case, and its name without parameters; None: any case of a class.
+    known: dict[tuple[str, str | None], list[str]] = {}
+    for test in tests:
+        path, _, named = test.partition("::")
+        module = path.removesuffix(".py").replace("/", ".")
+        for key in ((module, named), (f"{module}.{named}", None)):
+            known.setdefault(key, []).append(test)
+    ends: dict[str, dict[str, str]] = {}
     for case in ElementTree.parse(report).iter("testcase"):  # noqa: S314 - written by our own pytest
-        place, name = case.get("classname", ""), case.get("name", "").partition("[")[0]
-        for test in tests:
-            path, _, named = test.partition("::")
-            module = path.removesuffix(".py").replace("/", ".")
-            if (place, name) == (module, named) or place == f"{module}.{named}":
-                ends.setdefault(test, []).append(_end(case))
+        place, name = case.get("classname", ""), case.get("name", "")
+        for test in [*known.get((place, name.partition("[")[0]), []), *known.get((place, None), [])]:
+            ends.setdefault(test, {})[f"{place}::{name}"] = _end(case)
     return ends
 
 

@@ -3,8 +3,9 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from benchmarks.report.markdown import limit_table, middle, number, ranged, times
+from benchmarks.report.markdown import limit_table, number, ranged, times
 from benchmarks.report.measured import (
     AblationResults,
     Head,
@@ -16,11 +17,15 @@ from benchmarks.report.measured import (
     read_results,
 )
 from benchmarks.report.measured_tables import measured_tables
+from benchmarks.report.rounds import spread
+from benchmarks.sources.claim import HEAD, NOT_MEASURED
+from benchmarks.sources.claims import claims
 from benchmarks.sources.features import ENGINE_FEATURES, ENGINES, SERVER_FEATURES, SERVERS, Feature
+from benchmarks.sources.origins import UNKNOWN, measurements_of, origin_of
+from benchmarks.sources.rows import rows_of
 from benchmarks.sources.stages import Stage, stage_times, stages
 from quality.estimates.stage_timings import TOKENS
 
-NOT_MEASURED = "not measured"
 # Source 001, as stated.
 _REWRITE = (("TensorRT-LLM", "4 × L4", "1000", "95 ms"), ("TensorRT-LLM", "1 × A100 40 GB", "1000", "69 ms"))
 # Source 003, as stated: before and after.
@@ -37,12 +42,13 @@ def report(measurements: Path) -> str:
     parts = measured_tables(measurements)
     sweep = read_results(measurements, "sweep", SweepResults)
     sections = [
+        ("What the sources claim", claim_section(measurements)),
         ("A 100-token answer, stage by stage", stage_section(stages(measurements), _timed_model(measurements, sweep))),
         ("Voice bot: 1,900 to 2,000 tokens in, 200 out", _voice(parts, sweep and sweep[0], measurements)),
         ("Query rewriting: 10 to 20 tokens, not streamed", _rewrite(measurements)),
         ("One technique at a time", parts.get("ablation", NOT_MEASURED)),
         ("Naive baseline", _naive(sweep)),
-        ("Before and after", _before_after(read_results(measurements, "ablation", AblationResults))),
+        ("Before and after", _before_after(measurements)),
         ("Feature matrix", feature_section()),
         ("Records", record_section(measurements)),
     ]
@@ -51,6 +57,18 @@ def report(measurements: Path) -> str:
         f"own form. “{NOT_MEASURED}” means that there is no measurement here; the sources' figures are theirs."
     )
     return "\n\n".join([head, *(f"## {title}\n\n{text}" for title, text in sections)]) + "\n"
+
+
+def claim_section(measurements: Path) -> str:
+    """Return the table of the sources' single figures next to ours."""
+    rows = [
+        [one.name, one.source, one.here, one.setting or UNKNOWN, one.why or UNKNOWN] for one in claims(measurements)
+    ]
+    return (
+        _table(HEAD, rows) + "\n\nNumbers in brackets are the sources'. `python -m benchmarks claims PART` measures "
+        "batching-steps, prefix-hits, quantised and savings again; other commands are in "
+        "[performance.md](performance.md)."
+    )
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -70,8 +88,24 @@ def stage_section(found: Sequence[Stage], model: str | None = None) -> str:
     return (
         _stage_table(found)
         + f"\n\nThe source's 65 ms for 99 tokens are 1,523 tokens a second on one stream; its 1,200 are in all. "
-        f"Here: {speed}. The stream's figure includes the gateway's overhead and routing. "
-        "The files may be of different machines ([records](#records))."
+        f"Here: {speed}. {_budget_kept(found)}"
+    )
+
+
+def _budget_kept(found: Sequence[Stage]) -> str:
+    """Whether the stages are of one run, and their sum within the source's."""
+    known = [stage for stage in found if stage.measured_ms is not None]
+    if len(known) < len(found) or {stage.source.split(",")[0] for stage in known} != {"stages.json"}:
+        return (
+            "The stages are not all of one run, so their sum is not held against the source's 100 ms; `python -m "
+            "benchmarks stages --out docs/measurements/stages.json` times all five in one."
+        )
+    total, budget = sum(stage.measured_ms or 0.0 for stage in known), sum(stage.budget_ms for stage in known)
+    kept = "within" if total <= budget else "above"
+    late = [stage.name for stage in known if (stage.measured_ms or 0.0) > stage.budget_ms]
+    return (
+        f"All stages are of one run on one machine; the sum is {kept} the source's {budget:g} ms"
+        f"{': ' + ' and '.join(late) + ' take longer than it says' if late else ''}."
     )
 
 
@@ -171,28 +205,47 @@ def _gain(alone: SweepPoint, together: SweepPoint) -> Spread | None:
     return Spread(many.median / one.median, many.low / one.high, many.high / one.low)
 
 
-def _before_after(ablation: tuple[Head, AblationResults] | None) -> str:
-    """Source 003's table; here the first and the last step of an ablation on the same load."""
-    here = {} if ablation is None else _first_and_last(ablation[1])
+def _before_after(measurements: Path) -> str:
+    """Source 003's table; here the first and the last step of an ablation on the same load (SPEC TB-09)."""
+    ablation = read_results(measurements, "ablation", AblationResults)
+    here = {} if ablation is None else _first_and_last(*ablation, rows_of(measurements / "ablation.jsonl"))
     rows = [[name, before, after, here.get(name, NOT_MEASURED)] for name, before, after in _BEFORE_AFTER]
     text = _table(["source 003", "before", "after", "here"], rows) + "\n\nNo fleet was run before and after"
     if ablation is None:
         return f"{text}; nothing stands in."
     return (
         f"{text}. In its place: static batches, and all techniques, on the mixed load of the ladder above, with "
-        f"{_model(ablation[0])}; the cost is at the same price of the machine."
+        f"{_model(ablation[0])}; the cost is at the same price of the machine, and requests that a step computes stand "
+        "for the use of GPUs."
     )
 
 
-def _first_and_last(results: AblationResults) -> dict[str, str]:
-    """Throughput, and the cost that follows from it, of the first and last rung on the same load."""
-    rungs = [rung.figures["out_tok_s"] for rung in results.ladder if not rung.small]
-    if len(rungs) < 2 or (first := rungs[0]) is None or (last := rungs[-1]) is None:
+def _first_and_last(head: Head, results: AblationResults, rows: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """Throughput with the cost that follows from it, latency and use of the first and last rung on the same load."""
+    rungs = [rung for rung in results.ladder if not rung.small]
+    if len(rungs) < 2:
         return {}
-    return {
-        "throughput (QPS)": f"{middle(first)} before, {middle(last)} after (output tokens/s)",
-        "cost per 1k tokens": f"{number(first.median / last.median)} times the cost before (per output token)",
+    speeds, running = ([rung.figures[name] for rung in (rungs[0], rungs[-1])] for name in ("out_tok_s", "running_mean"))
+    if None in speeds or None in running:
+        return {}
+    first, last = (speed.median for speed in speeds if speed is not None)
+    in_flight = head.settings["options"]["concurrency"]
+    used = [f"{one.median / in_flight:.0%}" for one in running if one is not None]
+    found = {
+        "throughput (QPS)": f"{number(first)} before, {number(last)} after (output tokens/s)",
+        "cost per 1k tokens": f"{number(first / last)} times the cost before (per output token)",
+        "GPU utilisation (avg)": f"{used[0]} before, {used[1]} after (of the {in_flight} requests in flight)",
     }
+    late = [_p90(rows, rung.configuration) for rung in (rungs[0], rungs[-1])]
+    if late[0] is not None and late[1] is not None:
+        found["P95 latency (ms)"] = f"{number(late[0])} before, {number(late[1])} after (P90 of whole answers)"
+    return found
+
+
+def _p90(rows: Sequence[dict[str, Any]], arm: str) -> float | None:
+    """Of whole answers of a configuration in milliseconds, the median over its rounds; None without rows."""
+    found = spread([row["e2e_p90_ms"] for row in rows if row.get("arm") == arm])
+    return None if found is None else found.median
 
 
 def feature_section() -> str:
@@ -220,25 +273,22 @@ def _features(features: Sequence[Feature], names: Sequence[str]) -> str:
 
 def record_section(measurements: Path) -> str:
     """Return what is recorded of each measurement: machine, versions, commit, day, seed and raw rows (SPEC TB-10)."""
-    rows = [_record(path) for path in sorted(measurements.glob("*.json*"))]
+    rows = [_record(path) for path in measurements_of(measurements)]
     text = _table(["file", "machine", "versions", "commit", "when", "seed", "raw rows"], rows)
-    return text + "\n\n“–” is not on record."
+    return (
+        f"{text}\n\n“–” is not on record. “stored by”: the commit that added the file, which is later than the code "
+        "that measured it. `python -m benchmarks origins` has their ages."
+    )
 
 
 def _record(path: Path) -> list[str]:
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     head = json.loads(lines[0]) if path.suffix == ".jsonl" else json.loads(path.read_text(encoding="utf-8"))
     head = head if isinstance(head, dict) else {}
-    machine = head.get("machine", "–")
-    versions = commit = "–"
-    if isinstance(machine, dict):
-        commit = machine.get("commit", "–")
-        versions = ", ".join(f"{name} {value}" for name, value in machine.get("versions", {}).items()) or "–"
-        machine = f"{machine.get('cpus', '?')} CPUs of {machine['processor']}" if "processor" in machine else "see file"
-    seed = _seed(head)
-    when = str(head.get("started", head.get("date", "–")))[:10]
-    raw = str(len(lines) - ("settings" in head)) if path.suffix == ".jsonl" else "–"
-    return [f"[{path.name}](../measurements/{path.name})", str(machine), versions, commit, when, seed, raw]
+    found = origin_of(path)
+    raw = str(len(lines) - ("settings" in head)) if path.suffix == ".jsonl" else UNKNOWN
+    name = f"[{path.name}](../measurements/{path.name})"
+    return [name, found.processor, found.versions, found.at, found.day or UNKNOWN, _seed(head), raw]
 
 
 def _seed(value: object) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from benchmarks.sources.rows import rows_of
 from quality.estimates.stage_timings import BUDGET_MS, TOKENS
 
 
@@ -22,7 +23,8 @@ class StageTimes(msgspec.Struct, frozen=True, kw_only=True):
     """Medians in milliseconds over so many answers, one at a time, by a tier that runs here.
 
     `queue_ms` of waiting for the first step, `planning_ms` for the steps of the prompt, then `prefill_ms`, of which
-    `kv_ms` went to the prompt's KV blocks, then `token_ms` for each further token. `machine`: as of a measurement.
+    `kv_ms` went to the prompt's KV blocks, then `token_ms` for each further token. `route_ms` of a decision and
+    `stream_ms` of the rest of an answer over HTTP, of the same run. `machine`: as of a measurement.
     """
 
     model: str
@@ -33,6 +35,8 @@ class StageTimes(msgspec.Struct, frozen=True, kw_only=True):
     kv_ms: float
     prefill_ms: float
     token_ms: float
+    route_ms: float | None = None
+    stream_ms: float | None = None
     started: str = ""
     machine: dict[str, Any] = {}
 
@@ -61,7 +65,7 @@ def stages(measurements: Path) -> list[Stage]:
         gap = float(one["itl_p50_ms"])
         found["decode"] = (TOKENS - 1) * gap, f"sweep.jsonl, {TOKENS - 1} gaps of {gap:.2f} ms (ITL p50)"
     added = _added_by_gateway(measurements / "proxy.jsonl")
-    if added is not None:
+    if added is not None and found["stream"][0] is None:
         found["stream"] = added, "proxy.jsonl, a whole stream through the gateway minus one without it, p50"
     return [
         Stage(name=name, budget_ms=budget, measured_ms=found[name][0], source=found[name][1])
@@ -78,29 +82,27 @@ def stage_times(measurements: Path) -> StageTimes | None:
 def _timed_stages(times: StageTimes) -> dict[str, tuple[float | None, str]]:
     of = f"stages.json, p50 of {times.requests} answers one at a time"
     kv = f"of {times.prompt_tokens} tokens, of which {times.kv_ms:.2f} ms are for KV blocks"
-    return {
+    over_http = {
+        "route": (times.route_ms, f"stages.json, p50 of {times.requests} decisions of a server"),
+        "stream": (times.stream_ms, "stages.json, a streamed answer at its client minus the other stages, p50"),
+    }
+    known = {name: one for name, one in over_http.items() if one[0] is not None}
+    return known | {
         "schedule": (times.queue_ms + times.planning_ms, f"{of}: waiting, and planning the prompt's steps"),
         "prefill": (times.prefill_ms, f"stages.json, prompts {kv}"),
         "decode": ((TOKENS - 1) * times.token_ms, f"stages.json, {TOKENS - 1} times {times.token_ms:.2f} ms a token"),
     }
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
-    if not path.is_file():
-        return []
-    lines = (json.loads(line) for line in path.read_text().splitlines() if line.strip())
-    return [line.get("row", line) for line in lines]
-
-
 def _one_stream(path: Path) -> dict[str, Any] | None:
-    return next((row for row in _rows(path) if row.get("concurrency") == 1), None)
+    return next((row for row in rows_of(path) if row.get("concurrency") == 1), None)
 
 
 def _added_by_gateway(path: Path) -> float | None:
     """Includes routing: the proxy measurement sends requests through the whole gateway."""
     p50 = {
         row["target"]: float(row["p50_ms"])
-        for row in _rows(path)
+        for row in rows_of(path)
         if row.get("stream") and row.get("loop") == "closed" and row.get("offered") == 1.0
     }
     return p50["aio"] - p50["direct"] if {"aio", "direct"} <= p50.keys() else None

@@ -195,6 +195,8 @@ def _fixed_by(inputs: PolicyInputs) -> str:
     """Return why one tier alone may answer, if so."""
     if inputs.pinned_tier is not None:
         return f"the request is pinned to tier {inputs.pinned_tier}"
+    if inputs.rules is not None and inputs.rules.tier is not None:
+        return f"a rule gives it to tier {inputs.rules.tier}"
     if inputs.arm_tier is not None:
         return f"the experiment's arm is tier {inputs.arm_tier}"
     if inputs.observe_tier is not None:

@@ -3,8 +3,8 @@
 The cheapest allowed tier with `p_ok >= tau` answers, else the strongest allowed one (docs/routing.md, SPEC RT-05).
 Costs never fall with the tier; ties go to the lower number. Constraints exclude tiers; `classifier.policy.holds` then
 holds back some of the rest. Neither depends on tau, so that a higher quality target chooses among the same tiers and
-never a lower one. The fast path's tier, if allowed, is chosen before the rule, a constant tier before both, and the
-cheapest tier where that is asked for before all of them.
+never a lower one. The fast path's tier, if allowed, is chosen before the rule, a constant tier before both, the
+cheapest tier where that is asked for before these, and the tier of an operator's rule before all of them.
 """
 
 import math
@@ -52,12 +52,25 @@ def decide(inputs: PolicyInputs) -> Decision:
         tier = _at_least(inputs.constant.tier, open_tiers)
     if inputs.cheapest is not None:
         tier = open_tiers[0]
+    if inputs.rules is not None and inputs.rules.tier in allowed and inputs.pinned_tier is None:
+        tier = inputs.rules.tier
     reason = _reason(inputs, tier, barred, held)
+    if inputs.rules is not None:
+        reason += f"; by rules: {', '.join(inputs.rules.names)}"
     if inputs.observe_tier is None:
-        return Decision(tier=tier, reason=reason, scores=scores, inputs=inputs)
+        return Decision(tier=tier, reason=_after(inputs, reason), scores=scores, inputs=inputs)
     answers = _at_least(inputs.observe_tier, allowed)
     watched = f"routing is only observed and tier {answers} answers; it would be tier {tier}: {reason}"
-    return Decision(tier=answers, would_be=tier, reason=watched, scores=scores, inputs=inputs)
+    return Decision(tier=answers, would_be=tier, reason=_after(inputs, watched), scores=scores, inputs=inputs)
+
+
+def fallen_over(decision: Decision, said: str) -> Decision:
+    """Return the same decision with what failed after it and what took over."""
+    return decide(msgspec.structs.replace(decision.inputs, fell_over=said))
+
+
+def _after(inputs: PolicyInputs, reason: str) -> str:
+    return reason if inputs.fell_over is None else f"{reason}; {inputs.fell_over}"
 
 
 def _least_rest(inputs: PolicyInputs, step: SessionStep, open_tiers: Sequence[int], cheapest: int) -> int:
@@ -120,6 +133,9 @@ def barred_tiers(inputs: PolicyInputs) -> dict[int, str]:
 def _reason(inputs: PolicyInputs, tier: int, barred: dict[int, str], held: dict[int, str]) -> str:
     if inputs.pinned_tier == tier:
         return f"pinned to tier {tier}"
+    if inputs.rules is not None and inputs.rules.tier == tier:
+        by = "" if inputs.rules.target is None else f", by its target {inputs.rules.target}"
+        return f"a rule gives it to tier {tier}{by}{_ruled_out(barred, held)}"
     if inputs.cheapest is not None:
         return f"{inputs.cheapest}: tier {tier} is the cheapest that may answer{_ruled_out(barred, held)}"
     if inputs.is_constant and inputs.constant is not None:
@@ -229,6 +245,7 @@ def _check(inputs: PolicyInputs) -> None:
         ("arm_tier", inputs.arm_tier),
         ("observe_tier", inputs.observe_tier),
         ("constant", None if inputs.constant is None else inputs.constant.tier),
+        ("rules", None if inputs.rules is None else inputs.rules.tier),
     ):
         if tier is not None and not 1 <= tier <= tiers:
             raise PolicyInputsError(f"{name} is {tier}; allowed are 1 to {tiers}.")

@@ -91,22 +91,33 @@ def as_api_error(error: BaseException) -> ApiError:
     """Convert any failure to an `ApiError`; details stay in the log, only our own wording leaves the process."""
     if isinstance(error, ApiError):
         return error
+    if isinstance(error, TierError):
+        return _of_tier_error(error)
+    if isinstance(error, HTTPException):
+        return _of_http_exception(error)
+    return _failed()
+
+
+def _of_tier_error(error: TierError) -> ApiError:
+    tried = f" {error.chain}." if error.chain else ""
     if isinstance(error, TierRequestError):
-        return ApiError(400, str(error), param=error.param, code=error.code)
+        return ApiError(400, f"{error}{tried}", param=error.param, code=error.code)
     if isinstance(error, TierUnavailableError):
         return ApiError(
             503,
-            f"No tier could take the request: {error}. Try again later.",
+            f"No tier could take the request: {error}. Try again later.{tried}",
             code="tier_unavailable",
             retry_after_seconds=error.retry_after_seconds,
         )
     if isinstance(error, TierAnswerTooLongError):
-        return ApiError(502, f"No tier could answer: {error}", code="answer_too_long")
+        return ApiError(502, f"No tier could answer: {error}{tried}", code="answer_too_long")
     if isinstance(error, TierAnswerError):
-        return ApiError(502, f"No tier could answer: {error}", code="tier_failed")
-    if isinstance(error, HTTPException):
-        return _of_http_exception(error)
-    return ApiError(500, "The server failed while answering. The failure is logged under the request's id.")
+        return ApiError(502, f"No tier could answer: {error}{tried}", code="tier_failed")
+    return _failed(tried)
+
+
+def _failed(more: str = "") -> ApiError:
+    return ApiError(500, f"The server failed while answering. The failure is logged under the request's id.{more}")
 
 
 def _of_http_exception(error: HTTPException) -> ApiError:

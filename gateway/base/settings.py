@@ -389,6 +389,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Meta(description="Routing key in these events, as PagerDuty requires it"),
     ] = ""
     alert_poll_seconds: Annotated[float, Meta(gt=0, description="Interval of evaluating the alerts")] = 15.0
+    gpu_exporters: Annotated[
+        str,
+        Meta(
+            description="Pages of NVIDIA's exporters (dcgm-exporter), by commas, whose GPUs are watched too, such as "
+            "http://node-1:9400/metrics"
+        ),
+    ] = ""
     error_report_dsn: Annotated[
         str,
         Meta(

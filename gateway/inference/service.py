@@ -26,6 +26,7 @@ from gateway.tenancy.tenancy import Tenancy
 from inference_core.io.background_tasks import once
 from quality.records.record import Record
 from quality.records.redaction import without_texts
+from tiers.tier import Tier
 
 if TYPE_CHECKING:
     from quality.records.redaction_process import RedactionProcess
@@ -181,20 +182,21 @@ class Service:
     async def _source(self, request: InferenceRequest, admission: Admission) -> AnswerSource:
         """Choose a tier, reserve what it may cost, and return a generation by it or what the cache has instead."""
         decision, embedding = self.routing.routed(request)
-        tier = self.routing.served.tier(decision.tier)
+        tier = self.routing.served.chosen(decision)
         agreement = None if self.agreements is None else self.agreements.plan(request, decision)
         if agreement is not None and agreement.kind is None and self._is_judged(request, decision):
             # What only the answer shows is compared where nothing judges the answer.
             agreement = None
         if request.caller.allowance.budgets:
             if agreement is not None and not await admission.reserves(
-                request.caller, sum(self._most_usd(request, number) for number in agreement.asked)
+                request.caller,
+                sum(self._most_usd(request, self.routing.served.tier(number)) for number in agreement.asked),
             ):
                 agreement = None
             if agreement is None:
-                await admission.reserve(request.caller, self._most_usd(request, decision.tier))
+                await admission.reserve(request.caller, self._most_usd(request, tier))
             # A reload may have replaced it meanwhile; the key of the response cache is that of the catalogue now.
-            tier = self.routing.served.tier(decision.tier)
+            tier = self.routing.served.chosen(decision)
 
         def generate() -> Generation:
             return Generation(request, decision, tier, self.routing, admission, self.probes, agreement)
@@ -205,8 +207,8 @@ class Service:
         probes = self.probes
         return probes is not None and probes.escalation(request, decision, decision.tier, self.routing) is not None
 
-    def _most_usd(self, request: InferenceRequest, number: int) -> float:
-        return most_usd(request, self.routing.served.tier(number), self.routing.served.spec(number))
+    def _most_usd(self, request: InferenceRequest, tier: Tier) -> float:
+        return most_usd(request, tier, self.routing.served.spec_of(tier))
 
     def _finished(self, admission: Admission, entered: float, answer: Answer, record: Record) -> None:
         """Account for an answer that has ended."""

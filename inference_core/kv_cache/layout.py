@@ -4,8 +4,8 @@ A slab of `slab_bytes` is cut into `blocks_per_slab` blocks of one model; block 
 `b` is block `b % blocks_per_slab` of slab `b // blocks_per_slab`. Within a block each layer holds its KV heads one
 after another, each as keys [head_dim / r, block_size, r] (so that the scores of consecutive tokens are one vector),
 then values [block_size / r, head_dim, r], with r numbers to 32 bits. INT8 numbers are stored plus 128 and followed by
-their scales in bfloat16: [block_size] of the keys, then of the values. The CUDA kernels hold a block of the same size
-head by head instead (`triton_kernels.attention.layer_cache`).
+their scales in bfloat16: [block_size] of the keys, then of the values. The CUDA kernels, which alone read FP8, hold a
+block of the same size head by head instead (`triton_kernels.attention.layer_cache`).
 """
 
 from typing import Literal
@@ -14,9 +14,10 @@ import msgspec
 
 KVDtype = Literal["float32", "float16", "bfloat16", "fp8", "int8"]
 CpuKVDtype = Literal["float32", "bfloat16", "int8"]  # what the CPU's kernels read; float16 and fp8 need CUDA
+MeasuredKVDtype = Literal[CpuKVDtype, "fp8"]  # what a comparison on the CPU computes with
 KV_ITEMSIZE: dict[KVDtype, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "fp8": 1, "int8": 1}
-# INT8 numbers share a bfloat16 scale: one per token and KV head for the key, one for the value.
-KV_SCALE_BYTES: dict[KVDtype, int] = {"float32": 0, "float16": 0, "bfloat16": 0, "fp8": 0, "int8": 2}
+# Numbers of 8 bits share a bfloat16 scale: one per token and KV head for the key, one for the value.
+KV_SCALE_BYTES: dict[KVDtype, int] = {"float32": 0, "float16": 0, "bfloat16": 0, "fp8": 2, "int8": 2}
 
 
 def kv_bytes_per_token(*, num_layers: int, num_kv_heads: int, head_dim: int, dtype: KVDtype) -> int:

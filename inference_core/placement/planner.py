@@ -9,6 +9,7 @@ from inference_core.kv_cache.memory_plan import GB, format_bytes
 from inference_core.model_config import ModelConfig
 from inference_core.parallel.topology.mesh import Mesh
 from inference_core.parallel.topology.splits import RankShare, divide
+from inference_core.placement.cold_start import cold_start_line
 from inference_core.placement.machines import Machines, Workload
 from inference_core.placement.placed_draft import PlacedDraft
 from inference_core.placement.placement import Decision, Placement, PlacementError, Rule
@@ -207,6 +208,7 @@ class _Planner:
             f"sequences: {tokens:,} tokens / {self.workload.length:,} = {sequences:,} at the same time in a replica, "
             f"{sequences * replicas:,} in all",
             *self._ceiling(mesh, ranks),
+            cold_start_line(max(rank.weight_bytes + rank.draft_bytes for rank in ranks), self.device),
         ]
         return Placement(
             device=self.device.name,

@@ -63,9 +63,7 @@ def reference_rope_and_write(
     angles = cos_sin[positions]
     rotated = _rotated(query, angles).flatten(1)
     qkv[real, : rotated.shape[1]] = rotated.to(qkv.dtype)
-    first = cache.rows(slots, positions % cache.layout.block_size)
-    store(cache, first, _rotated(key, angles))
-    store(cache, first + cache.values_start, value)
+    store(cache, slots, positions % cache.layout.block_size, _rotated(key, angles), value)
 
 
 def reference_paged_attention(
@@ -109,8 +107,7 @@ def _context(
     """Keys and values float32 [context, kv_heads, head_dim] of a sequence."""
     tokens = torch.arange(context, device=block_offsets.device)
     table = table_start + tokens // cache.layout.block_size
-    first = cache.rows(block_offsets[table], tokens % cache.layout.block_size)
-    return load(cache, first), load(cache, first + cache.values_start)
+    return load(cache, block_offsets[table], tokens % cache.layout.block_size)
 
 
 def _normalised(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -124,17 +121,52 @@ def _rotated(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 
-def store(cache: LayerCache, first: torch.Tensor, x: torch.Tensor) -> None:
-    """Write x float32 [n, kv_heads, d] to the numbers from offset `first` [n, kv_heads] on; FP8 saturates."""
-    if cache.layout.dtype == "fp8":
-        x = x.clamp(-LARGEST_E4M3, LARGEST_E4M3)
-    codes = x.to(cache.dtype).view(_CODES[cache.itemsize])
-    dims = torch.arange(cache.layout.head_dim, device=first.device)
-    cache.numbers.view(_CODES[cache.itemsize])[first[..., None] + dims] = codes
+def store(
+    cache: LayerCache, block_offsets: torch.Tensor, tokens: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+) -> None:
+    """Write keys and values float32 [n, kv_heads, d] of tokens [n] in the blocks at `block_offsets` [n]; with scales in
+    FP8, which saturates where no scale is large enough."""
+    first = cache.rows(block_offsets, tokens)
+    if cache.has_scales:
+        exponents = [_scale_exponents(x) for x in (keys, values)]
+        keys, values = (
+            torch.ldexp(x, 127 - exponent[..., None]) for x, exponent in zip((keys, values), exponents, strict=True)
+        )
+        cache.scales[cache.scale_rows(block_offsets, tokens)] = (exponents[1] << 23) | (exponents[0] << 7)
+    for begin, x in ((first, keys), (first + cache.values_start, values)):
+        bounded = x.clamp(-LARGEST_E4M3, LARGEST_E4M3) if cache.has_scales else x
+        cache.numbers.view(_CODES[cache.itemsize])[_places(cache, begin)] = bounded.to(cache.dtype).view(
+            _CODES[cache.itemsize]
+        )
 
 
-def load(cache: LayerCache, first: torch.Tensor) -> torch.Tensor:
-    """Read float32 [n, kv_heads, d] from the numbers from offset `first` [n, kv_heads] on."""
-    dims = torch.arange(cache.layout.head_dim, device=first.device)
-    codes = cache.numbers.view(_CODES[cache.itemsize])[first[..., None] + dims]
-    return codes.view(cache.dtype).float()
+def load(cache: LayerCache, block_offsets: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Read keys and values float32 [n, kv_heads, d] of tokens [n] in the blocks at `block_offsets` [n]."""
+    first = cache.rows(block_offsets, tokens)
+    codes = cache.numbers.view(_CODES[cache.itemsize])
+    keys, values = (
+        codes[_places(cache, begin)].view(cache.dtype).float() for begin in (first, first + cache.values_start)
+    )
+    if cache.has_scales:
+        words = cache.scales[cache.scale_rows(block_offsets, tokens)][..., None]
+        return keys * (words << 16).view(torch.float32), values * ((words >> 16) << 16).view(torch.float32)
+    return keys, values
+
+
+def rounded_to_fp8(x: torch.Tensor) -> torch.Tensor:
+    """Return rows float32 [..., d] as they are read from an FP8 cache: each in E4M3, with a scale of its own."""
+    exponents = _scale_exponents(x)[..., None]
+    codes = torch.ldexp(x, 127 - exponents).clamp(-LARGEST_E4M3, LARGEST_E4M3).to(torch.float8_e4m3fn)
+    return torch.ldexp(codes.float(), exponents - 127)
+
+
+def _places(cache: LayerCache, first: torch.Tensor) -> torch.Tensor:
+    """Of the numbers of rows that begin at `first` [n, kv_heads]: [n, kv_heads, d]."""
+    return first[..., None] + torch.arange(cache.layout.head_dim, device=first.device)
+
+
+def _scale_exponents(x: torch.Tensor) -> torch.Tensor:
+    """The biased exponents int32 [...] of the scales of rows [..., d]."""
+    mantissa, exponent = torch.frexp(x.abs().amax(-1))  # of at least 1/2, and below 1
+    over = (mantissa > LARGEST_E4M3 / 512).int()
+    return torch.where(mantissa == 0, 1, exponent + over + 127 - 9).clamp(1, 247).int()

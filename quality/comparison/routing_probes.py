@@ -154,11 +154,12 @@ def _wanted(since: float) -> tuple[Any, ...]:
 
 
 def _probe_of(row: RowMapping, tiers: Sequence[str]) -> RoutedProbe | None:
-    """Return a stored probe; None where a tier's outcome is unknown, or where routing did not decide: the request named
-    a tier or was in an experiment."""
+    """Return a stored probe; None where a tier's outcome is unknown, or where routing did not decide: the request or a
+    rule named a tier, or it was in an experiment."""
     try:
         inputs = _read_inputs(row["inputs"])
         free = inputs.pinned_tier is None and inputs.experiment_id is None
+        free = free and (inputs.rules is None or inputs.rules.tier is None)
         outcomes = outcomes_of_tiers(row["no_worse"], row["tiers"], tiers)
         if not free or outcomes is None or len(inputs.costs) != len(tiers):
             return None

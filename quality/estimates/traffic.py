@@ -195,10 +195,20 @@ class _Prediction(msgspec.Struct):
     labels: list[float] = []
 
 
+class _Rules(msgspec.Struct):
+    tier: int | None = None
+
+
 class _Inputs(msgspec.Struct):
     prediction: _Prediction
     costs: list[float]
     pinned_tier: int | None = None
+    rules: _Rules | None = None
+
+    @property
+    def is_routed(self) -> bool:
+        """Whether routing chose: neither the request nor a rule names its tier."""
+        return self.pinned_tier is None and (self.rules is None or self.rules.tier is None)
 
 
 _inputs = msgspec.json.Decoder(_Inputs).decode
@@ -214,7 +224,7 @@ def _read(rows: Iterable[Sequence[object]]) -> list[RoutedRequest]:
             continue
         tier = msgspec.convert(answered if would_be is None else would_be, int)
         tiers = len(found[0].costs) if found else len(inputs.costs)
-        if inputs.pinned_tier is not None or len(inputs.costs) != tiers or tier > tiers:
+        if not inputs.is_routed or len(inputs.costs) != tiers or tier > tiers:
             continue
         prediction, watched = inputs.prediction, would_be is not None
         classes = prediction.classes

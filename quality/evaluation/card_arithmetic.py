@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from inference_core.attention.backend import AttentionBackend
 from inference_core.attention.cpu import CpuAttention
 from inference_core.attention.reference import ReferenceAttention
 from inference_core.device.weights import stored_linears
@@ -18,6 +19,7 @@ from inference_core.model_spec import CoreSpec, DeviceScheme, ModelSpec
 from inference_core.models.transformer import Decoder
 from inference_core.models.weights import load_embedding, load_layers, vector
 from inference_core.native import cpu
+from quality.evaluation.fp8_cache import Fp8Attention
 
 
 class ContiguousLinear(Linear):
@@ -52,9 +54,10 @@ def card_decoder(checkpoint: Checkpoint, scheme: DeviceScheme, cache_dir: Path) 
 
 
 def card_runner(
-    spec: ModelSpec, checkpoint: Checkpoint, decoder: Decoder, core: CoreSpec, arena: torch.Tensor
+    spec: ModelSpec, checkpoint: Checkpoint, decoder: Decoder, core: CoreSpec, arena: torch.Tensor, *, fp8_cache: bool
 ) -> LogitsRunner:
-    """Build the runner of `card_decoder`'s network over `arena` uint8 [bytes]; `spec` gives its name and its cache.
+    """Build the runner of a network over `arena` uint8 [bytes]; `spec` gives its name and its cache, which is float32
+    where `fp8_cache` has its numbers rounded as cards do.
 
     Raises ModelFileError for shapes and caches that the CPU kernels cannot compute.
     """
@@ -63,5 +66,7 @@ def card_runner(
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     info, layout = info_of(spec, checkpoint, decoder.config), layout_of(spec, decoder.config)
     backend = CpuAttention if cpu.AVAILABLE else ReferenceAttention
-    attention = backend(decoder.config, layout, arena, rotary_within(spec, decoder.config, core))
+    attention: AttentionBackend = backend(decoder.config, layout, arena, rotary_within(spec, decoder.config, core))
+    if fp8_cache:
+        attention = Fp8Attention(attention)
     return DecoderRunner(info, decoder, layout, attention, core.slab_bytes)

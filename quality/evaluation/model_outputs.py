@@ -14,7 +14,7 @@ from inference_core.core import Core
 from inference_core.errors import ModelFileError
 from inference_core.execution.logits_runner import LogitsRunner
 from inference_core.kv_cache.arena import allocate_arena
-from inference_core.kv_cache.layout import CpuKVDtype
+from inference_core.kv_cache.layout import MeasuredKVDtype
 from inference_core.linear.cpu import ConcatenatedLinear, PanelLinear
 from inference_core.linear.linear import Linear
 from inference_core.linear.panels import pack
@@ -45,7 +45,7 @@ class Variant:
     """One way of computing a model: its arithmetic and the encoding of its KV cache."""
 
     compute: MeasuredCompute
-    kv_dtype: CpuKVDtype
+    kv_dtype: MeasuredKVDtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Side:
         compute = self.variant.compute
         if compute == "int8" or compute == "fp8":
             compute = "float32"
-        dtype = self.variant.kv_dtype
+        dtype = "float32" if self.has_fp8_cache else self.variant.kv_dtype
         return ModelSpec(name="model", path=self.path, compute=compute, kv_dtype=dtype, window_groups=False)
 
     @property
@@ -68,6 +68,16 @@ class Side:
         """The card's arithmetic that is computed on the CPU; None for the CPU's own."""
         compute = self.variant.compute
         return compute if compute == "int8" or compute == "fp8" else None
+
+    @property
+    def has_fp8_cache(self) -> bool:
+        """Whether keys and values are rounded as a card's FP8 cache does."""
+        return self.variant.kv_dtype == "fp8"
+
+    @property
+    def is_of_a_card(self) -> bool:
+        """Whether anything is computed as a card does, so that the CPU's own runner cannot compute it."""
+        return self.card_scheme is not None or self.has_fp8_cache
 
     def tokenizer(self) -> Tokenizer:
         """The tokeniser that comes with the model."""
@@ -137,8 +147,10 @@ def _decoder(side: Side, checkpoint: Checkpoint, cache_dir: Path) -> Decoder:
 
 
 def _runner(side: Side, checkpoint: Checkpoint, decoder: Decoder, core: CoreSpec) -> LogitsRunner:
-    build = runner_over if side.card_scheme is None else card_runner
-    return build(side.spec(), checkpoint, decoder, core, allocate_arena(core.arena_bytes))
+    spec, arena = side.spec(), allocate_arena(core.arena_bytes)
+    if side.is_of_a_card:
+        return card_runner(spec, checkpoint, decoder, core, arena, fp8_cache=side.has_fp8_cache)
+    return runner_over(spec, checkpoint, decoder, core, arena)
 
 
 def teacher_forced_logits(runner: LogitsRunner, token_ids: list[int], *, as_prompt: bool = False) -> Logits:
@@ -188,7 +200,7 @@ def greedy_continuations(
     whole = CoreSpec(models=[spec])
     slabs = -(-needed // whole.slab_bytes) + 1
     whole = msgspec.structs.replace(whole, arena_bytes=slabs * whole.slab_bytes)
-    if side.card_scheme is None:
+    if not side.is_of_a_card:
         core = load_core(whole, cache_dir)
     else:
         runner = _runner(side, checkpoint, _decoder(side, checkpoint, cache_dir), whole)

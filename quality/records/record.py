@@ -31,7 +31,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     `max_tokens`: the limit of a choice that a server elsewhere was sent; None: it was sent none. `compared_as`: one of
     several tiers that answered at once; the one that was sent is "ok", others "agreed" or "differed". Of the prompt
     the server read `cached_tokens` from its cache and wrote `cache_write_tokens` into it, `cache_write_1h_tokens` of
-    these for an hour. `added`: fields that the server was sent and no caller set.
+    these for an hour. `added`: fields that the server was sent and no caller set. `target`: the name of the target that
+    stood in for the tier, which says nothing of the tier's own answers.
     """
 
     tier: int
@@ -50,6 +51,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     cache_write_tokens: int = 0
     cache_write_1h_tokens: int = 0
     added: list[str] = []
+    target: str | None = None
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +116,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     def comparison(self) -> "Comparison | None":
         """What became of the tiers that answered at once; None if none did."""
         return comparison_of(self.attempts)
+
+    @property
+    def target(self) -> str | None:
+        """The target that gave the answer in place of its tier; None if the tier did."""
+        return self.attempts[-1].target if self.attempts else None
 
     @property
     def is_made(self) -> bool:

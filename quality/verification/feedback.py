@@ -188,7 +188,7 @@ class FeedbackDesk:
         )
 
     async def _training_row(self, record: Record, good: bool, source: str) -> dict[str, Any] | None:
-        if self._encode is None or not record.messages or record.tier >= self._tiers:
+        if self._encode is None or not record.messages or record.tier >= self._tiers or record.target is not None:
             return None
         try:
             encoded = await self._encode(record.messages)
@@ -216,6 +216,8 @@ class FeedbackDesk:
             return "stored, but not learned from: the texts of this request were not kept"
         if record.tier >= self._tiers:
             return "stored, but not learned from: no tier is stronger than the one that answered"
+        if record.target is not None:
+            return "stored, but not learned from: a target stood in for the tier"
         return "stored, but not learned from: the classifier is not there to encode it"
 
 

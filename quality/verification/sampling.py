@@ -134,6 +134,7 @@ Reason = Literal[
     "unable",
     "not answered",
     "cut off",
+    "target",
     "cached",
     "no budget",
     "no judge",
@@ -152,6 +153,7 @@ WHY_NOT: Mapping[Reason, str] = {
     "unable": "a tier that would answer or judge supports no such tools or attachments",
     "not answered": "it has no complete answer",
     "cut off": "the answer was cut off, and says little about its tier",
+    "target": "a target stood in for its tier, of which the answer says nothing",
     "cached": "it is a copy of another request's answer, which would count twice",
     "no budget": "the budget of verification is spent",
     "no judge": "no trusted judge can label such an answer",
@@ -283,6 +285,8 @@ def refusal(record: Record, *, has_turn: bool = False) -> Reason | None:
         return "not kept"
     if record.status != "ok" or record.finish_reason not in ("stop", "tool_calls") or not record.answer.strip():
         return "not answered"
+    if record.target is not None:
+        return "target"
     # Only the original answer may be drawn: copies would give frequent prompts more weight.
     return None if record.is_made else "cached"
 

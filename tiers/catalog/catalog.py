@@ -8,6 +8,8 @@ import msgspec
 from inference_core.model_spec import CoreSpec
 from tiers.catalog.embedding_spec import EmbeddingSpec
 from tiers.catalog.gpu_group import GpuGroupSpec
+from tiers.catalog.rule_spec import RuleSpec
+from tiers.catalog.target_spec import TargetSpec
 from tiers.catalog.tier_spec import Count, PolicySpec, TierSpec
 from tiers.engines.engine_spec import EngineSpec
 
@@ -22,7 +24,8 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     `reference_prompt_tokens` is the mean prompt length that the prices were derived for. `aliases`: further names of
     `auto`, of tiers and of models, so that a client's model name need not change; `*` is any name that is not known.
     `unmeasured`: quantised models, by name, that are served without a quality report, each with the reason
-    (`tiers.catalog.quality_gate`).
+    (`tiers.catalog.quality_gate`). `targets`: servers that are no tiers, for fallback chains and rules. `rules`: which
+    requests may go to which tiers.
     """
 
     name: str
@@ -31,6 +34,8 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     core: CoreSpec = msgspec.field(default_factory=lambda: CoreSpec(models=[]))
     gpu_groups: list[GpuGroupSpec] = []
     tiers: list[TierSpec]
+    targets: list[TargetSpec] = []
+    rules: list[RuleSpec] = []
     embeddings: list[EmbeddingSpec] = []
     aliases: dict[str, str] = {}
     unmeasured: dict[str, str] = {}
@@ -38,6 +43,14 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def tier(self, number: int) -> TierSpec:
         """The spec of tier `number`, from 1."""
         return self.tiers[number - 1]
+
+    def numbered(self, name: str) -> int | None:
+        """The number of the tier of this name, which may be `tier-N`; None if there is none."""
+        return next((tier.number for tier in self.tiers if name in (tier.name, f"tier-{tier.number}")), None)
+
+    def target(self, name: str) -> TargetSpec | None:
+        """The target of this name."""
+        return next((target for target in self.targets if target.name == name), None)
 
     @property
     def served_groups(self) -> list[GpuGroupSpec]:
@@ -105,7 +118,11 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def tier_fingerprint(self, number: int) -> str:
         """Hash of everything that affects one tier's answers, at any position: probes are valid for one of these."""
-        return _hash(self._answering(self.tier(number))[1:])
+        return self.fingerprint_of(self.tier(number))
+
+    def fingerprint_of(self, tier: TierSpec) -> str:
+        """`tier_fingerprint` of an entry, which may be a target."""
+        return _hash(self._answering(tier)[1:])
 
     @property
     def tier_fingerprints(self) -> list[str]:

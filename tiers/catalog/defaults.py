@@ -18,15 +18,14 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from inference_core.loaders.hub_model import PREFIX, parse_hub_model
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.price_estimate import estimated_prices, named_billions, planned_billions
-from tiers.catalog.price_list import listed_model
-from tiers.catalog.providers import PROVIDERS, provider_remote
+from tiers.catalog.target_spec import TargetSpec
 from tiers.catalog.tier_spec import (
     NO_PRICE,
     USUAL_OBJECTIVE,
@@ -38,6 +37,8 @@ from tiers.catalog.tier_spec import (
 )
 from tiers.engines.programs import PROGRAMS, served_name
 
+T = TypeVar("T", bound=TierSpec)
+NO_TIER = TierSpec(name="none")
 ANSWER_TOKENS = 200
 MEAN_LATENCY_MS = 10_000.0
 MAX_TOKENS = 4096
@@ -53,6 +54,10 @@ def expanded(table: Mapping[str, Any]) -> dict[str, Any]:
         return dict(table)
     models = list(core.get("models", []))
     written = [_long_form(tier, models) if isinstance(tier, Mapping) else tier for tier in tiers]
+    if isinstance(targets := table.get("targets"), list):
+        # A target has no model in process: what looks like one is reported.
+        targets = [_long_form(one, []) if isinstance(one, Mapping) else one for one in targets]
+        table = {**table, "targets": targets}
     return {**table, "tiers": written} | ({"core": {**core, "models": models}} if models else {})
 
 
@@ -63,8 +68,14 @@ def _long_form(tier: Mapping[str, Any], models: list[Any]) -> dict[str, Any]:
         remote = _engine_form(written)
         return {**written, "remote": remote}
     if _names_provider(tier):
+        from tiers.catalog.providers import provider_remote
+
         url, key_variable = written.pop("url", None), written.pop("api_key_env", None)
         remote = provider_remote(tier["provider"], written.pop("model"), url, key_variable, os.environ)
+        if "api_keys" in tier:
+            remote["api_keys"] = written.pop("api_keys")
+            if key_variable is None:
+                remote.pop("api_key_env", None)
         remote["max_context"] = written.pop("max_context", None)  # else the price list's, or the provider's
         return {**written, "remote": remote}
     if "url" in tier and "remote" not in tier:
@@ -104,6 +115,10 @@ def _engine_form(written: dict[str, Any]) -> dict[str, Any]:
 
 
 def _names_provider(tier: Mapping[str, Any]) -> bool:
+    if "provider" not in tier:
+        return False
+    from tiers.catalog.providers import PROVIDERS
+
     fields = [tier.get("provider"), tier.get("model"), tier.get("url", ""), tier.get("api_key_env", "")]
     return all(isinstance(field, str) for field in fields) and fields[0] in PROVIDERS and "remote" not in tier
 
@@ -131,7 +146,20 @@ def completed(catalog: Catalog) -> Catalog:
         billions = [billions[place] for place in order]
     prices = estimated_prices(tiers, billions, catalog.reference_prompt_tokens)
     priced = [msgspec.structs.replace(tier, price=price) for tier, price in zip(tiers, prices, strict=True)]
-    return msgspec.structs.replace(catalog, tiers=list(map(_with_latency, priced)))
+    tiers = list(map(_with_latency, priced))
+    return msgspec.structs.replace(catalog, tiers=tiers, targets=[_target(one, tiers) for one in catalog.targets])
+
+
+def _target(target: TargetSpec, tiers: list[TierSpec]) -> TargetSpec:
+    """Return the target with the number of the tier that it stands for; 0 if there is no such tier."""
+    if target.stands_for is None:
+        tier = next((tier for tier in tiers if target.name in (tier.fallback or ())), tiers[-1])
+    else:
+        named = (tier for tier in tiers if target.stands_for in (tier.name, f"tier-{tier.number}"))
+        tier = next(named, NO_TIER)
+    listed = _with_latency(_with_tokens(_listed(target), {}))
+    price = msgspec.structs.replace(tier.price, estimated="order") if listed.price == NO_PRICE else listed.price
+    return msgspec.structs.replace(listed, number=tier.number, price=price)
 
 
 def model_billions(catalog: Catalog, tier: TierSpec) -> float | None:
@@ -144,12 +172,16 @@ def model_billions(catalog: Catalog, tier: TierSpec) -> float | None:
     return named_billions(tier.model_name) or named_billions(path)
 
 
-def _listed(tier: TierSpec) -> TierSpec:
+def _listed(tier: T) -> T:
     """Return the tier with the price list's price and context, where it has none and the list is sure; else with the
     least context of its provider's models."""
     remote = tier.remote
     if remote is None or not remote.model or (tier.price != NO_PRICE and remote.max_context is not None):
         return tier
+    # Prices of servers elsewhere: a catalogue of local models reads none.
+    from tiers.catalog.price_list import listed_model
+    from tiers.catalog.providers import PROVIDERS
+
     url = remote.servers[0].base_url if remote.servers else ""
     found = listed_model(remote.model, provider=tier.provider, base_url=url)
     context = remote.max_context or (None if found is None else found.max_context)
@@ -162,7 +194,7 @@ def _listed(tier: TierSpec) -> TierSpec:
     )
 
 
-def _with_tokens(tier: TierSpec, contexts: Mapping[str, int | None]) -> TierSpec:
+def _with_tokens(tier: T, contexts: Mapping[str, int | None]) -> T:
     answer = ANSWER_TOKENS
     if isinstance(tier.policy, SelfConsistencySpec):
         answer *= tier.policy.samples
@@ -177,7 +209,7 @@ def _with_tokens(tier: TierSpec, contexts: Mapping[str, int | None]) -> TierSpec
     return msgspec.structs.replace(answered, max_tokens=tier.max_tokens or most, sampling=sampling)
 
 
-def _with_latency(tier: TierSpec) -> TierSpec:
+def _with_latency(tier: T) -> T:
     latency, objective = tier.mean_latency_ms or MEAN_LATENCY_MS, tier.objective
     if objective is USUAL_OBJECTIVE and objective.ttft_ms > latency:
         objective = msgspec.structs.replace(objective, ttft_ms=latency)

@@ -6,20 +6,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-ProviderName = Literal[
-    "anthropic",
-    "azure",
-    "bedrock",
-    "deepseek",
-    "fireworks",
-    "gemini",
-    "groq",
-    "mistral",
-    "openai",
-    "openrouter",
-    "together",
-    "xai",
-]
+from tiers.catalog.tier_spec import ProviderName
 
 
 class Provider(msgspec.Struct, frozen=True, kw_only=True):

@@ -106,9 +106,6 @@ def _problems(catalog: Catalog, model: Gated, cache_dir: Path, packed: Packed) -
     except ModelFileError:
         return  # A missing or broken file is reported by whatever loads it.
     compute = _compute_of(model)
-    if model.kv_dtype == "fp8":
-        yield "comparisons cannot compute with kv_dtype fp8, so no report shows what it loses; choose another kv_dtype"
-        return
     gate = model.quality or QualityGate()
     usual = usual_report(path, compute)
     again = f"make it with: {_command(model, compute, usual if gate.report is None else Path(gate.report))}"

@@ -1,20 +1,54 @@
-"""Replicas of a remote tier as typed data: their addresses, and the load balancing over them."""
+"""Replicas of a remote tier as typed data: their addresses and API keys, and the load balancing over them."""
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
+PerMinute = Annotated[int, Meta(ge=1, le=1_000_000_000)]
+
+
+class ApiKeySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One of several API keys for the same server: `env` names the environment variable that holds it.
+
+    `requests_per_minute`, `tokens_per_minute`: what this gateway process sends with it in any 60 seconds; None: as much
+    as comes. Tokens are those of prompts and answers.
+    """
+
+    env: str
+    requests_per_minute: PerMinute | None = None
+    tokens_per_minute: PerMinute | None = None
+
 
 class ReplicaSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One of several servers of the same model. `weight`: its capacity relative to the others.
+    """One of several servers of the same model, or one of several keys for the same server. `weight`: its capacity
+    relative to the others.
 
-    `api_key_env` takes precedence over the tier's.
+    `api_key_env` takes precedence over the tier's; `requests_per_minute`, `tokens_per_minute`: see `ApiKeySpec`.
     """
 
     base_url: str
     weight: Annotated[float, Meta(gt=0, le=1000)] = 1.0
     api_key_env: str | None = None
+    requests_per_minute: PerMinute | None = None
+    tokens_per_minute: PerMinute | None = None
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is a limit per minute."""
+        return self.requests_per_minute is not None or self.tokens_per_minute is not None
+
+
+def replica_names(replicas: Sequence[ReplicaSpec]) -> list[str]:
+    """Return what each replica is called in records and metrics: its address, and the variable of its key where several
+    share the address."""
+    urls = Counter(replica.base_url for replica in replicas)
+    return [
+        one.base_url if urls[one.base_url] == 1 else f"{one.base_url} ({one.api_key_env or 'no key'})"
+        for one in replicas
+    ]
 
 
 class BalancingSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

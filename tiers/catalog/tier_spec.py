@@ -6,8 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 
 from tiers.catalog.capabilities import LOGPROB_KINDS, USUAL, USUAL_OF_KIND, Capabilities, Capability
-from tiers.catalog.providers import ProviderName
-from tiers.catalog.replica_spec import BalancingSpec, ReplicaSpec
+from tiers.catalog.replica_spec import ApiKeySpec, BalancingSpec, ReplicaSpec
 from tiers.engines.engine_spec import EngineSpec
 from tiers.tier import ReasoningEffort
 from tiers.tools.dialect import DialectName
@@ -50,6 +49,21 @@ RemoteKind = Literal[
     "bedrock",
 ]
 
+ProviderName = Literal[
+    "anthropic",
+    "azure",
+    "bedrock",
+    "deepseek",
+    "fireworks",
+    "gemini",
+    "groq",
+    "mistral",
+    "openai",
+    "openrouter",
+    "together",
+    "xai",
+]
+
 
 class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A remote server. `base_url` is the part before `/chat/completions` (usually ending in `/v1`), Triton's before
@@ -66,7 +80,8 @@ class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     does with `accumulate_tokens`. `whole_path` (likewise): the endpoint for whole answers; `infer` for a model that is
     not decoupled. Several servers of the same model: `base_urls` instead, or `replicas`, which may differ in weight and
     key; requests are spread as `balancing` says. `api_key_env` names the environment variable with the key; a catalogue
-    never contains the key. `stream_usage` asks for token counts (`stream_options`); switch it off for a server that
+    never contains the key. `api_keys`, instead: several keys for the one `base_url`, over which requests are spread as
+    over replicas. `stream_usage` asks for token counts (`stream_options`); switch it off for a server that
     rejects the field. `stream_whole`: stream from the server even if the caller wants the whole answer. A hanging
     server is then detected after `read_timeout_seconds` instead of `total_timeout_seconds`, for more work per token.
     `max_tokens_field`: OpenAI's reasoning models accept only `max_completion_tokens`, older servers only `max_tokens`.
@@ -91,6 +106,7 @@ class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     whole_path: Literal["generate", "infer"] = "generate"
     max_context: Annotated[int, msgspec.Meta(ge=2)] | None = None
     api_key_env: str | None = None
+    api_keys: list[ApiKeySpec] = []
     connect_timeout_seconds: Positive = 5.0
     read_timeout_seconds: Positive = 60.0
     total_timeout_seconds: Positive = 600.0
@@ -102,7 +118,17 @@ class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def servers(self) -> list[ReplicaSpec]:
-        """All servers in one form, one or several."""
+        """All servers in one form, one or several; one with several keys is several."""
+        if self.api_keys and self.base_url:
+            return [
+                ReplicaSpec(
+                    base_url=self.base_url,
+                    api_key_env=key.env,
+                    requests_per_minute=key.requests_per_minute,
+                    tokens_per_minute=key.tokens_per_minute,
+                )
+                for key in self.api_keys
+            ]
         urls = [self.base_url] if self.base_url else self.base_urls
         return [ReplicaSpec(base_url=url) for url in urls] + self.replicas
 
@@ -113,13 +139,15 @@ class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def is_replicated(self) -> bool:
-        """Whether the servers are given as a list, even of one."""
-        return not self.base_url and self.engine is None
+        """Whether the servers or their keys are given as a list, even of one."""
+        return bool(self.api_keys) or (not self.base_url and self.engine is None)
 
     def alone(self, replica: ReplicaSpec) -> "RemoteSpec":
         """Return this spec with `replica` as the only server."""
         key = replica.api_key_env or self.api_key_env
-        return msgspec.structs.replace(self, base_url=replica.base_url, base_urls=[], replicas=[], api_key_env=key)
+        return msgspec.structs.replace(
+            self, base_url=replica.base_url, base_urls=[], replicas=[], api_keys=[], api_key_env=key
+        )
 
 
 class PlainSpec(msgspec.Struct, frozen=True, tag_field="kind", tag="plain", forbid_unknown_fields=True):
@@ -240,11 +268,13 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     the server tells of it. `tool_dialect`: how the model writes tool calls, if its chat template does not show it.
     `effort`: the reasoning effort of requests that say nothing of thinking themselves; one model at several efforts is
     several tiers, which share its cache.
+    `fallback`: the names of tiers and targets that are tried in this order if the tier fails before its answer
+    starts; None: the next tier up, once.
     `local`: whether what it is sent stays in the operator's network; None: as `is_local` says.
     `SHORT_FORM`: further keys of an entry in TOML, which the reader moves to `remote`.
     """
 
-    SHORT_FORM: ClassVar[tuple[str, ...]] = ("url", "kind", "api_key_env", "max_context")
+    SHORT_FORM: ClassVar[tuple[str, ...]] = ("url", "kind", "api_key_env", "api_keys", "max_context")
 
     number: TierNumber = 0
     name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -265,6 +295,7 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_output_tokens: Count | None = None
     tool_dialect: DialectName | None = None
     capabilities: Capabilities = Capabilities()
+    fallback: list[str] | None = None
     local: bool | None = None
 
     @property

@@ -17,8 +17,8 @@ from tiers.catalog.capabilities import MEDIA
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.gpu_group import GpuGroupSpec, GpuModelSpec
 from tiers.catalog.pricing import request_cost_usd
-from tiers.catalog.providers import PROVIDER_KINDS, PROVIDERS
 from tiers.catalog.replica_spec import BalancingSpec
+from tiers.catalog.target_spec import TargetSpec
 from tiers.catalog.tier_spec import MAX_TIERS, MIN_TIERS, ChainOfThoughtSpec, PlainSpec, RemoteSpec, TierSpec
 from tiers.engines.engine_spec import EngineSpec
 from tiers.engines.programs import PROGRAMS, option_problems
@@ -34,8 +34,12 @@ def check_rules(catalog: Catalog) -> list[str]:
     problems += _check_embeddings(catalog)
     problems += _check_aliases(catalog)
     problems += _check_unmeasured(catalog)
-    for tier in catalog.tiers:
+    for tier in (*catalog.tiers, *catalog.targets):
         problems += _check_tier(catalog, tier)
+    if catalog.rules or catalog.targets or any(tier.fallback is not None for tier in catalog.tiers):
+        from tiers.catalog.rule_check import check_chains, check_routing_rules
+
+        problems += [*check_chains(catalog), *check_routing_rules(catalog)]
     if not problems:
         problems += _check_costs(catalog)
     return problems
@@ -259,6 +263,8 @@ def _check_tier(catalog: Catalog, tier: TierSpec) -> Iterator[str]:
 
 
 def _check_remote(where: str, tier: TierSpec, remote: RemoteSpec) -> Iterator[str]:
+    from tiers.catalog.providers import PROVIDER_KINDS, PROVIDERS
+
     if not isinstance(tier.policy, PlainSpec):
         yield f"{where}: a remote tier decodes by policy kind 'plain' only; its server decides how it thinks"
     if remote.engine is not None:
@@ -276,9 +282,11 @@ def _check_remote(where: str, tier: TierSpec, remote: RemoteSpec) -> Iterator[st
         yield from _check_url(f"{at}.base_urls[{i}]" if remote.base_urls else f"{at}.base_url", server.base_url)
         yield from _check_key_name(at, server.api_key_env)
     yield from _check_key_name(where, remote.api_key_env)
+    yield from _check_keys(where, remote)
     if remote.is_replicated:
-        urls = (server.base_url.rstrip("/") for server in remote.servers)
-        yield from _duplicates(f"{where}, replicas", (url for url in urls if "@" not in url))
+        places = ((server.base_url.rstrip("/"), server.api_key_env) for server in remote.servers)
+        named = (url if key is None else f"{url} with the key in {key}" for url, key in places if "@" not in url)
+        yield from _duplicates(f"{where}, replicas", named)
         if tier.objective.ttft_ms > remote.balancing.first_token_timeout_seconds * 1000:
             yield (
                 f"{where}.balancing.first_token_timeout_seconds = {remote.balancing.first_token_timeout_seconds:g}: "
@@ -286,7 +294,7 @@ def _check_remote(where: str, tier: TierSpec, remote: RemoteSpec) -> Iterator[st
             )
     elif remote.balancing != BalancingSpec():
         yield f"{where}.balancing: there is one server; list several as base_urls or replicas, or leave it out"
-    if remote.kind in PROVIDER_KINDS and remote.is_replicated:
+    if remote.kind in PROVIDER_KINDS and len({server.base_url for server in remote.servers}) > 1:
         yield f"{where}: a provider of kind '{remote.kind}' has one address; give base_url"
     if not remote.is_triton and remote.tokenizer is not None:
         yield f"{where}.tokenizer: only Triton is sent text; a server of kind '{remote.kind}' has a template of its own"
@@ -306,6 +314,16 @@ def _check_remote(where: str, tier: TierSpec, remote: RemoteSpec) -> Iterator[st
             f"{where}.read_timeout_seconds = {remote.read_timeout_seconds:g}: shorter than the objective "
             f"ttft_ms = {tier.objective.ttft_ms:g}, so good answers would be cut off"
         )
+
+
+def _check_keys(where: str, remote: RemoteSpec) -> Iterator[str]:
+    for key in remote.api_keys:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key.env):
+            yield f"{where}.api_keys: env: expected the name of an environment variable, not a key"
+    if remote.api_keys and not remote.base_url:
+        yield f"{where}.api_keys: for one base_url; give each of several replicas an api_key_env of its own"
+    if remote.api_keys and remote.api_key_env is not None:
+        yield f"{where}: api_key_env and api_keys are both set; list all keys in api_keys"
 
 
 def _check_engine(where: str, remote: RemoteSpec, engine: EngineSpec) -> Iterator[str]:
@@ -368,4 +386,4 @@ def _duplicates(where: str, names: Iterable[str]) -> Iterator[str]:
 
 
 def _where(tier: TierSpec) -> str:
-    return f"tiers '{tier.name}'"
+    return f"{'targets' if isinstance(tier, TargetSpec) else 'tiers'} '{tier.name}'"

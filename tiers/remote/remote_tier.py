@@ -26,6 +26,7 @@ from tiers.errors import (
     TierAnswerTooLongError,
     TierBusyError,
     TierError,
+    TierKeyError,
     TierRequestError,
     TierUnavailableError,
 )
@@ -65,6 +66,7 @@ MOST_NAMED = 12
 # Time limit of a look at the server's queue, and the pause after one without a report.
 QUEUE_SECONDS, SILENT_SECONDS = 1.0, 10.0
 OPERATOR_STATUSES = (401, 402, 403, 404, 407)
+KEY_STATUSES = (401, 402, 403)
 # How Anthropic, OpenAI and Bedrock refuse a limit above what the model can answer.
 _MOST_ANSWERED = re.compile(
     r"max_tokens: \d{1,10} > (\d{1,10}), which is the maximum|supports at most (\d{1,10}) completion tokens"
@@ -192,6 +194,16 @@ class RemoteTier(Tier):
         return response.status_code, body
 
     @property
+    def base_url(self) -> str:
+        """The address of the server."""
+        return self._remote.base_url
+
+    @property
+    def one_choice(self) -> bool:
+        """Whether an answer of such a server has one choice, so that several are several requests."""
+        return self._wire.one_choice
+
+    @property
     def tells_queue(self) -> bool:
         """Whether servers of this kind report the number of their requests."""
         return self._wire.queue is not None
@@ -239,29 +251,11 @@ class RemoteTier(Tier):
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         """See `Tier.generate`; closing the iterator closes the connection, which tells the server."""
-        if request.n > 1 and self._wire.one_choice:
-            return self._choices(request)
+        if request.n > 1 and self.one_choice:
+            return one_request_per_choice(self.generate, request)
         tally = self.tally(request)
         request.meter.add(tally.usage)
         return self.answer(request, tally, self._remote.total_timeout_seconds)
-
-    async def _choices(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
-        """Like `generate`, with one request to the server per choice."""
-
-        async def choice(index: int) -> AsyncGenerator[Delta, None]:
-            async with aclosing(self.generate(msgspec.structs.replace(request, n=1))) as deltas:
-                async for delta in deltas:
-                    delta.index = index
-                    yield delta
-
-        ends: list[Delta] = []
-        async with aclosing(merge([choice(index) for index in range(request.n)])) as deltas:
-            async for delta in deltas:
-                if delta.end is None:
-                    yield delta
-                else:
-                    ends.append(delta)
-        yield Delta.last_of(ends)
 
     def tally(self, request: GenerationRequest) -> Tally:
         """Return the count of one request's usage, before it is sent."""
@@ -596,8 +590,11 @@ class RemoteTier(Tier):
         later = error.retry_after_seconds if later is None else later
         message = f"{self._where} answered {status}: {self._scrub(error.message)}"
         if status in OPERATOR_STATUSES or self._wire.is_about_model(error):
-            self._cool_down()
-            return TierUnavailableError(f"{message} ({self._remedy(status, error)})")
+            self._cool_down(later)
+            kind = TierKeyError if status in KEY_STATUSES else TierUnavailableError
+            refused = kind(f"{message} ({self._remedy(status, error)})")
+            refused.retry_after_seconds = refused.retry_after_seconds if later is None else later
+            return refused
         if status in BUSY_STATUSES or (status == 503 and later is not None):
             self._cool_down(later)
             busy = TierBusyError(message)
@@ -643,6 +640,27 @@ class RemoteTier(Tier):
     @staticmethod
     def _loop_time() -> float:
         return asyncio.get_running_loop().time()
+
+
+async def one_request_per_choice(
+    generate: Callable[[GenerationRequest], AsyncGenerator[Delta, None]], request: GenerationRequest
+) -> AsyncGenerator[Delta, None]:
+    """Like `generate`, with one request to the server per choice."""
+
+    async def choice(index: int) -> AsyncGenerator[Delta, None]:
+        async with aclosing(generate(msgspec.structs.replace(request, n=1))) as deltas:
+            async for delta in deltas:
+                delta.index = index
+                yield delta
+
+    ends: list[Delta] = []
+    async with aclosing(merge([choice(index) for index in range(request.n)])) as deltas:
+        async for delta in deltas:
+            if delta.end is None:
+                yield delta
+            else:
+                ends.append(delta)
+    yield Delta.last_of(ends)
 
 
 def _with_pieces(deltas: list[Delta]) -> list[Delta]:

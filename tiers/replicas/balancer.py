@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Callable, Collection, Sequence
 
-from tiers.catalog.replica_spec import BalancingSpec, ReplicaSpec
+from tiers.catalog.replica_spec import BalancingSpec, ReplicaSpec, replica_names
 from tiers.replicas.prefix_affinity import rendezvous_score
 from tiers.replicas.replica import InFlightRequest, Replica
 
@@ -19,7 +19,8 @@ class Balancer:
     A prompt goes where its prefix is cached (rendezvous hashing) while that replica has at most `affinity_load` times
     its share of the requests in flight (consistent hashing with bounded loads, Mirrokni et al. 2016) and is not too
     slow; else to the better of two random ones (Mitzenmacher 2001), by time to first token × queue. At most half of the
-    replicas are ejected at once; a server's own request to pause is always obeyed.
+    replicas are ejected at once for failures; a server's own request to pause and a refused key are always obeyed.
+    Of several keys for one server, one that was paused is tried with one request first.
     """
 
     def __init__(
@@ -32,22 +33,25 @@ class Balancer:
         rng: random.Random,
     ) -> None:
         mean_weight = sum(replica.weight for replica in replicas) / len(replicas)
-        self.replicas = [Replica(replica, mean_weight) for replica in replicas]
+        names = replica_names(replicas)
+        self.replicas = [Replica(one, mean_weight, name) for one, name in zip(replicas, names, strict=True)]
         self.spec = spec
         self._name, self._clock, self._rng = name, clock, rng
 
-    def begin(self, key: bytes | None, tried: Collection[Replica] = ()) -> InFlightRequest | None:
+    def begin(self, key: bytes | None, tried: Collection[Replica] = (), tokens: int = 0) -> InFlightRequest | None:
         """Choose a replica that is not among `tried` and count the request there; None if none is available.
 
-        `key`: hash of the prompt's prefix; None for no affinity. Only a first attempt can be the trial of an ejected
-        replica whose time is over, because it can still be repeated elsewhere.
+        `key`: hash of the prompt's prefix; None for no affinity. `tokens`: of the prompt, for the limits. Only a first
+        attempt can be the trial of an ejected replica whose time is over, because it can still be repeated elsewhere.
         """
         now = self._clock()
-        probed = None if tried else next((r for r in self.replicas if r.breaker.awaits_trial(now)), None)
-        replica = probed or self._choose(key, [r for r in self._serving(now) if r not in tried], now)
+        waiting = () if tried else (r for r in self.replicas if r.breaker.awaits_trial(now))
+        probed = next((r for r in waiting if r.is_within_limits(now, tokens)), None)
+        serving = [r for r in self._serving(now) if r not in tried and r.is_within_limits(now, tokens)]
+        replica = probed or self._choose(key, serving, now)
         if replica is None:
             return None
-        in_flight = InFlightRequest(replica, now)
+        in_flight = InFlightRequest(replica, now, None if replica.limits is None else replica.limits.add(now, tokens))
         if probed is not None:
             probed.breaker.trial = in_flight
         replica.requests_in_flight[in_flight] = replica.silent[in_flight] = None
@@ -90,7 +94,23 @@ class Balancer:
     def pause(self, in_flight: InFlightRequest, seconds: float) -> None:
         """The server asked for no requests for that long."""
         if self._end(in_flight):
-            in_flight.replica.breaker.pause(self._clock(), seconds)
+            in_flight.replica.breaker.pause(self._clock(), seconds, then_try=in_flight.replica.is_key)
+
+    def reject(self, in_flight: InFlightRequest, seconds: float) -> None:
+        """The server refused the key: eject the replica at once, for `seconds` at least, until a trial succeeds."""
+        replica, now, spec = in_flight.replica, self._clock(), self.spec
+        if not self._end(in_flight):
+            return
+        replica.failures += 1
+        if self._counts(in_flight):
+            replica.breaker.fail(now)
+            ejected = replica.breaker.eject(now, max(spec.ejection_seconds, seconds), spec.max_ejection_seconds)
+            log.warning("tier '%s': the key of %s is refused; left alone for %.3g s", self._name, replica.url, ejected)
+
+    def used(self, in_flight: InFlightRequest, tokens: int) -> None:
+        """Count the tokens that a request has used in place of the estimate."""
+        if in_flight.entry is not None and in_flight.replica.limits is not None:
+            in_flight.replica.limits.settle(in_flight.entry, tokens, self._clock())
 
     def leave(self, in_flight: InFlightRequest) -> None:
         """The caller left, or another replica was faster: only the elapsed time is known."""
@@ -106,14 +126,16 @@ class Balancer:
 
     @property
     def is_healthy(self) -> bool:
-        """Return whether some replica takes requests and did not just fail."""
+        """Return whether some replica takes requests and did not just fail, or waits for its trial."""
         now = self._clock()
-        return any(replica.is_well(now) for replica in self._serving(now))
+        if any(replica.is_well(now) and replica.is_within_limits(now, 1) for replica in self._serving(now)):
+            return True
+        return any(replica.breaker.awaits_trial(now) for replica in self.replicas)
 
-    def available_in(self) -> float:
-        """Return the seconds until some replica takes a request."""
+    def available_in(self, tokens: int = 0) -> float:
+        """Return the seconds until some replica takes a request of so many prompt tokens."""
         now = self._clock()
-        return min(replica.breaker.available_in(now) for replica in self.replicas)
+        return min(replica.available_in(now, tokens) for replica in self.replicas)
 
     def serving(self) -> list[str]:
         """Return the addresses of the replicas that take requests."""

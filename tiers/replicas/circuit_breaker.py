@@ -61,7 +61,8 @@ class CircuitBreaker:
         self._open_until = now + period
         return period
 
-    def pause(self, now: float, seconds: float) -> None:
-        """Send nothing for `seconds`."""
+    def pause(self, now: float, seconds: float, *, then_try: bool = False) -> None:
+        """Send nothing for `seconds`; `then_try`: then one trial request first."""
         self.trial = None
+        self.is_open = self.is_open or then_try
         self._paused_until = max(self._paused_until, now + seconds)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from tiers.attempt import ReplicaTry, TryOutcome
-from tiers.errors import TierBusyError, TierError, TierRequestError, TierUnavailableError
+from tiers.errors import TierBusyError, TierError, TierKeyError, TierRequestError, TierUnavailableError
 from tiers.remote.remote_tier import RemoteTier
 from tiers.remote.usage_counter import Tally
 from tiers.replicas.balancer import Balancer
@@ -49,6 +49,8 @@ class ReplicaCall:
         """Note that the stream ended with `error`, before or after its first delta."""
         if isinstance(error, TierBusyError):
             self._balancer.pause(self.in_flight, error.retry_after_seconds)
+        elif isinstance(error, TierKeyError):
+            self._balancer.reject(self.in_flight, error.retry_after_seconds)
         elif isinstance(error, TierRequestError):
             self._balancer.succeed(self.in_flight)
         else:
@@ -57,6 +59,9 @@ class ReplicaCall:
 
     async def close(self) -> None:
         """End it in any state; the server sees the connection close. Idempotent."""
+        if self.in_flight.entry is not None:
+            used = self.tally.usage()
+            self._balancer.used(self.in_flight, used.prompt_tokens + used.completion_tokens)
         self._balancer.leave(self.in_flight)
         self._tell("overtaken")
         if not self.opening.done():

@@ -7,17 +7,18 @@ import os
 import random
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from functools import partial
 
 import msgspec
 
 from inference_core.io.background_tasks import repeated
 from tiers.attempt import ReplicaStatus
-from tiers.catalog.replica_spec import BalancingSpec
-from tiers.catalog.tier_spec import USUAL_CONTEXT, TierSpec
+from tiers.catalog.replica_spec import BalancingSpec, ReplicaSpec, replica_names
+from tiers.catalog.tier_spec import USUAL_CONTEXT, RemoteSpec, TierSpec
 from tiers.errors import CatalogError, TierError, TierRequestError, TierUnavailableError
-from tiers.remote.remote_tier import RemoteTier
+from tiers.remote.remote_tier import RemoteTier, one_request_per_choice
 from tiers.replicas.balancer import Balancer
 from tiers.replicas.hedged_request import ReplicaRace
 from tiers.replicas.prefix_affinity import prefix_key
@@ -56,8 +57,8 @@ class RetryBudget:
 
 
 class ReplicaSet(Tier):
-    """Spreads requests over the servers of `spec.remote`; `balancing` configures it and may be replaced while it
-    serves.
+    """Spreads requests over the servers of `spec.remote`, or over the API keys of one; `balancing` configures it and
+    may be replaced while it serves.
 
     A request whose replica fails before its first delta is sent to another one, as far as the retry budget and its
     deadlines allow. The first delta lists the asked replicas in `tries`. After the first delta nothing is retried.
@@ -77,12 +78,13 @@ class ReplicaSet(Tier):
         self.name, self.number, self.model = spec.name, spec.number, spec.model_name
         self.max_context, self.max_output = remote.max_context or USUAL_CONTEXT, spec.max_output_tokens
         self._total_seconds, self._clock = remote.total_timeout_seconds, clock
+        servers = _with_their_keys(remote, environ)
         self._tiers = {
-            server.base_url: RemoteTier(msgspec.structs.replace(spec, remote=remote.alone(server)), environ=environ)
-            for server in remote.servers
+            name: RemoteTier(msgspec.structs.replace(spec, remote=remote.alone(server)), environ=environ)
+            for name, server in zip(replica_names(servers), servers, strict=True)
         }
         rng = rng or random.Random(random.getrandbits(64))
-        self._balancer = Balancer(spec.name, remote.servers, remote.balancing, clock=clock, rng=rng)
+        self._balancer = Balancer(spec.name, servers, remote.balancing, clock=clock, rng=rng)
         self._budget = RetryBudget(remote.balancing.retry_burst)
         self._first_tokens: deque[float] = deque(maxlen=MOST_FIRST_TOKENS)
         self._watching: asyncio.Task[None] | None = None
@@ -98,6 +100,8 @@ class ReplicaSet(Tier):
 
     async def start(self) -> None:
         """See `Tier.start`; one server that answers is enough, the log names the others."""
+        for tier in self._tiers.values():
+            tier.is_only_maker = self.is_only_maker
         outcomes = await asyncio.gather(*(tier.reach() for tier in self._tiers.values()), return_exceptions=True)
         errors = [outcome for outcome in outcomes if outcome is not None]
         for error in errors:
@@ -120,6 +124,11 @@ class ReplicaSet(Tier):
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         """See `Tier.generate`; closing the iterator closes every connection that was opened for it."""
+        if request.n > 1 and self._any.one_choice:
+            async with aclosing(one_request_per_choice(self.generate, request)) as choices:
+                async for delta in choices:
+                    yield delta
+            return
         if request.whole:  # servers are compared by their time to the first token
             request = msgspec.structs.replace(request, whole=False)
         spec, began = self.balancing, self._clock()
@@ -141,18 +150,22 @@ class ReplicaSet(Tier):
             if race.winner is not None:
                 race.winner.failed(error)
             elif not error.tries and isinstance(error, TierUnavailableError):
-                error.retry_after_seconds = self._balancer.available_in()
+                error.retry_after_seconds = self._balancer.available_in(self.count_prompt_tokens(request))
             raise
         finally:
             await race.close()
 
     def count_prompt_tokens(self, request: GenerationRequest) -> int:
         """See `RemoteTier.count_prompt_tokens`."""
-        return next(iter(self._tiers.values())).count_prompt_tokens(request)
+        return self._any.count_prompt_tokens(request)
 
     def refusal(self, request: GenerationRequest) -> TierRequestError | None:
         """See `Tier.refusal`: the servers are of one kind."""
-        return next(iter(self._tiers.values())).refusal(request)
+        return self._any.refusal(request)
+
+    @property
+    def _any(self) -> RemoteTier:
+        return next(iter(self._tiers.values()))
 
     def load(self) -> TierLoad:
         """Return the requests in flight from here, the queues of the replicas that take requests, of which a request
@@ -169,9 +182,9 @@ class ReplicaSet(Tier):
     def queues(self) -> dict[str, int]:
         """See `Tier.queues`; a replica that does not tell its queue adds its address to the tier's name."""
         found: dict[str, int] = {}
-        for url, tier in self._tiers.items():
+        for name, tier in self._tiers.items():
             for place, waiting in tier.queues().items():
-                found[place if place == url else f"{place} ({url})"] = waiting
+                found[place if place == tier.base_url else f"{place} ({name})"] = waiting
         return found
 
     def replicas(self) -> list[ReplicaStatus]:
@@ -201,7 +214,8 @@ class ReplicaSet(Tier):
         if asked and request.strict_deadline and request.deadline is not None and now >= request.deadline:
             return None
         key = prefix_key(request, spec.affinity_bytes) if spec.affinity_bytes else None
-        in_flight = self._balancer.begin(key, [call.in_flight.replica for call in asked])
+        tokens = self.count_prompt_tokens(request)
+        in_flight = self._balancer.begin(key, [call.in_flight.replica for call in asked], tokens)
         if in_flight is None:
             return None
         if asked:
@@ -214,3 +228,14 @@ class ReplicaSet(Tier):
         if not self.balancing.hedging or len(self._first_tokens) < FEWEST_FIRST_TOKENS:
             return None
         return sorted(self._first_tokens)[math.ceil(HEDGED_AFTER * len(self._first_tokens)) - 1]
+
+
+def _with_their_keys(remote: RemoteSpec, environ: Mapping[str, str]) -> Sequence[ReplicaSpec]:
+    """Return the servers whose keys are set; all of them if none is, so that the start names what is missing."""
+    servers = remote.servers
+    missing = [one for one in servers if one.api_key_env and not environ.get(one.api_key_env, "").strip()]
+    if len(missing) == len(servers):
+        return servers
+    for one in missing:
+        log.warning("%s is left out: its key is expected in %s, which is not set", one.base_url, one.api_key_env)
+    return [one for one in servers if one not in missing]

@@ -1,6 +1,7 @@
 """`python -m benchmarks loop-lag`: what bodies of megabytes do to the streams of one gateway process."""
 
 import asyncio
+import re
 import secrets
 import tempfile
 from pathlib import Path
@@ -35,7 +36,7 @@ async def _run(as_json: bool, pace: float, **given: Any) -> None:
         async with paced_upstream(pace) as url:
             catalogue = Path(folder) / "catalogue.toml"
             # The context of no model bounds the texts.
-            text = proxied_catalogue(url).replace("max_context = 32768", "max_context = 8388608")
+            text = re.sub(r"max_context = \d+", "max_context = 8388608", proxied_catalogue(url))
             catalogue.write_text(text, encoding="utf-8")
             settings = settings_from(catalog=str(catalogue), data_dir=folder)
             key = secrets.token_urlsafe(24)

@@ -38,7 +38,8 @@ UNLIMITED = Allowance()
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
     """`key_id` is the pseudonym under which rows are recorded, None without a key; a static key's is its name.
 
-    `tenant` separates caches and prefixes: the team where there is one, else the key. `consent`: which tiers may see
+    `tenant` separates caches and prefixes: the team where there is one, else the key. `team`: its id, `team_name` what
+    operators call it. `consent`: which tiers may see
     its requests, and whether these may be used for more than their answers. `quality_target`: what its requests ask for
     that name no target of their own; `min_tier`: the least tier that may answer them. `priority_ceiling`: the most
     urgent class it may ask for (`Command.priority`: 0 goes first). `strict`: unknown fields of its requests are
@@ -48,6 +49,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     key_id: str | None = None
     name: str = ""
     team: str | None = None
+    team_name: str | None = None
     scopes: frozenset[str] = frozenset(SCOPES)
     consent: Consent = ALL
     quality_target: float | None = None

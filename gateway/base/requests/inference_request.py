@@ -35,7 +35,8 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     recorded. `conversation`: the caller's id of it, None if it is recognised by its messages. `client`: what its client
     says of it, None where nothing is recognised. `slo`: its service class.
     `cache`: how the response cache may be used, None for its default rule. `agree`: whether cheap tiers are compared,
-    None for the knob's rule. `dropped_turns`: how many of its oldest turns were left out, because no tier could read
+    None for the knob's rule. `ruled_headers`: those that the catalogue's rules look at, None without any.
+    `dropped_turns`: how many of its oldest turns were left out, because no tier could read
     them all.
     """
 
@@ -64,6 +65,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     cache: CacheMode | None = None
     agree: bool | None = None
     dropped_turns: int = 0
+    ruled_headers: dict[str, str] | None = None
 
     @property
     def request_id(self) -> str:

@@ -166,6 +166,12 @@ class Answer:
         return None
 
     @property
+    def fell_over_from(self) -> list[str]:
+        """The names of the tiers and targets that failed before this answer."""
+        failed = [attempt for attempt in self.attempts if attempt.status == "error" and attempt.compared_as is None]
+        return [attempt.target or f"tier-{attempt.tier}" for attempt in failed]
+
+    @property
     def agreed(self) -> bool | None:
         """Whether the answer is one that tiers agreed on; None if none were compared."""
         comparison = comparison_of(self.attempts)
@@ -179,8 +185,8 @@ class Answer:
     @property
     def cost_is_estimated(self) -> bool:
         """Whether the price of a tier that was tried is an estimate."""
-        spec = self._routing.served.spec
-        return bool([attempt for attempt in self.attempts if spec(attempt.tier).price.estimated])
+        served = self._routing.served
+        return bool([one for one in self.attempts if served.entry(one.tier, one.target).price.estimated])
 
     @property
     def ttft_limit(self) -> float:

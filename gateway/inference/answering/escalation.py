@@ -164,7 +164,8 @@ def may_escalate(request: InferenceRequest, decision: Decision, hold_tokens: int
     """Whether an answer is judged: a single unconstrained chat answer by a tier that neither caller nor operator named;
     a stream only if part of it is held."""
     named = decision.inputs.pinned_tier is not None or decision.would_be is not None or decision.by_edge
-    named = named or decision.inputs.is_constant
+    rules = decision.inputs.rules
+    named = named or decision.inputs.is_constant or (rules is not None and rules.tier is not None)
     seen = not request.stream or hold_tokens > 0
     chat = request.generation.messages is not None
     return seen and chat and request.is_single and not request.is_bound and not named

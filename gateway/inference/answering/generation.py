@@ -5,11 +5,12 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
 from classifier.decision import Decision
+from classifier.policy.decide import fallen_over
 from gateway.base.logs.log_format import FIELDS
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.answering.active_probes import ActiveProbes
@@ -31,6 +32,9 @@ from tiers.errors import TierError, TierLostError, TierRequestError, TierUnavail
 from tiers.tier import Delta, GenerationRequest, Tier, Usage
 from tiers.uncertainty import asking_uncertainty
 
+if TYPE_CHECKING:
+    from gateway.inference.answering.fallback_chain import FallbackChain
+
 log = logging.getLogger(__name__)
 
 # The other fields that mean something to a provider are heard here, too: prefixes are cached, tags recorded.
@@ -41,10 +45,11 @@ class Generation:
     """The deltas of one answer, over all tiers that are tried for it. Iterate over it, and always `aclose` it.
 
     A stream cannot move to another tier after its first delta. A whole answer can at any time, because nothing has
-    reached the caller. A request falls over at most once (SPEC RT-11) and escalates at most once: the answer's own
-    evidence may show that it is not good enough before any of it is passed on. If the fast path fails, normal routing
-    runs: `rerouted` is then True and `decision` is the new one. `attempted`: start of the current attempt, monotonic
-    seconds; when it changes, all earlier deltas are void.
+    reached the caller. A request falls over at most once (SPEC RT-11), or along the `fallback` of its tier, and
+    escalates at most once: the answer's own evidence may show that it is not good enough before any of it is passed on.
+    If the fast path fails, normal routing runs: `rerouted` is then True and `decision` is the new one. `fell_over`:
+    what failed and what took over, in words, which the decision's reason repeats. `attempted`: start of the current
+    attempt, monotonic seconds; when it changes, all earlier deltas are void.
     """
 
     # This answer has one reader and is not kept.
@@ -65,6 +70,7 @@ class Generation:
         self.request = request
         self.decision = decision
         self.rerouted = False
+        self.fell_over: str | None = None
         self.tier = tier
         self.attempted = time.monotonic()
         self.attempts: list[Attempt] = []
@@ -72,7 +78,8 @@ class Generation:
         self._routing, self._admission = routing, admission
         self._replicas: list[ReplicaTry] = []
         self._escalation = None if probes is None else probes.escalation(request, decision, tier.number, routing)
-        self._spec = routing.served.spec(tier.number)
+        self._spec = routing.served.spec_of(tier)
+        self._chain: FallbackChain | None = None
         self._most = self._most_tokens()
         self._requests = self._asked()
         # Log-probabilities requested for the judge alone are not passed on.
@@ -172,9 +179,9 @@ class Generation:
                 if not self._held:
                     raise
                 self._escalation = None
-            except TierRequestError:
-                raise
             except Exception as error:
+                if isinstance(error, TierRequestError) and self._chain is None:
+                    raise
                 await self._fall_over(error)
 
     async def _compare(self, stage: AgreementStage) -> None:
@@ -286,8 +293,8 @@ class Generation:
         return True
 
     async def _fall_over(self, error: Exception) -> None:
-        """Continue with the next tier up, or raise `error` if that is no longer possible. If a process died of the
-        request and the next tier is down because of it, the first error is raised."""
+        """Continue with what stands in for the failed tier, or raise `error`, with all that was tried, if nothing does.
+        If a process died of the request and the next tier is down because of it, the first error is raised."""
         if not isinstance(error, TierError):
             log.error(
                 "tier %d failed in request %s", self.tier.number, self.request.request_id,
@@ -296,9 +303,7 @@ class Generation:
         if isinstance(error, TierLostError):
             self._lost = error
         committed = self.request.stream and self._let_go
-        failed_before = any(attempt.status == "error" for attempt in self.attempts)
-        may_move = not committed and not failed_before
-        stand_in = await self._stand_in() if may_move else None
+        stand_in = None if committed else await self._stand_in()
         if stand_in is None and self._comparison is not None and not committed:
             comparison, self._comparison = self._comparison, None
             if comparison.spare is not None:
@@ -308,19 +313,52 @@ class Generation:
             again = comparison.cut_off
             stand_in = again if again is not None and self._affords(again) else None
         if stand_in is None:
-            raise self._lost if self._lost is not None and isinstance(error, TierUnavailableError) else error
+            lost = self._lost if self._lost is not None and isinstance(error, TierUnavailableError) else error
+            if isinstance(lost, TierError):
+                lost.chain = self._tried()
+            if self._chain is not None:
+                self._tell(f"{_named(self.tier)} failed ({type(error).__name__})")
+            raise lost
         await self._deltas.aclose()
         self._close_attempt("error", error)
-        log.warning(
-            "request %s: tier %d failed (%s), tier %d takes over",
-            self.request.request_id, self.tier.number, type(error).__name__, stand_in.number,
-        )  # fmt: skip
+        self._tell(f"{_named(self.tier)} failed ({type(error).__name__}), {_named(stand_in)} took over")
+        log.warning("request %s: %s", self.request.request_id, self.fell_over)
         self._go_on_with(stand_in)
 
+    def _tell(self, said: str) -> None:
+        self.fell_over = said if self.fell_over is None else f"{self.fell_over}; {said}"
+        self.decision = self.told(self.decision)
+
+    def told(self, decision: Decision) -> Decision:
+        """Return `decision`, of a reader of this answer, with what failed and what took over."""
+        if self.fell_over is None:
+            return decision
+        passed = () if self._chain is None else self._chain.passed_over
+        return fallen_over(decision, "; ".join((self.fell_over, *passed)))
+
+    def _tried(self) -> str:
+        """All that was tried, in order, where it was more than one tier, and what was passed over."""
+        names = [attempt.target or f"tier {attempt.tier}" for attempt in self.attempts if attempt.status == "error"]
+        passed = [] if self._chain is None else self._chain.passed_over
+        if not names and not passed:
+            return ""
+        return "; ".join([f"Tried in this order: {', '.join([*names, _named(self.tier)])}", *passed])
+
     async def _stand_in(self) -> Tier | None:
-        """Return what replaces a failed tier: the ordinary route's if the fast path failed, else the next one up."""
-        if not self.decision.by_edge:
-            return self._next_up()
+        """Return what replaces a failed tier: the ordinary route's if the fast path failed, the next of the tier's
+        chain if it has one, else once the next one up."""
+        if self._chain is not None:
+            return self._chain.next()
+        failed_before = any(attempt.status == "error" for attempt in self.attempts)
+        if failed_before or not self.decision.by_edge:
+            if self._spec.fallback is None and not self.tier.is_target:
+                return None if failed_before else self._next_up()
+            from gateway.inference.answering.fallback_chain import FallbackChain, chain_of
+
+            served = self._routing.served
+            names = chain_of(served.catalog, self._spec)
+            self._chain = FallbackChain(names, self.request, self.decision, served, self._affords)
+            return self._chain.next()
         ordinary = await self._routing.ordinary_route(self.request, self.decision)
         if ordinary is None or not self._affords(tier := self._routing.served.tier(ordinary.tier)):
             return None
@@ -340,7 +378,7 @@ class Generation:
         """Whether the caller's budgets cover another attempt, by `tier`; its maximum cost is then reserved."""
         if self._admission.hold is None:
             return True
-        return self._admission.affords(most_usd(self.request, tier, self._routing.served.spec(tier.number)))
+        return self._admission.affords(most_usd(self.request, tier, self._routing.served.spec_of(tier)))
 
     def _go_on_with(self, tier: Tier) -> None:
         """Start again with `tier`; its answer is not judged."""
@@ -348,7 +386,7 @@ class Generation:
         self.attempted = time.monotonic()
         self._held.clear()
         self.usage, self._replicas, self._compared_as = None, [], None
-        self._spec = self._routing.served.spec(tier.number)
+        self._spec = self._routing.served.spec_of(tier)
         self._most = self._most_tokens()
         self._requests = self._asked()
         self._deltas = self._generated(tier, self._requests, self.request.generation.n)
@@ -385,6 +423,7 @@ class Generation:
             compared_as=self._compared_as,
             **cache_tokens(usage),
             added=list(self._requests[0].sent.added),
+            target=self.tier.name if self.tier.is_target else None,
         )
 
     def _used_so_far(self, error: Exception | None) -> Usage:
@@ -405,6 +444,10 @@ def _within(requests: list[GenerationRequest], most: MostTokens | None) -> list[
     if most is None:
         return requests
     return [msgspec.structs.replace(one, max_tokens=most.choice) for one in requests]
+
+
+def _named(tier: Tier) -> str:
+    return tier.name if tier.is_target else f"tier {tier.number}"
 
 
 async def _refused(tier: Tier, reason: str) -> AsyncGenerator[Delta, None]:

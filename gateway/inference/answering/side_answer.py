@@ -11,7 +11,7 @@ from quality.records.record import Attempt, AttemptStatus, ComparedAs
 from tiers.catalog.pricing import cost_usd
 from tiers.catalog.tier_spec import TierSpec
 from tiers.collected_choice import CollectedChoice
-from tiers.errors import TierError, TierRequestError, TierUnavailableError
+from tiers.errors import TierAnswerError, TierError, TierRequestError, TierUnavailableError
 from tiers.tier import Delta, GenerationRequest, Tier, Usage
 
 
@@ -116,10 +116,10 @@ async def one_more_over(sides: Iterable[SideAnswer]) -> None:
 
 
 def used_so_far(requests: list[GenerationRequest], most: MostTokens | None, error: Exception | None) -> Usage:
-    """Return the tokens to bill for an attempt that was cut short: none if the tier never accepted the request, at most
-    `most` where a budget holds them."""
+    """Return the tokens to bill for an attempt that was cut short: none if the tier never accepted the request or broke
+    off before its first output, at most `most` where a budget holds them."""
     used = Usage.total(request.meter.usage() for request in requests)
-    if isinstance(error, (TierUnavailableError, TierRequestError)) and not used.completion_tokens:
+    if isinstance(error, (TierUnavailableError, TierRequestError, TierAnswerError)) and not used.completion_tokens:
         return Usage()
     return used if most is None else most.bound(used)
 

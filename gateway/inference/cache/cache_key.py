@@ -52,6 +52,7 @@ def cache_key(request: InferenceRequest, decision: Decision, spec: TierSpec, cat
         request.max_cost_usd,
         None if consent.tiers is None else sorted(consent.tiers),
         consent.local,
+        *(() if decision.inputs.rules is None else decision.inputs.rules.names),
     )
     return hashlib.blake2b(_encode(parts), digest_size=32).digest()
 

@@ -73,7 +73,7 @@ class ResponseCache:
         return SharedGenerationReader(shared, decision, stream=request.stream, another=another)
 
     def _concerns(self, request: InferenceRequest, decision: Decision) -> bool:
-        if request.cache == "off" or not self.knobs.active.enabled:
+        if request.cache == "off" or not self.knobs.active.enabled or decision.target is not None:
             return False
         return request.cache in ("use", "refresh") or request.is_deterministic(self._routing.served.spec(decision.tier))
 
@@ -98,7 +98,8 @@ class ResponseCache:
         keeps = _may_be_kept(request)
 
         def ended(shared: SharedGeneration) -> Awaitable[None] | None:
-            if shared.whole and keeps:
+            # What a target said is not the answer of its tier.
+            if shared.whole and keeps and not shared.generation.tier.is_target:
                 return self._keep(place, shared, wording)
             self._forget(place, shared)
             return None

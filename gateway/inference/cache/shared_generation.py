@@ -135,9 +135,9 @@ class SharedGenerationReader:
 
     @property
     def decision(self) -> Decision:
-        """The reader's own, unless the fast path failed and the ordinary route took its place."""
+        """The reader's own, unless the fast path failed and the ordinary route took its place; it says what failed."""
         generation = self._current.generation
-        return generation.decision if generation.rerouted else self._decision
+        return generation.decision if generation.rerouted else generation.told(self._decision)
 
     @property
     def tier(self) -> Tier:

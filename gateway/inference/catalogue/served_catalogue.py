@@ -3,13 +3,18 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
+from classifier.decision import Decision
 from gateway.base.errors import ApiError
 from gateway.base.requests.caller import Caller
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import cost_usd
 from tiers.catalog.tier_spec import TierSpec
 from tiers.tier import Tier, Usage
+
+if TYPE_CHECKING:
+    from gateway.inference.catalogue.routing_rules import RoutingRules
 
 AUTO = "auto"
 # Kinds of servers whose models seal their reasoning, and those whose requests say what to cache.
@@ -25,17 +30,20 @@ class ServedCatalogue:
     `fingerprint`: of all that affects answers. `strongest`: the number of the dearest tier. `names`: every value of
     `model` that a request may carry, aliases and adapters of other tiers aside. `seals_reasoning`: whether a server may
     give reasoning that it has to get back; `marks_caches`: whether requests to one say what to cache;
-    `has_responses`: whether one has the Responses API.
+    `has_responses`: whether one has the Responses API. `targets`: by name, what stands in for tiers. `rules`: the
+    catalogue's, compiled; None without any.
     """
 
     catalog: Catalog
     tiers: Mapping[int, Tier]
+    targets: Mapping[str, Tier] = field(default_factory=dict)
     fingerprint: str = field(init=False)
     strongest: int = field(init=False)
     names: tuple[str, ...] = field(init=False)
     seals_reasoning: bool = field(init=False)
     marks_caches: bool = field(init=False)
     has_responses: bool = field(init=False)
+    rules: "RoutingRules | None" = field(init=False)
     _named: Mapping[str, TierSpec] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -44,12 +52,15 @@ class ServedCatalogue:
         named = [(name, spec) for spec in specs for name in (f"tier-{spec.number}", spec.name, spec.served_name)]
         named += [(spec.model_name, spec) for spec in specs]
         models = [name for spec in specs for name in (spec.model_name, spec.served_name)]
-        kinds = {spec.remote.kind for spec in specs if spec.remote is not None}
+        remotes = [spec.remote for spec in (*specs, *self.catalog.targets) if spec.remote is not None]
+        kinds = {remote.kind for remote in remotes}
         computed = {
             "seals_reasoning": not kinds.isdisjoint(_SEALING),
-            "has_responses": any(spec.remote is not None and spec.remote.responses != "never" for spec in specs),
+            "has_responses": any(remote.responses != "never" for remote in remotes),
             "marks_caches": not kinds.isdisjoint(_MARKING),
             "tiers": MappingProxyType(dict(self.tiers)),
+            "targets": MappingProxyType(dict(self.targets)),
+            "rules": _compiled_rules(self.catalog),
             "fingerprint": self.catalog.fingerprint,
             "strongest": len(specs),
             "names": tuple(dict.fromkeys([AUTO, *(f"tier-{spec.number}" for spec in specs), *models])),
@@ -65,6 +76,22 @@ class ServedCatalogue:
     def spec(self, number: int) -> TierSpec:
         """The catalogue's entry of this tier."""
         return self.catalog.tiers[number - 1]
+
+    def chosen(self, decision: Decision) -> Tier:
+        """The tier of a decision, or the target that a rule put in its place, as it is now."""
+        target = None if decision.inputs.rules is None else self.targets.get(decision.target or "")
+        return self.tier(decision.tier) if target is None else target.active_tier()
+
+    def spec_of(self, tier: Tier) -> TierSpec:
+        """The catalogue's entry of `tier`, which may be a target; of one that a reload removed, that of the tier that
+        it stood for."""
+        target = self.catalog.target(tier.name) if tier.is_target else None
+        return self.catalog.tiers[tier.number - 1] if target is None else target
+
+    def entry(self, number: int, target: str | None) -> TierSpec:
+        """The catalogue's entry of a tier, or of the target that stood in for it."""
+        beside = None if target is None else self.catalog.target(target)
+        return self.catalog.tiers[number - 1] if beside is None else beside
 
     def price(self, number: int, usage: Usage) -> float:
         """US dollars of `usage` on a tier; a number that a longer catalogue stored is priced as the strongest."""
@@ -113,3 +140,11 @@ class ServedCatalogue:
             return model, ""
         spec = self._named.get(base)
         return (base, adapter) if spec is not None and spec.model is not None else (model, "")
+
+
+def _compiled_rules(catalog: Catalog) -> "RoutingRules | None":
+    if not catalog.rules:
+        return None
+    from gateway.inference.catalogue.routing_rules import RoutingRules
+
+    return RoutingRules(catalog)

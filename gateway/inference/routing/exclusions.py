@@ -97,11 +97,12 @@ def lacks_of(request: InferenceRequest, needs: Collection[Need], tier: Tier, spe
 
 class Excluded(msgspec.Struct, frozen=True, kw_only=True):
     """Tiers that cannot take a request now. `too_long`: those among them whose context is too short for it;
-    `incapable`: those that lack what it needs, with what they lack."""
+    `incapable`: those that lack what it needs, with what they lack; `ruled_out`: by the catalogue's rules, with why."""
 
     exclusions: list[Exclusion] = []
     too_long: list[int] = []
     incapable: dict[int, list[Need]] = {}
+    ruled_out: dict[int, str] = {}
 
 
 def exclusions(
@@ -130,14 +131,14 @@ def exclusions(
             declared = " and ".join(need.noun for need in lacks if not need.refusal)
             reason = f"it does not support {declared}" if declared else lacks[0].refusal
         elif (may_be_too_long and tier.max_context) and (
-            reason := _context_problem(request, most, tier, spec)
+            reason := context_problem(request, most, tier, spec)
             or (_scores_problem(request, tier, spec) if many_scores else None)
         ):
             excluded.too_long.append(number)
         elif (load := loads[number]).healthy and request.deadline_seconds is None:
             continue
         else:
-            reason = _load_problem(request, load)
+            reason = load_problem(request, load)
         if reason:
             excluded.exclusions.append(Exclusion(tier=number, reason=reason))
     return excluded
@@ -206,7 +207,7 @@ def _fits_every_context(request: InferenceRequest, most: int, tiers: Mapping[int
     return most + request.least_room(shortest) <= shortest
 
 
-def _context_problem(request: InferenceRequest, most: int, tier: Tier, spec: TierSpec) -> str | None:
+def context_problem(request: InferenceRequest, most: int, tier: Tier, spec: TierSpec) -> str | None:
     """Why the request, of at most `most` tokens, cannot fit the tier's context; they are counted only in doubt."""
     wanted = request.least_room(tier.max_context)
     if most + wanted <= tier.max_context:
@@ -234,7 +235,8 @@ def _lengths(request: InferenceRequest, tier: Tier, spec: TierSpec) -> list[int]
     return [tier.prompt_tokens_up_to(one, room) for one in request.generations(spec)]
 
 
-def _load_problem(request: InferenceRequest, load: TierLoad) -> str | None:
+def load_problem(request: InferenceRequest, load: TierLoad) -> str | None:
+    """Why a tier with this load cannot take the request now."""
     if not load.healthy:
         return "the tier is down"
     if request.deadline_seconds is None:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -33,6 +34,9 @@ from tiers.consent import hidden_from
 from tiers.decoding.text_threads import TextThreads
 from tiers.tier import Tier, TierLoad
 
+if TYPE_CHECKING:
+    from gateway.inference.routing.ruled import Ruled
+
 log = logging.getLogger(__name__)
 
 
@@ -48,9 +52,10 @@ class RoutingService:
         knobs: RoutingKnobFile | None = None,
         threads: TextThreads | None = None,
         conversations: Conversations | None = None,
+        targets: Mapping[str, Tier] | None = None,
     ) -> None:
-        """`threads`: where long prompts are counted."""
-        self.served = ServedCatalogue(catalog, tiers)
+        """`threads`: where long prompts are counted; `targets`: the catalogue's, by name."""
+        self.served = ServedCatalogue(catalog, tiers, targets or {})
         self.classifier = classifier
         self.quality_target = quality_target
         self.knobs = knobs or RoutingKnobFile()
@@ -139,15 +144,19 @@ class RoutingService:
         loads = self._loads()
         excluded = exclusions(request, pinned, self.served.tiers, self.served.catalog, loads)
         barred = excluded.exclusions
+        ruled = None if self.served.rules is None else self._ruled(request, routing_input, pinned, excluded)
+        if ruled is not None:
+            barred = ruled.exclusions
         if failed is not None:
             barred = [*(one for one in barred if one.tier != failed.tier), failed]
-        settled = partial(self._inputs, request, routing_input, history, pinned, barred, loads)
-        if (edge := self._edge(request, failed)) is not None:
+        settled = partial(self._inputs, request, routing_input, history, pinned, barred, loads, ruled)
+        if (ruled is None or ruled.leaves_edge) and (edge := self._edge(request, failed)) is not None:
             inputs = settled(unclassified(routing_input, self.served.strongest, self.active_target), edge)
             if may_answer(inputs, edge.tier):
                 return Routed(decide(inputs))
         place = self._in_split(request)
-        verdict = self._verdict(request, routing_input, None if place is None else place.arm)
+        usual = None if ruled is None else ruled.quality
+        verdict = self._verdict(request, routing_input, None if place is None else place.arm, usual)
         inputs = settled(verdict, None)
         try:
             return Routed(decide(_in_experiment(inputs, place)), verdict.embedding)
@@ -168,6 +177,7 @@ class RoutingService:
         pinned: int | None,
         barred: list[Exclusion],
         loads: Mapping[int, TierLoad],
+        ruled: "Ruled | None",
         verdict: VersionPrediction,
         edge: EdgePath | None,
     ) -> PolicyInputs:
@@ -193,6 +203,7 @@ class RoutingService:
             observe_tier=self._observed_tier() if pinned is None else None,
             edge=edge,
             constant=self._constant(request) if pinned is None else None,
+            rules=None if ruled is None else ruled.by,
         )
         if (client := request.client) is not None:
             cheapest = cheapest_because(client, self.knobs.active.agents_housekeeping)
@@ -203,6 +214,17 @@ class RoutingService:
             inputs = msgspec.structs.replace(inputs, session=step)
         known = circumstances(history, self.served.catalog, routing_input.prompt_tokens)
         return msgspec.structs.replace(inputs, **known) if known else inputs
+
+    def _ruled(
+        self, request: InferenceRequest, routing_input: RoutingInput, pinned: int | None, excluded: Excluded
+    ) -> "Ruled | None":
+        """What the catalogue's rules leave of the request; None where none matches."""
+        from gateway.inference.routing.ruled import ruled
+
+        if (rules := self.served.rules) is None:
+            return None
+        observed = pinned is None and self._observed_tier() is not None
+        return ruled(rules, request, routing_input, self.served, pinned, excluded, observed=observed)
 
     def _loads(self) -> dict[int, TierLoad]:
         return {number: tier.load() for number, tier in self.served.tiers.items()}
@@ -264,11 +286,13 @@ class RoutingService:
         return knobs.agents and knobs.conversations and is_followed(request)
 
     def _verdict(
-        self, request: InferenceRequest, routing_input: RoutingInput, arm: ArmName | None
+        self, request: InferenceRequest, routing_input: RoutingInput, arm: ArmName | None, usual: float | None
     ) -> VersionPrediction:
         """Return the prediction and rule of one version, that of `arm` if the request is in one, or the length
-        heuristic's if that fails (SPEC RT-13)."""
-        target = self.active_target if request.wanted_quality is None else request.wanted_quality
+        heuristic's if that fails (SPEC RT-13). `usual`: the quality target of requests that ask for none, None for the
+        server's."""
+        usual = self.active_target if usual is None else usual
+        target = usual if request.wanted_quality is None else request.wanted_quality
         try:
             model = self.classifier.model_for(request.request_id, arm)
             reading = model.read(routing_input)
@@ -330,6 +354,9 @@ class RoutingService:
         if not all(k in reasons for k in wanted):
             return bad_request(str(error), "x-aio-max-cost", "no_tier_allowed")
         own = [k for k in wanted if hidden_from(self.served.spec(k), request.consent) is None]
+        if own and all(k in excluded.ruled_out for k in own):
+            return ApiError(403, str(error), param="model", code="no_tier_allowed")
+        own = [k for k in own if k not in excluded.ruled_out]
         if own and all(k in excluded.incapable for k in own):
             return unsupported(request, excluded.incapable, own, self.served.catalog.tiers, self.served.tiers)
         never = all(k in excluded.incapable or k in excluded.too_long for k in own)
@@ -380,7 +407,8 @@ def _in_experiment(inputs: PolicyInputs, place: Assigned | None) -> PolicyInputs
     rule says where it goes, if routing is only observed, if either arm's tier is barred for it (so that both arms draw
     from the same population), or if the heuristic or, during a swap, another version decides.
     """
-    settled = inputs.pinned_tier is not None or inputs.cheapest is not None
+    ruled = inputs.rules is not None and inputs.rules.tier is not None
+    settled = inputs.pinned_tier is not None or inputs.cheapest is not None or ruled
     bound = settled or inputs.in_tool_loop or inputs.observe_tier is not None
     if inputs.session is not None:
         bound = bound or inputs.session.rule in ("stay", "up", "keep")

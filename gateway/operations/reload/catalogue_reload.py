@@ -62,10 +62,13 @@ class CatalogueReload:
         swap: CoreSwap,
         followers: Sequence[Callable[[Catalog], None]] = (),
         renewals: Sequence[Callable[[], Awaitable[None]]] = (),
+        targets: dict[str, Tier] | None = None,
     ) -> None:
+        """`targets`: those that are started, by name; it follows the catalogue."""
         self._settings, self._routing, self._classifier = settings, routing, classifier
         self._replica_knobs, self._database = replica_knobs, database
         self._swap, self._followers, self._renewals = swap, followers, renewals
+        self._targets = {} if targets is None else targets
         self._turn = asyncio.Lock()
         self._retiring: set[asyncio.Task[None]] = set()
 
@@ -86,7 +89,9 @@ class CatalogueReload:
                 or catalog.tier_fingerprint(spec.number) != before.tier_fingerprint(spec.number)
             ]
             self._check(catalog, changed)
-            started = await _started(catalog, [spec for spec in changed if spec.remote and not spec.remote.engine])
+            new_targets = [spec for spec in catalog.targets if spec != before.target(spec.name)]
+            elsewhere = [spec for spec in changed if spec.remote and not spec.remote.engine]
+            started = await _started(catalog, [*elsewhere, *new_targets])
             version = await self._next_version(catalog, changed, started)
             self._switch_to(catalog, started, version)
             if changed and isinstance(self._classifier, ActiveClassifier):
@@ -153,17 +158,31 @@ class CatalogueReload:
             old = [tier.active_tier() for tier in standing.values()]
             on_core = [tier for tier in old if isinstance(tier, LocalTier) and tier.core_name == CPU_CORE]
             self._swap.switch(version, on_core)
-        for tier in (*started, *(() if version is None else version.tiers)):
+        self._exchange_targets(catalog, [tier for tier in started if tier.is_target])
+        on_servers = [tier for tier in started if not tier.is_target]
+        for tier in (*on_servers, *(() if version is None else version.tiers)):
             retired = standing[tier.number].active_tier()
             standing[tier.number].exchange(tier)
             if not isinstance(retired, LocalTier):
-                task = once(_retire(retired, self._settings.drain_seconds), "end of old tiers")
-                self._retiring.add(task)
-                task.add_done_callback(self._retiring.discard)
-        served = self._routing.served = ServedCatalogue(catalog, self._routing.served.tiers)
+                self._begin_to_retire(retired)
+        served = self._routing.served = ServedCatalogue(catalog, self._routing.served.tiers, self._targets)
         for follow in self._followers:
             follow(catalog)
         self._replica_knobs.renew(served.tiers.values())
+
+    def _exchange_targets(self, catalog: Catalog, started: list[Tier]) -> None:
+        """Put the new targets in their places, and end those that are replaced or gone."""
+        new = {tier.name: tier for tier in started}
+        for name in [name for name in self._targets if name in new or catalog.target(name) is None]:
+            self._begin_to_retire(self._targets.pop(name))
+        for name, tier in new.items():
+            self._targets[name] = target = ReloadableTier(tier)
+            target.exchange(tier)
+
+    def _begin_to_retire(self, tier: Tier) -> None:
+        task = once(_retire(tier, self._settings.drain_seconds), "end of old tiers")
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
 
     async def _write_down(self, actor: str, reason: str, done: Reloaded) -> None:
         log.info("the catalogue %s is loaded; changed tiers: %s", done.catalogue, done.tiers or "none")
@@ -177,11 +196,12 @@ class CatalogueReload:
 
 
 def _differs_in_figures_alone(spec: TierSpec, old: TierSpec) -> bool:
-    """Whether the tier answers as before: its price and its objectives may differ."""
+    """Whether the tier answers as before: its price, its objectives and its fallback chain may differ."""
     return spec == msgspec.structs.replace(
         old,
         price=spec.price,
         objective=spec.objective,
+        fallback=spec.fallback,
         expected_answer_tokens=spec.expected_answer_tokens,
         mean_latency_ms=spec.mean_latency_ms,
     )

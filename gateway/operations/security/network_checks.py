@@ -119,7 +119,7 @@ def reports_encrypted(facts: Facts) -> Finding:
 def tiers_encrypted(facts: Facts) -> Finding:
     """Keys of providers and prompts leave the machine encrypted."""
     plain = []
-    for spec in facts.catalog.tiers:
+    for spec in (*facts.catalog.tiers, *facts.catalog.targets):
         if (remote := spec.remote) is not None and remote.engine is None:
             urls = [remote.base_url, *remote.base_urls, *(replica.base_url for replica in remote.replicas)]
             plain += [f"{spec.name} ({host_of(url)})" for url in urls if url and is_plain_and_remote(url)]

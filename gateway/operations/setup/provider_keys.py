@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from gateway.operations.setup.candidate import Candidate
 from tiers.catalog.price_list import listed_model
-from tiers.catalog.providers import PROVIDERS, ProviderName
+from tiers.catalog.providers import PROVIDERS
+from tiers.catalog.tier_spec import ProviderName
 
 
 class Proposal(NamedTuple):

@@ -14,7 +14,7 @@ from gateway.runtime.cores.machine_check import require_machine
 from inference_core.errors import CoreError, MemoryPlanError, ModelFileError
 from inference_core.protocol import SamplingParams
 from inference_core.transport.client import CoreClient
-from tiers.build import build_tiers
+from tiers.build import build_targets, build_tiers
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import request_cost_usd
 from tiers.catalog.tier_spec import TierSpec
@@ -31,7 +31,8 @@ MOST_NAMED = 8
 class TierAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What one tier made of the question. `problem`: why it did not answer and what to do; "" if it did.
 
-    `usd_per_1000`: of requests like the catalogue's reference request, by the tier's price, which may be an estimate.
+    `target`: it is one of the catalogue's targets, which counts as that `tier`. `usd_per_1000`: of requests like the
+    catalogue's reference request, by the tier's price, which may be an estimate.
     """
 
     tier: int
@@ -43,18 +44,20 @@ class TierAnswer(msgspec.Struct, frozen=True, kw_only=True):
     ttft_seconds: float | None = None
     tokens_per_second: float | None = None
     answer: str = ""
+    target: bool = False
 
 
 async def ask_tiers(catalog: Catalog, settings: Settings) -> list[TierAnswer]:
-    """Return every tier's answer, tier 1 first; all are asked at once, in-process models after they have loaded."""
+    """Return every tier's answer, tier 1 first, then the targets'; all are asked at once, in-process models after they
+    have loaded."""
     async with _started_cores(catalog, settings) as (cores, problems):
-        tiers = build_tiers(catalog, cores)
+        tiers = [*build_tiers(catalog, cores), *build_targets(catalog)]
         try:
             return list(
                 await asyncio.gather(
                     *(
                         _asked(catalog, spec, tier, problems.get(tier.core_name or ""))
-                        for spec, tier in zip(catalog.tiers, tiers, strict=True)
+                        for spec, tier in zip((*catalog.tiers, *catalog.targets), tiers, strict=True)
                     )
                 )
             )
@@ -88,6 +91,7 @@ async def _asked(catalog: Catalog, spec: TierSpec, tier: Tier, problem: str | No
         model=spec.served_name,
         usd_per_1000=1000 * request_cost_usd(spec.price, catalog.reference_prompt_tokens, spec.expected_answer_tokens),
         price_estimated=spec.price.estimated,
+        target=tier.is_target,
     )
     if problem is not None:
         return msgspec.structs.replace(answer, problem=f"tier '{spec.name}': {problem}")

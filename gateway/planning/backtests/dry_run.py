@@ -15,7 +15,7 @@ from gateway.inference.routing.active_classifier import ActiveClassifier
 from gateway.inference.routing.knobs import RoutingKnobFile
 from gateway.inference.routing.router import RoutingService
 from gateway.tenancy.keys.directory import INFERENCE
-from gateway.tenancy.keys.key_commands import shown_key
+from gateway.tenancy.keys.key_commands import name_of_team, shown_key
 from gateway.tenancy.keys.key_secrets import keys_of
 from gateway.tenancy.keys.known_keys import KnownKeys
 from inference_core.protocol import SamplingParams
@@ -53,7 +53,8 @@ async def caller_named(settings: Settings, catalog: Catalog, engine: AsyncEngine
     given = keys_of(settings).answers
     if key in given.names:
         return given.caller(key, INFERENCE)
-    return KnownKeys(catalog, {}).caller_of(await shown_key(engine, key))
+    row = await shown_key(engine, key)
+    return KnownKeys(catalog, {}).caller_of(row | {"team_name": await name_of_team(engine, row["team_id"])})
 
 
 def dry_request(messages: Iterable[ChatMessage], max_tokens: int | None = None, **wishes: Any) -> InferenceRequest:

@@ -22,6 +22,7 @@ from inference_core.loaders.packed_tensor import Kind, PackedTensor
 from inference_core.model_config import ModelConfig
 from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.parallel.topology.mesh import Mesh
+from inference_core.placement.cold_start import cold_start_line
 from inference_core.placement.hardware import Device, read_devices
 from inference_core.placement.hardware import device as known_device
 from inference_core.placement.machines import Machines, Workload
@@ -175,15 +176,17 @@ def _explain_core_model(catalog: Catalog, model: ModelSpec) -> Explanation:
         source = [f"its file is missing ({model.path}); by its name it has the shape of {named}, assumed Q4_0"]
     config, core = checkpoint.config, catalog.core
     length = max_context_of(model, config)
+    weights = weight_bytes(checkpoint, model)
     # Every CPU dtype can be planned with.
     demand = KVDemand.of_model(config, length=length, batch=1, dtype=model.kv_dtype, window_groups=model.window_groups)
     return Explanation(
         title,
         [
             *source,
-            f"weights: {format_bytes(weight_bytes(checkpoint, model))} packed for {model.compute}",
+            f"weights: {format_bytes(weights)} packed for {model.compute}",
             *demand.explain()[:-1],
             *_arena_lines(core, model, config, length),
+            cold_start_line(weights),
         ],
     )
 
@@ -214,7 +217,8 @@ def _explain_gpu_model(catalog: Catalog, group: GpuGroupSpec, model: GpuModelSpe
     placed = [model] if draft is None else [model, draft]
     # A placement covers one model with its draft.
     if any(m.shape is None for m in placed) or len(group.models) > len(placed):
-        return Explanation(title, group.memory_lines())
+        start = cold_start_line(-(-sum(each.weight_bytes for each in group.models) // group.cards))
+        return Explanation(title, [*group.memory_lines(), start])
     try:
         placement = _place_in_group(group, model, draft, given)
     except CoreError as error:

@@ -18,7 +18,7 @@ from gateway.runtime.cores.reloadable_core import ReloadableCore
 from inference_core.errors import CoreError
 from inference_core.transport.client import CoreClient
 from inference_core.transport.event_client import EventClient
-from tiers.build import build_tiers, require_a_key
+from tiers.build import build_targets, build_tiers, require_a_key
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.decoding.text_threads import TextThreads
 from tiers.engines.engine_status import StatusOf
@@ -39,12 +39,13 @@ class Engine:
     """The tiers, and a client of each of their cores by name.
 
     `away` names the cores that are gone or still load, models that are still packed, and servers that have not
-    answered, with the reason; other tiers go on. `adapters`: what was loaded into each core while it served, by core
-    and model, for the core that takes its place.
+    answered, with the reason; other tiers go on. `targets`: by name; a reload changes the mapping. `adapters`: what was
+    loaded into each core while it served, by core and model, for the core that takes its place.
     """
 
-    def __init__(self, tiers: Sequence[Tier], cores: Mapping[str, CoreClient]) -> None:
+    def __init__(self, tiers: Sequence[Tier], cores: Mapping[str, CoreClient], targets: Sequence[Tier] = ()) -> None:
         self.tiers = {tier.number: tier for tier in tiers}
+        self.targets = {target.name: target for target in targets}
         self.cores = dict(cores)
         self.away: dict[str, str] = {}
         self.adapters: dict[str, dict[str, list[LoadedAdapter]]] = {name: {} for name in cores}
@@ -157,6 +158,7 @@ class Engine:
         are down until then. Raises `CatalogError` for one that can never start."""
         async with AsyncExitStack() as stack:
             elsewhere = [tier for tier in self.tiers.values() if tier.core_name is None and tier.engine() is None]
+            elsewhere += self.targets.values()
             starting = [asyncio.ensure_future(self._first_start(tier)) for tier in elsewhere]
             for one in starting:
                 await stack.enter_async_context(cancelled_at_end(one))
@@ -164,9 +166,8 @@ class Engine:
                 await asyncio.wait(starting, timeout=FIRST_ANSWER_SECONDS, return_when=asyncio.FIRST_EXCEPTION)
             for tier, one in zip(elsewhere, starting, strict=True):
                 if one.done() and not one.result():
-                    await stack.enter_async_context(
-                        background(partial(self._keep_starting, tier), f"start of tier {tier.number}")
-                    )
+                    name = f"start of {_name_of(tier)}"
+                    await stack.enter_async_context(background(partial(self._keep_starting, tier), name))
             yield
 
     async def _first_start(self, tier: Tier) -> bool:
@@ -179,14 +180,19 @@ class Engine:
         return True
 
     async def _keep_starting(self, tier: Tier, *fatal: type[Exception]) -> None:
-        """Retried without its key, too: a reload may replace the tier."""
-        name = f"tier {tier.number}"
+        """Retried without its key, too: a reload may replace the tier. A target that it removed starts no more."""
+
+        async def start() -> None:
+            if not tier.is_target or self.targets.get(tier.name) is tier:
+                await tier.start()
+
+        name = _name_of(tier)
         self.away.setdefault(name, "has not answered yet")
-        await until_it_works(tier.start, name, self.away, WATCH_SECONDS, fatal=(CatalogError, *fatal))
+        await until_it_works(start, name, self.away, WATCH_SECONDS, fatal=(CatalogError, *fatal))
 
     async def close(self) -> None:
         """Stop the tiers, then disconnect the cores."""
-        for tier in self.tiers.values():
+        for tier in (*self.tiers.values(), *self.targets.values()):
             await tier.close()
         for core in self.cores.values():
             await core.close()
@@ -255,8 +261,13 @@ async def running_engine(
             tiers = [_reloadable(tier) for tier in build_tiers(catalog, cores, threads, engine_status)]
             if settings.role == "all":
                 cores = {name: _replaceable(name, core) for name, core in cores.items()}
-        async with _started(settings, Engine(tiers, cores or {}), load_failed) as engine:
+        targets = [ReloadableTier(target) for target in build_targets(catalog)]
+        async with _started(settings, Engine(tiers, cores or {}, targets), load_failed) as engine:
             yield engine
+
+
+def _name_of(tier: Tier) -> str:
+    return f"target {tier.name}" if tier.is_target else f"tier {tier.number}"
 
 
 def _reloadable(tier: Tier) -> Tier:

@@ -128,8 +128,8 @@ async def running_engines(
 
 
 def _key_variables(catalog: Catalog) -> list[str]:
-    """Return the environment variables with the keys of remote tiers, which no program on this machine needs."""
-    remotes = [tier.remote for tier in catalog.tiers if tier.remote is not None]
+    """Return the environment variables with the keys of servers elsewhere, which no program on this machine needs."""
+    remotes = [tier.remote for tier in (*catalog.tiers, *catalog.targets) if tier.remote is not None]
     names = {server.api_key_env for remote in remotes for server in remote.servers}
     names |= {remote.api_key_env for remote in remotes}
     return sorted(name for name in names if name is not None)

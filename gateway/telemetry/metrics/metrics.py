@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
@@ -22,6 +23,9 @@ from quality.verification.sampling import Reason
 from quality.verification.second_opinion import OpinionsGiven
 from tiers.tier import Tier
 
+if TYPE_CHECKING:
+    from gateway.telemetry.gpu_exporters import GpuExporters
+
 # Characters of a reason in a label.
 MOST_REASON = 200
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -40,6 +44,7 @@ class Metrics:
         self.shared.register(self.core)
         self.gpus = GpuCollector()
         self._gpus = Gpus()
+        self.exporters: GpuExporters | None = None
         self.shared.register(self.gpus)
         self.jobs = JobMetrics(self.registry, self.shared)
         self.loop_lag = LoopLag(self.registry)
@@ -171,8 +176,11 @@ class Metrics:
         self._cache_bytes.set(size)
 
     async def read_gpus(self) -> None:
-        """Take a reading of every GPU of this machine."""
-        self.gpus.readings = await asyncio.to_thread(self._gpus.read)
+        """Take a reading of every GPU of this machine, and of those of `exporters`; one that both know counts once."""
+        own = await asyncio.to_thread(self._gpus.read)
+        known = {reading.uuid for reading in own}
+        others = [] if self.exporters is None else await self.exporters.read()
+        self.gpus.readings = [*own, *(reading for reading in others if reading.uuid not in known)]
 
     async def read_cores(self, cores: Mapping[str, CoreClient]) -> None:
         """Take a snapshot of every core; a core that is gone leaves no stale figures."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from sqlalchemy import Column, Table, literal, select, tuple_
+from sqlalchemy import Column, Select, literal, select, tuple_
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -17,7 +17,7 @@ from gateway.base.stores.database_time import DatabaseTime
 from gateway.tenancy.budgets.periods import MICRO
 from gateway.tenancy.keys.key_secrets import ApiKeys, SettingsKeys, bearer_of, digest_of
 from gateway.tenancy.keys.known_keys import ADMINISTRATION, VIEWING, KnownKey, KnownKeys
-from migrations.tables.tenancy import api_keys, budgets, tenancy_state
+from migrations.tables.tenancy import api_keys, budgets, teams, tenancy_state
 from tiers.catalog.catalog import Catalog
 
 log = logging.getLogger(__name__)
@@ -26,6 +26,7 @@ INFERENCE: frozenset[str] = frozenset({"inference"})
 # Rows per query.
 PAGE = 1000
 _UNREAD = -1
+_KEYS_WITH_TEAMS = select(api_keys, teams.c.name.label("team_name")).select_from(api_keys.outerjoin(teams))
 
 
 class UnknownKeyError(Exception):
@@ -171,7 +172,8 @@ class Directory:
                 self._budgets_revision = of_budgets
             else:
                 charges = None
-            async for row in _pages(connection, api_keys, (api_keys.c.revision, api_keys.c.key_id), (since, "")):
+            order = (api_keys.c.revision, api_keys.c.key_id)
+            async for row in _pages(connection, _KEYS_WITH_TEAMS, order, (since, "")):
                 known.put(row)
         self._known, self._revision = known, revision
         if charges is not None:
@@ -247,7 +249,7 @@ class Directory:
 
     async def _charges(self, connection: AsyncConnection) -> dict[tuple[str, str], tuple[BudgetRef, ...]]:
         charged: dict[tuple[str, str], tuple[BudgetRef, ...]] = {}
-        async for row in _pages(connection, budgets, (budgets.c.budget_id,), ("",)):
+        async for row in _pages(connection, select(budgets), (budgets.c.budget_id,), ("",)):
             ref = BudgetRef(budget_id=row["budget_id"], period=row["period"], amount_usd=row["amount_microusd"] / MICRO)
             subject = row["subject_kind"], row["subject"]
             charged[subject] = (*charged.get(subject, ()), ref)
@@ -255,12 +257,12 @@ class Directory:
 
 
 async def _pages(
-    connection: AsyncConnection, table: Table, order: tuple[Column[Any], ...], after: tuple[Any, ...]
+    connection: AsyncConnection, query: Select[Any], order: tuple[Column[Any], ...], after: tuple[Any, ...]
 ) -> AsyncIterator[Mapping[str, Any]]:
-    """Return rows of a table in the order of columns that are unique together, after a position."""
+    """Return rows of a query in the order of columns that are unique together, after a position."""
     while True:
         beyond = tuple_(*order) > tuple_(*(literal(value) for value in after))
-        rows = (await connection.execute(select(table).where(beyond).order_by(*order).limit(PAGE))).mappings().all()
+        rows = (await connection.execute(query.where(beyond).order_by(*order).limit(PAGE))).mappings().all()
         for row in rows:
             yield dict(row)
         if len(rows) < PAGE:

@@ -132,6 +132,13 @@ async def team_named(engine: AsyncEngine, team: str) -> str:
         return await _team_id(connection, team)
 
 
+async def name_of_team(engine: AsyncEngine, team_id: str | None) -> str | None:
+    """Return the name of a team; None if there is none of this id."""
+    async with engine.connect() as connection:
+        name: str | None = await connection.scalar(select(teams.c.name).where(teams.c.team_id == team_id))
+    return name
+
+
 async def _insert_key(
     connection: AsyncConnection,
     name: str,

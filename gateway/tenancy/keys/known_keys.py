@@ -65,7 +65,7 @@ class KnownKeys:
         )
 
     def put(self, row: Mapping[str, Any]) -> None:
-        """Add or replace a row of `api_keys`."""
+        """Add or replace a row of `api_keys`, with the `team_name`."""
         caller = self.caller_of(row)
         until, revoked = row["expires_at"] or math.inf, row["revoked_at"] is not None
         secrets = [KnownKey(bytes.fromhex(row["digest"]), caller, until, revoked)]
@@ -100,11 +100,12 @@ class KnownKeys:
             self._inference.discard(key_id)
 
     def caller_of(self, row: Mapping[str, Any]) -> Caller:
-        """Return the caller with the key of a row of `api_keys`; its hashes are not read."""
+        """Return the caller with the key of a row of `api_keys`, with the `team_name`; its hashes are not read."""
         return Caller(
             key_id=row["key_id"],
             name=row["name"],
             team=row["team_id"],
+            team_name=row.get("team_name"),
             scopes=frozenset(row["scopes"]),
             consent=Consent(
                 tiers=self._tiers(row["tiers"], row["models"]), local=row["local_only"], reuse=row["consent"]

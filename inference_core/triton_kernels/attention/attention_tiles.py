@@ -45,12 +45,14 @@ def choose_tile(*, max_query_len: int, group: int, head_dim: int, cache_itemsize
         fp8 = cache_itemsize == 1
         rows = max(least, min(wanted, 64) if width > 128 or fp8 else wanted)
         most = min(64, 64 * 128 // width) if fp8 or rows > 16 else 128
+    # Numbers of four warps' queries: cached numbers of 8 bits, and their scales, take registers of their own.
+    most_of_four = (32 if cache_itemsize == 1 else 64) * 128
     # One of three stages is for the block table, which keys and values depend on. A decoding program mostly waits for
     # memory, so it leaves registers for other programs on the same processor.
     return AttentionTile(
         rows=rows,
         tokens=_tokens(most, width * cache_itemsize),
-        warps=8 if rows >= 128 or rows * width > 64 * 128 else 4,
+        warps=8 if rows >= 128 or rows * width > most_of_four else 4,
         stages=3 if rows == 16 and cache_itemsize > 1 else 2,
     )
 

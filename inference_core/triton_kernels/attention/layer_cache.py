@@ -2,8 +2,11 @@
 
 Blocks are in one flat byte arena at the byte offsets of a batch, and have the size of `KVLayout`. In a block every
 layer has its keys [kv_heads, block_size, head_dim], then its values in the same shape, in the cache's dtype. (The CPU
-kernels use another layout, see `kv_cache.layout`.) FP8 is E4M3 of the numbers themselves, without scales, and saturates
-at 448 on write (SPEC KV-07).
+kernels use another layout, see `kv_cache.layout`.) FP8 is E4M3 times a power of two, the smallest with which the
+largest number of a token's key or value in a head is at most 448: numbers of any size lose the same share (SPEC KV-07).
+These scales follow the values: a word of 32 bits for each head and token [kv_heads, block_size], with the scale of the
+key as bfloat16 in its lower half and that of the value in the upper one. They depend on their own token alone, so what
+is cached does not depend on the batch.
 """
 
 from dataclasses import dataclass
@@ -11,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from inference_core.errors import MemoryPlanError
-from inference_core.kv_cache.layout import KV_ITEMSIZE, KVDtype, KVLayout
+from inference_core.kv_cache.layout import KV_ITEMSIZE, KV_SCALE_BYTES, KVDtype, KVLayout
 
 CACHE_DTYPES: dict[KVDtype, torch.dtype] = {
     "float32": torch.float32,
@@ -47,6 +50,11 @@ class LayerCache:
                 f"the CUDA kernels need a head_dim in multiples of 8 and blocks in multiples of {ALIGNMENT} numbers "
                 f"per head, not head_dim {layout.head_dim} and block_size {layout.block_size}"
             )
+        if layout.layer_bytes % ALIGNMENT:
+            raise MemoryPlanError(
+                f"the CUDA kernels need layers of blocks in multiples of {ALIGNMENT} bytes, not {layout.layer_bytes}; "
+                "choose a block_size in multiples of 8"
+            )
 
     @property
     def dtype(self) -> torch.dtype:
@@ -75,6 +83,26 @@ class LayerCache:
     def values_start(self) -> int:
         """Offset of the values from the layer's keys, in numbers."""
         return self.layout.num_kv_heads * self.head_numbers
+
+    @property
+    def has_scales(self) -> bool:
+        """Whether numbers are stored as multiples of a scale."""
+        return KV_SCALE_BYTES[self.layout.dtype] > 0
+
+    @property
+    def scales(self) -> torch.Tensor:
+        """The whole arena as words [bytes // 4] int32, without an incomplete last one."""
+        return self.arena[: self.arena.numel() // 4 * 4].view(torch.int32)
+
+    @property
+    def scales_start(self) -> int:
+        """Offset of this layer's scales in a block, in words."""
+        return (self.layer * self.layout.layer_bytes + 2 * self.values_start * self.itemsize) // 4
+
+    def scale_rows(self, block_offsets: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """Place of the scales of every KV head of each token in `scales`: int64 [n, kv_heads]. See `rows`."""
+        heads = torch.arange(self.layout.num_kv_heads, device=block_offsets.device) * self.layout.block_size
+        return (block_offsets // 4 + self.scales_start + tokens)[:, None] + heads
 
     def rows(self, block_offsets: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Offset of the key of every KV head of each token in the arena, in numbers: int64 [n, kv_heads].

@@ -40,6 +40,7 @@ def _attend_tiles(
     table,
     keys,
     values,
+    scales,
     scale,
     BLOCK_SIZE: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -48,6 +49,7 @@ def _attend_tiles(
     ALIGN: tl.constexpr,
     WINDOW: tl.constexpr,
     CAP: tl.constexpr,
+    SCALED: tl.constexpr,
     TILE: tl.constexpr,
     MASKED: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -59,7 +61,8 @@ def _attend_tiles(
         # Beyond the end, read the last token again: unwritten slots may hold NaN, and 0 x NaN is NaN.
         cached = tl.minimum(token, seen - 1)
         # In this form the compiler knows that rows are aligned to 16 numbers, and reads 16 bytes at a time.
-        block = tl.load(table + cached // BLOCK_SIZE) // (ITEM_SIZE * ALIGN) * ALIGN
+        offset = tl.load(table + cached // BLOCK_SIZE)
+        block = offset // (ITEM_SIZE * ALIGN) * ALIGN
         row = block + (cached % BLOCK_SIZE) * HEAD_DIM
         at = row[:, None] + dims[None, :]
         if HEAD_PAD == HEAD_DIM:
@@ -67,6 +70,10 @@ def _attend_tiles(
         else:
             key = tl.load(keys + at, mask=dims[None, :] < HEAD_DIM, other=0.0)
         scores = tl.dot(query, tl.trans(key.to(query.dtype)), input_precision=PRECISION) * scale
+        if SCALED:
+            word = tl.load(scales + offset // 4 + cached % BLOCK_SIZE)
+            scores *= (word << 16).to(tl.float32, bitcast=True)[None, :]
+            value_scale = ((word >> 16) << 16).to(tl.float32, bitcast=True).to(query.dtype)
         if CAP > 0:  # tanh(x) = 1 - 2 / (exp(2 x) + 1), for x = score / cap
             scores = CAP * (1.0 - 2.0 / (tl.math.exp2(scores) + 1.0))
         if MASKED:
@@ -85,8 +92,11 @@ def _attend_tiles(
             value = tl.load(values + at)
         else:
             value = tl.load(values + at, mask=dims[None, :] < HEAD_DIM, other=0.0)
+        value = value.to(query.dtype)
+        if SCALED:  # of the value itself, not of its weight, which may be too small for float16 times a scale
+            value *= value_scale[:, None]
         mixed = mixed * shrink[:, None]
-        mixed = tl.dot(weights.to(query.dtype), value.to(query.dtype), mixed, input_precision=PRECISION)
+        mixed = tl.dot(weights.to(query.dtype), value, mixed, input_precision=PRECISION)
         highest = new_highest
     return mixed, total, highest
 
@@ -112,6 +122,7 @@ def paged_attention_kernel(
     partial,
     partial_log,
     cache,
+    scales,
     block_offsets,
     table_start,
     query_start,
@@ -121,6 +132,7 @@ def paged_attention_kernel(
     out_stride,
     layer_start,
     values_start,
+    scales_start,
     scale,
     GROUP: tl.constexpr,
     HEADS: tl.constexpr,
@@ -131,6 +143,7 @@ def paged_attention_kernel(
     ALIGN: tl.constexpr,
     WINDOW: tl.constexpr,
     CAP: tl.constexpr,
+    SCALED: tl.constexpr,
     ROWS: tl.constexpr,
     QUERIES: tl.constexpr,
     TILE: tl.constexpr,
@@ -189,6 +202,7 @@ def paged_attention_kernel(
     table = block_offsets + tl.load(table_start + sequence)
     keys = cache + layer_start + kv_head * (BLOCK_SIZE * HEAD_DIM)
     values = keys + values_start
+    scales += scales_start + kv_head * BLOCK_SIZE
     mixed = tl.zeros([ROWS, HEAD_PAD], tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     highest = tl.full([ROWS], float("-inf"), tl.float32)
@@ -196,13 +210,13 @@ def paged_attention_kernel(
         # Tiles that are fully visible to the first row need no mask.
         full_end = tl.minimum((earlier + first_query + 1) // TILE, end_tile)
         mixed, total, highest = _attend_tiles(
-            query, mixed, total, highest, first_tile, full_end, position, seen, table, keys, values, scale,
-            BLOCK_SIZE, HEAD_DIM, HEAD_PAD, ITEM_SIZE, ALIGN, WINDOW, CAP, TILE, False, PRECISION,
+            query, mixed, total, highest, first_tile, full_end, position, seen, table, keys, values, scales, scale,
+            BLOCK_SIZE, HEAD_DIM, HEAD_PAD, ITEM_SIZE, ALIGN, WINDOW, CAP, SCALED, TILE, False, PRECISION,
         )  # fmt: skip
         first_tile = tl.maximum(first_tile, full_end)
     mixed, total, highest = _attend_tiles(
-        query, mixed, total, highest, first_tile, end_tile, position, seen, table, keys, values, scale,
-        BLOCK_SIZE, HEAD_DIM, HEAD_PAD, ITEM_SIZE, ALIGN, WINDOW, CAP, TILE, True, PRECISION,
+        query, mixed, total, highest, first_tile, end_tile, position, seen, table, keys, values, scales, scale,
+        BLOCK_SIZE, HEAD_DIM, HEAD_PAD, ITEM_SIZE, ALIGN, WINDOW, CAP, SCALED, TILE, True, PRECISION,
     )  # fmt: skip
 
     if SPLITS == 1:
@@ -299,6 +313,7 @@ def paged_attention(
         partial,
         partial_log,
         cache.numbers,
+        cache.scales,
         block_offsets,
         table_start,
         query_start,
@@ -308,6 +323,7 @@ def paged_attention(
         out.stride(0),
         cache.layer_start,
         cache.values_start,
+        cache.scales_start,
         head_dim**-0.5 * _LOG2_E * (2.0 / softcap if softcap else 1.0),
         GROUP=group,
         HEADS=heads,
@@ -318,6 +334,7 @@ def paged_attention(
         ALIGN=ALIGNMENT,
         WINDOW=window,
         CAP=softcap * _LOG2_E,
+        SCALED=cache.has_scales,
         ROWS=tile.rows,
         QUERIES=queries,
         TILE=tile.tokens,

@@ -18,6 +18,20 @@ def _rotate(first, second, cos, sin):
 
 
 @triton.jit
+def _scale_exponent(first, second):
+    """The biased exponent of the smallest power of two that brings both halves of a row into E4M3: up to 448, which is
+    1.75 times a power of two, so a mantissa above 1.75 takes the next one."""
+    highest = tl.maximum(tl.max(tl.abs(first), 0), tl.max(tl.abs(second), 0))
+    return tl.maximum(((highest.to(tl.int32, bitcast=True) + 0x1FFFFF) >> 23) - 8, 1)
+
+
+@triton.jit
+def _divisor(exponent):
+    """1 over the power of two with this biased exponent: products with it are exact."""
+    return ((254 - exponent) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def _encode(x, largest, FP8: tl.constexpr, DTYPE: tl.constexpr):
     """Convert x to the cache's dtype. FP8 saturates: E4M3 has no infinity, so larger numbers would become NaN."""
     if FP8:
@@ -32,11 +46,13 @@ def rope_and_write_kernel(
     positions,
     slots,
     cache,
+    scales,
     q_norm,
     k_norm,
     qkv_stride,
     layer_start,
     values_start,
+    scales_start,
     eps,
     largest,
     KV_HEADS: tl.constexpr,
@@ -94,6 +110,9 @@ def rope_and_write_kernel(
     block = slot // (ITEM_SIZE * ALIGN) * ALIGN  # tells the compiler that it is a multiple
     begin = block + layer_start + kv_head * (BLOCK_SIZE * HEAD_DIM) + (position % BLOCK_SIZE) * HEAD_DIM
     cached = cache + begin + dims
+    if FP8:
+        key_exponent = _scale_exponent(first, second)
+        first, second = first * _divisor(key_exponent), second * _divisor(key_exponent)
     tl.store(cached, _encode(first, largest, FP8, number), mask=inside)
     tl.store(cached + HALF, _encode(second, largest, FP8, number), mask=inside)
 
@@ -101,6 +120,12 @@ def rope_and_write_kernel(
     first = tl.load(value_at, mask=inside, other=0.0).to(tl.float32)
     second = tl.load(value_at + HALF, mask=inside, other=0.0).to(tl.float32)
     cached += values_start
+    if FP8:
+        exponent = _scale_exponent(first, second)
+        first, second = first * _divisor(exponent), second * _divisor(exponent)
+        # bfloat16 has float32's exponent, 7 bits further down.
+        word = slot // 4 + scales_start + kv_head * BLOCK_SIZE + position % BLOCK_SIZE
+        tl.store(scales + word, (exponent << 23) | (key_exponent << 7))
     tl.store(cached, _encode(first, largest, FP8, number), mask=inside)
     tl.store(cached + HALF, _encode(second, largest, FP8, number), mask=inside)
 
@@ -133,11 +158,13 @@ def rope_and_write(
         positions,
         slots,
         cache.numbers,
+        cache.scales,
         cos_sin if q_norm is None else q_norm,
         cos_sin if k_norm is None else k_norm,
         qkv.stride(0),
         cache.layer_start,
         cache.values_start,
+        cache.scales_start,
         eps,
         LARGEST_E4M3,
         KV_HEADS=kv_heads,

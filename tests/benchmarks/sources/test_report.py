@@ -1,12 +1,15 @@
 """The report: figures come from files, missing ones are marked, each feature has tests, the page has its sections."""
 
 import json
+import statistics
 from pathlib import Path
 
 import pytest
 
+from benchmarks.sources.claim import NOT_MEASURED
 from benchmarks.sources.features import ENGINE_FEATURES, SERVER_FEATURES
-from benchmarks.sources.report import NOT_MEASURED, report, stage_section
+from benchmarks.sources.origins import measurements_of
+from benchmarks.sources.report import report, stage_section
 from benchmarks.sources.stages import stages
 
 ROOT = Path(__file__).parents[3]
@@ -61,7 +64,7 @@ def test_both_matrices_have_the_sources_features():
 
 def test_every_measurement_is_on_record():
     text = report(MEASUREMENTS)
-    for path in MEASUREMENTS.glob("*.json*"):
+    for path in measurements_of(MEASUREMENTS):
         assert f"[{path.name}](../measurements/{path.name})" in text
 
 
@@ -159,6 +162,14 @@ def test_before_and_after_are_the_ends_of_the_ladder_on_one_load(tmp_path):
 
     assert f"| 12 k | 45 k | {first:.1f} before, {last:.0f} after (output tokens/s) |" in text
     assert f"| $0.12 | $0.03 | {first / last:.2f} times the cost before (per output token) |" in text
+    running = [rung["figures"]["running_mean"]["median"] / 16 for rung in (ladder[2], ladder[-1])]
+    assert f"| {running[0]:.0%} before, {running[1]:.0%} after (of the 16 requests in flight) |" in text
+    rows = [json.loads(line)["row"] for line in (tmp_path / "ablation.jsonl").read_text().splitlines()[1:-1]]
+    late = [
+        statistics.median(row["e2e_p90_ms"] for row in rows if row["arm"] == rung["configuration"])
+        for rung in (ladder[2], ladder[-1])
+    ]
+    assert f"| 210 | 68 | {late[0]:,.0f} before, {late[1]:,.0f} after (P90 of whole answers) |" in text
 
 
 def test_a_mark_of_a_small_load_is_explained_with_the_files_own_load(tmp_path):

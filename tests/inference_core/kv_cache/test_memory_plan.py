@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_core.errors import MemoryPlanError
+from inference_core.kv_cache.layout import KVDtype, kv_bytes_per_token
 from inference_core.kv_cache.memory_plan import GB, Devices, KVDemand, format_bytes, plan_memory
 from inference_core.model_config import ModelConfig
 
@@ -36,18 +37,29 @@ def test_the_cache_shrinks_with_the_kv_heads(heads: int, kv_heads: int, kind: st
     assert demand(kv_heads).total_bytes == share * demand(heads).total_bytes
 
 
-@pytest.mark.parametrize(("dtype", "share"), [("float32", 2.0), ("bfloat16", 1.0), ("fp8", 0.5)])
+@pytest.mark.parametrize(("dtype", "share"), [("float32", 2.0), ("bfloat16", 1.0)])
 def test_the_cache_scales_with_its_dtype(dtype: str, share: float) -> None:
     demand = KVDemand(num_layers=80, num_heads=64, num_kv_heads=8, head_dim=128, length=1, dtype=dtype)
 
     assert demand.total_bytes == share * 320 * 1024
 
 
-def test_int8_numbers_share_a_scale_of_two_bytes_per_token_and_head() -> None:
-    demand = KVDemand(num_layers=80, num_heads=64, num_kv_heads=8, head_dim=128, length=1, dtype="int8")
+@pytest.mark.parametrize("dtype", ["int8", "fp8"])
+def test_numbers_of_8_bits_share_a_scale_of_two_bytes_per_token_and_head(dtype: KVDtype) -> None:
+    demand = KVDemand(num_layers=80, num_heads=64, num_kv_heads=8, head_dim=128, length=1, dtype=dtype)
 
     assert demand.total_bytes == 2 * 80 * 8 * (128 + 2)
-    assert "2 x 80 layers x 8 KV heads x (128 head dim x 1 + 2) bytes (int8)" in demand.explain()[1]
+    assert f"2 x 80 layers x 8 KV heads x (128 head dim x 1 + 2) bytes ({dtype})" in demand.explain()[1]
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("dtype", ["int8", "fp8"])
+def test_a_cache_of_8_bits_holds_at_least_1_9_times_the_tokens_of_bfloat16(dtype: KVDtype, head_dim: int) -> None:
+    sizes = [
+        kv_bytes_per_token(num_layers=32, num_kv_heads=8, head_dim=head_dim, dtype=one) for one in ("bfloat16", dtype)
+    ]
+
+    assert sizes[0] / sizes[1] >= 1.9
 
 
 def test_a_70b_awq_model_on_four_24_gb_cards_leaves_46_gb_for_140_thousand_tokens() -> None:

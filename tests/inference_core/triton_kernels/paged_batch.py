@@ -34,6 +34,7 @@ class PagedBatch:
         cache: KVDtype,
         device: torch.device,
         block_size: int = 16,
+        values_times: float = 1.0,
     ) -> None:
         self.layout = KVLayout(
             num_layers=LAYERS, num_kv_heads=kv_heads, head_dim=head_dim, block_size=block_size, dtype=cache
@@ -48,10 +49,10 @@ class PagedBatch:
         self.cache = LayerCache(arena, self.layout, LAYERS - 1)
         for table, (context, _) in zip(self.tables, spans, strict=True):
             tokens = torch.arange(context)
-            first = self.cache.rows(torch.from_numpy(table)[tokens // block_size], tokens % block_size)
-            for begin in (first, first + self.cache.values_start):
-                numbers = torch.randn(context, kv_heads, head_dim, generator=generator)
-                decoder_reference.store(self.cache, begin, numbers)
+            keys, values = (torch.randn(context, kv_heads, head_dim, generator=generator) for _ in range(2))
+            values *= values_times
+            blocks = torch.from_numpy(table)[tokens // block_size]
+            decoder_reference.store(self.cache, blocks, tokens % block_size, keys, values)
         rows = sum(queries for _, queries in spans) + PADDED_ROWS
         width = (heads + 2 * kv_heads) * head_dim
         self.qkv = torch.randn(rows, width, generator=generator).to(activation)

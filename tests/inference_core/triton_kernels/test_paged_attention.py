@@ -26,6 +26,7 @@ def paged(
     ratio: str = "3:1",
     head_dim: int = 64,
     block_size: int = 16,
+    values_times: float = 1.0,
 ) -> PagedBatch:
     heads, kv_heads = RATIOS[ratio]
     return PagedBatch(
@@ -37,6 +38,7 @@ def paged(
         cache=numbers.cache,
         device=device,
         block_size=block_size,
+        values_times=values_times,
     )
 
 
@@ -82,6 +84,20 @@ def test_attention_over_an_fp8_cache_stays_close_to_float32(phase: str, device: 
     fp8, exact = (paged(PHASES[phase].spans, NUMBERS[numbers], device) for numbers in ("fp8 cache", "float32"))
     got, want = attend(fp8, splits=PHASES[phase].splits).float(), expected(exact)
     assert torch.cosine_similarity(got[:-PADDED_ROWS], want[:-PADDED_ROWS], dim=1).min() > 0.99
+
+
+@pytest.mark.parametrize("times", [1e-4, 1e4])
+@pytest.mark.parametrize("phase", ["prefill", "decode, split"])
+def test_values_of_any_size_stay_close_to_float32_in_an_fp8_cache(
+    phase: str, times: float, device: torch.device
+) -> None:
+    """E4M3 without scales would hold 448 of the large ones, and nothing of most small ones."""
+    numbers = Numbers(torch.float32, "fp8", 0)
+    fp8 = paged(PHASES[phase].spans, numbers, device, values_times=times)
+    exact = paged(PHASES[phase].spans, NUMBERS["float32"], device, values_times=times)
+    got, want = attend(fp8, splits=PHASES[phase].splits)[:-PADDED_ROWS], expected(exact)[:-PADDED_ROWS]
+    assert torch.cosine_similarity(got / times, want / times, dim=1).min() > 0.99
+    assert ((got.norm(dim=1) / want.norm(dim=1)) - 1).abs().max() < 0.05
 
 
 @pytest.mark.parametrize("tile", [None, SMALL], ids=["chosen tile", "small tile"])

@@ -6,7 +6,7 @@ import torch
 from inference_core.kv_cache.layout import KVDtype
 from inference_core.triton_kernels.attention.layer_cache import LayerCache
 from inference_core.triton_kernels.attention.rope_and_write import rope_and_write
-from inference_core.triton_kernels.decoder_reference import reference_rope_and_write
+from inference_core.triton_kernels.decoder_reference import load, reference_rope_and_write
 from tests.inference_core.triton_kernels.paged_batch import PADDED_ROWS, PagedBatch
 
 SPANS = [(20, 20), (33, 1), (16, 3)]
@@ -106,17 +106,30 @@ def test_only_slots_of_this_layer_are_written_and_padding_is_left_alone(device: 
     assert allowed[changed].all()
 
 
-@pytest.mark.parametrize("big", [465.0, 1e6, -465.0, -1e6])
-def test_what_fp8_cannot_hold_saturates(big: float, device: torch.device) -> None:
-    """464 is the last number that rounds to 448; beyond it E4M3 has only NaN."""
+@pytest.mark.parametrize("exponent", [-120, -30, -10, 0, 10, 30, 124])
+def test_numbers_of_any_size_are_cached_in_fp8_with_all_their_bits(exponent: int, device: torch.device) -> None:
+    """Numbers of four bits; E4M3 alone ends at 448, and below 2^-9."""
     case = paged(torch.float32, "fp8", 64, device)
-    case.qkv[:] = big
+    numbers = torch.randint(-15, 16, case.qkv.shape, generator=torch.Generator().manual_seed(4))
+    case.qkv = numbers * 2.0**exponent
     unturned = torch.cat([torch.ones(64, 32), torch.zeros(64, 32)], dim=1)
     (_, written), (_, want) = run(case, None, unturned), reference(case, None, unturned)
     batch = case.batch()
     real = batch.slots >= 0
-    keys = written.rows(batch.slots[real], batch.positions[real].long() % case.layout.block_size)
-    for first in (keys, keys + written.values_start):
-        cached = written.numbers.float()[first[..., None] + torch.arange(64)]
-        assert (cached == (448.0 if big > 0 else -448.0)).all()
+    rows = case.qkv[real].view(int(real.sum()), -1, 64)[:, -2 * case.layout.num_kv_heads :]
+    cached = load(written, batch.slots[real], batch.positions[real].long() % case.layout.block_size)
+    assert torch.equal(torch.cat(cached, dim=1), rows)
     assert torch.equal(written.arena, want.arena)
+
+
+def test_each_tokens_heads_have_scales_of_their_own(device: torch.device) -> None:
+    """So what is cached of one token does not depend on another."""
+    case = paged(torch.float32, "fp8", 64, device)
+    alone = run(case, None, angles(64))[1]
+    case.qkv[1] *= 1e5
+    together = run(case, None, angles(64))[1]
+    batch, size = case.batch(), case.layout.block_size
+    for row in range(24):
+        place = batch.slots[row : row + 1], batch.positions[row : row + 1].long() % size
+        same = [torch.equal(a, b) for a, b in zip(load(alone, *place), load(together, *place), strict=True)]
+        assert same == [row != 1, row != 1], row

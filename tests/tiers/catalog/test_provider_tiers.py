@@ -7,7 +7,8 @@ import pytest
 from tiers.build import build_tiers
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import parse_catalog
-from tiers.catalog.providers import PROVIDERS, ProviderName
+from tiers.catalog.providers import PROVIDERS
+from tiers.catalog.tier_spec import ProviderName
 from tiers.errors import CatalogError, MissingKeyError
 
 VARIABLES = sorted(
@@ -118,3 +119,50 @@ async def test_a_key_that_is_not_set_names_the_variable() -> None:
     tier = next(tier for tier in built if tier.name == "a")
     with pytest.raises(MissingKeyError, match="environment variable ANTHROPIC_API_KEY, which is not set"):
         await tier.start()
+
+
+KEYS = [{"env": "KEY_A", "requests_per_minute": 60}, {"env": "KEY_B", "tokens_per_minute": 100_000}]
+
+
+@pytest.mark.parametrize(
+    "tier", [{"provider": "openai", "model": "m"}, {"provider": "bedrock", "model": "m"}, {"url": "http://a/v1"}]
+)
+def test_a_tier_may_have_several_keys_with_limits_of_their_own(tier: dict[str, Any]) -> None:
+    remote = remote_of(**tier, api_keys=KEYS)
+    assert remote.api_key_env is None
+    assert remote.is_replicated
+    servers = [
+        (one.base_url, one.api_key_env, one.requests_per_minute, one.tokens_per_minute) for one in remote.servers
+    ]
+    assert servers == [(remote.base_url, "KEY_A", 60, None), (remote.base_url, "KEY_B", None, 100_000)]
+    alone = remote.alone(remote.servers[1])
+    assert (alone.api_key_env, alone.is_replicated) == ("KEY_B", False)
+
+
+@pytest.mark.parametrize(
+    ("tier", "said"),
+    [
+        ({"url": "http://a/v1", "api_keys": [{"env": "sk-abc"}]}, "the name of an environment variable, not a key"),
+        ({"url": "http://a/v1", "api_keys": KEYS, "api_key_env": "KEY_C"}, "api_key_env and api_keys are both set"),
+        ({"url": "http://a/v1", "api_keys": [{"env": "KEY_A"}, {"env": "KEY_A"}]}, "stands 2 times"),
+        ({"url": "http://a/v1", "api_keys": [{"env": "KEY_A", "requests_per_minute": 0}]}, "requests_per_minute = 0"),
+        ({"remote": {"base_urls": ["http://a/v1"], "api_keys": KEYS}}, "api_keys: for one base_url"),
+    ],
+)
+def test_keys_that_cannot_be_meant_refuse_the_catalogue(tier: dict[str, Any], said: str) -> None:
+    with pytest.raises(CatalogError, match="problem") as caught:
+        catalogue({"name": "large", **tier})
+    assert said in str(caught.value)
+    assert "sk-abc" not in str(caught.value)
+
+
+def test_a_target_may_name_its_provider_and_keys_and_has_the_price_of_its_tier() -> None:
+    tiers = [{"name": "small", "url": "http://a/v1"}, {"name": "large", "url": "http://b/v1", "fallback": ["spare"]}]
+    target = {"name": "spare", "provider": "azure", "url": "https://x.example", "model": "d", "api_keys": KEYS}
+    made = parse_catalog({"name": "short", "tiers": tiers, "targets": [target]}, "here")
+    spare = made.targets[0]
+    assert (spare.number, spare.price) == (2, made.tier(2).price)
+    assert spare.price.estimated
+    assert spare.remote is not None
+    assert [one.api_key_env for one in spare.remote.servers] == ["KEY_A", "KEY_B"]
+    assert spare.remote.base_url == "https://x.example/openai/v1"

@@ -175,11 +175,17 @@ def test_a_cache_of_fewer_bits_needs_a_report_with_it(tmp_path: Path, weights: P
     require_quality(parse_catalog(table, "catalogue 'gated'"), tmp_path / "cache")
 
 
-def test_what_no_report_can_show_is_refused(tmp_path: Path, weights: Path) -> None:
+def test_a_cards_cache_in_fp8_needs_a_report_with_it(tmp_path: Path, weights: Path) -> None:
     table = tomllib.loads(resources.files("tiers.catalogs").joinpath("datacenter.toml").read_text())
-    del table["unmeasured"]
-    table["gpu_groups"][0]["models"][0] |= {"path": str(weights), "kv_dtype": "fp8"}
-    assert "cannot compute with kv_dtype fp8" in refusal(parse_catalog(table, "catalogue 'gated'"), tmp_path)
+    table["unmeasured"] = {name: "not asked here" for name in table["unmeasured"] if name != "llama-3.1-8b-int4"}
+    model = table["gpu_groups"][0]["models"][0]
+    assert model["name"] == "llama-3.1-8b-int4"
+    model |= {"path": str(weights), "kv_dtype": "fp8", "quality": {"report": str(written(tmp_path, weights))}}
+    compute = "int4"
+    said = refusal(parse_catalog(table, "catalogue 'gated'"), tmp_path)
+    assert f"--compute {compute} --kv-dtype fp8 --report" in said
+    written(tmp_path, weights, candidate=replace(measured(weights, compute), kv_dtype="fp8"))
+    require_quality(parse_catalog(table, "catalogue 'gated'"), tmp_path / "cache")
 
 
 @pytest.fixture

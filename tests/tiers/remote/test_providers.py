@@ -30,7 +30,7 @@ from tests.tiers.remote.provider_shapes import (
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.catalog.tier_spec import TierSpec
 from tiers.content_parts import media_part, text_part
-from tiers.errors import TierAnswerError, TierBusyError, TierError, TierRequestError, TierUnavailableError
+from tiers.errors import TierAnswerError, TierBusyError, TierError, TierKeyError, TierRequestError, TierUnavailableError
 from tiers.remote.remote_tier import RemoteTier
 from tiers.tier import ChatMessage, Delta, GenerationRequest, Usage
 from tiers.tool_types import Tool, ToolCall, Tooling
@@ -536,7 +536,7 @@ async def test_a_refused_key_or_model_makes_the_tier_unavailable_and_names_the_v
     handler = refusing(status, ERRORS[kind](f"not with {KEY}", "authentication_error"))
     async with provider(kind, handler, monkeypatch) as (tier, _):
         raised = await failure(tier)
-        assert type(raised) is TierUnavailableError
+        assert type(raised) is (TierUnavailableError if status == 404 else TierKeyError)
         advice = "check url and model" if status == 404 else "check the key in THE_KEY)"
         assert f"answered {status}: not with [key] ({advice}" in str(raised)
         assert not tier.load().healthy

@@ -12,22 +12,23 @@ from gateway.base.errors import bad_request
 from gateway.edge.http_request import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.api.reading.aio_headers import routing_headers
-from gateway.inference.api.reading.build_request import dry_run_request, received
+from gateway.inference.api.reading.build_request import dry_run_request, received, ruled_headers
 from gateway.inference.api.reading.chat_turns import turns_of
 from gateway.inference.api.reading.parsing import read_body
-from gateway.inference.api.reading.schemas import Message, PositiveInt
+from gateway.inference.api.reading.schemas import Message, Metadata, PositiveInt
 from gateway.inference.serving import serving_of
 from tiers.tier import ChatMessage
 
 
 class RouteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Input of the decision: a conversation or a prompt, the requested model, the token limit; wishes go in x-aio
-    headers."""
+    """Input of the decision: a conversation or a prompt, the requested model, the token limit, the tags that rules may
+    look at; wishes go in x-aio headers."""
 
     model: str = "auto"
     messages: list[Message] | None = None
     prompt: str | None = None
     max_tokens: PositiveInt | None = None
+    metadata: Metadata | None = None
 
 
 class Routing(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +56,9 @@ async def route(request: HttpRequest) -> Response[Any]:
     head = received(request)
     headers = routing_headers(head.headers, serving.routing.served.strongest)
     model = serving.routing.served.unaliased(body.model, head.caller)
-    inference_request = dry_run_request(head, headers, model, _messages(body), body.max_tokens)
+    inference_request = dry_run_request(
+        head, headers, model, _messages(body), body.max_tokens, body.metadata, ruled_headers(serving, head)
+    )
     async with serving.service.reading(inference_request) as admission:
         began = time.thread_time()
         await serving.routing.prepare(inference_request)
@@ -64,7 +67,7 @@ async def route(request: HttpRequest) -> Response[Any]:
     return Response(
         Routing(
             tier=decision.tier,
-            model=serving.routing.served.tier(decision.tier).model,
+            model=serving.routing.served.chosen(decision).model,
             reason=decision.reason,
             p_ok=decision.inputs.prediction.p_ok,
             costs_usd=decision.inputs.costs,

@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 
+from gateway.base.errors import as_api_error
 from gateway.inference.answering.answer import Answer
-from gateway.inference.api.messages.errors import error_event
+from gateway.inference.api.messages.errors import envelope_of, error_event
 from gateway.inference.api.messages.message_body import (
     ThinkingShown,
     message_body,
@@ -17,6 +18,7 @@ from gateway.inference.api.messages.message_body import (
     usage_of,
 )
 from gateway.inference.api.messages.signatures import UNSIGNED
+from gateway.inference.api.writing.answers import billed_usage, routed
 from gateway.inference.api.writing.block_order import BlockOrder, Piece
 from tiers.tier import Delta
 
@@ -68,14 +70,21 @@ class MessageEvents:
         end = native_end(answer.choices[0])
         usage = msgspec.structs.replace(usage_of(answer.usage, answer, end), service_tier=msgspec.UNSET)
         if end is not None:
-            return events + _event("message_delta", **end.more | {"delta": end.delta, "usage": usage}) + STOP
+            said = end.more | {"delta": end.delta, "usage": usage, "x_aio": routed(answer)}
+            return events + _event("message_delta", **said) + STOP
         reason, sequence = stop_of(answer)
         ended = {"stop_reason": reason, "stop_sequence": sequence}
-        return events + _event("message_delta", delta=ended, usage=usage) + STOP
+        return events + _event("message_delta", delta=ended, usage=usage, x_aio=routed(answer)) + STOP
 
     def failed(self, error: Exception) -> bytes:
-        """See `error_event`."""
-        return error_event(error, self._answer.request.request_id)
+        """See `error_event`; of an answer that began also what is billed, and how the part that came was made."""
+        record = self._answer.record
+        if record is None:
+            return error_event(error, self._answer.request.request_id)
+        envelope = envelope_of(as_api_error(error), self._answer.request.request_id)
+        usage = usage_of(billed_usage(record), self._answer)
+        said = {"error": envelope.error, "request_id": envelope.request_id, "usage": usage}
+        return _event("error", **said, x_aio=routed(self._answer))
 
     def _put(self, piece: Piece) -> bytes:
         return b"".join(map(self._show, self._order.put(piece)))

@@ -7,6 +7,7 @@ import msgspec
 from gateway.base.requests.slo_class import SERVICE_TIERS
 from gateway.inference.answering.answer import Answer
 from gateway.inference.api.messages.signatures import UNSIGNED
+from gateway.inference.api.writing.answers import Routed, routed
 from gateway.inference.api.writing.block_order import is_object
 from tiers.collected_choice import CollectedChoice
 from tiers.tier import Usage
@@ -60,7 +61,7 @@ class MessageUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 class MessageBody(msgspec.Struct, frozen=True, kw_only=True):
     """The body of a whole answer, and of the first event of a stream. Of a server with this API `content` has its own
-    blocks, of other types too."""
+    blocks, of other types too. `x_aio`: as of chats; the last event of a stream has it."""
 
     id: str
     type: str = "message"
@@ -72,6 +73,7 @@ class MessageBody(msgspec.Struct, frozen=True, kw_only=True):
     usage: MessageUsage
     container: Any = msgspec.UNSET
     context_management: Any = msgspec.UNSET
+    x_aio: Routed | msgspec.UnsetType = msgspec.UNSET
 
 
 class NativeEnd(msgspec.Struct, frozen=True):
@@ -116,6 +118,7 @@ def whole_message(answer: Answer, thinking: ThinkingShown) -> MessageBody:
             body,
             container=end.delta.get("container", msgspec.UNSET),
             context_management=end.more.get("context_management", msgspec.UNSET),
+            x_aio=routed(answer),
         )
     content: list[TextBlock | ThinkingBlock | ToolUseBlock] = []
     if choice.reasoning and thinking.blocks:
@@ -125,7 +128,8 @@ def whole_message(answer: Answer, thinking: ThinkingShown) -> MessageBody:
     for place, call in enumerate(choice.tool_calls):
         content.append(ToolUseBlock(tool_use_id(answer, call.id, place), call.name, _input(call.arguments)))
     reason, sequence = stop_of(answer)
-    return message_body(answer, content, usage_of(answer.usage, answer), reason, sequence)
+    body = message_body(answer, content, usage_of(answer.usage, answer), reason, sequence)
+    return msgspec.structs.replace(body, x_aio=routed(answer))
 
 
 def message_body(

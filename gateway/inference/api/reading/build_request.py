@@ -102,6 +102,7 @@ def chat_request(serving: Serving, head: Received, body: ChatRequest) -> Inferen
         slo=headers.slo,
         cache=headers.cache,
         agree=headers.agree,
+        ruled_headers=None if routing.served.rules is None else ruled_headers(serving, head),
         trace=_traced(serving, head),
     )
 
@@ -145,6 +146,7 @@ def completion_request(serving: Serving, head: Received, body: CompletionRequest
         slo=headers.slo,
         cache=headers.cache,
         agree=headers.agree,
+        ruled_headers=None if routing.served.rules is None else ruled_headers(serving, head),
         trace=_traced(serving, head),
     )
 
@@ -176,8 +178,22 @@ def reading_request(
     )
 
 
+def ruled_headers(serving: Serving, head: Received) -> dict[str, str] | None:
+    """The headers that the catalogue's rules look at; None without any."""
+    rules = serving.routing.served.rules
+    if rules is None or not rules.headers:
+        return None
+    return {name: value for name in rules.headers if (value := head.headers.get(name)) is not None}
+
+
 def dry_run_request(
-    head: Received, headers: RoutingHeaders, model: str, messages: list[ChatMessage], max_tokens: int | None
+    head: Received,
+    headers: RoutingHeaders,
+    model: str,
+    messages: list[ChatMessage],
+    max_tokens: int | None,
+    metadata: dict[str, str] | None = None,
+    ruled: dict[str, str] | None = None,
 ) -> InferenceRequest:
     """The request of a dry run of routing."""
     return InferenceRequest(
@@ -192,12 +208,14 @@ def dry_run_request(
         ),
         created_at=time.time(),
         caller=head.caller,
+        metadata=metadata,
+        ruled_headers=ruled,
         quality_target=headers.quality_target,
         min_tier=headers.min_tier,
         max_cost_usd=headers.max_cost_usd,
         deadline_seconds=headers.deadline_seconds,
         conversation=headers.conversation,
-        client=recognised(head.headers, None, messages),
+        client=recognised(head.headers, metadata, messages),
         slo=headers.slo,
         cache=headers.cache,
         own_consent=headers.consent,

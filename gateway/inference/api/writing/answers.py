@@ -45,6 +45,7 @@ class Routed(msgspec.Struct, frozen=True):
     policy. `cache`: what the response cache had to do with it, null for nothing. `cost_estimated`: there, and true,
     where a tier's price was not given and `cost_usd` rests on an estimate. `thought_end`: there if a thought was ended
     early, and why; `dropped_turns`: how many of the oldest turns were left out for length, there if there are any.
+    `target`: the target that answered in place of the tier, there if one did.
     """
 
     decision_id: str
@@ -62,6 +63,7 @@ class Routed(msgspec.Struct, frozen=True):
     cost_estimated: Literal[True] | UnsetType = UNSET
     thought_end: ThoughtEnd | UnsetType = UNSET
     dropped_turns: int | UnsetType = UNSET
+    target: str | UnsetType = UNSET
 
 
 class FunctionBody(msgspec.Struct, frozen=True):
@@ -227,4 +229,5 @@ def routed(answer: Answer) -> Routed:
         cost_estimated=True if answer.cost_is_estimated else UNSET,
         thought_end=answer.thought_end or UNSET,
         dropped_turns=answer.request.dropped_turns or UNSET,
+        target=tier.name if tier.is_target else UNSET,
     )

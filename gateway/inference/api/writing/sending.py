@@ -256,6 +256,10 @@ def _response_headers(answer: Answer, *, whole: bool) -> Headers:
         headers.append((b"x-aio-would-be-tier", b"%d" % answer.decision.would_be))
     if escalated is not None:
         headers.append((b"x-aio-escalated-from", b"%d" % escalated.tier))
+    if tier.is_target:
+        headers.append((b"x-aio-target", tier.name.encode()))
+    if failed := answer.fell_over_from:
+        headers.append((b"x-aio-fell-over-from", ", ".join(failed).encode()))
     if (agreed := answer.agreed) is not None:
         headers.append((b"x-aio-agreed", b"true" if agreed else b"false"))
     if whole:

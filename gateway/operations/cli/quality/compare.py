@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _ON_CPU = ["int4-int8", "int4", "bfloat16", "float32"]
 _COMPUTE = click.Choice([*_ON_CPU, "int8", "fp8"])
-_KV_DTYPE = click.Choice(["float32", "bfloat16", "int8"])
+_KV_DTYPE = click.Choice(["float32", "bfloat16", "int8", "fp8"])
 
 
 @click.command()
@@ -34,7 +34,7 @@ _KV_DTYPE = click.Choice(["float32", "bfloat16", "int8"])
     show_default=True,
     help="Arithmetic of CANDIDATE; int8 and fp8 are those of cards.",
 )
-@click.option("--kv-dtype", type=_KV_DTYPE, default="bfloat16", show_default=True, help="KV cache of CANDIDATE.")
+@click.option("--kv-dtype", type=_KV_DTYPE, default="bfloat16", show_default=True, help="KV cache; fp8 is of cards.")
 @click.option("--reference-compute", type=click.Choice(_ON_CPU), default="float32", show_default=True)
 @click.option("--reference-kv-dtype", type=_KV_DTYPE, default="float32", show_default=True)
 @click.option(

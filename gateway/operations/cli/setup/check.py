@@ -20,6 +20,7 @@ from gateway.operations.cli.options import (
 if TYPE_CHECKING:
     from gateway.base.settings import Settings
     from gateway.operations.setup.tier_answers import TierAnswer
+    from tiers.catalog.catalog import Catalog
 
 
 @click.command()
@@ -33,8 +34,9 @@ if TYPE_CHECKING:
 def check(security: bool, as_json: bool, **options: Any) -> None:
     """Ask every tier of the catalogue one short question, all at once. Exits with 1 if a tier does not answer.
 
-    Shows the time to the first token, tokens per second, and what 1,000 requests would cost. Models that AIO runs
-    itself are loaded for it, as `aio serve` does. Nothing is recorded.
+    Shows the time to the first token, tokens per second, and what 1,000 requests would cost, then the catalogue's
+    targets, fallback chains and rules, with those that can never apply. Models that AIO runs itself are loaded for it,
+    as `aio serve` does. Nothing is recorded.
 
     With --security nothing is asked: settings, files and database are read as `aio serve` would use them, and each item
     is ok, warning or failed. Exits with 1 if one failed.
@@ -58,12 +60,24 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
         echo_json(answers)
     else:
         click.echo(f"{_table(answers)}\n\n{labels_text(settings, asyncio.run(stored_judge(settings, catalog)))}")
+        _say_routing(catalog)
         if any(answer.price_estimated for answer in answers):
             click.echo("\n~ by an estimated price; give the tier a price to replace it")
         for answer in failed:
             click.secho(f"\nproblem: {answer.problem}", fg="red")
     if failed:
         raise SystemExit(1)
+
+
+def _say_routing(catalog: "Catalog") -> None:
+    """Show what was read of targets, chains and rules, and which can never apply; nothing without any."""
+    if not (catalog.rules or catalog.targets or any(tier.fallback is not None for tier in catalog.tiers)):
+        return
+    from tiers.catalog.rule_check import routing_lines, routing_warnings
+
+    click.echo("\n" + "\n".join(routing_lines(catalog)))
+    for warning in routing_warnings(catalog):
+        click.secho(f"\nwarning: {warning}", fg="yellow")
 
 
 def _check_security(settings: "Settings", as_json: bool) -> None:
@@ -85,7 +99,7 @@ def _check_security(settings: "Settings", as_json: bool) -> None:
 def _table(answers: "list[TierAnswer]") -> str:
     rows = [
         [
-            str(answer.tier),
+            f"→ {answer.tier}" if answer.target else str(answer.tier),
             answer.name,
             answer.model,
             "PROBLEM" if answer.problem else "ok",

@@ -87,6 +87,8 @@ def _why_not(decision: Decision, tier: int) -> str:
         if tier == by_rule:
             return f"routing is only observed, and tier {chosen} answers"
         return f"routing is only observed; it would have chosen tier {by_rule}"
+    if inputs.rules is not None and inputs.rules.tier == chosen:
+        return f"a rule gives it to tier {chosen}"
     if inputs.edge is not None and inputs.edge.tier == chosen:
         return f"short prompts go to tier {chosen} without the classifier"
     if inputs.arm_tier == chosen:

@@ -27,7 +27,7 @@ from tiers.tool_types import ToolCallDelta
 SHOWN = ThinkingShown(blocks=True, texts=True)
 EVENT = TypeAdapter(RawMessageStreamEvent)
 
-# As recorded from api.anthropic.com (`Accept: text/event-stream`), apart from ids, names and numbers.
+# As recorded from api.anthropic.com (`Accept: text/event-stream`), apart from ids, names, numbers and our `x_aio`.
 TEXT = """\
 event: message_start
 data: {"type":"message_start","message":{"id":"msg_1","type":"message","role":"assistant","model":"small","content":[],\
@@ -52,7 +52,9 @@ data: {"type":"content_block_stop","index":0}
 event: message_delta
 data: {"type":"message_delta","delta":{"stop_reason":"end_turn","stop_sequence":null},"usage":{"input_tokens":7,\
 "cache_creation_input_tokens":3,"cache_read_input_tokens":2,\
-"cache_creation":{"ephemeral_5m_input_tokens":3,"ephemeral_1h_input_tokens":0},"output_tokens":5}}
+"cache_creation":{"ephemeral_5m_input_tokens":3,"ephemeral_1h_input_tokens":0},"output_tokens":5},\
+"x_aio":{"decision_id":"msg_1","tier":1,"model":"small","p_ok":0.5,"cost_usd":0.25,"latency_ms":9.0,"ttft_ms":4.0,\
+"overhead_ms":1.0,"classifier":"v1","reason":"asked for","version":"abc","cache":null}}
 
 event: message_stop
 data: {"type":"message_stop"}
@@ -104,10 +106,15 @@ class FakeAnswer:
 
     def __init__(self, stop: tuple[str, ...] = (), core_name: str | None = None) -> None:
         self.request = chat(request_id="msg_1", stop=stop)
-        self.tier = SimpleNamespace(model="small", core_name=core_name)
+        self.tier = SimpleNamespace(model="small", core_name=core_name, number=1, version="abc")
         self.choices = [CollectedChoice()]
         self.usage = Usage(prompt_tokens=12, completion_tokens=5, cached_tokens=2, cache_write_tokens=3)
-        self.source = SimpleNamespace(bill=lambda: SimpleNamespace(usage=Usage(prompt_tokens=12)))
+        self.source = SimpleNamespace(bill=lambda: SimpleNamespace(usage=Usage(prompt_tokens=12)), cached=None)
+        self.timings = SimpleNamespace(e2e_ms=9.0, ttft_ms=4.0, overhead_ms=1.0)
+        prediction = SimpleNamespace(classifier_version="v1")
+        self.decision = SimpleNamespace(inputs=SimpleNamespace(prediction=prediction), reason="asked for")
+        self.p_ok, self.cost_usd, self.cost_is_estimated = 0.5, 0.25, False
+        self.escalated_from = self.thought_end = self.record = None
 
 
 def streamed(deltas: Sequence[Delta], thinking: ThinkingShown = SHOWN, answer: Any = None) -> tuple[bytes, Answer]:

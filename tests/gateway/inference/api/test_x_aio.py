@@ -1,4 +1,4 @@
-"""Every reply in OpenAI's formats says how it came about: whole or streamed, made, kept or broken (SPEC GW-10)."""
+"""Every reply of every format says how it came about: whole or streamed, made, kept or broken (SPEC GW-10)."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -21,6 +21,7 @@ ASKS: dict[str, dict[str, Any]] = {
     "chat/completions": {"messages": [{"role": "user", "content": "Say hello."}]},
     "completions": {"prompt": "Say hello."},
     "responses": {"input": "Say hello."},
+    "messages": {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 50},
 }
 
 

@@ -237,6 +237,22 @@ def test_kv_calc_explains_every_model_of_a_catalogue() -> None:
     assert "tokens if this model uses all of it" in laptop
 
 
+def test_kv_calc_says_how_fast_the_weights_of_every_tier_have_to_move_for_a_start_in_half_a_second() -> None:
+    models = json.loads(aio("kv-calc", "--catalog", "datacenter", "--json").output)
+    starts = [line for entry in models for line in entry["lines"] if line.startswith("start within 500 ms: ")]
+    assert len(starts) == len(models) == 4
+    for entry, line in zip(models[1:3], starts[1:3], strict=True):
+        rank = entry["placement"]["ranks"][0]
+        needed = 2 * (rank["weight_bytes"] + rank["draft_bytes"])
+        assert f"/ 0.5 s = {needed / 1e9:.3g} GB/s; pcie4 moves 32 GB/s one way into each device: enough" in line
+    # A 70B in 16 bits: more than this link moves to 8 cards. NVLink joins cards, and no host.
+    options = ("kv-calc", "--shape", "llama-3.3-70b", "--weights", "bfloat16", "--devices", "8", "--json")
+    large = json.loads(aio(*options, "--device", "l4").output)
+    seconds = large["ranks"][0]["weight_bytes"] / 32e9
+    assert large["lines"][-1].endswith(f"pcie4 moves 32 GB/s one way into each device: at best {seconds:.2g} s")
+    assert json.loads(aio(*options, "--device", "h100").output)["lines"][-1].endswith("GB/s")
+
+
 def test_migrate_can_be_run_again(tmp_path: Path) -> None:
     first = json.loads(aio("migrate", "--json", "--data-dir", str(tmp_path)).output)
     again = json.loads(aio("migrate", "--json", "--data-dir", str(tmp_path)).output)

@@ -113,3 +113,45 @@ def test_a_model_in_process_is_loaded_and_asked() -> None:
     assert result.exit_code == 0, result.output
     own = next(answer for answer in json.loads(result.output) if answer["name"] == "own")
     assert own["ttft_seconds"] > 0
+
+
+def test_targets_are_asked_and_chains_and_rules_are_shown_with_those_that_never_apply() -> None:
+    with model_server(openai_pages("one")) as first, model_server(openai_pages("two")) as second:
+        catalogue(
+            f'name = "a"\nurl = "{first.url}"\nfallback = ["spare", "b"]',
+            f'name = "b"\nurl = "{second.url}"\nfallback = []',
+        )
+        with Path("aio.toml").open("a") as file:
+            file.write(
+                f"""
+[[targets]]
+name = "spare"
+url = "{second.url}"
+
+[[targets]]
+name = "idle"
+url = "{first.url}"
+
+[[rules]]
+name = "night"
+when = {{ hour = "22:00-06:00", team = ["research", "sales"] }}
+allow = ["a"]
+
+[[rules]]
+name = "strict"
+floor = "b"
+"""
+            )
+        result = aio("check")
+        assert result.exit_code == 0, result.output
+        answers = json.loads(aio("check", "--json").output)
+    assert [(one["name"], one["tier"], one["target"]) for one in answers] == [
+        ("a", 1, False), ("b", 2, False), ("spare", 1, True), ("idle", 2, True),
+    ]  # fmt: skip
+    assert "fallback of a: a → spare → b" in result.output
+    assert "fallback of b: none; its failures are the caller's" in result.output
+    assert f"target spare: spare at {second.url}, counts as tier 1" in result.output
+    assert "rule night: team research or sales, 22:00-06:00 UTC → allows a" in result.output
+    assert "rule strict: every request → at least b" in result.output
+    assert "warning: target idle: no fallback and no rule's target names it" in result.output
+    assert "warning: rules night and strict: leave no tier together" in result.output

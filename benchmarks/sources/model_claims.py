@@ -1,0 +1,122 @@
+"""Claims about models and their use: what quantising loses, what drafts are worth, what routing saves."""
+
+from pathlib import Path
+
+from benchmarks.claims.quantised import QuantisedResults, QuantisedRow
+from benchmarks.claims.savings import SavingResults
+from benchmarks.core.speculation import SpeculationResults
+from benchmarks.report.measured import AblationResults, read_results
+from benchmarks.sources.claim import NO_CARD, NOT_MEASURED, Claim, origin
+
+# Source 004's table: memory, loss on MMLU, gain of throughput. How ours are named in `quantised`.
+_METHODS = (
+    ("SmoothQuant, W8A8", "2.0x; below 0.5%; 1.5 to 1.8x", "SmoothQuant, INT8"),
+    ("GPTQ, W4A16", "3.5 to 4.0x; 0.5 to 2%; 2.5 to 3.0x", "GPTQ, 4 bits"),
+    ("AWQ, W4A16", "3.5 to 4.0x; 0.3 to 1.5%; 2.5 to 3.2x", "AWQ, 4 bits"),
+    ("FP8, E4M3", "2.0x; below 0.2% (004), 0.8 to 1.4 points on MMLU and MATH (002); 1.8 to 2.0x", "FP8, E4M3"),
+    (
+        "Q4_K_M (here Q4_1)",
+        "3.0 to 3.5x; 0.5 to 2%; 2.0 to 2.5x on a CPU",
+        "as it is, INT4 weights and INT8 activations",
+    ),
+)
+
+
+def quantisation(folder: Path) -> list[Claim]:
+    """Return source 004's table of methods, a row each."""
+    found = read_results(folder, "quantised", QuantisedResults)
+    rows = []
+    for name, source, way in _METHODS:
+        row = None if found is None else next((one for one in found[1].rows if one.way == way), None)
+        claim = Claim(name=f"{name}: memory; loss; speed", source=source)
+        if found is not None and row is not None:
+            smaller, speed = _on_this_cpu(folder) if row.smaller is None else (row.smaller, None)
+            chance = "p below 0.01" if row.p_value < 0.01 else f"p = {row.p_value:.2f}"
+            claim = Claim(
+                name=claim.name,
+                source=source,
+                here=f"{_times(smaller)}; perplexity {row.perplexity_rise:+.1%}, {-100 * row.loss:+.1f} points of "
+                f"right sums ({row.right} of {row.questions}, {row.reference_right} before; {chance}); speed "
+                + (NOT_MEASURED if speed is None else f"{speed:.2f}× of bfloat16"),
+                setting=f"{found[0].settings['model']}, a model of 135M, against float32; "
+                + origin(folder, "quantised.jsonl"),
+                why=_why(row),
+            )
+        rows.append(claim)
+    return rows
+
+
+def _why(row: QuantisedRow) -> str:
+    if row.compute == "int4-int8":
+        return "the loss is that of the arithmetic; what the file's maker lost is not known here"
+    parts = [NO_CARD, f"{row.questions} sums of a small model tell a loss of several points, and no smaller one"]
+    if row.compute == "int4":
+        parts.append("the model's weights are on a grid of 4 bits already, so a copy of 4 bits rounds a second time")
+    return "; ".join(parts)
+
+
+def _times(ratio: float | None) -> str:
+    return "–" if ratio is None else f"{ratio:.2f}×"
+
+
+def _on_this_cpu(folder: Path) -> tuple[float | None, float | None]:
+    """How much smaller all weights are, and how much faster answers, in INT4 and INT8 than in bfloat16 (ablation)."""
+    found = read_results(folder, "ablation", AblationResults)
+    variants = {} if found is None else {one.compute: one for one in found[1].computes}
+    if not {"int4-int8", "bfloat16"} <= variants.keys():
+        return None, None
+    ours, base = variants["int4-int8"], variants["bfloat16"]
+    speeds = ours.figures["out_tok_s"], base.figures["out_tok_s"]
+    if speeds[0] is None or speeds[1] is None:
+        return base.weights_mb / ours.weights_mb, None
+    return base.weights_mb / ours.weights_mb, speeds[0].median / speeds[1].median
+
+
+def drafts(folder: Path) -> list[Claim]:
+    """Return the acceptance of drafted tokens, by a model and by prompt lookup."""
+    source = "75 to 85% of an 8B for a 70B, 65 to 75% of Phi-3-mini for Mixtral (004)"
+    rows = []
+    for file, what in (("draft", "INT4 copy drafts for BF16"), ("workloads", "prompt lookup")):
+        found = read_results(folder, file, SpeculationResults)
+        claim = Claim(name=f"draft acceptance, {what}", source=source if file == "draft" else "the same")
+        if found is not None:
+            head, results = found
+            modes = {one.mode for one in results.worth}
+            mode = "on" if "on" in modes else "auto"
+            worth = [one for one in results.worth if one.level == 1 and one.mode == mode]
+            claim = Claim(
+                name=claim.name,
+                source=claim.source,
+                here=", ".join(f"{one.workload} {one.accepted:.0%}" for one in worth if one.accepted is not None),
+                setting=f"{head.settings['model']['name']}, one request at a time; {origin(folder, f'{file}.jsonl')}",
+                why="the same weights in two arithmetics, not two models"
+                if file == "draft"
+                else "nothing is drafted by a model: the text is copied from the prompt",
+            )
+        rows.append(claim)
+    return rows
+
+
+def savings(folder: Path) -> list[Claim]:
+    """Return what routing saves on recorded answers."""
+    source = "60 to 80% of the budget is wasted without routing, 65% saved, 3 to 5 times cheaper (004)"
+    found = read_results(folder, "savings", SavingResults)
+    if found is None:
+        return [Claim(name="saving by routing, and times cheaper", source=source)]
+    head, results = found
+    least = min(one.cost_at_98 for one in results.savings)
+    most = max(one.cost_at_98 for one in results.savings)
+    each = ", ".join(f"{one.ladder} {1 - one.cost_at_98:.0%}" for one in results.savings)
+    lottery = [1 - one.lottery_cost_at_98 for one in results.savings]
+    prices = " : ".join(f"{price:g}" for price in head.settings["prices"])
+    return [
+        Claim(
+            name="saving by routing, and times cheaper",
+            source=source,
+            here=f"{1 - most:.0%} to {1 - least:.0%} ({each}), {1 / most:.1f} to {1 / least:.1f} times",
+            setting=f"recorded answers of real models at {prices}, {results.enough:.0%} of the strongest's quality "
+            f"kept, no labels; {origin(folder, 'savings.jsonl')}",
+            why=f"the source counts no lost quality. Fixed tiers mixed in hindsight save {min(lottery):.0%} to "
+            f"{max(lottery):.0%}; the source's own arithmetic gives 63% (50% with its checks)",
+        )
+    ]

@@ -1,0 +1,122 @@
+"""Where each stored measurement is from: its machine, commit and day (SPEC TB-10).
+
+Most files say so in their first line. Lists of plain rows cannot; `origins.json` next to them does, by the SHA-256 of
+the file, so that what was measured again without a word of it shows as unknown instead of as what it replaced.
+"""
+
+import hashlib
+import json
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchmarks.report.machine import describe_machine
+from benchmarks.requirements.evidence_runs import git
+
+RECORD = "origins.json"
+UNKNOWN = "–"
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`commit` of the code that measured, or for `stored_by` the one that added the file to the repository, which is
+    later; `day` in UTC. `sha256` of the file is empty where the file itself says all this."""
+
+    machine: dict[str, Any] = {}
+    commit: str = ""
+    stored_by: bool = False
+    day: str = ""
+    sha256: str = ""
+
+    @property
+    def processor(self) -> str:
+        """The number and kind of processors."""
+        if "processor" not in self.machine:
+            return "see file" if self.machine else UNKNOWN
+        return f"{self.machine.get('cpus', '?')} CPUs of {self.machine['processor']}"
+
+    @property
+    def versions(self) -> str:
+        return ", ".join(f"{name} {value}" for name, value in self.machine.get("versions", {}).items()) or UNKNOWN
+
+    @property
+    def at(self) -> str:
+        """The commit, and whether it is that of the measurement or only of the file."""
+        return f"stored by {self.commit}" if self.stored_by else self.commit or UNKNOWN
+
+    def age_days(self, today: date) -> int | None:
+        """Return the days since the measurement, or since it was stored."""
+        return (today - date.fromisoformat(self.day)).days if self.day else None
+
+
+def origin_of(path: Path) -> Origin:
+    """Return what is known of the file: what it says itself, else what `origins.json` says of these bytes."""
+    own = _own(path)
+    kept = read_origins(path.parent).get(path.name)
+    if own.commit or kept is None or kept.sha256 != _digest(path):
+        return own
+    return msgspec.structs.replace(kept, machine=own.machine or kept.machine, day=own.day or kept.day)
+
+
+def in_words(path: Path) -> str:
+    """Return file, machine, day and commit in one phrase."""
+    found = origin_of(path)
+    known = [path.name, found.processor, found.day, f"commit {found.commit}" if not found.stored_by else found.at]
+    return ", ".join(one for one in known if one and one not in ("commit ", UNKNOWN))
+
+
+def read_origins(folder: Path) -> dict[str, Origin]:
+    """Return the record by file name; empty without one. Raises `msgspec.ValidationError` for another file."""
+    path = folder / RECORD
+    return msgspec.json.decode(path.read_bytes(), type=dict[str, Origin]) if path.is_file() else {}
+
+
+def record_measured(paths: list[Path]) -> None:
+    """Record that the files were measured just now, by this checkout on this machine."""
+    machine = describe_machine()
+    commit = machine.pop("commit", "")
+    today = datetime.now(UTC).date().isoformat()
+    for path in paths:
+        _record(path, Origin(machine=machine, commit=commit, day=today, sha256=_digest(path)))
+
+
+def record_stored(folder: Path) -> list[str]:
+    """Record the commit that last changed each file of which neither the file nor the record names a commit; return
+    their names. Files that git does not know stay unknown."""
+    named = []
+    for path in measurements_of(folder):
+        found = (
+            None if origin_of(path).commit else git(folder, "log", "-1", "--format=%h %cs", "--abbrev=12", path.name)
+        )
+        if found:
+            commit, day = found.split()
+            _record(path, Origin(commit=commit, day=day, stored_by=True, sha256=_digest(path)))
+            named.append(path.name)
+    return named
+
+
+def measurements_of(folder: Path) -> list[Path]:
+    """Return the stored measurements of a folder by name: all but the two records of others."""
+    return [path for path in sorted(folder.glob("*.json*")) if path.name not in (RECORD, "checklist.json")]
+
+
+def _record(path: Path, origin: Origin) -> None:
+    kept = read_origins(path.parent) | {path.name: origin}
+    written = msgspec.json.format(msgspec.json.encode(kept, order="sorted"), indent=1)
+    (path.parent / RECORD).write_bytes(written + b"\n")
+
+
+def _own(path: Path) -> Origin:
+    """Return what the file says itself."""
+    text = path.read_text(encoding="utf-8")
+    head = json.loads(text.split("\n", 1)[0] if path.suffix == ".jsonl" else text)
+    head = head if isinstance(head, dict) else {}
+    machine = head.get("machine")
+    machine = machine if isinstance(machine, dict) else {}
+    commit = str(machine.get("commit", ""))
+    return Origin(machine=machine, commit=commit, day=str(head.get("started", head.get("date", "")))[:10])
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,65 @@
+"""The fallback chain of a tier that failed: which tiers and targets stand in, in the catalogue's order."""
+
+from collections.abc import Callable, Sequence
+
+from classifier.decision import Decision
+from classifier.policy.decide import barred_tiers
+from gateway.base.requests.inference_request import InferenceRequest
+from gateway.inference.catalogue.served_catalogue import ServedCatalogue
+from gateway.inference.routing.targets import target_problem, tier_problem
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.tier_spec import TierSpec
+from tiers.tier import Tier
+
+NOT_AFFORDED = "the budget does not cover it"
+
+
+def chain_of(catalog: Catalog, spec: TierSpec) -> list[str]:
+    """Return the names that follow `spec`, an entry of a tier with a chain, or of a target: these are the tier that it
+    stands for, and that tier's chain."""
+    if catalog.target(spec.name) is None:
+        return list(spec.fallback or ())
+    tier = catalog.tier(spec.number)
+    return [tier.name, *(name for name in tier.fallback or () if name != spec.name)]
+
+
+class FallbackChain:
+    """Goes through `names` once; what cannot take the request is passed over, and `passed_over` says why."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        request: InferenceRequest,
+        decision: Decision,
+        served: ServedCatalogue,
+        affords: Callable[[Tier], bool],
+    ) -> None:
+        """`affords`: reserves what an attempt may cost, if the caller's budgets cover it."""
+        self.passed_over: list[str] = []
+        self._names, self._request, self._rules = list(names), request, decision.inputs.rules
+        self._served, self._affords = served, affords
+        self._barred = barred_tiers(decision.inputs)
+
+    def next(self) -> Tier | None:
+        """Return the next one that can take the request now; None at the end."""
+        while self._names:
+            name = self._names.pop(0)
+            tier, reason = self._look_at(name)
+            if tier is not None:
+                return tier
+            self.passed_over.append(f"not {name}: {reason}")
+        return None
+
+    def _look_at(self, name: str) -> tuple[Tier | None, str | None]:
+        served, request = self._served, self._request
+        tier: Tier | None
+        if (number := served.catalog.numbered(name)) is not None:
+            tier, reason = served.tiers[number], tier_problem(request, number, served, self._barred)
+        else:
+            tier, reason = served.targets.get(name), target_problem(request, name, served, self._rules)
+        if tier is None:
+            return None, "the catalogue has it no more"
+        if reason is not None:
+            return None, reason
+        active = tier.active_tier()
+        return (active, None) if self._affords(active) else (None, NOT_AFFORDED)

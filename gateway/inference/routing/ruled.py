@@ -1,0 +1,64 @@
+"""What the catalogue's rules do to a routing decision; imported with the first catalogue that has any."""
+
+from typing import NamedTuple
+
+from classifier.decision import Exclusion, RuledBy
+from classifier.features.routing_input import RoutingInput
+from gateway.base.requests.inference_request import InferenceRequest
+from gateway.inference.catalogue.routing_rules import RoutingRules
+from gateway.inference.catalogue.served_catalogue import ServedCatalogue
+from gateway.inference.routing.exclusions import Excluded
+from gateway.inference.routing.targets import target_problem
+
+
+class Ruled(NamedTuple):
+    """`by`: what the decision says of the rules. `quality`: the target of a request that asks for none."""
+
+    by: RuledBy
+    exclusions: list[Exclusion]
+    quality: float | None
+
+    @property
+    def leaves_edge(self) -> bool:
+        """Whether the fast path may still take the request."""
+        return self.by.tier is None and self.quality is None
+
+
+def ruled(
+    rules: RoutingRules,
+    request: InferenceRequest,
+    routing_input: RoutingInput,
+    served: ServedCatalogue,
+    pinned: int | None,
+    excluded: Excluded,
+    *,
+    observed: bool,
+) -> Ruled | None:
+    """Return what the rules leave of a request; None if it matches none. `excluded` gets the tiers that they rule out.
+
+    A rule's target replaces the server of its tier, so that it does not matter whether that is up. It is passed over
+    where it cannot take the request, for a request that names its tier, and where routing is only `observed`.
+    """
+    matched = rules.of(request, routing_input)
+    if matched is None:
+        return None
+    by = RuledBy(
+        names=matched.names,
+        targets=None if matched.targets is None else sorted(matched.targets),
+        floor=matched.floor,
+    )
+    exclusions = excluded.exclusions
+    tier, target = matched.tier, matched.target
+    if pinned is not None:
+        tier = target = None
+    if target is not None and tier is not None:
+        reason = target_problem(request, target, served, by)
+        if reason is not None or observed:
+            tier = target = None
+        else:
+            exclusions = [one for one in exclusions if one.tier != tier]
+    excluded.ruled_out.update({number: reason for number, reason in matched.barred.items() if pinned in (None, number)})
+    exclusions = [one for one in exclusions if one.tier not in excluded.ruled_out]
+    exclusions += [Exclusion(tier=number, reason=reason) for number, reason in sorted(excluded.ruled_out.items())]
+    by = RuledBy(names=by.names, targets=by.targets, floor=by.floor, tier=tier, target=target)
+    return Ruled(by, exclusions, matched.quality)

@@ -1,0 +1,171 @@
+"""The table of the sources' single figures: ours come from stored measurements, and there are none without them."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from benchmarks.claims.batching_steps import BatchingOptions, StepCounts, count_steps
+from benchmarks.claims.prefix_hits import Caller, PrefixResults, VoiceOptions, measure_hits
+from benchmarks.claims.quantised import compare_ways
+from benchmarks.report.measured import read_results
+from benchmarks.report.measurement import Measurement
+from benchmarks.sources.claim import NOT_MEASURED
+from benchmarks.sources.claims import claims, whole_rates
+from benchmarks.sources.origins import in_words, measurements_of, origin_of, record_measured
+from inference_core.quantization.calibration import CalibrationText
+from quality.evaluation.quantised_model import Effort, Question
+from tests.gateway.administrator import ADMIN_KEY
+from tests.inference_core.quantization.tiny_model import TEXT, write_tiny_model
+
+MEASUREMENTS = Path(__file__).parents[3] / "docs" / "measurements"
+
+
+def row(name: str, folder: Path = MEASUREMENTS) -> Any:
+    return next(one for one in claims(folder) if one.name == name)
+
+
+def changed(folder: Path, name: str, change: Any) -> None:
+    """A measurement in `folder` whose results went through `change`."""
+    *lines, last = (MEASUREMENTS / name).read_text().splitlines()
+    found = json.loads(last)
+    change(found["results"])
+    (folder / name).write_text("\n".join([*lines, json.dumps(found)]))
+
+
+def test_without_measurements_every_claim_is_there_and_none_has_a_figure_of_ours(tmp_path: Path) -> None:
+    names = {one.name for one in claims(MEASUREMENTS)}
+    found = claims(tmp_path)
+    assert {one.here for one in found} == {NOT_MEASURED}
+    assert len(found) >= 15
+    assert all(one.source for one in found)
+    assert len(names) == len(claims(MEASUREMENTS))
+
+
+def test_every_claim_of_which_there_is_a_measurement_names_file_commit_and_day() -> None:
+    measured = [one for one in claims(MEASUREMENTS) if one.here != NOT_MEASURED]
+    assert len(measured) >= 16
+    for one in measured:
+        assert re.search(r"\.jsonl, .*20\d\d-\d\d-\d\d, (commit|stored by) [0-9a-f]{12}", one.setting), one.name
+
+
+def test_the_gain_of_batching_is_explained_by_the_measured_step(tmp_path: Path) -> None:
+    shutil.copy(MEASUREMENTS / "ablation.jsonl", tmp_path)
+    steps = [
+        {"model": "m", "step": "decode", "sequences": size, "total_ms": ms, "attention_ms": 1.0}
+        for size, ms in ((8, 10.0), (32, 20.0))
+    ]
+    (tmp_path / "step.jsonl").write_text("\n".join(map(json.dumps, steps)))
+    found = row("continuous batching, throughput", tmp_path)
+    assert "a step of 32 takes 2.00 times one of 8 on this CPU: 4 times the sequences give 2.00×" in found.why
+    assert found.here.startswith("1.31×")
+    assert "1.07×" in found.here
+
+
+def test_figures_of_a_row_are_those_of_its_file(tmp_path: Path) -> None:
+    def cheap(results: dict[str, Any]) -> None:
+        for one in results["savings"]:
+            one["cost_at_98"], one["lottery_cost_at_98"] = 0.25, 0.5
+
+    changed(tmp_path, "savings.jsonl", cheap)
+    found = row("saving by routing, and times cheaper", tmp_path)
+    assert found.here.startswith("75% to 75% (")
+    assert found.here.endswith("4.0 to 4.0 times")
+    assert "in hindsight save 50% to 50%" in found.why
+
+
+def test_a_rerun_of_what_is_counted_falls_within_a_tenth_of_the_record(tmp_path: Path) -> None:
+    """TB-10, of a measurement that nothing but the code can move."""
+    stored = read_results(MEASUREMENTS, "batching-steps", StepCounts)
+    assert stored is not None
+    again = count_steps(BatchingOptions(), Measurement.begin("batching-steps", {}, tmp_path / "again.jsonl"))
+    for before, now in zip(stored[1].counts, again.counts, strict=True):
+        assert (now.mode, now.callers, now.output_tokens) == (before.mode, before.callers, before.output_tokens)
+        assert now.steps == pytest.approx(before.steps, rel=0.1)
+        assert now.gain == pytest.approx(before.gain, rel=0.1)
+
+
+def test_more_than_a_thousand_whole_answers_a_second_are_on_record_with_a_stub_engine() -> None:
+    """GW-08; of the faster of the two kinds of machine."""
+    found = row("answers a second, not streamed")
+    assert max(whole_rates(MEASUREMENTS / "proxy.jsonl")) > min(whole_rates(MEASUREMENTS / "proxy.jsonl")) > 1000
+    assert "1,170 to 1,674" in found.here
+    assert "proxy.jsonl" in found.setting
+
+
+def test_voice_bots_hit_nine_tenths_of_their_prompts_where_answers_are_shared_too() -> None:
+    """KV-05, of the run on record through a gateway."""
+    found = read_results(MEASUREMENTS, "prefix-hits", PrefixResults)
+    assert found is not None
+    shares = {one.arithmetic: one for one in found[1].hits}
+    assert shares["exact"].share > 0.9
+    assert shares["fast"].share > 0.85
+    assert 1850 < shares["exact"].prompt_tokens < 2050
+
+
+def test_every_stored_measurement_has_a_commit_and_a_day() -> None:
+    for path in measurements_of(MEASUREMENTS):
+        found = origin_of(path)
+        assert re.fullmatch(r"[0-9a-f]{12}\+?", found.commit), path.name
+        assert re.fullmatch(r"20\d\d-\d\d-\d\d", found.day), path.name
+
+
+def test_rows_that_were_measured_again_without_a_word_are_of_no_known_commit(tmp_path: Path) -> None:
+    path = tmp_path / "step.jsonl"
+    path.write_text('{"step": "decode"}\n')
+    assert in_words(path) == "step.jsonl"
+    record_measured([path])
+    assert re.search(r"step.jsonl, .* CPUs of .*, 20\d\d-\d\d-\d\d, commit [0-9a-f]{12}", in_words(path))
+    path.write_text('{"step": "prefill"}\n')
+    assert in_words(path) == "step.jsonl"
+
+
+async def test_hits_are_those_that_the_gateway_reports_turn_by_turn(tmp_path: Path) -> None:
+    """A server that has the prompt of the turn before in its cache, and once nothing."""
+    asked: list[dict[str, Any]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        body = json.loads(request.content)
+        if request.url.path == "/v1/admin/knobs":
+            assert request.headers["authorization"] == f"Bearer {ADMIN_KEY}"
+            asked.append(body)
+            return httpx.Response(200, json={})
+        turn = len(body["messages"]) // 2
+        usage = {
+            "prompt_tokens": 100 * turn,
+            "completion_tokens": 20,
+            "prompt_tokens_details": {"cached_tokens": 100 * (turn - 1)},
+        }
+        message = {"role": "assistant", "content": "Yes."}
+        return httpx.Response(200, json={"choices": [{"message": message}], "usage": usage})
+
+    options = VoiceOptions(calls=2, turns=3, system_words=5, user_words=2)
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer), base_url="http://gateway") as client:
+        measurement = Measurement.begin("prefix-hits", {}, tmp_path / "hits.jsonl")
+        found = await measure_hits(Caller(client, ADMIN_KEY), options, measurement)
+    assert [one.arithmetic for one in found.hits] == ["fast", "exact"]
+    assert asked == [{"prefill_arithmetic": "fast"}, {"prefill_arithmetic": "exact"}]
+    one = found.hits[0]
+    assert (one.requests, one.prompt_tokens, one.answer_tokens) == (6, 200, 20)
+    assert (one.share, one.first_turns, one.later_turns) == (0.5, 0.0, 0.6)
+
+
+def test_each_copy_is_made_compared_and_kept(tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path / "source")
+    measurement = Measurement.begin("quantised", {}, tmp_path / "quantised.jsonl")
+    found = compare_ways(
+        str(model), tmp_path / "cache", CalibrationText(TEXT, "a novel"), [Question("What is 2 + 2?", "4")],
+        measurement, ways=("FP8, E4M3", "SmoothQuant, INT8"), samples=2,
+        effort=Effort(text_tokens=96, window=96, first_tokens=0, generations=0, answer_tokens=4),
+    )  # fmt: skip
+    assert [one.way for one in found.rows] == ["FP8, E4M3", "SmoothQuant, INT8"]
+    for one in found.rows:
+        assert one.smaller is not None
+        assert 1.5 < one.smaller < 2.1
+        assert one.hidden_cosine > 0.98
+        assert one.questions == 1
+    assert measurement.finished
