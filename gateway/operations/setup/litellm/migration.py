@@ -2,8 +2,9 @@
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -63,9 +64,15 @@ def migrated(path: Path, environ: Mapping[str, str]) -> Migration:
         else:
             del account.carried[f"{place}.{alias}"]
             account.leave(f"{place}.{alias}", f"{target} is no model here, or {alias} has another meaning")
+    chains = _chains(config, {name: name for name in (one.name for one in models.candidates)} | aliases, account)
     account.close(config)
     return Migration(
-        candidates=models.candidates,
+        candidates=[
+            msgspec.structs.replace(one, further=one.further | {"fallback": chains[one.name]})
+            if chains.get(one.name)
+            else one
+            for one in models.candidates
+        ],
         aliases=aliases,
         environment=settings.environment,
         commands=settings.commands,
@@ -73,6 +80,36 @@ def migrated(path: Path, environ: Mapping[str, str]) -> Migration:
         carried=account.carried,
         left=account.left,
     )
+
+
+def _chains(config: Mapping[str, Any], tiers: Mapping[str, str], account: Account) -> dict[str, list[str]]:
+    """Return the tiers that stand in for a tier, by its name; `tiers`: what names stand for."""
+    found: dict[str, list[str]] = {}
+    text = "fallback of the tier; a request that names its tier goes on to [[targets]] alone"
+    for section in ("litellm_settings", "router_settings"):
+        values = mapping(config.get(section))
+        if isinstance(usual := values.get("default_fallbacks"), list) and _known(usual, tiers):
+            account.carry(f"{section}.default_fallbacks", f"{text}; of tiers without their own")
+            found |= {name: _others(name, usual, tiers) for name in {*tiers.values()}}
+    for section in ("litellm_settings", "router_settings"):
+        lists = mapping(config.get(section)).get("fallbacks")
+        for place, one in enumerate(lists if isinstance(lists, list) else []):
+            for name, names in mapping(one).items():
+                path = f"{section}.fallbacks[{place}].{name}"
+                if isinstance(names, list) and _known([name, *names], tiers):
+                    account.carry(path, text)
+                    found[tiers[name]] = _others(tiers[name], names, tiers)
+                else:
+                    account.leave(path, "it names what is no tier here")
+    return found
+
+
+def _known(names: Sequence[object], tiers: Mapping[str, str]) -> bool:
+    return bool(names) and all(isinstance(name, str) and name in tiers for name in names)
+
+
+def _others(name: str, names: Sequence[str], tiers: Mapping[str, str]) -> list[str]:
+    return [tier for tier in dict.fromkeys(tiers[one] for one in names) if tier != name]
 
 
 def _grouped(fields: Mapping[str, str]) -> dict[str, list[str]]:

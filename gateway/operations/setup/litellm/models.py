@@ -1,8 +1,8 @@
 """LiteLLM's model_list as tiers: deployments of one model under one name are replicas, others tiers of their own."""
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -11,7 +11,7 @@ from gateway.operations.setup.litellm.config_file import Account, mapping, numbe
 from gateway.operations.setup.litellm.servers import Server, server_of
 from tiers.catalog.capabilities import Capabilities
 from tiers.catalog.price_list import listed_model
-from tiers.catalog.providers import provider_remote
+from tiers.catalog.providers import PROVIDERS, provider_remote
 from tiers.catalog.tier_spec import MAX_TIERS, Price
 
 # What stands for no key at all, in front of servers that ask for none.
@@ -32,8 +32,6 @@ _CAPABILITIES = {
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 _CHAT_MODES = (None, "chat", "completion", "responses")
 WHY_OF_PARAMS = {
-    "rpm": "AIO limits keys, not servers (keys.md#rates); after a 429 it waits as long as the server says",
-    "tpm": "AIO limits keys, not servers (keys.md#rates); after a 429 it waits as long as the server says",
     "max_parallel_requests": "AIO limits requests in flight per key (`concurrency`) and in all (AIO_MAX_IN_FLIGHT)",
     "api_version": "AIO uses Azure's v1 API, which has no versions",
     "organization": "AIO sends no organisation; the key's own holds",
@@ -48,12 +46,27 @@ WHY_OF_PARAMS = {
 }
 
 
+class _Place(NamedTuple):
+    """One address of a model with one key, and what may be sent there in a minute."""
+
+    url: str | None
+    key: str | None
+    weight: float | None
+    requests: int | None
+    tokens: int | None
+
+    def limited(self, **fields: Any) -> dict[str, Any]:
+        """Return the fields and the limits that are set."""
+        found = fields | {"requests_per_minute": self.requests, "tokens_per_minute": self.tokens}
+        return {name: value for name, value in found.items() if value is not None}
+
+
 class _Tier(msgspec.Struct):
-    """A model at one or several servers: `names` are LiteLLM's for it, `servers` its addresses, keys and weights."""
+    """A model at one or several places: `names` are LiteLLM's for it."""
 
     server: Server
     names: list[str]
-    servers: list[tuple[str | None, str | None, float | None]]
+    servers: list[_Place]
     further: dict[str, Any]
     remote: dict[str, Any]
     price: Price | None
@@ -77,8 +90,8 @@ class Models(msgspec.Struct, kw_only=True):
 
     @property
     def is_replicated(self) -> bool:
-        """Whether any tier has several servers."""
-        return any("replicas" in one.remote for one in self.candidates)
+        """Whether any tier has several servers or keys."""
+        return any("balancing" in one.remote or "replicas" in one.remote for one in self.candidates)
 
 
 def models_of(
@@ -92,7 +105,7 @@ def models_of(
     tiers = reader.named()
     candidates = in_order([_candidate(tier, balancing, environ) for tier in tiers])
     aliases = {name: tier.name for tier in tiers for name in tier.names if name != tier.name}
-    used = {key for tier in tiers for _, key, _ in tier.servers}
+    used = {key for tier in tiers for key in [place.key for place in tier.servers]}
     variables = {name: path for name, path in reader.variables.items() if name in used}
     return Models(candidates=candidates, aliases=aliases, variables=variables)
 
@@ -119,7 +132,7 @@ class _Reader:
         tier = _Tier(
             server=server,
             names=[name],
-            servers=[(server.url, key, number(params.get("weight")))],
+            servers=[self._place(path, server, key, params, entry)],
             further=self._further(path, params, info),
             remote=self._timeouts(path, params),
             price=self._price(path, params, info),
@@ -130,10 +143,10 @@ class _Reader:
         same = next((one for one in self._tiers if one.names == tier.names and one.model == tier.model), None)
         if same is None:
             self._tiers.append(tier)
-        elif server.url in [url for url, _, _ in same.servers]:
-            self._account.leave(path, "it is the model above at the same address, to which AIO sends one key")
+        elif not _is_another(tier.servers[0], same.servers):
+            self._account.leave(path, "it is the model above at the same address with the same key, or without one")
             return
-        elif server.provider is not None:
+        elif server.provider is not None and server.url != same.servers[0].url:
             # A provider's tier has one address.
             self._tiers.append(tier)
         else:
@@ -182,6 +195,21 @@ class _Reader:
             kind = info.get("mode") or "embedding"
             return f"tiers answer chats, and this is a model of the mode {kind} (embeddings.md: those that AIO serves)"
         return None
+
+    def _place(
+        self, path: str, server: Server, key: str | None, params: Mapping[str, Any], entry: Mapping[str, Any]
+    ) -> _Place:
+        """Return where a deployment is; its limits stand in litellm_params or next to it."""
+        limits: dict[str, int | None] = {"rpm": None, "tpm": None}
+        if server.provider is not None and key is None:
+            key = next(iter(PROVIDERS[server.provider].key_variables), None)
+        for name, text in (("rpm", "requests_per_minute"), ("tpm", "tokens_per_minute")):
+            for section, values in (("litellm_params.", params), ("", entry)):
+                value = number(values.get(name))
+                if value is not None and value == int(value) < 2**31:
+                    limits[name] = int(value)
+                    self._account.carry(f"{path}.{section}{name}", f"{text} of the key or server")
+        return _Place(server.url, key, number(params.get("weight")), limits["rpm"], limits["tpm"])
 
     def _key(self, path: str, name: str, params: Mapping[str, Any], server: Server) -> str | None:
         """Return the variable of the key; a key that stands in the file gets one, and is not written."""
@@ -279,7 +307,7 @@ class _Reader:
 
 
 def _candidate(tier: _Tier, balancing: Mapping[str, Any], environ: Mapping[str, str]) -> Candidate:
-    server, (url, key, _) = tier.server, tier.servers[0]
+    server, url, key = tier.server, tier.server.url, tier.servers[0].key
     price, context = tier.price, tier.max_context
     listed = listed_model(tier.base_model or server.model, provider=server.provider, base_url=url or "")
     if listed is not None:
@@ -298,10 +326,7 @@ def _candidate(tier: _Tier, balancing: Mapping[str, Any], environ: Mapping[str, 
         price_from="LiteLLM's config" if tier.price is not None else "",
         further=tier.further,
     )
-    remote = dict(tier.remote)
-    if len(tier.servers) > 1:
-        remote["replicas"] = [_replica(*each) for each in tier.servers]
-        remote |= {"balancing": dict(balancing)} if balancing else {}
+    remote = tier.remote | _places(tier.servers, balancing)
     if not remote:
         return found
     if server.provider is not None:
@@ -311,13 +336,37 @@ def _candidate(tier: _Tier, balancing: Mapping[str, Any], environ: Mapping[str, 
         remote = {"kind": server.kind, "model": server.model} | remote
         if "replicas" not in remote:
             remote |= {"base_url": url} | ({"api_key_env": key} if key else {})
+    if "api_keys" in remote:
+        remote.pop("api_key_env", None)
     remote |= {"max_context": context} if context else {}
     return msgspec.structs.replace(found, url="", provider="", remote=remote)
 
 
-def _replica(url: str | None, key: str | None, weight: float | None) -> dict[str, Any]:
-    found = {"base_url": url, "api_key_env": key, "weight": None if weight is None else min(weight, 1000.0)}
-    return {name: value for name, value in found.items() if value is not None}
+def _is_another(place: _Place, known: Sequence[_Place]) -> bool:
+    """Whether a place can stand next to others: at another address, or with a key of its own at the same."""
+    there = [one.key for one in known if one.url == place.url]
+    return not there or (place.key is not None and None not in there and place.key not in there)
+
+
+def _places(places: Sequence[_Place], balancing: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a remote table for several servers or keys, or for one with a limit; else none."""
+    is_one = len({place.url for place in places}) == 1
+    if len(places) == 1 and places[0].limited() == {}:
+        return {}
+    if is_one and places[0].key is not None:
+        found: dict[str, Any] = {"api_keys": [place.limited(env=place.key) for place in places]}
+    else:
+        found = {
+            "replicas": [
+                place.limited(
+                    base_url=place.url,
+                    api_key_env=place.key,
+                    weight=None if place.weight is None else min(place.weight, 1000.0),
+                )
+                for place in places
+            ]
+        }
+    return found | ({"balancing": dict(balancing)} if balancing and len(places) > 1 else {})
 
 
 def _usd(value: float | str) -> float | None:

@@ -6,8 +6,7 @@ from urllib.parse import urlsplit
 
 from gateway.operations.setup.litellm.config_file import variable_of
 from gateway.operations.setup.provider_keys import OPENAI_HOSTS
-from tiers.catalog.providers import ProviderName
-from tiers.catalog.tier_spec import RemoteKind
+from tiers.catalog.tier_spec import ProviderName, RemoteKind
 
 # LiteLLM's names of providers where AIO has the same one.
 PROVIDERS: Mapping[str, ProviderName] = {

@@ -10,7 +10,7 @@ from gateway.base.settings import SettingsError
 from gateway.operations.setup.litellm.config_file import Account, mapping, number, variable_of
 from gateway.tenancy.keys.key_secrets import given_secret
 
-_NO_LISTS = "AIO keeps no lists: `auto` goes on with the next tier up if one fails before its first token"
+_NO_LISTS = "a chain is tried whatever the failure, and each target once (remote-tiers.md#fallback-chains)"
 _CALLBACKS = "AIO's own are /metrics, traces by OpenTelemetry, alerts and the ledger (observability.md)"
 _OF_DATABASE = "keys, teams and budgets are declared in a file for `aio keys apply` (keys.md)"
 _OWN_DATABASE = (
@@ -18,16 +18,12 @@ _OWN_DATABASE = (
     "budgets are not in this file; declare them for `aio keys apply` (keys.md)"
 )
 WHY = {
-    "router_settings.fallbacks": _NO_LISTS,
-    "router_settings.default_fallbacks": _NO_LISTS,
     "router_settings.content_policy_fallbacks": _NO_LISTS,
     "router_settings.context_window_fallbacks": "of itself `auto` rules out tiers whose context is too short",
     "router_settings.routing_strategy": "between replicas AIO takes the one with the prompt's beginning in its cache, "
     "else the better of two; between models it routes by quality and cost",
     "router_settings.enable_pre_call_checks": "of itself `auto` rules out tiers whose context is too short",
     "router_settings.max_fallbacks": _NO_LISTS,
-    "litellm_settings.fallbacks": _NO_LISTS,
-    "litellm_settings.default_fallbacks": _NO_LISTS,
     "litellm_settings.content_policy_fallbacks": _NO_LISTS,
     "litellm_settings.context_window_fallbacks": "of itself `auto` rules out tiers whose context is too short",
     "litellm_settings.max_budget": f"AIO bounds keys and teams, not the whole gateway: {_OF_DATABASE}",

@@ -87,11 +87,11 @@ def test_a_teams_proxy_becomes_three_tiers(here: Path) -> None:
     assert gpt.remote is not None
     assert claude.remote is not None
     assert qwen.remote is not None
-    assert (gpt.remote.kind, gpt.remote.model, gpt.remote.api_key_env) == (
-        "openai-provider",
-        "gpt-4o",
-        "OPENAI_API_KEY",
-    )
+    assert (gpt.remote.kind, gpt.remote.model) == ("openai-provider", "gpt-4o")
+    assert [(one.env, one.requests_per_minute, one.tokens_per_minute) for one in gpt.remote.api_keys] == [
+        ("OPENAI_API_KEY", 480, 100_000)
+    ]
+    assert qwen.fallback == ["gpt-4o", "claude"]
     assert (gpt.remote.total_timeout_seconds, gpt.remote.read_timeout_seconds) == (300, 60)
     assert gpt.capabilities.vision
     assert (claude.remote.kind, claude.remote.total_timeout_seconds) == ("anthropic", 600)
@@ -112,9 +112,8 @@ def test_what_is_not_carried_over_is_said_with_the_reason(here: Path) -> None:
     left = migrated(CONFIGS / "team.yaml", ENVIRONMENT).left
 
     assert left["general_settings.a_field_of_tomorrow.deep"].startswith("AIO has nothing like it")
-    assert "keys, not servers" in left["model_list[0].litellm_params.rpm"]
     assert "embedding" in left["model_list[4]"]
-    assert "keeps no lists" in left["litellm_settings.fallbacks"]
+    assert "too short" in left["litellm_settings.context_window_fallbacks"]
     assert left["litellm_settings.success_callback"].startswith("langfuse: ")
     assert "gone is no model here" in left["router_settings.model_group_alias.old"]
     assert "one of its own" in left["general_settings.database_url"]
@@ -164,6 +163,9 @@ def test_what_grew_over_years_keeps_what_can_be_asked(here: Path) -> None:
     said, catalog = written("many")
 
     assert {one.name for one in catalog.tiers} == {"llama3.2", "tgi", "groq-llama", "o3-low", "o3-high"}
+    keys = tier(catalog, "o3-high").remote
+    assert keys is not None
+    assert [one.env for one in keys.api_keys] == ["O3_LOW_API_KEY", "O3_HIGH_API_KEY"]
     assert (tier(catalog, "o3-low").effort, tier(catalog, "o3-high").effort) == ("low", "high")
     assert catalog.aliases == {"meta/llama": "llama3.2", "cheap": "llama3.2"}
     remote = tier(catalog, "tgi").remote
@@ -171,7 +173,7 @@ def test_what_grew_over_years_keeps_what_can_be_asked(here: Path) -> None:
     assert (remote.kind, remote.base_url) == ("tgi", "http://127.0.0.1:9/v1")
     left = migrated(CONFIGS / "many.yaml", ENVIRONMENT).left
     for place, why in (
-        (0, "a pattern"), (5, "one key"), (6, "meaning of its own"), (9, "audio_transcription"),
+        (0, "a pattern"), (6, "meaning of its own"), (9, "audio_transcription"),
         (10, "a variable that is not set here"), (11, "no provider 'acme'"),
     ):  # fmt: skip
         assert why in left[f"model_list[{place}]"]
