@@ -9,7 +9,7 @@ RESULTS ?= docs/measurements
 WORKERS ?= 3
 BUSY_WORKERS ?= 2
 
-.PHONY: run install test test-properties test-processes test-models snapshots lint types test-browser screenshots test-mesh test-ray test-ray-short test-newest test-clients test-kernels test-deploy test-wheel test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-files fuzz-api attack sanitize sanitize-threads lock demo replay bench bench-all bench-peers bench-report checklist release clean
+.PHONY: run install test test-properties test-processes test-models snapshots lint types test-browser screenshots test-mesh test-ray test-ray-short test-newest test-clients test-kernels test-deploy test-wheel test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-files fuzz-api attack sanitize sanitize-threads lock demo replay mutants bench bench-all bench-peers bench-report checklist release clean
 
 run: install
 	$(BIN)/aio serve
@@ -284,6 +284,12 @@ bench-all: install
 bench-peers: install
 	@test -n "$(PEERS)" || { echo "give the folder of the peers' scripts: make bench-peers PEERS=folder"; exit 2; }
 	$(BIN)/python -m benchmarks peers $(PEERS) --rounds 5 --keep --out $(RESULTS)/peers.jsonl
+
+# Small faults in the code that no test of its group notices (tests/mutants/groups.py), one process, without a change on disk.
+# Hours for all; OF names files or folders of groups: make mutants OF=classifier/policy/decide.py
+OF ?= classifier/policy quality/monitor quality/rollout gateway/tenancy gateway/inference/cache tiers/catalog/pricing.py
+mutants: install
+	$(BIN)/python -m tests.mutants $(OF)
 
 # The record of what the requirements' tests did, refreshed by the last .ci/run; nothing runs. Needs a checkout without changes.
 checklist: install

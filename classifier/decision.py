@@ -150,6 +150,7 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     precedes the rule. `constant`: what answers in place of routing. `cheapest`: why the cheapest allowed tier answers
     in place of both, None where it does not. `client` and `purpose`: which agent's client sent the request and what
     for, as far as it was recognised; for the record. `session`: the step of an agent's session that the request is.
+    `private`: why only local tiers may see the request, as far as a mark says so; the others are exclusions.
     `rules`: what the operator's rules say of it, None if none matches. `fell_over`: what failed after the choice and
     what took over, in words.
     """
@@ -180,6 +181,7 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     client: str | None = None
     purpose: Literal["main", "housekeeping", "compaction", "subagent"] | None = None
     session: SessionStep | None = None
+    private: str | None = None
     rules: RuledBy | None = None
     fell_over: str | None = None
 

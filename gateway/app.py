@@ -86,6 +86,7 @@ from tiers.engines.engine_status import StatusOf
 from tiers.tier import Tier
 
 if TYPE_CHECKING:
+    from gateway.inference.screening.screen import Screen
     from gateway.tenancy.users.identity_provider import IdentityProvider
     from quality.records.redaction_process import RedactionProcess
 
@@ -163,6 +164,15 @@ def _redaction_process(settings: Settings) -> "RedactionProcess | None":
     return RedactionProcess(settings.redaction)
 
 
+def _screen_of(metrics: Metrics, catalog: Catalog) -> "Screen | None":
+    """What the catalogue asks for before and after answers. Raises `CatalogError`."""
+    if catalog.private is None and not catalog.guardrails:
+        return None
+    from gateway.inference.screening.screen import screen_of
+
+    return screen_of(catalog, metrics.count_verdict)
+
+
 class Composition:
     """The parts of a process, before and while it runs. What only a setting or the catalogue turns on is imported where
     it is started."""
@@ -196,6 +206,7 @@ class Composition:
         self._cores = cores
         self.not_ready: dict[str, str] = {}
         self.metrics = Metrics()
+        self._screen = _screen_of(self.metrics, self.catalog)
         if settings.gpu_exporters:
             from gateway.telemetry.gpu_exporters import GpuExporters
 
@@ -264,6 +275,8 @@ class Composition:
         self.sinks.append(agreements.observe)
         await stack.enter_async_context(background(partial(agreements.follow, database), "counts of agreement"))
         service = Service(routing, self.sinks, probes, tenancy, overload, cache, self._redaction, agreements)
+        service.screen = self._screen
+        stack.push_async_callback(service.close_screen)
         privacy = Privacy(settings, database, ledger, loop, service.kept_reasoning.forget)
         await stack.enter_async_context(background(privacy.keep, "deletion of old records"))
         learning = LearningRecord(database)
@@ -310,7 +323,8 @@ class Composition:
             replica_knobs=replica_knobs,
             reload=CatalogueReload(
                 settings,
-                routing,
+                service,
+                partial(_screen_of, self.metrics),
                 classifier,
                 replica_knobs,
                 database,

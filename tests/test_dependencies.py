@@ -22,6 +22,7 @@ IMPORTED_AS = {
     "nvidia-ml-py": "pynvml",
     "opentelemetry-exporter-otlp-proto-http": "opentelemetry.exporter",
     "opentelemetry-sdk": "opentelemetry.sdk",
+    "presidio-analyzer": "presidio_analyzer",
     "prometheus-client": "prometheus_client",
     "pyyaml": "yaml",
     "scikit-learn": "sklearn",
@@ -96,10 +97,8 @@ def required() -> set[str]:
 def places() -> dict[str, list[str]]:
     """Packages of docs/dependencies.md and the places where the page says that each is used."""
     page = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
-    table = page.partition("| package |")[2].partition("\n\n")[0]
     found = {}
-    for row in table.splitlines()[2:]:
-        names, _, where = (cell.strip() for cell in row.strip("|").split(" | "))
+    for names, where in re.findall(r"^- \*\*(.+?)\*\*: .*\(([^()]+)\)$", page, re.MULTILINE):
         for name in re.split(r"[,;] *", re.sub(r" \([^)]*\)", "", names)):
             found[name] = list(SHIPPED) if "everywhere" in where else re.findall(r"`([\w.]+)`", where)
     return found

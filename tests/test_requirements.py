@@ -57,3 +57,25 @@ def test_every_test_that_a_row_names_exists() -> None:
 def test_every_requirement_that_is_cited_exists() -> None:
     unknown = {(str(path.relative_to(ROOT)), key) for path, text in texts() for key in CITED.findall(text)}
     assert {(path, key) for path, key in unknown if key not in KEYS} == set()
+
+
+def test_a_row_says_which_of_its_tests_the_usual_run_leaves_out() -> None:
+    page = (ROOT / "docs" / "results" / "requirements.md").read_text(encoding="utf-8")
+    for row in ROWS:
+        for test in row.tests:
+            path, _, name = test.partition("::")
+            if "slow" in marks_of(ROOT / path, name):
+                assert f"`{test}` (marked slow" in page, f"{row.key}: {test}"
+
+
+def marks_of(file: Path, name: str) -> set[str]:
+    """The names of pytest's marks of a test, its module's included."""
+    found: set[str] = set()
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        marked: list[ast.expr] = []
+        if isinstance(node, ast.Assign) and any(ast.unparse(one) == "pytestmark" for one in node.targets):
+            marked = [node.value]
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name == name:
+            marked = node.decorator_list
+        found |= {one.attr for each in marked for one in ast.walk(each) if isinstance(one, ast.Attribute)}
+    return found

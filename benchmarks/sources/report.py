@@ -263,12 +263,17 @@ def _features(features: Sequence[Feature], names: Sequence[str]) -> str:
     rows = [
         [
             each.name,
-            f"{each.ours}: " + ", ".join(f"[{Path(test).stem}](../../tests/{test})" for test in each.tests),
+            f"{each.ours}: " + ", ".join(map(_link, each.tests)),
             *(each.others[name] for name in names),
         ]
         for each in features
     ]
     return _table(["feature", "AIO", *names], rows)
+
+
+def _link(test: str) -> str:
+    file, _, name = test.partition("::")
+    return f"[{name}](../../tests/{file})"
 
 
 def record_section(measurements: Path) -> str:

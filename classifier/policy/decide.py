@@ -57,6 +57,8 @@ def decide(inputs: PolicyInputs) -> Decision:
     reason = _reason(inputs, tier, barred, held)
     if inputs.rules is not None:
         reason += f"; by rules: {', '.join(inputs.rules.names)}"
+    if inputs.private is not None:
+        reason = f"private ({inputs.private}): {reason}"
     if inputs.observe_tier is None:
         return Decision(tier=tier, reason=_after(inputs, reason), scores=scores, inputs=inputs)
     answers = _at_least(inputs.observe_tier, allowed)

@@ -11,6 +11,7 @@ from classifier.complexity.quality_setting import QualitySetting
 
 Role = Literal["all", "gateway"]
 WhenAway = Literal["open", "closed"]
+RetrainTrigger = Literal["evidence", "share"]
 SpanExport = Literal["none", "console", "otlp"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -282,6 +283,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         str,
         Meta(description="When the classifier is retrained, as a cron expression; empty: never"),
     ] = "0 3 * * 0"
+    retrain_trigger: Annotated[
+        RetrainTrigger,
+        Meta(
+            description="What else starts a retraining: `evidence`, the sequential test; `share`, over 15% of the last "
+            "100 verified answers were worse"
+        ),
+    ] = "evidence"
     canary_share: Annotated[
         float,
         Meta(

@@ -29,6 +29,7 @@ from quality.records.redaction import without_texts
 from tiers.tier import Tier
 
 if TYPE_CHECKING:
+    from gateway.inference.screening.screen import Screen
     from quality.records.redaction_process import RedactionProcess
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,8 @@ class Service:
     """Answers requests. The only state that it keeps of them is which answers are open; a shutdown waits for these.
 
     `redaction` is applied to the texts of a record before any of `sinks` gets it. Without `tenancy` no limits apply,
-    without `cache` every answer is generated, and without `agreements` no tiers are compared.
+    without `cache` every answer is generated, and without `agreements` no tiers are compared. `screen`: what the
+    catalogue asks for before and after, None for nothing; a reload replaces it.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Service:
         self.overload = overload or OverloadQueue(MOST_IN_FLIGHT, MOST_WAITING)
         self._admission_control = None if tenancy is None else tenancy.admission_control
         self.probes = probes
+        self.screen: Screen | None = None
         self._cache, self._sinks = cache, sinks
         self.kept_reasoning = KeptReasoning()
         self._redaction, self.agreements = redaction, agreements
@@ -105,6 +108,15 @@ class Service:
             self.overload.leave(entered, answered=False)
             admission.settle(0.0, 0 if admission.entry is None else admission.entry.requested_tokens)
 
+    async def marked(self, request: InferenceRequest) -> InferenceRequest:
+        """Return a request that is routed and not answered, as the screen marks it."""
+        return request if self.screen is None else await self.screen.marked(request, self.routing)
+
+    async def close_screen(self) -> None:
+        """End what the screen holds."""
+        if self.screen is not None:
+            await self.screen.close()
+
     @property
     def in_flight(self) -> int:
         """Answers that have started and not finished."""
@@ -132,7 +144,10 @@ class Service:
         """Admit and route `request`: the caller's limits first, then a place among the answers in flight, then the
         route, which determines what the budget must cover."""
         admission, entered = await self._enter(request)
+        screen = self.screen
         try:
+            if screen is not None:
+                request = await screen.admit(request, self.routing)
             _, adapter = self.routing.served.split_adapter(request.requested_model)
             if adapter:
                 request = request.with_generation(adapter=adapter)
@@ -141,6 +156,8 @@ class Service:
             request = self._as_a_step(request)
             await self.routing.prepare(request)
             source = await self._source(request, admission)
+            if screen is not None:
+                source = screen.guarded(request, source)
         except BaseException:
             self.overload.leave(entered, answered=False)
             admission.close(None)

@@ -5,7 +5,7 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -19,6 +19,7 @@ from quality.monitor.background_loop import WorkLoop
 from quality.monitor.drift import CalibrationDrift, InputDrift, InputWatch, calibration_drift
 from quality.monitor.e_detector import ShiftAlarm, ShiftSettings
 from quality.monitor.offers import FailedCall, Offer, Offers, ToCompare, compare_none
+from quality.monitor.share_watch import ShareAlarm, ShareWatch
 from quality.monitor.shift_watch import ShiftWatch
 from quality.records.record import Record
 from quality.records.redaction import RedactText
@@ -54,7 +55,7 @@ _ATTENTION_WINDOW = 100
 # Why drawn answers are not verified, where their records do not say it themselves.
 _STORED: tuple[Reason, ...] = ("unable", "too large", "not kept", "no judge")
 
-OnAlarm = Callable[[ShiftAlarm], Awaitable[None]]
+OnAlarm = Callable[[ShiftAlarm | ShareAlarm], Awaitable[None]]
 
 
 class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,12 +64,14 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
     `second_opinions`: further answers, 0 to 2, that may contradict before an answer counts as worse. `max_held`: the
     most drawn answers, the newest, that wait for a judge. `result_seconds`: how long an answer with calls waits for the
     caller's next request, whose results say whether they failed. `cold_start_per_second`: the most answers a second
-    that a cold start draws on average, since more at once teach no sooner.
+    that a cold start draws on average, since more at once teach no sooner. `trigger`: the rule whose alarms are passed
+    on: the sequential test, or the share of `upgrade`.
     """
 
     sampling: SamplingSettings = SamplingSettings()
     upgrade: UpgradeSettings = UpgradeSettings()
     shift: ShiftSettings = ShiftSettings()
+    trigger: Literal["evidence", "share"] = "evidence"
     max_tokens: int = 1024
     second_opinions: int = MOST_OPINIONS
     max_attempts: int = 3
@@ -88,8 +91,8 @@ class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
     verified once one can. `not_sampled`: answers by the reason why they are not verified
     (`quality.verification.sampling.WHY_NOT`). `spending` is at most `poll_seconds` old. `second_opinions`: since start.
 
-    `upgrade_rates`: the rule of SPEC QM-04; alarms come from `evidence_of_shift`, by stream. `acceptance_by_kind`: of
-    the whole traffic, by tier and kind of prompts; `acceptance`: of the sample.
+    `upgrade_rates`: the rule of SPEC QM-04; `evidence_of_shift`: that of the sequential test, by stream.
+    `acceptance_by_kind`: of the whole traffic, by tier and kind of prompts; `acceptance`: of the sample.
     """
 
     queue: Depth
@@ -115,7 +118,7 @@ class Monitor:
     """Samples finished requests, verifies them with the strongest tier at batch priority, and stores what it learns.
 
     The request path calls only `offer`; the rest happens in background tasks that keep their state in the database and
-    continue after a restart. `on_alarm` is awaited when the sequential test finds more errors than usual.
+    continue after a restart. `on_alarm` is awaited for each alarm of the rule that the settings choose.
     """
 
     def __init__(
@@ -174,6 +177,7 @@ class Monitor:
         self._spent_at = 0.0
         self._inputs = InputWatch(engine)
         self._watch = ShiftWatch(engine, settings.shift)
+        self._shares = ShareWatch(engine, settings.upgrade) if settings.trigger == "share" else None
         self._attention, self._shadow_share = 1.0, 0.0
         # The rate of a cold start at few requests, and now.
         self._cold_start_rate = self._paced = settings.sampling.cold_start_rate
@@ -515,7 +519,15 @@ class Monitor:
                 )
 
     async def _look_for_shifts(self) -> None:
+        # Alarms of the sequential test are stored under either rule: they date the changes of tiers.
         for alarm in await self._watch.catch_up():
             log.warning("%s: %s", alarm.stream, alarm.reason)
-            if self._on_alarm is not None:
-                await self._on_alarm(alarm)
+            if self._shares is None:
+                await self._pass_on(alarm)
+        if self._shares is not None and (above := await self._shares.catch_up()) is not None:
+            log.warning("%s: %s", above.stream, above.reason)
+            await self._pass_on(above)
+
+    async def _pass_on(self, alarm: ShiftAlarm | ShareAlarm) -> None:
+        if self._on_alarm is not None:
+            await self._on_alarm(alarm)

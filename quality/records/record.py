@@ -31,8 +31,9 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     `max_tokens`: the limit of a choice that a server elsewhere was sent; None: it was sent none. `compared_as`: one of
     several tiers that answered at once; the one that was sent is "ok", others "agreed" or "differed". Of the prompt
     the server read `cached_tokens` from its cache and wrote `cache_write_tokens` into it, `cache_write_1h_tokens` of
-    these for an hour. `added`: fields that the server was sent and no caller set. `target`: the name of the target that
-    stood in for the tier, which says nothing of the tier's own answers.
+    these for an hour. `added`: fields that the server was sent and no caller set. `guarded`: the guardrail that
+    replaced or blocked the answer, after which it is no evidence about the tier. `target`: the name of the target
+    that stood in for the tier, which says nothing of the tier's own answers.
     """
 
     tier: int
@@ -51,6 +52,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     cache_write_tokens: int = 0
     cache_write_1h_tokens: int = 0
     added: list[str] = []
+    guarded: str | None = None
     target: str | None = None
 
 

@@ -30,7 +30,9 @@ class TierCalibration(msgspec.Struct, frozen=True, kw_only=True):
 
     `allowed` is a perfect model's 95% band plus a tolerance, or the incumbent's own error if that is larger. `sharper`:
     the candidate's squared error (Brier 1950) is significantly below the incumbent's, whatever the calibration of
-    either; the guard must not keep a worse model.
+    either; the guard must not keep a worse model. `slope`: of the outcomes on the candidate's logits, with its 95%
+    interval; 0.9 to 1.1 is wanted (SPEC RT-06). None where it is not determined, as by outcomes that are all alike. It
+    is reported and refuses nothing: some hundred rows know it to about 0.2.
     """
 
     tier: int
@@ -38,6 +40,7 @@ class TierCalibration(msgspec.Struct, frozen=True, kw_only=True):
     error: float
     allowed: float
     sharper: bool = False
+    slope: Estimate | None = None
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,9 +134,17 @@ def tier_calibration(scores: Float, ours: Float, theirs: Float, seed: int) -> li
                 error=round(metrics.calibration_error(y, score), 4),
                 allowed=round(max(metrics.calibration_band(score, seed) + ECE_TOLERANCE, before), 4),
                 sharper=bool(nearer.mean() > _TWO_SIDED * nearer.std(ddof=1) / len(y) ** 0.5),
+                slope=_slope(y, score),
             )
         )
     return found
+
+
+def _slope(y: Float, p: Float) -> Estimate | None:
+    found = metrics.calibration_slope_interval(y, p)
+    if found is None or not np.isfinite(found).all():
+        return None
+    return Estimate(*(round(part, 3) for part in found))
 
 
 def calibration_reasons(calibration: Sequence[TierCalibration]) -> list[str]:

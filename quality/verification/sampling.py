@@ -134,6 +134,7 @@ Reason = Literal[
     "unable",
     "not answered",
     "cut off",
+    "guarded",
     "target",
     "cached",
     "no budget",
@@ -153,6 +154,7 @@ WHY_NOT: Mapping[Reason, str] = {
     "unable": "a tier that would answer or judge supports no such tools or attachments",
     "not answered": "it has no complete answer",
     "cut off": "the answer was cut off, and says little about its tier",
+    "guarded": "a guardrail changed the answer, which says nothing about its tier",
     "target": "a target stood in for its tier, of which the answer says nothing",
     "cached": "it is a copy of another request's answer, which would count twice",
     "no budget": "the budget of verification is spent",
@@ -278,6 +280,8 @@ def refusal(record: Record, *, has_turn: bool = False) -> Reason | None:
         return "not a chat"
     if not record.messages or record.answer is None:
         return "no consent"
+    if any(attempt.guarded for attempt in record.attempts):
+        return "guarded"
     if record.status == "ok" and record.finish_reason == "length":
         # It cannot be compared fairly with a complete one.
         return "cut off"

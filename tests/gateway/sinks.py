@@ -56,10 +56,10 @@ class Sinks:
         for server in (self.home, *self.servers):
             server.calls.clear()
 
-    def write_catalog(self, path: Path) -> Path:
-        """Write the catalogue of these servers."""
+    def write_catalog(self, path: Path, more: str = "") -> Path:
+        """Write the catalogue of these servers; `more`: further tables."""
         sink, other = (server.base_url for server in self.servers)
-        path.write_text(CATALOG.format(home=self.home.base_url, sink=sink, other=other))
+        path.write_text(CATALOG.format(home=self.home.base_url, sink=sink, other=other) + more)
         return path
 
     async def _at_home(self, call: Call) -> None:

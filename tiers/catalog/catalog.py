@@ -9,6 +9,7 @@ from inference_core.model_spec import CoreSpec
 from tiers.catalog.embedding_spec import EmbeddingSpec
 from tiers.catalog.gpu_group import GpuGroupSpec
 from tiers.catalog.rule_spec import RuleSpec
+from tiers.catalog.screening_spec import GuardrailSpec, PrivateSpec
 from tiers.catalog.target_spec import TargetSpec
 from tiers.catalog.tier_spec import Count, PolicySpec, TierSpec
 from tiers.engines.engine_spec import EngineSpec
@@ -24,8 +25,9 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     `reference_prompt_tokens` is the mean prompt length that the prices were derived for. `aliases`: further names of
     `auto`, of tiers and of models, so that a client's model name need not change; `*` is any name that is not known.
     `unmeasured`: quantised models, by name, that are served without a quality report, each with the reason
-    (`tiers.catalog.quality_gate`). `targets`: servers that are no tiers, for fallback chains and rules. `rules`: which
-    requests may go to which tiers.
+    (`tiers.catalog.quality_gate`). `private`: which prompts only local tiers may see, None for those that callers mark;
+    `guardrails`: what judges prompts and answers, in this order. `targets`: servers that are no tiers,
+    for fallback chains and rules. `rules`: which requests may go to which tiers.
     """
 
     name: str
@@ -39,6 +41,8 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     embeddings: list[EmbeddingSpec] = []
     aliases: dict[str, str] = {}
     unmeasured: dict[str, str] = {}
+    private: PrivateSpec | None = None
+    guardrails: list[GuardrailSpec] = []
 
     def tier(self, number: int) -> TierSpec:
         """The spec of tier `number`, from 1."""

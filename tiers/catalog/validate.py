@@ -34,6 +34,10 @@ def check_rules(catalog: Catalog) -> list[str]:
     problems += _check_embeddings(catalog)
     problems += _check_aliases(catalog)
     problems += _check_unmeasured(catalog)
+    if catalog.private is not None or catalog.guardrails:
+        from tiers.catalog.screening_problems import screening_problems
+
+        problems += screening_problems(catalog.private, catalog.guardrails)
     for tier in (*catalog.tiers, *catalog.targets):
         problems += _check_tier(catalog, tier)
     if catalog.rules or catalog.targets or any(tier.fallback is not None for tier in catalog.tiers):

@@ -78,3 +78,19 @@ def calibration_slope(y: Array, p: Array) -> float:
     logit = np.log(p / (1 - p)).astype(np.float64)
     coef, _ = fit_logistic(logit[:, None], y.astype(np.float64), np.ones(len(y)), c=1e6)
     return float(coef[0])
+
+
+def calibration_slope_interval(y: Array, p: Array) -> tuple[float, float, float] | None:
+    """Return the slope of `calibration_slope` with its 95% interval, by the information of the fit; None where
+    outcomes or probabilities are all alike, which determine none. Probabilities are first clipped to [0.001, 0.999]."""
+    clipped = np.clip(p.astype(np.float64), 0.001, 0.999)
+    logit = np.log(clipped / (1 - clipped))
+    if len(np.unique(y)) < 2 or len(np.unique(logit)) < 2:
+        return None
+    coef, bias = fit_logistic(logit[:, None], y.astype(np.float64), np.ones(len(y)), c=1e6)
+    fitted = 1.0 / (1.0 + np.exp(-(coef[0] * logit + bias)))
+    weight = fitted * (1 - fitted)
+    # The variance of a slope: one over its weighted squares about their weighted mean.
+    spread = float(weight @ (logit - weight @ logit / weight.sum()) ** 2)
+    half = 1.959963984540054 / spread**0.5 if spread > 0 else float("inf")
+    return float(coef[0]), float(coef[0]) - half, float(coef[0]) + half

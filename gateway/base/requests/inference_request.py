@@ -21,6 +21,17 @@ _MOST_TOKENS = "most tokens"
 LEAST_SHARE = 16
 
 
+class PrivateMark(msgspec.Struct, frozen=True):
+    """Why only local tiers may see a request: `because` of a rule, a header or its session; `where` in the request, ""
+    for its session."""
+
+    because: str
+    where: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.because} in {self.where}" if self.where else self.because
+
+
 class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a caller wants, and how it is to be served. Of `generation.messages` and `prompts` exactly one is set.
 
@@ -30,7 +41,8 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     `usual_max_tokens`: `max_tokens` is the API's own default, which a server elsewhere is not sent. `quality_target`:
     share of answers that must be no worse than the strongest tier's, None for the server's default. `deadline_seconds`:
     the caller's bound on the time to the first token, from arrival. What follows the colon of `requested_model` is the
-    adapter. `own_consent`: what the request itself consents to, its key aside. `service_tier`: repeated in the answer.
+    adapter. `own_consent`: what the request itself consents to, its key aside; `private`: what narrowed it to local
+    tiers, None for nothing. `service_tier`: repeated in the answer.
     `metadata`: the caller's tags, recorded as they are. `user`: its end user, by whose name experiments are split; not
     recorded. `conversation`: the caller's id of it, None if it is recognised by its messages. `client`: what its client
     says of it, None where nothing is recognised. `slo`: its service class.
@@ -49,6 +61,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool = False
     caller: Caller = KEYLESS
     own_consent: Consent = ALL
+    private: PrivateMark | None = None
     usual_max_tokens: bool = False
     best_of: int | None = None
     service_tier: str | None = None

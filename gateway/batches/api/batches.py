@@ -19,7 +19,7 @@ from gateway.batches.batch import Batch, NewBatch, NotCancellableError, TooManyB
 from gateway.batches.jobs import Jobs
 from gateway.edge.http_request import HttpRequest
 from gateway.edge.openapi import describe
-from gateway.inference.api.reading.aio_headers import CONSENT
+from gateway.inference.api.reading.aio_headers import CONSENT, PRIVATE
 from gateway.inference.api.reading.list_queries import is_id, not_found, owned_query
 from gateway.inference.api.reading.parsing import read_body
 from gateway.inference.api.reading.schemas import Metadata
@@ -102,13 +102,14 @@ class BatchList(msgspec.Struct, frozen=True, kw_only=True):
 @post("/batches", status_code=200, operation_class=describe(BatchRequest, BatchObject), summary="Make a batch")
 async def create_batch(request: HttpRequest) -> Response[Any]:
     """From an uploaded file of purpose `batch`, in which each line is a request; see docs/batches.md."""
-    if CONSENT in request.headers:
-        # Its lines are answered later, as requests of their own: what they would not know must not look promised.
-        raise bad_request(
-            f"{CONSENT} is not taken with a batch: make it with a key whose terms say so (local_only, consent).",
-            CONSENT,
-            "unsupported_parameter",
-        )
+    for header in (CONSENT, PRIVATE):
+        if header in request.headers:
+            # Its lines are answered later, as requests of their own: what they would not know must not look promised.
+            raise bad_request(
+                f"{header} is not taken with a batch: make it with a key whose terms say so (local_only, consent).",
+                header,
+                "unsupported_parameter",
+            )
     body = await read_body(request, BatchRequest)
     jobs = jobs_of(request)
     new = await _checked(request, jobs, body)

@@ -37,6 +37,8 @@ COMMON_SECRET = b"AIO conversations, version 1"
 TIERS_KEPT = 8
 # Sessions of agents that are kept, of about 150 bytes each.
 MOST_SESSIONS = 20_000
+# What is noted of a private session, in place of tiers.
+_PRIVATE = (1,)
 # Which places a digest may have; more of them forget more evenly and take longer to look through.
 _WAYS = 64
 
@@ -178,6 +180,32 @@ class Conversations:
             # Its place goes to another conversation before that of one that may still be continued.
             self._tiers.age(now - self.seconds + REPEAT_SECONDS, self._key_of(request, answered))
 
+    def note_private(self, request: InferenceRequest) -> None:
+        """Note that a session is private from this request on, under whatever its next request may be recognised by: an
+        id, that of the agent that started it, or its messages."""
+        keys = self._session_keys(request)
+        if (messages := request.generation.messages) is not None:
+            keys.append(self._key_of(request, len(messages)))
+        now = self._clock()
+        for key in map(_private_key, keys):
+            self._tiers.note(now, key, _PRIVATE)
+            if self._shared is not None:
+                self._shared.note(key, Noted(_PRIVATE), self.seconds)
+
+    async def is_private(self, request: InferenceRequest) -> bool:
+        """Whether the request goes on with a session that `note_private` was called for, here or in another process."""
+        keys = self._session_keys(request)
+        if (answered := _last_answer(request.generation.messages or [])) is not None:
+            keys.append(self._key_of(request, answered))
+        noted = [_private_key(key) for key in keys]
+        if any(self._recall(key) for key in noted):
+            return True
+        return self._shared is not None and any([(await self._shared.get(key)).tiers for key in noted])
+
+    def _session_keys(self, request: InferenceRequest) -> list[bytes]:
+        own, parent = self._key_of_id(request, agents=True), _parent_of(request.client, request.key_id)
+        return [key for key in (own, parent) if key is not None]
+
     def _session(self, key: bytes) -> Session | None:
         kept = self._sessions.get(key)
         return None if kept is None else decode_session(kept)
@@ -299,6 +327,11 @@ class TiersByDigest:
         first = self._first_of(digest)
         at = self._digests.find(digest, first * DIGEST_BYTES, (first + self._ways) * DIGEST_BYTES)
         return None if at < 0 else at // DIGEST_BYTES
+
+
+def _private_key(key: bytes) -> bytes:
+    """Under which a session is noted as private: another digest than that of its tiers, as evenly spread."""
+    return hashlib.blake2b(key, digest_size=DIGEST_BYTES, person=b"aio-private-v1").digest()
 
 
 def _parent_of(turn: ClientTurn | None, key_id: str | None) -> bytes | None:

@@ -161,7 +161,7 @@ class RoutingService:
         try:
             return Routed(decide(_in_experiment(inputs, place)), verdict.embedding)
         except NoTierAllowedError as error:
-            raise self._refusal(error, request, inputs, excluded) from None
+            raise _of_private(request, self._refusal(error, request, inputs, excluded)) from None
 
     def _edge(self, request: InferenceRequest, failed: Exclusion | None) -> EdgePath | None:
         knobs = self.knobs.active
@@ -203,6 +203,7 @@ class RoutingService:
             observe_tier=self._observed_tier() if pinned is None else None,
             edge=edge,
             constant=self._constant(request) if pinned is None else None,
+            private=None if request.private is None else str(request.private),
             rules=None if ruled is None else ruled.by,
         )
         if (client := request.client) is not None:
@@ -328,12 +329,13 @@ class RoutingService:
             if request.caller.may_use(spec):
                 hidden = reason
         if hidden is not None:
-            raise ApiError(
+            refusal = ApiError(
                 403,
                 f"No tier that may answer {request.requested_model!r} may see this request: {hidden}.",
-                param="x-aio-consent",
+                param="x-aio-consent" if request.private is None else request.private.where or None,
                 code="no_tier_may_see",
             )
+            raise _of_private(request, refusal)
         raise ApiError(
             403,
             f"This key does not have access to model {request.requested_model!r}"
@@ -367,6 +369,14 @@ class RoutingService:
                 "context_length_exceeded",
             )
         return ApiError(503, str(error), code="no_tier_available")
+
+
+def _of_private(request: InferenceRequest, refusal: ApiError) -> ApiError:
+    """Return the refusal of a request, which says so where the request is private."""
+    if request.private is not None:
+        message = f"{refusal.body.message} The request is private ({request.private}): only local tiers may see it."
+        refusal.body = msgspec.structs.replace(refusal.body, message=message)
+    return refusal
 
 
 def routing_input_of(request: InferenceRequest, previous_tiers: tuple[int, ...] = ()) -> RoutingInput:

@@ -35,6 +35,7 @@ from quality.judges.self_calibration import SelfCalibration
 from quality.monitor.background_loop import WorkLoop
 from quality.monitor.e_detector import ShiftAlarm
 from quality.monitor.monitor import Monitor, MonitorSettings
+from quality.monitor.share_watch import ShareAlarm
 from quality.records.record import Record
 from quality.records.redaction import RedactText
 from quality.retraining.retrain import RetrainResult, RetrainSettings, Trigger, retrain
@@ -154,6 +155,7 @@ class QualityLoop:
                 MonitorSettings(
                     sampling=sampling_settings(self._settings, len(self._tiers)),
                     second_opinions=self._settings.second_opinions,
+                    trigger=self._settings.retrain_trigger,
                 ),
                 price=self._price,
                 panel=await self._panel(),
@@ -327,7 +329,7 @@ class QualityLoop:
     def _price(self, tier: int, usage: Usage) -> float:
         return cost_usd(self._catalog.tier(tier), usage)
 
-    async def on_alarm(self, alarm: ShiftAlarm) -> None:
+    async def on_alarm(self, alarm: ShiftAlarm | ShareAlarm) -> None:
         """Retrain in the background, unless a retraining is running."""
         self._begin_retraining("drift")
 

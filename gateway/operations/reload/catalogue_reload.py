@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
@@ -15,7 +16,7 @@ from gateway.inference.catalogue.replica_knobs import ReplicaKnobs
 from gateway.inference.catalogue.served_catalogue import ServedCatalogue
 from gateway.inference.routing.active_classifier import ActiveClassifier
 from gateway.inference.routing.model import Classifier
-from gateway.inference.routing.router import RoutingService
+from gateway.inference.service import Service
 from gateway.runtime.cores.core_swap import CoreSwap, NextVersion
 from inference_core.io.background_tasks import once
 from quality.store.queries import record_audit
@@ -28,8 +29,12 @@ from tiers.hot_swap import ReloadableTier
 from tiers.local.local_tier import LocalTier
 from tiers.tier import Tier
 
+if TYPE_CHECKING:
+    from gateway.inference.screening.screen import Screen
+
 log = logging.getLogger(__name__)
 
+ScreenOf = Callable[[Catalog], "Screen | None"]
 LOOK_SECONDS = 0.1
 
 
@@ -55,7 +60,8 @@ class CatalogueReload:
     def __init__(
         self,
         settings: Settings,
-        routing: RoutingService,
+        service: Service,
+        screen_of: ScreenOf,
         classifier: Classifier,
         replica_knobs: ReplicaKnobs,
         database: AsyncEngine,
@@ -64,8 +70,10 @@ class CatalogueReload:
         renewals: Sequence[Callable[[], Awaitable[None]]] = (),
         targets: dict[str, Tier] | None = None,
     ) -> None:
-        """`targets`: those that are started, by name; it follows the catalogue."""
-        self._settings, self._routing, self._classifier = settings, routing, classifier
+        """`screen_of`: makes what a catalogue asks for before and after answers; raises `CatalogError`. `targets`:
+        those that are started, by name; it follows the catalogue."""
+        self._settings, self._service, self._screen_of = settings, service, screen_of
+        self._routing, self._classifier = service.routing, classifier
         self._replica_knobs, self._database = replica_knobs, database
         self._swap, self._followers, self._renewals = swap, followers, renewals
         self._targets = {} if targets is None else targets
@@ -89,11 +97,12 @@ class CatalogueReload:
                 or catalog.tier_fingerprint(spec.number) != before.tier_fingerprint(spec.number)
             ]
             self._check(catalog, changed)
+            screen = await asyncio.to_thread(self._screen_of, catalog)
             new_targets = [spec for spec in catalog.targets if spec != before.target(spec.name)]
             elsewhere = [spec for spec in changed if spec.remote and not spec.remote.engine]
             started = await _started(catalog, [*elsewhere, *new_targets])
             version = await self._next_version(catalog, changed, started)
-            self._switch_to(catalog, started, version)
+            self._switch_to(catalog, started, version, screen)
             if changed and isinstance(self._classifier, ActiveClassifier):
                 prior = await asyncio.to_thread(class_prior, catalog, self._settings.data_path)
                 await self._classifier.serve_catalogue(catalog.fingerprint, prior)
@@ -149,7 +158,9 @@ class CatalogueReload:
             await asyncio.gather(*(tier.close() for tier in started))
             raise
 
-    def _switch_to(self, catalog: Catalog, started: list[Tier], version: NextVersion | None) -> None:
+    def _switch_to(
+        self, catalog: Catalog, started: list[Tier], version: NextVersion | None, screen: "Screen | None"
+    ) -> None:
         """Contains no await, so that every request is routed by the old catalogue or by the new one."""
         standing = {
             number: tier for number, tier in self._routing.served.tiers.items() if isinstance(tier, ReloadableTier)
@@ -165,6 +176,9 @@ class CatalogueReload:
             standing[tier.number].exchange(tier)
             if not isinstance(retired, LocalTier):
                 self._begin_to_retire(retired)
+        if (old_screen := self._service.screen) is not None:
+            self._end(_close_after(old_screen, self._settings.drain_seconds), "end of the old guardrails")
+        self._service.screen = screen
         served = self._routing.served = ServedCatalogue(catalog, self._routing.served.tiers, self._targets)
         for follow in self._followers:
             follow(catalog)
@@ -180,7 +194,10 @@ class CatalogueReload:
             target.exchange(tier)
 
     def _begin_to_retire(self, tier: Tier) -> None:
-        task = once(_retire(tier, self._settings.drain_seconds), "end of old tiers")
+        self._end(_retire(tier, self._settings.drain_seconds), "end of old tiers")
+
+    def _end(self, ending: Coroutine[None, None, None], name: str) -> None:
+        task = once(ending, name)
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)
 
@@ -227,3 +244,9 @@ async def _retire(tier: Tier, seconds: float) -> None:
     while tier.load().running and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(LOOK_SECONDS)
     await tier.close()
+
+
+async def _close_after(screen: "Screen", seconds: float) -> None:
+    """Close the guardrails of answers that began before the switch."""
+    await asyncio.sleep(seconds)
+    await screen.close()

@@ -15,6 +15,8 @@ from tiers.catalog.tier_spec import Price
 _HEAD = """\
 # AIO's tiers, cheapest first; written by `aio init` on {day}. `aio serve` in this folder takes this file.
 # `aio check` asks every tier one question. Prices: US dollars per million tokens.
+# A table [private] keeps prompts with personal or secret data on local tiers: models here, and servers that you give
+# `local = true`.
 """
 
 _UNMEASURED = """

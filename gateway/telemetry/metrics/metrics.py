@@ -92,6 +92,10 @@ class Metrics:
         self.ignored_fields = Counter(
             "aio_ignored_fields", "Requests with fields that were ignored.", ["endpoint"], registry=self.registry
         )
+        self._guardrails = Counter(
+            "aio_guardrail_verdicts", "Texts that guardrails judged, or failed to.", ["guardrail", "stage", "verdict"],
+            registry=self.registry,
+        )  # fmt: skip
         self.upgrade_rate = Gauge(
             "aio_upgrade_rate", "Share of the last 100 verified answers that need an upgrade.", ["tier"],
             registry=self.registry,
@@ -143,6 +147,10 @@ class Metrics:
         self.canary.clear()
         if canary is not None:
             self.canary.labels(canary).set(share)
+
+    def count_verdict(self, guardrail: str, stage: str, verdict: str) -> None:
+        """Count a guardrail's verdict on a request or an answer."""
+        self._guardrails.labels(guardrail, stage, verdict).inc()
 
     def show_worth(self, verdict: Verdict) -> None:
         """Set the verdict on routing in this catalogue."""

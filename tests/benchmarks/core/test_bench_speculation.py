@@ -1,5 +1,8 @@
 """Every workload is measured apart in every mode, with the same requests, and ratios are of rounds."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from benchmarks.core.speculation import FIGURES, SpeculationOptions, results_of, speculate
@@ -8,6 +11,7 @@ from benchmarks.report.measurement import Measurement
 from benchmarks.report.tables import workloads_table
 from tests.benchmarks.core.test_workloads import ChatTokenizer
 
+ROOT = Path(__file__).parents[3]
 OPTIONS = SpeculationOptions(
     workloads=("chat", "code"), modes=("off", "auto", "on"), rounds=2, levels=(1, 2), requests=2, output_tokens=5
 )
@@ -113,3 +117,17 @@ def test_one_round_has_no_interval():
 def test_options_out_of_range_are_refused_by_name(field, value):
     with pytest.raises(ValueError, match=f"{field} (is|are)"):
         SpeculationOptions(**{field: value})
+
+
+def test_the_pair_on_record_has_its_acceptance_and_it_is_that_of_its_rows():
+    """SD-07: which model drafted for which, and the share of its tokens that were accepted, by workload."""
+    lines = [json.loads(line) for line in (ROOT / "docs/measurements/draft.jsonl").read_text().splitlines()]
+    settings, results = lines[0]["settings"], lines[-1]["results"]
+    rows = [line["row"] for line in lines if "row" in line and line["row"]["drafts"]]
+    assert settings["model"]["draft"] == settings["draft"]["name"] == "smollm2-int4"
+    assert {worth["workload"] for worth in results["worth"]} == {row["workload"] for row in rows}
+    for worth in results["worth"]:
+        mine = [row for row in rows if row["workload"] == worth["workload"]]
+        share = sum(row["accepted"] for row in mine) / sum(row["drafted"] for row in mine)
+        assert worth["accepted"] == pytest.approx(share)
+        assert 0.5 < share < 1.0

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.requirements.requirements import read_requirements
 from benchmarks.sources.claim import NOT_MEASURED
 from benchmarks.sources.features import ENGINE_FEATURES, SERVER_FEATURES
 from benchmarks.sources.origins import measurements_of
 from benchmarks.sources.report import report, stage_section
 from benchmarks.sources.stages import stages
+from tests.test_requirements import names_of
 
 ROOT = Path(__file__).parents[3]
 MEASUREMENTS = ROOT / "docs" / "measurements"
@@ -55,7 +57,15 @@ def test_what_was_not_measured_is_said_and_no_figure_made_up(tmp_path):
 def test_each_yes_names_tests_that_exist(feature):
     assert feature.tests
     for test in feature.tests:
-        assert (ROOT / "tests" / test).is_file()
+        file, _, name = test.partition("::")
+        assert name in names_of(ROOT / "tests" / file), test
+
+
+def test_the_row_of_the_matrix_runs_every_test_that_a_yes_names():
+    """So `python -m benchmarks checklist --run --only TB-11` fails where a yes stops being true."""
+    [row] = [row for row in read_requirements(ROOT / "docs/results/requirements.md") if row.key == "TB-11"]
+    named = {f"tests/{test}" for feature in (*ENGINE_FEATURES, *SERVER_FEATURES) for test in feature.tests}
+    assert named <= set(row.tests)
 
 
 def test_both_matrices_have_the_sources_features():

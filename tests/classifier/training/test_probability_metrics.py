@@ -137,3 +137,26 @@ def test_the_band_is_what_simulated_perfect_models_show() -> None:
     rng = np.random.default_rng(3)
     errors = [metrics.calibration_error((rng.random(203) < p).astype(float), p) for _ in range(2000)]
     assert metrics.calibration_band(p, seed=1, times=2000) == pytest.approx(np.quantile(errors, 0.95), rel=0.07)
+
+
+def test_the_interval_of_a_slope_holds_it_as_often_as_it_says() -> None:
+    found = []
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        p = rng.uniform(0.05, 0.95, 200)
+        found.append(metrics.calibration_slope_interval((rng.random(200) < p).astype(float), p))
+    held = [low <= 1.0 <= high for _, low, high in (one for one in found if one is not None)]
+    assert len(held) == 200
+    assert 0.91 <= np.mean(held) <= 0.98
+
+
+@pytest.mark.parametrize(("y", "p"), [(np.ones(60), np.linspace(0.1, 0.9, 60)), (np.arange(60) % 2, np.full(60, 0.5))])
+def test_outcomes_or_probabilities_that_are_all_alike_have_no_slope(y: np.ndarray, p: np.ndarray) -> None:
+    assert metrics.calibration_slope_interval(y.astype(float), p) is None
+
+
+def test_a_slope_of_certain_probabilities_is_finite() -> None:
+    y, p, _ = sample(300)
+    found = metrics.calibration_slope_interval(y, (p > 0.5).astype(float))
+    assert found is not None
+    assert np.isfinite(found).all()

@@ -15,7 +15,6 @@ from tests.gateway.sinks import Sinks, running_sinks
 from tests.polling import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-MESSAGES = [{"role": "user", "content": "What is 3 + 4? It is a secret."}]
 CHAT = "/v1/chat/completions"
 # Each way to say that only tier 1 may see a request: terms of its key, or its own header.
 PRIVATE: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
@@ -23,7 +22,11 @@ PRIVATE: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
     "key with models": ({"models": ["home"]}, {}),
     "key for local tiers": ({"local_only": True}, {}),
     "header": ({}, {"x-aio-consent": "local"}),
+    "private header": ({}, {"x-aio-private": "true"}),
+    "prompt": ({}, {}),
 }
+# What a rule of the catalogue finds in the prompts of who has no terms and no header.
+FOUND = "Write to ada@example.com."
 
 
 class World:
@@ -39,10 +42,19 @@ class World:
         """Of requests by `who`."""
         return {"authorization": f"Bearer {self.keys[self.who]}"} | PRIVATE.get(self.who, ({}, {}))[1]
 
+    @property
+    def prompt(self) -> str:
+        """Of requests by `who`."""
+        return f"What is 3 + 4? {FOUND if self.who == 'prompt' else 'It is a secret.'}"
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        return [{"role": "user", "content": self.prompt}]
+
     async def post(self, path: str = CHAT, headers: dict[str, str] | None = None, **body: Any) -> httpx.Response:
-        """Ask as `who`; the prompt is `MESSAGES` unless the body has another."""
+        """Ask as `who`; a chat is of `messages` unless the body has others."""
         if path == CHAT:
-            body = {"model": "auto", "messages": MESSAGES} | body
+            body = {"model": "auto", "messages": self.messages} | body
         return await self.aio.http.post(path, json=body, headers=self.headers | (headers or {}))
 
     async def order(self, path: str, **body: Any) -> None:
@@ -56,7 +68,10 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Worl
     data = tmp_path_factory.mktemp("data")
     async with running_sinks() as sinks:
         settings = Settings(
-            catalog=str(sinks.write_catalog(data / "catalog.toml")), data_dir=str(data), drain_seconds=5, monitor=False
+            catalog=str(sinks.write_catalog(data / "catalog.toml", "\n[private]\n")),
+            data_dir=str(data),
+            drain_seconds=5,
+            monitor=False,
         )
         async with running_gateway(settings, scripted=False) as aio:
             world = World(aio, sinks)
@@ -110,12 +125,12 @@ async def observed_routing(world: World) -> None:
 
 async def completion(world: World) -> None:
     world.sinks.fails = True
-    await world.post("/v1/completions", model="auto", prompt="What is 3 + 4?")
+    await world.post("/v1/completions", model="auto", prompt=world.prompt)
 
 
 async def messages(world: World) -> None:
     world.sinks.fails = True
-    await world.post("/v1/messages", model="auto", messages=MESSAGES, max_tokens=8)
+    await world.post("/v1/messages", model="auto", messages=world.messages, max_tokens=8)
 
 
 async def several_choices(world: World) -> None:
@@ -132,7 +147,7 @@ async def refreshed_cache(world: World) -> None:
 
 async def stored_response(world: World) -> None:
     """Its conversation goes on, in a request that says nothing of its own."""
-    first = await world.post("/v1/responses", model="auto", input=MESSAGES[0]["content"])
+    first = await world.post("/v1/responses", model="auto", input=world.prompt)
     assert first.status_code == 200, first.text
     world.sinks.fails = True
     body = {"model": "auto", "input": "And 3 + 5?", "previous_response_id": first.json()["id"]}
@@ -142,7 +157,7 @@ async def stored_response(world: World) -> None:
 async def batch(world: World) -> None:
     """A batch with the header is refused; with a key's terms its lines are answered by these."""
     world.sinks.fails = True
-    line = {"custom_id": "a", "method": "POST", "url": CHAT, "body": {"model": "auto", "messages": MESSAGES}}
+    line = {"custom_id": "a", "method": "POST", "url": CHAT, "body": {"model": "auto", "messages": world.messages}}
     upload = await world.aio.http.post(
         "/v1/files",
         data={"purpose": "batch"},
@@ -151,8 +166,8 @@ async def batch(world: World) -> None:
     )
     order = {"input_file_id": upload.json()["id"], "endpoint": CHAT, "completion_window": "24h"}
     made = await world.post("/v1/batches", **order)
-    if world.who == "header":
-        assert (made.status_code, made.json()["error"]["param"]) == (400, "x-aio-consent")
+    if header := next(iter(PRIVATE.get(world.who, ({}, {}))[1]), None):
+        assert (made.status_code, made.json()["error"]["param"]) == (400, header)
         return
 
     await eventually(lambda: world.sinks.home.calls or world.sinks.away)
@@ -225,7 +240,7 @@ async def test_what_cannot_be_kept_private_is_refused(
 async def test_each_of_several_headers_binds(world: World) -> None:
     world.sinks.fails = True
     twice = [*world.headers.items(), ("x-aio-consent", "local"), ("x-aio-consent", "answer")]
-    answer = await world.aio.http.post(CHAT, json={"model": "auto", "messages": MESSAGES}, headers=twice)
+    answer = await world.aio.http.post(CHAT, json={"model": "auto", "messages": world.messages}, headers=twice)
     assert answer.status_code >= 500
     assert world.sinks.away == []
 
@@ -242,4 +257,4 @@ async def test_the_terms_of_a_key_are_recorded_with_its_texts(world: World) -> N
     answer = await world.post()
     record = await eventually(lambda: world.aio.serving.records.find(answer.json()["id"]))
     assert record.consent.local
-    assert record.messages == MESSAGES
+    assert record.messages == world.messages

@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -75,6 +75,34 @@ async def test_the_loop_schedules_retraining_and_an_alarm_starts_one(settings: S
     finally:
         await loop.close()
         await engine.dispose()
+
+
+@pytest.mark.parametrize("trigger", ["evidence", "share"])
+async def test_the_share_of_worse_answers_starts_a_retraining_where_it_is_the_trigger(
+    settings: Settings, trigger: Literal["evidence", "share"]
+) -> None:
+    """QM-04: one in six verified answers is worse, which is less than the version predicts (30%)."""
+    await migrate(settings.database)
+    engine = open_database(settings.database)
+    tiers: dict[int, Tier] = {number: KnowingTier(number) for number in (1, 2, 3, 4)}
+    given = msgspec.structs.replace(
+        settings, retrain_trigger=trigger, retrain_cron="", sampling_rate=1.0, verification_budget=1e6
+    )
+    loop = QualityLoop(given, load_catalog("laptop"), engine, tiers, encode=None)
+    try:
+        await loop.start()
+        assert loop.monitor is not None
+        for number in range(100):
+            served = record(f"sum-{number}", answer="7" if number % 6 else "8")
+            await store_request(engine, served)
+            loop.monitor.offer(served)
+        await loop.monitor.drain()
+        await loop.retraining_ended()
+        runs = await rows(engine, retrain_runs)
+    finally:
+        await loop.close()
+        await engine.dispose()
+    assert [run["trigger"] for run in runs] == (["drift"] if trigger == "share" else [])
 
 
 async def test_judges_are_set_up_again_for_another_catalogue_by_its_measurements(settings: Settings) -> None:

@@ -282,15 +282,18 @@ async def test_reasons_are_counted_and_shown(world: World) -> None:
     assert 'aio_not_sampled_total{reason="bound"}' in (await world.aio.http.get("/metrics")).text
 
 
-@pytest.mark.parametrize("consent", ["answer", "local", "answer, local"])
+@pytest.mark.parametrize(
+    "headers",
+    [*({"x-aio-consent": consent} for consent in ("answer", "local", "answer, local")), {"x-aio-private": "true"}],
+)
 async def test_no_server_elsewhere_gets_a_byte_of_a_private_turn_and_nothing_of_it_is_kept(
-    world: World, consent: str
+    world: World, headers: dict[str, str]
 ) -> None:
     world.home.says = ['{"path": "guide.md"}']
     image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": PIXEL}}]}
     await asyncio.gather(
-        world.ask(headers={"x-aio-consent": consent}),
-        world.ask(headers={"x-aio-consent": consent}, messages=[image], tools=None),
+        world.ask(headers=headers),
+        world.ask(headers=headers, messages=[image], tools=None),
     )
     assert await world.verified() == []
     assert (world.best.bodies, await world.stored(tool_definitions)) == ([], [])

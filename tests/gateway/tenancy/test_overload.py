@@ -1,6 +1,7 @@
 """Overload: urgent requests keep their turn, the rest wait or are rejected with a retry time."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.base.errors import ApiError
+from gateway.base.requests.slo_class import SLO_CLASSES
 from gateway.base.settings import Settings
 from gateway.tenancy.limits.overload import OverloadQueue
 from tests.gateway.running_gateway import RunningGateway, running_gateway
@@ -141,3 +143,65 @@ async def test_under_a_flood_the_urgent_are_answered_first_and_the_flood_has_to_
     asked = [request.messages[0].content for request in tier.requests if request.messages is not None]
     assert asked == ["flood", "flood", "urgent", "urgent", "urgent", "flood"]
     assert (overload.running, overload.waiting) == (0, 0)
+
+
+@pytest.mark.parametrize(("room", "least", "most"), [(8, 0.25, 0.34), (40, 0.0, 0.1)])
+async def test_under_four_times_the_load_each_class_has_the_share_within_its_limit_that_its_priority_buys(
+    monkeypatch: pytest.MonkeyPatch, room: int, least: float, most: float
+) -> None:
+    """GW-12, in virtual time: two places, answers of 50 ms, 160 arrivals a second for six seconds. One in eight is of
+    the class `chat` (100 ms to its first token), three are `interactive` (500 ms), four are `batch` (2 s).
+
+    Chats leave twenty answers a second to the interactive: those behind a queue of 8 wait 0.4 s, behind 40 two seconds,
+    so that a longer queue answers as many, and late."""
+    now = 0.0
+    monkeypatch.setattr("gateway.tenancy.limits.overload.time.monotonic", lambda: now)
+    queue = OverloadQueue(2, room)
+    limits = {one.priority: one.ttft_seconds for one in (SLO_CLASSES[n] for n in ("chat", "interactive", "batch"))}
+    assert limits == {0: 0.1, 1: 0.5, 2: 2.0}
+    asked: dict[int, int] = dict.fromkeys(limits, 0)
+    waits: dict[int, list[float]] = {priority: [] for priority in limits}
+    ends: list[tuple[float, float]] = []
+    refusals: list[ApiError] = []
+
+    async def ask(priority: int) -> None:
+        came = now
+        try:
+            entered = await queue.enter(priority)
+        except ApiError as refused:
+            refusals.append(refused)
+            return
+        waits[priority].append(now - came)
+        ends.append((now + 0.05, entered))
+
+    tasks = []
+    for tick in range(6 * 160):
+        now = tick / 160
+        for done in [end for end in ends if end[0] <= now]:
+            ends.remove(done)
+            queue.leave(done[1], answered=True)
+        await asyncio.sleep(0)
+        priority = (0, 1, 2, 1, 2, 1, 2, 2)[tick % 8]
+        asked[priority] += 1
+        tasks.append(asyncio.create_task(ask(priority)))
+        await asyncio.sleep(0)
+    overloaded = list(refusals)
+    queue.close()
+    await asyncio.gather(*tasks)
+    assert {(one.status, one.body.code) for one in overloaded} == {(503, "overloaded")}
+    assert all(one.retry_after is not None for one in overloaded)
+
+    within = {
+        priority: sum(wait <= limit for wait in waits[priority]) / asked[priority] for priority, limit in limits.items()
+    }
+    assert within[0] == 1.0
+    assert least <= within[1] <= most
+    assert len(waits[1]) / asked[1] == pytest.approx(1 / 3, abs=0.03)
+    assert within[2] < 0.05
+    assert sum(len(found) for found in waits.values()) == pytest.approx(240, abs=4), "no place stays empty"
+    shed = Counter(dict.fromkeys(limits, 0))
+    for (priority, reason), count in queue.shed.items():
+        if reason != "shutdown":
+            shed[priority] += count
+    assert shed[0] == 0
+    assert shed[2] > 0

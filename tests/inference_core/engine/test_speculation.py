@@ -3,6 +3,7 @@
 import pytest
 from core_driver import BLOCK, CoreDriver, GuessingRunner, greedy
 
+from gateway.telemetry.metrics.core_collector import CoreCollector
 from inference_core.errors import IntegrityError, InvalidRequestError
 from inference_core.protocol import Knobs, SamplingParams
 from inference_core.speculation.draft_model import DraftModel
@@ -210,3 +211,24 @@ def test_a_model_without_a_draft_refuses_to_use_one():
 
 def _fields(knobs: Knobs) -> dict[str, object]:
     return {name: getattr(knobs, name) for name in Knobs.__struct_fields__}
+
+
+def test_the_acceptance_of_a_pair_is_counted_under_its_targets_name_by_place() -> None:
+    """SD-07: a draft that errs on three tokens of ten."""
+    driver = with_accuracy(CoreDriver(**PAIR, knobs=FIXED), 3)
+    driver.add([1, 2, 3], sampling=greedy(60))
+    driver.drain()
+    collector = CoreCollector()
+    collector.stats = {"cpu": driver.core.stats()}
+
+    samples = [sample for family in collector.collect() for sample in family.samples if "spec_decode" in sample.name]
+
+    assert {sample.labels["model_name"] for sample in samples} == {"m"}
+    counted = {s.name.removeprefix("vllm:spec_decode_num_"): s.value for s in samples if "position" not in s.labels}
+    by_place = [s.value for s in samples if "position" in s.labels]
+    share = counted["accepted_tokens_total"] / counted["draft_tokens_total"]
+    assert 0.3 < share < 0.9
+    assert sum(by_place) == counted["accepted_tokens_total"]
+    assert by_place == sorted(by_place, reverse=True), "a token is accepted only after those before it"
+    # Each verified draft adds a token of the target's own; the first and perhaps the last come without a draft.
+    assert 58 <= counted["drafts_total"] + counted["accepted_tokens_total"] <= 59

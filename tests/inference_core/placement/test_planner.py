@@ -14,8 +14,8 @@ from inference_core.placement.hardware import device
 from inference_core.placement.machines import Machines, Workload
 from inference_core.placement.placed_draft import PlacedDraft
 from inference_core.placement.placement import Placement, PlacementError, Rule
-from inference_core.placement.planner import place
-from inference_core.placement.weight_formats import FORMATS
+from inference_core.placement.planner import LARGE_PARAMETERS, place
+from inference_core.placement.weight_formats import FORMATS, model_weights
 
 AWQ = FORMATS["awq-int4"]
 
@@ -128,6 +128,65 @@ def test_tensor_parallel_within_a_machine_stages_across_and_replicas_on_top(
     plan = placed(**given)
     assert (plan.mesh, plan.replicas) == (mesh, replicas)
     assert set(expected) <= rules(plan)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"model": "llama-3.3-70b", "on": "h100", "devices": 4, "weights": "bfloat16"},
+         "devices of 80 GB or more, as these of 80 GB, are for that"),
+        ({"model": "llama-3.3-70b", "on": "h100-nvl", "devices": 2, "weights": "bfloat16"},
+         "devices of 80 GB or more, as these of 94 GB, are for that"),
+        ({"model": "llama-3.3-70b", "on": "l4", "devices": 4, "weights": "awq-int4"},
+         "a device has 24 GB: several share the model"),
+        ({"model": "llama-3.3-70b", "on": "l4", "weights": "awq-int4"},
+         "there is one device of 24 GB: few bits, or offload"),
+        ({"model": "llama-3.1-8b", "on": "l4", "devices": 4}, None),
+    ],
+)  # fmt: skip
+def test_a_model_over_30_billion_weights_wants_large_devices_or_several_or_few_bits(
+    given: Mapping[str, Any], said: str | None
+) -> None:
+    try:
+        decisions = placed(**given).decisions
+    except PlacementError as refused:
+        assert given["on"] == "l4"
+        decisions = refused.decisions
+    found = [decision.text for decision in decisions if decision.rule == "over-30b"]
+    if said is None:
+        assert found == []
+    else:
+        [text] = found
+        assert text.endswith(said)
+        assert "70.6 billion weights are over 30 billion" in text
+
+
+def test_the_rule_of_30_billion_begins_above_it() -> None:
+    """A vocabulary that brings the model to 30 billion weights exactly, and one with a token more."""
+    base = replace(shape("llama-3.1-8b"), vocab_size=0)
+    without = model_weights(base).total
+    tokens, left = divmod(LARGE_PARAMETERS - without, 2 * base.hidden_size)
+    exact = replace(base, vocab_size=tokens)
+    more = replace(base, vocab_size=tokens + 1)
+    assert 0 <= left < 2 * base.hidden_size
+    machines = Machines(device=device("h100"), devices_per_node=4)
+    fired = [
+        "over-30b" in rules(place(config, machines, Workload(), FORMATS["fp8"], Mesh())) for config in (exact, more)
+    ]
+    assert fired == [False, True]
+
+
+def test_tensor_parallel_groups_stay_within_the_devices_that_nvlink_joins() -> None:
+    """The same eight cards: NVLink over all of them, over two fours, and over pairs."""
+    plans = {island: placed("llama-3.1-405b", "h100", devices=8, island=island, weights="fp8") for island in (8, 4, 2)}
+    assert {island: (plan.mesh.tensor, plan.mesh.pipeline) for island, plan in plans.items()} == {
+        8: (8, 1), 4: (4, 2), 2: (2, 3),
+    }  # fmt: skip
+    for island, plan in plans.items():
+        [said] = [each.text for each in plan.decisions if each.rule == "tensor-parallel-within-a-node"]
+        assert said.startswith(f"{island} devices joined by nvlink share every layer")
+    with pytest.raises(MeshError, match="a tensor-parallel group stays within an island"):
+        placed("llama-3.1-405b", "h100", devices=8, island=4, weights="fp8", mesh=Mesh(tensor=8))
 
 
 def test_a_link_slower_than_pcie_gen4_makes_stages_of_what_would_be_tensor_parallel() -> None:

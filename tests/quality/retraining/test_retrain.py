@@ -135,6 +135,24 @@ async def test_every_new_row_trains_and_is_compared_on_by_a_model_that_has_not_s
     assert result.judgement["new_rows"] == 80
 
 
+async def test_each_version_is_stored_with_the_slope_of_its_probabilities_on_rows_that_it_had_not_seen(
+    engine: AsyncEngine, registry: ArtefactRegistry
+) -> None:
+    """RT-06."""
+    await store_experience(engine, model_in(registry), 160)
+
+    result = await _retrain(engine, registry)
+
+    [stored] = [row["metrics"] for row in await rows(engine, classifier_versions) if row["version"] == result.candidate]
+    by_tier = {one["tier"]: one for one in stored["calibration"]}
+    assert by_tier
+    assert any(one["slope"] is not None for one in by_tier.values())
+    for one in by_tier.values():
+        if one["slope"] is not None:
+            value, low, high = one["slope"]
+            assert low < value < high
+
+
 async def test_training_rows_of_the_incumbent_are_not_used_for_comparison(
     engine: AsyncEngine, registry: ArtefactRegistry
 ) -> None:

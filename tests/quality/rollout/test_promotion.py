@@ -126,6 +126,26 @@ def test_probabilities_far_from_what_happens_are_refused_unless_the_incumbents_a
     assert not any("calibration error" in reason for reason in judged(model, labels, too_sure, surer).reasons)
 
 
+def test_a_report_has_the_slope_of_each_tiers_probabilities(model: OutcomeModel, labels: Labels) -> None:
+    """RT-06: 1 for probabilities that hold, a half for log odds that are twice too large; none for a constant."""
+    rng = np.random.default_rng(3)
+    p = rng.uniform(0.05, 0.95, ROWS)
+    happened = (rng.random(ROWS) < p).astype(np.float32)
+    seen = replace(labels, scores=np.stack([happened, happened, happened], axis=1))
+    too_sure = 1 / (1 + ((1 - p) / p) ** 2)
+    ours = np.stack([p, too_sure, np.full(ROWS, 0.5)], axis=1)
+
+    slopes = [tier.slope for tier in judged(model, seen, ours, np.full(ours.shape, 0.5)).calibration]
+
+    assert slopes[0] is not None
+    assert slopes[1] is not None
+    assert slopes[0].value == pytest.approx(2 * slopes[1].value, abs=0.02)
+    assert 0.9 <= slopes[0].value <= 1.1
+    assert slopes[0].low < 1 < slopes[0].high
+    assert slopes[1].high < 0.9
+    assert slopes[2] is None
+
+
 def test_an_outcome_that_was_not_observed_counts_for_nothing(model: OutcomeModel, labels: Labels) -> None:
     ours = knowing(labels, 0.95)
     ours[:, 1:] = 0.0

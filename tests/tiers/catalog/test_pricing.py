@@ -12,6 +12,7 @@ from tiers.catalog.load import load_catalog, shipped_catalogs
 from tiers.catalog.pricing import (
     blended_cost,
     cost_usd,
+    highest_input_usd,
     predicted_costs,
     request_cost_usd,
     reread_usd,
@@ -157,3 +158,70 @@ def test_predicted_costs_never_fall_with_the_tier(catalog: Catalog, prompt: int,
     costs = predicted_costs(catalog, prompt, limit)
     assert costs[0] > 0
     assert all(a <= b for a, b in pairwise(costs))
+
+
+CACHING = Price(
+    input_usd_per_million=4.0,
+    output_usd_per_million=8.0,
+    cached_input_usd_per_million=1.0,
+    cache_write_usd_per_million=5.0,
+    cache_write_1h_usd_per_million=8.0,
+)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "micro"),
+    [
+        ({"prompt_tokens": 10, "completion_tokens": 0}, 40),
+        # Each kind alone, and writes for an hour with the others.
+        ({"prompt_tokens": 10, "completion_tokens": 0, "cached_tokens": 6}, 4 * 4 + 6 * 1),
+        ({"prompt_tokens": 10, "completion_tokens": 0, "cache_write_tokens": 6}, 4 * 4 + 6 * 5),
+        ({"prompt_tokens": 10, "completion_tokens": 0, "cache_write_tokens": 6, "cache_write_1h_tokens": 2},
+         4 * 4 + 4 * 5 + 2 * 8),
+        # A server's counts that cannot be are cut to the prompt: reads first, then writes, of which an hour's.
+        ({"prompt_tokens": 10, "completion_tokens": 1, "cached_tokens": 12}, 10 * 1 + 8),
+        ({"prompt_tokens": 10, "completion_tokens": 0, "cached_tokens": 8, "cache_write_tokens": 5}, 8 * 1 + 2 * 5),
+        ({"prompt_tokens": 10, "completion_tokens": 0, "cache_write_tokens": 3, "cache_write_1h_tokens": 9},
+         7 * 4 + 3 * 8),
+    ],
+)  # fmt: skip
+def test_each_kind_of_prompt_tokens_has_its_price_and_no_token_is_billed_twice(
+    tokens: dict[str, int], micro: float
+) -> None:
+    assert request_cost_usd(CACHING, **tokens) == pytest.approx(micro / 1e6, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "dearest",
+    ["input_usd_per_million", "cached_input_usd_per_million", "cache_write_usd_per_million",
+     "cache_write_1h_usd_per_million"],
+)  # fmt: skip
+def test_the_highest_price_of_prompt_tokens_is_that_of_the_dearest_kind(dearest: str) -> None:
+    low = dict.fromkeys(Price.__struct_fields__, 0.25)
+    fields = {name: low[name] for name in (
+        "input_usd_per_million", "output_usd_per_million", "cached_input_usd_per_million",
+        "cache_write_usd_per_million", "cache_write_1h_usd_per_million",
+    )}  # fmt: skip
+    assert highest_input_usd(Price(**(fields | {dearest: 0.5}))) == 0.5
+    alone = Price(input_usd_per_million=0.25, output_usd_per_million=9.0)
+    assert highest_input_usd(alone) == 0.25
+
+
+def test_a_write_that_costs_just_what_a_read_saves_does_not_pay() -> None:
+    # A read saves 2, a write costs 1 more: they are equal at one half.
+    price = Price(
+        input_usd_per_million=2.0, output_usd_per_million=0.0, cached_input_usd_per_million=0.0,
+        cache_write_usd_per_million=3.0,
+    )  # fmt: skip
+    assert not write_pays(price, 0.5)
+    assert write_pays(price, 0.5000001)
+
+
+def test_what_a_cached_prefix_saves_and_a_new_one_costs_is_exact_and_never_negative() -> None:
+    tier = msgspec.structs.replace(load_catalog("laptop").tier(1), price=CACHING)
+    assert reuse_usd(tier, 1_000_000) == 3.0
+    assert reread_usd(tier, 1_000_000) == 1.0
+    cheap = msgspec.structs.replace(CACHING, cache_write_usd_per_million=2.0)
+    assert reread_usd(msgspec.structs.replace(tier, price=cheap), 1_000_000) == 0.0
+    plain = msgspec.structs.replace(CACHING, cache_write_usd_per_million=None)
+    assert reread_usd(msgspec.structs.replace(tier, price=plain), 1_000_000) == 0.0

@@ -45,6 +45,7 @@ async def count_tokens(request: HttpRequest) -> Response[Any]:
     try:
         inference_request = chat_request(serving, given, chat.request)
         async with serving.service.reading(inference_request) as admission:
+            inference_request = await serving.service.marked(inference_request)
             tier = await _tier(serving.routing, inference_request)
             read = inference_request.generations(serving.routing.served.spec(tier))[0]
             count = serving.routing.served.tier(tier).count_prompt_tokens

@@ -10,13 +10,13 @@ from litestar.datastructures import Headers
 from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from gateway.base.errors import bad_request
 from gateway.base.numbers import number, whole_number
-from gateway.base.requests.inference_request import CacheMode
+from gateway.base.requests.inference_request import CacheMode, PrivateMark
 from gateway.base.requests.slo_class import SLO_CLASSES, SloName
 from tiers.consent import ALL, Consent
 
 _CONVERSATION = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
 
-CONSENT = "x-aio-consent"
+CONSENT, PRIVATE = "x-aio-consent", "x-aio-private"
 _OR_NAMED = f", or one of {', '.join(QUALITY_SETTINGS)}"
 CACHE_MODES: tuple[CacheMode, ...] = get_args(CacheMode)
 
@@ -26,6 +26,7 @@ class RoutingHeaders(msgspec.Struct, frozen=True, kw_only=True):
     `x-aio-deadline-ms` (to the first token), `x-aio-conversation` (the caller's own id of the conversation),
     `x-aio-slo` (what it is for: `SLO_CLASSES`),
     `x-aio-consent` (answer: to be used for its answer alone, local: to be seen by local tiers alone, or both),
+    `x-aio-private` (true: the same as local, for the rest of its session too; false: nothing),
     `x-aio-cache` (use: of sampled answers too, refresh: a new answer, exact: of an equal request only, off),
     `x-aio-agree` (true, false: whether cheap tiers answer at once and are compared)."""
 
@@ -38,12 +39,13 @@ class RoutingHeaders(msgspec.Struct, frozen=True, kw_only=True):
     cache: CacheMode | None = None
     agree: bool | None = None
     consent: Consent = ALL
+    private: PrivateMark | None = None
 
 
 def routing_headers(headers: Mapping[str, str], tiers: int) -> RoutingHeaders:
     """Read and check the headers. Raises `ApiError` 400 naming the header, its value and what is allowed."""
     deadline_ms = _number(headers, "x-aio-deadline-ms", 1, 86_400_000)
-    min_tier = headers.get("x-aio-min-tier")
+    min_tier, consent, private = headers.get("x-aio-min-tier"), _consent(headers), _private(headers)
     return RoutingHeaders(
         quality_target=_quality(headers),
         min_tier=None if min_tier is None else whole_number(min_tier, "x-aio-min-tier", 1, tiers),
@@ -53,7 +55,8 @@ def routing_headers(headers: Mapping[str, str], tiers: int) -> RoutingHeaders:
         slo=_slo(headers.get("x-aio-slo")),
         cache=_cache(headers.get("x-aio-cache")),
         agree=_agree(headers.get("x-aio-agree")),
-        consent=_consent(headers),
+        consent=consent if private is None else consent.narrowed(Consent(local=True)),
+        private=private,
     )
 
 
@@ -106,6 +109,18 @@ def _consent(headers: Mapping[str, str]) -> Consent:
         CONSENT,
         "invalid_value",
     )
+
+
+def _private(headers: Mapping[str, str]) -> PrivateMark | None:
+    if PRIVATE not in headers:
+        return None
+    values = headers.getall(PRIVATE) if isinstance(headers, Headers) else [headers[PRIVATE]]
+    for value in values:
+        if value not in ("true", "false"):
+            raise bad_request(
+                f"Invalid header {PRIVATE}: {value[:64]!r}; allowed are true and false.", PRIVATE, "invalid_value"
+            )
+    return PrivateMark("asked for", PRIVATE) if "true" in values else None
 
 
 def _cache(value: str | None) -> CacheMode | None:

@@ -90,6 +90,7 @@ def chat_request(serving: Serving, head: Received, body: ChatRequest) -> Inferen
         stream=bool(body.stream),
         caller=caller,
         own_consent=_consent(serving, headers, store=body.store is not False),
+        private=headers.private,
         service_tier=served_tier(body.service_tier, priority),
         metadata=body.metadata,
         quality_target=headers.quality_target,
@@ -135,6 +136,7 @@ def completion_request(serving: Serving, head: Received, body: CompletionRequest
         stream=bool(body.stream),
         caller=caller,
         own_consent=_consent(serving, headers, store=True),
+        private=headers.private,
         usual_max_tokens=body.max_tokens is None,
         best_of=body.best_of,
         quality_target=headers.quality_target,
@@ -219,6 +221,7 @@ def dry_run_request(
         slo=headers.slo,
         cache=headers.cache,
         own_consent=headers.consent,
+        private=headers.private,
     )
 
 

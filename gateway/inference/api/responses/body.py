@@ -19,6 +19,9 @@ from tiers.catalog.tier_spec import SamplingDefaults
 from tiers.tier import TextLogprob, Usage
 from tiers.tool_types import ToolCall
 
+# Why an answer is not complete, by how it ended.
+_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+
 
 class ResponseBody:
     """The Response of an answer, whole (`finished`) or at a stage of its stream (`shown`), and its items.
@@ -77,7 +80,7 @@ class ResponseBody:
             "output": output,
             "store": self._exchange.stored and status != "failed",
             "completed_at": int(record.created_at + record.timings.e2e_ms / 1e3) if completed and record else None,
-            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "incomplete_details": {"reason": self._why_incomplete} if status == "incomplete" else None,
             "error": None if error is None else {"code": error.code or error.type, "message": error.message},
             "usage": _usage(billed_usage(record)) if over and record else None,
         }
@@ -86,7 +89,11 @@ class ResponseBody:
     @property
     def status(self) -> str:
         """What became of a finished answer."""
-        return "incomplete" if self._answer.choices[0].finish_reason == "length" else "completed"
+        return "completed" if self._why_incomplete is None else "incomplete"
+
+    @property
+    def _why_incomplete(self) -> str | None:
+        return _INCOMPLETE.get(self._answer.choices[0].finish_reason or "")
 
     def output(self) -> list[dict[str, Any]]:
         """The items of a finished answer: as they were streamed, else thoughts, text, calls."""

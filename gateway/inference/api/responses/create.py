@@ -71,5 +71,6 @@ class ResponsesFormat(OpenAIStream):
         """The body of the answer, which has started."""
         if self._kept is None:
             sampling = self._serving.routing.served.spec(answer.tier.number).sampling
+            self._exchange.answered_as(answer.request)
             self._kept = ResponseBody(self._exchange, answer, sampling)
         return self._kept

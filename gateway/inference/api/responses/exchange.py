@@ -61,6 +61,10 @@ class Exchange:
         # A redaction would change what models and tools had said.
         self.stored = request.consent.reuse and not serving.settings.redaction
 
+    def answered_as(self, request: InferenceRequest) -> None:
+        """Go on with the request as it was answered, which may consent to less than it was asked with."""
+        self.request, self.stored = request, self.stored and request.consent.reuse
+
     async def store(self, response: dict[str, Any]) -> None:
         """Store the finished response, if it is to be. On failure `stored` becomes False."""
         if not self.stored:

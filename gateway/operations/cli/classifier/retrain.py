@@ -46,6 +46,9 @@ def retrain(rollback: bool, reason: str, address: str | None, as_json: bool, **o
         return
     click.echo(f"{result.outcome}: {result.reason}")
     click.echo(f"incumbent {result.incumbent}, candidate {result.candidate or 'none'}, run {result.run_id}")
+    for tier in (result.judgement or {}).get("calibration", []):
+        slope = "not determined" if tier.get("slope") is None else "{:.2f} [{:.2f}, {:.2f}]".format(*tier["slope"])
+        click.echo(f"tier {tier['tier']}: calibration slope {slope} (wanted: 0.9 to 1.1) on {tier['rows']} rows")
 
 
 def _retrain(settings: "Settings", show: "OnProgress", address: str | None) -> "RetrainResult":

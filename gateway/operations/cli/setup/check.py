@@ -32,11 +32,12 @@ if TYPE_CHECKING:
 @database_option
 @json_option
 def check(security: bool, as_json: bool, **options: Any) -> None:
-    """Ask every tier of the catalogue one short question, all at once. Exits with 1 if a tier does not answer.
+    """Ask every tier and guardrail of the catalogue one short question, all at once. Exits with 1 if one does not
+    answer.
 
     Shows the time to the first token, tokens per second, and what 1,000 requests would cost, then the catalogue's
-    targets, fallback chains and rules, with those that can never apply. Models that AIO runs itself are loaded for it,
-    as `aio serve` does. Nothing is recorded.
+    targets, fallback chains and rules, with those that can never apply, and which tiers private prompts go to. Models
+    that AIO runs itself are loaded for it, as `aio serve` does. Nothing is recorded.
 
     With --security nothing is asked: settings, files and database are read as `aio serve` would use them, and each item
     is ok, warning or failed. Exits with 1 if one failed.
@@ -47,6 +48,7 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
     from gateway.base.configuration.default_catalog import catalog_reason
     from gateway.operations.quality_loop.label_sources import labels_text
     from gateway.operations.quality_loop.stored_judge import stored_judge
+    from gateway.operations.setup.screening_check import NONE_IS_LOCAL, ask_guardrails, private_text
     from gateway.operations.setup.tier_answers import ask_tiers
     from tiers.catalog.load import load_catalog
 
@@ -55,7 +57,8 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
     if not as_json:
         click.echo(f"catalogue: {settings.catalog} ({catalog_reason(settings)})\n")
     answers = asyncio.run(ask_tiers(catalog, settings))
-    failed = [answer for answer in answers if answer.problem]
+    guardrails = asyncio.run(ask_guardrails(catalog)) if catalog.guardrails else []
+    problems = [one.problem for one in answers if one.problem] + [one.problem for one in guardrails if one.problem]
     if as_json:
         echo_json(answers)
     else:
@@ -63,9 +66,14 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
         _say_routing(catalog)
         if any(answer.price_estimated for answer in answers):
             click.echo("\n~ by an estimated price; give the tier a price to replace it")
-        for answer in failed:
-            click.secho(f"\nproblem: {answer.problem}", fg="red")
-    if failed:
+        click.echo(f"\n{private_text(catalog)}")
+        for guardrail in guardrails:
+            click.echo(f"Guardrail {guardrail.name}: {guardrail.verdict or 'PROBLEM'}")
+        if catalog.private is not None and not any(tier.is_local for tier in catalog.tiers):
+            click.secho(f"\nwarning: {NONE_IS_LOCAL}", fg="yellow")
+        for problem in problems:
+            click.secho(f"\nproblem: {problem}", fg="red")
+    if problems:
         raise SystemExit(1)
 
 

@@ -77,6 +77,7 @@ def init(
     from gateway.operations.quality_loop.label_sources import labels_text
     from gateway.operations.setup.candidate import with_names
     from gateway.operations.setup.catalog_text import catalog_text, unmeasured_text
+    from gateway.operations.setup.screening_check import private_text
     from tiers.catalog.tier_spec import MIN_TIERS
 
     _refuse_existing(output, force)
@@ -97,11 +98,11 @@ def init(
     chosen = with_names(chosen)
     text = catalog_text(chosen, date.today())
     text += unmeasured_text(_without_report(_checked(text, output)))
-    _checked(text, output)
+    catalog = _checked(text, output)
     _write(output, text)
     click.echo(f"{_shown(chosen)}\n\nwrote {output}: {len(chosen)} tiers, cheapest first")
     _echo_next(chosen, output)
-    click.echo(f"\n{labels_text(settings_from())}")
+    click.echo(f"\n{labels_text(settings_from())}\n{private_text(catalog)}")
 
 
 def _from_litellm(file: Path, given: Sequence[str], output: Path, force: bool) -> None:

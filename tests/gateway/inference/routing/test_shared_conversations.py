@@ -50,6 +50,33 @@ async def test_another_process_goes_on_with_a_conversation(redis_url: str) -> No
         assert one.history(ask(MORE, conversation="c1")).tiers == (4, 1), "an id continued elsewhere"
 
 
+async def test_another_process_knows_that_a_session_is_private(redis_url: str) -> None:
+    async with open_redis(redis_url) as redis:
+        assert redis is not None
+        turns = SharedTurns(redis)
+        one, other, alone = Conversations(shared=turns), Conversations(shared=turns), Conversations()
+        one.note_private(ask(HELLO))
+        one.note_private(ask(HELLO, conversation="c1"))
+        await turns.flush()
+        for going_on in (ask(*TURNS), ask(MORE, conversation="c1")):
+            assert await other.is_private(going_on)
+            assert not await alone.is_private(going_on)
+        assert not await other.is_private(ask(MORE, conversation="c2"))
+        assert not await other.is_private(ask(*TURNS, caller=Caller(key_id="bob")))
+        await other.fetch(ask(*TURNS))
+        assert other.history(ask(*TURNS)).tiers == (), "which tiers answered is another matter"
+
+
+async def test_a_session_is_forgotten_as_private_after_an_hour_without_a_private_request() -> None:
+    clock = Clock()
+    known = Conversations(clock=clock)
+    known.note_private(ask(HELLO, conversation="c1"))
+    clock.now += known.seconds - 1
+    assert await known.is_private(ask(MORE, conversation="c1"))
+    clock.now += 2
+    assert not await known.is_private(ask(MORE, conversation="c1"))
+
+
 async def test_redis_forgets_a_conversation_after_its_time_and_keeps_no_text(redis_url: str) -> None:
     async with open_redis(redis_url) as redis:
         assert redis is not None

@@ -14,6 +14,7 @@ from classifier.policy.decide import decide
 from gateway.base.settings import Settings
 from gateway.operations.cli import main
 from quality.records.record import Record, Timings
+from quality.retraining.retrain import RetrainResult
 from quality.store.database import migrate, open_database
 from quality.store.queries import insert_records
 from tests.quality.store.records import make_embedding
@@ -269,6 +270,19 @@ def test_migrate_takes_the_schema_back_for_an_earlier_version(tmp_path: Path) ->
     refused = aio("migrate", "--to", "9999", *folder)
     assert refused.exit_code == 1
     assert "9999" in refused.output
+
+
+def test_retraining_prints_the_calibration_slope_of_each_tier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RT-06."""
+    calibration = [{"tier": 1, "rows": 160, "slope": [0.974, 0.8, 1.148]}, {"tier": 2, "rows": 60, "slope": None}]
+    made = RetrainResult(
+        run_id="r", outcome="refused", reason="x", incumbent="v1", candidate="v2",
+        judgement={"calibration": calibration},
+    )  # fmt: skip
+    monkeypatch.setattr("gateway.operations.cli.classifier.retrain._retrain", lambda *given: made)
+    shown = CliRunner().invoke(main, ["retrain", "--data-dir", str(tmp_path)]).output
+    assert "tier 1: calibration slope 0.97 [0.80, 1.15] (wanted: 0.9 to 1.1) on 160 rows" in shown
+    assert "tier 2: calibration slope not determined" in shown
 
 
 def test_retraining_without_outcomes_says_that_there_is_nothing_new(tmp_path: Path) -> None:

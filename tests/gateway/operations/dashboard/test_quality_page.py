@@ -131,6 +131,29 @@ async def test_stored_texts_are_shown_and_never_run(aio: RunningGateway, viewer:
     assert "trained" in page.text
 
 
+async def test_the_report_of_a_version_has_the_calibration_slope_of_each_tier_in_the_api_and_on_the_page(
+    aio: RunningGateway, viewer: httpx.AsyncClient
+) -> None:
+    """RT-06."""
+    calibration = [
+        {"tier": 1, "rows": 300, "error": 0.02, "allowed": 0.06, "sharper": False, "slope": [0.974, 0.8, 1.148]},
+        {"tier": 2, "rows": 300, "error": 0.02, "allowed": 0.06, "sharper": False, "slope": None},
+        {"tier": 3, "rows": 300, "error": 0.02, "allowed": 0.06},
+    ]
+    made = {
+        "version": "v1-calibrated", "parent": SHIPPED, "path": "p", "status": "refused", "reason": "x",
+        "metrics": {"calibration": calibration}, "created_at": 5e9,
+    }  # fmt: skip
+    async with aio.serving.database.begin() as connection:
+        await connection.execute(insert(classifier_versions).values(made))
+    rows = (await aio.http.get("/admin/api/artefacts")).json()["rows"]
+    [row] = [row for row in rows if row["version"] == "v1-calibrated"]
+    assert row["metrics"]["calibration"][0]["slope"] == [0.974, 0.8, 1.148]
+    page = (await viewer.get(PAGE)).text
+    assert "Calibration slope (wanted: 0.9 to 1.1)" in page
+    assert '<td class="nowrap">tier 1: 0.97 [0.80, 1.15]</td>' in page
+
+
 async def test_a_database_that_is_away_is_a_page_that_says_so(
     aio: RunningGateway, operator: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

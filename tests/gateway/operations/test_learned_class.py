@@ -1,0 +1,125 @@
+"""The whole way of a label: served answers are verified, and what that teaches moves their class of prompts alone."""
+
+import re
+import time
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import msgspec
+import pytest
+from sqlalchemy import select
+
+from gateway.base.settings import Settings
+from gateway.operations.quality_loop.quality_loop import QualityLoop
+from migrations.tables.quality import verifications
+from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.gateway.scripted_tier import ScriptedTier
+from tiers.tier import Delta, GenerationRequest
+
+SUM = "What is {} + {}? Answer with the number only."
+MERGE = (
+    "Write a Python function that merges two sorted lists of {} and {} numbers. How long is the merged list? Answer "
+    "with the number only."
+)
+# By likeliest class; none of them is served, so none is labelled.
+ASKED = {
+    "SIMPLE": "What is the capital of France?",
+    "MEDIUM": "Write a Python function that merges two sorted lists.",
+    "COMPLEX": "If all bloops are razzies and some razzies are lazzies, are some bloops lazzies? Think step by step.",
+    "EXPERT": "Compare two ways to design a distributed lock service, analyse trade-offs under partitions, and derive "
+    "the failure probability.",
+}
+
+
+class AddingTier(ScriptedTier):
+    """Adds the two numbers of a prompt; where it `errs`, a sum that is asked for plainly is one too high."""
+
+    errs = False
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
+        assert request.messages is not None
+        text = request.messages[-1].content
+        first, second = (int(digits) for digits in re.findall(r"\d+", text)[:2])
+        self.words = (str(first + second + (self.errs and text.startswith("What is"))),)
+        async for delta in super().generate(request):
+            yield delta
+
+
+async def _served(gateway: RunningGateway, model: str, numbers: range) -> None:
+    """Serve a sum and a merge for each number, verify what is drawn, and take in the labels."""
+    for number in numbers:
+        for prompt in (SUM, MERGE):
+            asked = [{"role": "user", "content": prompt.format(number, number + 7)}]
+            answer = await gateway.http.post("/v1/chat/completions", json={"model": model, "messages": asked})
+            assert answer.status_code == 200, answer.text
+    loop, labels = gateway.operations.quality_loop, gateway.operations.active_labels
+    assert loop is not None
+    assert loop.monitor is not None
+    assert labels is not None
+    await loop.monitor.drain()
+    await labels.catch_up(time.time() + 1)
+
+
+async def _routed(gateway: RunningGateway, prompt: str, quality: float = 0.8) -> dict[str, Any]:
+    asked = {"messages": [{"role": "user", "content": prompt}]}
+    answer = await gateway.http.post("/v1/route", json=asked, headers={"x-aio-quality": str(quality)})
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+# At a target of 0.8 no probe's good outcome of a middle tier is enough to move a prompt down.
+async def _tiers(gateway: RunningGateway) -> dict[str, int]:
+    return {name: (await _routed(gateway, prompt))["tier"] for name, prompt in ASKED.items()}
+
+
+async def test_a_tier_that_begins_to_err_on_one_class_loses_that_class_alone_until_it_is_mended(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """QM-05, with no label but those that the monitor's verification makes."""
+
+    async def only_labels(self: QualityLoop, alarm: object) -> None:
+        """Start no retraining, which would move decisions, too."""
+
+    models = ("smollm2-int4", "smollm2-bf16", "smollm2-bf16", "smollm2-bf16")
+    tiers = [AddingTier(number, model=model) for number, model in enumerate(models, start=1)]
+    monkeypatch.setattr("tests.gateway.running_gateway.scripted_tiers", lambda: tiers)
+    monkeypatch.setattr(QualityLoop, "on_alarm", only_labels)
+    # Labels are taken in where the test says so; else the first ones would move later sums to tier 2 at any time.
+    given = msgspec.structs.replace(
+        settings,
+        monitor=True,
+        retrain_cron="",
+        sampling_rate=1.0,
+        verification_budget=1e6,
+        artefact_poll_seconds=3600.0,
+    )
+    async with running_gateway(given, protocol="httptools") as gateway:
+        before = await _tiers(gateway)
+        assert (before["SIMPLE"], before["MEDIUM"]) == (1, 1)
+
+        tiers[0].errs = True
+        await _served(gateway, "auto", range(10, 30))
+
+        after = await _tiers(gateway)
+        assert after["SIMPLE"] > 1
+        assert {name: after[name] for name in ("MEDIUM", "COMPLEX", "EXPERT")} == {
+            name: before[name] for name in ("MEDIUM", "COMPLEX", "EXPERT")
+        }
+        said = (await _routed(gateway, ASKED["SIMPLE"]))["reason"]
+        assert said.startswith("SIMPLE")
+        bad = await _routed(gateway, ASKED["SIMPLE"], quality=0.25)
+        assert bad["tier"] > 1
+
+        tiers[0].errs = False
+        await _served(gateway, "tier-1", range(110, 170))
+
+        good = await _routed(gateway, ASKED["SIMPLE"], quality=0.25)
+        assert good["tier"] == 1, "what is mended is used again, first where less is asked of it"
+        assert good["p_ok"][0] > bad["p_ok"][0] + 0.2
+        assert (await _tiers(gateway))["MEDIUM"] == 1
+        async with gateway.serving.database.connect() as connection:
+            labels = (await connection.execute(select(verifications.c.label, verifications.c.judge))).all()
+    assert len(labels) > 40
+    assert {judge for _, judge in labels} <= {"exact", "code"}
+    assert "worse" in {label for label, _ in labels}

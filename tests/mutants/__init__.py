@@ -1,0 +1,1 @@
+"""Mutation testing: which small faults in the code no test notices."""

@@ -1,0 +1,99 @@
+"""The mutants of a source file: copies of its syntax tree with one small fault each."""
+
+import ast
+import copy
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_COMPARE: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
+}  # fmt: skip
+_ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.Mult, ast.LShift: ast.RShift, ast.BitOr: ast.BitAnd, ast.BitAnd: ast.BitOr,
+}  # fmt: skip
+_NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
+
+
+class Mutant(NamedTuple):
+    """`tree`: of the whole module with one node replaced; `was` and `became`: that node, at `line`."""
+
+    line: int
+    was: str
+    became: str
+    tree: ast.Module
+
+
+def mutants_of(source: str) -> Iterator[Mutant]:
+    """Yield every mutant of a module, from its first line to its last. Texts, annotations and imports stay."""
+    tree = ast.parse(source)
+    for number, node in enumerate(_sites(tree)):
+        for changed in _changed(node):
+            twin = copy.deepcopy(tree)
+            place = next(site for at, site in enumerate(_sites(twin)) if at == number)
+            mutated = ast.fix_missing_locations(_Replaced(place, changed).visit(twin))
+            yield Mutant(node.lineno, _shown(node), _shown(changed), mutated)
+
+
+class _Replaced(ast.NodeTransformer):
+    """Puts `new` where `old` is."""
+
+    def __init__(self, old: ast.AST, new: ast.AST) -> None:
+        self._old, self._new = old, new
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        if node is self._old:
+            return ast.copy_location(self._new, node)
+        return self.generic_visit(node)
+
+
+def _sites(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:
+    """Every expression and statement but annotations, in the order of the text."""
+    for name, value in ast.iter_fields(node):
+        if name in ("annotation", "returns") or isinstance(node, ast.JoinedStr | ast.Import | ast.ImportFrom):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.expr | ast.stmt):
+                yield child
+            if isinstance(child, ast.AST):
+                yield from _sites(child)
+
+
+def _changed(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:
+    match node:
+        case ast.Compare(left, [op, *others], comparators) if type(op) in _COMPARE:
+            yield ast.Compare(left, [_COMPARE[type(op)](), *others], comparators)
+        case ast.BinOp(left, op, right) if type(op) in _ARITHMETIC:
+            yield ast.BinOp(left, _ARITHMETIC[type(op)](), right)
+            if isinstance(op, ast.Mult | ast.Div):
+                yield left
+            if isinstance(op, ast.Mult):
+                yield right
+        case ast.AugAssign(target, op, value) if type(op) in _ARITHMETIC:
+            yield ast.AugAssign(target, _ARITHMETIC[type(op)](), value)
+        case ast.BoolOp(op, values):
+            yield ast.BoolOp(ast.Or() if isinstance(op, ast.And) else ast.And(), values)
+        case ast.UnaryOp(ast.Not() | ast.USub(), operand):
+            yield operand
+        case ast.If(test, body, orelse) if not isinstance(test, ast.Compare | ast.BoolOp | ast.UnaryOp):
+            yield ast.If(ast.UnaryOp(ast.Not(), test), body, orelse)
+        case ast.IfExp(test, body, orelse):
+            yield ast.IfExp(ast.UnaryOp(ast.Not(), test), body, orelse)
+        case ast.Constant(value) if isinstance(value, bool):
+            yield ast.Constant(not value)
+        case ast.Constant(value) if isinstance(value, int | float):
+            yield ast.Constant(value + 1)
+        case ast.Call(ast.Name(name), args, keywords) if name in _NAMES:
+            yield ast.Call(ast.Name(_NAMES[name], ast.Load()), args, keywords)
+        case ast.Return(value) if value is not None and not isinstance(value, ast.Constant):
+            yield ast.Return(ast.Constant(None))
+        case ast.Expr(ast.Call() | ast.Await()):
+            yield ast.Pass()
+        case ast.Continue():
+            yield ast.Break()
+
+
+def _shown(node: ast.AST) -> str:
+    text = ast.unparse(node).splitlines()[0]
+    return text if len(text) <= 100 else text[:99] + "…"
