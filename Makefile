@@ -9,7 +9,7 @@ RESULTS ?= docs/measurements
 WORKERS ?= 3
 BUSY_WORKERS ?= 2
 
-.PHONY: run install test test-properties test-processes test-models snapshots lint types test-browser screenshots test-mesh test-ray test-ray-short test-newest test-clients test-kernels test-deploy test-wheel test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-files fuzz-api attack sanitize sanitize-threads lock demo replay mutants bench bench-all bench-peers bench-report checklist clean
+.PHONY: run install test test-properties test-processes test-models snapshots lint types test-browser screenshots test-mesh test-ray test-ray-short test-newest test-clients test-kernels test-deploy test-wheel test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-files fuzz-api attack sanitize sanitize-threads lock demo replay mutants bench bench-all bench-peers bench-report checklist release clean
 
 run: install
 	$(BIN)/aio serve
@@ -142,9 +142,23 @@ $(STAMP)-deploy: $(STAMP)
 		@kubernetes-models/gateway-api@2 @kubernetes-models/karpenter@2 @kubernetes-models/keda@2 @kubernetes-models/prometheus-operator@6
 	touch $@
 
-# What users install: the wheel, built and installed in an empty environment, serving two servers; two minutes.
-test-wheel: install
-	$(BIN)/pytest -s -m "wheel" tests/deploy/test_wheel.py
+RELEASE := build/release
+
+# What users install: the wheel, built and installed in an empty environment, serving two servers; and the files of a release;
+# three minutes.
+test-wheel: install $(RELEASE)/.installed
+	RELEASE_TOOLS=$(abspath $(RELEASE)) $(BIN)/pytest -s -m "wheel" tests/deploy/test_wheel.py tests/deploy/test_release.py
+
+# The files of a release in dist/, of the commit that is checked out (docs/releasing.md). What builds and lists them has an environment
+# of its own.
+release: install $(RELEASE)/.installed
+	$(BIN)/python -m deploy.release dist --tools $(RELEASE)
+
+$(RELEASE)/.installed: pyproject.toml
+	$(PYTHON) -m venv --clear $(RELEASE)
+	$(RELEASE)/bin/pip install --quiet --upgrade pip
+	$(RELEASE)/bin/pip install --quiet --group release
+	touch $@
 
 # The same grids on a CUDA device. For a bare machine: nothing is installed, and only what kernels need is imported.
 test-gpu:

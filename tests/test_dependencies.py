@@ -24,6 +24,7 @@ IMPORTED_AS = {
     "opentelemetry-sdk": "opentelemetry.sdk",
     "presidio-analyzer": "presidio_analyzer",
     "prometheus-client": "prometheus_client",
+    "pyyaml": "yaml",
     "scikit-learn": "sklearn",
     "sentry-sdk": "sentry_sdk",
 }

@@ -154,6 +154,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         str,
         Meta(description="Where the provider sends users back; empty: `/admin/oidc/callback` at the host they used"),
     ] = ""
+    keys_file: Annotated[
+        str,
+        Meta(
+            description="TOML file of teams, keys and budgets that each start makes so, as `aio keys apply` does; "
+            "empty: none",
+        ),
+    ] = ""
     keys_poll_seconds: Annotated[
         float,
         Meta(

@@ -1,11 +1,13 @@
 """Tenancy of a running gateway: its callers and what they may use, assembled and kept up to date."""
 
 import logging
+import os
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -20,7 +22,7 @@ from gateway.tenancy.budgets.budget_leases import BudgetLeases
 from gateway.tenancy.budgets.lease_book import LeaseBook
 from gateway.tenancy.changes.orders import Order
 from gateway.tenancy.keys.directory import Directory
-from gateway.tenancy.keys.key_commands import create_first_admin_key
+from gateway.tenancy.keys.key_commands import GRACE_SECONDS, create_first_admin_key
 from gateway.tenancy.keys.key_secrets import SettingsKeys
 from gateway.tenancy.limits.redis_windows import RedisWindows
 from gateway.tenancy.limits.windows import LocalWindows, Windows
@@ -32,6 +34,7 @@ ShowKey = Callable[[str], None]
 # Creator of the first admin key, in the audit trail.
 FIRST_ACTOR = "gateway"
 FIRST_KEY = "the first admin key"
+DECLARED_KEYS = "the keys of AIO_KEYS_FILE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,8 @@ async def running_tenancy(
             open_without_database=settings.budgets_without_database == "open",
         )
         stack.push_async_callback(budget_leases.close)
+        if show_admin_key is not None and settings.keys_file:
+            await _start_declared_keys(stack, settings, keys, engine, directory, clock)
         if show_admin_key is not None and not keys.admins:
             await _start_administration(stack, engine, directory, clock, show_admin_key, settings.keys_poll_seconds)
         windows = await _start_windows(stack, settings, redis)
@@ -96,6 +101,36 @@ async def _start_windows(stack: AsyncExitStack, settings: Settings, redis: Redis
     stack.push_async_callback(windows.close)
     await stack.enter_async_context(background(windows.follow, "limits in Redis"))
     return windows
+
+
+async def _start_declared_keys(
+    stack: AsyncExitStack,
+    settings: Settings,
+    keys: SettingsKeys,
+    engine: AsyncEngine,
+    directory: Directory,
+    clock: DatabaseTime,
+) -> None:
+    """Make the stored keys what a file declares: before anything is served, or as soon as the database is reachable.
+    Raises `DeclarationError`."""
+    from gateway.tenancy.declared.declaration import read_declaration
+    from gateway.tenancy.declared.reconcile import apply_declaration
+
+    declared = read_declaration(Path(settings.keys_file), keys.answers.names, os.environ)
+
+    async def provide() -> None:
+        order = Order(actor=FIRST_ACTOR, now=clock.now(), reason=f"declared in {declared.source}")
+        done = await apply_declaration(engine, declared, order, grace_seconds=GRACE_SECONDS, may_show=False)
+        log.info("%s: %d changes of teams, keys and budgets", declared.source, len(done.changes))
+        await directory.load()
+
+    try:
+        await provide()
+    except (SQLAlchemyError, OSError) as error:
+        log.warning("%s cannot be applied yet (%s); stored keys hold", declared.source, type(error).__name__)
+        await stack.enter_async_context(
+            background(partial(until_it_works, provide, DECLARED_KEYS, {}, settings.keys_poll_seconds), DECLARED_KEYS)
+        )
 
 
 async def _start_administration(

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -16,10 +17,12 @@ PROMPT_TOKENS, ANSWER_TOKENS = 200, 200
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """Exactly one of `url`, `provider`, `path` and `group` is set; `group` holds the model of this name.
+    """Exactly one of `url`, `provider`, `path`, `group` and `remote` is set; `group` holds the model of this name,
+    `remote` is the entry's whole table of that name. `further`: other fields of the entry.
 
     `source`: where it was found, in words; candidates of one source are one server's or one key's. `model`: its name
-    there; "" is a server's only model, still unknown. `price`: the price list's; None if the list does not know it.
+    there; "" is a server's only model, still unknown. `price`: the price list's, or that of `price_from`; None if the
+    list does not know it.
     `context_note`: why `max_context` is what it is, where a reader may want to change it. `is_default`: whether it may
     be proposed without being asked for.
     """
@@ -38,7 +41,10 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: Capabilities = Capabilities()
     billions: float | None = None
     price: Price | None = None
+    price_from: str = ""
     is_default: bool = True
+    remote: dict[str, Any] = {}
+    further: dict[str, Any] = {}
 
     @property
     def estimate(self) -> Price | None:

@@ -1,7 +1,7 @@
 """Writes a catalogue: one short commented TOML, which names variables and never holds a key."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any
 
@@ -30,10 +30,12 @@ _OF_GROUP = ("name", "cards", "card_bytes")
 _OF_MODEL = ("name", "path", "weights", "shape", "max_context")
 
 
-def catalog_text(candidates: Sequence[Candidate], day: date) -> str:
-    """Return the catalogue's text; every candidate has a name."""
+def catalog_text(candidates: Sequence[Candidate], day: date, aliases: Mapping[str, str] | None = None) -> str:
+    """Return the catalogue's text; every candidate has a name. `aliases`: further names of tiers."""
     tiers = "".join(map(_entry, candidates))
-    return _HEAD.format(day=day.isoformat()) + tiers + "".join(map(_group, _groups(candidates)))
+    names = [_line(json.dumps(name, ensure_ascii=False), tier) for name, tier in (aliases or {}).items()]
+    further = "\n".join(["\n[aliases]", *names]) + "\n" if names else ""
+    return _HEAD.format(day=day.isoformat()) + tiers + "".join(map(_group, _groups(candidates))) + further
 
 
 def unmeasured_text(models: Sequence[str]) -> str:
@@ -71,19 +73,22 @@ def _entry(candidate: Candidate) -> str:
         lines.append(_line("url", candidate.url))
         if candidate.kind != "openai":
             lines.append(_line("kind", candidate.kind))
-    if candidate.path or candidate.model:
+    if (candidate.path or candidate.model) and not candidate.remote:
         lines.append(_line("model", candidate.path or candidate.model))
-    if candidate.api_key_env:
+    if candidate.api_key_env and not candidate.remote:
         lines.append(_line("api_key_env", candidate.api_key_env, "the variable that holds the key"))
-    if candidate.max_context and candidate.group is None:
+    if candidate.max_context and candidate.group is None and not candidate.remote:
         lines.append(_line("max_context", candidate.max_context, candidate.context_note))
     able = {name: value for name, value in msgspec.structs.asdict(candidate.capabilities).items() if value is not None}
     if able:
         lines.append(_line("capabilities", able))
     if candidate.price is not None and not candidate.price.estimated:
-        lines.append(_line("price", _price(candidate.price), f"genai-prices {list_version()}"))
+        lines.append(_line("price", _price(candidate.price), candidate.price_from or f"genai-prices {list_version()}"))
     elif (estimate := candidate.estimate) is not None:
         lines.append(_line("price", _price(estimate), "yours, without `estimated`, is better"))
+    lines += [_line(key, value) for key, value in candidate.further.items()]
+    if candidate.remote:
+        lines += ["", "[tiers.remote]", *(_line(key, value) for key, value in candidate.remote.items())]
     return "\n".join(lines) + "\n"
 
 
@@ -100,4 +105,6 @@ def _toml(value: Any) -> str:
     """Return a TOML value; JSON's strings, numbers and booleans are TOML's."""
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{key} = {_toml(each)}" for key, each in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -7,9 +7,7 @@ from msgspec import Meta
 
 from gateway.base.requests.caller import Period
 from gateway.operations.usecases.keys import Reason
-
-# A billion dollars: far above it, micro-dollars would be inexact.
-MOST_USD = 1e9
+from gateway.tenancy.budgets.periods import BudgetUsd
 
 
 class BudgetOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -18,5 +16,5 @@ class BudgetOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     kind: Literal["key", "team"]
     subject: Annotated[str, Meta(min_length=1, max_length=128)]
     period: Period
-    amount_usd: Annotated[float, Meta(ge=0, le=MOST_USD)]
+    amount_usd: BudgetUsd
     reason: Reason | None = None

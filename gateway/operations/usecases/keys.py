@@ -12,13 +12,11 @@ from gateway.base.errors import ApiError, bad_request
 from gateway.base.stores.database_reach import reached
 from gateway.tenancy.access.access import Access
 from gateway.tenancy.changes.errors import TenancyError, UnknownSubjectError
-from gateway.tenancy.keys.key_terms import KeyTerms
+from gateway.tenancy.keys.key_commands import GRACE_SECONDS
+from gateway.tenancy.keys.key_terms import KeyTerms, Name
 
 T = TypeVar("T")
-# Names are shown in logs and lists; ids begin with key_ and team_.
-Name = Annotated[str, Meta(pattern=r"^(?!key_|team_|budget_)[A-Za-z0-9][A-Za-z0-9 ._@:-]{0,127}\Z")]
 Reason = Annotated[str, Meta(min_length=1, max_length=1024)]
-GRACE_SECONDS = 24 * 3600.0
 MOST_GRACE_SECONDS = 90 * 24 * 3600.0
 
 

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from gateway.base.requests.caller import Period
 from gateway.tenancy.budgets.periods import MICRO, period_key
 from gateway.tenancy.changes.errors import UnknownSubjectError
-from gateway.tenancy.changes.orders import Order, budgets_changed, tenancy_transaction, write_down
+from gateway.tenancy.changes.orders import Database, Order, budgets_changed, tenancy_transaction, write_down
 from migrations.tables.tenancy import api_keys, budget_leases, budgets, teams
 
 _SUBJECTS = {"key": (api_keys.c.key_id, api_keys.c.name), "team": (teams.c.team_id, teams.c.name)}
@@ -30,7 +30,13 @@ class BudgetState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def set_budget(
-    engine: AsyncEngine, kind: str, subject: str, period: Period, amount_usd: float, order: Order, static: bool = False
+    database: Database,
+    kind: str,
+    subject: str,
+    period: Period,
+    amount_usd: float,
+    order: Order,
+    static: bool = False,
 ) -> str:
     """Limit what a key or team (by id or name) may spend; return the budget's id. An existing budget is changed and
     keeps its spending. `static`: `subject` is the name of a key of the settings.
@@ -38,7 +44,7 @@ async def set_budget(
     Raises `UnknownSubjectError`.
     """
     amount = round(amount_usd * MICRO)
-    async with tenancy_transaction(engine) as connection:
+    async with tenancy_transaction(database) as connection:
         subject_id = subject if static else await _subject_id(connection, kind, subject)
         same = (budgets.c.subject_kind == kind, budgets.c.subject == subject_id, budgets.c.period == period)
         found = (await connection.execute(select(budgets).where(*same))).mappings().first()
@@ -57,9 +63,9 @@ async def set_budget(
     return budget_id
 
 
-async def remove_budget(engine: AsyncEngine, budget_id: str, order: Order) -> None:
+async def remove_budget(database: Database, budget_id: str, order: Order) -> None:
     """Remove a budget with its spending. Raises `UnknownSubjectError`."""
-    async with tenancy_transaction(engine) as connection:
+    async with tenancy_transaction(database) as connection:
         mine = budgets.c.budget_id == budget_id
         # Locked first, like every lease of it.
         found = (await connection.execute(select(budgets).where(mine).with_for_update())).mappings().first()

@@ -3,8 +3,13 @@
 import math
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from typing import Annotated
+
+import msgspec
 
 MICRO = 1_000_000
+# At most a billion dollars: far above it, micro-dollars would be inexact.
+BudgetUsd = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 # A millionth of a micro-dollar: prices are dollars per million tokens, so that a token's has hardly more digits.
 _LEAST = Decimal("0.000001")
 

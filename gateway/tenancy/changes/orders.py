@@ -11,6 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from migrations.tables.audit import audit_events
 from migrations.tables.tenancy import tenancy_state
 
+# What a command runs on: the database, or a `tenancy_transaction` that it joins.
+Database = AsyncEngine | AsyncConnection
 # In such a transaction: the revision that it makes.
 REVISION = select(tenancy_state.c.revision).scalar_subquery()
 
@@ -24,9 +26,13 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @asynccontextmanager
-async def tenancy_transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-    """A transaction that excludes all others of its kind and increments the revision, by which replicas notice it."""
-    async with engine.begin() as connection:
+async def tenancy_transaction(database: Database) -> AsyncIterator[AsyncConnection]:
+    """A transaction that excludes all others of its kind and increments the revision, by which replicas notice it. A
+    connection is in one already: what is done joins it."""
+    if isinstance(database, AsyncConnection):
+        yield database
+        return
+    async with database.begin() as connection:
         # Write first: SQLite then waits for another writer instead of failing, and PostgreSQL's writers queue here.
         await connection.execute(update(tenancy_state).values(revision=tenancy_state.c.revision + 1))
         yield connection

@@ -9,7 +9,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.tenancy.changes.errors import TenancyError, UnknownSubjectError
-from gateway.tenancy.changes.orders import REVISION, Order, tenancy_transaction, write_down
+from gateway.tenancy.changes.orders import REVISION, Database, Order, tenancy_transaction, write_down
 from gateway.tenancy.keys.key_secrets import MadeKey, make_key
 from gateway.tenancy.keys.key_terms import KeyTerms, check_expiry, columns_of_new, given
 from migrations.tables.tenancy import api_keys, teams
@@ -17,6 +17,8 @@ from migrations.tables.tenancy import api_keys, teams
 FIRST_KEY_NOTICE = (
     "This is the first key for answers: callers without a key are refused from now on, also once this key has ended."
 )
+# How long a replaced secret stays valid, unless the order says.
+GRACE_SECONDS = 24 * 3600.0
 # Columns never shown with a key.
 UNSHOWN = ("digest", "old_digest", "revision")
 
@@ -35,11 +37,11 @@ class IssuedKey(msgspec.Struct, frozen=True, kw_only=True):
     notice: str | None = None
 
 
-async def create_team(engine: AsyncEngine, name: str, order: Order) -> str:
+async def create_team(database: Database, name: str, order: Order) -> str:
     """Create a team and return its id. Raises `TenancyError` if the name is taken."""
     team_id = f"team_{secrets.token_hex(8)}"
     try:
-        async with tenancy_transaction(engine) as connection:
+        async with tenancy_transaction(database) as connection:
             await connection.execute(insert(teams).values(team_id=team_id, name=name, created_at=order.now))
             await write_down(connection, order, "team.created", team_id, {"name": name})
     except IntegrityError as error:
@@ -47,15 +49,17 @@ async def create_team(engine: AsyncEngine, name: str, order: Order) -> str:
     return team_id
 
 
-async def create_key(engine: AsyncEngine, name: str, team: str | None, terms: KeyTerms, order: Order) -> IssuedKey:
-    """Create a key, permanently of `team` (its name or id). Raises `TenancyError` if the name is taken, or there is no
-    such team."""
+async def create_key(
+    database: Database, name: str, team: str | None, terms: KeyTerms, order: Order, made: MadeKey | None = None
+) -> IssuedKey:
+    """Create a key, permanently of `team` (its name or id); `made`: its secret, else a random one. Raises
+    `TenancyError` if the name is taken, or there is no such team."""
     columns = columns_of_new(terms, order.now)
     try:
-        async with tenancy_transaction(engine) as connection:
+        async with tenancy_transaction(database) as connection:
             team_id = None if team is None else await _team_id(connection, team)
             is_first = "inference" in columns["scopes"] and not await _ever_had(connection, "inference")
-            issued = await _insert_key(connection, name, team_id, columns, order)
+            issued = await _insert_key(connection, name, team_id, columns, order, made)
     except IntegrityError as error:
         raise TenancyError(f"there is, or was, a key {name!r} already; names are not used again", "name") from error
     return msgspec.structs.replace(issued, notice=FIRST_KEY_NOTICE) if is_first else issued
@@ -77,11 +81,11 @@ async def create_first_admin_key(engine: AsyncEngine, order: Order) -> IssuedKey
         return await _insert_key(connection, name, None, columns_of_new(KeyTerms(scopes=["admin"]), order.now), order)
 
 
-async def change_key(engine: AsyncEngine, key: str, terms: KeyTerms, order: Order) -> dict[str, Any]:
+async def change_key(database: Database, key: str, terms: KeyTerms, order: Order) -> dict[str, Any]:
     """Change the terms of the key of this id or name; return what changed, as name → [old, new]."""
     wanted = given(terms)
     check_expiry(wanted.get("expires_at"), order.now)
-    async with tenancy_transaction(engine) as connection:
+    async with tenancy_transaction(database) as connection:
         row = await _live_key(connection, key)
         changed = {name: [row[name], value] for name, value in wanted.items() if row[name] != value}
         if changed:
@@ -90,11 +94,13 @@ async def change_key(engine: AsyncEngine, key: str, terms: KeyTerms, order: Orde
     return changed
 
 
-async def rotate_key(engine: AsyncEngine, key: str, grace_seconds: float, order: Order) -> IssuedKey:
-    """Give the key of this id or name a new secret; the previous one stays valid for `grace_seconds`, older ones
-    end."""
-    made, until = make_key(), order.now + grace_seconds
-    async with tenancy_transaction(engine) as connection:
+async def rotate_key(
+    database: Database, key: str, grace_seconds: float, order: Order, made: MadeKey | None = None
+) -> IssuedKey:
+    """Give the key of this id or name a new secret, `made` or random; the previous one stays valid for `grace_seconds`,
+    older ones end."""
+    made, until = made or make_key(), order.now + grace_seconds
+    async with tenancy_transaction(database) as connection:
         row = await _live_key(connection, key)
         old = {"old_prefix": row["prefix"], "old_digest": row["digest"], "old_until": until, "rotated_at": order.now}
         await _update(connection, row["key_id"], old | _kept(made))
@@ -103,9 +109,9 @@ async def rotate_key(engine: AsyncEngine, key: str, grace_seconds: float, order:
     return IssuedKey(key_id=row["key_id"], name=row["name"], prefix=made.prefix, key=made.key, old_until=until)
 
 
-async def revoke_key(engine: AsyncEngine, key: str, order: Order) -> str:
+async def revoke_key(database: Database, key: str, order: Order) -> str:
     """Revoke the key of this id or name permanently; return its id."""
-    async with tenancy_transaction(engine) as connection:
+    async with tenancy_transaction(database) as connection:
         row = await _live_key(connection, key)
         await _update(connection, row["key_id"], {"revoked_at": order.now})
         await write_down(connection, order, "key.revoked", row["key_id"], {"name": row["name"]})
@@ -134,9 +140,14 @@ async def name_of_team(engine: AsyncEngine, team_id: str | None) -> str | None:
 
 
 async def _insert_key(
-    connection: AsyncConnection, name: str, team_id: str | None, columns: dict[str, Any], order: Order
+    connection: AsyncConnection,
+    name: str,
+    team_id: str | None,
+    columns: dict[str, Any],
+    order: Order,
+    made: MadeKey | None = None,
 ) -> IssuedKey:
-    key_id, made = f"key_{secrets.token_hex(8)}", make_key()
+    key_id, made = f"key_{secrets.token_hex(8)}", made or make_key()
     row = {"key_id": key_id, "name": name, "team_id": team_id, "created_at": order.now, "revision": REVISION}
     await connection.execute(insert(api_keys).values(row | _kept(made) | columns))
     details = {"name": name, "team_id": team_id, "prefix": made.prefix} | columns

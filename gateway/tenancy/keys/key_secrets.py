@@ -99,7 +99,8 @@ def keys_of(settings: Settings) -> SettingsKeys:
 
 
 class MadeKey(msgspec.Struct, frozen=True):
-    """A fresh key; its SHA-256, the only stored form, and its first characters, by which owners recognise it."""
+    """A fresh key ("" where its owner has it), its SHA-256, the only stored form, and its first characters, by which
+    owners recognise it."""
 
     key: str
     digest: bytes
@@ -110,6 +111,14 @@ def make_key() -> MadeKey:
     """Return a key of 256 random bits, of which the prefix shows 48."""
     key = f"{KEY_START}{secrets.token_urlsafe(32)}"
     return MadeKey(key, digest_of(key), key[:PREFIX_LENGTH])
+
+
+def given_secret(name: str, secret: str, source: str) -> MadeKey:
+    """Return the key `name` with a secret, or `sha256:` and its SHA-256, that somebody chose. What owners recognise it
+    by is of the hash: the beginning of a chosen secret would tell too much of it. Raises `SettingsError`, which names
+    `source` and never shows the secret, also for one with too little entropy."""
+    digest = _digest(name, secret, source)
+    return MadeKey("", digest, f"sha256:{digest.hex()[:8]}")
 
 
 def new_key() -> tuple[str, str]:

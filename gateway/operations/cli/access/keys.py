@@ -1,7 +1,9 @@
-"""`aio keys`: make, list, change, rotate and revoke keys in the database; running servers follow within seconds."""
+"""`aio keys`: make, list, change, rotate, revoke and declare stored keys; running servers follow within seconds."""
 
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -21,6 +23,7 @@ from gateway.operations.cli.stored_order import with_database
 
 if TYPE_CHECKING:
     from gateway.tenancy.changes.orders import Order
+    from gateway.tenancy.declared.reconcile import Applied
     from gateway.tenancy.keys.key_terms import KeyTerms
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -28,13 +31,15 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 reason_option = click.option("--reason", metavar="TEXT", help="Reason, recorded with the change.")
 DAY_SECONDS = 86_400.0
 ACTOR = "command line"
+# Status of a dry run that finds a difference; 1 is an error, 2 a wrong option.
+DIFFERS = 3
 # Columns of a key in the list, with their headings.
 _SHOWN = ("key_id", "name", "prefix", "team_id", "scopes")
 
 
 @click.group()
 def keys() -> None:
-    """Make, show, change, rotate and revoke API keys."""
+    """Make, show, change, rotate and revoke API keys, or declare them in a file."""
 
 
 def stored_options(command: Command) -> Command:
@@ -209,6 +214,67 @@ def revoke(key: str, reason: str | None, as_json: bool, **options: Any) -> None:
 
     key_id = with_database(settings_from(**options), lambda engine: revoke_key(engine, key, order(reason)))
     echo_answer(as_json, {"key_id": key_id}, f"{key_id} is revoked; running servers refuse it within seconds")
+
+
+@keys.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--dry-run", is_flag=True, help=f"Change nothing; end with status {DIFFERS} if FILE and database differ.")
+@click.option("--prune", is_flag=True, help="Also revoke keys (no administrator's) and remove budgets not in FILE.")
+@click.option(
+    "--grace-hours",
+    type=click.FloatRange(0, 24 * 90),
+    default=24.0,
+    show_default=True,
+    help="How long a replaced secret stays valid.",
+)
+@reason_option
+@stored_options
+def apply(
+    file: Path, dry_run: bool, prune: bool, grace_hours: float, reason: str | None, as_json: bool, **options: Any
+) -> None:
+    """Make teams, keys and budgets what FILE declares, all or nothing; applied again, it changes nothing.
+
+    Terms and budgets that a declared key or team lacks in FILE get their default or are removed. What FILE does not
+    name stays, unless --prune is given.
+    """
+    from gateway.tenancy.declared.declaration import read_declaration
+    from gateway.tenancy.declared.reconcile import apply_declaration, differences
+    from gateway.tenancy.keys.key_secrets import keys_of
+
+    settings = settings_from(**options)
+    declared = read_declaration(file, keys_of(settings).answers.names, os.environ)
+    given = order(reason or f"declared in {file}")
+    if dry_run:
+        done = with_database(settings, lambda engine: differences(engine, declared, given.now, prune=prune))
+    else:
+        done = with_database(
+            settings,
+            lambda engine: apply_declaration(engine, declared, given, prune=prune, grace_seconds=grace_hours * 3600),
+        )
+    if as_json:
+        echo_json(done)
+    else:
+        _echo_applied(done)
+    if dry_run and done.changes:
+        raise SystemExit(DIFFERS)
+
+
+def _echo_applied(done: "Applied") -> None:
+    for change in done.changes:
+        changed = ", ".join(f"{name} {_change(old, new)}" for name, (old, new) in change.changed.items())
+        click.echo(f"{change.action:14} {change.kind} {change.name}{changed and ': '}{changed}")
+    if not done.changes:
+        click.echo("nothing to change")
+    for issued in done.keys:
+        click.echo(f"key {issued.key_id} of {issued.name}, shown once:\n{issued.key}")
+    for name in done.kept:
+        click.echo(f"kept: {name} may administer, so it is not pruned; `aio keys revoke` ends it", err=True)
+    if done.notice is not None:
+        click.echo(done.notice, err=True)
+
+
+def _change(old: Any, new: Any) -> str:
+    return _text(new) if old is None else f"{_text(old)} -> {'none' if new is None else _text(new)}"
 
 
 def order(reason: str | None) -> "Order":

@@ -40,6 +40,12 @@ def _ports(context: click.Context, parameter: click.Parameter, value: str | None
     "Repeatable. Without --yes exactly these.",
 )
 @click.option(
+    "--from",
+    "litellm",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="LiteLLM's config.yaml, whose models and settings are carried over; further tiers by --tier.",
+)
+@click.option(
     "--output", type=click.Path(dir_okay=False, path_type=Path), default=Path("aio.toml"), show_default=True,
     help="File to write.",
 )  # fmt: skip
@@ -54,7 +60,13 @@ def _ports(context: click.Context, parameter: click.Parameter, value: str | None
     "--offline", is_flag=True, help="For cards propose models that the Hugging Face cache has, instead of AIO's table."
 )
 def init(
-    yes: bool, given: tuple[str, ...], output: Path, force: bool, ports: tuple[int, ...] | None, offline: bool
+    yes: bool,
+    given: tuple[str, ...],
+    litellm: Path | None,
+    output: Path,
+    force: bool,
+    ports: tuple[int, ...] | None,
+    offline: bool,
 ) -> None:
     """Find models and write a catalogue of them, which `aio serve` takes by default.
 
@@ -62,15 +74,16 @@ def init(
     Gemini, Azure OpenAI and OpenRouter in the environment. Keys are not written, only the names of their variables.
     For NVIDIA cards it proposes models that fit them, which `aio serve` downloads.
     """
-    from gateway.base.configuration.default_catalog import CATALOG_FILE
     from gateway.operations.quality_loop.label_sources import labels_text
     from gateway.operations.setup.candidate import with_names
     from gateway.operations.setup.catalog_text import catalog_text, unmeasured_text
     from gateway.operations.setup.screening_check import private_text
     from tiers.catalog.tier_spec import MIN_TIERS
 
-    if output.exists() and not force:
-        raise click.ClickException(f"{output} exists; --force overwrites it, --output writes another file")
+    _refuse_existing(output, force)
+    if litellm is not None:
+        _from_litellm(litellm, given, output, force)
+        return
     found, tiers, notes = asyncio.run(_looked(ports, given, offline))
     for note in notes:
         click.echo(f"note: {note}", err=True)
@@ -86,16 +99,65 @@ def init(
     text = catalog_text(chosen, date.today())
     text += unmeasured_text(_without_report(_checked(text, output)))
     catalog = _checked(text, output)
+    _write(output, text)
+    click.echo(f"{_shown(chosen)}\n\nwrote {output}: {len(chosen)} tiers, cheapest first")
+    _echo_next(chosen, output)
+    click.echo(f"\n{labels_text(settings_from())}\n{private_text(catalog)}")
+
+
+def _from_litellm(file: Path, given: Sequence[str], output: Path, force: bool) -> None:
+    """Write the catalogue and the settings of a LiteLLM proxy, and say what became of every field."""
+    from gateway.operations.setup.candidate import in_order, with_names
+    from gateway.operations.setup.catalog_text import catalog_text
+    from gateway.operations.setup.given_tiers import given_tier
+    from gateway.operations.setup.litellm.migration import migrated
+    from tiers.catalog.tier_spec import MIN_TIERS
+
+    async def further() -> list["Candidate"]:
+        return [await given_tier(text, [], os.environ) for text in given]
+
+    found, settings = migrated(file, os.environ), output.with_suffix(".env")
+    chosen = with_names(in_order([*found.candidates, *asyncio.run(further())]))
+    click.echo(f"{found.report()}\n")
+    if len(chosen) < MIN_TIERS:
+        raise click.ClickException(
+            "routing needs two models, and AIO can ask fewer of the file's: add --tier NAME=WHAT"
+        )
+    text, settings_text = catalog_text(chosen, date.today(), found.aliases), found.settings_text(file, settings.name)
+    _checked(text, output)
+    if settings_text:
+        _refuse_existing(settings, force)
+    _write(output, text)
+    click.echo(f"{_shown(chosen)}\n\nwrote {output}: {len(chosen)} tiers, cheapest first")
+    if settings_text:
+        _write(settings, settings_text)
+        click.echo(f"wrote {settings}: {len(found.environment)} settings; read it with: set -a; . ./{settings}; set +a")
+    for variable, path in found.variables.items():
+        click.echo(f"set {variable} to the key in {path}")
+    _echo_next(chosen, output)
+    for command in found.commands:
+        click.echo(f"      {command}   once it runs")
+
+
+def _refuse_existing(output: Path, force: bool) -> None:
+    if output.exists() and not force:
+        raise click.ClickException(f"{output} exists; --force overwrites it, --output writes another file")
+
+
+def _write(output: Path, text: str) -> None:
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(text, encoding="utf-8")
     except OSError as error:
         raise click.ClickException(f"cannot write {output} ({error.strerror}); --output writes another file") from error
-    click.echo(f"{_shown(chosen)}\n\nwrote {output}: {len(chosen)} tiers, cheapest first")
+
+
+def _echo_next(chosen: Sequence["Candidate"], output: Path) -> None:
+    from gateway.base.configuration.default_catalog import CATALOG_FILE
+
     option = "" if output == Path(CATALOG_FILE) else f" --catalog {output}"
     click.echo(f"next: aio check{option}   asks every tier one question")
     click.echo(f"      aio serve{option}{port_option(chosen)}{workers_option(chosen)}   starts the gateway")
-    click.echo(f"\n{labels_text(settings_from())}\n{private_text(catalog)}")
 
 
 async def _looked(

@@ -1,0 +1,326 @@
+"""`aio init --from`: LiteLLM's config.yaml becomes a catalogue and settings, and every field is accounted for."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.base.settings import Settings
+from gateway.operations.cli import main
+from gateway.operations.setup.litellm.config_file import Account, read_config
+from gateway.operations.setup.litellm.migration import migrated
+from tests.gateway.running_gateway import running_gateway
+from tests.gateway.upstream import Upstream, running_upstream
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.load import load_catalog
+from tiers.catalog.tier_spec import TierSpec
+
+CONFIGS = Path(__file__).parent / "litellm_configs"
+MASTER = "b3f1c29a7de84f60951c7ad23e0f4b68"
+ENVIRONMENT = {
+    "VLLM_A": "http://127.0.0.1:9/v1", "VLLM_B": "http://127.0.0.2:9/v1", "OLLAMA": "http://127.0.0.1:9",
+    "LITELLM_MASTER_KEY": MASTER,
+}  # fmt: skip
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in [name for name in os.environ if name.startswith(("AIO_", "AZURE_", "OPENAI_", "AWS_"))]:
+        monkeypatch.delenv(name)
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def aio(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["init", *map(str, arguments)])
+
+
+def written(name: str, *options: object) -> tuple[str, Catalog]:
+    """What is printed for a config, and the catalogue as `aio serve` reads it."""
+    result = aio("--from", CONFIGS / f"{name}.yaml", *options)
+    assert result.exit_code == 0, result.output
+    return result.output, load_catalog("aio.toml")
+
+
+def tier(catalog: Catalog, name: str) -> TierSpec:
+    return next(one for one in catalog.tiers if one.name == name)
+
+
+@pytest.mark.parametrize("name", ["team", "azure", "many"])
+def test_every_field_is_named_as_carried_over_or_not(here: Path, name: str) -> None:
+    config = read_config(CONFIGS / f"{name}.yaml")
+    found = migrated(CONFIGS / f"{name}.yaml", ENVIRONMENT)
+    named = {*found.carried, *found.left}
+
+    def missing(value: Any, path: str) -> list[str]:
+        if path in named:
+            return []
+        if isinstance(value, dict) and value:
+            return [one for key, each in value.items() for one in missing(each, f"{path}.{key}" if path else str(key))]
+        if isinstance(value, list) and any(isinstance(each, dict) for each in value):
+            return [one for place, each in enumerate(value) for one in missing(each, f"{path}[{place}]")]
+        return [path]
+
+    assert missing(config, "") == []
+    assert not {*found.carried} & {*found.left}
+    report = found.report()
+    assert all(path in report for path in named)
+
+
+def test_a_teams_proxy_becomes_three_tiers(here: Path) -> None:
+    said, catalog = written("team")
+
+    assert [one.name for one in catalog.tiers] == ["qwen", "gpt-4o", "claude"]
+    gpt, claude, qwen = (tier(catalog, name) for name in ("gpt-4o", "claude", "qwen"))
+    assert gpt.remote is not None
+    assert claude.remote is not None
+    assert qwen.remote is not None
+    assert (gpt.remote.kind, gpt.remote.model) == ("openai-provider", "gpt-4o")
+    assert [(one.env, one.requests_per_minute, one.tokens_per_minute) for one in gpt.remote.api_keys] == [
+        ("OPENAI_API_KEY", 480, 100_000)
+    ]
+    assert qwen.fallback == ["gpt-4o", "claude"]
+    assert (gpt.remote.total_timeout_seconds, gpt.remote.read_timeout_seconds) == (300, 60)
+    assert gpt.capabilities.vision
+    assert (claude.remote.kind, claude.remote.total_timeout_seconds) == ("anthropic", 600)
+    assert (claude.sampling.temperature, claude.default_max_tokens) == (0.2, 2048)
+    assert [(one.base_url, one.weight, one.api_key_env) for one in qwen.remote.replicas] == [
+        ("http://127.0.0.1:9/v1", 2, None), ("http://127.0.0.2:9/v1", 1, "QWEN_API_KEY"),
+    ]  # fmt: skip
+    assert (qwen.remote.balancing.max_attempts, qwen.remote.balancing.ejection_seconds) == (3, 30)
+    assert (qwen.price.input_usd_per_million, qwen.price.output_usd_per_million) == (0.05, 0.15)
+    assert qwen.remote.max_context == 32_768
+    assert "0.15 }  # LiteLLM's config" in Path("aio.toml").read_text()
+    assert catalog.aliases == {"gpt-4": "gpt-4o"}
+    assert "set QWEN_API_KEY to the key in model_list[3].litellm_params.api_key" in said
+    assert "aio knobs cache ttl_seconds=600" in said
+
+
+def test_what_is_not_carried_over_is_said_with_the_reason(here: Path) -> None:
+    left = migrated(CONFIGS / "team.yaml", ENVIRONMENT).left
+
+    assert left["general_settings.a_field_of_tomorrow.deep"].startswith("AIO has nothing like it")
+    assert "embedding" in left["model_list[4]"]
+    assert "too short" in left["litellm_settings.context_window_fallbacks"]
+    assert left["litellm_settings.success_callback"].startswith("langfuse: ")
+    assert "gone is no model here" in left["router_settings.model_group_alias.old"]
+    assert "one of its own" in left["general_settings.database_url"]
+
+
+def test_no_secret_of_the_file_is_written_or_printed(here: Path) -> None:
+    for name in ("team", "many"):
+        said, _ = written(name, "--force")
+        files = Path("aio.toml").read_text() + Path("aio.env").read_text()
+        for secret in ("sk-a-key-in-the-file", "sk-first", "sk-second", "in-the-file"):
+            assert secret not in said + files
+
+
+def test_a_companys_regions_are_tiers_and_one_model_under_two_names_is_one(here: Path) -> None:
+    _, catalog = written("azure")
+
+    servers = {one.name: one.remote.base_url for one in catalog.tiers if one.remote is not None}
+    assert servers == {
+        "gpt-4o": "https://eu.openai.azure.com/openai/v1",
+        "gpt-4o-deployment": "https://us.openai.azure.com/openai/v1",
+        "claude-bedrock": "https://bedrock-runtime.eu-central-1.amazonaws.com",
+    }
+    assert catalog.aliases == {"gpt-4o-eu": "gpt-4o"}
+    eu = tier(catalog, "gpt-4o")
+    assert (eu.price.input_usd_per_million, eu.max_output_tokens) == (2.5, 16_384)
+    assert eu.remote is not None
+    assert (eu.remote.kind, eu.remote.responses, eu.remote.total_timeout_seconds) == ("azure", "needed", 120)
+    left = migrated(CONFIGS / "azure.yaml", {}).left
+    assert "v1 API" in left["model_list[0].litellm_params.api_version"]
+    assert "vertex_ai" in left["model_list[5]"]
+    assert "Converse API alone" in left["model_list[4]"]
+    assert "no model has several servers" in left["router_settings.num_retries"]
+
+
+def test_a_weak_master_key_is_refused_with_the_reason_and_a_strong_one_is_carried_as_its_hash(
+    here: Path, tmp_path: Path
+) -> None:
+    assert "bits of entropy" in migrated(CONFIGS / "azure.yaml", {}).left["general_settings.master_key"]
+    strong = tmp_path / "strong.yaml"
+    strong.write_text((CONFIGS / "azure.yaml").read_text().replace("sk-1234", MASTER))
+    found = migrated(strong, {})
+    assert found.environment["AIO_ADMIN_KEYS"].startswith("master=sha256:")
+    assert MASTER not in msgspec.json.encode(found).decode()
+
+
+def test_what_grew_over_years_keeps_what_can_be_asked(here: Path) -> None:
+    said, catalog = written("many")
+
+    assert {one.name for one in catalog.tiers} == {"llama3.2", "tgi", "groq-llama", "o3-low", "o3-high"}
+    keys = tier(catalog, "o3-high").remote
+    assert keys is not None
+    assert [one.env for one in keys.api_keys] == ["O3_LOW_API_KEY", "O3_HIGH_API_KEY"]
+    assert (tier(catalog, "o3-low").effort, tier(catalog, "o3-high").effort) == ("low", "high")
+    assert catalog.aliases == {"meta/llama": "llama3.2", "cheap": "llama3.2"}
+    remote = tier(catalog, "tgi").remote
+    assert remote is not None
+    assert (remote.kind, remote.base_url) == ("tgi", "http://127.0.0.1:9/v1")
+    left = migrated(CONFIGS / "many.yaml", ENVIRONMENT).left
+    for place, why in (
+        (0, "a pattern"), (6, "meaning of its own"), (9, "audio_transcription"),
+        (10, "a variable that is not set here"), (11, "no provider 'acme'"),
+    ):  # fmt: skip
+        assert why in left[f"model_list[{place}]"]
+    assert "is not written" in left["litellm_settings.cache_params.password"]
+    assert "seed" in said
+
+
+def test_a_shell_that_reads_the_settings_gives_aio_what_the_file_said(here: Path) -> None:
+    written("team")
+    script = "set -a; . ./aio.env; set +a; exec env"
+    values = {"PATH": os.environ["PATH"], "REDIS_HOST": "redis", "REDIS_PASSWORD": "p", "LITELLM_MASTER_KEY": MASTER}
+    shell = shutil.which("sh")
+    assert shell is not None
+    out = subprocess.run([shell, "-c", script], env=values, capture_output=True, text=True, check=True).stdout
+
+    lines = dict(line.split("=", 1) for line in out.splitlines())
+    assert lines["AIO_REDIS_URL"] == "redis://:p@redis:6380"
+    assert lines["AIO_API_KEYS"] == lines["AIO_ADMIN_KEYS"] == f"master={MASTER}"
+    assert (lines["AIO_STRICT_FIELDS"], lines["AIO_LOG_FORMAT"], lines["AIO_RETAIN_DAYS"]) == ("false", "json", "90")
+
+
+def test_settings_run_nothing_in_the_shell_that_reads_them(here: Path) -> None:
+    odd = r"""redis_host: '"; touch made; `touch made` $(touch made) \'"""
+    text = (CONFIGS / "team.yaml").read_text().replace("redis_host: os.environ/REDIS_HOST", odd)
+    Path("config.yaml").write_text(text)
+    assert aio("--from", "config.yaml").exit_code == 0
+    shell = shutil.which("sh")
+    assert shell is not None
+    done = subprocess.run([shell, "-c", "set -a; . ./aio.env"], capture_output=True, text=True, check=True)
+
+    assert done.stderr == ""
+    assert not Path("made").exists()
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[tuple[Upstream, Upstream]]:
+    with running_upstream() as first, running_upstream() as second:
+        yield first, second
+
+
+async def test_the_migrated_catalogue_serves_by_the_old_names(
+    here: Path, settings: Settings, servers: tuple[Upstream, Upstream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, server in zip(("VLLM_A", "VLLM_B"), servers, strict=True):
+        monkeypatch.setenv(name, server.base_url)
+    monkeypatch.setenv("OPENAI_SERVER", servers[0].base_url)
+    monkeypatch.setenv("QWEN_API_KEY", "any")
+    text = (CONFIGS / "team.yaml").read_text()
+    text = text.replace("model: openai/gpt-4o\n", "model: openai/gpt-4o\n      api_base: os.environ/OPENAI_SERVER\n")
+    text = text.replace("os.environ/OPENAI_API_KEY", "none")
+    (here / "config.yaml").write_text(text)
+    result = await asyncio.to_thread(aio, "--from", "config.yaml")
+    assert result.exit_code == 0, result.output
+
+    served = msgspec.structs.replace(settings, catalog=str(here / "aio.toml"))
+    async with running_gateway(served, scripted=False, protocol="httptools") as gateway:
+        for name, answering in (("qwen", "qwen"), ("gpt-4", "gpt-4o"), ("auto", None)):
+            body = {"model": name, "messages": [{"role": "user", "content": "Say something"}]}
+            answer = await gateway.http.post("/v1/chat/completions", json=body)
+            assert answer.status_code == 200, answer.text
+            if answering is not None:
+                catalog = load_catalog(served.catalog)
+                assert answer.headers["x-aio-tier"] == str(tier(catalog, answering).number)
+
+
+def test_one_model_is_not_enough_and_a_further_tier_helps(here: Path) -> None:
+    Path("one.yaml").write_text("model_list: [{model_name: a, litellm_params: {model: groq/llama-3.3-70b-versatile}}]")
+    alone = aio("--from", "one.yaml")
+    both = aio("--from", "one.yaml", "--tier", "b=openai:gpt-4o")
+
+    assert alone.exit_code == 1
+    assert "add --tier NAME=WHAT" in alone.output
+    assert both.exit_code == 0, both.output
+    assert {one.name for one in load_catalog("aio.toml").tiers} == {"a", "b"}
+
+
+def test_beyond_eight_models_the_others_are_named(here: Path) -> None:
+    models = [
+        {"model_name": f"m{n}", "litellm_params": {"model": f"openai/m{n}", "api_base": "http://a/v1"}}
+        for n in range(10)
+    ]
+    Path("ten.yaml").write_text(yaml.safe_dump({"model_list": models}))
+    assert [path for path, why in migrated(Path("ten.yaml"), {}).left.items() if "at most 8" in why] == [
+        "model_list[8]", "model_list[9]",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("model_list: [", "is no YAML"),
+        ("tiers: []", "has no model_list"),
+        ("model_list: []\nmodel_list: []", "line 2: model_list occurs twice"),
+        ("a: &a [*a]\nmodel_list: 1", "has no model_list"),
+    ],
+)
+def test_a_file_that_is_none_is_refused(here: Path, text: str, said: str) -> None:
+    Path("config.yaml").write_text(text)
+    result = aio("--from", "config.yaml")
+    assert result.exit_code == 1
+    assert said in result.output
+    assert not Path("aio.toml").exists()
+
+
+def test_existing_files_are_not_overwritten(here: Path) -> None:
+    Path("aio.env").write_text("mine")
+    result = aio("--from", CONFIGS / "team.yaml")
+    assert result.exit_code == 1
+    assert "aio.env exists" in result.output
+    assert not Path("aio.toml").exists()
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+NAMES = (
+    "model", "api_base", "api_key", "weight", "timeout", "temperature", "max_tokens", "reasoning_effort",
+    "aws_region_name", "input_cost_per_token", "custom_llm_provider",
+)  # fmt: skip
+PARAMS = st.dictionaries(st.sampled_from(NAMES), VALUES | st.sampled_from(("openai/a", "azure/b", "http://a/v1", "x")))
+SETTINGS = (
+    "num_retries", "timeout", "cache", "cache_params", "model_group_alias", "redis_host", "callbacks", "master_key",
+    "drop_params", "max_request_size_mb", "redis_url", "fallbacks",
+)  # fmt: skip
+ENTRIES = st.fixed_dictionaries({}, optional={"model_name": VALUES, "litellm_params": PARAMS, "model_info": VALUES})
+
+
+@given(st.lists(ENTRIES, max_size=3), st.dictionaries(st.sampled_from(SETTINGS), VALUES))
+def test_odd_values_are_left_and_never_an_error(
+    tmp_path_factory: pytest.TempPathFactory, models: list[Any], section: dict[str, Any]
+) -> None:
+    path = tmp_path_factory.mktemp("odd") / "config.yaml"
+    config = {
+        "model_list": models,
+        "router_settings": section,
+        "litellm_settings": section,
+        "general_settings": section,
+    }
+    path.write_text(yaml.safe_dump(config))
+    migrated(path, {}).report()
+
+
+def test_what_is_left_covers_what_is_below_it() -> None:
+    account = Account()
+    account.carry("a.b", "it")
+    account.leave("a", "why")
+    account.close({"a": {"b": 1, "c": 2}, "d": None})
+    assert (account.carried, [*account.left]) == ({}, ["a", "d"])
