@@ -3,12 +3,12 @@
 import base64
 from binascii import Error as Base64Error
 from datetime import datetime
+from importlib.util import find_spec
 from typing import Annotated
 
 import msgspec
 
 from inference_core.io.json_errors import JSON_ERRORS
-from tiers.catalog.ed25519 import is_signed
 from tiers.catalog.price_list import listed_embedding, listed_model
 from tiers.catalog.tier_spec import Price
 
@@ -46,7 +46,10 @@ class SignedPrices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def public_key(given: str) -> bytes:
-    """Return the 32 bytes of a key in base64. Raises `SignedPricesError`."""
+    """Return the 32 bytes of a key in base64. Raises `SignedPricesError`, also without the library that checks
+    signatures."""
+    if find_spec("cryptography") is None:
+        raise SignedPricesError("it needs the library cryptography: pip install 'aio-gateway[prices]'")
     try:
         key = base64.b64decode(given, validate=True)
     except Base64Error as error:
@@ -64,8 +67,7 @@ def signed_prices(body: bytes, signature: bytes, key: bytes) -> SignedPrices:
             signature = base64.b64decode(signature.strip(), validate=True)
         except (Base64Error, ValueError):
             signature = b""
-    if not is_signed(key, signature, body):
-        raise SignedPricesError("the signature is not one of this list by the private key of AIO_PRICE_LIST_KEY")
+    _require_signed(key, signature, body)
     try:
         found = msgspec.json.decode(body, type=SignedPrices)
     except JSON_ERRORS as error:
@@ -73,6 +75,18 @@ def signed_prices(body: bytes, signature: bytes, key: bytes) -> SignedPrices:
     if found.published_at.tzinfo is None:
         raise SignedPricesError("published_at has no time zone")
     return found
+
+
+def _require_signed(key: bytes, signature: bytes, body: bytes) -> None:
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, body)
+    except (InvalidSignature, ValueError):
+        raise SignedPricesError(
+            "the signature is not one of this list by the private key of AIO_PRICE_LIST_KEY"
+        ) from None
 
 
 def current_price(model: str, provider: str | None, base_url: str, signed: SignedPrices | None) -> Price | None:

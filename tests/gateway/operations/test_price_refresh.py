@@ -15,7 +15,6 @@ from gateway.operations.reload.price_refresh import PriceRefresh
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
-from tiers.catalog.ed25519 import is_signed
 from tiers.catalog.pricing import request_cost_usd
 from tiers.tier import Usage
 
@@ -178,17 +177,8 @@ def test_a_key_that_is_none_stops_the_start(key: str) -> None:
         PriceRefresh(settings, lambda prices: None, lambda outcome, date: None)
 
 
-def test_a_signature_holds_for_its_text_its_key_and_nothing_else() -> None:
-    for size in (0, 1, 100, 5000):
-        message = bytes(size)
-        signature, key = PRIVATE.sign(message), PRIVATE.public_key().public_bytes_raw()
-        assert is_signed(key, signature, message)
-        assert not is_signed(key, signature, message + b"x")
-        assert not is_signed(bytes(32), signature, message)
-        for place in (0, 31, 32, 63):
-            broken = bytearray(signature)
-            broken[place] ^= 1
-            assert not is_signed(key, bytes(broken), message)
-        # The same signature with a scalar that is not reduced.
-        scalar = int.from_bytes(signature[32:], "little") + 2**252 + 27742317777372353535851937790883648493
-        assert not is_signed(key, signature[:32] + scalar.to_bytes(32, "little"), message)
+def test_without_the_extra_a_signed_list_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tiers.catalog.signed_prices.find_spec", lambda name: None)
+    settings = Settings(price_list_url="/prices.json", price_list_key=PUBLIC)
+    with pytest.raises(SettingsError, match=r"aio-gateway\[prices\]"):
+        PriceRefresh(settings, lambda prices: None, lambda outcome, date: None)
