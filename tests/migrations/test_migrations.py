@@ -34,6 +34,8 @@ from quality.store.database import (
 from quality.store.queries import get_request, insert_records
 from tests.quality.store.records import make_embedding, make_record
 
+pytestmark = pytest.mark.processes
+
 
 async def table_names(url: str) -> set[str]:
     engine = open_database(url)

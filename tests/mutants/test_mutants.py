@@ -10,6 +10,8 @@ from tests.mutants.groups import GROUPS, group_of
 from tests.mutants.importing import MutatedFinder
 from tests.mutants.mutate import mutants_of
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[2]
 
 

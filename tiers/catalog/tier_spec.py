@@ -214,7 +214,7 @@ USUAL_SAMPLING = SamplingDefaults(temperature=0.7, top_p=0.9, top_k=0, min_p=0.0
 """Of tiers in process."""
 
 
-class PriceStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PriceStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What all tokens of a request cost whose prompt has more than `above_prompt_tokens`; else as `Price`."""
 
     above_prompt_tokens: Count

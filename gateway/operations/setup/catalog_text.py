@@ -93,7 +93,9 @@ def _entry(candidate: Candidate) -> str:
 
 
 def _price(price: Price) -> dict[str, Any]:
-    return {name: value for name, value in msgspec.structs.asdict(price).items() if value not in (None, "")}
+    # Once it is written down it is the catalogue's, no list's.
+    written: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(price, listed=""))
+    return written
 
 
 def _line(key: str, value: Any, note: str = "") -> str:

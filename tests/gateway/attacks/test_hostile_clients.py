@@ -15,6 +15,8 @@ from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import ServedProcess, served
 from tests.gateway.upstream import Upstream
 
+pytestmark = pytest.mark.processes
+
 CHAT = "/v1/chat/completions"
 MOST = 24
 BODY = json.dumps({"model": "tier-1", "messages": [{"role": "user", "content": "Hello there"}]}).encode()

@@ -10,6 +10,8 @@ from tests.database_servers import RedisServer
 from tests.gateway.batches.queue_bench import LONG, SHORT, Bench, bench
 from tests.polling import eventually
 
+pytestmark = pytest.mark.processes
+
 
 def numbers(jobs: Sequence[BatchJob]) -> list[int]:
     return [job.number for job in jobs]

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import openai
+import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -14,6 +15,8 @@ from gateway.batches.retrying import LONGEST_BACKOFF_SECONDS, again
 from tests.gateway.batches.batching import made, outcome, request_line
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
+
+pytestmark = pytest.mark.processes
 
 ADMIN = {"authorization": "Bearer test-admin-07158b06243a3ef4b8e7746013aa659a"}
 

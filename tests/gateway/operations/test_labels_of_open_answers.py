@@ -29,6 +29,8 @@ from tests.quality.loop_world import ScriptedTier, record, rows, store_request
 from tiers.catalog.load import load_catalog
 from tiers.tier import GenerationRequest, Tier
 
+pytestmark = pytest.mark.processes
+
 QUESTIONS = 200
 
 

@@ -16,6 +16,8 @@ from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.scripted_tier import ScriptedTier
 from tiers.tier import Delta, GenerationRequest
 
+pytestmark = pytest.mark.processes
+
 SUM = "What is {} + {}? Answer with the number only."
 MERGE = (
     "Write a Python function that merges two sorted lists of {} and {} numbers. How long is the merged list? Answer "

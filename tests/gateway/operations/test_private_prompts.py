@@ -14,7 +14,7 @@ from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.sinks import Sinks, running_sinks
 from tests.polling import eventually
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.processes]
 CHAT = "/v1/chat/completions"
 # Each way to say that only tier 1 may see a request: terms of its key, or its own header.
 PRIVATE: dict[str, tuple[dict[str, Any], dict[str, str]]] = {

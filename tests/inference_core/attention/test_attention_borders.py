@@ -17,6 +17,8 @@ from inference_core.model_config import ModelConfig
 from inference_core.models.rotary import rotary_table
 from inference_core.native import cpu
 
+pytestmark = pytest.mark.properties
+
 DTYPES: list[KVDtype] = ["float32", "bfloat16", "int8"]
 # Sums of up to 128 products in one chain; INT8 adds queries and weights of 16 bits.
 BOUND = {"float32": 3e-5, "bfloat16": 3e-5, "int8": 5e-4}

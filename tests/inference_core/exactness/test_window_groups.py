@@ -18,7 +18,10 @@ from inference_core.native import cpu
 from inference_core.protocol import AddRequest, Knobs, SamplingParams
 from inference_core.protocol.kv_blocks import BlockChain
 
-pytestmark = pytest.mark.skipif(not cpu.AVAILABLE, reason="the native kernels were not built (no C++ compiler)")
+pytestmark = [
+    pytest.mark.properties,
+    pytest.mark.skipif(not cpu.AVAILABLE, reason="the native kernels were not built (no C++ compiler)"),
+]
 SLAB = 32768
 PLAIN = ModelConfig(
     architecture="mistral", vocab_size=208, hidden_size=64, intermediate_size=96, num_layers=4, num_heads=4,

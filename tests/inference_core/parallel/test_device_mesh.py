@@ -25,6 +25,8 @@ from tests.inference_core.parallel.device_meshes import (
 )
 from tests.inference_core.parallel.meshes import SMOLLM2, greedy_answers, share
 
+pytestmark = pytest.mark.processes
+
 # Sums over ranks are added in another order than within one: float32 rounding, carried through 30 layers. SmolLM2's
 # logits reach 30.
 LOGITS_BOUND = 5e-4

@@ -17,6 +17,8 @@ from inference_core.parallel.topology.mesh import Mesh
 from tests.inference_core.models.test_decoder_against_transformers import checkpoint_folder
 from tests.inference_core.parallel.device_meshes import SLAB, OneRank, device_core, device_mesh_spec, ragged_steps
 
+pytestmark = pytest.mark.processes
+
 NAMES = ["phi4-mini", "granite", "smollm3", "mixtral", "qwen3-moe", "gemma2", "gemma3"]
 # Sums over ranks are added in another order than within one; logits reach 30.
 BOUND = 5e-4

@@ -17,6 +17,8 @@ from tests.inference_core.loaders.int4_checkpoints import random_model, write_pa
 from tests.inference_core.parallel.device_meshes import device_core, device_mesh_spec, four_bit
 from tests.inference_core.parallel.meshes import greedy_answers, share
 
+pytestmark = pytest.mark.processes
+
 SECONDS = 60.0
 
 

@@ -22,6 +22,8 @@ from tests.inference_core.transport.scripted_core import expected_tokens
 from tests.inference_core.transport.tls_core import SECRET
 from tests.polling import eventually
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[3]
 NUMBER_BYTES = 32  # the first message of the HMAC handshake
 

@@ -29,6 +29,8 @@ from tests.classifier.training.test_class_refit import planted
 from tests.quality.retraining.test_candidate_training import CATALOGUE, LIKE, Tensors, rows_of, trained
 from tests.quality.retraining.tiny_classifier import base_artefact
 
+pytestmark = pytest.mark.processes
+
 TABLE = adequacies(LIKE)[:, :-1]
 SERVING = reference_serving(4)
 

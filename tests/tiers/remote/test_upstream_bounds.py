@@ -20,6 +20,8 @@ from tiers.remote.http_transport import HttpTransport
 from tiers.remote.remote_tier import RemoteTier
 from tiers.tier import Delta, GenerationRequest
 
+pytestmark = pytest.mark.processes
+
 Write = Callable[[bytes], Awaitable[None]]
 Body = Callable[[Write], Awaitable[None]]
 REQUEST = b"POST /v1/x HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}"

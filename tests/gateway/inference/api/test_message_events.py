@@ -106,7 +106,7 @@ class FakeAnswer:
 
     def __init__(self, stop: tuple[str, ...] = (), core_name: str | None = None) -> None:
         self.request = chat(request_id="msg_1", stop=stop)
-        self.tier = SimpleNamespace(model="small", core_name=core_name, number=1, version="abc")
+        self.tier = SimpleNamespace(model="small", core_name=core_name, number=1, version="abc", is_target=False)
         self.choices = [CollectedChoice()]
         self.usage = Usage(prompt_tokens=12, completion_tokens=5, cached_tokens=2, cache_write_tokens=3)
         self.source = SimpleNamespace(bill=lambda: SimpleNamespace(usage=Usage(prompt_tokens=12)), cached=None)

@@ -39,7 +39,7 @@ from tests.gateway.operations.dashboard.browsing import (
 )
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.processes]
 ADMIN = "test-admin-07158b06243a3ef4b8e7746013aa659a"
 SETTINGS = {"admin_keys": f"ann={ADMIN}"}
 PAGE = "/admin/requests"

@@ -29,6 +29,8 @@ from inference_core.placement.hardware import devices, reported_device
 from tests.inference_core.tiny_gguf import decoder_weights, write_gguf
 from tiers.catalog.load import load_catalog
 
+pytestmark = pytest.mark.processes
+
 GROUP = """
 [[gpu_groups]]
 name = "{name}"

@@ -17,6 +17,8 @@ from tests.polling import eventually
 from tiers.engines.engine_spec import EngineSpec
 from tiers.engines.engine_status import EngineStatus
 
+pytestmark = pytest.mark.processes
+
 QUICK = Timing(
     first_delay=0.05, last_delay=0.2, poll=0.02, check_every=0.1, check_patience=1.0, failed_checks=2, grace=0.5
 )
