@@ -34,7 +34,7 @@ GROUPS := not slow and not gpu and not mesh and not kernels and not deploy and n
 test test-properties test-processes test-models: export PYTHONHASHSEED := 0
 test test-properties test-processes test-models: export PYTHONDONTWRITEBYTECODE :=
 
-# What a contributor runs: at most eight minutes on two idle cores. Property tests draw a quarter of their examples. Types
+# What a contributor runs: at most six minutes on two idle cores. Property tests draw a quarter of their examples. Types
 # are checked while the tests run, and shown after them.
 test: export HYPOTHESIS_PROFILE := quick
 test: lint
