@@ -26,6 +26,7 @@ _COMMANDS = {
     "monitor": ("gateway.monitor:monitor", "What the quality monitor adds to a request."),
     "semantic-cache": ("gateway.semantic_cache:semantic_cache", "Hits and false hits of near prompts."),
     "proxy": ("gateway.proxy:proxy", "What a request through the gateway costs, compared with a peer."),
+    "instructions": ("gateway.instructions:instructions", "What a request costs, in instructions."),
     "fidelity": ("gateway.fidelity:fidelity", "What is lost between agents' clients and providers' servers."),
     "batch": ("gateway.batch:batch", "Lines per second through the queue of batches."),
     "lists": ("gateway.lists:lists", "Pages of the admin API over a million rows, by any filters."),
