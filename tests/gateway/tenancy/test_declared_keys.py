@@ -59,7 +59,7 @@ name = "made"
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("AIO_DATA_DIR", str(tmp_path / "data"))
-    monkeypatch.setenv("ADA_SECRET", secrets.token_hex(16))
+    monkeypatch.setenv("ADA_SECRET", secrets.token_hex(32))
     path = tmp_path / "keys.toml"
     path.write_text(FILE)
     return path
@@ -130,7 +130,7 @@ def test_a_changed_secret_replaces_the_old_one_which_stays_valid_for_the_grace_p
 ) -> None:
     applied(file)
     before = json.loads(ran("show", "ada", "--json").output)["key"]
-    monkeypatch.setenv("ADA_SECRET", secrets.token_hex(16))
+    monkeypatch.setenv("ADA_SECRET", secrets.token_hex(32))
     done = applied(file, "--grace-hours", "2")
     after = json.loads(ran("show", "ada", "--json").output)["key"]
 
@@ -141,7 +141,7 @@ def test_a_changed_secret_replaces_the_old_one_which_stays_valid_for_the_grace_p
 
 
 def test_no_part_of_a_chosen_secret_is_stored_or_printed(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    secret = secrets.token_hex(16)
+    secret = secrets.token_hex(32)
     monkeypatch.setenv("ADA_SECRET", secret)
     done = ran("apply", file)
 
@@ -244,7 +244,7 @@ def test_a_keys_team_cannot_be_changed(file: Path) -> None:
 
 def test_an_expired_key_may_stay_declared(file: Path) -> None:
     applied(file)
-    declared = read_declaration(file, frozenset(), {"ADA_SECRET": secrets.token_hex(16)})
+    declared = read_declaration(file, frozenset(), {"ADA_SECRET": secrets.token_hex(32)})
     (ada,) = [key for key in declared.keys if key.name == "ada"]
     assert not isinstance(ada.expires_at, msgspec.UnsetType)
     assert ada.expires_at is not None
@@ -260,7 +260,7 @@ def test_an_expired_key_may_stay_declared(file: Path) -> None:
 
 
 def test_budgets_of_a_key_of_the_settings_are_declared_by_its_name(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIO_API_KEYS", f"static={secrets.token_hex(16)}")
+    monkeypatch.setenv("AIO_API_KEYS", f"static={secrets.token_hex(32)}")
     file.write_text('[[settings_keys]]\nname = "static"\nbudgets = { day = 2 }\n')
     assert applied(file)["changes"][0]["changed"] == {"day": [None, 2.0]}
     assert applied(file)["changes"] == []
@@ -269,7 +269,7 @@ def test_budgets_of_a_key_of_the_settings_are_declared_by_its_name(file: Path, m
 async def test_a_running_gateway_follows_the_file(
     file: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    secret = secrets.token_hex(16)
+    secret = secrets.token_hex(32)
     monkeypatch.setenv("ADA_SECRET", secret)
     monkeypatch.setenv("AIO_DATA_DIR", settings.data_dir)
     quick = msgspec.structs.replace(settings, keys_poll_seconds=0.05)
@@ -299,7 +299,7 @@ async def engine(database_url: str) -> AsyncIterator[AsyncEngine]:
 async def test_several_processes_that_apply_a_file_at_once_make_everything_once(
     file: Path, engine: AsyncEngine
 ) -> None:
-    declared = read_declaration(file, frozenset(), {"ADA_SECRET": secrets.token_hex(16)})
+    declared = read_declaration(file, frozenset(), {"ADA_SECRET": secrets.token_hex(32)})
     order = Order(actor="test", now=1e9)
     done = await asyncio.gather(*(apply_declaration(engine, declared, order, grace_seconds=0) for _ in range(4)))
 
@@ -315,7 +315,7 @@ async def test_an_apply_that_fails_halfway_leaves_nothing(
     async def fails(*arguments: object) -> None:
         raise OSError("the database went away")
 
-    declared = read_declaration(file, frozenset(), {"ADA_SECRET": secrets.token_hex(16)})
+    declared = read_declaration(file, frozenset(), {"ADA_SECRET": secrets.token_hex(32)})
     order = Order(actor="test", now=1e9)
     await create_key(engine, "other", None, KeyTerms(), order)
     monkeypatch.setattr("gateway.tenancy.declared.reconcile.revoke_key", fails)
@@ -327,7 +327,7 @@ async def test_an_apply_that_fails_halfway_leaves_nothing(
 
 
 async def test_at_a_start_no_key_is_made_without_a_given_secret(file: Path, engine: AsyncEngine) -> None:
-    declared = read_declaration(file, frozenset(), {"ADA_SECRET": secrets.token_hex(16)})
+    declared = read_declaration(file, frozenset(), {"ADA_SECRET": secrets.token_hex(32)})
     order = Order(actor="test", now=1e9)
     with pytest.raises(DeclarationError, match=r"\[\[keys\]\] made, secret_env: is missing"):
         await apply_declaration(engine, declared, order, grace_seconds=0, may_show=False)
@@ -337,7 +337,7 @@ async def test_at_a_start_no_key_is_made_without_a_given_secret(file: Path, engi
 
 @pytest.mark.processes
 def test_a_start_applies_the_file_of_its_settings_before_it_serves(tmp_path: Path, weight_cache: Path) -> None:
-    secret, file = secrets.token_hex(16), tmp_path / "keys.toml"
+    secret, file = secrets.token_hex(32), tmp_path / "keys.toml"
     file.write_text('[[keys]]\nname = "ops"\nsecret_env = "OPS_SECRET"\nscopes = ["admin"]\n')
     catalog = write_remote_catalog(tmp_path / "catalog.toml", "http://127.0.0.1:9/v1")
     environment = {"AIO_KEYS_FILE": str(file), "OPS_SECRET": secret, "AIO_ADMIN_KEYS": ""}
