@@ -191,6 +191,17 @@ _LISTINGS = {
             ("errors", "errors"),
         )
     ),
+    "experts": Listing(
+        (
+            ("streams", "streams"),
+            ("experts_ms", "8 experts, 2 a token: step ms"),
+            ("dense_ms", "dense, as many active bytes: step ms"),
+            ("ratio", "ratio"),
+            ("linears_ms", "linears of the mixture ms"),
+            ("bound_ms", "bound ms"),
+            ("of_bound", "times the bound"),
+        )
+    ),
     "loop-lag": Listing(
         (
             ("kind", "bodies of"),

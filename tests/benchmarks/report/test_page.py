@@ -202,7 +202,19 @@ def test_commands_of_the_performance_page_are_those_that_ran():
 def test_the_performance_page_has_a_place_for_every_part():
     marked = set(places(PAGE.read_text(encoding="utf-8")))
 
-    parts = {"goals", "peers", "sweep", "interference", "ablation", "step", "start", "route", "kernels"}
+    parts = {
+        "goals",
+        "peers",
+        "sweep",
+        "interference",
+        "ablation",
+        "step",
+        "start",
+        "route",
+        "kernels",
+        "experts",
+        "proxy-epyc",
+    }
     assert marked == parts | {"lookup", "draft", "proxy", "loop-lag", "profiles", "workloads", "voice", "rewrite"} | {
         f"{name}-avx512-bf16" for name in ("goals", "peers", "kernels", "proxy", "start")
     }
