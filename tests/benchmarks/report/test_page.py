@@ -214,6 +214,8 @@ def test_the_performance_page_has_a_place_for_every_part():
         "kernels",
         "experts",
         "proxy-epyc",
+        "goals-epyc",
+        "peers-epyc",
     }
     assert marked == parts | {"lookup", "draft", "proxy", "loop-lag", "profiles", "workloads", "voice", "rewrite"} | {
         f"{name}-avx512-bf16" for name in ("goals", "peers", "kernels", "proxy", "start")
