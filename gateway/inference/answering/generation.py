@@ -18,14 +18,13 @@ from gateway.inference.answering.agreement import AgreementStage
 from gateway.inference.answering.bill import Bill
 from gateway.inference.answering.comparison import Comparison
 from gateway.inference.answering.escalation import Escalation, EscalationDecision
-from gateway.inference.answering.side_answer import SideAnswer, billed_tokens, claimed, used_so_far
+from gateway.inference.answering.side_answer import SideAnswer, billed, claimed, used_so_far
 from gateway.inference.answering.tier_deltas import tier_deltas
 from gateway.inference.routing.router import RoutingService
 from gateway.tenancy.admission import Admission
 from gateway.tenancy.budgets.cost_bound import MostTokens, most_tokens, most_usd
 from quality.records.record import Attempt, AttemptStatus, CacheUse, ComparedAs
 from tiers.attempt import ReplicaTry
-from tiers.catalog.pricing import cost_usd, long_price
 from tiers.collected_choice import CollectedChoice
 from tiers.consent import hidden_from
 from tiers.errors import TierError, TierLostError, TierRequestError, TierUnavailableError
@@ -265,17 +264,13 @@ class Generation:
             failed = error
             tries += error.tries
         finally:
-            used, price = self._within_hold(sample.usage or request.meter.usage()), self._spec.price
-            if price.steps:
-                price = long_price(self._spec, used, 1, 1)
+            used = self._within_hold(sample.usage or request.meter.usage())
             self.attempts.append(
                 Attempt(
                     tier=self.tier.number,
                     model=self.tier.model,
                     status="compared",
-                    cost_usd=cost_usd(self._spec, used, price),
-                    price=price,
-                    **billed_tokens(used),
+                    **billed(self._spec, used, prompts=1, choices=1),
                     error=None if failed is None else f"{type(failed).__name__}: {failed}",
                     replicas=tries,
                     claimed=claimed([request]),
@@ -412,15 +407,11 @@ class Generation:
         self.attempts.append(self._attempt(status, error, self.usage))
 
     def _attempt(self, status: AttemptStatus, error: Exception | None, usage: Usage) -> Attempt:
-        verdict, price = self.verdict, self._spec.price
-        if price.steps:
-            price = long_price(self._spec, usage, len(self._requests), self._requests[0].n)
+        verdict = self.verdict
         return Attempt(
             tier=self.tier.number,
             model=self.tier.model,
             status=status,
-            cost_usd=cost_usd(self._spec, usage, price),
-            price=price,
             max_tokens=self._requests[0].sent.max_tokens,
             error=None if error is None else f"{type(error).__name__}: {error}",
             stage=None if verdict is None else verdict.stage,
@@ -429,7 +420,7 @@ class Generation:
             replicas=[*self._replicas, *(error.tries if isinstance(error, TierError) else ())],
             claimed=claimed(self._requests),
             compared_as=self._compared_as,
-            **billed_tokens(usage),
+            **billed(self._spec, usage, prompts=len(self._requests), choices=self._requests[0].n),
             added=list(self._requests[0].sent.added),
             target=self.tier.name if self.tier.is_target else None,
         )

@@ -58,17 +58,13 @@ class SideAnswer:
 
     def attempt(self, compared_as: ComparedAs, status: AttemptStatus, reason: str | None) -> Attempt:
         """Its part of the record. An answer that is not whole has failed, or was given up."""
-        error, price = self.error, self.spec.price
-        if price.steps:
-            price = long_price(self.spec, self.usage, len(self.requests), 1)
+        error = self.error
         if not self.ended:
             status = "aborted" if error is None else "error"
         return Attempt(
             tier=self.tier.number,
             model=self.tier.model,
             status=status,
-            cost_usd=cost_usd(self.spec, self.usage, price),
-            price=price,
             max_tokens=self.requests[0].sent.max_tokens,
             error=None if error is None else f"{type(error).__name__}: {error}",
             reason=reason,
@@ -78,7 +74,7 @@ class SideAnswer:
             ],
             claimed=claimed(self.requests),
             compared_as=compared_as,
-            **billed_tokens(self.usage),
+            **billed(self.spec, self.usage, prompts=len(self.requests), choices=1),
             added=list(self.requests[0].sent.added),
         )
 
@@ -127,9 +123,13 @@ def used_so_far(requests: list[GenerationRequest], most: MostTokens | None, erro
     return used if most is None else most.bound(used)
 
 
-def billed_tokens(usage: Usage) -> dict[str, Any]:
-    """The fields of an attempt that say what is billed, and what of its prompt a server's cache had, and got."""
+def billed(spec: TierSpec, usage: Usage, *, prompts: int, choices: int) -> dict[str, Any]:
+    """The fields of an attempt of `prompts` with `choices` each that say what is billed at which price, and what of its
+    prompt a server's cache had, and got."""
+    price = long_price(spec, usage, prompts, choices) if spec.price.steps else spec.price
     return {
+        "cost_usd": cost_usd(spec, usage, price),
+        "price": price,
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "cached_tokens": usage.cached_tokens,

@@ -85,8 +85,7 @@ class ServedCatalogue:
     def spec_of(self, tier: Tier) -> TierSpec:
         """The catalogue's entry of `tier`, which may be a target; of one that a reload removed, that of the tier that
         it stood for."""
-        target = self.catalog.target(tier.name) if tier.is_target else None
-        return self.catalog.tiers[tier.number - 1] if target is None else target
+        return self.entry(tier.number, tier.name if tier.is_target else None)
 
     def entry(self, number: int, target: str | None) -> TierSpec:
         """The catalogue's entry of a tier, or of the target that stood in for it."""
