@@ -1,7 +1,7 @@
 """Tile sizes of the attention kernel: rows and tokens of a tile, warps, pipeline stages, and splits of a context.
 
-The table follows from registers and shared memory, and from measurements on an H200: a program keeps rows x head_dim float32
-sums in registers, and `stages` tiles of keys and of values in shared memory (99 KiB on sm_89, 163 KiB on sm_80,
+The table follows from registers and shared memory, and from measurements on an H200: a program keeps rows x head_dim
+float32 sums in registers, and `stages` tiles of keys and of values in shared memory (99 KiB on sm_89, 163 KiB on sm_80,
 227 KiB on sm_90 and sm_100). Every launcher accepts an override.
 """
 

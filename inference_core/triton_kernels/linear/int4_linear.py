@@ -61,20 +61,6 @@ def _finish(
 
 
 @triton.jit
-def _load_words(codes, block, end, outputs, first_output, BLOCK_N: tl.constexpr, TILES: tl.constexpr):
-    """Words [BLOCK_N, 32] of a block, by tile of outputs; zeros beyond the last block or output."""
-    j = tl.arange(0, _WORDS)
-    words = ()
-    for tile in tl.static_range(TILES):
-        n = first_output + tile * BLOCK_N
-        real = n < tl.where(block < end, outputs, 0)
-        row = tl.cast(block, tl.int64) * outputs + n
-        loaded = tl.load(codes + row[:, None] * _WORDS + j[None, :], mask=real[:, None], other=0)
-        words = words + (loaded,)  # noqa: RUF005  Triton has no other way
-    return words
-
-
-@triton.jit
 def int4_gemv_kernel(
     x,
     codes,
@@ -92,26 +78,26 @@ def int4_gemv_kernel(
     HAS_BIAS: tl.constexpr,
     ACCUMULATE: tl.constexpr,
     SPLIT: tl.constexpr,
-    AHEAD: tl.constexpr,
     BLOCK_N: tl.constexpr,
     TILES: tl.constexpr,
 ):
     """TILES times BLOCK_N outputs of one row over one run of blocks, written to `out`, or if SPLIT to `partial`
-    [splits, 1, N]. Every thread adds up its own inputs of some outputs; threads meet once, at the end. AHEAD: the next
-    block's words are on their way during the products of one."""
+    [splits, 1, N]. Every thread adds up its own inputs of some outputs; threads meet once, at the end."""
     split = tl.program_id(1)
     first_output = tl.program_id(0) * (BLOCK_N * TILES) + tl.arange(0, BLOCK_N)
     j = tl.arange(0, _WORDS)
     sums = ()
     for _ in tl.static_range(TILES):
-        sums = sums + (tl.zeros((BLOCK_N, _WORDS), tl.float32),)  # noqa: RUF005
+        sums = sums + (tl.zeros((BLOCK_N, _WORDS), tl.float32),)  # type: ignore[assignment]  # noqa: RUF005  Triton has no other way
     first = split * blocks_per_split
     end = tl.minimum(first + blocks_per_split, tl.cdiv(inputs, _BLOCK))
-    words = _load_words(codes, first, end, outputs, first_output, BLOCK_N, TILES)
     for block in range(first, end):
-        following = words
-        if AHEAD:
-            following = _load_words(codes, block + 1, end, outputs, first_output, BLOCK_N, TILES)
+        words = ()
+        for tile in tl.static_range(TILES):
+            n = first_output + tile * BLOCK_N
+            row = tl.cast(block, tl.int64) * outputs + n
+            loaded = tl.load(codes + row[:, None] * _WORDS + j[None, :], mask=(n < outputs)[:, None], other=0)
+            words = words + (loaded,)  # type: ignore[assignment]  # noqa: RUF005
         for group in tl.static_range(_BLOCK // GROUP):
             added = ()
             for tile in tl.static_range(TILES):
@@ -137,11 +123,8 @@ def int4_gemv_kernel(
                 if HAS_OFFSETS:
                     offset = tl.load(offsets + at, mask=n < outputs, other=0.0).to(tl.float32)
                     summed += offset[:, None] * total[None, :]
-                added = added + (summed,)  # noqa: RUF005
+                added = added + (summed,)  # type: ignore[assignment]  # noqa: RUF005
             sums = added
-        words = following
-        if not AHEAD:
-            words = _load_words(codes, block + 1, end, outputs, first_output, BLOCK_N, TILES)
     for tile in tl.static_range(TILES):
         n = first_output + tile * BLOCK_N
         result = tl.sum(sums[tile], axis=1)
@@ -292,7 +275,6 @@ def int4_linear(
         tiles = max(1, tile.outputs // width)
         int4_gemv_kernel[(triton.cdiv(outputs, width * tiles), splits)](
             *(*tensors, outputs, inputs, per_split, _EXPONENT),
-            AHEAD=tile.stages > 1,
             BLOCK_N=width,
             TILES=tiles,
             **meta,

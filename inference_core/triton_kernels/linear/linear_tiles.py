@@ -14,8 +14,8 @@ _MAX_SPLITS = 8
 
 @dataclass(frozen=True, slots=True)
 class Int4Tile:
-    """`outputs` and `rows` of one program, powers of two of at least 16; `splits` of the inputs. For one row, `stages`
-    is how many blocks are in registers, 1 or 2."""
+    """`outputs` and `rows` of one program, powers of two of at least 16; `splits` of the inputs. One row has no
+    stages."""
 
     outputs: int
     rows: int

@@ -33,8 +33,9 @@ BOUND = 5e-2
 # Copied text, so that drafts are found; long enough to be cut into chunks and to cross blocks of 16 tokens.
 PROMPTS = [[7 * i % 40 for i in range(40)], [5, 6, 7] * 9, [9] * 3, [*[7 * i % 40 for i in range(32)], 1, 2]]
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, logprobs=4)
-# An activation between two codes of 8 bits may become either.
-ROUNDED = {"compressed-tensors INT8": 0.2, "compressed-tensors FP8": 0.5}
+# An activation between two codes of 8 bits may become either: on the host, log-probabilities with float32 activations
+# differ by up to 0.5 and 0.9 from those with float16.
+ROUNDED = {"compressed-tensors INT8": 0.8, "compressed-tensors FP8": 1.5}
 Answers = dict[str, list[TokenLogprob]]
 
 
