@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.fleet.hindsight import ScheduleRule, cheapest_schedule
-from benchmarks.fleet.hpa import HpaBehaviour, HpaRule
+from benchmarks.fleet.hpa import HpaBehaviour, HpaRule, by_utilisation
 from benchmarks.fleet.rules import FixedRule
 from benchmarks.fleet.scoring import Setting, score
 from benchmarks.fleet.simulated_replica import SimulatedReplica, SimulatedRequest
@@ -181,6 +181,15 @@ def test_a_slower_start_makes_the_rule_act_earlier_and_hold_more():
         hours.append(score(at, at.run(predictive(at))).replica_hours)
     assert hours == sorted(hours)
     assert hours[-1] > 1.02 * hours[0]
+
+
+def test_a_forecast_serves_the_waves_that_the_reactive_rule_meets_late_for_a_tenth_more_replica_hours():
+    """AS-03."""
+    at = setting(waves(600, 8), cold_start_s=60.0, least=1).after(0.5)
+    ahead, late = (score(at, at.run(rule)) for rule in (predictive(at, down_window_s=300.0), by_utilisation()))
+    assert ahead.missed == 0
+    assert late.missed > 20
+    assert ahead.replica_hours < 1.15 * late.replica_hours
 
 
 def test_hindsight_is_never_dearer_than_the_rule_it_is_measured_against():

@@ -120,7 +120,6 @@ def test_a_later_turn_hits_the_whole_blocks_before_it_but_for_answers_after_fast
             assert row["cached_tokens"] == read // 16 * 16, (call, turn)
 
 
-
 def test_every_stored_measurement_has_a_commit_and_a_day() -> None:
     for path in measurements_of(MEASUREMENTS):
         found = origin_of(path)
