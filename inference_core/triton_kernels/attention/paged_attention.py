@@ -41,6 +41,7 @@ def _attend_tiles(
     mixed,
     total,
     highest,
+    unit,
     first_tile,
     end_tile,
     position,
@@ -105,17 +106,18 @@ def _attend_tiles(
         else:
             value = tl.load(values + at, mask=dims[None, :] < HEAD_DIM, other=0.0)
         value = value.to(query.dtype)
-        mixed = mixed * shrink[:, None]
         if SCALED:
-            # The largest product of weight and scale becomes about 1: float16 has room for no more than 2**-24 of that.
+            # `mixed` counts a row's `unit`, a power of two with which the largest of its terms so far is about 1, since
+            # products of weights and scales may have any size, and float16 has no more than 2**-24.
             weights *= value_scale[None, :]
-            power, inverse = _power_of_two(tl.max(weights, 1))
+            new_unit, inverse = _power_of_two(tl.maximum(tl.max(weights, 1), unit * shrink))
             weights *= inverse[:, None]
-            mixed += tl.dot(weights.to(query.dtype), value, input_precision=PRECISION) * power[:, None]
-        else:
-            mixed = tl.dot(weights.to(query.dtype), value, mixed, input_precision=PRECISION)
+            shrink *= unit * inverse
+            unit = new_unit
+        mixed = mixed * shrink[:, None]
+        mixed = tl.dot(weights.to(query.dtype), value, mixed, input_precision=PRECISION)
         highest = new_highest
-    return mixed, total, highest
+    return mixed, total, highest, unit
 
 
 @triton.jit
@@ -228,20 +230,24 @@ def paged_attention_kernel(
     mixed = tl.zeros([ROWS, HEAD_PAD], tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     highest = tl.full([ROWS], float("-inf"), tl.float32)
+    unit = tl.full([ROWS], 1.0, tl.float32)
     if not ONE_BLOCK and WINDOW == 0:
         # Tiles that are fully visible to the first row need no mask.
         full_end = tl.minimum((earlier + first_query + 1) // TILE, end_tile)
-        mixed, total, highest = _attend_tiles(
-            query, query_power, mixed, total, highest, first_tile, full_end, position, seen, table, keys, values,
+        mixed, total, highest, unit = _attend_tiles(
+            query, query_power, mixed, total, highest, unit, first_tile, full_end, position, seen, table, keys, values,
             scales, scale,
             BLOCK_SIZE, HEAD_DIM, HEAD_PAD, ITEM_SIZE, ALIGN, WINDOW, CAP, SCALED, TILE, False, PRECISION,
         )  # fmt: skip
         first_tile = tl.maximum(first_tile, full_end)
-    mixed, total, highest = _attend_tiles(
-        query, query_power, mixed, total, highest, first_tile, end_tile, position, seen, table, keys, values, scales,
-        scale, BLOCK_SIZE, HEAD_DIM, HEAD_PAD, ITEM_SIZE, ALIGN, WINDOW, CAP, SCALED, TILE, True, PRECISION,
+    mixed, total, highest, unit = _attend_tiles(
+        query, query_power, mixed, total, highest, unit, first_tile, end_tile, position, seen, table, keys, values,
+        scales, scale,
+        BLOCK_SIZE, HEAD_DIM, HEAD_PAD, ITEM_SIZE, ALIGN, WINDOW, CAP, SCALED, TILE, True, PRECISION,
     )  # fmt: skip
 
+    if SCALED:
+        mixed *= unit[:, None]
     if SPLITS == 1:
         mixed = mixed * (1.0 / total)[:, None]
         at = token[:, None] * out_stride + head[:, None] * HEAD_DIM + dims[None, :]

@@ -1,5 +1,5 @@
-"""Linear layers with 4-bit weights: float32 products for the fewest rows, matrix instructions for more, dequantised and
-dense for many.
+"""Linear layers with 4-bit weights: float32 products for one row, matrix instructions for more, dequantised and dense
+for many.
 
 Reading the weights bounds the time of few rows (SPEC AT-06, AT-09), and what is left of it goes to unpacking: codes are
 used from the registers into which they were loaded, as the exact small integers code - 8, and scales are applied to the
@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from inference_core.triton_kernels.linear.int4_weight import BLOCK, WORDS, group_size
-from inference_core.triton_kernels.linear.linear_tiles import SMALL_ROWS, Int4Tile, choose_int4_tile
+from inference_core.triton_kernels.linear.linear_tiles import Int4Tile, choose_int4_tile
 from inference_core.triton_kernels.linear.split_sums import add_splits
 
 _BLOCK = tl.constexpr(BLOCK)
@@ -19,7 +19,7 @@ _WORDS = tl.constexpr(WORDS)
 _NIBBLES = tl.constexpr(BLOCK // WORDS)
 _OUTPUTS_PER_WARP = 4  # 16 bytes for each of 32 threads
 # From this many rows on, dequantising the weights once costs less than unpacking them for every tile of rows.
-DENSE_ROWS = 256
+DENSE_ROWS = 128
 # Outputs dequantised at a time, to keep the dense copy small (64 Mi numbers for K = 8192).
 _DENSE_OUTPUTS = 8192
 # The exponent of a float32 whose mantissa counts ones (2**23). A kernel gets it as an argument: of two constants in
@@ -61,6 +61,20 @@ def _finish(
 
 
 @triton.jit
+def _load_words(codes, block, end, outputs, first_output, BLOCK_N: tl.constexpr, TILES: tl.constexpr):
+    """Words [BLOCK_N, 32] of a block, by tile of outputs; zeros beyond the last block or output."""
+    j = tl.arange(0, _WORDS)
+    words = ()
+    for tile in tl.static_range(TILES):
+        n = first_output + tile * BLOCK_N
+        real = n < tl.where(block < end, outputs, 0)
+        row = tl.cast(block, tl.int64) * outputs + n
+        loaded = tl.load(codes + row[:, None] * _WORDS + j[None, :], mask=real[:, None], other=0)
+        words = words + (loaded,)  # noqa: RUF005  Triton has no other way
+    return words
+
+
+@triton.jit
 def int4_gemv_kernel(
     x,
     codes,
@@ -69,11 +83,8 @@ def int4_gemv_kernel(
     bias,
     out,
     partial,
-    rows,
     outputs,
     inputs,
-    x_stride,
-    out_stride,
     blocks_per_split,
     exponent,
     GROUP: tl.constexpr,
@@ -81,70 +92,67 @@ def int4_gemv_kernel(
     HAS_BIAS: tl.constexpr,
     ACCUMULATE: tl.constexpr,
     SPLIT: tl.constexpr,
+    AHEAD: tl.constexpr,
     BLOCK_N: tl.constexpr,
     TILES: tl.constexpr,
-    ROWS: tl.constexpr,
 ):
-    """TILES times BLOCK_N outputs of all rows over one run of blocks, written to `out`, or if SPLIT to `partial`
-    [splits, M, N]. Every thread adds up its own inputs of some outputs; threads meet once, at the end."""
+    """TILES times BLOCK_N outputs of one row over one run of blocks, written to `out`, or if SPLIT to `partial`
+    [splits, 1, N]. Every thread adds up its own inputs of some outputs; threads meet once, at the end. AHEAD: the next
+    block's words are on their way during the products of one."""
     split = tl.program_id(1)
     first_output = tl.program_id(0) * (BLOCK_N * TILES) + tl.arange(0, BLOCK_N)
     j = tl.arange(0, _WORDS)
     sums = ()
-    for _ in tl.static_range(TILES * ROWS):
-        sums = sums + (tl.zeros((BLOCK_N, _WORDS), tl.float32),)  # noqa: RUF005  Triton has no other way
+    for _ in tl.static_range(TILES):
+        sums = sums + (tl.zeros((BLOCK_N, _WORDS), tl.float32),)  # noqa: RUF005
     first = split * blocks_per_split
     end = tl.minimum(first + blocks_per_split, tl.cdiv(inputs, _BLOCK))
+    words = _load_words(codes, first, end, outputs, first_output, BLOCK_N, TILES)
     for block in range(first, end):
-        words = ()
-        for tile in tl.static_range(TILES):
-            n = first_output + tile * BLOCK_N
-            row = tl.cast(block, tl.int64) * outputs + n
-            loaded = tl.load(codes + row[:, None] * _WORDS + j[None, :], mask=(n < outputs)[:, None], other=0)
-            words = words + (loaded,)  # noqa: RUF005
+        following = words
+        if AHEAD:
+            following = _load_words(codes, block + 1, end, outputs, first_output, BLOCK_N, TILES)
         for group in tl.static_range(_BLOCK // GROUP):
             added = ()
             for tile in tl.static_range(TILES):
                 n = first_output + tile * BLOCK_N
                 at = (tl.cast(block, tl.int64) * (_BLOCK // GROUP) + group) * outputs + n
                 scale = tl.load(scales + at, mask=n < outputs, other=0.0).to(tl.float32)
-                for row in tl.static_range(ROWS):
-                    products = tl.zeros((BLOCK_N, _WORDS), tl.float32)
-                    total = tl.zeros((_WORDS,), tl.float32)
-                    for i in tl.static_range(GROUP // _WORDS):
-                        nibble = group * (GROUP // _WORDS) + i
-                        k = block * _BLOCK + nibble * _WORDS + j
-                        x_row = x + tl.minimum(row, rows - 1) * x_stride
-                        xs = tl.load(x_row + k, mask=k < inputs, other=0.0).to(tl.float32)
-                        # A nibble stays at its place in a mantissa, where it counts 16**place, and x is divided by
-                        # that. The last three are moved, since a mantissa has room for five.
-                        moved = nibble // 5
-                        place = nibble - 3 * moved
-                        power = tl.cast(1 << (4 * place), tl.float32)
-                        code = ((words[tile] >> (12 * moved)) & (0xF << (4 * place))) | exponent
-                        code = code.to(tl.float32, bitcast=True) - (2.0**23 + 8.0 * power)
-                        products += code * (xs * (1.0 / power))[None, :]
-                        total += xs
-                    summed = sums[tile * ROWS + row] + products * scale[:, None]
-                    if HAS_OFFSETS:
-                        offset = tl.load(offsets + at, mask=n < outputs, other=0.0).to(tl.float32)
-                        summed += offset[:, None] * total[None, :]
-                    added = added + (summed,)  # noqa: RUF005
+                products = tl.zeros((BLOCK_N, _WORDS), tl.float32)
+                total = tl.zeros((_WORDS,), tl.float32)
+                for i in tl.static_range(GROUP // _WORDS):
+                    nibble = group * (GROUP // _WORDS) + i
+                    k = block * _BLOCK + nibble * _WORDS + j
+                    xs = tl.load(x + k, mask=k < inputs, other=0.0).to(tl.float32)
+                    # A nibble stays at its place in a mantissa, where it counts 16**place, and x is divided by that.
+                    # The last three are moved, since a mantissa has room for five.
+                    moved = nibble // 5
+                    place = nibble - 3 * moved
+                    power = tl.cast(1 << (4 * place), tl.float32)
+                    code = ((words[tile] >> (12 * moved)) & (0xF << (4 * place))) | exponent
+                    code = code.to(tl.float32, bitcast=True) - (2.0**23 + 8.0 * power)
+                    products += code * (xs * (1.0 / power))[None, :]
+                    total += xs
+                summed = sums[tile] + products * scale[:, None]
+                if HAS_OFFSETS:
+                    offset = tl.load(offsets + at, mask=n < outputs, other=0.0).to(tl.float32)
+                    summed += offset[:, None] * total[None, :]
+                added = added + (summed,)  # noqa: RUF005
             sums = added
+        words = following
+        if not AHEAD:
+            words = _load_words(codes, block + 1, end, outputs, first_output, BLOCK_N, TILES)
     for tile in tl.static_range(TILES):
         n = first_output + tile * BLOCK_N
-        for row in tl.static_range(ROWS):
-            result = tl.sum(sums[tile * ROWS + row], axis=1)
-            inside = n < tl.where(row < rows, outputs, 0)
-            if SPLIT:
-                tl.store(partial + (split.to(tl.int64) * rows + row) * outputs + n, result, mask=inside)
-            else:
-                if HAS_BIAS:
-                    result += tl.load(bias + n, mask=n < outputs, other=0.0).to(tl.float32)
-                target = out + row * out_stride + n
-                if ACCUMULATE:
-                    result += tl.load(target, mask=inside, other=0.0).to(tl.float32)
-                tl.store(target, result.to(out.dtype.element_ty), mask=inside)
+        result = tl.sum(sums[tile], axis=1)
+        if SPLIT:
+            tl.store(partial + split.to(tl.int64) * outputs + n, result, mask=n < outputs)
+        else:
+            if HAS_BIAS:
+                result += tl.load(bias + n, mask=n < outputs, other=0.0).to(tl.float32)
+            if ACCUMULATE:
+                result += tl.load(out + n, mask=n < outputs, other=0.0).to(tl.float32)
+            tl.store(out + n, result.to(out.dtype.element_ty), mask=n < outputs)
 
 
 @triton.jit
@@ -270,21 +278,7 @@ def int4_linear(
     per_split = triton.cdiv(blocks, tile.splits)
     splits = triton.cdiv(blocks, per_split)
     partial = torch.empty(splits, rows, outputs, dtype=torch.float32, device=x.device) if splits > 1 else None
-    operands = (
-        x,
-        codes,
-        scales,
-        offsets,
-        bias,
-        out,
-        partial,
-        rows,
-        outputs,
-        inputs,
-        x.stride(0),
-        out.stride(0),
-        per_split,
-    )
+    tensors = (x, codes, scales, offsets, bias, out, partial)
     meta = {
         "GROUP": group_size(codes, scales),
         "HAS_OFFSETS": offsets is not None,
@@ -293,17 +287,25 @@ def int4_linear(
         "SPLIT": splits > 1,
         "num_warps": tile.warps,
     }
-    if tile.rows <= SMALL_ROWS:
+    if rows == 1:
         width = tile.warps * _OUTPUTS_PER_WARP
         tiles = max(1, tile.outputs // width)
         int4_gemv_kernel[(triton.cdiv(outputs, width * tiles), splits)](
-            *operands, _EXPONENT, BLOCK_N=width, TILES=tiles, ROWS=tile.rows, **meta
+            *(*tensors, outputs, inputs, per_split, _EXPONENT),
+            AHEAD=tile.stages > 1,
+            BLOCK_N=width,
+            TILES=tiles,
+            **meta,
         )
     else:
-        grid = (triton.cdiv(outputs, tile.outputs), triton.cdiv(rows, tile.rows), splits)
-        whole = inputs % BLOCK == 0
-        sizes = {"BLOCK_N": tile.outputs, "BLOCK_M": tile.rows, "num_stages": tile.stages}
-        int4_gemm_kernel[grid](*operands, WHOLE=whole, **sizes, **meta)
+        int4_gemm_kernel[(triton.cdiv(outputs, tile.outputs), triton.cdiv(rows, tile.rows), splits)](
+            *(*tensors, rows, outputs, inputs, x.stride(0), out.stride(0), per_split),
+            WHOLE=inputs % BLOCK == 0,
+            BLOCK_N=tile.outputs,
+            BLOCK_M=tile.rows,
+            num_stages=tile.stages,
+            **meta,
+        )
     if partial is not None:
         add_splits(partial, bias, out, accumulate)
 

@@ -33,6 +33,8 @@ BOUND = 5e-2
 # Copied text, so that drafts are found; long enough to be cut into chunks and to cross blocks of 16 tokens.
 PROMPTS = [[7 * i % 40 for i in range(40)], [5, 6, 7] * 9, [9] * 3, [*[7 * i % 40 for i in range(32)], 1, 2]]
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, logprobs=4)
+# An activation between two codes of 8 bits may become either.
+ROUNDED = {"compressed-tensors INT8": 0.2, "compressed-tensors FP8": 0.5}
 Answers = dict[str, list[TokenLogprob]]
 
 
@@ -93,7 +95,7 @@ def test_a_card_says_what_its_references_say(name: str, tmp_path: Path, caplog: 
     with caplog.at_level(logging.WARNING):
         said = answers(card)
     assert not caplog.records  # every step that may be captured was
-    assert_alike(said, answers(host))
+    assert_alike(said, answers(host), ROUNDED.get(name, BOUND))
 
 
 @pytest.fixture(scope="module")

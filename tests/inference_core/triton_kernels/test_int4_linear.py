@@ -80,6 +80,17 @@ def test_sums_may_be_split_in_any_number(splits: int, bias: bool, accumulate: bo
     check(weight, 5, torch.float16, tile=tile, bias=bias, accumulate=accumulate)
 
 
+@pytest.mark.parametrize("warps", [1, 2])
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("outputs", [8, 32])
+def test_one_row_may_be_tiled_in_any_way(
+    outputs: int, splits: int, stages: int, warps: int, device: torch.device
+) -> None:
+    weight = weight_of("Q4_1", 50, 1024, device)
+    check(weight, 1, torch.float16, tile=Int4Tile(outputs, 1, warps, stages, splits), bias=True, accumulate=True)
+
+
 @pytest.mark.parametrize("accumulate", [False, True], ids=["written", "added"])
 @pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
 @pytest.mark.parametrize("rows", [20, DENSE_ROWS])
