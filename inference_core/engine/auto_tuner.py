@@ -79,6 +79,7 @@ class AutoTuner:
         self._gap_p95: float | None = None
         self._first_tokens: deque[float] = deque(maxlen=self.WINDOW)
         self._prompt_tokens = self._answer_tokens = 0.0
+        self._answers = 0
         self._prompt_steps = 1.0
         self._depth = 0.0
 
@@ -128,8 +129,10 @@ class AutoTuner:
     def after_answer(self, first_token_seconds: float, prompt_tokens: int, answer_tokens: int) -> None:
         """Record a complete answer: its time to first token, its computed prompt tokens, its answer tokens."""
         self._first_tokens.append(first_token_seconds)
-        self._prompt_tokens += 0.05 * (prompt_tokens - self._prompt_tokens)
-        self._answer_tokens += 0.05 * (answer_tokens - self._answer_tokens)
+        self._answers += 1
+        weight = max(0.05, 1 / self._answers)
+        self._prompt_tokens += weight * (prompt_tokens - self._prompt_tokens)
+        self._answer_tokens += weight * (answer_tokens - self._answer_tokens)
 
     def tuning(self) -> Tuning:
         """Return the current limits, the reason for them, and the measurements behind them."""
@@ -254,16 +257,18 @@ class AutoTuner:
         With r prompt tokens per step, a backlog of B tokens takes B / r steps, each with the fixed time f of its base
         and decodes, plus the tokens' own time; a new request also waits for half of the current step, which takes r
         tokens' time t in the share p of steps with prompts: f B / r + t p r / 2 is least at r = sqrt(2 f B / (t p)).
+        A prompt of the usual length is not cut: the shortest comes first, so a request as long would wait for all of it
+        anyway. Before the first answer no usual length is known, nor how much waits.
         """
         cost = self.model.cost
         further = cost.further(self._depth)
-        if further <= 1e-9 or cost.base + cost.per_sequence <= 0:
+        if not self._answers or further <= 1e-9 or cost.base + cost.per_sequence <= 0:
             return math.inf
         backlog = max(backlog, self._prompt_tokens, self.LEAST_ROOM)
         fixed = cost.base + cost.per_sequence * decodes
         best = math.sqrt(2 * fixed * backlog / (further * max(self._prompt_steps, 0.02)))
         steps = max(1, round(backlog / best)) if best > 0 else backlog
-        return backlog / steps
+        return max(backlog / steps, self._prompt_tokens)
 
 
 def _sequences_within(seconds: float, each: float) -> float:

@@ -490,11 +490,18 @@ class Step {
       return grain;
     }
 
-    // The first panel that this thread reads of a projection, in pairs of panels.
+    // The first unit of the piece that this thread takes next if the others are as fast; `units` if none is left.
+    int next_unit(int units, int first) const {
+      return streams() ? units : std::min(first + s.threads_ * most_units(units), units);
+    }
+
+    // The first panel that this thread probably reads of a projection, in pairs of panels.
     const uint8_t* first_panel(const Projection* p) const {
-      if (!p || !streams()) return nullptr;
+      if (!p) return nullptr;
       const LinearPart& part = p->parts.front();
-      return part.panels + 2 * stream_begin(ceil_div(part.n, 2 * kLanes), index_) * part.panel_bytes;
+      const int pairs = ceil_div(part.n, 2 * kLanes);
+      const int pair = streams() ? stream_begin(pairs, index_) : index_ * most_units(pairs);
+      return part.panels + 2 * int64_t(pair) * part.panel_bytes;
     }
 
     void linear(const Projection& p, Activations& x, float* y, int64_t ldy, bool accumulate, const Projection* next,
@@ -503,9 +510,11 @@ class Step {
       for (const LinearPart& part : p.parts) {
         LinearArgs a = arguments(p, part, x, y + column, ldy);
         a.accumulate = accumulate;
-        a.next = first_panel(next);
-        const int panels = ceil_div(part.n, kLanes);
-        share_units(ceil_div(panels, 2), [&](int first, int last) {
+        const uint8_t* behind = first_panel(next);
+        const int panels = ceil_div(part.n, kLanes), pairs = ceil_div(panels, 2);
+        share_units(pairs, [&](int first, int last) {
+          const int following = next_unit(pairs, first);
+          a.next = following < pairs ? a.panels + 2 * int64_t(following) * a.panel_bytes : behind;
           multiply(a, part.scheme, 2 * first, std::min(2 * last, panels));
           const int begin = 2 * kLanes * first, end = std::min(2 * kLanes * last, part.n);
           if (adapted && begin < end) expand(*adapted, y, ldy, column + begin, column + end);
@@ -541,10 +550,12 @@ class Step {
                     arguments(p, up, workspace.normed, piece, 2 * columns),
                     gate.scheme, up.scheme, fused ? width / kLanes : 0, fused ? 0 : width, width, size, columns, piece,
                     integers, adapted};
-      u.up.next = first_panel(&w.down);
+      const uint8_t* behind = first_panel(&w.down);
       // Adapters know the rows of the whole batch alone.
       const int block = adapted.any ? rows_ : kBlockRows;
       share_units(units, [&](int first, int last) {
+        const int following = next_unit(units, first);
+        u.up.next = following < units ? gate.panels + int64_t(following) * (size / kLanes) * gate.panel_bytes : behind;
         for (int row = 0; row < rows_; row += block) gate_up_block(u, first, last, row, std::min(row + block, rows_));
       });
       s.barrier_.wait();
@@ -559,7 +570,7 @@ class Step {
       float *gate_y = own - first, *up_y = own + u.columns - (u.width + first);
       u.gate.y = gate_y;
       u.up.y = up_y + u.up_column;
-      u.gate.next = streams() ? u.up.panels + (u.up_panel + panel) * u.up.panel_bytes : nullptr;
+      u.gate.next = u.up.panels + (u.up_panel + panel) * u.up.panel_bytes;
       for_runs(first_row, last_row, [&](int begin, int end, bool prompt) {
         multiply_rows(u.gate, u.gate_scheme, {begin, end, prompt}, panel, last_panel);
       });

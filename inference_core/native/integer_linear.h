@@ -17,9 +17,15 @@ constexpr int kIntegerRows = 4, kIntegerPanels = 1;
 constexpr bool kUnpacks = false;  // without VNNI a product takes several instructions, and unpacking is little of it
 #endif
 
-// Rows from which unpacking 4-bit panels once for all of them pays, by measurement. Unpacked they take twice the room, so
-// that long ones no longer fit the first-level cache.
-AIO_INLINE int rows_to_unpack_for(int groups) { return 16 + groups / 2; }
+// Whether unpacking 4-bit panels once for `rows` rows pays, by measurement. Unpacked they take twice the room, so that long
+// ones no longer fit the first-level cache. AMD's cores unpack on vector pipes that do not multiply: never there.
+AIO_INLINE bool pays_to_unpack(int rows, int groups) {
+#if defined(__x86_64__)
+  return rows >= 16 + groups / 2 && !__builtin_cpu_is("amd");
+#else
+  return rows >= 16 + groups / 2;
+#endif
+}
 
 // One group of one panel: 256 bytes of codes, 16 scales, 16 minima.
 struct Int4 {
@@ -233,7 +239,7 @@ AIO_INLINE void integer_panels(const LinearArgs& a, int panel, const uint8_t* ne
   if constexpr (kUnpacks && Weights::kNibbles) {
     typedef Unpacked<Weights> Shared;
     const int groups = a.k / kGroup;
-    if (a.rows >= rows_to_unpack_for(groups)) {
+    if (pays_to_unpack(a.rows, groups)) {
       uint8_t* room = reinterpret_cast<uint8_t*>(a.scratch);
       Shared unpacked[Panels];
       for (int p = 0; p < Panels; ++p) unpacked[p] = Shared::of(packed[p], groups, room + p * groups * Shared::kGroupBytes);

@@ -44,10 +44,11 @@ AIO_INLINE void start_totals(const LinearArgs& a, int row, int panel, float* tot
 // Rows [row, row + Rows) times the panels at `weights`, as `round_panels` leaves them.
 template <int Rows, int Panels>
 static __attribute__((noinline)) void span_tile(const LinearArgs& a, int row, int panel, const uint8_t* weights,
-                                                float* totals) {
+                                                float* totals, Ahead ahead) {
   start_totals<Rows, Panels>(a, row, panel, totals);
   const QuantizedSpan* x = a.spans + row;
   for (int left = a.k; left > 0; left -= kSpan, x += a.span_stride) {
+    for (int i = 0; i < ahead.lines; ++i, ahead.at += 64) __builtin_prefetch(ahead.at, 0, 2);
     __m512i sum[Rows][Panels];
     AIO_UNROLL
     for (int r = 0; r < Rows; ++r)
@@ -87,22 +88,28 @@ static __attribute__((noinline)) void span_tile(const LinearArgs& a, int row, in
       finish(a, row + r, (panel + p) * kLanes, load_floats(totals + (r * Panels + p) * kLanes));
 }
 
+// All rows against some panels; meanwhile those at `next` are fetched.
 template <typename Weights, int Panels>
-AIO_INLINE void span_panels(const LinearArgs& a, int panel) {
+AIO_INLINE void span_panels(const LinearArgs& a, int panel, const uint8_t* next) {
   float* totals = a.scratch;
   uint8_t* weights = reinterpret_cast<uint8_t*>(totals + kSpanRows * Panels * kLanes);
   round_panels<Weights, Panels>(a, panel, weights);
   const int tiles = (a.rows + kSpanRows - 1) / kSpanRows;
+  const int lines = int(Panels * a.panel_bytes / 64 / spans_of(a.k));  // per span
   for (int t = 0, row = 0, last; t < tiles; ++t, row = last) {
     last = int(int64_t(a.rows) * (t + 1) / tiles);
-    with_rows(last - row, [&](auto rows) AIO_LAMBDA { span_tile<rows.value, Panels>(a, row, panel, weights, totals); });
+    const Ahead ahead = Ahead::of(next, lines, spans_of(a.k), t, tiles);
+    with_rows(last - row, [&](auto rows) AIO_LAMBDA { span_tile<rows.value, Panels>(a, row, panel, weights, totals, ahead); });
   }
 }
 
 template <typename Weights>
 static void span_linear(const LinearArgs& a, int panel, int last_panel) {
-  for (; panel + kSpanPanels <= last_panel; panel += kSpanPanels) span_panels<Weights, kSpanPanels>(a, panel);
-  for (; panel < last_panel; ++panel) span_panels<Weights, 1>(a, panel);
+  for (; panel + kSpanPanels <= last_panel; panel += kSpanPanels) {
+    const uint8_t* next = a.panels + (panel + kSpanPanels) * a.panel_bytes;
+    span_panels<Weights, kSpanPanels>(a, panel, panel + kSpanPanels < last_panel ? next : a.next);
+  }
+  for (; panel < last_panel; ++panel) span_panels<Weights, 1>(a, panel, nullptr);
 }
 
 }  // namespace AIO_ISA

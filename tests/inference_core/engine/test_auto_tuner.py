@@ -79,12 +79,30 @@ def first_token_seconds(room: int, decodes: int, backlog: int, prompts: float) -
 @pytest.mark.parametrize(("decodes", "backlog"), [(4, 300), (20, 300), (20, 2000), (30, 128)])
 def test_within_the_objective_a_step_is_as_long_as_lets_first_tokens_come_soonest(decodes: int, backlog: int) -> None:
     tuner = AutoTuner(Knobs(auto_tune=True, itl_objective_ms=10_000, max_num_batched_tokens=4096, prefill_chunk=4096))
+    tuner.after_answer(0.1, prompt_tokens=16, answer_tokens=16)
     serve(tuner, 600, decodes=20, spread=15)
     tuner.after_step(1, 1, decodes, step_seconds(1, 1), 1e6, backlog=backlog)
     prompts = 0.5  # of the steps that `serve` makes
     soonest = min(first_token_seconds(room, decodes, backlog, prompts) for room in range(16, 4096))
     chosen = first_token_seconds(tuner.knobs.prefill_chunk, decodes, backlog, prompts)
     assert chosen <= 1.07 * soonest
+
+
+def test_a_prompt_of_the_usual_length_is_not_cut() -> None:
+    """The shortest prompt comes first: one as long would wait for all of it, however it is cut."""
+    tuner = AutoTuner(Knobs(auto_tune=True, itl_objective_ms=10_000, max_num_batched_tokens=4096, prefill_chunk=4096))
+    tuner.after_answer(0.1, prompt_tokens=1024, answer_tokens=16)
+    serve(tuner, 600, decodes=20, spread=15)
+    tuner.after_step(1, 1, 4, step_seconds(1, 1), 1e6, backlog=1024)
+    assert 1024 <= tuner.knobs.prefill_chunk < 4096
+
+
+def test_before_the_first_answer_a_queue_of_unknown_prompts_leaves_the_operators_limits() -> None:
+    limits = Knobs(auto_tune=True, itl_objective_ms=10_000)
+    tuner = AutoTuner(limits)
+    serve(tuner, 600, decodes=20)
+    tuner.after_step(1, 1, 20, step_seconds(1, 1), 1e6, backlog=0, waiting=31)
+    assert tuner.knobs == limits
 
 
 def test_all_decodes_continue_during_a_prompt() -> None:

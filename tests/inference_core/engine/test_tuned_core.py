@@ -107,6 +107,14 @@ def test_after_more_callers_arrive_the_95th_percentile_regains_its_objective() -
     assert load.p95_ms(10) <= 100
 
 
+def test_a_core_that_has_answered_nothing_yet_computes_the_prompts_of_a_burst_whole() -> None:
+    load = Load(Knobs(auto_tune=True, max_num_batched_tokens=192, prefill_chunk=192), {"m": 32})
+    load.p95_ms(3)
+    prompts = [tokens for _, tokens in load.runners["m"].steps if tokens]
+    # A step counts every sequence's first token with the sequence.
+    assert prompts[:32] == [128] * 32
+
+
 def late(load: Load, seconds: float) -> tuple[float, float]:
     """How many times the objectives for first tokens and between tokens the 95th percentiles are."""
     between = load.p95_ms(seconds) / 100
