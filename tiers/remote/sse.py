@@ -42,7 +42,8 @@ class EventParser:
             lines = chunk.split(b"\n")
             whole = lines[:-1:2]
             # Nearly every chunk of a token stream: events of one line, each with its data.
-            if len(lines) % 2 and not any(lines[1::2]) and all([line[:6] == b"data: " for line in whole]):
+            others = [line for line in whole if line[:6] != b"data: "]
+            if len(lines) % 2 and not others and not any(lines[1::2]):
                 self._after_cr = False
                 events = [ServerSentEvent("", line[6:]) for line in whole]
                 return events + self._feed_lines(lines[-1]) if lines[-1] else events

@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -462,5 +462,5 @@ def _generate(tier: Tier, requests: list[GenerationRequest], n: int) -> AsyncGen
     """The deltas of `n` choices for each of `requests`, from the tier itself where there is one request."""
     if len(requests) == 1 and requests[0].n == n:
         # Contract of `Tier`: the iterator can be closed early, so it is a generator.
-        return cast(AsyncGenerator[Delta, None], tier.generate(requests[0]))
+        return tier.generate(requests[0])  # type: ignore[return-value]
     return tier_deltas(tier, requests, n)

@@ -30,8 +30,8 @@ class ServedCatalogue:
     `fingerprint`: of all that affects answers. `strongest`: the number of the dearest tier. `names`: every value of
     `model` that a request may carry, aliases and adapters of other tiers aside. `seals_reasoning`: whether a server may
     give reasoning that it has to get back; `marks_caches`: whether requests to one say what to cache;
-    `has_responses`: whether one has the Responses API; `has_estimates`: whether a price is one. `targets`: by name, what stands in for tiers. `rules`: the
-    catalogue's, compiled; None without any.
+    `has_responses`: whether one has the Responses API; `has_estimates`: whether a price is one. `targets`: by name,
+    what stands in for tiers. `rules`: the catalogue's, compiled; None without any.
     """
 
     catalog: Catalog

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any, cast
 
-from litestar import Litestar, Request
+from litestar import Request
 from litestar.datastructures import State
 from litestar.exceptions import InternalServerException
 from litestar.exceptions.http_exceptions import RequestEntityTooLarge
@@ -50,8 +50,8 @@ class PlainRequest(Request[Any, Any, State]):
 
     async def _whole(self) -> bytes:
         most = self.route_handler.resolve_request_max_body_size()
-        announced = [int(value) for name, value in self.scope["headers"] if name == b"content-length"]
-        if most is not None and announced and announced[0] > most:
+        announced = self.scope["state"]["headers"].get("content-length")
+        if most is not None and announced is not None and int(announced) > most:
             raise RequestEntityTooLarge
         parts: list[bytes] = []
         size, more = 0, True
