@@ -137,8 +137,10 @@ class ServedCatalogue:
 
         A tier of another server has no adapters here, and a name that is served as it stands has none in it.
         """
+        if model == AUTO or model in self._named:
+            return model, ""
         base, colon, adapter = model.rpartition(":")
-        if not colon or not adapter or model == AUTO or model in self._named:
+        if not colon or not adapter:
             return model, ""
         spec = self._named.get(base)
         return (base, adapter) if spec is not None and spec.model is not None else (model, "")

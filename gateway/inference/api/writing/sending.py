@@ -95,7 +95,7 @@ async def _stream(
 async def whole_body(answer_format: AnswerFormat, answer: Answer) -> bytes:
     """The body of a finished answer. Log-probabilities may take a tenth of a second, so many of them are formatted on a
     thread, where others have their turns meanwhile."""
-    if sum(len(choice.logprobs) for choice in answer.choices) <= _FEW_LOGPROBS:
+    if sum([len(choice.logprobs) for choice in answer.choices]) <= _FEW_LOGPROBS:
         return answer_format.whole(answer)
     return await asyncio.to_thread(answer_format.whole, answer)
 
