@@ -25,11 +25,8 @@ class ResponseCycle(RequestResponseCycle):
     done to send an answer. Names and values of headers are checked together, not one by one.
     """
 
-    def __init__(self, *, loop: asyncio.AbstractEventLoop, **named: Any) -> None:
-        super().__init__(**named)
-        self._loop = loop
-        # What is not written yet.
-        self._head = b""
+    # What is not written yet.
+    _head = b""
 
     async def send(self, message: Any) -> None:
         """See ASGI. Raises `RuntimeError` for events in a wrong order, for names and values that no header may have,
@@ -51,7 +48,7 @@ class ResponseCycle(RequestResponseCycle):
         self._head = self._head_of(message["status"], [*self.default_headers, *message.get("headers", ())])
         self.response_started = True
         self.waiting_for_100_continue = False
-        self._loop.call_soon(self._write, b"")
+        asyncio.get_running_loop().call_soon(self._write, b"")
 
     def _head_of(self, status: int, headers: Headers) -> bytes:
         names, values = zip(*headers, strict=True) if headers else ((), ())
