@@ -29,7 +29,8 @@ from gateway.inference.cache.running_cache import running_cache
 from gateway.inference.cache.stores import MemoryStore
 from gateway.inference.catalogue.class_prior import class_prior
 from gateway.inference.catalogue.replica_knobs import ReplicaKnobs
-from gateway.inference.embedding.embedders import embedders_of, follow_prices
+from gateway.inference.embedding.embedders import embedders_of
+from gateway.inference.embedding.exchange import close_clients
 from gateway.inference.routing.active_classifier import ActiveClassifier, ActiveVersions
 from gateway.inference.routing.conversations import Conversations
 from gateway.inference.routing.knobs import RoutingKnobFile
@@ -286,9 +287,8 @@ class Composition:
         jobs = Jobs(settings, database, tenancy.clock, tenancy.replica, redis, self.metrics.jobs)
         figures = self._figures(stack, engine, jobs, loop)
         records: RecordStore = ledger if self._peers is None else PeerRecords(ledger, self._peers)
-        embedders, clients = embedders_of(self.catalog, engine.cores)
-        for client in clients:
-            stack.push_async_callback(client.close)
+        embedders = embedders_of(self.catalog, engine.cores)
+        stack.push_async_callback(close_clients, embedders)
         serving = Serving(
             settings=settings,
             routing=routing,
@@ -336,11 +336,11 @@ class Composition:
                     self._follow_catalogue,
                     tenancy.directory.follow_catalogue,
                     probes.follow_catalogue,
-                    partial(follow_prices, embedders),
                     *(() if loop is None else (loop.follow_catalogue,)),
                 ],
                 [tenancy.directory.renew, constant.renew, *(() if loop is None else (loop.renew,))],
                 engine.targets,
+                embedders,
             ),
             cache=cache,
             privacy=privacy,

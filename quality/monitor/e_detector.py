@@ -195,8 +195,10 @@ class ShiftDetector:
         after a tenant's, without the tenant's answers.
         """
         state = self._streams.setdefault(stream, _Stream())
-        allowed = min(max(predicted + (state.excess or 0.0) + self.settings.tolerance, _LEAST), _MOST)
-        state.observe(_Answer(tenant, worse, allowed, at))
+        allowed = max(predicted + (state.excess or 0.0) + self.settings.tolerance, _LEAST)
+        # Where so many errors are usual, hardly any rise is left to be noticed.
+        if allowed <= _MOST:
+            state.observe(_Answer(tenant, worse, allowed, at))
         state.recent.append(worse)
         state.answers += 1
         state.worse += worse

@@ -21,7 +21,7 @@ from quality.monitor.e_detector import ShiftAlarm, ShiftDetector, ShiftSettings
 VIEWS = 2
 # From this novelty on, a prompt counts as unfamiliar to the classifier.
 UNFAMILIAR = 0.95
-_ALARM = "quality.alarm"
+_ALARM, _RECOVERY = "quality.alarm", "quality.recovery"
 _BATCH = 1000
 
 
@@ -36,8 +36,8 @@ def streams_of(tier: int, novelty: float, classes: Sequence[float] | None, *, se
 
 
 def changed_tier(stream: str) -> int | None:
-    """Return the tier whose answers must have changed if that stream alarms; None if the prompts may have changed
-    instead."""
+    """Return the tier whose answers must have changed if the rate of that stream did; None if the prompts may have
+    changed instead."""
     tier = re.fullmatch(r"tier (\d+), familiar prompts", stream)
     return None if tier is None else int(tier[1])
 
@@ -47,17 +47,19 @@ Changes = Mapping[str | None, Mapping[int, float]]
 
 
 async def tenants_changes(engine: AsyncEngine) -> dict[str | None, dict[int, float]]:
-    """Return the changes according to alarms. What one tenant's answers show alone is no change for the others."""
-    query = select(audit_events.c.details).where(audit_events.c.action == _ALARM).order_by(audit_events.c.created_at)
+    """Return the changes according to alarms and recoveries. What one tenant's answers show alone is no change for the
+    others."""
+    is_change = audit_events.c.action.in_((_ALARM, _RECOVERY))
+    query = select(audit_events.c.details).where(is_change).order_by(audit_events.c.created_at)
     async with engine.connect() as connection:
-        alarms = (await connection.scalars(query)).all()
+        events = (await connection.scalars(query)).all()
     found: dict[str | None, dict[int, float]] = {}
-    for alarm in alarms:
-        tier = changed_tier(alarm["stream"])
+    for event in events:
+        tier = changed_tier(event["stream"])
         # Alarms of earlier releases have no time or no tenant.
-        if tier is not None and "since" in alarm:
-            mine = found.setdefault(alarm.get("tenant"), {})
-            mine[tier] = max(alarm["since"], mine.get(tier, 0.0))
+        if tier is not None and "since" in event:
+            mine = found.setdefault(event.get("tenant"), {})
+            mine[tier] = max(event["since"], mine.get(tier, 0.0))
     return found
 
 
@@ -78,6 +80,10 @@ class ShiftWatch:
     is not hidden by the others. Answers count as served, and probes count for every tier that they asked. Evidence is
     reset when a classifier is promoted.
 
+    A second test of each tier's familiar prompts looks for good answers that became more frequent than predicted. Such
+    a recovery is stored and requests nothing: labels from before it count less, so that the tier is soon used again
+    (SPEC QM-05).
+
     All evidence is computed from the database, so that it survives restarts and covers all replicas. A verdict that is
     stored late, behind verdicts that finished after it, is skipped, whatever it says.
     """
@@ -85,7 +91,7 @@ class ShiftWatch:
     def __init__(self, engine: AsyncEngine, settings: ShiftSettings) -> None:
         self.settings = settings
         self._engine = engine
-        self._detector = ShiftDetector(settings, VIEWS)
+        self._detector, self._recoveries = ShiftDetector(settings, VIEWS), ShiftDetector(settings)
         self._begun = 0.0
         self._cursor = (0.0, 0)
 
@@ -99,24 +105,31 @@ class ShiftWatch:
         raised: list[ShiftAlarm] = []
         while rows := await self._verdicts():
             for row in rows:
-                raised += [alarm for alarm in self._observe(row) if await self._store(alarm, row)]
+                raised += [alarm for alarm in self._observe(row) if await self._store(_ALARM, alarm, alarm.reason, row)]
+                if (recovery := self._recovered(row)) is not None:
+                    await self._store(_RECOVERY, recovery, _recovery_reason(recovery), row)
         return raised
 
     def _observe(self, row: RowMapping) -> list[ShiftAlarm]:
         self._cursor = (row["finished_at"], row["verification_id"])
-        prediction = row["inputs"]["prediction"]
-        p_ok = prediction["p_ok"]
-        predicted = judged_worse(1.0 - p_ok[row["tier"] - 1], row["judge_reliability"])
         streams = streams_of(row["tier"], row["novelty"], row["classes"], served=row["tier"] == row["served"])
         worse, at, tenant = row["label"] == "worse", row["finished_at"], row["tenant"]
-        alarms = [self._detector.observe(stream, worse, predicted, at, tenant) for stream in streams]
+        alarms = [self._detector.observe(stream, worse, _predicted(row), at, tenant) for stream in streams]
         return [alarm for alarm in alarms if alarm is not None]
+
+    def _recovered(self, row: RowMapping) -> ShiftAlarm | None:
+        """Return what shows that the tier of `row` is better than predicted; its `rate` is of good answers."""
+        [stream] = streams_of(row["tier"], row["novelty"], None)
+        if changed_tier(stream) is None:
+            return None
+        good, at, tenant = row["label"] != "worse", row["finished_at"], row["tenant"]
+        return self._recoveries.observe(stream, good, 1.0 - _predicted(row), at, tenant)
 
     async def _begin_anew_after_a_promotion(self) -> None:
         async with self._engine.connect() as connection:
             promoted = await connection.scalar(select(func.max(classifier_versions.c.promoted_at))) or 0.0
         if promoted > self._begun:
-            self._detector = ShiftDetector(self.settings, VIEWS)
+            self._detector, self._recoveries = ShiftDetector(self.settings, VIEWS), ShiftDetector(self.settings)
             self._begun, self._cursor = promoted, (promoted, 0)
 
     async def _verdicts(self) -> Sequence[RowMapping]:
@@ -160,20 +173,33 @@ class ShiftWatch:
         async with self._engine.connect() as connection:
             return (await connection.execute(query)).mappings().all()
 
-    async def _store(self, alarm: ShiftAlarm, row: RowMapping) -> bool:
-        """Store the alarm of this verdict unless it exists: after a restart, or from another replica."""
-        subject = f"{alarm.stream}, verification {row['verification_id']}"
-        known = and_(audit_events.c.action == _ALARM, audit_events.c.subject == subject)
+    async def _store(self, action: str, change: ShiftAlarm, reason: str, row: RowMapping) -> bool:
+        """Store what this verdict showed unless it is stored: after a restart, or by another replica."""
+        subject = f"{change.stream}, verification {row['verification_id']}"
+        known = and_(audit_events.c.action == action, audit_events.c.subject == subject)
         values: dict[str, Any] = {
             "created_at": row["finished_at"],
             "actor": "monitor",
-            "action": _ALARM,
+            "action": action,
             "subject": subject,
-            "reason": alarm.reason,
-            "details": msgspec.to_builtins(alarm),
+            "reason": reason,
+            "details": msgspec.to_builtins(change),
         }
         async with self._engine.execution_options(sqlite_begin="BEGIN IMMEDIATE").begin() as connection:
             if await connection.scalar(select(func.count()).select_from(audit_events).where(known)):
                 return False
             await connection.execute(insert(audit_events).values(values))
         return True
+
+
+def _predicted(row: RowMapping) -> float:
+    """Return the probability with which this answer was expected to be judged worse."""
+    p_ok = row["inputs"]["prediction"]["p_ok"]
+    return judged_worse(1.0 - p_ok[row["tier"] - 1], row["judge_reliability"])
+
+
+def _recovery_reason(recovery: ShiftAlarm) -> str:
+    return (
+        f"{recovery.rate:.0%} of the last {recovery.answers} verified answers were as good as the strongest tier's, "
+        f"at most {recovery.allowed:.0%} were expected (evidence {recovery.evidence:.3g})"
+    )

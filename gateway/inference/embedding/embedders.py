@@ -1,7 +1,7 @@
 """The embedding models of a catalogue, by name."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from gateway.inference.embedding.core_embedder import CoreEmbedder
 from gateway.inference.embedding.embedder import Embedder
@@ -13,19 +13,10 @@ if TYPE_CHECKING:
     from tiers.remote.embedding_client import EmbeddingClient
 
 
-def embedders_of(
-    catalog: Catalog, cores: Mapping[str, CoreClient]
-) -> "tuple[dict[str, Embedder | EmbeddingClient], list[EmbeddingClient]]":
-    """Return an embedder per model, over `cores` by the catalogue's names, and those that have to be closed; nothing is
-    loaded or reached yet. Raises `CatalogError`."""
-    found = {spec.name: _embedder(spec, cores) for spec in catalog.embeddings}
-    return found, [cast("EmbeddingClient", one) for one in found.values() if one.spec.is_remote]
-
-
-def follow_prices(embedders: "Mapping[str, Embedder | EmbeddingClient]", catalog: Catalog) -> None:
-    """Give each embedder its entry of a reloaded catalogue, of which only the price may differ."""
-    for spec in catalog.embeddings:
-        embedders[spec.name].spec = spec
+def embedders_of(catalog: Catalog, cores: Mapping[str, CoreClient]) -> "dict[str, Embedder | EmbeddingClient]":
+    """Return an embedder per model, over `cores` by the catalogue's names; nothing is loaded or reached yet. Raises
+    `CatalogError`."""
+    return {spec.name: _embedder(spec, cores) for spec in catalog.embeddings}
 
 
 def _embedder(spec: EmbeddingSpec, cores: Mapping[str, CoreClient]) -> "Embedder | EmbeddingClient":

@@ -14,6 +14,8 @@ from gateway.base.settings import Settings
 from gateway.inference.catalogue.class_prior import class_prior
 from gateway.inference.catalogue.replica_knobs import ReplicaKnobs
 from gateway.inference.catalogue.served_catalogue import ServedCatalogue
+from gateway.inference.embedding.embedder import Embedder
+from gateway.inference.embedding.exchange import clients_for, computed_here, exchange_clients
 from gateway.inference.routing.active_classifier import ActiveClassifier
 from gateway.inference.routing.model import Classifier
 from gateway.inference.service import Service
@@ -22,7 +24,6 @@ from inference_core.io.background_tasks import once
 from quality.store.queries import record_audit
 from tiers.build import build_remote
 from tiers.catalog.catalog import CPU_CORE, Catalog
-from tiers.catalog.embedding_spec import EmbeddingSpec
 from tiers.catalog.load import load_catalog
 from tiers.catalog.tier_spec import TierSpec
 from tiers.errors import CatalogError, TierError
@@ -33,6 +34,7 @@ from tiers.tier import Tier
 if TYPE_CHECKING:
     from gateway.inference.screening.screen import Screen
     from tiers.catalog.signed_prices import SignedPrices
+    from tiers.remote.embedding_client import EmbeddingClient
 
 log = logging.getLogger(__name__)
 
@@ -42,18 +44,20 @@ LOOK_SECONDS = 0.1
 
 class Reloaded(msgspec.Struct, frozen=True, kw_only=True):
     """What a reload changed: numbers of tiers, none if the catalogue is unchanged. `loaded`: the models of the CPU core
-    if another version of it was loaded."""
+    if another version of it was loaded. `embeddings`: those of servers elsewhere that were added, changed in more than
+    their price, or removed."""
 
     catalogue: str
     fingerprint: str
     tiers: list[int]
     loaded: list[str] = []
+    embeddings: list[str] = []
 
 
 class CatalogueReload:
     """Reads the catalogue of `settings` again. Remote tiers and those of a CPU core in this process may be replaced by
-    any others, that core too (`swap`); GPU groups, engines and cores elsewhere may only change prices and objectives,
-    anything else needs a new process.
+    any others, that core too (`swap`), and embeddings of servers elsewhere come and go; GPU groups, engines and cores
+    elsewhere may only change prices and objectives, anything else needs a new process.
 
     A rejected catalogue changes nothing. Running answers keep their tier and price. `followers` are given the new one
     in the turn of the switch. `renewals`: callbacks after the switch; they report their own failures.
@@ -71,14 +75,16 @@ class CatalogueReload:
         followers: Sequence[Callable[[Catalog], None]] = (),
         renewals: Sequence[Callable[[], Awaitable[None]]] = (),
         targets: dict[str, Tier] | None = None,
+        embedders: "dict[str, Embedder | EmbeddingClient] | None" = None,
     ) -> None:
         """`screen_of`: makes what a catalogue asks for before and after answers; raises `CatalogError`. `targets`:
-        those that are started, by name; it follows the catalogue."""
+        those that are started, by name, and `embedders`; both follow the catalogue."""
         self._settings, self._service, self._screen_of = settings, service, screen_of
         self._routing, self._classifier = service.routing, classifier
         self._replica_knobs, self._database = replica_knobs, database
         self._swap, self._followers, self._renewals = swap, followers, renewals
         self._targets = {} if targets is None else targets
+        self._embedders = {} if embedders is None else embedders
         self._turn = asyncio.Lock()
         self._retiring: set[asyncio.Task[None]] = set()
         self.prices: SignedPrices | None = None
@@ -93,7 +99,7 @@ class CatalogueReload:
         before = self._routing.served.catalog
         catalog = repriced(before, prices)
         if catalog is not before:
-            self._switch_to(catalog, [], None, self._service.screen)
+            self._switch_to(catalog, [], None, self._service.screen, {})
             log.info("prices have changed: %s", ", ".join(_changed_prices(before, catalog)))
 
     async def reload(self, actor: str, reason: str) -> Reloaded:
@@ -122,7 +128,9 @@ class CatalogueReload:
             elsewhere = [spec for spec in changed if spec.remote and not spec.remote.engine]
             started = await _started(catalog, [*elsewhere, *new_targets])
             version = await self._next_version(catalog, changed, started)
-            self._switch_to(catalog, started, version, screen)
+            clients = clients_for(before, catalog)
+            gone = {spec.name for spec in before.embeddings} - {spec.name for spec in catalog.embeddings}
+            self._switch_to(catalog, started, version, screen, clients)
             if changed and isinstance(self._classifier, ActiveClassifier):
                 prior = await asyncio.to_thread(class_prior, catalog, self._settings.data_path)
                 await self._classifier.serve_catalogue(catalog.fingerprint, prior)
@@ -133,6 +141,7 @@ class CatalogueReload:
                 fingerprint=catalog.fingerprint,
                 tiers=[spec.number for spec in changed],
                 loaded=[] if version is None or version.core is None else list(version.core.models),
+                embeddings=sorted({*clients, *gone}),
             )
         await self._write_down(actor, reason, done)
         return done
@@ -140,8 +149,10 @@ class CatalogueReload:
     def _check(self, catalog: Catalog, changed: list[TierSpec]) -> None:
         before = self._routing.served.catalog
         problems = []
-        if catalog.gpu_groups != before.gpu_groups or _unpriced(catalog) != _unpriced(before):
-            problems.append("gpu_groups or embeddings differ, which needs a new process")
+        if computed_here(catalog) != computed_here(before):
+            problems.append("embeddings that are computed here differ, which needs a new process")
+        if catalog.gpu_groups != before.gpu_groups:
+            problems.append("gpu_groups differ, which needs a new process")
         elif catalog.core_names != before.core_names:
             problems.append("its tiers need other cores, which needs a new process")
         problems += self._swap.problems(before, catalog)
@@ -179,7 +190,12 @@ class CatalogueReload:
             raise
 
     def _switch_to(
-        self, catalog: Catalog, started: list[Tier], version: NextVersion | None, screen: "Screen | None"
+        self,
+        catalog: Catalog,
+        started: list[Tier],
+        version: NextVersion | None,
+        screen: "Screen | None",
+        clients: "dict[str, EmbeddingClient]",
     ) -> None:
         """Contains no await, so that every request is routed by the old catalogue or by the new one."""
         standing = {
@@ -199,6 +215,8 @@ class CatalogueReload:
         old_screen = self._service.screen
         if old_screen is not None and old_screen is not screen:
             self._end(_close_after(old_screen, self._settings.drain_seconds), "end of the old guardrails")
+        for client in exchange_clients(self._embedders, catalog, clients):
+            self._end(_close_after(client, self._settings.drain_seconds), "end of an old embedding client")
         self._service.screen = screen
         served = self._routing.served = ServedCatalogue(catalog, self._routing.served.tiers, self._targets)
         for follow in self._followers:
@@ -231,10 +249,6 @@ class CatalogueReload:
             )  # fmt: skip
         except (SQLAlchemyError, OSError) as error:
             log.warning("the reload by %s is not recorded: %s", actor, error)
-
-
-def _unpriced(catalog: Catalog) -> list[EmbeddingSpec]:
-    return [msgspec.structs.replace(one, input_usd_per_million=None, listed="") for one in catalog.embeddings]
 
 
 def _changed_prices(before: Catalog, after: Catalog) -> list[str]:
@@ -277,7 +291,7 @@ async def _retire(tier: Tier, seconds: float) -> None:
     await tier.close()
 
 
-async def _close_after(screen: "Screen", seconds: float) -> None:
-    """Close the guardrails of answers that began before the switch."""
+async def _close_after(old: "Screen | EmbeddingClient", seconds: float) -> None:
+    """Close what requests that began before the switch may still use."""
     await asyncio.sleep(seconds)
-    await screen.close()
+    await old.close()

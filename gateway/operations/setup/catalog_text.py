@@ -16,7 +16,9 @@ _HEAD = """\
 # AIO's tiers, cheapest first; written by `aio init` on {day}. `aio serve` in this folder takes this file.
 # `aio check` asks every tier one question. Prices: US dollars per million tokens.
 # A table [private] keeps prompts with personal or secret data on local tiers: models here, and servers that you give
-# `local = true`.
+# `local = true`. [[guardrails]] judge requests and answers, [[rules]] say who may use which tiers, a tier's `fallback`
+# and [[targets]] stand in where it fails, `api_keys` gives a server several keys, [[embeddings]] lists models that give
+# vectors: docs/privacy.md, docs/routing.md, docs/remote-tiers.md and docs/embeddings.md have an example of each.
 """
 
 _UNMEASURED = """

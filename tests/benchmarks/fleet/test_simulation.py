@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.fleet.hindsight import ScheduleRule, cheapest_schedule
+from benchmarks.fleet.hpa import HpaBehaviour, HpaRule, by_utilisation
 from benchmarks.fleet.rules import FixedRule
 from benchmarks.fleet.scoring import Setting, score
 from benchmarks.fleet.simulated_replica import SimulatedReplica, SimulatedRequest
@@ -160,6 +161,17 @@ def waves(period_s: float, cycles: int) -> list[Arrival]:
     return found
 
 
+@pytest.mark.parametrize("window_s", [300.0, 0.0])
+def test_waves_shorter_than_its_window_do_not_make_the_reactive_rule_flap(window_s):
+    """AS-02, at 70% utilisation; without the window it would."""
+    at = setting(waves(150, 16), least=1)
+    rule = HpaRule(lambda seen: seen.busy / 0.7, HpaBehaviour(down_window_s=window_s))
+    settled = [ordered for when, ordered, _ in at.run(rule).sizes if 600 < when < 2400]
+    falls = sum(after < before for before, after in pairwise(settled))
+    assert (falls == 0) == (window_s > 0)
+    assert max(settled) > 1
+
+
 def test_a_slower_start_makes_the_rule_act_earlier_and_hold_more():
     """Forecasts cover the time until an order takes effect, so a slower start acts that much earlier."""
     arrivals = waves(600, 5)
@@ -168,6 +180,16 @@ def test_a_slower_start_makes_the_rule_act_earlier_and_hold_more():
         at = setting(arrivals, cold_start_s=cold_start_s).after(0.5)
         hours.append(score(at, at.run(predictive(at))).replica_hours)
     assert hours == sorted(hours)
+    assert hours[-1] > 1.02 * hours[0]
+
+
+def test_a_forecast_serves_the_waves_that_the_reactive_rule_meets_late_for_a_tenth_more_replica_hours():
+    """AS-03."""
+    at = setting(waves(600, 8), cold_start_s=60.0, least=1).after(0.5)
+    ahead, late = (score(at, at.run(rule)) for rule in (predictive(at, down_window_s=300.0), by_utilisation()))
+    assert ahead.missed == 0
+    assert late.missed > 20
+    assert ahead.replica_hours < 1.15 * late.replica_hours
 
 
 def test_hindsight_is_never_dearer_than_the_rule_it_is_measured_against():

@@ -107,6 +107,19 @@ def test_voice_bots_hit_nine_tenths_of_their_prompts_where_answers_are_shared_to
     assert 1850 < shares["exact"].prompt_tokens < 2050
 
 
+@pytest.mark.parametrize("arithmetic", ["fast", "exact"])
+def test_a_later_turn_hits_the_whole_blocks_before_it_but_for_answers_after_fast_prompts(arithmetic: str) -> None:
+    """KV-05: why `fast` stays below nine tenths: of a turn it hits the last prompt, and computes its answer again."""
+    rows = Measurement.read(MEASUREMENTS / "prefix-hits.jsonl").rows
+    turns = {(row["call"], row["turn"]): row for row in rows if row["arithmetic"] == arithmetic}
+    assert len(turns) == 32
+    for (call, turn), row in turns.items():
+        if turn > 1:
+            before = turns[call, turn - 1]
+            read = before["prompt_tokens"] + (before["answer_tokens"] if arithmetic == "exact" else 0)
+            assert row["cached_tokens"] == read // 16 * 16, (call, turn)
+
+
 def test_every_stored_measurement_has_a_commit_and_a_day() -> None:
     for path in measurements_of(MEASUREMENTS):
         found = origin_of(path)

@@ -176,6 +176,15 @@ def test_the_rule_of_30_billion_begins_above_it() -> None:
     assert fired == [False, True]
 
 
+@pytest.mark.parametrize(("more", "fires"), [(0, False), (-1, True)])
+def test_a_model_of_exactly_so_many_weights_is_not_over_them(
+    monkeypatch: pytest.MonkeyPatch, more: int, fires: bool
+) -> None:
+    weights = model_weights(shape("llama-3.1-8b")).total
+    monkeypatch.setattr("inference_core.placement.planner.LARGE_PARAMETERS", weights + more)
+    assert ("over-30b" in rules(placed("llama-3.1-8b", "h100"))) == fires
+
+
 def test_tensor_parallel_groups_stay_within_the_devices_that_nvlink_joins() -> None:
     """The same eight cards: NVLink over all of them, over two fours, and over pairs."""
     plans = {island: placed("llama-3.1-405b", "h100", devices=8, island=island, weights="fp8") for island in (8, 4, 2)}

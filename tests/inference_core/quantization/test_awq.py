@@ -35,6 +35,18 @@ def test_outputs_err_less_than_with_rounding_to_nearest_where_channels_stand_out
 
 
 @pytest.mark.parametrize("seed", range(4))
+def test_channels_that_stand_out_are_scaled_up_and_that_alone_lowers_the_error(seed: int) -> None:
+    matrix, inputs = weights(48, 128, seed), activations(256, 128, seed)
+    statistics = seen(inputs)
+    scales = search_scales([matrix], statistics.moments, statistics.magnitude, GROUP, symmetric=False)
+    assert scales[statistics.magnitude.argmax()] > 1.5 * scales.median()
+    rounded = int4_grid(matrix * scales, GROUP, symmetric=False).rounded(matrix * scales) / scales
+    nearest = int4_grid(matrix, GROUP, symmetric=False).rounded(matrix)
+    plain, scaled = (float((inputs @ (one - matrix).T).square().mean()) for one in (nearest, rounded))
+    assert scaled < 0.8 * plain
+
+
+@pytest.mark.parametrize("seed", range(4))
 def test_outputs_err_no_more_than_with_rounding_to_nearest_on_plain_random_layers(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     matrix, inputs = torch.randn(48, 128, generator=generator), torch.randn(256, 128, generator=generator)

@@ -7,10 +7,11 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.audit import audit_events
-from migrations.tables.quality import classifier_versions
+from migrations.tables.quality import classifier_versions, verifications
 from quality.estimates.kinds import acceptance
 from quality.monitor.e_detector import ShiftAlarm, ShiftSettings
-from quality.monitor.shift_watch import ShiftWatch
+from quality.monitor.shift_watch import ShiftWatch, tenants_changes
+from quality.records.record import Record
 from tests.quality.loop_world import ScriptedTier, record, rows
 from tests.quality.monitor.monitors import ALL, monitor_of, serve
 
@@ -121,3 +122,46 @@ async def test_the_status_shows_the_queue_and_the_money(engine: AsyncEngine) -> 
     assert status.spending.serving_usd == 2.0
     assert status.spending.committed_usd > 0
     assert [calibration.judge for calibration in status.calibrations] == ["exact"]
+
+
+async def test_a_tier_that_answers_well_again_is_written_down_as_recovered_once_and_starts_nothing(
+    engine: AsyncEngine,
+) -> None:
+    """QM-05: predicted to be worse in 80%, and nine good answers in a row are far from that."""
+    alarms: list[ShiftAlarm] = []
+    settings = msgspec.structs.replace(ALL, shift=ShiftSettings(false_alarm_every=1000.0))
+    monitor = await monitor_of(engine, ScriptedTier(), settings, alarms=alarms, clock=count(1500.0).__next__)
+    await monitor.start()
+    bad = [doubted(f"bad-{i}", answer="8") for i in range(5)]
+    good = [doubted(f"good-{i}") for i in range(9)]
+    await serve(monitor, engine, *bad, *good)
+    await monitor.close()
+    # Another replica, or this one after a restart.
+    assert await ShiftWatch(engine, settings.shift).catch_up() == []
+
+    assert alarms == []
+    [stored] = [row for row in await rows(engine, audit_events) if row["action"] == "quality.recovery"]
+    assert "as good as the strongest tier's, at most 23% were expected" in stored["reason"]
+    finished = sorted(row["finished_at"] for row in await rows(engine, verifications))
+    # The first good answer, so that labels of the bad ones are those from before it.
+    assert await tenants_changes(engine) == {"alice": {1: finished[5]}}
+
+
+async def test_good_answers_that_were_expected_or_of_unfamiliar_prompts_are_no_recovery(engine: AsyncEngine) -> None:
+    settings = msgspec.structs.replace(ALL, shift=ShiftSettings(false_alarm_every=100.0))
+    monitor = await monitor_of(engine, ScriptedTier(), settings)
+    await monitor.start()
+    expected = [doubted(f"expected-{i}", p_ok=0.95) for i in range(60)]
+    unfamiliar = [doubted(f"unfamiliar-{i}", novelty=0.99) for i in range(15)]
+    await serve(monitor, engine, *expected, *unfamiliar)
+    await monitor.close()
+    assert [row["reason"] for row in await rows(engine, audit_events) if row["action"] == "quality.recovery"] == []
+    assert await tenants_changes(engine) == {}
+
+
+def doubted(request_id: str, *, p_ok: float = 0.2, novelty: float = 0.1, answer: str = "7") -> Record:
+    """A record of tier 1, whose answer was predicted to be good with probability `p_ok`."""
+    made = record(request_id, answer=answer)
+    prediction = msgspec.structs.replace(made.decision.inputs.prediction, p_ok=[p_ok, 0.96, 0.97, 1.0], novelty=novelty)
+    inputs = msgspec.structs.replace(made.decision.inputs, prediction=prediction)
+    return msgspec.structs.replace(made, decision=msgspec.structs.replace(made.decision, inputs=inputs))

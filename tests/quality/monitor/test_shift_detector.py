@@ -177,3 +177,9 @@ def test_an_answer_that_is_in_several_streams_needs_as_many_times_the_evidence(v
 
     one.observe(True, 0.23)
     assert before < views * 50.0 <= one.evidence
+
+
+@pytest.mark.parametrize("predicted", [0.93, 0.97, 1.0])
+def test_where_nearly_all_answers_are_errors_as_predicted_more_of_them_are_no_shift(predicted):
+    detector = ShiftDetector(ShiftSettings(false_alarm_every=100.0))
+    assert [detector.observe("s", True, predicted) for _ in range(2000)] == [None] * 2000

@@ -184,6 +184,9 @@ def test_a_cards_cache_in_fp8_needs_a_report_with_it(tmp_path: Path, weights: Pa
     compute = "int4"
     said = refusal(parse_catalog(table, "catalogue 'gated'"), tmp_path)
     assert f"--compute {compute} --kv-dtype fp8 --report" in said
+    written(tmp_path, weights, candidate=replace(measured(weights, compute), kv_dtype="bfloat16"))
+    said = refusal(parse_catalog(table, "catalogue 'gated'"), tmp_path)
+    assert "was measured with kv_dtype = bfloat16, not fp8" in said
     written(tmp_path, weights, candidate=replace(measured(weights, compute), kv_dtype="fp8"))
     require_quality(parse_catalog(table, "catalogue 'gated'"), tmp_path / "cache")
 

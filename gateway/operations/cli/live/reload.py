@@ -26,5 +26,7 @@ def reload(reason: str, url: str, key: str | None, as_json: bool) -> None:
         return
     tiers = ", ".join(map(str, answer["tiers"])) or "none"
     click.echo(f"{answer['catalogue']} is read again; changed tiers: {tiers}")
+    if answer["embeddings"]:
+        click.echo(f"changed embeddings: {', '.join(answer['embeddings'])}")
     if answer["loaded"]:
         click.echo(f"another version of the core serves: {', '.join(answer['loaded'])}")

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 @database_option
 @json_option
 def check(security: bool, as_json: bool, **options: Any) -> None:
-    """Ask every tier and guardrail of the catalogue one short question, all at once. Exits with 1 if one does not
-    answer.
+    """Ask every tier, provider of embeddings and guardrail of the catalogue one short question. Exits with 1 if one
+    does not answer.
 
     Shows the time to the first token, tokens per second, and what 1,000 requests would cost, then the catalogue's
     targets, fallback chains and rules, with those that can never apply, and which tiers private prompts go to. Models
@@ -49,6 +49,7 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
     from gateway.base.configuration.default_catalog import catalog_reason
     from gateway.operations.quality_loop.label_sources import labels_text
     from gateway.operations.quality_loop.stored_judge import stored_judge
+    from gateway.operations.setup.embedding_check import ask_embeddings
     from gateway.operations.setup.screening_check import NONE_IS_LOCAL, ask_guardrails, private_text
     from gateway.operations.setup.tier_answers import ask_tiers
     from tiers.catalog.load import load_catalog
@@ -59,8 +60,10 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
         click.echo(f"catalogue: {settings.catalog} ({catalog_reason(settings)})")
         click.echo(_lists(settings, catalog))
     answers = asyncio.run(ask_tiers(catalog, settings))
+    embeddings = asyncio.run(ask_embeddings(catalog))
     guardrails = asyncio.run(ask_guardrails(catalog)) if catalog.guardrails else []
-    problems = [one.problem for one in answers if one.problem] + [one.problem for one in guardrails if one.problem]
+    said = [[one.problem for one in answers], [one.problem for one in embeddings], [one.problem for one in guardrails]]
+    problems = [problem for each in said for problem in each if problem]
     if as_json:
         echo_json(answers)
     else:
@@ -69,6 +72,8 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
         if any(answer.price_estimated for answer in answers):
             click.echo("\n~ by an estimated price; give the tier a price to replace it")
         click.echo(f"\n{private_text(catalog)}")
+        for one in embeddings:
+            click.echo(f"Embeddings {one.name}: {'PROBLEM' if one.problem else f'{one.dimensions:,} dimensions'}")
         for guardrail in guardrails:
             click.echo(f"Guardrail {guardrail.name}: {guardrail.verdict or 'PROBLEM'}")
         if catalog.private is not None and not any(tier.is_local for tier in catalog.tiers):

@@ -193,7 +193,8 @@ class _Reader:
             return f"the name {name} has a meaning of its own in AIO: choose another"
         if info.get("mode") not in _CHAT_MODES or "embedding" in name.lower():
             kind = info.get("mode") or "embedding"
-            return f"tiers answer chats, and this is a model of the mode {kind} (embeddings.md: those that AIO serves)"
+            add = ": add it as [[embeddings]], by provider or url (docs/embeddings.md)" if kind == "embedding" else ""
+            return f"tiers answer chats, and this is a model of the mode {kind}{add}"
         return None
 
     def _place(

@@ -1,7 +1,9 @@
 """`aio init` writes a catalogue of the models that are there, which `aio serve` can read."""
 
+import re
 import tomllib
 from contextlib import ExitStack
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from click.testing import CliRunner, Result
 from gateway.operations.cli import main
 from gateway.operations.cli.setup.init import port_option
 from gateway.operations.setup.candidate import Candidate
+from gateway.operations.setup.catalog_text import catalog_text
 from gateway.operations.setup.provider_keys import PROPOSALS
 from inference_core.loaders.model_path import resolve_model_path
 from tests.gateway.operations.setup.model_servers import (
@@ -22,6 +25,7 @@ from tests.gateway.operations.setup.model_servers import (
     vllm_pages,
 )
 from tests.inference_core.tiny_gguf import decoder_weights, write_gguf
+from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import load_catalog
 from tiers.catalog.price_list import listed_model
 from tiers.catalog.providers import PROVIDERS
@@ -339,3 +343,22 @@ def test_a_model_of_ones_own_comes_before_those_that_are_paid_by_the_token(
     assert own.price.estimated
     assert own.price.output_usd_per_million <= paid[0].price.output_usd_per_million
     assert not any(tier.price.estimated for tier in paid)
+
+
+def test_the_catalogue_names_the_tables_that_may_be_added_and_pages_with_an_example_of_each() -> None:
+    head = catalog_text([], date(2026, 1, 2))
+    tables = set(re.findall(r"\[\[?(\w+)\]", head))
+    assert tables == {"private", "guardrails", "rules", "targets", "embeddings"}
+    assert tables <= set(Catalog.__struct_fields__)
+    root = Path(__file__).parents[4]
+    pages = "".join((root / page).read_text(encoding="utf-8") for page in re.findall(r"docs/[\w-]+\.md", head))
+    for name in (
+        "[private]",
+        "[[guardrails]]",
+        "[[rules]]",
+        "[[targets]]",
+        "[[embeddings]]",
+        "fallback =",
+        "api_keys =",
+    ):
+        assert f"\n{name}" in pages, name

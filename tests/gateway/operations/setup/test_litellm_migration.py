@@ -112,7 +112,9 @@ def test_what_is_not_carried_over_is_said_with_the_reason(here: Path) -> None:
     left = migrated(CONFIGS / "team.yaml", ENVIRONMENT).left
 
     assert left["general_settings.a_field_of_tomorrow.deep"].startswith("AIO has nothing like it")
-    assert "embedding" in left["model_list[4]"]
+    assert left["model_list[4]"].endswith(
+        "of the mode embedding: add it as [[embeddings]], by provider or url (docs/embeddings.md)"
+    )
     assert "too short" in left["litellm_settings.context_window_fallbacks"]
     assert left["litellm_settings.success_callback"].startswith("langfuse: ")
     assert "gone is no model here" in left["router_settings.model_group_alias.old"]
