@@ -31,7 +31,8 @@ async def lookup_cost(routing: RoutingService, prompts: Sequence[str]) -> Lookup
     for keeps in (True, False):
         for prompt in prompts:
             request = dry_request([ChatMessage(role="user", content=prompt)])
-            decision, embedding = routing.routed(request)
+            routed = routing.routed(request)
+            decision, embedding = routed.decision, routed.embedding
             key = partial(cache_key, decision=decision, spec=routing.served.spec(decision.tier), catalogue=b"")
             began = time.perf_counter()
             wording = None if embedding is None else wording_of(request, embedding, key)

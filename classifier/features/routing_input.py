@@ -65,6 +65,9 @@ def cut_turn(text: str) -> str:
 
 
 def _first_words(text: str) -> str:
+    # A line has no white space but spaces, so that its words need not be cut apart to see that they are few.
+    if text.isprintable() and text.count(" ") < HEAD_WORDS:
+        return text
     parts = text.split(None, HEAD_WORDS)
     return text if len(parts) <= HEAD_WORDS else text[: len(text) - len(parts[-1])]
 

@@ -107,10 +107,10 @@ class ClassPredictor:
         else:
             p_ok, labels, good = known.p_ok.tolist(), known.labels.tolist(), known.good.tolist()
         return Prediction(
-            p_ok=[*[_rounded(p, 1e6) for p in p_ok], 1.0],
-            classes=[_rounded(p, 1e4) for p in self._refitted(turn, classes)],
-            labels=[_rounded(n, 10.0) for n in labels],
-            good_labels=[_rounded(n, 10.0) for n in good],
+            p_ok=[*_rounded(p_ok, 1e6), 1.0],
+            classes=_rounded(self._refitted(turn, classes), 1e4),
+            labels=_rounded(labels, 10.0),
+            good_labels=_rounded(good, 10.0),
             kind=self._kind,
             novelty=1.0 if known is None else round(N0_KEY / (N0_KEY + float(known.labels.max())), 4),
             classifier_version=self._version,
@@ -135,9 +135,9 @@ class ClassPredictor:
         return (weights @ self._prior.labels).tolist(), (weights @ self._prior.good).tolist()
 
 
-def _rounded(value: float, parts: float) -> float:
-    """A value of at least 0 to whole parts of one: what `round` returns, which goes by way of a text."""
-    return int(value * parts + 0.5) / parts
+def _rounded(values: list[float], parts: float) -> list[float]:
+    """Values of at least 0 to whole parts of one: what `round` returns, which goes by way of a text."""
+    return [int(value * parts + 0.5) / parts for value in values]
 
 
 @cache

@@ -183,7 +183,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _begin_cycle(self) -> None:
         before = self.cycle
         self.cycle = ResponseCycle(
-            loop=self.loop,
             scope=self.scope,
             transport=self.transport,
             flow=self.flow,

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HEADER_RE, HEADER_VALUE_RE, STATUS_LINE, RequestResponseCycle
@@ -15,7 +16,6 @@ _NAME_BYTES, _VALUE_BYTES = (
     bytes(byte for byte in range(256) if not forbidden.search(bytes([byte])))
     for forbidden in (HEADER_RE, HEADER_VALUE_RE)
 )
-_END = b"", b""
 
 
 class ResponseCycle(RequestResponseCycle):
@@ -25,11 +25,8 @@ class ResponseCycle(RequestResponseCycle):
     done to send an answer. Names and values of headers are checked together, not one by one.
     """
 
-    def __init__(self, *, loop: asyncio.AbstractEventLoop, **named: Any) -> None:
-        super().__init__(**named)
-        self._loop = loop
-        # What is not written yet.
-        self._head = b""
+    # What is not written yet.
+    _head = b""
 
     async def send(self, message: Any) -> None:
         """See ASGI. Raises `RuntimeError` for events in a wrong order, for names and values that no header may have,
@@ -51,35 +48,29 @@ class ResponseCycle(RequestResponseCycle):
         self._head = self._head_of(message["status"], [*self.default_headers, *message.get("headers", ())])
         self.response_started = True
         self.waiting_for_100_continue = False
-        self._loop.call_soon(self._write, b"")
+        asyncio.get_running_loop().call_soon(self._write, b"")
 
     def _head_of(self, status: int, headers: Headers) -> bytes:
-        names = b"".join([name for name, _ in headers])
-        if names.translate(None, _NAME_BYTES):
-            raise RuntimeError("a header of the response has an invalid name")
-        if b"".join([value for _, value in headers]).translate(None, _VALUE_BYTES):
+        names, values = zip(*headers, strict=True) if headers else ((), ())
+        if b"".join(values).translate(None, _VALUE_BYTES):
             raise RuntimeError("a header of the response has an invalid value")
-        # Ours are in lower case already.
-        if not names.islower():
-            headers = [(name.lower(), value) for name, value in headers]
-        lines = [STATUS_LINE[status][:-2], *[b": ".join(header) for header in headers]]
+        template, framing = _template_of(status, names)
         says_close = False
-        for name, value in headers:
-            if name not in _FRAMING:
-                continue
+        for place, name in framing:
+            value = values[place]
             if name == b"content-length" and self.chunked_encoding is None:
                 self.expected_content_length, self.chunked_encoding = int(value), False
             elif name == b"transfer-encoding" and value.lower() == b"chunked":
                 self.expected_content_length, self.chunked_encoding = 0, True
             elif name == b"connection" and b"close" in [token.strip() for token in value.lower().split(b",")]:
                 self.keep_alive, says_close = False, True
+        head = template % values
         if not self.keep_alive and not says_close:
-            lines.append(b"connection: close")
+            head += b"connection: close\r\n"
         if self.chunked_encoding is None and self.scope["method"] != "HEAD" and status not in _BODILESS:
             self.chunked_encoding = True
-            lines.append(b"transfer-encoding: chunked")
-        lines += _END
-        return b"\r\n".join(lines)
+            head += b"transfer-encoding: chunked\r\n"
+        return head + b"\r\n"
 
     def _continue(self, message: Any) -> None:
         if message["type"] != "http.response.body":
@@ -110,3 +101,14 @@ class ResponseCycle(RequestResponseCycle):
         data, self._head = self._head + body, b""
         if data and not self.transport.is_closing():
             self.transport.write(data)
+
+
+@lru_cache(maxsize=256)
+def _template_of(status: int, names: tuple[bytes, ...]) -> tuple[bytes, list[tuple[int, bytes]]]:
+    """Return the lines of a head for the values of headers with these names, and which of them frame the body. Kept: a
+    server's responses have few such lists. Raises `RuntimeError` for a name that no header may have."""
+    lower = [name.lower() for name in names]
+    if b"".join(lower).translate(None, _NAME_BYTES):
+        raise RuntimeError("a header of the response has an invalid name")
+    lines = b"".join([b"%b: %%b\r\n" % name.replace(b"%", b"%%") for name in lower])
+    return STATUS_LINE[status] + lines, [(place, name) for place, name in enumerate(lower) if name in _FRAMING]

@@ -198,7 +198,8 @@ class Service:
 
     async def _source(self, request: InferenceRequest, admission: Admission) -> AnswerSource:
         """Choose a tier, reserve what it may cost, and return a generation by it or what the cache has instead."""
-        decision, embedding = self.routing.routed(request)
+        routed = self.routing.routed(request)
+        decision = routed.decision
         tier = self.routing.served.chosen(decision)
         agreement = None if self.agreements is None else self.agreements.plan(request, decision)
         if agreement is not None and agreement.kind is None and self._is_judged(request, decision):
@@ -218,7 +219,11 @@ class Service:
         def generate() -> Generation:
             return Generation(request, decision, tier, self.routing, admission, self.probes, agreement)
 
-        return generate() if self._cache is None else await self._cache.source(request, decision, generate, embedding)
+        return (
+            generate()
+            if self._cache is None
+            else await self._cache.source(request, decision, generate, routed.embedding)
+        )
 
     def _is_judged(self, request: InferenceRequest, decision: Decision) -> bool:
         probes = self.probes

@@ -99,6 +99,8 @@ class AnnouncedServer(uvicorn.Server):
         # Objects made at start are permanent. Otherwise the collector would scan all of them, for a quarter of a
         # second, whenever requests allocate many objects.
         gc.freeze()
+        # An answered request leaves nothing to collect: it is looked for after so many objects, not after 700.
+        gc.set_threshold(4_000)
         gc.enable()
         if self.started and self.servers and self._place is None:
             click.echo(self._ready(*self._address))

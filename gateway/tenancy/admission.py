@@ -1,7 +1,7 @@
 """Admission: checks a request against its caller's limits and budgets before it costs anything, and settles it once."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 
 import msgspec
 
@@ -76,16 +76,16 @@ class AdmissionControl:
         self._windows, self._budget_leases = windows, budget_leases
         self._expected = expected_answer_tokens
 
-    async def enter(self, request: InferenceRequest) -> Admission:
+    def enter(self, request: InferenceRequest) -> Awaitable[Admission]:
         """Admit `request`. Raises `ApiError`: 429 if a limit of its key is reached, 503 if limits cannot be checked."""
         caller = request.caller
         tokens = 0 if caller.allowance.tokens_per_minute is None else self._tokens(request)
-        return await self._entered(caller, tokens, request.request_id)
+        return self._entered(caller, tokens, request.request_id)
 
-    async def enter_call(self, caller: Caller, member: str) -> Admission:
+    def enter_call(self, caller: Caller, member: str) -> Awaitable[Admission]:
         """Admit a call without an answer, such as feedback, as a request of no tokens; `member` is its unique name.
         Raises `ApiError` as `enter`."""
-        return await self._entered(caller, 0, member)
+        return self._entered(caller, 0, member)
 
     async def _entered(self, caller: Caller, tokens: int, member: str) -> Admission:
         allowance, admission = caller.allowance, Admission(self)

@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -196,6 +197,9 @@ def _engine(
 
 
 def _prepare_sqlite(engine: AsyncEngine, pragmas: Sequence[str]) -> None:
+    # The driver looks for what converts a None in vain, and makes an error of it, each time that it is given one.
+    sqlite3.register_adapter(type(None), lambda nothing: nothing)
+
     @event.listens_for(engine.sync_engine, "connect")
     def set_pragmas(connection: Any, _record: object) -> None:
         cursor = connection.cursor()

@@ -280,7 +280,7 @@ def refusal(record: Record, *, has_turn: bool = False) -> Reason | None:
         return "not a chat"
     if not record.messages or record.answer is None:
         return "no consent"
-    if any(attempt.guarded for attempt in record.attempts):
+    if [attempt for attempt in record.attempts if attempt.guarded]:
         return "guarded"
     if record.status == "ok" and record.finish_reason == "length":
         # It cannot be compared fairly with a complete one.

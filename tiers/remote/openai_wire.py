@@ -175,7 +175,7 @@ class OpenAIProviderWire(OpenAIWire):
         own = request.native is not None and bool(request.native.server_tools)
         if not wanted or not (own or responses_request.is_expressible(request)):
             call = super().call(request, max_tokens)
-            return call._replace(form="chat") if self.form is not None else call
+            return msgspec.structs.replace(call, form="chat") if self.form is not None else call
         streamed = not request.whole or self._remote.stream_whole
         body = responses_request.request_body(self._remote, request, max_tokens, streamed=streamed)
         dropped = dropped_fields(request, self.known_fields(is_chat=True) - {"store"} | {BUDGET})

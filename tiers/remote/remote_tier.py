@@ -7,7 +7,7 @@ import math
 import os
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 
@@ -508,11 +508,11 @@ class RemoteTier(Tier):
         said, ended = self._said(parser.flush(), tally, bounds)
         return said if ended else said + tally.passed(self._wire.read_end(tally))
 
-    async def _post(
+    def _post(
         self, call: WireCall, seconds: float, deadline: float, trace: TraceHeaders | None
-    ) -> Reply | httpx.Response:
+    ) -> Awaitable[Reply | httpx.Response]:
         """Send the request of an answer; see `_send`."""
-        return await self._send("POST", call.path, call.body, seconds, deadline, trace, call.headers)
+        return self._send("POST", call.path, call.body, seconds, deadline, trace, call.headers)
 
     async def _send(
         self,

@@ -39,7 +39,14 @@ class EventParser:
         if self._first and not self._buffer and chunk[0] != BOM[0]:
             self._first = False
         if not (self._buffer or self._data or self._event or self._first or b"\r" in chunk):
-            return self._feed_whole_events(chunk)
+            lines = chunk.split(b"\n")
+            whole = lines[:-1:2]
+            # Nearly every chunk of a token stream: events of one line, each with its data.
+            others = [line for line in whole if line[:6] != b"data: "]
+            if len(lines) % 2 and not others and not any(lines[1::2]):
+                self._after_cr = False
+                events = [ServerSentEvent("", line[6:]) for line in whole]
+                return events + self._feed_lines(lines[-1]) if lines[-1] else events
         return self._feed_lines(chunk)
 
     def _feed_lines(self, chunk: bytes) -> list[ServerSentEvent]:
@@ -61,22 +68,6 @@ class EventParser:
                 self._take(line, events)
         if self._size + len(self._buffer) > MAX_EVENT_BYTES:
             raise EventTooLargeError(f"a server-sent event passed {MAX_EVENT_BYTES} bytes without an end")
-        return events
-
-    def _feed_whole_events(self, chunk: bytes) -> list[ServerSentEvent]:
-        """Fast path of `feed` between two events with LF line ends: nearly every chunk of a token stream."""
-        *blocks, rest = chunk.split(b"\n\n")
-        events: list[ServerSentEvent] = []
-        for block in blocks:
-            if block[:6] == b"data: " and b"\n" not in block:
-                events.append(ServerSentEvent("", block[6:]))
-                continue
-            for line in block.split(b"\n"):
-                self._take(line, events)
-            self._take(b"", events)
-        self._after_cr = False
-        if rest:
-            events += self._feed_lines(rest)
         return events
 
     def flush(self) -> list[ServerSentEvent]:

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from typing import Literal, NamedTuple, Protocol
 
 import httpx
+import msgspec
 
 from tiers.errors import TierRequestError
 from tiers.native_content import Form
@@ -18,7 +19,7 @@ MOST_REQUESTS = 1_000_000
 """Of a server at one time: a report of more is none."""
 
 
-class WireCall(NamedTuple):
+class WireCall(msgspec.Struct, frozen=True):
     """One POST: `path` is relative to the server's `base_url`. `streamed`: the answer is a stream of events. `dropped`:
     the caller's fields that are set and not in the body, because the server's API does not have them."""
 

@@ -186,7 +186,7 @@ class Answer:
     def cost_is_estimated(self) -> bool:
         """Whether the price of a tier that was tried is an estimate."""
         served = self._routing.served
-        return bool([one for one in self.attempts if served.entry(one.tier, one.target).price.estimated])
+        return served.has_estimates and any(served.entry(one.tier, one.target).price.estimated for one in self.attempts)
 
     @property
     def ttft_limit(self) -> float:

@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -104,17 +104,39 @@ class Generation:
     async def __anext__(self) -> Delta:
         if self._over:
             raise StopAsyncIteration
-        try:
-            delta = await self._next_delta()
-        except StopAsyncIteration:
-            self._end("ok", None)
-            raise
-        except Exception as error:
-            await self._deltas.aclose()
-            self._end("error", error)
-            raise
-        self._let_go = True
-        return delta
+        while True:
+            try:
+                if self._held and not self._is_holding:
+                    self._let_go = True
+                    return self._held.popleft()
+                if self._agreement is not None:
+                    await self._compare(self._agreement)
+                delta = await anext(self._deltas)
+                if delta.finish_reason == "error":
+                    raise TierError(f"tier {self.tier.number} ended a choice with an error")
+                if delta.end is not None:
+                    self.usage = self._within_hold(delta.end.usage)
+                    if self.usage is not delta.end.usage:
+                        delta.end = msgspec.structs.replace(delta.end, usage=self.usage)
+                if delta.tries:
+                    self._replicas += delta.tries
+                if self._escalation is not None and await self._is_handed_over(self._escalation, delta):
+                    continue
+                if self._hides_logprobs:
+                    delta.logprobs = None
+                # An answer that was compared has been kept since its tier gave it.
+                delta.made_at = delta.made_at or time.monotonic()
+                if self._escalation is None:
+                    self._let_go = True
+                    return delta
+                self._held.append(delta)
+            except StopAsyncIteration:
+                if not self._held:
+                    self._end("ok", None)
+                    raise
+                self._escalation = None
+            except Exception as error:
+                await self._take_over(error)
 
     async def aclose(self) -> None:
         """Stop: the tier's work is freed within one step. Idempotent; closes the bill even if cancelled."""
@@ -151,37 +173,16 @@ class Generation:
         usage = self.usage or self._used_so_far(None)
         return Bill(attempts=[*self.attempts, self._attempt("aborted", None, usage)], usage=usage)
 
-    async def _next_delta(self) -> Delta:
-        while True:
-            if self._held and not self._is_holding:
-                return self._held.popleft()
-            try:
-                if self._agreement is not None:
-                    await self._compare(self._agreement)
-                delta = await anext(self._deltas)
-                if delta.finish_reason == "error":
-                    raise TierError(f"tier {self.tier.number} ended a choice with an error")
-                if delta.end is not None:
-                    self.usage = self._within_hold(delta.end.usage)
-                    delta.end = msgspec.structs.replace(delta.end, usage=self.usage)
-                self._replicas += delta.tries
-                if self._escalation is not None and await self._is_handed_over(self._escalation, delta):
-                    continue
-                if self._hides_logprobs:
-                    delta.logprobs = None
-                # An answer that was compared has been kept since its tier gave it.
-                delta.made_at = delta.made_at or time.monotonic()
-                if self._escalation is None:
-                    return delta
-                self._held.append(delta)
-            except StopAsyncIteration:
-                if not self._held:
-                    raise
-                self._escalation = None
-            except Exception as error:
-                if isinstance(error, TierRequestError) and self._chain is None:
-                    raise
-                await self._fall_over(error)
+    async def _take_over(self, error: Exception) -> None:
+        """Go on after `error` with what stands in for the tier, or raise it and end."""
+        try:
+            if isinstance(error, TierRequestError) and self._chain is None:
+                raise error
+            await self._fall_over(error)
+        except Exception as final:
+            await self._deltas.aclose()
+            self._end("error", final)
+            raise
 
     async def _compare(self, stage: AgreementStage) -> None:
         """Let the stage's tiers answer, and go on with what they agree on, or with the tier above. All are billed, also
@@ -461,5 +462,5 @@ def _generate(tier: Tier, requests: list[GenerationRequest], n: int) -> AsyncGen
     """The deltas of `n` choices for each of `requests`, from the tier itself where there is one request."""
     if len(requests) == 1 and requests[0].n == n:
         # Contract of `Tier`: the iterator can be closed early, so it is a generator.
-        return cast(AsyncGenerator[Delta, None], tier.generate(requests[0]))
+        return tier.generate(requests[0])  # type: ignore[return-value]
     return tier_deltas(tier, requests, n)

@@ -92,8 +92,8 @@ class Stamps(msgspec.Struct):
         weighted by their times; None where no choice has a second token."""
         if not self.gaps:
             return None
-        seconds = sum(gap for gap, _ in self.gaps)
-        return sum(tokens for _, tokens in self.gaps) / seconds if seconds > 0 else None
+        seconds, tokens = map(sum, zip(*self.gaps, strict=True))
+        return tokens / seconds if seconds > 0 else None
 
     def again(self, now: float) -> "Stamps":
         """Of the same request, which another tier begins to answer `now`."""

@@ -30,8 +30,8 @@ class ServedCatalogue:
     `fingerprint`: of all that affects answers. `strongest`: the number of the dearest tier. `names`: every value of
     `model` that a request may carry, aliases and adapters of other tiers aside. `seals_reasoning`: whether a server may
     give reasoning that it has to get back; `marks_caches`: whether requests to one say what to cache;
-    `has_responses`: whether one has the Responses API. `targets`: by name, what stands in for tiers. `rules`: the
-    catalogue's, compiled; None without any.
+    `has_responses`: whether one has the Responses API; `has_estimates`: whether a price is one. `targets`: by name,
+    what stands in for tiers. `rules`: the catalogue's, compiled; None without any.
     """
 
     catalog: Catalog
@@ -43,6 +43,7 @@ class ServedCatalogue:
     seals_reasoning: bool = field(init=False)
     marks_caches: bool = field(init=False)
     has_responses: bool = field(init=False)
+    has_estimates: bool = field(init=False)
     rules: "RoutingRules | None" = field(init=False)
     _named: Mapping[str, TierSpec] = field(init=False, repr=False)
 
@@ -52,11 +53,13 @@ class ServedCatalogue:
         named = [(name, spec) for spec in specs for name in (f"tier-{spec.number}", spec.name, spec.served_name)]
         named += [(spec.model_name, spec) for spec in specs]
         models = [name for spec in specs for name in (spec.model_name, spec.served_name)]
-        remotes = [spec.remote for spec in (*specs, *self.catalog.targets) if spec.remote is not None]
+        every = (*specs, *self.catalog.targets)
+        remotes = [spec.remote for spec in every if spec.remote is not None]
         kinds = {remote.kind for remote in remotes}
         computed = {
             "seals_reasoning": not kinds.isdisjoint(_SEALING),
             "has_responses": any(remote.responses != "never" for remote in remotes),
+            "has_estimates": any(spec.price.estimated for spec in every),
             "marks_caches": not kinds.isdisjoint(_MARKING),
             "tiers": MappingProxyType(dict(self.tiers)),
             "targets": MappingProxyType(dict(self.targets)),
@@ -134,8 +137,10 @@ class ServedCatalogue:
 
         A tier of another server has no adapters here, and a name that is served as it stands has none in it.
         """
+        if model == AUTO or model in self._named:
+            return model, ""
         base, colon, adapter = model.rpartition(":")
-        if not colon or not adapter or model == AUTO or model in self._named:
+        if not colon or not adapter:
             return model, ""
         spec = self._named.get(base)
         return (base, adapter) if spec is not None and spec.model is not None else (model, "")

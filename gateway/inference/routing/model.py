@@ -1,6 +1,6 @@
 """What routing asks of a classifier: a version for each request, and from it everything one decision needs."""
 
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -45,7 +45,7 @@ def choice_at(inputs: PolicyInputs, rule: RoutingRule) -> int:
     return decide(changed).tier
 
 
-class Reading(NamedTuple):
+class Reading(msgspec.Struct, frozen=True):
     """What a version makes of a prompt: its prediction, and the unit vector [d] that it encoded the prompt as; all zero
     for a prompt without a known word, None where a version has no such vectors."""
 
@@ -94,7 +94,7 @@ def rule_of(classifier: Classifier, request_id: str, quality_target: float | Non
     return RoutingRule.of_classes(quality_target)
 
 
-class VersionPrediction(NamedTuple):
+class VersionPrediction(msgspec.Struct, frozen=True):
     """What one version of the classifier, or the heuristic, says. `embedding` as in `Reading`."""
 
     prediction: Prediction
@@ -103,7 +103,7 @@ class VersionPrediction(NamedTuple):
     embedding: npt.NDArray[np.float32] | None = None
 
 
-class Routed(NamedTuple):
+class Routed(msgspec.Struct, frozen=True):
     """A decision, and the vector of the prompt that the classifier saw; None where it had no part in the decision."""
 
     decision: Decision

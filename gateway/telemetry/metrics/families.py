@@ -68,7 +68,8 @@ class HistogramFamily(Collector):
     def observe_all(self, labels: Labels, values: Sequence[float]) -> dict[int, int]:
         """Count `values`; the labels are exported from now on even without values. Returns the counts per bucket, by
         index."""
-        histogram, buckets = self._histograms[labels], dict[int, int]()
+        histogram = self._histograms[labels]
+        buckets: dict[int, int] = {}
         for value in values:
             place = bisect_left(self.bounds, value)
             histogram.counts[place] += 1

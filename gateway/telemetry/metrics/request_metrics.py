@@ -196,7 +196,9 @@ class RequestMetrics(Collector):
             self._ttft.observe(model, timings.ttft_ms / 1e3)
             wanted = slo_class(answer.request.slo, answer.request.generation.priority)
             self._ttft_share.observe((wanted.name,), timings.ttft_ms / 1e3 / answer.ttft_limit)
-        buckets = self._gap.observe_all(model, [seconds / max(tokens, 1) for seconds, tokens in stamps.gaps])
+        buckets = self._gap.observe_all(
+            model, [seconds / tokens if tokens > 1 else seconds for seconds, tokens in stamps.gaps]
+        )
         speed = stamps.tokens_per_second
         if speed is not None:
             self._per_token.observe(model, 1 / speed)

@@ -13,12 +13,12 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any, cast
 
-from litestar import Litestar, Request
+from litestar import Request
 from litestar.datastructures import State
 from litestar.exceptions import InternalServerException
 from litestar.exceptions.http_exceptions import RequestEntityTooLarge
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
-from litestar.types import ASGIApp, Empty
+from litestar.types import ASGIApp, Empty, ExceptionHandlersMap, Middleware, Receive, Scope, Send
 
 from gateway.base.errors import ApiError
 from gateway.base.logs.log_context import LOG_CONTEXT, LogContext
@@ -50,8 +50,8 @@ class PlainRequest(Request[Any, Any, State]):
 
     async def _whole(self) -> bytes:
         most = self.route_handler.resolve_request_max_body_size()
-        announced = [int(value) for name, value in self.scope["headers"] if name == b"content-length"]
-        if most is not None and announced and announced[0] > most:
+        announced = self.scope["state"]["headers"].get("content-length")
+        if most is not None and announced is not None and int(announced) > most:
             raise RequestEntityTooLarge
         parts: list[bytes] = []
         size, more = 0, True
@@ -73,28 +73,34 @@ class InferenceRoute(HTTPRouteHandler):
     """The decorator of the endpoints with the most requests, each a coroutine that takes the request, and nothing else,
     and returns an ASGI application.
 
-    litestar gives each guard a copy of the handler, which costs as much as all that the guard does. Guards of ours only
-    read it. It also looks for a handler's arguments and checks them, and asks what kinds of request and response these
-    are: here all are known.
+    litestar gives each guard a copy of the handler, looks for a handler's arguments, checks them, asks what kinds of
+    request and response these are and what follows a response, all for each request. Here all is known, and guards of
+    ours only read the handler: so what litestar wraps in middleware is not its own route, but guards and endpoint.
     """
 
-    def resolve_request_class(self) -> type[HttpRequest]:
-        """The kind of request that reads its whole body."""
-        return PlainRequest
+    _exception_handlers: "ExceptionHandlersMap | None" = None
 
-    async def authorize_connection(self, connection: Connection) -> None:
-        """Run the guards in scope."""
-        for guard in self.resolve_guards():
-            await guard(connection, self)  # type: ignore[misc]
+    def resolve_middleware(self) -> list[Middleware]:
+        """Put the guards in scope and the endpoint in place of litestar's route."""
+        guards, endpoint = self.resolve_guards(), self.fn
 
-    def resolve_before_request(self) -> Any:
-        """The endpoint itself: what comes before a handler gets the request alone, and may answer in its place."""
-        return self.fn
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            request = PlainRequest(scope, receive, send)
+            for guard in guards:
+                await guard(request, self)  # type: ignore[misc]
+            response: ASGIApp = await endpoint(request)
+            await response(scope, receive, send)
 
-    async def to_response(self, app: Litestar, data: Any, request: HttpRequest) -> ASGIApp:
-        """The application that the endpoint returned."""
-        answer: ASGIApp = data
-        return answer
+        def in_place(app: ASGIApp) -> ASGIApp:
+            return answer
+
+        return [in_place, *super().resolve_middleware()]
+
+    def resolve_exception_handlers(self) -> ExceptionHandlersMap:
+        """Those in scope, looked for once."""
+        if self._exception_handlers is None:
+            self._exception_handlers = super().resolve_exception_handlers()
+        return self._exception_handlers
 
 
 def caller_of(request: HttpRequest) -> Caller:

@@ -1,5 +1,6 @@
 """The part of a request that the classifier sees."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,6 +42,12 @@ def test_a_long_turn_keeps_its_first_192_and_last_64_words() -> None:
     found = routing_input_of_text(" ".join(words))
     assert found.turn.split() == words[:192] + words[-64:]
     assert found.turn_chars == len(" ".join(words))
+
+
+@pytest.mark.parametrize("between", ["\n", "\t", "\u3000"])
+def test_words_that_other_white_space_parts_are_cut_as_others(between: str) -> None:
+    words = [f"word{place}" for place in range(400)]
+    assert cut_turn(between.join(words)) == f"{between.join(words[:192])}\n{between.join(words[-64:])}"
 
 
 def test_a_turn_of_256_words_is_kept_exactly() -> None:

@@ -38,7 +38,6 @@ class Exchange:
         self.wire, self.ended = Wire(), 0
         transport = cast(Any, self.wire)
         self.cycle = ResponseCycle(
-            loop=asyncio.get_running_loop(),
             scope={"type": "http", "method": method},
             transport=transport,
             flow=FlowControl(transport),

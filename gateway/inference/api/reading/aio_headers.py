@@ -42,8 +42,17 @@ class RoutingHeaders(msgspec.Struct, frozen=True, kw_only=True):
     private: PrivateMark | None = None
 
 
+_NAMES = frozenset({
+    "x-aio-quality", "x-aio-min-tier", "x-aio-max-cost", "x-aio-deadline-ms", "x-aio-conversation", "x-aio-slo",
+    CONSENT, PRIVATE, "x-aio-cache", "x-aio-agree",
+})  # fmt: skip
+_USUAL = RoutingHeaders()
+
+
 def routing_headers(headers: Mapping[str, str], tiers: int) -> RoutingHeaders:
     """Read and check the headers. Raises `ApiError` 400 naming the header, its value and what is allowed."""
+    if _NAMES.isdisjoint(headers):
+        return _USUAL
     deadline_ms = _number(headers, "x-aio-deadline-ms", 1, 86_400_000)
     min_tier, consent, private = headers.get("x-aio-min-tier"), _consent(headers), _private(headers)
     return RoutingHeaders(

@@ -1,7 +1,7 @@
 """From bytes to a checked request: every refusal is a 400 that names the parameter, the value and what is allowed."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cache, partial
 from operator import attrgetter
 from typing import Any, TypeVar, cast
@@ -75,16 +75,16 @@ async def read_fields(request: HttpRequest, fields: FieldReader[Body]) -> Body:
     return body
 
 
-async def decoded_body(serving: Serving, decoder: msgspec.json.Decoder[Body], body: bytes, caller: Caller) -> Body:
+def decoded_body(serving: Serving, decoder: msgspec.json.Decoder[Body], body: bytes, caller: Caller) -> Awaitable[Body]:
     """What `decode_body` returns, of a large body without holding up the event loop."""
-    return await _apart(serving, caller, body, partial(decode_body, decoder, body))
+    return _apart(serving, caller, body, partial(decode_body, decoder, body))
 
 
-async def decoded_fields(
+def decoded_fields(
     serving: Serving, fields: FieldReader[Body], body: bytes, caller: Caller
-) -> tuple[Body, list[str]]:
+) -> Awaitable[tuple[Body, list[str]]]:
     """The request in `body`, and the names of its fields that are ignored. Raises `ApiError` as `read_body` does."""
-    return await _apart(serving, caller, body, partial(_decode_fields, serving, fields, body, caller))
+    return _apart(serving, caller, body, partial(_decode_fields, serving, fields, body, caller))
 
 
 async def _apart(serving: Serving, caller: Caller, body: bytes, decode: Callable[[], Decoded]) -> Decoded:

@@ -219,9 +219,9 @@ def routed(answer: Answer) -> Routed:
         model=tier.model,
         p_ok=answer.p_ok,
         cost_usd=answer.cost_usd,
-        latency_ms=round(timings.e2e_ms, 3),
-        ttft_ms=round(timings.e2e_ms if timings.ttft_ms is None else timings.ttft_ms, 3),
-        overhead_ms=round(timings.overhead_ms, 3),
+        latency_ms=_to_microseconds(timings.e2e_ms),
+        ttft_ms=_to_microseconds(timings.e2e_ms if timings.ttft_ms is None else timings.ttft_ms),
+        overhead_ms=_to_microseconds(timings.overhead_ms),
         classifier=answer.decision.inputs.prediction.classifier_version,
         reason=answer.decision.reason if before is None else f"{answer.decision.reason}; {before.reason}",
         version=tier.version,
@@ -231,3 +231,8 @@ def routed(answer: Answer) -> Routed:
         dropped_turns=answer.request.dropped_turns or UNSET,
         target=tier.name if tier.is_target else UNSET,
     )
+
+
+def _to_microseconds(ms: float) -> float:
+    """Milliseconds to whole microseconds: what `round` returns, which goes by way of a text."""
+    return int(ms * 1e3 + 0.5) / 1e3

@@ -95,7 +95,7 @@ async def _stream(
 async def whole_body(answer_format: AnswerFormat, answer: Answer) -> bytes:
     """The body of a finished answer. Log-probabilities may take a tenth of a second, so many of them are formatted on a
     thread, where others have their turns meanwhile."""
-    if sum(len(choice.logprobs) for choice in answer.choices) <= _FEW_LOGPROBS:
+    if sum([len(choice.logprobs) for choice in answer.choices]) <= _FEW_LOGPROBS:
         return answer_format.whole(answer)
     return await asyncio.to_thread(answer_format.whole, answer)
 
@@ -107,7 +107,8 @@ def _early_headers(request: HttpRequest, inference_request: InferenceRequest, an
 
 def _headers(request: HttpRequest, answer: Answer, answer_format: AnswerFormat) -> Headers:
     found = _response_headers(answer, whole=not answer.request.stream)
-    found += [(name.encode(), value.encode()) for name, value in answer.rate_headers.items()]
+    if answer.rate_headers:
+        found += [(name.encode(), value.encode()) for name, value in answer.rate_headers.items()]
     found += _id_headers(request, answer.request.request_id, answer_format)
     return found + ignored_header(request, answer.source.dropped)
 
@@ -242,7 +243,9 @@ class EndOfEvents:
 
 def _response_headers(answer: Answer, *, whole: bool) -> Headers:
     """The x-aio headers: what became of the request; the cost is known, and given, on whole answers only."""
-    tier, escalated = answer.tier, answer.escalated_from
+    tier = answer.tier
+    # Nearly every answer is that of its only attempt.
+    others = [attempt for attempt in answer.attempts if attempt.status != "ok"]
     headers = [
         (b"x-aio-decision-id", answer.request.request_id.encode()),
         (b"x-aio-tier", b"%d" % tier.number),
@@ -254,13 +257,13 @@ def _response_headers(answer: Answer, *, whole: bool) -> Headers:
     ]
     if answer.decision.would_be is not None:
         headers.append((b"x-aio-would-be-tier", b"%d" % answer.decision.would_be))
-    if escalated is not None:
+    if others and (escalated := answer.escalated_from) is not None:
         headers.append((b"x-aio-escalated-from", b"%d" % escalated.tier))
     if tier.is_target:
         headers.append((b"x-aio-target", tier.name.encode()))
-    if failed := answer.fell_over_from:
+    if others and (failed := answer.fell_over_from):
         headers.append((b"x-aio-fell-over-from", ", ".join(failed).encode()))
-    if (agreed := answer.agreed) is not None:
+    if others and (agreed := answer.agreed) is not None:
         headers.append((b"x-aio-agreed", b"true" if agreed else b"false"))
     if whole:
         headers.append((b"x-aio-cost-usd", usd_text(answer.cost_usd).encode()))

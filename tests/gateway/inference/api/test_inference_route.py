@@ -9,14 +9,17 @@ import pytest
 from litestar import Litestar
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
+from litestar.types import ASGIApp
 
+from gateway.edge.http_request import HttpRequest
 from gateway.inference.api.openai.completions import chat_completions
 from gateway.tenancy.access.guard import InferenceRoute
 
 
 @pytest.mark.asyncio
-async def test_each_guard_in_scope_gets_the_handler_itself() -> None:
-    seen: list[tuple[str, BaseRouteHandler]] = []
+async def test_each_guard_in_scope_gets_the_handler_itself_before_the_endpoint_is_asked() -> None:
+    seen: list[tuple[str, Any]] = []
+    sent: list[Any] = []
 
     async def outer(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
         seen.append(("outer", handler))
@@ -24,16 +27,27 @@ async def test_each_guard_in_scope_gets_the_handler_itself() -> None:
     async def inner(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
         seen.append(("inner", handler))
 
+    async def said(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"said", "more_body": False})
+
     @InferenceRoute("/answer", http_method="POST", guards=[inner])
-    async def answer() -> None: ...
+    async def answer(request: HttpRequest) -> ASGIApp:
+        seen.append(("endpoint", handler))
+        return said
 
     app = Litestar([answer], guards=[outer], openapi_config=None)
     handler = cast(Any, next(route for route in app.routes if route.path == "/answer")).route_handlers[0]
 
-    await handler.authorize_connection(cast(Any, None))
+    async def send(message: Any) -> None:
+        sent.append(message)
 
-    assert [name for name, _ in seen] == ["outer", "inner"]
+    scope = {"type": "http", "method": "POST", "path": "/answer", "headers": [], "query_string": b""}
+    await app(cast(Any, scope), cast(Any, None), send)
+
+    assert [name for name, _ in seen] == ["outer", "inner", "endpoint"]
     assert all(given is handler for _, given in seen)
+    assert sent[1]["body"] == b"said"
 
 
 def test_chats_are_served_so() -> None:
