@@ -160,10 +160,11 @@ $(RELEASE)/.installed: pyproject.toml
 	$(RELEASE)/bin/pip install --quiet --group release
 	touch $@
 
-# The same grids on a CUDA device. For a bare machine: nothing is installed, and only what kernels need is imported.
+# The same grids on a CUDA device, with torch, triton and pytest; whole cores also need msgspec, llguidance, tokenizers,
+# transformers and gguf. Nothing is installed.
 test-gpu:
 	$(PYTHON) -m pytest -m "gpu" --confcutdir tests/inference_core/triton_kernels tests/inference_core/triton_kernels \
-		tests/inference_core/parallel/test_cuda_mesh.py
+		tests/inference_core/parallel/test_cuda_mesh.py tests/inference_core/device/test_cuda_core.py
 
 # Kernels, then models of true shape with random weights, on a CUDA device; STAGES="8b-int4-one-stream …" for some of them.
 bench-gpu:

@@ -43,6 +43,7 @@ _COMMANDS = {
     "fleet-split": ("fleet.split:split", "Prefill and decode in pools of their own, and in one."),
     "source-loads": ("fleet.source_loads:source_loads", "The loads of the sources, planned."),
     "report": ("report:report", "Tables and plots of kept measurements."),
+    "device": ("device:device", "Tables of what was measured on a card."),
     "sources": ("sources:sources", "The sources' tables next to measurements: docs/results/report.md."),
     "claims": ("claims:claims", "Counts and ratios to compare with what the sources claim."),
     "origins": ("origins:origins", "Commit, day and age of each stored measurement."),

@@ -1,0 +1,45 @@
+"""The page of a card's figures is what `make bench-gpu` printed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.report.device_tables import device_tables
+from benchmarks.report.measured import MeasurementError
+from benchmarks.report.page import filled
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_page_has_the_figures_on_record() -> None:
+    page = (ROOT / "docs/results/performance-gpu.md").read_text()
+    assert filled(page, device_tables(ROOT / "docs/measurements/gpu-h200.jsonl")) == page
+
+
+def test_every_scheme_is_a_column_and_every_load_a_row(tmp_path: Path) -> None:
+    rows = [{"machine": {"gpu": "G", "memory_gib": 80.0, "cuda": "13.0", "torch": "2.11", "python": "3.12"}}]
+    for scheme, us in (("dense", 2.0), ("int4", 1.25)):
+        for count in (1, 4, 16, 64, 256, 4096):
+            shape = {"scheme": scheme, "projection": "down", "inputs": 14336, "outputs": 4096}
+            rows.append(shape | {"rows": count, "us": us * count})
+    rows.append({"kernel": "decode", "kv_dtype": "fp8", "sequences": 8, "context": 4096, "us": 33.49, "gb_s": 2035.1})
+    rows.append(
+        {"kernel": "prefill", "kv_dtype": "fp8", "queries": 512, "context": 8192, "us": 620.0, "tflop_s": 107.4}
+    )
+    path = tmp_path / "printed.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tables = device_tables(path)
+    linears = tables["linears"].splitlines()
+    assert [cell.strip() for cell in linears[0].split("|")[3:5]] == ["dense µs", "int4 µs"]
+    assert [cell.strip() for cell in linears[3].split("|")[1:5]] == ["down, 14,336 × 4,096", "4", "8.0", "5.0"]
+    for part in ("8 × 4,096", "2,035 GB/s", "512 of 8,192", "107 TFLOP/s"):
+        assert part in tables["attention"]
+
+
+@pytest.mark.parametrize("text", ["", "{}", "no JSON", '{"machine": {"gpu": "G"}}'])
+def test_a_file_of_anything_else_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "other.jsonl"
+    path.write_text(text)
+    with pytest.raises(MeasurementError, match="make bench-gpu"):
+        device_tables(path)
