@@ -2,15 +2,7 @@
 
 # By the longest path that a file begins with.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "classifier/policy": ("tests/classifier/policy", "tests/gateway/inference/routing"),
-    "classifier/policy/decide.py": (
-        "tests/classifier/policy/test_policy.py",
-        "tests/classifier/policy/test_holds.py",
-        "tests/classifier/policy/test_constant.py",
-        "tests/classifier/policy/test_hard_input.py",
-        "tests/classifier/policy/test_split.py",
-        "tests/classifier/policy/sessions",
-    ),
+    "classifier/policy": ("tests/classifier/policy",),
     "quality/monitor": ("tests/quality/monitor",),
     "quality/monitor/e_detector.py": ("tests/quality/monitor/test_shift_detector.py",),
     "quality/rollout": ("tests/quality/rollout",),

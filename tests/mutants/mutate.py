@@ -35,8 +35,9 @@ def mutants_of(source: str) -> Iterator[Mutant]:
     tree = ast.parse(source)
     statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
     for number, node in enumerate(_sites(tree)):
-        # Outer statements come first.
-        lines = [lines for statement in statements if node.lineno in (lines := _own_lines(statement))][-1]
+        # Outer statements come first. Of none are the lines of `except` and `case`.
+        own = [lines for statement in statements if node.lineno in (lines := _own_lines(statement))]
+        lines = own[-1] if own else range(node.lineno, (node.end_lineno or node.lineno) + 1)
         for changed in _changed(node):
             twin = copy.deepcopy(tree)
             place = next(site for at, site in enumerate(_sites(twin)) if at == number)
