@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--line", type=int, action="append", help="Only the mutants of this line; may be repeated.")
     parser.add_argument("--tests", action="append", help="Only these tests of the group; may be repeated.")
     given = parser.parse_args(arguments)
-    os.environ.setdefault("HYPOTHESIS_PROFILE", "quick")
+    os.environ.setdefault("HYPOTHESIS_PROFILE", "mutants")
     os.environ["PYTHONHASHSEED"] = "0"
     by_tests: dict[tuple[str, ...], list[Path]] = defaultdict(list)
     for path in given.paths:

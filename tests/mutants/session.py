@@ -1,7 +1,7 @@
 """A pytest session that collects the tests of a group once, and forks for each test and for each mutant.
 
 Each test first runs alone, to see which lines it reaches and how long it takes. Then each mutant is put into the
-functions of a fork, which runs the tests that reach its statement, those of the quickest file first, until one fails.
+functions of a fork, which runs the tests that reach its statement, the quickest first, until one fails.
 """
 
 import os
@@ -21,10 +21,11 @@ from tests.mutants.in_place import LoadedFunctions
 from tests.mutants.mutate import Mutant
 from tests.mutants.reached import Lines, lines_reached
 
-OPTIONS = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header")
+OPTIONS = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "--tb=no")
 SERVERS = "tests/mutants/servers.py"
 # Of one test alone, with its fixtures and with the tracing of lines.
 LONGEST_TEST_S = 180.0
+QUICK_TEST_S = 0.1
 
 
 class Reach(NamedTuple):
@@ -67,12 +68,17 @@ def passes(node_ids: Sequence[str], reach: Mapping[str, Reach]) -> bool:
 
 
 def in_quickest_order(node_ids: Iterable[str], reach: Mapping[str, Reach]) -> list[str]:
-    """Sort tests by the seconds of their files: within a file they stay in its order."""
+    """Sort tests: first the quick ones, then the others by the seconds of their files, whose fixtures they share."""
     seconds: dict[str, float] = defaultdict(float)
     node_ids = list(node_ids)
     for node_id in node_ids:
         seconds[node_id.split("::")[0]] += reach[node_id].seconds
-    return sorted(node_ids, key=lambda node_id: seconds[node_id.split("::")[0]])
+
+    def order(node_id: str) -> tuple[bool, float]:
+        own = reach[node_id].seconds
+        return own > QUICK_TEST_S, seconds[node_id.split("::")[0]] if own > QUICK_TEST_S else own
+
+    return sorted(node_ids, key=order)
 
 
 class _Session:
