@@ -105,6 +105,11 @@ EDGE = EdgePath(tier=1, prompt_tokens=7, max_prompt_tokens=29, new_tokens=8, max
          f"{CHEAPEST}; $0.020000 for the rest of the session, $0.100000 on tier 4"),
         ({"session": session(4, [0.01, 0.03, 0.02, 0.1])}, 3, "tier 3 is the cheapest with P(no worse) 0.900 >= tau "
          "0.750; $0.020000 for the rest of the session, $0.100000 on tier 4"),
+        # Of tiers that are good enough, though a lower one is: probabilities need not rise.
+        ({"session": session(4, [0.01, 0.03, 0.02, 0.1]), "p_ok": [0.5, 0.8, 0.7, 1.0]}, 2,
+         f"{CHEAPEST}; $0.030000 for the rest of the session, $0.100000 on tier 4"),
+        ({"session": session(4, [0.01, 0.03, 0.02, 0.1]), "p_ok": [0.5, 0.8, 0.75, 1.0]}, 3, "tier 3 is the cheapest "
+         "with P(no worse) 0.750 >= tau 0.750; $0.020000 for the rest of the session, $0.100000 on tier 4"),
         # On equal costs the session's own tier, then the lower one.
         ({"session": session(3, [0.01, 0.02, 0.02, 0.1])}, 3,
          "the session is on tier 3, where its rest costs least; $0.020000 for the rest of the session"),
