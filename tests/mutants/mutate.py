@@ -31,7 +31,8 @@ class Mutant(NamedTuple):
 
 
 def mutants_of(source: str) -> Iterator[Mutant]:
-    """Yield every mutant of a module, from its first line to its last. Texts, annotations and imports stay."""
+    """Yield every mutant of a module, from its first line to its last. Texts, annotations, options of classes and
+    imports stay."""
     tree = ast.parse(source)
     statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
     for number, node in enumerate(_sites(tree)):
@@ -58,9 +59,12 @@ class _Replaced(ast.NodeTransformer):
 
 
 def _sites(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:
-    """Every expression and statement but annotations, in the order of the text."""
+    """Every expression and statement but annotations and options of classes, in the order of the text."""
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns") or isinstance(node, ast.JoinedStr | ast.Import | ast.ImportFrom):
+            continue
+        # Frozen or not, with slots or not: no value changes.
+        if isinstance(node, ast.ClassDef) and name in ("keywords", "decorator_list"):
             continue
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.expr | ast.stmt):

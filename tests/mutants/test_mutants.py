@@ -41,6 +41,7 @@ def changes(source: str) -> set[tuple[str, str]]:
         ("def f() -> int:\n    return a", {("return a", "return None")}),
         ("x += 1", {("x += 1", "x -= 1"), ("1", "2")}),
         ("x: Literal[3] = y", set()),
+        ("@dataclass(frozen=True)\nclass A(Struct, kw_only=True):\n    x: int = y", set()),
         ("f'{a + 1}'", set()),
     ],
 )
