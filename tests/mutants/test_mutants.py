@@ -169,8 +169,8 @@ def test_every_group_has_files_and_tests() -> None:
         assert all((ROOT / test).exists() for test in tests), path
 
 
-def test_the_narrowest_group_is_taken_and_other_files_are_refused() -> None:
-    assert group_of("tiers/catalog/pricing.py") == ("tests/tiers/catalog/test_pricing.py",)
+def test_a_file_has_the_group_of_its_path_and_other_files_are_refused() -> None:
+    assert group_of("classifier/policy/holds.py") == ("tests/classifier/policy",)
     assert group_of("quality/monitor/drift.py") == ("tests/quality/monitor",)
     with pytest.raises(SystemExit, match=r"gateway/app.py is in no group"):
         group_of("gateway/app.py")
