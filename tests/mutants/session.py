@@ -36,7 +36,7 @@ class Reach(NamedTuple):
 
     def longest(self) -> float:
         """How long the test may take with a mutant."""
-        return 10 + 5 * self.seconds
+        return 5 + 8 * self.seconds
 
 
 def in_place(tests: Sequence[str], mutants: Mapping[str, Sequence[Mutant]], said: Callable[[str], None]) -> Any:
