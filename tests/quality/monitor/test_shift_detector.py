@@ -316,3 +316,22 @@ def test_neither_of_two_tenants_alarms_while_it_takes_both():
 @pytest.mark.parametrize("good", [{"false_alarm_every": 1.0}, {"tolerance": 0.0}, {"reference": 1}])
 def test_settings_at_their_bounds_are_taken(good):
     assert ShiftSettings(**good)
+
+
+def errors_until_alarm(detector, tenant):
+    """How many errors of `tenant` in a row it takes, and the alarm."""
+    alarms = (detector.observe("s", True, 0.1, at=float(n), tenant=tenant) for n in range(1, 100))
+    return next((n, alarm) for n, alarm in enumerate(alarms, start=1) if alarm)
+
+
+def test_after_a_tenants_alarm_its_answers_are_gone_and_only_the_others_are_left():
+    detector = ShiftDetector(ShiftSettings(false_alarm_every=2000, reference=10**9))
+    for _ in range(20):
+        detector.observe("s", False, 0.1, tenant="calm")
+    first, alarm = errors_until_alarm(detector, "loud")
+    assert (alarm.tenant, alarm.answers) == ("loud", first)
+    again, alarm = errors_until_alarm(detector, "loud")
+    assert (alarm.tenant, alarm.answers) == ("loud", again), "those that it alarmed by count no more"
+    # The last that is left starts the stream over.
+    _, alarm = errors_until_alarm(detector, "calm")
+    assert (alarm.tenant, detector.evidence()) == ("calm", {})
