@@ -73,7 +73,7 @@ async def test_an_error_is_in_the_log_and_ends_nothing(caplog: pytest.LogCapture
     await loop.close()
 
 
-async def test_who_waits_for_a_loop_that_is_closed_is_told() -> None:
+async def test_waiting_for_a_loop_that_is_closed_raises() -> None:
     entered, never = asyncio.Event(), asyncio.Event()
 
     async def step() -> bool:
