@@ -32,6 +32,7 @@ def test_the_strongest_tier_is_always_good_enough_and_the_others_in_equal_steps(
 
 
 def test_four_tiers_are_usual_and_the_contributions_are_of_length_and_signs() -> None:
-    found = heuristic_prediction(msgspec.structs.replace(SHORT, turn="prove it", turn_chars=1060))
+    found = heuristic_prediction(msgspec.structs.replace(SHORT, turn="prove it, derive it", turn_chars=1000))
     assert len(found.p_ok) == 4
-    assert found.contributions == [("length", -0.25), ("hard_signs", -0.2)]
+    # Half the root of 920/3,920.
+    assert found.contributions == [("length", -0.2422), ("hard_signs", -0.4)]

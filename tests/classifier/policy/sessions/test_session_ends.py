@@ -161,14 +161,15 @@ def test_each_level_of_the_remaining_steps_weighs_as_much_as_twenty_sessions_of_
     assert learned.predict("codex", "key", 1) == pytest.approx(1.0, abs=0.01)
 
 
-def test_what_labels_show_is_their_mean_gain_with_its_standard_error() -> None:
+@pytest.mark.parametrize("bad", [True, False])
+def test_what_labels_show_is_their_mean_gain_with_its_standard_error(bad: bool) -> None:
     table, place = LearnedEnds(), EndSituation(10, True, "failed")
     assert table.evidence(1, "codex") == EndEvidence(0.0, 0.0, 0.0, math.inf, False)
     table.observe(1, "codex", place, bad=True)
     # One label has no error.
     assert table.evidence(1, "codex") == EndEvidence(1.0, 1.0, 0.0, math.inf, False)
     table.observe(1, "codex", EndSituation(30, True, "failed"), bad=False, weight=0.5)
-    table.observe(1, "codex", place, bad=True, weight=0.5)
+    table.observe(1, "codex", place, bad=bad, weight=0.5)
 
     # By hand: three levels from one half, each with ten pseudo-labels of the one above; the first label is predicted
     # alike by both, the second from all ends alone, the third from its bucket and its signs.
@@ -176,10 +177,11 @@ def test_what_labels_show_is_their_mean_gain_with_its_standard_error() -> None:
         return (10 * rate + bad) / (10 + labels)
 
     by_steps = moved(moved(0.5, 1.0, 1.5), 1.0, 1.0)
-    third = -math.log(by_steps) + math.log(moved(by_steps, 1.0, 1.0))
+    by_signs = moved(by_steps, 1.0, 1.0)
+    third = math.log(by_signs / by_steps) if bad else math.log((1 - by_signs) / (1 - by_steps))
     gain = 0.5 * third / 2
     found = table.evidence(1, "codex")
-    assert (found.labels, found.bad, found.is_active) == (2.0, 1.5, False)
+    assert (found.labels, found.bad, found.is_active) == (2.0, 1.5 if bad else 1.0, False)
     assert found.gain == pytest.approx(gain)
     assert found.standard_error == pytest.approx(math.sqrt((0.5 * third**2 / 2 - gain**2) / 2))
 

@@ -56,6 +56,13 @@ def test_each_later_step_reads_what_the_step_before_wrote_and_writes_what_it_gre
     assert turn_usd(TIER, 90_000, 50_000, 0, 0, 1) == pytest.approx(0.1 * 50_000 / 1e6)
 
 
+def test_a_cache_of_a_second_is_one_and_without_one_all_has_the_price_of_input_to_the_last_digit() -> None:
+    dear = msgspec.structs.replace(TIER, input_usd=3.0)
+    for seconds, usd in ((1, 1.25 * 50_000), (0, 3.0 * 50_000), (-1, 3.0 * 50_000)):
+        tier = msgspec.structs.replace(dear, cache_seconds=seconds)
+        assert turn_usd(tier, 0, 50_000, 0, 0, 1) == pytest.approx(usd / 1e6, rel=1e-12)
+
+
 def test_prompts_that_stay_too_short_for_the_cache_are_all_input() -> None:
     # The last of three steps has 1,023 tokens, or 1,024.
     assert turn_usd(TIER, 0, 823, 100, 0, 3) == pytest.approx((3 * 823 + 100 * 6) / 1e6)
