@@ -135,3 +135,14 @@ def test_a_catalogue_of_fewer_tiers_or_other_models_has_another_digest() -> None
     assert len(first) == 16
     assert digest.of(catalog.tiers[:3], catalog.fingerprint, weights) != first
     assert CatalogueDigest().of(catalog.tiers, "another", weights) != first
+
+
+def test_a_catalogue_that_is_replaced_as_a_whole_has_another_digest() -> None:
+    catalog, digest = load_catalog("laptop"), CatalogueDigest()
+    weights = ["a", "b", "b", "b"]
+    first = digest.of(catalog.tiers, catalog.fingerprint, weights)
+    changed = [
+        msgspec.structs.replace(tier, sampling=msgspec.structs.replace(tier.sampling, top_k=7))
+        for tier in catalog.tiers
+    ]
+    assert digest.of(changed, catalog.fingerprint, weights) != first
