@@ -26,11 +26,12 @@ ROOT = Path(__file__).parents[2]
 
 
 class Result(NamedTuple):
-    """Of one file: the mutants that lived, of so many."""
+    """Of one file: the mutants that lived, of so many; `left_out`: those that were not tested."""
 
     path: str
     total: int
     lived: list[Mutant]
+    left_out: int = 0
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -39,6 +40,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("paths", nargs="+", metavar="PATH", help="A file or a folder of a group of tests/mutants.")
     parser.add_argument("--line", type=int, action="append", help="Only the mutants of this line; may be repeated.")
     parser.add_argument("--tests", action="append", help="Only these tests of the group; may be repeated.")
+    parser.add_argument(
+        "--in-place", action="store_true", help="Leave out lines that run at import, which take several times as long."
+    )
     given = parser.parse_args(arguments)
     os.environ.setdefault("HYPOTHESIS_PROFILE", "mutants")
     os.environ["PYTHONHASHSEED"] = "0"
@@ -48,22 +52,22 @@ def main(arguments: Sequence[str]) -> int:
         for file in files:
             if file.name != "__init__.py":
                 by_tests[tuple(given.tests or group_of(file.as_posix()))].append(file)
-    results = [result for tests, files in by_tests.items() for result in _tested(tests, files, given.line)]
+    results = [result for tests, files in by_tests.items() for result in _tested(tests, files, given)]
     for result in results:
         killed = result.total - len(result.lived)
-        print(
-            f"{result.path}: {killed} of {result.total} killed" + (f" ({killed / result.total:.1%})" if killed else "")
-        )
+        share = f" ({killed / result.total:.1%})" if killed else ""
+        left_out = f", {result.left_out} left out" if result.left_out else ""
+        print(f"{result.path}: {killed} of {result.total} killed{share}{left_out}")
         for mutant in result.lived:
             print(f"  line {mutant}")
     return int(any(result.lived for result in results))
 
 
-def _tested(tests: Sequence[str], files: Sequence[Path], lines: Sequence[int] | None) -> list[Result]:
+def _tested(tests: Sequence[str], files: Sequence[Path], given: argparse.Namespace) -> list[Result]:
     mutants = {}
     for file in files:
         all_of_file = mutants_of(file.read_text(encoding="utf-8"))
-        mutants[str(ROOT / file)] = [mutant for mutant in all_of_file if not lines or mutant.line in lines]
+        mutants[str(ROOT / file)] = [mutant for mutant in all_of_file if not given.line or mutant.line in given.line]
     answer = forked(partial(in_place, tests, mutants, _said()))
     if answer is None:
         raise SystemExit(f"the tests cannot be collected: {' '.join(tests)}")
@@ -73,12 +77,13 @@ def _tested(tests: Sequence[str], files: Sequence[Path], lines: Sequence[int] | 
     for file in files:
         path = str(ROOT / file)
         again = [number for number, verdict in enumerate(verdicts[path]) if verdict == "import"]
-        if again:
+        if again and not given.in_place:
             importing = partial(_imported_anew, tests, file, [mutants[path][number] for number in again], reach)
             for number, verdict in zip(again, forked(importing), strict=True):
                 verdicts[path][number] = verdict
         lived = [mutant for mutant, verdict in zip(mutants[path], verdicts[path], strict=True) if verdict == "lives"]
-        results.append(Result(file.as_posix(), len(mutants[path]), lived))
+        left_out = verdicts[path].count("import")
+        results.append(Result(file.as_posix(), len(mutants[path]) - left_out, lived, left_out))
     return results
 
 
