@@ -212,6 +212,11 @@ def test_a_change_is_dated_by_the_beginning_of_the_most_likely_run_of_errors():
     for at, worse in enumerate([True, False, False, False, False, True, True, True]):
         detector.observe(worse, 0.2, float(at))
     assert detector.since == 5.0
+    # Small shifts would date it at the first error, large ones at the fourth; a large one is likelier.
+    mixed = EDetector()
+    for at, worse in enumerate([True, False, False, True, True, True, False, False, True, True]):
+        mixed.observe(worse, 0.2, float(at))
+    assert mixed.since == 3.0
     lone = EDetector()
     lone.observe(False, 0.2, 7.0)
     assert lone.since == 7.0
