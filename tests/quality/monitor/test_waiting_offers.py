@@ -68,3 +68,12 @@ def test_the_newest_calls_are_remembered(monkeypatch: pytest.MonkeyPatch) -> Non
     waiting.add(offer("b", calls=("3",)))
     waiting.calls_failed("alice", ["1", "2", "3"])
     assert taken(waiting) == ["a", "b", "failed a", "failed b"]
+
+
+def test_a_failed_call_takes_no_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offers, "MOST_BYTES", 10)
+    waiting = Offers(9)
+    waiting.add(offer("a", calls=("1",)))
+    waiting.calls_failed("alice", ["1"])
+    assert taken(waiting) == ["a", "failed a"]
+    assert [waiting.add(offer(name, size=size)) for name, size in (("b", 10), ("c", 1))] == [True, False]
