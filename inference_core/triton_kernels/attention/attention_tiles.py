@@ -1,6 +1,6 @@
 """Tile sizes of the attention kernel: rows and tokens of a tile, warps, pipeline stages, and splits of a context.
 
-The table follows from registers and shared memory, not from a measurement: a program keeps rows x head_dim float32
+The table follows from registers and shared memory, and from measurements on an H200: a program keeps rows x head_dim float32
 sums in registers, and `stages` tiles of keys and of values in shared memory (99 KiB on sm_89, 163 KiB on sm_80,
 227 KiB on sm_90 and sm_100). Every launcher accepts an override.
 """
@@ -41,10 +41,8 @@ def choose_tile(*, max_query_len: int, group: int, head_dim: int, cache_itemsize
     if itemsize == 4:  # a float32 product takes three TF32 products, whose operands need registers
         rows, most = max(least, min(wanted, 32)), 32
     else:
-        # FP8 takes registers twice: as cached and as multiplied.
-        fp8 = cache_itemsize == 1
-        rows = max(least, min(wanted, 64) if width > 128 or fp8 else wanted)
-        most = min(64, 64 * 128 // width) if fp8 or rows > 16 else 128
+        rows = max(least, min(wanted, 64) if width > 128 or cache_itemsize == 1 else wanted)
+        most = min(64, 64 * 128 // width) if rows > 16 else 128
     # Numbers of four warps' queries: cached numbers of 8 bits, and their scales, take registers of their own.
     most_of_four = (32 if cache_itemsize == 1 else 64) * 128
     # One of three stages is for the block table, which keys and values depend on. A decoding program mostly waits for

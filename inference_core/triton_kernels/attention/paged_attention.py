@@ -28,11 +28,20 @@ _DEFAULT_PROCESSORS = 132
 
 
 @triton.jit
+def _power_of_two(x):
+    """The largest power of two of at most x > 0, float32, and its reciprocal; of 0, 0 and a large number."""
+    bits = x.to(tl.int32, bitcast=True) & 0x7F800000
+    return bits.to(tl.float32, bitcast=True), ((254 << 23) - bits).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def _attend_tiles(
     query,
+    query_power,
     mixed,
     total,
     highest,
+    unit,
     first_tile,
     end_tile,
     position,
@@ -54,7 +63,11 @@ def _attend_tiles(
     MASKED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Add the tiles [first_tile, end_tile) to the running sums. Every row sees all of an unmasked tile."""
+    """Add the tiles [first_tile, end_tile) to the running sums. Every row sees all of an unmasked tile.
+
+    SCALED: the cache holds E4M3, which is converted to `query`'s dtype as it is. `query_power` [ROWS]: what scores of a
+    row are multiplied by.
+    """
     dims = tl.arange(0, HEAD_PAD)
     for tile in range(first_tile, end_tile):
         token = tile * TILE + tl.arange(0, TILE)
@@ -72,8 +85,8 @@ def _attend_tiles(
         scores = tl.dot(query, tl.trans(key.to(query.dtype)), input_precision=PRECISION) * scale
         if SCALED:
             word = tl.load(scales + offset // 4 + cached % BLOCK_SIZE)
-            scores *= (word << 16).to(tl.float32, bitcast=True)[None, :]
-            value_scale = ((word >> 16) << 16).to(tl.float32, bitcast=True).to(query.dtype)
+            scores *= (word << 16).to(tl.float32, bitcast=True)[None, :] * query_power[:, None]
+            value_scale = ((word >> 16) << 16).to(tl.float32, bitcast=True)
         if CAP > 0:  # tanh(x) = 1 - 2 / (exp(2 x) + 1), for x = score / cap
             scores = CAP * (1.0 - 2.0 / (tl.math.exp2(scores) + 1.0))
         if MASKED:
@@ -93,12 +106,18 @@ def _attend_tiles(
         else:
             value = tl.load(values + at, mask=dims[None, :] < HEAD_DIM, other=0.0)
         value = value.to(query.dtype)
-        if SCALED:  # of the value itself, not of its weight, which may be too small for float16 times a scale
-            value *= value_scale[:, None]
+        if SCALED:
+            # `mixed` counts a row's `unit`, a power of two with which the largest of its terms so far is about 1, since
+            # products of weights and scales may have any size, and float16 has no more than 2**-24.
+            weights *= value_scale[None, :]
+            new_unit, inverse = _power_of_two(tl.maximum(tl.max(weights, 1), unit * shrink))
+            weights *= inverse[:, None]
+            shrink *= unit * inverse
+            unit = new_unit
         mixed = mixed * shrink[:, None]
         mixed = tl.dot(weights.to(query.dtype), value, mixed, input_precision=PRECISION)
         highest = new_highest
-    return mixed, total, highest
+    return mixed, total, highest, unit
 
 
 @triton.jit
@@ -188,6 +207,11 @@ def paged_attention_kernel(
         queries + token[:, None] * query_stride + head[:, None] * HEAD_DIM + dims[None, :], mask=wanted_at, other=0.0
     )
     position = earlier + query_index
+    query_power = tl.full([ROWS], 1.0, tl.float32)
+    if SCALED and query.dtype != tl.float32:
+        # E4M3 becomes float16 in one instruction, and bfloat16 in several.
+        query_power, inverse = _power_of_two(tl.max(tl.abs(query.to(tl.float32)), 1))
+        query = (query.to(tl.float32) * inverse[:, None]).to(tl.float16)
 
     seen = earlier + tl.minimum(first_query + QUERIES, query_len)
     first_tile = 0
@@ -206,19 +230,24 @@ def paged_attention_kernel(
     mixed = tl.zeros([ROWS, HEAD_PAD], tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     highest = tl.full([ROWS], float("-inf"), tl.float32)
+    unit = tl.full([ROWS], 1.0, tl.float32)
     if not ONE_BLOCK and WINDOW == 0:
         # Tiles that are fully visible to the first row need no mask.
         full_end = tl.minimum((earlier + first_query + 1) // TILE, end_tile)
-        mixed, total, highest = _attend_tiles(
-            query, mixed, total, highest, first_tile, full_end, position, seen, table, keys, values, scales, scale,
+        mixed, total, highest, unit = _attend_tiles(
+            query, query_power, mixed, total, highest, unit, first_tile, full_end, position, seen, table, keys, values,
+            scales, scale,
             BLOCK_SIZE, HEAD_DIM, HEAD_PAD, ITEM_SIZE, ALIGN, WINDOW, CAP, SCALED, TILE, False, PRECISION,
         )  # fmt: skip
         first_tile = tl.maximum(first_tile, full_end)
-    mixed, total, highest = _attend_tiles(
-        query, mixed, total, highest, first_tile, end_tile, position, seen, table, keys, values, scales, scale,
+    mixed, total, highest, unit = _attend_tiles(
+        query, query_power, mixed, total, highest, unit, first_tile, end_tile, position, seen, table, keys, values,
+        scales, scale,
         BLOCK_SIZE, HEAD_DIM, HEAD_PAD, ITEM_SIZE, ALIGN, WINDOW, CAP, SCALED, TILE, True, PRECISION,
     )  # fmt: skip
 
+    if SCALED:
+        mixed *= unit[:, None]
     if SPLITS == 1:
         mixed = mixed * (1.0 / total)[:, None]
         at = token[:, None] * out_stride + head[:, None] * HEAD_DIM + dims[None, :]

@@ -1,9 +1,9 @@
-"""Linear layers with 4-bit weights: split-K for few rows, tiled for more, dequantised and dense for many.
+"""Linear layers with 4-bit weights: float32 products for one row, matrix instructions for more, dequantised and dense
+for many.
 
-Weights are the left operand of the matrix instructions (out^T = W x^T): codes are loaded straight into the registers
-that the instruction reads, and are never written back as wider numbers. Up to 16 rows, reading the weights bounds the
-time (SPEC AT-09), so the products use the exact small integers code - 8 and scales are applied to the sums of a group.
-For more rows, scales are applied to the weights, since many rows reuse them (SPEC AT-06).
+Reading the weights bounds the time of few rows (SPEC AT-06, AT-09), and what is left of it goes to unpacking: codes are
+used from the registers into which they were loaded, as the exact small integers code - 8, and scales are applied to the
+sums of a group. Weights are the left operand of matrix instructions (out^T = W x^T).
 """
 
 import torch
@@ -11,16 +11,20 @@ import triton
 import triton.language as tl
 
 from inference_core.triton_kernels.linear.int4_weight import BLOCK, WORDS, group_size
-from inference_core.triton_kernels.linear.linear_tiles import SMALL_ROWS, Int4Tile, choose_int4_tile
+from inference_core.triton_kernels.linear.linear_tiles import Int4Tile, choose_int4_tile
 from inference_core.triton_kernels.linear.split_sums import add_splits
 
 _BLOCK = tl.constexpr(BLOCK)
 _WORDS = tl.constexpr(WORDS)
 _NIBBLES = tl.constexpr(BLOCK // WORDS)
+_OUTPUTS_PER_WARP = 4  # 16 bytes for each of 32 threads
 # From this many rows on, dequantising the weights once costs less than unpacking them for every tile of rows.
-DENSE_ROWS = 512
+DENSE_ROWS = 128
 # Outputs dequantised at a time, to keep the dense copy small (64 Mi numbers for K = 8192).
 _DENSE_OUTPUTS = 8192
+# The exponent of a float32 whose mantissa counts ones (2**23). A kernel gets it as an argument: of two constants in
+# `a & mask | exponent` one would cost an instruction of its own.
+_EXPONENT = 0x4B000000
 
 
 @triton.jit
@@ -57,7 +61,102 @@ def _finish(
 
 
 @triton.jit
+def _load_words(codes, block, end, outputs, first_output, BLOCK_N: tl.constexpr, TILES: tl.constexpr):
+    """Words [BLOCK_N, 32] of a block, by tile of outputs; zeros beyond the last block or output."""
+    j = tl.arange(0, _WORDS)
+    words = ()
+    for tile in tl.static_range(TILES):
+        n = first_output + tile * BLOCK_N
+        real = n < tl.where(block < end, outputs, 0)
+        row = tl.cast(block, tl.int64) * outputs + n
+        loaded = tl.load(codes + row[:, None] * _WORDS + j[None, :], mask=real[:, None], other=0)
+        words = words + (loaded,)  # noqa: RUF005  Triton has no other way
+    return words
+
+
+@triton.jit
 def int4_gemv_kernel(
+    x,
+    codes,
+    scales,
+    offsets,
+    bias,
+    out,
+    partial,
+    outputs,
+    inputs,
+    blocks_per_split,
+    exponent,
+    GROUP: tl.constexpr,
+    HAS_OFFSETS: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    ACCUMULATE: tl.constexpr,
+    SPLIT: tl.constexpr,
+    AHEAD: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    TILES: tl.constexpr,
+):
+    """TILES times BLOCK_N outputs of one row over one run of blocks, written to `out`, or if SPLIT to `partial`
+    [splits, 1, N]. Every thread adds up its own inputs of some outputs; threads meet once, at the end. AHEAD: the next
+    block's words are on their way during the products of one."""
+    split = tl.program_id(1)
+    first_output = tl.program_id(0) * (BLOCK_N * TILES) + tl.arange(0, BLOCK_N)
+    j = tl.arange(0, _WORDS)
+    sums = ()
+    for _ in tl.static_range(TILES):
+        sums = sums + (tl.zeros((BLOCK_N, _WORDS), tl.float32),)  # noqa: RUF005
+    first = split * blocks_per_split
+    end = tl.minimum(first + blocks_per_split, tl.cdiv(inputs, _BLOCK))
+    words = _load_words(codes, first, end, outputs, first_output, BLOCK_N, TILES)
+    for block in range(first, end):
+        following = words
+        if AHEAD:
+            following = _load_words(codes, block + 1, end, outputs, first_output, BLOCK_N, TILES)
+        for group in tl.static_range(_BLOCK // GROUP):
+            added = ()
+            for tile in tl.static_range(TILES):
+                n = first_output + tile * BLOCK_N
+                at = (tl.cast(block, tl.int64) * (_BLOCK // GROUP) + group) * outputs + n
+                scale = tl.load(scales + at, mask=n < outputs, other=0.0).to(tl.float32)
+                products = tl.zeros((BLOCK_N, _WORDS), tl.float32)
+                total = tl.zeros((_WORDS,), tl.float32)
+                for i in tl.static_range(GROUP // _WORDS):
+                    nibble = group * (GROUP // _WORDS) + i
+                    k = block * _BLOCK + nibble * _WORDS + j
+                    xs = tl.load(x + k, mask=k < inputs, other=0.0).to(tl.float32)
+                    # A nibble stays at its place in a mantissa, where it counts 16**place, and x is divided by that.
+                    # The last three are moved, since a mantissa has room for five.
+                    moved = nibble // 5
+                    place = nibble - 3 * moved
+                    power = tl.cast(1 << (4 * place), tl.float32)
+                    code = ((words[tile] >> (12 * moved)) & (0xF << (4 * place))) | exponent
+                    code = code.to(tl.float32, bitcast=True) - (2.0**23 + 8.0 * power)
+                    products += code * (xs * (1.0 / power))[None, :]
+                    total += xs
+                summed = sums[tile] + products * scale[:, None]
+                if HAS_OFFSETS:
+                    offset = tl.load(offsets + at, mask=n < outputs, other=0.0).to(tl.float32)
+                    summed += offset[:, None] * total[None, :]
+                added = added + (summed,)  # noqa: RUF005
+            sums = added
+        words = following
+        if not AHEAD:
+            words = _load_words(codes, block + 1, end, outputs, first_output, BLOCK_N, TILES)
+    for tile in tl.static_range(TILES):
+        n = first_output + tile * BLOCK_N
+        result = tl.sum(sums[tile], axis=1)
+        if SPLIT:
+            tl.store(partial + split.to(tl.int64) * outputs + n, result, mask=n < outputs)
+        else:
+            if HAS_BIAS:
+                result += tl.load(bias + n, mask=n < outputs, other=0.0).to(tl.float32)
+            if ACCUMULATE:
+                result += tl.load(out + n, mask=n < outputs, other=0.0).to(tl.float32)
+            tl.store(out + n, result.to(out.dtype.element_ty), mask=n < outputs)
+
+
+@triton.jit
+def int4_gemm_kernel(
     x,
     codes,
     scales,
@@ -76,15 +175,19 @@ def int4_gemv_kernel(
     HAS_BIAS: tl.constexpr,
     ACCUMULATE: tl.constexpr,
     SPLIT: tl.constexpr,
+    WHOLE: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_M: tl.constexpr,
 ):
-    """BLOCK_N outputs of all rows over one run of blocks, written to `out`, or if SPLIT to `partial` [splits, M, N]."""
-    split = tl.program_id(1)
+    """One tile of BLOCK_N outputs by BLOCK_M rows over one run of blocks, written as by `int4_gemv_kernel`. WHOLE: the
+    inputs fill their blocks. The sums of x that offsets need are products with ones: matrix units are idle anyway."""
+    split = tl.program_id(2)
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    m = tl.arange(0, BLOCK_M)
+    m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     j = tl.arange(0, _WORDS)
-    real = n < outputs
+    real, seen = n < outputs, m < rows
+    x_rows = x + m[None, :].to(tl.int64) * x_stride
+    ones = tl.full((BLOCK_N, _WORDS), 1.0, x.dtype.element_ty)
     sums = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     first = split * blocks_per_split
     end = tl.minimum(first + blocks_per_split, tl.cdiv(inputs, _BLOCK))
@@ -93,72 +196,24 @@ def int4_gemv_kernel(
         words = tl.load(codes + row[:, None] * _WORDS + j[None, :], mask=real[:, None], other=0)
         for group in tl.static_range(_BLOCK // GROUP):
             products = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-            total = tl.zeros((BLOCK_M,), tl.float32)
+            totals = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
             for i in tl.static_range(GROUP // _WORDS):
                 nibble = group * (GROUP // _WORDS) + i
                 k = block * _BLOCK + nibble * _WORDS + j
-                seen = (k[:, None] < inputs) & (m[None, :] < rows)
-                xs = tl.load(x + m[None, :].to(tl.int64) * x_stride + k[:, None], mask=seen, other=0.0)
+                inside = seen[None, :] if WHOLE else (k[:, None] < inputs) & seen[None, :]
+                xs = tl.load(x_rows + k[:, None], mask=inside, other=0.0)
                 products = tl.dot(centred(words, nibble, x.dtype.element_ty), xs, products)
                 if HAS_OFFSETS:
-                    total += tl.sum(xs.to(tl.float32), axis=0)
+                    totals = tl.dot(ones, xs, totals)
             place = (tl.cast(block, tl.int64) * (_BLOCK // GROUP) + group) * outputs + n
             sums += products * tl.load(scales + place, mask=real, other=0.0).to(tl.float32)[:, None]
             if HAS_OFFSETS:
-                sums += tl.load(offsets + place, mask=real, other=0.0).to(tl.float32)[:, None] * total[None, :]
+                sums += tl.load(offsets + place, mask=real, other=0.0).to(tl.float32)[:, None] * totals
     if SPLIT:
-        inside = real[:, None] & (m[None, :] < rows)
         place = partial + (split.to(tl.int64) * rows + m[None, :]) * outputs + n[:, None]
-        tl.store(place, sums, mask=inside)
+        tl.store(place, sums, mask=real[:, None] & seen[None, :])
     else:
         _finish(out, sums, bias, out_stride, outputs, rows, n, m, HAS_BIAS, ACCUMULATE)
-
-
-@triton.jit
-def int4_gemm_kernel(
-    x,
-    codes,
-    scales,
-    offsets,
-    bias,
-    out,
-    rows,
-    outputs,
-    inputs,
-    x_stride,
-    out_stride,
-    GROUP: tl.constexpr,
-    HAS_OFFSETS: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    ACCUMULATE: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-):
-    """One tile of BLOCK_N outputs by BLOCK_M rows; programs of the same rows are adjacent."""
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
-    j = tl.arange(0, _WORDS)
-    real = n < outputs
-    x_rows = x + m[None, :].to(tl.int64) * x_stride
-    sums = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-    for block in range(tl.cdiv(inputs, _BLOCK)):
-        row = tl.cast(block, tl.int64) * outputs + n
-        words = tl.load(codes + row[:, None] * _WORDS + j[None, :], mask=real[:, None], other=0)
-        for group in tl.static_range(_BLOCK // GROUP):
-            place = (tl.cast(block, tl.int64) * (_BLOCK // GROUP) + group) * outputs + n
-            scale = tl.load(scales + place, mask=real, other=0.0).to(tl.float32)[:, None]
-            if HAS_OFFSETS:
-                offset = tl.load(offsets + place, mask=real, other=0.0).to(tl.float32)[:, None]
-            for i in tl.static_range(GROUP // _WORDS):
-                nibble = group * (GROUP // _WORDS) + i
-                k = block * _BLOCK + nibble * _WORDS + j
-                seen = (k[:, None] < inputs) & (m[None, :] < rows)
-                xs = tl.load(x_rows + k[:, None], mask=seen, other=0.0)
-                weight = centred(words, nibble, x.dtype.element_ty).to(tl.float32) * scale
-                if HAS_OFFSETS:
-                    weight += offset
-                sums = tl.dot(weight.to(x.dtype.element_ty), xs, sums)
-    _finish(out, sums, bias, out_stride, outputs, rows, n, m, HAS_BIAS, ACCUMULATE)
 
 
 @triton.jit
@@ -208,8 +263,8 @@ def int4_linear(
     """Write (or add) x W^T + bias to out.
 
     x [M, K] and out [M, N] float16 or bfloat16, unit stride along their rows; codes, scales and offsets as in
-    `Int4Weight`; bias [N]. Up to 16 rows, sums are split over `tile.splits` programs; from 512 rows on, the weights are
-    dequantised and multiplied densely. `tile` overrides the default for the shape.
+    `Int4Weight`; bias [N]. Sums are split over `tile.splits` programs; from `DENSE_ROWS` on, weights are dequantised
+    and multiplied densely. `tile` overrides the default for the shape.
     """
     rows, inputs = x.shape
     if rows == 0:
@@ -217,32 +272,40 @@ def int4_linear(
     if tile is None and rows >= DENSE_ROWS:
         _dense_linear(x, codes, scales, offsets, bias, out, accumulate=accumulate)
         return
-    outputs, group = codes.shape[1], group_size(codes, scales)
+    outputs = codes.shape[1]
     tile = tile or choose_int4_tile(rows, outputs, inputs)
+    blocks = triton.cdiv(inputs, BLOCK)
+    per_split = triton.cdiv(blocks, tile.splits)
+    splits = triton.cdiv(blocks, per_split)
+    partial = torch.empty(splits, rows, outputs, dtype=torch.float32, device=x.device) if splits > 1 else None
+    tensors = (x, codes, scales, offsets, bias, out, partial)
     meta = {
-        "GROUP": group,
+        "GROUP": group_size(codes, scales),
         "HAS_OFFSETS": offsets is not None,
-        "BLOCK_N": tile.outputs,
-        "BLOCK_M": tile.rows,
+        "HAS_BIAS": bias is not None,
+        "ACCUMULATE": accumulate,
+        "SPLIT": splits > 1,
         "num_warps": tile.warps,
-        "num_stages": tile.stages,
     }
-    if rows > SMALL_ROWS:
-        grid = (triton.cdiv(outputs, tile.outputs), triton.cdiv(rows, tile.rows))
-        operands = (x, codes, scales, offsets, bias, out, rows, outputs, inputs, x.stride(0), out.stride(0))
-        int4_gemm_kernel[grid](*operands, HAS_BIAS=bias is not None, ACCUMULATE=accumulate, **meta)
-        return
-    per_split = triton.cdiv(triton.cdiv(inputs, BLOCK), tile.splits)
-    splits = triton.cdiv(triton.cdiv(inputs, BLOCK), per_split)
-    split = splits > 1
-    partial = torch.empty(splits, rows, outputs, dtype=torch.float32, device=x.device) if split else None
-    int4_gemv_kernel[(triton.cdiv(outputs, tile.outputs), splits)](
-        *(x, codes, scales, offsets, bias, out, partial, rows, outputs, inputs, x.stride(0), out.stride(0), per_split),
-        HAS_BIAS=bias is not None,
-        ACCUMULATE=accumulate,
-        SPLIT=split,
-        **meta,
-    )
+    if rows == 1:
+        width = tile.warps * _OUTPUTS_PER_WARP
+        tiles = max(1, tile.outputs // width)
+        int4_gemv_kernel[(triton.cdiv(outputs, width * tiles), splits)](
+            *(*tensors, outputs, inputs, per_split, _EXPONENT),
+            AHEAD=tile.stages > 1,
+            BLOCK_N=width,
+            TILES=tiles,
+            **meta,
+        )
+    else:
+        int4_gemm_kernel[(triton.cdiv(outputs, tile.outputs), triton.cdiv(rows, tile.rows), splits)](
+            *(*tensors, rows, outputs, inputs, x.stride(0), out.stride(0), per_split),
+            WHOLE=inputs % BLOCK == 0,
+            BLOCK_N=tile.outputs,
+            BLOCK_M=tile.rows,
+            num_stages=tile.stages,
+            **meta,
+        )
     if partial is not None:
         add_splits(partial, bias, out, accumulate)
 

@@ -16,6 +16,7 @@ from inference_core.triton_kernels.lora.low_rank_slots import LowRankRows, LowRa
 _BLOCK_K = 128
 _BLOCK_N = 128
 _MOST_PARTS = 3
+_PROGRAMS = 256  # about two for each processor of the largest devices
 
 
 @triton.jit
@@ -147,7 +148,7 @@ def add_low_rank(
     block_r = 16 if max_rank <= 16 else 32
     columns = parts * triton.cdiv(max_rank, block_r)
     steps = triton.cdiv(inputs, _BLOCK_K)
-    wanted = splits or choose_splits(programs * columns, 1, steps)
+    wanted = splits or choose_splits(programs * columns, steps, _PROGRAMS)
     per_split = triton.cdiv(steps, wanted)
     splits = triton.cdiv(steps, per_split)
     sums = torch.empty(splits, len(x), parts * max_rank, dtype=torch.float32, device=x.device)

@@ -14,7 +14,7 @@ from tests.inference_core.triton_kernels.int4_tensors import KINDS, int4_tensor
 DTYPES = [torch.float16] if INTERPRETED else [torch.float16, torch.bfloat16]
 HALF_ULP = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 SENTINEL = 7.0
-# Few rows: scales meet sums in float32. More: they meet weights, which are then rounded to the activations' dtype.
+# Scales meet sums in float32; for many rows they meet weights, which are then rounded to the activations' dtype.
 FLOAT32_SUMS = 2.0**-19
 
 
@@ -47,7 +47,7 @@ def check(
     expected = x.double() @ dense.T + (0 if b is None else b.double()) + (before.double() if accumulate else 0)
     magnitude = x.double().abs() @ dense.abs().T
     half_ulp = HALF_ULP[dtype]
-    bound = magnitude * (FLOAT32_SUMS if rows <= 16 else half_ulp) + half_ulp * expected.abs() + 1e-6
+    bound = magnitude * (FLOAT32_SUMS if rows < DENSE_ROWS else half_ulp) + half_ulp * expected.abs() + 1e-6
     if rows >= DENSE_ROWS:  # the dense library's result is rounded once more before it is added
         bound = bound + half_ulp * (magnitude + 1)
     assert ((out.double() - expected).abs() <= bound).all()
@@ -55,7 +55,7 @@ def check(
     assert (wide[:, outputs:] == SENTINEL).all()
 
 
-@pytest.mark.parametrize("rows", [1, 3, 16, 17, 40])
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 16, 17, 40])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_kind_of_weights_equals_the_reference(
@@ -78,6 +78,17 @@ def test_sums_may_be_split_in_any_number(splits: int, bias: bool, accumulate: bo
     tile = Int4Tile(32, 16, warps=4, stages=2, splits=splits)
     weight = weight_of("Q4_1", 40, 1024, device)
     check(weight, 5, torch.float16, tile=tile, bias=bias, accumulate=accumulate)
+
+
+@pytest.mark.parametrize("warps", [1, 2])
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("outputs", [8, 32])
+def test_one_row_may_be_tiled_in_any_way(
+    outputs: int, splits: int, stages: int, warps: int, device: torch.device
+) -> None:
+    weight = weight_of("Q4_1", 50, 1024, device)
+    check(weight, 1, torch.float16, tile=Int4Tile(outputs, 1, warps, stages, splits), bias=True, accumulate=True)
 
 
 @pytest.mark.parametrize("accumulate", [False, True], ids=["written", "added"])
