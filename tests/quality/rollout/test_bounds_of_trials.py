@@ -67,6 +67,8 @@ def test_the_level_is_spread_over_guardrails_and_looks_and_each_is_welchs_test_b
     )  # fmt: skip
     assert (ttft.p_value, ttft.units_a, ttft.units_b, ttft.b) == (1.0, 10, 9, 9.0)
     assert (e2e.p_value, e2e.units_a, e2e.a, e2e.units_b) == (1.0, 0, None, 12)
+    [without_b] = judged(Guardrails(cost=0.5), {("a", "cost"): a}, 0.06, 1)
+    assert (without_b.units_a, without_b.units_b, without_b.a, without_b.b) == (10, 0, 1.0, None)
     assert judged(Guardrails(), samples, 0.06, 1) == []
     [alone] = judged(Guardrails(cost=0.5), samples, 0.06, 1)
     assert alone.level == 0.03
