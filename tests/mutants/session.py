@@ -21,7 +21,7 @@ from tests.mutants.in_place import LoadedFunctions
 from tests.mutants.mutate import Mutant
 from tests.mutants.reached import Lines, lines_reached
 
-OPTIONS = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "--tb=no")
+OPTIONS = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "--tb=no")
 SERVERS = "tests/mutants/servers.py"
 # Of one test alone, with its fixtures and with the tracing of lines.
 LONGEST_TEST_S = 180.0
@@ -48,9 +48,8 @@ def in_place(tests: Sequence[str], mutants: Mapping[str, Sequence[Mutant]], said
     _silence()
     session = _Session(mutants, said)
     with lines_reached(mutants) as session.at_import:
-        pytest.main([*OPTIONS, SERVERS, *tests], plugins=[session])
-    # Not by its status: a server that a mutant's test has stopped cannot be stopped at the end.
-    if len(session.verdicts) < len(mutants):
+        status = pytest.main([*OPTIONS, SERVERS, *tests], plugins=[session])
+    if status != 0:
         raise SystemExit(f"the tests cannot be collected: {' '.join(tests)}")
     return session.verdicts, session.reach
 
@@ -65,7 +64,7 @@ def passes(node_ids: Sequence[str], reach: Mapping[str, Reach]) -> bool:
     """Run tests here, silently, in the order of `node_ids`; True if all passed."""
     _silence()
     files = list(dict.fromkeys(node_id.split("::")[0] for node_id in node_ids))
-    return pytest.main([*OPTIONS, *files], plugins=[_Chosen(node_ids, reach)]) == 0
+    return pytest.main([*OPTIONS, "-x", *files], plugins=[_Chosen(node_ids, reach)]) == 0
 
 
 def in_quickest_order(node_ids: Iterable[str], reach: Mapping[str, Reach]) -> list[str]:
@@ -153,7 +152,8 @@ def _verdict(
 
 
 def _all_pass(tests: Sequence[pytest.Item], servers: pytest.Item) -> bool:
-    """Run tests until one fails. What belongs to the session stays: other forks need it."""
+    """Run tests until one fails. What belongs to the session stays: other forks need it, so pytest's `-x`, which tears
+    all down after a failure, is not for this."""
     for test, following in zip(tests, [*tests[1:], servers], strict=True):
         test.config.hook.pytest_runtest_protocol(item=test, nextitem=following)
         if test.session.testsfailed:
