@@ -66,7 +66,7 @@ def test_probabilities_that_are_nearer_to_the_outcomes_are_promoted(model: Outco
 def test_a_candidate_no_nearer_than_the_incumbent_is_refused(model: OutcomeModel, labels: Labels) -> None:
     for ours in (0.8, 0.9):
         judgement = judged(model, labels, knowing(labels, ours), knowing(labels, 0.9))
-        assert any("better than the incumbent's" in reason for reason in judgement.reasons)
+        assert any("better than the incumbent's: utility above by " in reason for reason in judgement.reasons)
 
 
 def test_a_candidate_that_knows_only_the_tiers_rates_is_refused(model: OutcomeModel, labels: Labels) -> None:
@@ -181,6 +181,7 @@ def test_a_gain_is_the_mean_over_rows_of_the_mean_over_the_tiers_that_were_obser
         assert found.value == pytest.approx(rows.mean(), abs=1e-6)
         half = 1.96 * rows.std() / ROWS**0.5
         assert (found.high - found.low) / 2 == pytest.approx(half, rel=0.2)
+    assert judgement.classes[0].gain == pytest.approx((errors[1] - errors[0]).mean(), abs=1e-6)
     assert judgement.over_rates is not None
     by_rates = np.nansum((0.5 - seen.scores) ** 2, axis=1) / number
     assert judgement.over_rates.value == pytest.approx((by_rates - errors[0]).mean(), abs=1e-6)
