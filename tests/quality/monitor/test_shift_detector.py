@@ -340,3 +340,16 @@ def test_after_a_tenants_alarm_its_answers_are_gone_and_only_the_others_are_left
     # The last that is left starts the stream over.
     _, alarm = errors_until_alarm(detector, "calm")
     assert (alarm.tenant, detector.evidence()) == ("calm", {})
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_change_is_dated_where_the_likelihood_ratio_of_what_followed_is_largest(seed):
+    draw, detector = random.Random(seed), EDetector()
+    seen = [(draw.random() < 0.4, draw.uniform(0.1, 0.4)) for _ in range(25)]
+    for at, (worse, allowed) in enumerate(seen):
+        detector.observe(worse, allowed, float(at))
+    each = [ratios(*one) for one in seen]
+    likelihoods = [
+        (math.prod(one[shift] for one in each[begun:]), float(begun)) for shift in range(4) for begun in range(25)
+    ]
+    assert detector.since == max(likelihoods)[1]
