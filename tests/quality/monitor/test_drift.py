@@ -118,3 +118,26 @@ def test_the_distance_of_mean_vectors_is_less_what_chance_makes_and_in_the_middl
         beside.append(((found.low + found.high) / 2 - found.value) / chance)
     # The sampling error of two samples is taken off, not that of one or three. The resamples lean a little upwards.
     assert np.mean(beside) == pytest.approx(0.45, abs=0.35)
+
+
+def test_fifty_vectors_on_both_sides_are_enough() -> None:
+    rng = np.random.default_rng(6)
+    assert embedding_drift(unit(rng, 50), unit(rng, 50)).value is not None
+    assert embedding_drift(unit(rng, 49), unit(rng, 50)).value is None
+
+
+def test_verdicts_weigh_by_their_sampling_and_an_interval_that_touches_nothing_is_no_drift() -> None:
+    rng = np.random.default_rng(7)
+    good, expected, weights = (rng.random(80) < 0.6).astype(float), rng.random(80), rng.uniform(1, 20, 80)
+    share = weights / weights.sum()
+    difference = share @ good - share @ expected
+    half = 1.959963984540054 * (share**2 @ (good - expected - difference) ** 2) ** 0.5
+    found = held_against(2, good, expected, weights)
+    assert (found.tier, found.answers) == (2, 80)
+    assert (found.predicted, found.verified) == (round(share @ expected, 6), round(share @ good, 6))
+    assert (found.low, found.high) == (round(difference - half, 6), round(difference + half, 6))
+    # Certain, and exactly as predicted; then a little above and below.
+    same = np.full(60, 0.5)
+    assert not held_against(1, same, same, np.ones(60)).drifted
+    assert held_against(1, same + 0.25, same, np.ones(60)).drifted
+    assert held_against(1, same - 0.25, same, np.ones(60)).drifted
