@@ -287,7 +287,7 @@ bench-peers: install
 	$(BIN)/python -m benchmarks peers $(PEERS) --rounds 5 --keep --out $(RESULTS)/peers.jsonl
 
 # Small faults in the code that no test of its group notices (tests/mutants/groups.py), one process, without a change on disk.
-# Hours for all; OF names files or folders of groups: make mutants OF=classifier/policy/decide.py
+# A folder takes a few minutes to an hour; OF names files or folders of groups: make mutants OF=classifier/policy/decide.py
 OF ?= classifier/policy quality/monitor quality/rollout gateway/tenancy gateway/inference/cache tiers/catalog/pricing.py
 mutants: install
 	$(BIN)/python -m tests.mutants $(OF)

@@ -23,7 +23,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 from tests.database_servers import (  # noqa: F401 - fixtures
     database_url,
@@ -48,6 +48,11 @@ os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
 # There is no deadline: an example's time depends on the machine.
 settings.register_profile("reproducible", deadline=None, derandomize=True, database=None)
 settings.register_profile("quick", deadline=None, derandomize=True, database=None, max_examples=25)
+settings.register_profile(
+    # For tests/mutants: the first example that fails is enough.
+    "mutants", deadline=None, derandomize=True, database=None, max_examples=25, phases=(Phase.explicit, Phase.generate),
+    report_multiple_bugs=False,
+)  # fmt: skip
 settings.register_profile("explore", deadline=None, derandomize=False, max_examples=1000, print_blob=True)
 settings.register_profile("fuzz", deadline=None, derandomize=False, max_examples=5000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "reproducible"))

@@ -17,23 +17,33 @@ _NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
 
 class Mutant(NamedTuple):
-    """`tree`: of the whole module with one node replaced; `was` and `became`: that node, at `line`."""
+    """`tree`: of the whole module with one node replaced; `was` and `became`: that node, at `line`; `lines`: those of
+    its statement, without the statements in it."""
 
     line: int
     was: str
     became: str
     tree: ast.Module
+    lines: frozenset[int]
+
+    def __str__(self) -> str:
+        return f"{self.line}: {self.was}  ->  {self.became}"
 
 
 def mutants_of(source: str) -> Iterator[Mutant]:
-    """Yield every mutant of a module, from its first line to its last. Texts, annotations and imports stay."""
+    """Yield every mutant of a module, from its first line to its last. Texts, annotations, options of classes and
+    imports stay."""
     tree = ast.parse(source)
+    statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
     for number, node in enumerate(_sites(tree)):
+        # Outer statements come first. Of none are the lines of `except` and `case`.
+        own = [lines for statement in statements if node.lineno in (lines := _own_lines(statement))]
+        lines = own[-1] if own else range(node.lineno, (node.end_lineno or node.lineno) + 1)
         for changed in _changed(node):
             twin = copy.deepcopy(tree)
             place = next(site for at, site in enumerate(_sites(twin)) if at == number)
             mutated = ast.fix_missing_locations(_Replaced(place, changed).visit(twin))
-            yield Mutant(node.lineno, _shown(node), _shown(changed), mutated)
+            yield Mutant(node.lineno, _shown(node), _shown(changed), mutated, frozenset(lines))
 
 
 class _Replaced(ast.NodeTransformer):
@@ -49,15 +59,29 @@ class _Replaced(ast.NodeTransformer):
 
 
 def _sites(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:
-    """Every expression and statement but annotations, in the order of the text."""
+    """Every expression and statement but annotations and options of classes, in the order of the text."""
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns") or isinstance(node, ast.JoinedStr | ast.Import | ast.ImportFrom):
+            continue
+        # Frozen or not, with slots or not: no value changes.
+        if isinstance(node, ast.ClassDef) and name in ("keywords", "decorator_list"):
             continue
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.expr | ast.stmt):
                 yield child
             if isinstance(child, ast.AST):
                 yield from _sites(child)
+
+
+def _own_lines(statement: ast.stmt) -> range:
+    """From its decorators to its end, or to the first statement in it."""
+    decorators = getattr(statement, "decorator_list", [])
+    first = min(node.lineno for node in [statement, *decorators])
+    body = getattr(statement, "body", None) or getattr(statement, "cases", None)
+    if body is None:
+        return range(first, (statement.end_lineno or first) + 1)
+    inner = body[0].pattern if isinstance(body[0], ast.match_case) else body[0]
+    return range(first, max(first, inner.lineno - 1) + 1)
 
 
 def _changed(node: ast.AST) -> Iterator[ast.expr | ast.stmt]:

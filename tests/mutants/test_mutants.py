@@ -1,14 +1,23 @@
-"""The mutants of a source, and that a fork runs the tests of its group against the mutated module."""
+"""The mutants of a source, which tests are run against one, and that a fork runs them with the mutated code."""
 
 import ast
+import os
+import signal
+import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.mutants.forks import forked
 from tests.mutants.groups import GROUPS, group_of
 from tests.mutants.importing import MutatedFinder
+from tests.mutants.in_place import LoadedFunctions
 from tests.mutants.mutate import mutants_of
+from tests.mutants.reached import lines_reached
 
 pytestmark = pytest.mark.processes
 
@@ -32,6 +41,7 @@ def changes(source: str) -> set[tuple[str, str]]:
         ("def f() -> int:\n    return a", {("return a", "return None")}),
         ("x += 1", {("x += 1", "x -= 1"), ("1", "2")}),
         ("x: Literal[3] = y", set()),
+        ("@dataclass(frozen=True)\nclass A(Struct, kw_only=True):\n    x: int = y", set()),
         ("f'{a + 1}'", set()),
     ],
 )
@@ -45,6 +55,93 @@ def test_a_mutant_differs_from_its_source_in_one_place() -> None:
     texts = [ast.unparse(mutant.tree) for mutant in mutants_of(source)]
     assert len(set(texts)) == len(texts) == 5
     assert plain not in texts
+
+
+def test_a_mutant_has_the_lines_of_its_own_statement() -> None:
+    source = "@cache(\n    3)\ndef f(a):\n    if (a and\n        b):\n        return g(a,\n            1)\n"
+    assert {(mutant.was, *sorted(mutant.lines)) for mutant in mutants_of(source)} == {
+        ("3", 1, 2, 3), ("a and b", 4, 5), ("return g(a, 1)", 6, 7), ("1", 6, 7)
+    }  # fmt: skip
+
+
+SOURCE = """
+def outer(a):
+    def inner(b):
+        return a + b
+
+    return inner
+
+
+class Kept:
+    def twice(self, a):
+        return [x * 2 for x in [a]][0]
+
+
+def untouched():
+    return 1
+"""
+
+
+def test_functions_that_are_loaded_get_the_code_of_a_mutant(tmp_path: Path) -> None:
+    file = str(tmp_path / "module.py")
+    names: dict[str, Any] = {}
+    original = compile(SOURCE, file, "exec")
+    exec(original, names)
+    added, twice = names["outer"](1), names["Kept"]().twice
+    functions = LoadedFunctions([file])
+
+    def becomes(old: str, new: str) -> tuple[bool, int, int]:
+        replaced = functions.replace(original, compile(SOURCE.replace(old, new), file, "exec"))
+        return replaced, added(5), twice(5)
+
+    # Each in a fork: it stays replaced.
+    assert [
+        forked(lambda old=old, new=new: becomes(old, new))
+        for old, new in (("a + b", "a - b"), ("x * 2", "x"), ("[x * 2 for x in [a]][0]", "None"))
+    ] == [[True, -4, 10], [True, 6, 5], [True, 6, None]]
+    assert forked(lambda: becomes("class Kept", "limit = 3\nclass Kept"))[0] is False, "no function differs"
+
+
+def test_the_lines_that_run_are_known_in_all_threads_and_of_no_other_file(tmp_path: Path) -> None:
+    file = str(tmp_path / "module.py")
+    names: dict[str, Any] = {}
+    exec(compile(SOURCE, file, "exec"), names)
+
+    def lines() -> dict[str, list[int]]:
+        with lines_reached([file]) as reached:
+            names["Kept"]().twice(3)
+            thread = threading.Thread(target=names["untouched"])
+            thread.start()
+            thread.join()
+        names["outer"](1)
+        return {name: sorted(found) for name, found in reached.items()}
+
+    # In a fork: it replaces the tracing of this process.
+    assert forked(lines) == {file: [11, 15]}
+
+
+def test_a_fork_returns_what_it_made_and_none_if_it_ends_or_takes_too_long() -> None:
+    assert forked(lambda: {"made": [1, 2]}) == {"made": [1, 2]}
+    assert forked(lambda: os._exit(0)) is None
+    assert forked(lambda: 1 / 0) is None
+    began = time.monotonic()
+    assert forked(signal.pause, limit=0.1) is None
+    assert time.monotonic() - began < 30
+
+
+def test_a_mutant_lives_where_no_test_fails_and_is_killed_where_one_does() -> None:
+    file = "tiers/catalog/pricing.py"
+    lines = (ROOT / file).read_text().splitlines()
+    number = {text: next(at for at, line in enumerate(lines, start=1) if text in line)
+              for text in ("return reuse * saved >", "@lru_cache(maxsize=")}  # fmt: skip
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.mutants", file, *(f"--line={line}" for line in number.values())],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=250,
+    )  # fmt: skip
+    assert run.returncode == 1, run.stderr
+    killed, lives = run.stdout.splitlines()
+    assert killed.startswith(f"{file}: 6 of 7 killed")
+    assert lives == f"  line {number['@lru_cache(maxsize=']}: 1024  ->  1025"
 
 
 @pytest.mark.parametrize(
@@ -72,8 +169,8 @@ def test_every_group_has_files_and_tests() -> None:
         assert all((ROOT / test).exists() for test in tests), path
 
 
-def test_the_narrowest_group_is_taken_and_other_files_are_refused() -> None:
-    assert group_of("tiers/catalog/pricing.py") == ("tests/tiers/catalog/test_pricing.py",)
+def test_a_file_has_the_group_of_its_path_and_other_files_are_refused() -> None:
+    assert group_of("classifier/policy/holds.py") == ("tests/classifier/policy",)
     assert group_of("quality/monitor/drift.py") == ("tests/quality/monitor",)
     with pytest.raises(SystemExit, match=r"gateway/app.py is in no group"):
         group_of("gateway/app.py")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from classifier.decision import Exclusion, PolicyInputs, Prediction
+from classifier.decision import Exclusion, PolicyInputs, Prediction, RuledBy
 from classifier.policy.agreement import (
     AgreementGroup,
     AgreementPlan,
@@ -62,6 +62,8 @@ def plan(inputs: PolicyInputs, *levels: AgreementCounts, answering: int = 1, ask
         ((1, 2.5, 10, 30), 1, (1, 2), 2),
         ((1, 2, 3, 4, 30), 3, (1, 3, 4), 4),
         ((1, 2, 3, 4, 5, 6, 7, 60), 5, (1, 5, 7), 7),
+        # A sixth of 0.06 is a little less than 0.01 in binary fractions.
+        ((0.005, 0.01, 0.06), 1, (1, 2), 2),
     ],
 )
 def test_the_partner_is_the_best_other_tier_of_at_most_a_sixth_of_the_strongest_price(
@@ -179,6 +181,66 @@ def test_a_kind_that_agrees_too_rarely_is_asked_no_more_after_twenty_comparisons
     some = AgreementCounts(compared=40.0, agreed=10.0)
     assert plan(example(), some, asked=True).reason == "such answers agree with P 0.37, by 40 comparisons"
     assert plan(example(), KNOWN, some, asked=True).partner == 2
+
+
+def test_a_group_that_agrees_just_often_enough_is_asked_and_one_that_is_worth_just_as_much_is_not() -> None:
+    least = msgspec.structs.replace(SETTINGS, prior_agreed=0.4)
+    enough = AgreementCounts(compared=20.0, agreed=8.0)
+    assert plan_agreement(example(tau=0.5), 1, by(enough), least, True).reason.startswith("tiers 1, 2 answer at once")
+    # Without agreement and with a price of nothing, the strongest tier alone is worth the same.
+    never = msgspec.structs.replace(SETTINGS, prior_agreed=0.0)
+    assert (
+        plan_agreement(example(tau=1.0), 1, by(), never, True).reason == "tier 3 alone is worth 1.000, agreement 1.000"
+    )
+
+
+def test_the_level_with_most_verified_comparisons_is_counted_and_without_levels_none_is_known() -> None:
+    few, many = (msgspec.structs.replace(KNOWN, verified=verified) for verified in (19.0, 25.0))
+    assert plan(example(), many, few).partner == 2
+    assert plan(example()).reason == "0 of 20 verified comparisons of such answers are known"
+    one = msgspec.structs.replace(SETTINGS, least_verified=1.0)
+    assert lacks_counts(example(), AgreementGroup(tiers=(1, 2), higher=3), by(), one)
+
+
+def test_the_costs_of_all_that_answer_count_towards_the_maximum() -> None:
+    costs = (1, 2, 3, 4, 30)
+    assert plan(example(costs, max_cost_usd=38.0), KNOWN, answering=3).group == AgreementGroup(
+        tiers=(1, 3, 4), higher=5
+    )
+    assert plan(example(costs, max_cost_usd=37.9), KNOWN, answering=3).reason == (
+        "all answers would cost $38.000000, above the maximum $37.900000"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"pinned_tier": 1}, "the request is pinned to tier 1"),
+        ({"rules": RuledBy(names=["r"], tier=2)}, "a rule gives it to tier 2"),
+        ({"arm_tier": 2}, "the experiment's arm is tier 2"),
+        ({"observe_tier": 3}, "routing is only observed, and tier 3 answers"),
+    ],
+)
+def test_a_request_that_one_tier_must_answer_says_why(changes: dict[str, Any], reason: str) -> None:
+    assert plan(example(**changes), KNOWN).reason == reason
+    assert group_to_verify(example(**changes), 1, SETTINGS, is_judged=True) is None
+
+
+def test_a_rule_that_leaves_several_tiers_leaves_agreement() -> None:
+    assert plan(example(rules=RuledBy(names=["r"])), KNOWN).partner == 2
+
+
+def test_a_table_is_verified_once_an_agreed_answer_was() -> None:
+    table, place = AgreementTable(), AgreementPlace("t", "k", "p", "number")
+    seen = [table.is_verified]
+    for add in (
+        lambda: table.compared(place, (1, 2), agreed=True),
+        lambda: table.add(place, (1, 2), AgreementCounts(verified=0.5)),
+        lambda: table.compared(place, (1, 2), agreed=True),
+    ):
+        add()
+        seen.append(table.is_verified)
+    assert seen == [False, False, True, True]
 
 
 def test_a_measured_fixed_tier_of_more_worth_is_not_replaced() -> None:

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction
+from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction, SessionStep
 from classifier.errors import NoTierAllowedError, PolicyInputsError
 from classifier.policy.decide import barred_tiers, decide
+from classifier.policy.holds import held_back
 from classifier.prediction.class_predictor import threshold_of
 from tests.examples import examples
 
@@ -88,6 +89,66 @@ def test_a_tier_with_a_long_queue_gives_way_to_a_higher_one_with_a_shorter(
 def test_the_reason_names_the_queue() -> None:
     reason = decide(example(predicted_waits=[3.0, 0.0, 0.0, 0.0], most_wait_seconds=2.0)).reason
     assert "; not tier 1: its queue takes 3.0 s, and tier 4 has a shorter one" in reason
+
+
+def test_nothing_is_held_back_from_a_pinned_request() -> None:
+    assert held_back(example(pinned_tier=2, previous_tier=3, in_tool_loop=True), [2]) == {}
+
+
+def test_the_highest_tier_whose_queue_is_not_longer_than_the_most_is_waited_for() -> None:
+    waiting = example(predicted_waits=[9.0, 2.0, 9.0, 9.0], most_wait_seconds=2.0)
+    assert held_back(waiting, [1, 2, 3, 4]) == {1: "its queue takes 9.0 s, and tier 2 has a shorter one"}
+
+
+def test_without_known_savings_a_conversation_moves_down_where_that_is_cheaper_and_not_where_it_costs_the_same() -> (
+    None
+):
+    assert decide(example(previous_tier=3)).tier == 1
+    same = held_back(example(previous_tier=3, costs=[0.001, 0.01, 0.01, 0.03]), [1, 2, 3, 4])
+    assert same == {
+        2: "the conversation is on tier 3, where it costs $0.010000 to go on, and $0.010000 to read it again here"
+    }
+
+
+PARENT = "the parent of this agent is on tier"
+
+
+@pytest.mark.parametrize(
+    ("changes", "allowed", "held"),
+    [
+        ({"rule": "free"}, [1, 2, 3, 4], {}),
+        ({"rule": "free", "floor": 3}, [1, 2, 3, 4], {1: f"{PARENT} 3", 2: f"{PARENT} 3"}),
+        # A parent above all that may answer leaves the highest.
+        ({"rule": "free", "floor": 4}, [1, 2, 3], {1: f"{PARENT} 4", 2: f"{PARENT} 4"}),
+        ({"rule": "stay"}, [1, 2, 3, 4], {1: "why", 3: "why", 4: "why"}),
+        ({"rule": "stay", "floor": 2}, [1, 2, 3, 4], {1: f"{PARENT} 2", 3: "why", 4: "why"}),
+        ({"rule": "rest"}, [1, 2, 3, 4], {}),
+        ({"rule": "keep"}, [1, 2, 3, 4], {1: "why"}),
+        ({"rule": "up"}, [1, 2, 3, 4], {1: "why", 2: "why"}),
+        # Where the session's own tier may not answer, none below it does, unless there is no other.
+        ({"rule": "stay"}, [1, 3, 4], {1: "why"}),
+        ({"rule": "rest"}, [1, 3, 4], {1: "why"}),
+        ({"rule": "stay", "previous": 4}, [1, 2, 3], {1: "why", 2: "why"}),
+        ({"rule": "up", "previous": 4}, [1, 2, 4], {1: "why", 2: "why"}),
+    ],
+)
+def test_an_agents_session_holds_back_what_its_rule_says(
+    changes: dict[str, Any], allowed: list[int], held: dict[int, str]
+) -> None:
+    step = SessionStep(session="5", client="codex", step=3, loop_step=1, at="loop", previous=2, because="why")
+    inputs = example(session=msgspec.structs.replace(step, **changes), previous_tier=4, in_tool_loop=True)
+    assert held_back(inputs, allowed) == held
+
+
+@pytest.mark.parametrize("rule", ["free", "rest"])
+def test_a_session_that_may_move_avoids_long_queues_above_its_parents_tier(rule: Any) -> None:
+    step = SessionStep(
+        session="5", client="codex", step=3, loop_step=1, at="turn", previous=2, because="why", rule=rule, floor=2
+    )
+    waiting = example(session=step, predicted_waits=[0.0, 3.0, 0.0, 9.0], most_wait_seconds=2.0)
+    assert held_back(waiting, [1, 2, 3, 4]) == {
+        1: f"{PARENT} 2", 2: "its queue takes 3.0 s, and tier 3 has a shorter one"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

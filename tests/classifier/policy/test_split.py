@@ -50,3 +50,22 @@ def test_a_split_that_was_stored_before_there_were_units_goes_on_by_request() ->
     stored = {"experiment_id": "x", "share": 0.5, "a": {"tier": 1}, "b": {"tier": 2}}
 
     assert msgspec.convert(stored, Split).by == "request"
+
+
+def test_an_arm_is_named_shown_and_listed_by_what_it_routes_to() -> None:
+    versions = Split(experiment_id="x", share=0.5, a=Arm(version="v1"), b=Arm(tier=2))
+
+    assert (versions.arm("a"), versions.arm("b")) == (Arm(version="v1"), Arm(tier=2))
+    assert (str(versions.a), str(versions.b)) == ("version v1", "tier 2")
+    assert (versions.tiers, split().tiers) == ([2], [1, 3])
+    with pytest.raises(ValueError, match="a version or a tier"):
+        Arm(version="v1", tier=2)
+    with pytest.raises(ValueError, match=r"share is 1\.1"):
+        split(share=1.1)
+
+
+def test_the_lower_half_of_the_share_is_the_first_arms() -> None:
+    half = split(share=0.5)
+    for name in IDS[:200]:
+        draw = int(half.pseudonym(name), 16) / 2**64
+        assert half.arm_of(name) == ("a" if draw < 0.25 else "b" if draw < 0.5 else None)

@@ -12,7 +12,7 @@ from gateway.base.requests.caller import Allowance
 from gateway.base.stores.redis_store import RedisStore, RedisUnavailableError
 from gateway.tenancy.limits import redis_windows, windows
 from gateway.tenancy.limits.redis_windows import RedisWindows
-from gateway.tenancy.limits.windows import Entry, LocalWindows, Windows
+from gateway.tenancy.limits.windows import Entry, LocalWindows, Room, Windows
 from tests.database_servers import RedisServer
 from tests.polling import eventually
 
@@ -264,3 +264,77 @@ async def test_while_redis_is_away_requests_are_admitted_or_refused_as_configure
     store._rests_until = 0.0
     assert not (await limits.enter("ada", allowance, 0, "r2")).refused
     await store.redis.aclose()
+
+
+async def test_what_is_counted_leaves_the_window_after_sixty_whole_seconds_and_its_second() -> None:
+    clock = Clock()
+    limits, allowance = LocalWindows(clock), Allowance(requests_per_minute=2, tokens_per_minute=100)
+    clock.now = 1000.75
+    first = await limits.enter("ada", allowance, 30, "r1")
+    assert (first.second, first.member, first.requested_tokens) == (1000, "", 30)
+    assert first.requests == Room(limit=2, remaining=1, reset_seconds=60.25)
+    assert first.tokens == Room(limit=100, remaining=70, reset_seconds=60.25)
+    clock.now = 1010.5
+    second = await limits.enter("ada", allowance, 70, "r2")
+    assert (second.requests, second.tokens) == (Room(2, 0, 60.5), Room(100, 0, 60.5))
+    # The newest that is counted leaves last; the refused one is not counted.
+    third = await limits.enter("ada", allowance, 1, "r3")
+    assert (third.refused, third.retry_seconds) == ("requests", 1061 - 1010.5)
+    assert (third.requests, third.tokens) == (Room(2, 0, 1071 - 1010.5), Room(100, 0, 1071 - 1010.5))
+    clock.now = 1060.9
+    assert (await limits.enter("ada", allowance, 1, "r4")).refused == "requests"
+    clock.now = 1061.0
+    assert (await limits.enter("ada", allowance, 30, "r5")).requests == Room(2, 0, 61.0)
+
+
+async def test_tokens_wait_until_enough_of_them_have_left() -> None:
+    clock = Clock()
+    limits, allowance = LocalWindows(clock), Allowance(tokens_per_minute=100)
+    for now, tokens in ((1000.0, 30), (1005.0, 30), (1009.0, 40)):
+        clock.now = now
+        assert not (await limits.enter("ada", allowance, tokens, "r")).refused
+    waits = [(await limits.enter("ada", allowance, tokens, "r")).retry_seconds for tokens in (1, 30, 31, 60, 61, 100)]
+    assert waits == [52.0, 52.0, 57.0, 57.0, 61.0, 61.0]
+    refused = await limits.enter("ada", allowance, 31, "r")
+    assert refused.requests is None
+    assert refused.tokens == Room(100, 0, 61.0)
+
+
+async def test_what_was_not_used_is_free_at_once_and_what_was_used_beyond_counts_where_it_was_asked_for() -> None:
+    clock = Clock()
+    limits, allowance = LocalWindows(clock), Allowance(tokens_per_minute=100, concurrency=2)
+    first = await limits.enter("ada", allowance, 50, "r1")
+    clock.now += 10
+    second = await limits.enter("ada", allowance, 50, "r2")
+    limits.leave(first, 20)
+    third = await limits.enter("ada", allowance, 30, "r3")
+    assert (third.refused, third.tokens and third.tokens.remaining) == ("", 0)
+    limits.leave(second, 60)
+    fourth = await limits.enter("ada", allowance, 1, "r4")
+    # Of 20, 60 and 30 the first leave first, which is enough.
+    assert (fourth.refused, fourth.retry_seconds) == ("tokens", pytest.approx(61 - 10 - 0.25))
+    clock.now += 100
+    limits.leave(third, 500)
+    assert (await limits.enter("ada", allowance, 100, "r5")).tokens == Room(100, 0, 60.75)
+
+
+async def test_requests_in_flight_are_counted_apart_from_the_minute() -> None:
+    clock = Clock()
+    limits, allowance = LocalWindows(clock), Allowance(concurrency=1)
+    first = await limits.enter("ada", allowance, 5, "r1")
+    refused = await limits.enter("ada", allowance, 5, "r2")
+    assert (refused.refused, refused.retry_seconds, refused.requests, refused.tokens) == (
+        "concurrency",
+        1.0,
+        None,
+        None,
+    )
+    limits.leave(first, 5)
+    # Its second is still in the window.
+    assert limits._windows
+    clock.now += 61
+    again = await limits.enter("ada", allowance, 5, "r3")
+    assert not again.refused
+    clock.now += 61
+    limits.leave(again, 5)
+    assert not limits._windows

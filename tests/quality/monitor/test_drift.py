@@ -87,3 +87,57 @@ async def test_both_are_read_from_the_store(any_engine: AsyncEngine) -> None:
             insert(training_rows), encoded[0] | {"request_id": "another", "source": "probe", "created_at": 60.0}
         )
     assert (await watch.look())[1].prompts == 61
+
+
+def test_the_rise_of_novelty_has_the_interval_of_two_means() -> None:
+    rng = np.random.default_rng(4)
+    now, before = rng.random(50), rng.random(70)
+    rise = now.mean() - before.mean()
+    half = 1.959963984540054 * (np.var(now, ddof=1) / 50 + np.var(before, ddof=1) / 70) ** 0.5
+    found = novelty_drift(now, before)
+    assert (found.value, found.low, found.high) == (round(rise, 6), round(rise - half, 6), round(rise + half, 6))
+    assert (found.prompts, found.before) == (50, 70)
+    # Nothing rose, with certainty.
+    same = novelty_drift(np.ones(50), np.ones(50))
+    assert (same.low, same.drifted) == (0.0, False)
+    assert novelty_drift(np.ones(49), np.ones(50)).value is None
+
+
+def test_the_distance_of_mean_vectors_is_less_what_chance_makes_and_in_the_middle_of_its_resamples() -> None:
+    rng = np.random.default_rng(5)
+    beside = []
+    for seed in range(12):
+        now, before = unit(rng, 60, towards=3, share=0.3), unit(rng, 90)
+        chance = np.var(now, axis=0, ddof=1).sum() / 60 + np.var(before, axis=0, ddof=1).sum() / 90
+        distance = float(((now.mean(axis=0) - before.mean(axis=0)) ** 2).sum())
+        found = embedding_drift(now, before, seed)
+        assert found.value == round(distance - chance, 6)
+        assert found.low is not None
+        assert found.high is not None
+        assert found.low < found.value < found.high
+        beside.append(((found.low + found.high) / 2 - found.value) / chance)
+    # The sampling error of two samples is taken off, not that of one or three. The resamples lean a little upwards.
+    assert np.mean(beside) == pytest.approx(0.45, abs=0.35)
+
+
+def test_fifty_vectors_on_both_sides_are_enough() -> None:
+    rng = np.random.default_rng(6)
+    assert embedding_drift(unit(rng, 50), unit(rng, 50)).value is not None
+    assert embedding_drift(unit(rng, 49), unit(rng, 50)).value is None
+
+
+def test_verdicts_weigh_by_their_sampling_and_an_interval_that_touches_nothing_is_no_drift() -> None:
+    rng = np.random.default_rng(7)
+    good, expected, weights = (rng.random(80) < 0.6).astype(float), rng.random(80), rng.uniform(1, 20, 80)
+    share = weights / weights.sum()
+    difference = share @ good - share @ expected
+    half = 1.959963984540054 * (share**2 @ (good - expected - difference) ** 2) ** 0.5
+    found = held_against(2, good, expected, weights)
+    assert (found.tier, found.answers) == (2, 80)
+    assert (found.predicted, found.verified) == (round(share @ expected, 6), round(share @ good, 6))
+    assert (found.low, found.high) == (round(difference - half, 6), round(difference + half, 6))
+    # Certain, and exactly as predicted; then a little above and below.
+    same = np.full(60, 0.5)
+    assert not held_against(1, same, same, np.ones(60)).drifted
+    assert held_against(1, same + 0.25, same, np.ones(60)).drifted
+    assert held_against(1, same - 0.25, same, np.ones(60)).drifted

@@ -1,5 +1,6 @@
 """The sequential test: false alarms are as rare as stated, and a shift is noticed after a few answers."""
 
+import math
 import random
 import statistics
 
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quality.estimates.upgrade_rate import wilson_interval
 from quality.monitor.e_detector import EDetector, ShiftDetector, ShiftSettings, likelihood_ratio
 
 probability = st.floats(0.001, 0.999)
@@ -183,3 +185,176 @@ def test_an_answer_that_is_in_several_streams_needs_as_many_times_the_evidence(v
 def test_where_nearly_all_answers_are_errors_as_predicted_more_of_them_are_no_shift(predicted):
     detector = ShiftDetector(ShiftSettings(false_alarm_every=100.0))
     assert [detector.observe("s", True, predicted) for _ in range(2000)] == [None] * 2000
+
+
+@pytest.mark.parametrize(
+    ("worse", "allowed", "factor", "ratio"),
+    [(True, 0.2, 2.0, 5 / 3), (False, 0.2, 2.0, 5 / 6), (True, 0.5, 3.0, 1.5), (False, 0.5, 3.0, 0.5)],
+)
+def test_an_answers_factor_is_the_ratio_of_its_likelihoods(worse, allowed, factor, ratio):
+    # At twice the odds of 0.2, which are 1 to 4, an answer is worse with probability 1/3.
+    assert likelihood_ratio(worse, allowed, factor) == pytest.approx(ratio)
+
+
+def ratios(worse, allowed):
+    return [likelihood_ratio(worse, allowed, math.exp(shift)) for shift in (0.5, 1.0, 2.0, 3.0)]
+
+
+def test_the_evidence_is_the_mean_over_the_shifts_of_sums_over_all_times_of_a_change():
+    detector = EDetector()
+    assert detector.evidence == 0.0
+    seen = [(True, 0.2), (False, 0.3), (True, 0.1), (True, 0.1)]
+    for worse, allowed in seen:
+        detector.observe(worse, allowed)
+    sums = []
+    for shift in range(4):
+        each = [ratios(*one)[shift] for one in seen]
+        sums.append(sum(math.prod(each[begun:]) for begun in range(4)))
+    assert detector.evidence == pytest.approx(sum(sums) / 4)
+
+
+def test_a_change_is_dated_by_the_beginning_of_the_most_likely_run_of_errors():
+    detector = EDetector()
+    for at, worse in enumerate([True, False, False, False, False, True, True, True]):
+        detector.observe(worse, 0.2, float(at))
+    assert detector.since == 5.0
+    # Small shifts would date it at the first error, large ones at the fourth; a large one is likelier.
+    mixed = EDetector()
+    for at, worse in enumerate([True, False, False, True, True, True, False, False, True, True]):
+        mixed.observe(worse, 0.2, float(at))
+    assert mixed.since == 3.0
+    lone = EDetector()
+    lone.observe(False, 0.2, 7.0)
+    assert lone.since == 7.0
+
+
+def alarm_after(looked, predicted=0.1, reference=4, **settings):
+    """The alarm that errors raise after the answers `looked`, of which true ones are worse."""
+    settings = ShiftSettings(reference=reference, false_alarm_every=1e9, **settings)
+    detector = ShiftDetector(settings)
+    for worse in looked:
+        assert detector.observe("s", worse, predicted) is None
+    return next(alarm for _ in range(1000) if (alarm := detector.observe("s", True, predicted)))
+
+
+def usual(answers, worse, z, predicted=0.1):
+    return wilson_interval(worse, answers, z=z).high - predicted
+
+
+def test_an_excess_is_learned_at_doubling_numbers_of_answers_with_bounds_that_narrow_to_99_percent():
+    looked = [True, False] + [False] * 30
+    # Each look is allowed no more than those before; none is allowed less than nothing.
+    by_look = [usual(4, 1, 1.0), usual(8, 1, 2**0.5), usual(16, 1, 2.0), usual(32, 1, 2.3263478740408408)]
+    assert by_look == sorted(by_look, reverse=True)
+    for answers, looks in ((4, 1), (8, 2), (16, 3), (32, 4)):
+        # The errors of the alarm are looked at too, and allow no more.
+        found = alarm_after(looked[:answers])
+        assert found.allowed == pytest.approx(0.1 + max(by_look[looks - 1], 0.0) + 0.03, abs=1e-9)
+    assert alarm_after([False] * 4, predicted=0.9, reference=4).allowed == pytest.approx(0.93)
+
+
+def test_before_its_first_look_nothing_but_the_tolerance_is_allowed_beyond_the_prediction():
+    assert alarm_after([], reference=10**9).allowed == pytest.approx(0.13)
+    assert alarm_after([], reference=10**9, tolerance=0.0).allowed == pytest.approx(0.1)
+
+
+def test_what_is_allowed_is_not_nothing():
+    detector = ShiftDetector(ShiftSettings(false_alarm_every=1.01, tolerance=0.0, reference=10**9))
+    alarm = next(alarm for _ in range(1000) if (alarm := detector.observe("s", True, 0.0)))
+    assert alarm.allowed == 0.005
+
+
+def test_an_alarm_shows_the_last_hundred_answers_and_the_stream_starts_over():
+    detector = ShiftDetector(ShiftSettings(false_alarm_every=1e9, reference=10**9))
+    for _ in range(200):
+        assert detector.observe("s", False, 0.1) is None
+    number, alarm = next((n, alarm) for n in range(1, 100) if (alarm := detector.observe("s", True, 0.1)))
+    assert (alarm.answers, alarm.rate, alarm.tenant) == (100, number / 100, "")
+    assert detector.evidence() == {}
+    assert alarm.reason == (
+        f"{number}% of the last 100 verified answers were worse than the strongest tier's, at most 13% are usual "
+        f"(evidence {alarm.evidence:.3g})"
+    )
+
+
+def test_a_threshold_that_is_just_reached_alarms():
+    pure = EDetector()
+    for _ in range(5):
+        pure.observe(True, 0.23)
+    detector = ShiftDetector(ShiftSettings(false_alarm_every=pure.evidence))
+    assert [detector.observe("s", True, 0.2) is not None for _ in range(5)] == [False] * 4 + [True]
+
+
+def test_a_tenants_alarm_is_of_its_own_answers_and_leaves_those_of_the_others():
+    detector = ShiftDetector(ShiftSettings(false_alarm_every=2000, reference=10**9))
+    for number in range(40):
+        detector.observe("s", False, 0.1, at=float(number), tenant="calm")
+    others = detector.evidence()["s"]
+    found = [detector.observe("s", True, 0.1, at=40.0 + number, tenant="loud") for number in range(20)]
+    number, alarm = next((n, alarm) for n, alarm in enumerate(found, start=1) if alarm)
+    assert (alarm.tenant, alarm.answers, alarm.rate, alarm.since) == ("loud", number, 1.0, 40.0)
+    own = EDetector()
+    for _ in range(number):
+        own.observe(True, 0.13)
+    assert alarm.evidence == pytest.approx(own.evidence)
+    # What is left is the others' answers, as if the tenant had not been there.
+    again = ShiftDetector(ShiftSettings(false_alarm_every=2000, reference=10**9))
+    for at in range(40):
+        again.observe("s", False, 0.1, at=float(at), tenant="calm")
+    assert again.evidence()["s"] == others
+    rest = ShiftDetector(ShiftSettings(false_alarm_every=2000, reference=10**9))
+    for at in range(40):
+        rest.observe("s", False, 0.1, at=float(at), tenant="calm")
+    for at in range(number):
+        rest.observe("s", True, 0.1, at=40.0 + at, tenant="loud")
+    assert rest.evidence()["s"] == pytest.approx(others)
+
+
+def test_neither_of_two_tenants_alarms_while_it_takes_both():
+    detector = ShiftDetector(ShiftSettings(false_alarm_every=2000, reference=10**9))
+    together = EDetector()
+    alarms = []
+    for number in range(14):
+        alarms.append(detector.observe("s", True, 0.2, at=float(number), tenant=f"t{number % 2}"))
+        together.observe(True, 0.23)
+        if together.evidence >= 2000:
+            break
+    assert together.evidence >= 2000
+    assert alarms == [None] * len(alarms)
+
+
+@pytest.mark.parametrize("good", [{"false_alarm_every": 1.0}, {"tolerance": 0.0}, {"reference": 1}])
+def test_settings_at_their_bounds_are_taken(good):
+    assert ShiftSettings(**good)
+
+
+def errors_until_alarm(detector, tenant):
+    """How many errors of `tenant` in a row it takes, and the alarm."""
+    alarms = (detector.observe("s", True, 0.1, at=float(n), tenant=tenant) for n in range(1, 100))
+    return next((n, alarm) for n, alarm in enumerate(alarms, start=1) if alarm)
+
+
+def test_after_a_tenants_alarm_its_answers_are_gone_and_only_the_others_are_left():
+    detector = ShiftDetector(ShiftSettings(false_alarm_every=2000, reference=10**9))
+    for _ in range(20):
+        detector.observe("s", False, 0.1, tenant="calm")
+    first, alarm = errors_until_alarm(detector, "loud")
+    assert (alarm.tenant, alarm.answers) == ("loud", first)
+    again, alarm = errors_until_alarm(detector, "loud")
+    assert (alarm.tenant, alarm.answers) == ("loud", again), "those that it alarmed by count no more"
+    # The last that is left starts the stream over.
+    _, alarm = errors_until_alarm(detector, "calm")
+    assert (alarm.tenant, detector.evidence()) == ("calm", {})
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_change_is_dated_where_the_likelihood_ratio_of_what_followed_is_largest(seed):
+    draw, detector = random.Random(seed), EDetector()
+    seen = [(draw.random() < 0.4, draw.uniform(0.1, 0.4)) for _ in range(25)]
+    for at, (worse, allowed) in enumerate(seen):
+        detector.observe(worse, allowed, float(at))
+    each = [ratios(*one) for one in seen]
+    likelihoods = [
+        (math.prod(one[shift] for one in each[begun:]), float(begun)) for shift in range(4) for begun in range(25)
+    ]
+    assert detector.since == max(likelihoods)[1]

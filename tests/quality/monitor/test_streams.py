@@ -5,7 +5,7 @@ import random
 import pytest
 
 from quality.monitor.e_detector import ShiftDetector, ShiftSettings
-from quality.monitor.shift_watch import VIEWS, changed_tier, judged_worse, streams_of
+from quality.monitor.shift_watch import VIEWS, changed_tier, changes_for, judged_worse, streams_of
 
 SIMPLE, EXPERT = [0.9, 0.1, 0.0, 0.0], [0.0, 0.1, 0.2, 0.7]
 
@@ -45,3 +45,19 @@ def test_one_kind_of_prompts_alarms_though_the_tier_as_a_whole_hardly_changes() 
 
     assert alarms[0][1] == "EXPERT prompts"
     assert alarms[0][0] < 5 * 60
+
+
+def test_from_a_novelty_of_095_on_a_prompt_is_unfamiliar() -> None:
+    assert [streams_of(1, novelty, None)[0] for novelty in (0.949, 0.95)] == [
+        "tier 1, familiar prompts", "tier 1, unfamiliar prompts"
+    ]  # fmt: skip
+    assert changed_tier("tier 12, familiar prompts, and more") is None
+    assert changed_tier("tier 12, familiar prompts") == 12
+
+
+def test_a_tenant_has_the_later_of_its_own_changes_and_everyones() -> None:
+    changes = {None: {1: 10.0, 2: 20.0}, "t": {2: 15.0, 3: 30.0}, "": {1: 40.0}}
+    assert changes_for(changes, "t") == {1: 10.0, 2: 20.0, 3: 30.0}
+    assert changes_for(changes, "other") == {1: 10.0, 2: 20.0}
+    assert changes_for(changes, "") == {1: 40.0, 2: 20.0}
+    assert changes_for({"t": {1: 5.0}}, "t") == {1: 5.0}

@@ -10,8 +10,10 @@ from classifier.features.surface_features import FEATURE_NAMES
 from classifier.local.labels import Labels
 from classifier.model.outcome_model import OutcomeModel
 from classifier.registry.artefact import load_artefact
-from quality.comparison.decision_gain import reference_serving
-from quality.rollout.promotion_gate import Judgement, Predicted, judge_candidate
+from classifier.training.metrics import metrics
+from classifier.training.metrics.estimates import ECE_TOLERANCE
+from quality.comparison.decision_gain import reference_serving, utility_gains
+from quality.rollout.promotion_gate import Judgement, Predicted, judge_candidate, tier_calibration
 from tests.quality.retraining.tiny_classifier import base_artefact
 
 ROWS = 600
@@ -64,7 +66,7 @@ def test_probabilities_that_are_nearer_to_the_outcomes_are_promoted(model: Outco
 def test_a_candidate_no_nearer_than_the_incumbent_is_refused(model: OutcomeModel, labels: Labels) -> None:
     for ours in (0.8, 0.9):
         judgement = judged(model, labels, knowing(labels, ours), knowing(labels, 0.9))
-        assert any("better than the incumbent's" in reason for reason in judgement.reasons)
+        assert any("better than the incumbent's: utility above by " in reason for reason in judgement.reasons)
 
 
 def test_a_candidate_that_knows_only_the_tiers_rates_is_refused(model: OutcomeModel, labels: Labels) -> None:
@@ -151,3 +153,84 @@ def test_an_outcome_that_was_not_observed_counts_for_nothing(model: OutcomeModel
     ours[:, 1:] = 0.0
     blind = replace(labels, scores=np.where(np.arange(3) == 0, labels.scores, np.float32(np.nan)))
     assert judged(model, blind, ours, knowing(labels, 0.6)).promote
+
+
+def observed(labels: Labels, rows: int = ROWS, share: float = 0.7) -> Labels:
+    """Outcomes of all three tiers, of which a row may lack some or all."""
+    rng = np.random.default_rng(11)
+    scores = (rng.random((ROWS, 3)) < 0.5).astype(np.float32)
+    scores[rng.random((ROWS, 3)) > share] = np.nan
+    return replace(labels, scores=scores).take(np.arange(rows))
+
+
+def test_a_gain_is_the_mean_over_rows_of_the_mean_over_the_tiers_that_were_observed(
+    model: OutcomeModel, labels: Labels
+) -> None:
+    seen = observed(labels)
+    rng = np.random.default_rng(12)
+    ours, theirs = (np.clip(knowing(seen, sure) + rng.normal(0, 0.1, (ROWS, 3)), 0, 1) for sure in (0.8, 0.7))
+    number = np.maximum((~np.isnan(seen.scores)).sum(axis=1), 1)
+    errors = [np.nansum((p - seen.scores) ** 2, axis=1) / number for p in (ours, theirs)]
+    useful = utility_gains(seen.scores, theirs, ours, SERVING).sum(axis=1) / number
+    assert {0, 1, 2, 3} == set((~np.isnan(seen.scores)).sum(axis=1))
+
+    judgement = judged(model, seen, ours, theirs)
+
+    for found, rows in ((judgement.gain, errors[1] - errors[0]), (judgement.utility, useful)):
+        assert found is not None
+        assert found.value == pytest.approx(rows.mean(), abs=1e-6)
+        half = 1.96 * rows.std() / ROWS**0.5
+        assert (found.high - found.low) / 2 == pytest.approx(half, rel=0.2)
+    assert judgement.classes[0].gain == pytest.approx((errors[1] - errors[0]).mean(), abs=1e-6)
+    assert judgement.over_rates is not None
+    by_rates = np.nansum((0.5 - seen.scores) ** 2, axis=1) / number
+    assert judgement.over_rates.value == pytest.approx((by_rates - errors[0]).mean(), abs=1e-6)
+
+
+def test_fifty_rows_are_enough_for_a_comparison(model: OutcomeModel, labels: Labels) -> None:
+    for rows, is_enough in ((49, False), (50, True)):
+        few = observed(labels, rows)
+        judgement = judged(model, few, knowing(few, 0.95), knowing(few, 0.6))
+        assert (judgement.gain is not None) is is_enough
+        assert any("a comparison needs at least 50" in reason for reason in judgement.reasons) is not is_enough
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(0.62, 0.6), (0.7, 0.6), (0.6, 0.7), (0.55, 0.02)])
+def test_the_calibration_of_a_tier_with_fifty_outcomes_is_held_against_chance_and_the_incumbent(
+    ours: float, theirs: float
+) -> None:
+    rng = np.random.default_rng(13)
+    scores = (rng.random((120, 3)) < 0.6).astype(np.float32)
+    # The second tier has too few, which leaves out no other.
+    for tier, number in enumerate((50, 49, 90)):
+        scores[number:, tier] = np.nan
+    known = np.nan_to_num(scores) > 0.5
+    a, b = (np.clip(np.where(known, p, 1 - p) + rng.normal(0, 0.15, scores.shape), 0.01, 0.99) for p in (ours, theirs))
+
+    found = tier_calibration(scores, a, b, 3)
+
+    assert [(one.tier, one.rows) for one in found] == [(1, 50), (3, 90)]
+    for one in found:
+        seen = ~np.isnan(scores[:, one.tier - 1])
+        y, mine, its = (part[seen, one.tier - 1].astype(np.float64) for part in (scores, a, b))
+        chance, before = metrics.calibration_band(mine, 3) + ECE_TOLERANCE, metrics.calibration_error(y, its)
+        nearer = (y - its) ** 2 - (y - mine) ** 2
+        assert one.error == round(metrics.calibration_error(y, mine), 4)
+        assert one.allowed == round(max(chance, before), 4)
+        assert one.sharper == (nearer.mean() > 1.96 * nearer.std(ddof=1) / len(y) ** 0.5)
+        slope = metrics.calibration_slope_interval(y, mine)
+        assert slope is not None
+        assert one.slope == tuple(round(part, 3) for part in slope)
+
+
+def test_a_gain_of_less_than_two_standard_errors_is_not_sharper_and_one_of_more_is() -> None:
+    rng = np.random.default_rng(14)
+    scores = np.full((100, 3), np.nan)
+    scores[:, 0] = np.arange(100) % 2
+    base = np.where(scores == 1, 0.6, 0.4)
+    # Squared errors fall by 0.07 where it is nearer and rise by 0.09 elsewhere: by 1.4 and by 4 standard errors.
+    for nearer, is_sharper in ((0.63, False), (0.75, True)):
+        moved = np.where(np.arange(100) % 100 < 100 * nearer, 0.1, -0.1)[:, None]
+        ours = np.where(scores == 1, base + moved, base - moved) + rng.normal(0, 0.01, base.shape)
+        [found] = tier_calibration(scores, ours, base, 0)
+        assert found.sharper is is_sharper

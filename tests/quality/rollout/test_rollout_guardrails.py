@@ -285,3 +285,18 @@ def test_a_guardrail_that_was_stored_is_read_again() -> None:
     assert msgspec.json.decode(msgspec.json.encode(stored), type=Guarded) == stored
     assert (stored.times, stored.is_breached) == (None, True)
     assert "of b is $0.1 against $0 of a, over" in stored.reason
+
+
+async def test_a_later_look_is_kept_and_ends_an_experiment_that_the_first_one_did_not(
+    engine: AsyncEngine, running: Experiments
+) -> None:
+    started = await begin(running, Guardrails(cost=1.0))
+    await store(engine, started, traffic())
+    assert await running.advance() is None
+    assert (await _last(engine))["metrics"]["looks"] == looks_due(72)
+
+    await store(engine, started, traffic("cost", 20.0), first=72)
+
+    assert "guardrail: the cost per request" in str(await running.advance())
+    metrics = (await _last(engine))["metrics"]
+    assert (metrics["looks"], metrics["breached"]) == (looks_due(144), "cost")

@@ -13,13 +13,15 @@ from tiers.catalog.pricing import (
     blended_cost,
     cost_usd,
     highest_input_usd,
+    long_price,
+    most_cost_usd,
     predicted_costs,
     request_cost_usd,
     reread_usd,
     reuse_usd,
     write_pays,
 )
-from tiers.catalog.tier_spec import Price, RemoteSpec
+from tiers.catalog.tier_spec import Price, PriceStep, RemoteSpec
 from tiers.tier import Usage
 
 REQUEST_COSTS = [0.0001, 0.0005, 0.003, 0.01]
@@ -38,6 +40,12 @@ def test_the_blended_cost_of_the_sources_is_reproduced() -> None:
 def test_a_mix_that_is_no_distribution_over_the_tiers_is_refused(mix: list[float]) -> None:
     with pytest.raises(ValueError, match="4 shares"):
         blended_cost(REQUEST_COSTS, mix, baseline_cost=0.003)
+
+
+def test_a_mix_may_leave_tiers_out_and_is_held_against_a_cost_above_nothing() -> None:
+    assert blended_cost(REQUEST_COSTS, [0.0, 1.0, 0.0, 0.0], baseline_cost=0.001).saving == pytest.approx(0.5)
+    with pytest.raises(ValueError, match=r"baseline_cost = 0\.0"):
+        blended_cost(REQUEST_COSTS, MIX, baseline_cost=0.0)
 
 
 @pytest.mark.parametrize("name", ["laptop", "datacenter"])
@@ -225,3 +233,51 @@ def test_what_a_cached_prefix_saves_and_a_new_one_costs_is_exact_and_never_negat
     assert reread_usd(msgspec.structs.replace(tier, price=cheap), 1_000_000) == 0.0
     plain = msgspec.structs.replace(CACHING, cache_write_usd_per_million=None)
     assert reread_usd(msgspec.structs.replace(tier, price=plain), 1_000_000) == 0.0
+
+
+# Dearer from 1,001 tokens on, and less dear from 5,001.
+STEPPED = Price(
+    input_usd_per_million=3.0,
+    output_usd_per_million=15.0,
+    steps=[
+        PriceStep(above_prompt_tokens=1000, input_usd_per_million=6.0, output_usd_per_million=30.0),
+        PriceStep(above_prompt_tokens=5000, input_usd_per_million=4.0, output_usd_per_million=10.0),
+    ],
+)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "rates"), [(0, (3, 15)), (1000, (3, 15)), (1001, (6, 30)), (5000, (6, 30)), (5001, (4, 10))]
+)
+def test_all_tokens_of_a_long_prompt_have_the_price_of_its_step(prompt: int, rates: tuple[float, float]) -> None:
+    catalog = load_catalog("laptop")
+    tier = catalog.tiers[3] = msgspec.structs.replace(catalog.tier(4), price=STEPPED)
+    for other in (0, 1, 2):
+        free = Price(input_usd_per_million=0.0, output_usd_per_million=0.0)
+        catalog.tiers[other] = msgspec.structs.replace(catalog.tiers[other], price=free)
+    usd = (prompt * rates[0] + 100 * rates[1]) / 1e6
+    assert cost_usd(tier, Usage(prompt_tokens=prompt, completion_tokens=100)) == usd
+    assert cost_usd(tier, Usage(prompt_tokens=10**6), CACHING) == 4.0, "a price that is known already"
+    assert predicted_costs(catalog, prompt, None, [None, None, None, 100.0])[3] == usd
+
+
+@pytest.mark.parametrize(("prompt", "usd"), [(1000, 3e-3 + 15e-3), (1001, 6.006e-3 + 30e-3), (5001, 30.006e-3 + 30e-3)])
+def test_the_most_that_an_attempt_costs_is_at_the_dearest_of_the_steps_that_its_prompt_may_reach(
+    prompt: int, usd: float
+) -> None:
+    assert most_cost_usd(STEPPED, prompt, 1000) == pytest.approx(usd)
+    assert most_cost_usd(CACHING, 1000, 1000) == pytest.approx(8e-3 + 8e-3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "prompts", "choices", "input_usd"),
+    [("openai", 1, 2, 6), ("openai", 2, 1, 3), ("anthropic", 1, 2, 3), ("anthropic", 1, 1, 6), (None, 1, 2, 6),
+     ("openai", 0, 1, 6)],
+)  # fmt: skip
+def test_a_prompts_step_is_that_of_one_call_of_its_server(
+    kind: str | None, prompts: int, choices: int, input_usd: float
+) -> None:
+    server = {} if kind is None else {"kind": kind, "base_url": "https://x/v1", "model": "c"}
+    remote = msgspec.convert(server, RemoteSpec) if server else None
+    tier = msgspec.structs.replace(load_catalog("laptop").tier(3), price=STEPPED, model=None, remote=remote)
+    assert long_price(tier, Usage(prompt_tokens=2000), prompts, choices).input_usd_per_million == input_usd

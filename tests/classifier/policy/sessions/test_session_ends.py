@@ -1,13 +1,14 @@
 """Ends and trouble: which signs count, what is drawn at random, and what is learned only once it is shown to help."""
 
+import math
 import random
 
 import pytest
 
-from classifier.policy.sessions.learned_ends import EndSituation, LearnedEnds
-from classifier.policy.sessions.remaining_steps import PRIOR_STEPS, RemainingSteps
+from classifier.policy.sessions.learned_ends import EndEvidence, EndSituation, LearnedEnds
+from classifier.policy.sessions.remaining_steps import PRIOR_STEPS, STEP_EDGES, RemainingSteps, step_bucket
 from classifier.policy.sessions.session_view import LoopCounters
-from classifier.policy.sessions.trouble import trouble_move, trouble_signs
+from classifier.policy.sessions.trouble import TroubleMove, trouble_move, trouble_signs
 from classifier.policy.sessions.work_end import EndSigns, WorkEnd, work_end
 
 TROUBLED = LoopCounters(steps=6, errors=4)
@@ -25,6 +26,11 @@ TROUBLED = LoopCounters(steps=6, errors=4)
         (EndSigns(check_passed=True, user="rejects"), WorkEnd("bad", "rejected")),
         (EndSigns(check_passed=True, cut=True), WorkEnd("bad", "cut")),
         (EndSigns(user="accepts"), WorkEnd("good", "accepted")),
+        (EndSigns(clean=False, user="interrupts"), WorkEnd("bad", "interrupted")),
+        (EndSigns(exit_passed=False, user="accepts"), WorkEnd("bad", "exit_code")),
+        (EndSigns(exit_passed=True, user="accepts"), WorkEnd("good", "accepted")),
+        (EndSigns(check_passed=True, user="accepts"), WorkEnd("good", "accepted")),
+        (EndSigns(check_passed=True), WorkEnd("good", "check")),
     ],
 )
 def test_what_the_user_says_outweighs_checks_and_checks_outweigh_exit_codes(signs: EndSigns, expected: WorkEnd) -> None:
@@ -63,6 +69,29 @@ def test_observed_trouble_moves_the_stated_share_of_consenting_sessions_with_its
     assert sum(one is not None and one.moves for one in moves) == 20
     # Weighted by their propensities both arms stand for all sessions.
     assert sum(1 / one.propensity for one in moves if one is not None) == pytest.approx(200)
+
+
+@pytest.mark.parametrize(
+    ("counters", "words"),
+    [
+        (LoopCounters(steps=6, errors=3, repeats=3), "3 errors in 6 steps"),
+        (LoopCounters(steps=7, errors=3, repeats=3), "3 repeated calls in 7 steps"),
+        (LoopCounters(steps=7, repeats=2), ""),
+        (LoopCounters(steps=7, exits=5, failed_exits=3), "3 of 5 exit codes failed"),
+        (LoopCounters(steps=7, exits=6, failed_exits=3), "3 of 6 exit codes failed"),
+        (LoopCounters(steps=7, exits=7, failed_exits=3), ""),
+    ],
+)
+def test_trouble_is_said_in_words(counters: LoopCounters, words: str) -> None:
+    assert trouble_signs(counters) == words
+
+
+def test_trouble_that_is_observed_is_written_down_where_nothing_is_drawn() -> None:
+    calm = LoopCounters(steps=6)
+    assert trouble_move("act", calm, True, 0.2, 0.0) is None
+    assert trouble_move("observe", TROUBLED, True, 0.0, 0.0) == TroubleMove("4 errors in 6 steps", False, 1.0)
+    assert trouble_move("observe", TROUBLED, True, 0.2, 0.2) == TroubleMove("4 errors in 6 steps", False, 0.8)
+    assert trouble_move("observe", TROUBLED, True, 0.2, 0.1) == TroubleMove("4 errors in 6 steps", True, 0.2)
 
 
 def observed(table: LearnedEnds, sessions: int, p_bad: tuple[float, float], seed: int = 3) -> None:
@@ -108,3 +137,63 @@ def test_remaining_steps_go_from_the_prior_to_the_keys_own_sessions() -> None:
     assert learned.predict("codex", "other", 1) == pytest.approx(60, abs=1)
     assert PRIOR_STEPS < learned.predict("aider", "key", 1) < 60
     assert learned.predict("codex", "key", 900) >= 1
+
+
+def test_a_bucket_begins_with_its_edge() -> None:
+    assert [step_bucket(edge) for edge in STEP_EDGES] == list(range(7))
+    assert [step_bucket(step) for step in (0, 2, 5, 20, 80, 900)] == [0, 0, 1, 3, 5, 6]
+
+
+def test_each_level_of_the_remaining_steps_weighs_as_much_as_twenty_sessions_of_the_one_above() -> None:
+    learned = RemainingSteps()
+    learned.observe("codex", "key", 10)
+    # A session of ten steps had ten left at its first, five at its sixth, and never came to its eleventh.
+    for step, left in ((1, 10), (6, 5)):
+        first = (20 * 18.0 + left) / 21
+        second = (20 * first + left) / 21
+        assert learned.predict("codex", "key", step) == pytest.approx((20 * second + left) / 21)
+        assert learned.predict("codex", "other", step) == pytest.approx(second)
+        assert learned.predict("aider", "key", step) == pytest.approx(first)
+    assert learned.predict("codex", "key", 11) == 18.0
+    learned = RemainingSteps()
+    for _ in range(2000):
+        learned.observe("codex", "key", 1)
+    assert learned.predict("codex", "key", 1) == pytest.approx(1.0, abs=0.01)
+
+
+@pytest.mark.parametrize("bad", [True, False])
+def test_what_labels_show_is_their_mean_gain_with_its_standard_error(bad: bool) -> None:
+    table, place = LearnedEnds(), EndSituation(10, True, "failed")
+    assert table.evidence(1, "codex") == EndEvidence(0.0, 0.0, 0.0, math.inf, False)
+    table.observe(1, "codex", place, bad=True)
+    # One label has no error.
+    assert table.evidence(1, "codex") == EndEvidence(1.0, 1.0, 0.0, math.inf, False)
+    table.observe(1, "codex", EndSituation(30, True, "failed"), bad=False, weight=0.5)
+    table.observe(1, "codex", place, bad=bad, weight=0.5)
+
+    # By hand: three levels from one half, each with ten pseudo-labels of the one above; the first label is predicted
+    # alike by both, the second from all ends alone, the third from its bucket and its signs.
+    def moved(rate: float, bad: float, labels: float) -> float:
+        return (10 * rate + bad) / (10 + labels)
+
+    by_steps = moved(moved(0.5, 1.0, 1.5), 1.0, 1.0)
+    by_signs = moved(by_steps, 1.0, 1.0)
+    third = math.log(by_signs / by_steps) if bad else math.log((1 - by_signs) / (1 - by_steps))
+    gain = 0.5 * third / 2
+    found = table.evidence(1, "codex")
+    assert (found.labels, found.bad, found.is_active) == (2.0, 1.5 if bad else 1.0, False)
+    assert found.gain == pytest.approx(gain)
+    assert found.standard_error == pytest.approx(math.sqrt((0.5 * third**2 / 2 - gain**2) / 2))
+
+
+@pytest.mark.parametrize(("bad", "labels", "used"), [(30, 200, True), (29, 200, False), (170, 200, True),
+                                                      (171, 200, False), (30, 199, False)])  # fmt: skip
+def test_ends_are_predicted_from_200_labels_with_30_of_each_kind_on(bad: int, labels: int, used: bool) -> None:
+    table = LearnedEnds()
+    for number in range(labels):
+        # The signs say all, so that they help as soon as they may.
+        is_bad = number * bad // labels != (number + 1) * bad // labels
+        table.observe(1, "codex", EndSituation(10, is_bad, "unknown"), bad=is_bad)
+    assert table.evidence(1, "codex").labels == labels
+    assert table.evidence(1, "codex").is_active is used
+    assert (table.predict(1, "codex", EndSituation(10, True, "unknown")) is not None) is used

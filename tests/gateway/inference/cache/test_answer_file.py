@@ -101,6 +101,9 @@ def test_of_too_much_the_most_recently_used_is_written(tmp_path: Path, monkeypat
     file, _ = files_of(tmp_path)
     file.write([AgedAnswer(bytes([number]), 0.0, b"1234") for number in range(5)])
     assert [answer.key for answer in file.take()] == [b"\3", b"\4"]
+    monkeypatch.setattr(answer_file, "MOST_BYTES", 8)
+    file.write([AgedAnswer(bytes([number]), 0.0, b"1234") for number in range(5)])
+    assert [answer.key for answer in file.take()] == [b"\3", b"\4"], "they just fit"
 
 
 def test_a_damaged_file_and_a_clock_that_was_set_back_give_nothing(tmp_path: Path) -> None:
@@ -118,9 +121,16 @@ def test_a_damaged_file_and_a_clock_that_was_set_back_give_nothing(tmp_path: Pat
     assert file.take() == []
 
 
-def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_no_error_and_what_is_lost_is_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "file").write_text("")
     AnswerFile(tmp_path / "file" / "answers").write([AgedAnswer(b"k", 0.0, b"v")])
+    assert "cached answers are lost with this process" in caplog.text
+    file, _ = files_of(tmp_path)
+    answers_path(tmp_path, 0).write_bytes(b"\xff")
+    assert file.take() == []
+    assert "cached answers of the last process cannot be read" in caplog.text
 
 
 def test_what_no_process_would_take_is_deleted(tmp_path: Path) -> None:
