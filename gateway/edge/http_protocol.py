@@ -195,6 +195,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             keep_alive=not self._stops and self.scope["http_version"] != "1.0" and self.parser.should_keep_alive(),
             on_response=self.on_response_complete,
         )
+        self.cycle.loop = self.loop
         if before is None or before.response_complete:
             self._start_asgi_task(self.cycle, self.app)
         else:

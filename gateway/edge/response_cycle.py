@@ -25,6 +25,7 @@ class ResponseCycle(RequestResponseCycle):
     done to send an answer. Names and values of headers are checked together, not one by one.
     """
 
+    loop: asyncio.AbstractEventLoop  # set by the protocol
     # What is not written yet.
     _head = b""
 
@@ -48,7 +49,7 @@ class ResponseCycle(RequestResponseCycle):
         self._head = self._head_of(message["status"], [*self.default_headers, *message.get("headers", ())])
         self.response_started = True
         self.waiting_for_100_continue = False
-        asyncio.get_running_loop().call_soon(self._write, b"")
+        self.loop.call_soon(self._write, b"")
 
     def _head_of(self, status: int, headers: Headers) -> bytes:
         names, values = zip(*headers, strict=True) if headers else ((), ())

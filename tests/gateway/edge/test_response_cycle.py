@@ -50,6 +50,7 @@ class Exchange:
             keep_alive=keep_alive,
             on_response=self._end,
         )
+        self.cycle.loop = asyncio.get_running_loop()
 
     def _end(self) -> None:
         self.ended += 1
