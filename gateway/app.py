@@ -29,8 +29,7 @@ from gateway.inference.cache.running_cache import running_cache
 from gateway.inference.cache.stores import MemoryStore
 from gateway.inference.catalogue.class_prior import class_prior
 from gateway.inference.catalogue.replica_knobs import ReplicaKnobs
-from gateway.inference.embedding.embedders import embedders_of
-from gateway.inference.embedding.exchange import close_clients
+from gateway.inference.embedding.embedders import close_clients, embedders_of
 from gateway.inference.routing.active_classifier import ActiveClassifier, ActiveVersions
 from gateway.inference.routing.conversations import Conversations
 from gateway.inference.routing.knobs import RoutingKnobFile

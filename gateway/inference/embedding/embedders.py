@@ -1,7 +1,7 @@
 """The embedding models of a catalogue, by name."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from gateway.inference.embedding.core_embedder import CoreEmbedder
 from gateway.inference.embedding.embedder import Embedder
@@ -17,6 +17,13 @@ def embedders_of(catalog: Catalog, cores: Mapping[str, CoreClient]) -> "dict[str
     """Return an embedder per model, over `cores` by the catalogue's names; nothing is loaded or reached yet. Raises
     `CatalogError`."""
     return {spec.name: _embedder(spec, cores) for spec in catalog.embeddings}
+
+
+async def close_clients(embedders: "Mapping[str, Embedder | EmbeddingClient]") -> None:
+    """Close the connections to servers elsewhere."""
+    for one in embedders.values():
+        if one.spec.is_remote:
+            await cast("EmbeddingClient", one).close()
 
 
 def _embedder(spec: EmbeddingSpec, cores: Mapping[str, CoreClient]) -> "Embedder | EmbeddingClient":

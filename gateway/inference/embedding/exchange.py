@@ -42,12 +42,5 @@ def exchange_clients(
     return [cast("EmbeddingClient", one) for one in old.values()]
 
 
-async def close_clients(embedders: "Mapping[str, Embedder | EmbeddingClient]") -> None:
-    """Close the connections to servers elsewhere."""
-    for one in embedders.values():
-        if one.spec.is_remote:
-            await cast("EmbeddingClient", one).close()
-
-
 def _unpriced(spec: EmbeddingSpec) -> EmbeddingSpec:
     return msgspec.structs.replace(spec, input_usd_per_million=None, listed="")

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
@@ -15,7 +15,6 @@ from gateway.inference.catalogue.class_prior import class_prior
 from gateway.inference.catalogue.replica_knobs import ReplicaKnobs
 from gateway.inference.catalogue.served_catalogue import ServedCatalogue
 from gateway.inference.embedding.embedder import Embedder
-from gateway.inference.embedding.exchange import clients_for, computed_here, exchange_clients
 from gateway.inference.routing.active_classifier import ActiveClassifier
 from gateway.inference.routing.model import Classifier
 from gateway.inference.service import Service
@@ -128,7 +127,7 @@ class CatalogueReload:
             elsewhere = [spec for spec in changed if spec.remote and not spec.remote.engine]
             started = await _started(catalog, [*elsewhere, *new_targets])
             version = await self._next_version(catalog, changed, started)
-            clients = clients_for(before, catalog)
+            clients = _embedding_exchange().clients_for(before, catalog)
             gone = {spec.name for spec in before.embeddings} - {spec.name for spec in catalog.embeddings}
             self._switch_to(catalog, started, version, screen, clients)
             if changed and isinstance(self._classifier, ActiveClassifier):
@@ -149,7 +148,8 @@ class CatalogueReload:
     def _check(self, catalog: Catalog, changed: list[TierSpec]) -> None:
         before = self._routing.served.catalog
         problems = []
-        if computed_here(catalog) != computed_here(before):
+        exchange = _embedding_exchange()
+        if exchange.computed_here(catalog) != exchange.computed_here(before):
             problems.append("embeddings that are computed here differ, which needs a new process")
         if catalog.gpu_groups != before.gpu_groups:
             problems.append("gpu_groups differ, which needs a new process")
@@ -215,7 +215,7 @@ class CatalogueReload:
         old_screen = self._service.screen
         if old_screen is not None and old_screen is not screen:
             self._end(_close_after(old_screen, self._settings.drain_seconds), "end of the old guardrails")
-        for client in exchange_clients(self._embedders, catalog, clients):
+        for client in _embedding_exchange().exchange_clients(self._embedders, catalog, clients):
             self._end(_close_after(client, self._settings.drain_seconds), "end of an old embedding client")
         self._service.screen = screen
         served = self._routing.served = ServedCatalogue(catalog, self._routing.served.tiers, self._targets)
@@ -289,6 +289,13 @@ async def _retire(tier: Tier, seconds: float) -> None:
     while tier.load().running and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(LOOK_SECONDS)
     await tier.close()
+
+
+def _embedding_exchange() -> Any:
+    """Return the module of it: a process that never reloads does not import it."""
+    from gateway.inference.embedding import exchange
+
+    return exchange
 
 
 async def _close_after(old: "Screen | EmbeddingClient", seconds: float) -> None:
