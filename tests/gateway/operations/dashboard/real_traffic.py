@@ -36,17 +36,18 @@ def administration(gateway: ServedProcess) -> httpx.Client:
 
 
 def ask_until_judged_worse(gateway: ServedProcess, wanted: int) -> None:
-    """Ask the two cheap tiers multiple choice until a judge has called this many answers worse and none is waiting."""
+    """Ask the two cheap tiers multiple choice until this many answers wait for a review and none for its judge. An
+    answer that a judge called worse may be one of another tier than was served, which is not reviewed."""
     questions = [prompt for number, prompt in enumerate(real_prompts(3 * MOST_QUESTIONS // 2)) if number % 3]
     with administration(gateway) as admin:
 
-        def counted(**chosen: str) -> int:
-            rows = admin.get("/admin/api/verifications", params=chosen | {"limit": "200"}).json()["rows"]
+        def pending() -> int:
+            rows = admin.get("/admin/api/verifications", params={"status": "pending", "limit": "200"}).json()["rows"]
             return sum(row["judge"] != "user" for row in rows)
 
         for number, question in enumerate(questions):
-            until(lambda: not counted(status="pending"), every=0.5)
-            if counted(label="worse") >= wanted:
+            until(lambda: not pending(), every=0.5)
+            if len(admin.get("/admin/api/reviews").json()["rows"]) >= wanted:
                 return
             ask(gateway, f"tier-{1 + number % 2}", question, WHOLE_ANSWER)
     raise AssertionError(f"of {MOST_QUESTIONS} answers fewer than {wanted} were judged worse")
