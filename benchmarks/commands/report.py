@@ -4,14 +4,12 @@ from pathlib import Path
 
 import click
 
+from benchmarks.commands.pages import page_option, show_tables
+
 
 @click.command()
 @click.argument("results", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option(
-    "--page",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Markdown with marked places; filled in place.  [prints the tables]",
-)
+@page_option
 @click.option(
     "--images", type=click.Path(file_okay=False, path_type=Path), help="Folder for plots; needs matplotlib.  [no plots]"
 )
@@ -20,27 +18,23 @@ def report(results: Path, page: Path | None, images: Path | None) -> None:
 
     Example: python -m benchmarks report docs/measurements --page docs/results/performance.md --images docs/img
     """
-    from benchmarks.report.measured import MeasurementError
-    from benchmarks.report.page import PageError, filled, parts_of
+    from benchmarks.report.page import parts_of
 
-    try:
-        parts = parts_of(results)
-        if page is None:
-            click.echo("\n\n".join(f"{name}\n\n{text}" for name, text in parts.items()))
-        else:
-            page.write_text(filled(page.read_text(encoding="utf-8"), parts), encoding="utf-8")
-            click.echo(f"{page}: {', '.join(parts) or 'nothing measured yet'}")
-        if images is not None:
-            for path in _plots(results, images):
-                click.echo(str(path))
-    except (MeasurementError, PageError) as error:
-        raise click.ClickException(str(error)) from error
+    show_tables(parts_of, results, page)
+    if images is not None:
+        for path in _plots(results, images):
+            click.echo(str(path))
 
 
 def _plots(results: Path, images: Path) -> list[Path]:
-    """Draw what there are measurements of. Raises `ClickException` without matplotlib."""
+    """Draw what there are measurements of. Raises `ClickException` without matplotlib and for other files."""
+    from benchmarks.report.measured import MeasurementError
+
     try:
         from benchmarks.report.plots import draw_plots
     except ModuleNotFoundError as error:
         raise click.ClickException(f"plots need matplotlib: pip install 'aio-gateway[dev]' ({error})") from error
-    return draw_plots(results, images)
+    try:
+        return draw_plots(results, images)
+    except MeasurementError as error:
+        raise click.ClickException(str(error)) from error

@@ -113,8 +113,8 @@ class ShiftWatch:
     def _observe(self, row: RowMapping) -> list[ShiftAlarm]:
         self._cursor = (row["finished_at"], row["verification_id"])
         streams = streams_of(row["tier"], row["novelty"], row["classes"], served=row["tier"] == row["served"])
-        worse, at, tenant = row["label"] == "worse", row["finished_at"], row["tenant"]
-        alarms = [self._detector.observe(stream, worse, _predicted(row), at, tenant) for stream in streams]
+        predicted, worse, at, tenant = _predicted(row), row["label"] == "worse", row["finished_at"], row["tenant"]
+        alarms = [self._detector.observe(stream, worse, predicted, at, tenant) for stream in streams]
         return [alarm for alarm in alarms if alarm is not None]
 
     def _recovered(self, row: RowMapping) -> ShiftAlarm | None:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
@@ -127,7 +127,10 @@ class CatalogueReload:
             elsewhere = [spec for spec in changed if spec.remote and not spec.remote.engine]
             started = await _started(catalog, [*elsewhere, *new_targets])
             version = await self._next_version(catalog, changed, started)
-            clients = _embedding_exchange().clients_for(before, catalog)
+            # A process that never reloads does not import what does it.
+            from gateway.inference.embedding.exchange import clients_for
+
+            clients = clients_for(before, catalog)
             gone = {spec.name for spec in before.embeddings} - {spec.name for spec in catalog.embeddings}
             self._switch_to(catalog, started, version, screen, clients)
             if changed and isinstance(self._classifier, ActiveClassifier):
@@ -146,10 +149,11 @@ class CatalogueReload:
         return done
 
     def _check(self, catalog: Catalog, changed: list[TierSpec]) -> None:
+        from gateway.inference.embedding.exchange import computed_here
+
         before = self._routing.served.catalog
         problems = []
-        exchange = _embedding_exchange()
-        if exchange.computed_here(catalog) != exchange.computed_here(before):
+        if computed_here(catalog) != computed_here(before):
             problems.append("embeddings that are computed here differ, which needs a new process")
         if catalog.gpu_groups != before.gpu_groups:
             problems.append("gpu_groups differ, which needs a new process")
@@ -198,6 +202,8 @@ class CatalogueReload:
         clients: "dict[str, EmbeddingClient]",
     ) -> None:
         """Contains no await, so that every request is routed by the old catalogue or by the new one."""
+        from gateway.inference.embedding.exchange import exchange_clients
+
         standing = {
             number: tier for number, tier in self._routing.served.tiers.items() if isinstance(tier, ReloadableTier)
         }
@@ -215,7 +221,7 @@ class CatalogueReload:
         old_screen = self._service.screen
         if old_screen is not None and old_screen is not screen:
             self._end(_close_after(old_screen, self._settings.drain_seconds), "end of the old guardrails")
-        for client in _embedding_exchange().exchange_clients(self._embedders, catalog, clients):
+        for client in exchange_clients(self._embedders, catalog, clients):
             self._end(_close_after(client, self._settings.drain_seconds), "end of an old embedding client")
         self._service.screen = screen
         served = self._routing.served = ServedCatalogue(catalog, self._routing.served.tiers, self._targets)
@@ -289,13 +295,6 @@ async def _retire(tier: Tier, seconds: float) -> None:
     while tier.load().running and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(LOOK_SECONDS)
     await tier.close()
-
-
-def _embedding_exchange() -> Any:
-    """Return the module of it: a process that never reloads does not import it."""
-    from gateway.inference.embedding import exchange
-
-    return exchange
 
 
 async def _close_after(old: "Screen | EmbeddingClient", seconds: float) -> None:
