@@ -24,8 +24,9 @@ from quality.monitor.shift_watch import ShiftWatch
 from quality.records.record import Record
 from quality.records.redaction import RedactText
 from quality.verification.comparison import VerifiedComparison
+from quality.verification.job import Depth, Ruling, VerificationJob
 from quality.verification.judging import prompt_text
-from quality.verification.queue import Depth, Ruling, VerificationJob, VerificationQueue
+from quality.verification.queue import VerificationQueue
 from quality.verification.sampling import (
     Draw,
     Purpose,
@@ -41,9 +42,9 @@ from quality.verification.sampling import (
     would_differ,
 )
 from quality.verification.second_opinion import MOST_OPINIONS, OpinionsGiven
-from quality.verification.training_rows import Encode
+from quality.verification.training_rows import Encode, training_row
 from quality.verification.turn import Turn, redacted_turn
-from quality.verification.verifier import AttemptError, Price, Verifier, training_row
+from quality.verification.verifier import AttemptError, Price, Verifier
 from tiers.catalog.capabilities import Capability
 from tiers.tier import Tier, Usage
 

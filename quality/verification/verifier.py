@@ -13,6 +13,7 @@ from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Panel
 from quality.records.redaction import DROPPED, RedactText, redacted_text
 from quality.verification.comparison import VerifiedComparison, agreeing, is_lost
+from quality.verification.job import Ruling, VerificationJob
 from quality.verification.judging import (
     Verdict,
     comparing_by,
@@ -22,7 +23,6 @@ from quality.verification.judging import (
     seen_with,
     served_reply,
 )
-from quality.verification.queue import Ruling, VerificationJob
 from quality.verification.sampling import Purpose
 from quality.verification.second_opinion import (
     MOST_OPINIONS,
@@ -45,19 +45,6 @@ Price = Callable[[int, Usage], float]
 """US dollars that a tier (by number) bills for some usage."""
 
 BATCH_PRIORITY = 2
-
-
-class EncodedPrompt(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt as the classifier sees it, without its text: vectors of little-endian float32 and the encoder's id.
-
-    `classes`: P of the four complexity classes; `app`: a hash of the system prompt, None without one.
-    """
-
-    feature_spec: str
-    embedding: bytes
-    features: bytes | None
-    classes: list[float] | None = None
-    app: str | None = None
 
 
 class _Run:
@@ -429,44 +416,6 @@ class Verifier:
     def _bound(self, number: int, request: GenerationRequest, max_tokens: int) -> float:
         prompt_tokens = self._tiers[number].count_prompt_tokens(request)
         return self._price(number, Usage(prompt_tokens=prompt_tokens, completion_tokens=max_tokens))
-
-
-def training_row(
-    job: VerificationJob,
-    rulings: Sequence[Ruling],
-    encoded: EncodedPrompt,
-    tiers: int,
-    now: float,
-    fingerprints: Sequence[str] = (),
-) -> dict[str, Any] | None:
-    """Return the `training_rows` row that `rulings` yield for `tiers` tiers, with their `fingerprints` where known;
-    None without a label to learn from: an uncertain one teaches nothing.
-
-    Only the judged tiers' outcomes are known, and only where the strongest tier's answer was the reference; the
-    strongest tier is no worse than itself. `correct` stays empty, because agreeing with the strongest tier is not being
-    right. The weight is the judge's informedness (Youden's J).
-    """
-    no_worse: list[bool | None] = [None] * tiers
-    weights = [0.0] * tiers
-    for ruling in rulings:
-        if ruling.teaches and ruling.judge_reliability is not None and ruling.verifier_tier == tiers:
-            no_worse[ruling.tier - 1] = ruling.label != "worse"
-            weights[ruling.tier - 1] = 2 * ruling.judge_reliability - 1
-    if not any(weights):
-        return None
-    no_worse[-1] = True
-    return {
-        "request_id": job.request_id,
-        "key_id": job.key_id,
-        "source": "probe" if job.purpose == "probe" else "verification",
-        **msgspec.structs.asdict(encoded),
-        "no_worse": no_worse,
-        "correct": None,
-        "weights": weights,
-        "tiers": list(fingerprints) or None,
-        "judge": next((ruling.judge for ruling in rulings if ruling.teaches), None),
-        "created_at": now,
-    }
 
 
 def _grammar(response_format: dict[str, Any] | None) -> Grammar | None:

@@ -16,7 +16,7 @@ from gateway.base.settings import Settings
 from migrations.tables.quality import tool_definitions, training_rows, verifications
 from quality.monitor.monitor import Monitor
 from quality.verification.sampling import WHY_NOT, SamplingSettings
-from quality.verification.verifier import EncodedPrompt
+from quality.verification.training_rows import EncodedPrompt
 from tests.gateway.operations.dashboard.browsing import with_user
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually

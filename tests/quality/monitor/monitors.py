@@ -15,8 +15,7 @@ from quality.monitor.e_detector import ShiftAlarm
 from quality.monitor.monitor import Monitor, MonitorSettings
 from quality.records.record import Record
 from quality.verification.sampling import SamplingSettings
-from quality.verification.training_rows import Encode
-from quality.verification.verifier import EncodedPrompt
+from quality.verification.training_rows import Encode, EncodedPrompt
 from tests.quality.loop_world import ScriptedTier, ladder, price, store_request
 from tiers.tier import Tier
 

@@ -19,7 +19,7 @@ from quality.monitor.monitor import Monitor, MonitorSettings
 from quality.records.record import Record
 from quality.shadow.report import budget_now, shadow_report
 from quality.verification.sampling import SamplingSettings, Spending, draw, refusal, thinning
-from quality.verification.verifier import EncodedPrompt
+from quality.verification.training_rows import EncodedPrompt
 from tests.quality.loop_world import ScriptedTier, price, record, rows, store_request, unavailable
 from tiers.tier import Tier
 
