@@ -5,7 +5,7 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -17,8 +17,9 @@ from quality.judges.calibration import Calibration
 from quality.judges.panel import Panel
 from quality.monitor.background_loop import WorkLoop
 from quality.monitor.drift import CalibrationDrift, InputDrift, InputWatch, calibration_drift
-from quality.monitor.e_detector import ShiftAlarm, ShiftSettings
+from quality.monitor.e_detector import ShiftAlarm
 from quality.monitor.offers import FailedCall, Offer, Offers, ToCompare, compare_none
+from quality.monitor.settings import MonitorSettings
 from quality.monitor.share_watch import ShareAlarm, ShareWatch
 from quality.monitor.shift_watch import ShiftWatch
 from quality.records.record import Record
@@ -41,7 +42,7 @@ from quality.verification.sampling import (
     same_budget,
     would_differ,
 )
-from quality.verification.second_opinion import MOST_OPINIONS, OpinionsGiven
+from quality.verification.second_opinion import OpinionsGiven
 from quality.verification.training_rows import Encode, training_row
 from quality.verification.turn import Turn, redacted_turn
 from quality.verification.verifier import AttemptError, Price, Verifier
@@ -57,33 +58,6 @@ _ATTENTION_WINDOW = 100
 _STORED: tuple[Reason, ...] = ("unable", "too large", "not kept", "no judge")
 
 OnAlarm = Callable[[ShiftAlarm | ShareAlarm], Awaitable[None]]
-
-
-class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the monitor. Times in seconds; `max_tokens` bounds a reference answer, reasoning included.
-
-    `second_opinions`: further answers, 0 to 2, that may contradict before an answer counts as worse. `max_held`: the
-    most drawn answers, the newest, that wait for a judge. `result_seconds`: how long an answer with calls waits for the
-    caller's next request, whose results say whether they failed. `cold_start_per_second`: the most answers a second
-    that a cold start draws on average, since more at once teach no sooner. `trigger`: the rule whose alarms are passed
-    on: the sequential test, or the share of `upgrade`.
-    """
-
-    sampling: SamplingSettings = SamplingSettings()
-    upgrade: UpgradeSettings = UpgradeSettings()
-    shift: ShiftSettings = ShiftSettings()
-    trigger: Literal["evidence", "share"] = "evidence"
-    max_tokens: int = 1024
-    second_opinions: int = MOST_OPINIONS
-    max_attempts: int = 3
-    lease_seconds: float = 600.0
-    retry_seconds: float = 30.0
-    expire_seconds: float = 86_400.0
-    poll_seconds: float = 1.0
-    max_offered: int = 1000
-    max_held: int = 50
-    result_seconds: float = 120.0
-    cold_start_per_second: float = 2.0
 
 
 class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
