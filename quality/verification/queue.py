@@ -74,28 +74,9 @@ class VerificationQueue:
         """
         body, digest, tools = (None, None, None) if turn is None else stored_turn(turn, record.key_id)
         tier, model = judged or (record.tier, record.model)
-        row = {
-            "request_id": record.request_id,
-            "key_id": record.key_id,
-            "tier": tier,
-            "model": model,
-            "sampled_probability": drawn.probability,
-            "sampled_reason": drawn.purpose,
-            "compared": compared,
-            "turn": body,
-            "tools_digest": digest,
-            "lease_until": not_before,
-            "status": "pending",
-            "cost_usd": 0.0,
-            "reserved_usd": 0.0,
-            "attempts": 0,
-            "created_at": now,
-        }
+        waits = {"compared": compared, "turn": body, "tools_digest": digest, "lease_until": not_before}
         async with exclusive(self._engine, _CLAIM_LOCK) as connection:
-            if await _is_erased(connection, record):
-                return False
-            statement = insert_into(verifications, connection.dialect).values(row).on_conflict_do_nothing()
-            added = bool((await connection.execute(statement)).rowcount)
+            added = await _insert(connection, record, drawn, now, tier=tier, model=model, status="pending", **waits)
             if added and digest is not None:
                 known = insert_into(tool_definitions, connection.dialect).values(
                     digest=digest, key_id=record.key_id, tools=tools, used_at=now
@@ -107,25 +88,10 @@ class VerificationQueue:
 
     async def skip(self, record: Record, drawn: Draw, reason: Reason, now: float) -> None:
         """Store why a drawn answer is not verified, with nothing else of it."""
-        row = {
-            "request_id": record.request_id,
-            "key_id": record.key_id,
-            "tier": record.tier,
-            "model": record.model,
-            "sampled_probability": drawn.probability,
-            "sampled_reason": drawn.purpose,
-            "status": "skipped",
-            "reason": WHY_NOT[reason],
-            "cost_usd": 0.0,
-            "reserved_usd": 0.0,
-            "attempts": 0,
-            "created_at": now,
-            "finished_at": now,
-        }
+        served = {"tier": record.tier, "model": record.model}
+        ended = {"status": "skipped", "reason": WHY_NOT[reason], "finished_at": now}
         async with exclusive(self._engine, _CLAIM_LOCK) as connection:
-            if not await _is_erased(connection, record):
-                statement = insert_into(verifications, connection.dialect).values(row).on_conflict_do_nothing()
-                await connection.execute(statement)
+            await _insert(connection, record, drawn, now, **served, **ended)
 
     async def call_failed(self, request_id: str) -> bool:
         """Note that a call of the waiting verification's answer failed, and let it be judged at once; False if none
@@ -352,11 +318,25 @@ class VerificationQueue:
         )
 
 
-async def _is_erased(connection: AsyncConnection, record: Record) -> bool:
-    if record.key_id is None:
-        return False
-    erased_at = await connection.scalar(select(erasures.c.erased_at).where(erasures.c.key_id == record.key_id))
-    return erased_at is not None and record.created_at <= erased_at
+async def _insert(connection: AsyncConnection, record: Record, drawn: Draw, now: float, **fields: Any) -> bool:
+    """Insert the row of a drawn answer; False if it is there already, or its user's data was erased."""
+    if record.key_id is not None:
+        erased_at = await connection.scalar(select(erasures.c.erased_at).where(erasures.c.key_id == record.key_id))
+        if erased_at is not None and record.created_at <= erased_at:
+            return False
+    row = {
+        "request_id": record.request_id,
+        "key_id": record.key_id,
+        "sampled_probability": drawn.probability,
+        "sampled_reason": drawn.purpose,
+        "cost_usd": 0.0,
+        "reserved_usd": 0.0,
+        "attempts": 0,
+        "created_at": now,
+        **fields,
+    }
+    statement = insert_into(verifications, connection.dialect).values(row).on_conflict_do_nothing()
+    return bool((await connection.execute(statement)).rowcount)
 
 
 def _columns(ruling: Ruling) -> dict[str, Any]:
