@@ -40,7 +40,6 @@ from quality.verification.sampling import (
     refusal,
     would_differ,
 )
-from quality.verification.second_opinion import OpinionsGiven
 from quality.verification.training_rows import Encode
 from quality.verification.turn import Turn, redacted_turn
 from quality.verification.verifier import Price, Verifier
@@ -104,7 +103,7 @@ class Monitor:
         self._queue = VerificationQueue(
             engine, settings.sampling, lease_seconds=settings.lease_seconds, max_attempts=settings.max_attempts
         )
-        self._worker = Worker(
+        self.worker = Worker(
             self._queue,
             self._verifier,
             self._tiers,
@@ -120,7 +119,7 @@ class Monitor:
         self.not_sampled: Counter[Reason] = Counter()
         # Two loops, so that a verification that takes minutes delays no offer.
         self._intake = WorkLoop("monitor intake", self._take_offer, settings.poll_seconds)
-        self._work = WorkLoop("monitor worker", self._worker.verify_one, settings.poll_seconds)
+        self._work = WorkLoop("monitor worker", self.worker.verify_one, settings.poll_seconds)
         self._spending: Spending | None = None
         self._spent_at = 0.0
         self._inputs = InputWatch(engine)
@@ -141,11 +140,6 @@ class Monitor:
     def panel(self, panel: Panel) -> None:
         self._verifier.panel = panel
         self._intake.nudge()
-
-    @property
-    def second_opinions(self) -> OpinionsGiven:
-        """Those since the start."""
-        return self._worker.second_opinions
 
     async def start(self) -> None:
         """Start verifying, or continue. Idempotent."""
@@ -225,7 +219,7 @@ class Monitor:
             no_judge=self._no_judge,
             held=len(self._held),
             not_sampled=dict(self.not_sampled),
-            second_opinions=self.second_opinions,
+            second_opinions=self.worker.second_opinions,
             spending=spending,
             budget_usd=sampling.budget_share * spending.serving_usd + sampling.cold_start_usd,
             upgrade_rates=rates,

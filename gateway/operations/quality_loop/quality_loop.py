@@ -315,7 +315,7 @@ class QualityLoop:
         last two keep their values."""
         if self.monitor is None:
             return
-        metrics.show_opinions(self.monitor.second_opinions)
+        metrics.show_opinions(self.monitor.worker.second_opinions)
         metrics.show_not_sampled(self.monitor.not_sampled)
         try:
             metrics.show_retraining(await self._read_standing(), self.days_without_retraining())

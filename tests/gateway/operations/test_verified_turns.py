@@ -152,7 +152,7 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Worl
             monitor = await eventually(monitor_of)
             assert monitor is not None
             monitor.settings = msgspec.structs.replace(monitor.settings, sampling=EVERY, poll_seconds=0.0)
-            monitor._shadow_rate, monitor._worker._encode = None, encode
+            monitor._shadow_rate, monitor.worker._encode = None, encode
             monitor._queue.sampling = EVERY
             yield World(aio, home, best, monitor)
 
