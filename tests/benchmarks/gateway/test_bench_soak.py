@@ -71,7 +71,7 @@ async def test_an_agents_conversation_grows_until_its_last_turn(
 
 async def test_answers_that_are_not_as_they_have_to_be_are_counted_by_kind() -> None:
     """A server that says the same to everyone, and refuses nothing."""
-    fine = {"whole", "upstream alone", "repeated", "stream", "left", "body of 1 MB", "feedback"}
+    fine = {"whole", "upstream alone", "repeated", "stream", "left", "body of 1 MB"}
     async with running_upstream() as url:
         asking = Traffic(url.removesuffix("/v1"), url, KEY, seed=3)
         for kind in SHARES:
