@@ -1,6 +1,7 @@
 """`aio check` says what the file of keys would change, and where prompts and answers go in traces."""
 
 import secrets
+import socket
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from gateway.base.settings import Settings
 from gateway.operations.cli import main
+from gateway.operations.setup.settings_check import check_traced_texts
 from tests.gateway.operations.setup.model_servers import model_server, openai_pages
 from tests.ports import held_port
 
@@ -140,3 +143,13 @@ def test_texts_for_traces_that_go_nowhere_fail_the_check(environment: dict[str, 
     assert result.exit_code == 1
     assert f"Traces: PROBLEM with AIO_TRACE_CONTENT={environment['AIO_TRACE_CONTENT']}" in result.output
     assert problem in result.output.partition("problem: ")[2]
+
+
+def test_a_receiver_whose_name_is_a_clouds_metadata_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("169.254.169.254", 80))]
+    monkeypatch.setattr("gateway.telemetry.telemetry_url.socket.getaddrinfo", lambda *_, **__: found)
+    problem = check_traced_texts(
+        Settings(trace_exporter="otlp", trace_content="both", otlp_endpoint="http://traces.example")
+    )
+    assert problem is not None
+    assert "resolves to 169.254.169.254" in problem.problem
