@@ -26,7 +26,7 @@ class SettingSaid(msgspec.Struct, frozen=True):
 async def check_declared_keys(settings: Settings, *, may_show: bool) -> SettingSaid | None:
     """Read the file of keys, and count what applying it would change, which needs the database; None without a file.
 
-    Unless `may_show`, as at a start, a key that would be made with a secret that nobody is shown is a problem.
+    Unless `may_show`, as at a start, a key whose secret would have to be made and shown is a problem.
     """
     if not settings.keys_file:
         return None
