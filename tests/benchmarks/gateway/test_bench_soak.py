@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from click.testing import CliRunner
 
 from benchmarks.__main__ import main
 from benchmarks.gateway.soak import soak as soak_module
-from benchmarks.gateway.soak.figures import Minute, SoakResults, changes_of, look
+from benchmarks.gateway.soak.figures import Minute, SoakResults, changes_of, look, minute_of
 from benchmarks.gateway.soak.soak import soaked_catalogue
 from benchmarks.gateway.soak.traffic import SHARES, Traffic
 from benchmarks.gateway.soak.upstream import soak_upstream
@@ -23,6 +24,7 @@ from gateway.base.settings import Settings
 from tests.gateway.running_gateway import running_gateway
 from tests.gateway.walk import BOUNDED
 
+HERE = look(os.getpid(), Path(__file__).parent)
 KEY = "soak-key-5d41402abc4b2a76b9719d911017c592"
 
 
@@ -93,6 +95,24 @@ def minute(number: int, **fields: float) -> Minute:
     return msgspec.convert(usual | fields, Minute)
 
 
+def test_a_look_sees_memory_files_and_threads_of_a_process(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").write_bytes(b"12345")
+    before = look(os.getpid(), tmp_path)
+    leave = threading.Event()
+    waiting = threading.Thread(target=leave.wait)
+    waiting.start()
+    with (tmp_path / "folder" / "file").open("rb"):
+        after = look(os.getpid(), tmp_path)
+    leave.set()
+    waiting.join()
+    assert after.open_files == before.open_files + 1
+    assert after.threads == before.threads + 1
+    assert before.data == 5
+    # The C library's pages, at least, are other processes' too.
+    assert 0 < before.proportional < before.resident
+
+
 def test_growth_is_from_the_first_third_to_the_last_and_its_bound_holds_for_memory_files_and_threads() -> None:
     minutes = [minute(n, resident=100 + n, open_files=20, added_p50_ms=float(n)) for n in range(9)]
     changes = changes_of(minutes)
@@ -103,8 +123,18 @@ def test_growth_is_from_the_first_third_to_the_last_and_its_bound_holds_for_memo
     assert results.not_flat(0.06) == {}
 
 
+def test_a_minute_is_the_median_of_its_looks_and_its_answers_take_as_much_longer_as_the_gateway_adds() -> None:
+    looks = [msgspec.structs.replace(HERE, resident=size, data=size) for size in (30, 10, 20, 90, 10)]
+    seconds = {"whole": [0.002, 0.003, 0.004], "upstream alone": [0.0005, 0.001, 0.002]}
+    found = minute_of(looks, 1.0, 50, seconds)
+    assert (found.resident, found.resident_most, found.data) == (20, 90, 10)
+    assert (found.added_p50_ms, found.added_p99_ms) == (2.0, 2.0)
+    alone = minute_of(looks, 1.0, 50, seconds | {"whole": []})
+    assert (alone.added_p50_ms, alone.added_p99_ms) == (None, None)
+
+
 def results_of(changes: object) -> SoakResults:
-    here = msgspec.to_builtins(look(os.getpid(), Path(__file__).parent))
+    here = msgspec.to_builtins(HERE)
     fields = {"minutes": 9, "warm": 0, "requests": 90, "changes": changes, "data_per_request": 1234.5}
     counts = {"kinds": {"whole": 90}, "failures": {"whole: lost": 2}}
     return msgspec.convert(msgspec.to_builtins(fields | counts) | {"before": here, "after": here}, SoakResults)
@@ -126,7 +156,7 @@ def test_a_warm_up_as_long_as_the_soak_is_refused() -> None:
 def test_the_command_soaks_a_real_server_and_keeps_its_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(soak_module, "QUIET_SECONDS", 0.1)
     out = tmp_path / "soak.jsonl"
-    length = ["--minutes", "0.05", "--warm", "0.01", "--every", "1", "--rate", "20", "--most-growth", "1000"]
+    length = ["--minutes", "0.05", "--warm", "0.03", "--every", "1", "--rate", "20", "--most-growth", "1000"]
     said = CliRunner().invoke(main, ["soak", *length, "--out", str(out), "--json"])
     assert said.exit_code == 0, said.output
     rows = [json.loads(line) for line in out.read_text().splitlines()]
@@ -134,8 +164,13 @@ def test_the_command_soaks_a_real_server_and_keeps_its_minutes(tmp_path: Path, m
     results = rows[-1]["results"]
     assert results["failures"] == {}
     assert results["requests"] > 40
-    assert results["changes"]["resident"]["first"] > 50e6
-    assert parts_of(tmp_path)["soak"].startswith("| minutes 0.01 to 0.05")
+    second, third = (row["row"] for row in rows[2:4])
+    assert results["changes"]["resident"] == {"first": second["resident"], "last": third["resident"]}
+    assert results["data_per_request"] == pytest.approx(
+        (third["data"] - second["data"]) / (third["requests"] - second["requests"]), abs=0.1
+    )
+    assert results["before"]["resident"] > 50e6
+    assert parts_of(tmp_path)["soak"].startswith("| minutes 0.03 to 0.05")
     # Nothing grows by less than nothing, so that this one is not flat.
     said = CliRunner().invoke(main, ["soak", *length[:-1], "-100"])
     assert said.exit_code == 1
