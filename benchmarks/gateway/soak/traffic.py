@@ -210,7 +210,8 @@ class Traffic:
         await self._asked(CHAT, _body(random) | {"model": "no-such-model"}, expected=404)
 
     async def _chat(self, body: Json, headers: dict[str, str] | None = None) -> Json:
-        return await self._asked(CHAT, body, headers)
+        found: Json = await self._asked(CHAT, body, headers)
+        return found
 
     async def _asked(self, path: str, body: Json, headers: dict[str, str] | None = None, *, expected: int = 200) -> Any:
         self.requests += 1

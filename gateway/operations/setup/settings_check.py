@@ -39,8 +39,10 @@ async def check_declared_keys(settings: Settings, *, may_show: bool) -> SettingS
         changes = await _changes(settings, declared, may_show)
     except (TenancyError, SettingsError) as error:
         return SettingSaid(f"Keys file {settings.keys_file}: PROBLEM", problem=str(error))
-    budgets = sum(len(one.budgets.amounts()) for one in (*declared.teams, *declared.keys, *declared.settings_keys))
-    counted = f"teams {len(declared.teams)}, keys {len(declared.keys)}, budgets {budgets}"
+    budgets = [team.budgets for team in declared.teams] + [key.budgets for key in declared.keys]
+    budgets += [key.budgets for key in declared.settings_keys]
+    number = sum(len(one.amounts()) for one in budgets)
+    counted = f"teams {len(declared.teams)}, keys {len(declared.keys)}, budgets {number}"
     return SettingSaid(f"Keys file {settings.keys_file}: {counted}; {changes}")
 
 

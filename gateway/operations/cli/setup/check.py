@@ -67,7 +67,8 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
     guardrails = asyncio.run(ask_guardrails(catalog)) if catalog.guardrails else []
     keys = asyncio.run(check_declared_keys(settings, may_show=options["keys_file"] is not None))
     said = [one for one in (keys, check_traced_texts(settings)) if one is not None]
-    problems = [one.problem for one in (*answers, *embeddings, *guardrails, *said) if one.problem]
+    found = [[one.problem for one in each] for each in (answers, embeddings, guardrails, said)]
+    problems = [problem for each in found for problem in each if problem]
     if as_json:
         echo_json(answers)
     else:
