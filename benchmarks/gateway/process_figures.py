@@ -2,6 +2,7 @@
 below them."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -35,7 +36,9 @@ def _processes(pid: int) -> list[int]:
     found = [pid]
     for process in found:
         for task in Path(f"/proc/{process}/task").iterdir():
-            found += [int(child) for child in (task / "children").read_text().split()]
+            # A thread may end meanwhile; its children are then the process's.
+            with suppress(FileNotFoundError):
+                found += [int(child) for child in (task / "children").read_text().split()]
     return found
 
 

@@ -9,8 +9,8 @@ _ROWS = {
     "resident": ("resident MB", _MB),
     "resident_most": ("most within a minute, MB", _MB),
     "proportional": ("proportional (PSS) MB", _MB),
-    "open_files": ("open files", 1.0),
-    "threads": ("threads", 1.0),
+    "open_files": ("fewest open files within a minute", 1.0),
+    "threads": ("fewest threads", 1.0),
     "added_p50_ms": ("added p50 ms", 1.0),
     "added_p99_ms": ("added p99 ms", 1.0),
 }

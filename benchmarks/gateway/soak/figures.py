@@ -20,17 +20,17 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Minute(msgspec.Struct, frozen=True, kw_only=True):
-    """Medians of a minute's looks, and the largest resident set. `minute`: its end since the start; `requests`: all up
-    to then. `added_…`: the time of a small whole answer, less that of the upstream alone, in milliseconds; None without
-    such an answer."""
+    """Medians of a minute's looks at memory, and the largest resident set; the fewest open files and threads, to which
+    requests in flight add theirs. `minute`: its end since the start; `requests`: all up to then. `added_…`: the time of
+    a small whole answer, less that of the upstream alone, in milliseconds; None without such an answer."""
 
     minute: float
     requests: int
     resident: float
     resident_most: int
     proportional: float
-    open_files: float
-    threads: float
+    open_files: int
+    threads: int
     data: int
     added_p50_ms: float | None
     added_p99_ms: float | None
@@ -101,8 +101,8 @@ def minute_of(looks: Sequence[Look], minute: float, requests: int, seconds: dict
         resident=statistics.median(one.resident for one in looks),
         resident_most=max(one.resident for one in looks),
         proportional=statistics.median(one.proportional for one in looks),
-        open_files=statistics.median(one.open_files for one in looks),
-        threads=statistics.median(one.threads for one in looks),
+        open_files=min(one.open_files for one in looks),
+        threads=min(one.threads for one in looks),
         data=looks[-1].data,
         added_p50_ms=_added_ms(seconds, 0.5),
         added_p99_ms=_added_ms(seconds, 0.99),

@@ -133,6 +133,6 @@ def _results(rows: list[Minute], options: SoakOptions, traffic: Traffic, before:
 def _line(row: Minute, traffic: Traffic) -> str:
     return (
         f"{row.minute:.1f} min: {row.requests:,} requests, {row.resident / 1e6:.1f} MB (most "
-        f"{row.resident_most / 1e6:.1f}), {row.open_files:.0f} files, {row.threads:.0f} threads, "
+        f"{row.resident_most / 1e6:.1f}), {row.open_files} files, {row.threads} threads, "
         f"{row.data / 1e6:.1f} MB of data, {sum(traffic.failures.values())} failures"
     )

@@ -124,10 +124,10 @@ def test_growth_is_from_the_first_third_to_the_last_and_its_bound_holds_for_memo
 
 
 def test_a_minute_is_the_median_of_its_looks_and_its_answers_take_as_much_longer_as_the_gateway_adds() -> None:
-    looks = [msgspec.structs.replace(HERE, resident=size, data=size) for size in (30, 10, 20, 90, 10)]
+    looks = [msgspec.structs.replace(HERE, resident=size, open_files=size, data=size) for size in (30, 10, 20, 90, 10)]
     seconds = {"whole": [0.002, 0.003, 0.004], "upstream alone": [0.0005, 0.001, 0.002]}
     found = minute_of(looks, 1.0, 50, seconds)
-    assert (found.resident, found.resident_most, found.data) == (20, 90, 10)
+    assert (found.resident, found.resident_most, found.open_files, found.data) == (20, 90, 10, 10)
     assert (found.added_p50_ms, found.added_p99_ms) == (2.0, 2.0)
     alone = minute_of(looks, 1.0, 50, seconds | {"whole": []})
     assert (alone.added_p50_ms, alone.added_p99_ms) == (None, None)
