@@ -142,7 +142,7 @@ def results_of(changes: object) -> SoakResults:
 
 def test_the_table_has_each_figure_with_its_growth_and_what_failed() -> None:
     shown = soak_table(results_of(changes_of([minute(n, resident=1e6 * (10 + n)) for n in range(3)])))
-    assert "| resident MB              |        10.0 |       12.0 | +20.0% |" in shown
+    assert "| resident MB                       |        10.0 |       12.0 | +20.0% |" in shown
     assert "90 requests; wrong answers: 2 × whole: lost." in shown
     assert "The data folder grew by 1,234 bytes per request." in shown
 
