@@ -133,18 +133,38 @@ def test_a_minute_is_the_median_of_its_looks_and_its_answers_take_as_much_longer
     assert (alone.added_p50_ms, alone.added_p99_ms) == (None, None)
 
 
-def results_of(changes: object) -> SoakResults:
+def results_of(changes: object, **failures: int) -> SoakResults:
     here = msgspec.to_builtins(HERE)
     fields = {"minutes": 9, "warm": 0, "requests": 90, "changes": changes, "data_per_request": 1234.5}
-    counts = {"kinds": {"whole": 90}, "failures": {"whole: lost": 2}}
+    counts = {"kinds": {"whole": 90}, "failures": failures}
     return msgspec.convert(msgspec.to_builtins(fields | counts) | {"before": here, "after": here}, SoakResults)
 
 
 def test_the_table_has_each_figure_with_its_growth_and_what_failed() -> None:
-    shown = soak_table(results_of(changes_of([minute(n, resident=1e6 * (10 + n)) for n in range(3)])))
+    shown = soak_table(results_of(changes_of([minute(n, resident=1e6 * (10 + n)) for n in range(3)]), lost=2))
     assert "| resident MB                       |        10.0 |       12.0 | +20.0% |" in shown
-    assert "90 requests; wrong answers: 2 × whole: lost." in shown
+    assert "90 requests; wrong answers: 2 × lost." in shown
     assert "The data folder grew by 1,234 bytes per request." in shown
+
+
+@pytest.mark.parametrize(
+    ("last", "failures", "status", "said"),
+    [
+        (104, {}, 0, ""),
+        (106, {}, 1, "resident grew by 6.0%, which is more than 5%"),
+        (100, {"lost": 1}, 1, "wrong answers: 1 × lost"),
+    ],
+)
+def test_the_command_fails_where_memory_grows_or_an_answer_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, last: int, failures: dict[str, int], status: int, said: str
+) -> None:
+    async def soaked(*_: object) -> SoakResults:
+        return results_of(changes_of([minute(1, resident=100), minute(2), minute(3, resident=last)]), **failures)
+
+    monkeypatch.setattr("benchmarks.commands.gateway.soak._run", soaked)
+    result = CliRunner().invoke(main, ["soak"])
+    assert result.exit_code == status, result.output
+    assert said in result.output
 
 
 def test_a_warm_up_as_long_as_the_soak_is_refused() -> None:
@@ -171,7 +191,3 @@ def test_the_command_soaks_a_real_server_and_keeps_its_minutes(tmp_path: Path, m
     )
     assert results["before"]["resident"] > 50e6
     assert parts_of(tmp_path)["soak"].startswith("| minutes 0.03 to 0.05")
-    # Nothing grows by less than nothing, so that this one is not flat.
-    said = CliRunner().invoke(main, ["soak", *length[:-1], "-100"])
-    assert said.exit_code == 1
-    assert "which is more than -100%" in said.output
