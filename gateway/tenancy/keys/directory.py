@@ -175,11 +175,8 @@ class Directory:
                 known.put(row)
         self._known, self._revision, self._budgets_revision = known, revision, of_budgets
         if charges is not None:
-            self._static = {
-                subject: Allowance(budgets=refs)
-                for (kind, subject), refs in charges.items()
-                if kind == "key" and subject not in known
-            }
+            charged = {name: charges.get(("key", name)) for name in self._keys.names}
+            self._static = {name: Allowance(budgets=refs) for name, refs in charged.items() if refs}
         self._stored_inference = known.ask_for_answers
         self._stored_admin = known.administer(now)
         if self._stored_inference:

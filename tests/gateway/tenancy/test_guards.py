@@ -318,7 +318,10 @@ async def test_a_form_has_the_token_in_a_field(kind: str, body: str, right: bool
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": body.encode(), "more_body": False}
 
-    given = connection(SIGNED_IN, ("content-type", kind), receive=receive)
+    given, other = (
+        connection(SIGNED_IN, ("content-type", kind), *header, receive=receive) for header in ((), (TOKEN,))
+    )
+    await demand_csrf(other)
     given.scope["route_handler"] = cast(Any, SimpleNamespace(resolve_request_max_body_size=lambda: None))
     given.scope["state"]["headers"] = {}
     if right:

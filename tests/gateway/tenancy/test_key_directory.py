@@ -29,7 +29,7 @@ from gateway.tenancy.keys.key_commands import (
 from gateway.tenancy.keys.key_secrets import keys_of, make_key
 from gateway.tenancy.keys.key_terms import KeyTerms
 from gateway.tenancy.keys.known_keys import KnownKeys
-from migrations.tables.tenancy import api_keys
+from migrations.tables.tenancy import api_keys, budgets
 from quality.store.database import migrate, open_database
 from tests.polling import eventually
 from tiers.catalog.load import load_catalog
@@ -217,6 +217,15 @@ async def test_a_restart_without_the_database_opens_no_gateway_that_had_keys(dir
     assert directory.has_admin, "a viewer"
 
 
+async def test_a_key_that_answers_no_more_is_none_that_callers_need(directories: Directories) -> None:
+    await create_key(directories.engine, "ada", None, KeyTerms(), ORDER)
+    directory = await directories.loaded()
+    assert directory.asks_for_keys
+    await change_key(directories.engine, "ada", KeyTerms(scopes=["viewer"]), ORDER)
+    await directory.load()
+    assert not directory.asks_for_keys
+
+
 async def test_only_a_valid_key_may_administer(directories: Directories) -> None:
     ends = KeyTerms(scopes=["admin"], expires_at=NOW + 10)
     await create_key(directories.engine, "ends", None, ends, ORDER)
@@ -290,6 +299,20 @@ async def test_exactly_a_page_of_keys_is_followed_by_an_empty_one(directories: D
     assert PAGE == 1000
 
 
+async def test_a_budget_at_the_end_of_a_page_is_charged_once(directories: Directories) -> None:
+    subjects = [f"s{number:04}" for number in range(PAGE + 1)]
+    row = {"subject_kind": "key", "period": "day", "amount_microusd": 1, "created_at": 1.0}
+    async with directories.engine.begin() as connection:
+        await connection.execute(
+            insert(budgets), [row | {"budget_id": f"budget_{one}", "subject": one} for one in subjects]
+        )
+    keys = {one: make_key().key for one in subjects[-3:]}
+    directory = await directories.loaded(api_keys=",".join(f"{name}={key}" for name, key in keys.items()))
+    for name, key in keys.items():
+        (charged,) = directory.inference_caller(bearer(key)).allowance.budgets
+        assert charged.budget_id == f"budget_{name}"
+
+
 async def test_another_catalogue_is_read_again_and_a_database_that_is_away_keeps_the_old_keys(
     directories: Directories, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -314,7 +337,7 @@ async def test_changes_are_followed_and_an_outage_is_said_once(
     directories: Directories, caplog: pytest.LogCaptureFixture
 ) -> None:
     directory = directories.new()
-    looks, away = 0, [False]
+    looks, away = 0, [True]
 
     def look(_: object) -> None:
         nonlocal looks
@@ -324,15 +347,33 @@ async def test_changes_are_followed_and_an_outage_is_said_once(
 
     event.listen(directories.engine.sync_engine, "begin", look)
     following = asyncio.create_task(directory.follow(0.001))
-    await eventually(lambda: directory.is_read)
     for _ in range(2):
         away[0], before = True, looks
         await eventually(lambda before=before: looks > before + 3)  # type: ignore[misc]
         away[0], before = False, looks
         await eventually(lambda before=before: looks > before + 1)  # type: ignore[misc]
+    assert directory.is_read
     following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
     said = [record.getMessage() for record in caplog.records if "known keys stay valid" in record.getMessage()]
     assert said == ["keys cannot be read (OSError); known keys stay valid"] * 2
+
+
+async def test_changes_are_looked_for_as_often_as_that_is_set(
+    directories: Directories, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, waits = directories.new(), list[float]()
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 2:
+            raise asyncio.CancelledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncio, "sleep", sleep)
+        with pytest.raises(asyncio.CancelledError):
+            await directory.follow(7.0)
+    assert (waits, directory.is_read) == ([7.0, 7.0], True)
 
 
 async def test_a_new_keys_terms_are_those_of_inference_without_limits(directories: Directories) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from sqlalchemy import insert, select
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from gateway.base.stores.database_time import DatabaseTime
 from gateway.tenancy.budgets.budget_commands import remove_budget, set_budget, states_of
@@ -18,7 +18,7 @@ from gateway.tenancy.keys.key_commands import create_key, create_team
 from gateway.tenancy.keys.key_terms import KeyTerms
 from gateway.tenancy.keys.listings import BUDGETS
 from migrations.tables.audit import audit_events
-from migrations.tables.tenancy import budget_leases, budgets
+from migrations.tables.tenancy import budget_leases, budgets, tenancy_state
 from quality.store.database import migrate, open_database
 from quality.store.queries import insert_records
 from tests.quality.store.records import make_record
@@ -234,6 +234,32 @@ async def test_a_removed_budget_takes_its_leases_with_it_and_leaves_the_others(b
         await remove_budget(books.engine, one, ORDER)
     with pytest.raises(UnknownSubjectError, match="there is no key 'nobody'"):
         await set_budget(books.engine, "key", "nobody", "day", 1.0, ORDER)
+
+
+async def test_a_change_of_a_budget_is_one_that_replicas_look_for(books: Books) -> None:
+    async def revisions() -> tuple[int, int]:
+        async with books.engine.connect() as connection:
+            row = (await connection.execute(select(tenancy_state))).one()
+        return row.revision, row.budgets_revision
+
+    before, _ = await revisions()
+    one = await budget(books)
+    assert await revisions() == (before + 1, before + 1)
+    await create_team(books.engine, "lab", ORDER)
+    assert await revisions() == (before + 2, before + 1)
+    await remove_budget(books.engine, one, ORDER)
+    assert await revisions() == (before + 3, before + 3)
+
+
+async def test_leases_go_with_their_budget_also_on_a_connection_that_enforces_no_keys(
+    books: Books, sqlite_url: str
+) -> None:
+    one = await budget(books)
+    await books.granted("a", one, 100)
+    plain = create_async_engine(sqlite_url.replace("sqlite:", "sqlite+aiosqlite:"))
+    await remove_budget(plain, one, ORDER)
+    await plain.dispose()
+    assert await books.rows("budget_id") == []
 
 
 async def test_the_state_of_a_budget_is_that_of_its_current_period_in_dollars(books: Books) -> None:

@@ -93,9 +93,12 @@ async def test_a_caller_that_leaves_the_queue_frees_its_place() -> None:
     await asyncio.sleep(0)
     queue.leave(entered, answered=True)
     await stays
+    last = await started(queue, 1)
     queue.leave(0.0, answered=False)
     given.cancel()  # just as it is given its place
     await asyncio.gather(gone, given, return_exceptions=True)
+    assert (queue.running, queue.waiting) == (1, 0)
+    queue.leave(await last, answered=False)
     assert (queue.running, queue.waiting) == (0, 0)
 
 
@@ -166,8 +169,10 @@ async def test_one_that_is_cancelled_in_the_same_moment_takes_no_place_and_is_no
     gone = await started(queue, 2)
     gone.cancel()
     queue.close()
-    with pytest.raises(ApiError, match="shutting down"):
+    assert queue.waiting == 0
+    with pytest.raises(ApiError, match="shutting down") as refused:
         await waits
+    assert refused.value.status == 503
     assert (queue.running, queue.shed) == (1, {(2, "displaced"): 1, (2, "shutdown"): 1})
     with pytest.raises(ApiError, match="shutting down"):
         await queue.enter(0)
@@ -179,6 +184,9 @@ async def test_a_new_duration_counts_for_a_twentieth_and_one_without_an_answer_n
     now = 100.0
     monkeypatch.setattr("gateway.tenancy.limits.overload.time.monotonic", lambda: now)
     queue = OverloadQueue(1, 0)
+    entered = await queue.enter(1)
+    assert queue.predicted_wait(2) == 0.0, "nothing is known yet"
+    queue.leave(entered, answered=False)
     for seconds, answered in ((12.0, True), (32.0, True), (500.0, False)):
         entered = await queue.enter(1)
         now += seconds

@@ -418,6 +418,22 @@ async def test_what_ends_is_told_to_redis_if_it_had_a_place_or_used_other_tokens
     assert not limits._in_flight
 
 
+async def test_without_redis_a_place_that_this_process_gave_is_given_back_here(
+    scripted: tuple[RedisWindows, Scripts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits, scripts = scripted
+
+    async def away(_: Call) -> Any:
+        raise RedisUnavailableError
+
+    monkeypatch.setattr(scripts, "run", away)
+    for _ in range(2):
+        entry = await limits.enter("ada", Allowance(concurrency=1), 0, "r")
+        assert (entry.refused, entry.member) == ("", "")
+        limits.leave(entry, 0)
+    assert scripts.put_ == []
+
+
 async def test_places_are_renewed_every_20_seconds_and_what_waits_is_sent_every_second(
     scripted: tuple[RedisWindows, Scripts], monkeypatch: pytest.MonkeyPatch
 ) -> None:

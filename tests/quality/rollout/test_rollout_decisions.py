@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from classifier.registry.artefact import load_manifest
+from classifier.registry.artefact import default_artefact, load_manifest
 from migrations.tables.quality import classifier_versions
 from quality.comparison.live_arms import ArmAnswers, LiveComparison
 from quality.comparison.paired_outcomes import Paired
@@ -15,7 +15,6 @@ from quality.rollout.classifier_versions import ClassifierVersions
 from quality.rollout.evidence import Evidence, RolloutSettings
 from quality.rollout.rollout import Rollout, decide_rollout
 from tests.quality.loop_world import rows
-from tests.quality.retraining.tiny_classifier import base_artefact
 
 STARTED = 1000.0
 DAYS = 28 * 86_400
@@ -95,11 +94,9 @@ def test_settings_end_where_they_have_no_meaning(good: dict[str, Any], bad: dict
         RolloutSettings(**bad)
 
 
-async def test_one_version_is_promoted_at_a_time_and_each_state_has_its_reason(
-    engine: AsyncEngine, tmp_path: Path
-) -> None:
+async def test_one_version_is_promoted_at_a_time_and_each_state_has_its_reason(engine: AsyncEngine) -> None:
     versions = ClassifierVersions(engine)
-    manifest = msgspec.structs.replace(load_manifest(base_artefact(tmp_path)), version="v1", parent="v0")
+    manifest = msgspec.structs.replace(load_manifest(default_artefact()), version="v1", parent="v0")
 
     async def became(version: str, status: Any, now: float, **more: Any) -> None:
         async with engine.begin() as connection:
