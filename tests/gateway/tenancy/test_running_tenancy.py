@@ -1,6 +1,7 @@
 """What a start of the gateway does for its callers: keys are read, made and applied, or as soon as the database is
 there; limits and budgets are as configured, and unspent slices go back at the end."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -25,6 +26,7 @@ from gateway.tenancy.keys.key_commands import create_key, shown_key
 from gateway.tenancy.keys.key_secrets import keys_of, make_key
 from gateway.tenancy.keys.key_terms import KeyTerms
 from gateway.tenancy.keys.listings import BUDGETS
+from gateway.tenancy.limits.redis_windows import RedisWindows
 from gateway.tenancy.tenancy import Tenancy, running_tenancy
 from quality.store.database import migrate, open_database
 from tests.gateway.chats import chat
@@ -222,6 +224,27 @@ async def test_without_redis_limits_are_as_configured(start: Start, setting: str
     assert (refused.value.status, refused.value.body.code) == (
         (429, "rate_limit_exceeded") if passes else (503, "limits_unavailable")
     )
+    await redis.redis.aclose()
+
+
+async def test_places_in_redis_are_kept_up_while_it_runs_and_departures_are_sent_at_the_end(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    async def follow(_: RedisWindows) -> None:
+        said.append("follows")
+        await asyncio.Event().wait()
+
+    async def close(_: RedisWindows) -> None:
+        said.append("closed")
+
+    monkeypatch.setattr(RedisWindows, "follow", follow)
+    monkeypatch.setattr(RedisWindows, "close", close)
+    redis = RedisStore("redis://127.0.0.1:1/0")
+    async with start.tenancy(redis):
+        await eventually(lambda: said)
+    assert said == ["follows", "closed"]
     await redis.redis.aclose()
 
 

@@ -320,6 +320,45 @@ async def test_what_was_not_used_is_free_at_once_and_what_was_used_beyond_counts
     assert (await limits.enter("ada", allowance, 100, "r5")).tokens == Room(100, 0, 60.75)
 
 
+async def test_a_correction_leaves_the_window_with_the_second_that_it_corrects() -> None:
+    clock = Clock()
+    limits, allowance = LocalWindows(clock), Allowance(tokens_per_minute=100)
+    first = await limits.enter("ada", allowance, 50, "r1")
+    clock.now += 10
+    await limits.enter("ada", allowance, 20, "r2")
+    limits.leave(first, 30)
+    assert (await limits.enter("ada", allowance, 0, "r3")).tokens == Room(100, 50, 60.75)
+    clock.now += 51
+    assert (await limits.enter("ada", allowance, 0, "r4")).tokens == Room(100, 80, 60.75)
+    # What used more after its second is gone counts no more.
+    limits.leave(first, 500)
+    assert (await limits.enter("ada", allowance, 0, "r5")).tokens == Room(100, 80, 60.75)
+
+
+async def test_what_came_in_one_second_leaves_the_window_together_and_an_end_is_no_request() -> None:
+    clock = Clock()
+    limits, allowance = LocalWindows(clock), Allowance(requests_per_minute=5, tokens_per_minute=100)
+    entries = [await limits.enter("ada", allowance, 10, f"r{number}") for number in range(3)]
+    assert [entry.retry_seconds for entry in entries] == [0.0] * 3
+    for entry in entries:
+        limits.leave(entry, 15)
+    fourth = await limits.enter("ada", allowance, 10, "r3")
+    assert (fourth.requests, fourth.tokens) == (Room(5, 1, 60.75), Room(100, 45, 60.75))
+    clock.now += 61
+    later = await limits.enter("ada", allowance, 10, "r4")
+    assert (later.requests, later.tokens) == (Room(5, 4, 60.75), Room(100, 90, 60.75))
+
+
+async def test_under_a_limit_that_was_lowered_enough_requests_have_to_leave() -> None:
+    clock = Clock()
+    limits = LocalWindows(clock)
+    for now in (1000.0, 1010.0, 1020.0):
+        clock.now = now
+        await limits.enter("ada", Allowance(requests_per_minute=3), 0, "r")
+    refused = await limits.enter("ada", Allowance(requests_per_minute=2), 0, "r")
+    assert (refused.refused, refused.retry_seconds) == ("requests", 1010 + 61 - 1020)
+
+
 async def test_requests_in_flight_are_counted_apart_from_the_minute() -> None:
     clock = Clock()
     limits, allowance = LocalWindows(clock), Allowance(concurrency=1)
@@ -385,6 +424,11 @@ async def test_redis_is_asked_with_the_limits_and_judged_by_its_clock(scripted: 
     # The oldest second that is counted is 995; the newest, 1000, leaves last.
     assert refused.retry_seconds == 995 + 61 - 1007.25
     assert (refused.requests, refused.tokens) == (Room(4, 0, 1061 - 1007.25), Room(100, 40, 1061 - 1007.25))
+    scripts.answers[:0] = [[b"1007.25", 4, 60, 1, counted]] * 2
+    # Of the oldest second's one request and 55 tokens there is one too few.
+    for lowered, asked in ((Allowance(requests_per_minute=3), 0), (Allowance(tokens_per_minute=100), 96)):
+        assert (await limits.enter("ada", lowered, asked, "r")).retry_seconds == 1000 + 61 - 1007.25
+    scripts.asked[1:] = []
     admitted = await limits.enter("ada", Allowance(tokens_per_minute=100), 40, "r2")
     assert scripts.asked[1] == (KEYS, [-1, 100, -1, 40, "r2", 60, 60])
     assert (admitted.requests, admitted.tokens) == (None, Room(100, 30, 1007 + 61 - 1007.25))
