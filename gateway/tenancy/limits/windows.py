@@ -100,9 +100,8 @@ class LocalWindows(Windows):
         window.forget(second)
         sums = Sums(window.requests, window.tokens, window.in_flight)
         last = window.seconds[-1][0] if window.seconds else second
-        entry = judged(
-            Entry(key_id, requested_tokens=tokens, second=second), allowance, sums, window.seconds, now, last
-        )
+        entry = Entry(key_id, requested_tokens=tokens, second=second)
+        entry = judged(entry, allowance, sums, window.seconds, now, last)
         if not entry.refused:
             window.add(second, 1, tokens)
             window.in_flight += 1
