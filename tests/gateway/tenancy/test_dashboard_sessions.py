@@ -148,6 +148,9 @@ async def test_a_session_is_looked_up_again_after_two_seconds(world: World) -> N
     assert await world.signed_in(other) == "user:eve"
     world.now += 2
     assert await world.signed_in(other) is None
+    # What has ended does not come back while it cannot be looked up.
+    with world.outage(), pytest.raises(SessionsUnavailableError):
+        await world.signed_in(other)
 
 
 async def test_signing_out_ends_that_session_alone(world: World) -> None:
