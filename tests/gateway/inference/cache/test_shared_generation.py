@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.base.knobs.file import KnobFile
+from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.cache.kept_answer import KeptAnswer, Replay
 from gateway.inference.cache.knobs import CacheKnobs
 from gateway.inference.cache.response_cache import ResponseCache
@@ -59,14 +60,17 @@ class World:
         sinks = [lambda answer, record: self.records.append(record)]
         self.service = Service(routing, sinks, cache=self.cache)
 
-    async def said(self, number: int, *, stream: bool, keep: bool) -> str:
-        request = chat(
+    def request(self, number: int, *, stream: bool, keep: bool) -> InferenceRequest:
+        return chat(
             request_id=f"chatcmpl-{number}",
             requested_model="tier-1",
             sampling=SamplingParams(temperature=0),
             stream=stream,
             own_consent=Consent(reuse=keep),
         )
+
+    async def said(self, number: int, *, stream: bool, keep: bool) -> str:
+        request = self.request(number, stream=stream, keep=keep)
         if not stream:
             return (await self.service.complete(request)).choices[0].text
         answer = await self.service.start(request)
@@ -193,3 +197,30 @@ async def test_a_replay_lets_others_work_after_64_deltas(pieces: int, turns: int
     over.set()
     assert (said, turned) == (pieces + 1, turns)
     await working
+
+
+async def test_each_delta_reaches_a_reader_that_waits_and_leaving_takes_until_the_tier_is_free() -> None:
+    world = World()
+    tier = world.tiers[0]
+    tier.hold_at, tier.slow_close = 1, asyncio.Event()
+    answer = await world.service.start(world.request(1, stream=True, keep=True))
+    reading = aiter(answer)
+    first = asyncio.create_task(anext(reading))
+    await tier.holding.wait()
+    assert (await first).text == WORDS[0]
+    second = asyncio.create_task(anext(reading))
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+    assert not second.done()
+    # It goes on to the next word alone.
+    tier.hold_at = 2
+    tier.go.set()
+    tier.go.clear()
+    assert (await second).text == WORDS[1]
+    leaving = asyncio.create_task(answer.aclose())
+    await tier.closing.wait()
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+    assert not leaving.done()
+    tier.slow_close.set()
+    await leaving
