@@ -13,6 +13,7 @@ from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.cache.kept_answer import KeptAnswer, Replay
 from gateway.inference.cache.knobs import CacheKnobs
 from gateway.inference.cache.response_cache import ResponseCache
+from gateway.inference.cache.shared_generation import SharedGeneration, SharedGenerationReader
 from gateway.inference.cache.stores import AnswerStore, MemoryStore
 from gateway.inference.routing.router import RoutingService
 from gateway.inference.service import Service
@@ -224,3 +225,33 @@ async def test_each_delta_reaches_a_reader_that_waits_and_leaving_takes_until_th
     assert not leaving.done()
     tier.slow_close.set()
     await leaving
+
+
+class Decided:
+    """A generation without words: what it decided, and what it tells of another decision."""
+
+    attempted, rerouted, decision = 0.0, False, "theirs"
+
+    def told(self, decision: str) -> str:
+        return f"told of {decision}"
+
+    def __aiter__(self) -> "Decided":
+        return self
+
+    async def __anext__(self) -> Delta:
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+
+async def test_a_reader_has_its_own_decision_unless_another_route_took_its_place() -> None:
+    generation: Any = Decided()
+    own: Any = "own"
+    shared = SharedGeneration(generation, lambda shared: None)
+    reader = SharedGenerationReader(shared, own, stream=False)
+    said = [str(reader.decision)]
+    generation.rerouted = True
+    said.append(str(reader.decision))
+    await reader.aclose()
+    assert said == ["told of own", "theirs"]
