@@ -10,7 +10,9 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.errors import ArtefactError
+from classifier.model.outcome_model import OutcomeModel
 from classifier.policy.experiment_split import Arm
+from classifier.registry.acceptance import accepted_artefact
 from classifier.registry.registry import ArtefactRegistry, Canary
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import classifier_versions, experiments, rollouts
@@ -273,6 +275,29 @@ async def test_a_version_that_cannot_be_loaded_is_broken_and_an_incumbent_a_prob
     swapped = await evidence.of(incumbent, GOOD, 0.0, settings)
     assert swapped.broken is None
     assert "changed or cut short" in str(swapped.problem)
+
+
+async def test_models_are_loaded_once_and_again_when_their_files_change(
+    engine: AsyncEngine, registry: ArtefactRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[str] = []
+
+    def load(folder: Path) -> OutcomeModel:
+        loaded.append(folder.name)
+        return accepted_artefact(folder)
+
+    monkeypatch.setattr("quality.rollout.evidence.accepted_artefact", load)
+    incumbent, settings = registry.current().name, RolloutSettings()
+    variant(registry, GOOD), variant(registry, BAD)
+    evidence = RolloutEvidence(engine, registry)
+    for version, again in ((GOOD, [GOOD, incumbent]), (GOOD, []), (BAD, [BAD]), (GOOD, [GOOD])):
+        loaded.clear()
+        await evidence.of(version, incumbent, 0.0, settings)
+        assert loaded == again
+    loaded.clear()
+    (registry.folder(GOOD) / "note.txt").touch()
+    await evidence.of(GOOD, incumbent, 0.0, settings)
+    assert loaded == [GOOD]
 
 
 # -- experiments -------------------------------------------------------------------------------------
