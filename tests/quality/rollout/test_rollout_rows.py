@@ -15,7 +15,7 @@ from classifier.policy.experiment_split import Arm
 from classifier.registry.acceptance import accepted_artefact
 from classifier.registry.registry import ArtefactRegistry, Canary
 from migrations.tables.audit import audit_events
-from migrations.tables.quality import classifier_versions, experiments, rollouts
+from migrations.tables.quality import classifier_versions, experiments, rollouts, verifications
 from quality.comparison.paired_outcomes import Paired
 from quality.rollout import operator_commands
 from quality.rollout.evidence import Evidence, RolloutEvidence, RolloutSettings
@@ -23,7 +23,7 @@ from quality.rollout.experiments import Experiments, Plan, Results, concluded, e
 from quality.rollout.guardrails import Guarded, Guardrails
 from quality.rollout.registry_transaction import registry_transaction
 from quality.rollout.rollout import Rollouts
-from tests.quality.loop_world import rows
+from tests.quality.loop_world import record, rows, store_request
 from tests.quality.retraining.tiny_classifier import base_artefact, fresh_registry
 from tests.quality.rollout.rollout_world import BAD, GOOD, break_file, variant
 
@@ -376,6 +376,29 @@ async def test_an_experiment_is_written_down_as_it_begins_goes_on_and_ends(
     ]  # fmt: skip
     assert not await running.stop(started, **ORDER)
     assert await running.advance() is None
+
+
+async def test_verified_answers_of_its_arms_count(engine: AsyncEngine, registry: ArtefactRegistry) -> None:
+    running = Experiments(engine, registry, clock=lambda: NOW)
+    started = await running.start("which?", PLAN, **ORDER)
+    for name, experiment, arm, worse in (("a", started, "a", 0), ("b", started, "b", 1), ("c", "another", "b", 0)):
+        made = record(name, created_at=NOW + 1)
+        inputs = msgspec.structs.replace(made.decision.inputs, experiment_id=experiment, arm=arm)
+        await store_request(
+            engine, msgspec.structs.replace(made, decision=msgspec.structs.replace(made.decision, inputs=inputs))
+        )
+        row = {
+            "request_id": name, "tier": 1, "model": "m", "sampled_probability": 1.0, "sampled_reason": "sample",
+            "status": "done", "label": "worse" if worse else "no_worse", "cost_usd": 0.0, "reserved_usd": 0.0,
+            "attempts": 1, "created_at": NOW + 2, "finished_at": NOW + 2,
+        }  # fmt: skip
+        async with engine.begin() as connection:
+            await connection.execute(insert(verifications).values(row))
+    assert await running.advance() is None
+    metrics = (await rows(engine, experiments))[0]["metrics"]
+    assert [metrics[arm]["verified"] for arm in ("a", "b")] == [
+        {"answers": 1, "worse": 0.0}, {"answers": 1, "worse": 1.0}
+    ]  # fmt: skip
 
 
 async def test_another_replicas_look_counts_and_an_experiment_that_another_ended_is_left(

@@ -61,17 +61,17 @@ class World:
         sinks = [lambda answer, record: self.records.append(record)]
         self.service = Service(routing, sinks, cache=self.cache)
 
-    def request(self, number: int, *, stream: bool, keep: bool) -> InferenceRequest:
+    def request(self, number: int, *, stream: bool, keep: bool, model: str = "tier-1") -> InferenceRequest:
         return chat(
             request_id=f"chatcmpl-{number}",
-            requested_model="tier-1",
+            requested_model=model,
             sampling=SamplingParams(temperature=0),
             stream=stream,
             own_consent=Consent(reuse=keep),
         )
 
-    async def said(self, number: int, *, stream: bool, keep: bool) -> str:
-        request = self.request(number, stream=stream, keep=keep)
+    async def said(self, number: int, *, stream: bool, keep: bool, model: str = "tier-1") -> str:
+        request = self.request(number, stream=stream, keep=keep, model=model)
         if not stream:
             return (await self.service.complete(request)).choices[0].text
         answer = await self.service.start(request)
@@ -255,3 +255,11 @@ async def test_a_reader_has_its_own_decision_unless_another_route_took_its_place
     said.append(str(reader.decision))
     await reader.aclose()
     assert said == ["told of own", "theirs"]
+
+
+async def test_a_tier_that_takes_over_is_read_from_its_first_word() -> None:
+    world = World()
+    world.tiers[0].fail_at = 2
+    asked = [asyncio.create_task(world.said(n, stream=False, keep=False, model="auto")) for n in range(2)]
+    assert await asyncio.gather(*asked) == [ANSWER] * 2
+    assert [len(tier.requests) for tier in world.tiers] == [1, 1, 0, 0]
