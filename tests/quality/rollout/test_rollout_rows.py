@@ -238,6 +238,7 @@ async def test_a_trial_that_the_database_does_not_know_ends_once(world: World) -
 async def test_an_operators_commands_are_written_down_with_the_prior(world: World) -> None:
     engine, registry, prior = world.engine, world.registry, [[0.5, 1.0]] * 4
     await operator_commands.start_canary(engine, registry, GOOD, 0.3, **ORDER, prior=prior)
+    assert registry.canary() == Canary(version=GOOD, share=0.3)
     assert (await world.row())["settings"] == msgspec.to_builtins(
         RolloutSettings(share=0.3, promotes=False, prior=prior)
     )
@@ -260,6 +261,9 @@ async def test_an_operators_commands_are_written_down_with_the_prior(world: Worl
     ):
         with pytest.raises(ArtefactError, match="no artefact version 'v9'"):
             await command
+    with pytest.raises(ArtefactError, match="share"):
+        await operator_commands.start_canary(engine, registry, GOOD, 1.5, **ORDER)
+    assert (len(await rows(engine, rollouts)), registry.current().name) == (2, world.incumbent)
 
 
 async def test_a_version_that_cannot_be_loaded_is_broken_and_an_incumbent_a_problem(

@@ -263,3 +263,21 @@ async def test_a_tier_that_takes_over_is_read_from_its_first_word() -> None:
     asked = [asyncio.create_task(world.said(n, stream=False, keep=False, model="auto")) for n in range(2)]
     assert await asyncio.gather(*asked) == [ANSWER] * 2
     assert [len(tier.requests) for tier in world.tiers] == [1, 1, 0, 0]
+
+
+@pytest.mark.parametrize(("words", "requests"), [(0, 2), (1, 1)])
+async def test_a_stream_begins_again_only_before_its_first_word(words: int, requests: int) -> None:
+    world = World()
+    tier = world.tiers[0]
+    tier.hold_at = tier.fail_at = words
+    asked = [asyncio.create_task(world.said(number, stream=True, keep=False)) for number in range(2)]
+    await tier.holding.wait()
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+    tier.go.set()
+    await tier.ended.wait()
+    tier.fail_at = None
+    leader, follower = await asyncio.gather(*asked, return_exceptions=True)
+    assert isinstance(leader, TierError)
+    assert follower == ANSWER if requests == 2 else isinstance(follower, TierError)
+    assert len(tier.requests) == requests
