@@ -159,9 +159,11 @@ async def test_while_it_goes_on_the_pointer_follows_the_row_from_any_state(world
     assert world.registry.current().name == GOOD
     world.evidence = Evidence(paired=Paired(probes=500))
     world.now += 1
+    world.registry.promote(world.incumbent)
     assert (said := await world.rollouts.advance()) is not None
     row = await world.row()
     assert (said.act, row["status"], row["finished_at"]) == ("keep", "kept", NOW + 1)
+    assert world.registry.current().name == GOOD
     assert row["evidence"] == msgspec.to_builtins(world.evidence)
     assert [event[1:] for event in await world.events()][1:] == [
         ("classifier.promoted", GOOD, "no evidence of harm on 100 probes (gain +0.0000, worse +0.0000, cost +0.0000)"),
@@ -192,9 +194,12 @@ async def test_a_canary_that_nothing_decided_ends_and_the_incumbent_stays(world:
     await world.begin(GOOD)
     await world.rollouts.advance()
     world.now += 28 * 86_400
+    world.evidence = Evidence(paired=Paired(probes=3))
     assert (said := await world.rollouts.advance()) is not None
     row = await world.row()
     assert (said.act, row["status"], row["finished_at"]) == ("end", "stopped", world.now)
+    seen = msgspec.to_builtins(world.evidence)
+    assert (row["evidence"], (await world.row(audit_events))["details"]) == (seen, seen)
     assert (world.registry.current().name, world.registry.canary()) == (world.incumbent, None)
     assert (await world.events())[-1] == ("rollout", "classifier.canary_stopped", GOOD, said.reason)
 
