@@ -97,6 +97,10 @@ async def test_a_canary_is_written_down_as_it_begins_and_as_it_ends(world: World
     assert paths == {name: str(world.registry.root / name) for name in (world.incumbent, GOOD)}
     assert (await world.row(audit_events))["details"] == {"share": 0.2, "incumbent": world.incumbent}
     assert (await world.row(audit_events))["created_at"] == NOW
+    running = await world.rollouts.running()
+    assert running is not None
+    world.rollouts.project(msgspec.structs.replace(running, share=0.0))
+    assert world.registry.canary() is None, "one that is promoted at once is no canary"
     world.now += 9
     ended = await world.end()
     assert (ended.version, ended.stage, ended.created_at) == (GOOD, "canary", NOW)
