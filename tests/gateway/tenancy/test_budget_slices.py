@@ -128,6 +128,14 @@ async def test_a_database_that_failed_is_not_asked_again_for_a_second_however_ma
         assert len(world.book.asked) == asked
 
 
+async def test_without_the_database_nothing_is_held_unless_that_is_configured() -> None:
+    world = World()
+    usual = BudgetLeases(cast(LeaseBook, Book(ERROR)), world.clock, monotonic=lambda: 0.25)
+    for amount in (5, 0):
+        with pytest.raises(BudgetsUnavailableError):
+            await usual.hold([TOTAL], amount)
+
+
 async def test_an_open_gateway_asks_later_for_what_it_held_meanwhile() -> None:
     world = World(ERROR, Grant(12, 0), open_=True)
     first = await world.hold(5)

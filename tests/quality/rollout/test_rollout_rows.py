@@ -10,10 +10,12 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.errors import ArtefactError
+from classifier.model.outcome_model import OutcomeModel
 from classifier.policy.experiment_split import Arm
+from classifier.registry.acceptance import accepted_artefact
 from classifier.registry.registry import ArtefactRegistry, Canary
 from migrations.tables.audit import audit_events
-from migrations.tables.quality import classifier_versions, experiments, rollouts
+from migrations.tables.quality import classifier_versions, experiments, rollouts, verifications
 from quality.comparison.paired_outcomes import Paired
 from quality.rollout import operator_commands
 from quality.rollout.evidence import Evidence, RolloutEvidence, RolloutSettings
@@ -21,7 +23,7 @@ from quality.rollout.experiments import Experiments, Plan, Results, concluded, e
 from quality.rollout.guardrails import Guarded, Guardrails
 from quality.rollout.registry_transaction import registry_transaction
 from quality.rollout.rollout import Rollouts
-from tests.quality.loop_world import rows
+from tests.quality.loop_world import record, rows, store_request
 from tests.quality.retraining.tiny_classifier import base_artefact, fresh_registry
 from tests.quality.rollout.rollout_world import BAD, GOOD, break_file, variant
 
@@ -95,6 +97,10 @@ async def test_a_canary_is_written_down_as_it_begins_and_as_it_ends(world: World
     assert paths == {name: str(world.registry.root / name) for name in (world.incumbent, GOOD)}
     assert (await world.row(audit_events))["details"] == {"share": 0.2, "incumbent": world.incumbent}
     assert (await world.row(audit_events))["created_at"] == NOW
+    running = await world.rollouts.running()
+    assert running is not None
+    world.rollouts.project(msgspec.structs.replace(running, share=0.0))
+    assert world.registry.canary() is None, "one that is promoted at once is no canary"
     world.now += 9
     ended = await world.end()
     assert (ended.version, ended.stage, ended.created_at) == (GOOD, "canary", NOW)
@@ -157,9 +163,11 @@ async def test_while_it_goes_on_the_pointer_follows_the_row_from_any_state(world
     assert world.registry.current().name == GOOD
     world.evidence = Evidence(paired=Paired(probes=500))
     world.now += 1
+    world.registry.promote(world.incumbent)
     assert (said := await world.rollouts.advance()) is not None
     row = await world.row()
     assert (said.act, row["status"], row["finished_at"]) == ("keep", "kept", NOW + 1)
+    assert world.registry.current().name == GOOD
     assert row["evidence"] == msgspec.to_builtins(world.evidence)
     assert [event[1:] for event in await world.events()][1:] == [
         ("classifier.promoted", GOOD, "no evidence of harm on 100 probes (gain +0.0000, worse +0.0000, cost +0.0000)"),
@@ -190,9 +198,12 @@ async def test_a_canary_that_nothing_decided_ends_and_the_incumbent_stays(world:
     await world.begin(GOOD)
     await world.rollouts.advance()
     world.now += 28 * 86_400
+    world.evidence = Evidence(paired=Paired(probes=3))
     assert (said := await world.rollouts.advance()) is not None
     row = await world.row()
     assert (said.act, row["status"], row["finished_at"]) == ("end", "stopped", world.now)
+    seen = msgspec.to_builtins(world.evidence)
+    assert (row["evidence"], (await world.row(audit_events))["details"]) == (seen, seen)
     assert (world.registry.current().name, world.registry.canary()) == (world.incumbent, None)
     assert (await world.events())[-1] == ("rollout", "classifier.canary_stopped", GOOD, said.reason)
 
@@ -236,6 +247,7 @@ async def test_a_trial_that_the_database_does_not_know_ends_once(world: World) -
 async def test_an_operators_commands_are_written_down_with_the_prior(world: World) -> None:
     engine, registry, prior = world.engine, world.registry, [[0.5, 1.0]] * 4
     await operator_commands.start_canary(engine, registry, GOOD, 0.3, **ORDER, prior=prior)
+    assert registry.canary() == Canary(version=GOOD, share=0.3)
     assert (await world.row())["settings"] == msgspec.to_builtins(
         RolloutSettings(share=0.3, promotes=False, prior=prior)
     )
@@ -258,6 +270,9 @@ async def test_an_operators_commands_are_written_down_with_the_prior(world: Worl
     ):
         with pytest.raises(ArtefactError, match="no artefact version 'v9'"):
             await command
+    with pytest.raises(ArtefactError, match="share"):
+        await operator_commands.start_canary(engine, registry, GOOD, 1.5, **ORDER)
+    assert (len(await rows(engine, rollouts)), registry.current().name) == (2, world.incumbent)
 
 
 async def test_a_version_that_cannot_be_loaded_is_broken_and_an_incumbent_a_problem(
@@ -273,6 +288,29 @@ async def test_a_version_that_cannot_be_loaded_is_broken_and_an_incumbent_a_prob
     swapped = await evidence.of(incumbent, GOOD, 0.0, settings)
     assert swapped.broken is None
     assert "changed or cut short" in str(swapped.problem)
+
+
+async def test_models_are_loaded_once_and_again_when_their_files_change(
+    engine: AsyncEngine, registry: ArtefactRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[str] = []
+
+    def load(folder: Path) -> OutcomeModel:
+        loaded.append(folder.name)
+        return accepted_artefact(folder)
+
+    monkeypatch.setattr("quality.rollout.evidence.accepted_artefact", load)
+    incumbent, settings = registry.current().name, RolloutSettings()
+    variant(registry, GOOD), variant(registry, BAD)
+    evidence = RolloutEvidence(engine, registry)
+    for version, again in ((GOOD, [GOOD, incumbent]), (GOOD, []), (BAD, [BAD]), (GOOD, [GOOD])):
+        loaded.clear()
+        await evidence.of(version, incumbent, 0.0, settings)
+        assert loaded == again
+    loaded.clear()
+    (registry.folder(GOOD) / "note.txt").touch()
+    await evidence.of(GOOD, incumbent, 0.0, settings)
+    assert loaded == [GOOD]
 
 
 # -- experiments -------------------------------------------------------------------------------------
@@ -351,6 +389,29 @@ async def test_an_experiment_is_written_down_as_it_begins_goes_on_and_ends(
     ]  # fmt: skip
     assert not await running.stop(started, **ORDER)
     assert await running.advance() is None
+
+
+async def test_verified_answers_of_its_arms_count(engine: AsyncEngine, registry: ArtefactRegistry) -> None:
+    running = Experiments(engine, registry, clock=lambda: NOW)
+    started = await running.start("which?", PLAN, **ORDER)
+    for name, experiment, arm, worse in (("a", started, "a", 0), ("b", started, "b", 1), ("c", "another", "b", 0)):
+        made = record(name, created_at=NOW + 1)
+        inputs = msgspec.structs.replace(made.decision.inputs, experiment_id=experiment, arm=arm)
+        await store_request(
+            engine, msgspec.structs.replace(made, decision=msgspec.structs.replace(made.decision, inputs=inputs))
+        )
+        row = {
+            "request_id": name, "tier": 1, "model": "m", "sampled_probability": 1.0, "sampled_reason": "sample",
+            "status": "done", "label": "worse" if worse else "no_worse", "cost_usd": 0.0, "reserved_usd": 0.0,
+            "attempts": 1, "created_at": NOW + 2, "finished_at": NOW + 2,
+        }  # fmt: skip
+        async with engine.begin() as connection:
+            await connection.execute(insert(verifications).values(row))
+    assert await running.advance() is None
+    metrics = (await rows(engine, experiments))[0]["metrics"]
+    assert [metrics[arm]["verified"] for arm in ("a", "b")] == [
+        {"answers": 1, "worse": 0.0}, {"answers": 1, "worse": 1.0}
+    ]  # fmt: skip
 
 
 async def test_another_replicas_look_counts_and_an_experiment_that_another_ended_is_left(

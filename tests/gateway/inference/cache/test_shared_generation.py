@@ -61,17 +61,17 @@ class World:
         sinks = [lambda answer, record: self.records.append(record)]
         self.service = Service(routing, sinks, cache=self.cache)
 
-    def request(self, number: int, *, stream: bool, keep: bool) -> InferenceRequest:
+    def request(self, number: int, *, stream: bool, keep: bool, model: str = "tier-1") -> InferenceRequest:
         return chat(
             request_id=f"chatcmpl-{number}",
-            requested_model="tier-1",
+            requested_model=model,
             sampling=SamplingParams(temperature=0),
             stream=stream,
             own_consent=Consent(reuse=keep),
         )
 
-    async def said(self, number: int, *, stream: bool, keep: bool) -> str:
-        request = self.request(number, stream=stream, keep=keep)
+    async def said(self, number: int, *, stream: bool, keep: bool, model: str = "tier-1") -> str:
+        request = self.request(number, stream=stream, keep=keep, model=model)
         if not stream:
             return (await self.service.complete(request)).choices[0].text
         answer = await self.service.start(request)
@@ -255,3 +255,29 @@ async def test_a_reader_has_its_own_decision_unless_another_route_took_its_place
     said.append(str(reader.decision))
     await reader.aclose()
     assert said == ["told of own", "theirs"]
+
+
+async def test_a_tier_that_takes_over_is_read_from_its_first_word() -> None:
+    world = World()
+    world.tiers[0].fail_at = 2
+    asked = [asyncio.create_task(world.said(n, stream=False, keep=False, model="auto")) for n in range(2)]
+    assert await asyncio.gather(*asked) == [ANSWER] * 2
+    assert [len(tier.requests) for tier in world.tiers] == [1, 1, 0, 0]
+
+
+@pytest.mark.parametrize(("words", "requests"), [(0, 2), (1, 1)])
+async def test_a_stream_begins_again_only_before_its_first_word(words: int, requests: int) -> None:
+    world = World()
+    tier = world.tiers[0]
+    tier.hold_at = tier.fail_at = words
+    asked = [asyncio.create_task(world.said(number, stream=True, keep=False)) for number in range(2)]
+    await tier.holding.wait()
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+    tier.go.set()
+    await tier.ended.wait()
+    tier.fail_at = None
+    leader, follower = await asyncio.gather(*asked, return_exceptions=True)
+    assert isinstance(leader, TierError)
+    assert follower == ANSWER if requests == 2 else isinstance(follower, TierError)
+    assert len(tier.requests) == requests
