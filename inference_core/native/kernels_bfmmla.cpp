@@ -1,5 +1,5 @@
-// The kernels for ARM processors with I8MM and BF16: those for I8MM, with attention of prompts in products of bfloat16 matrices;
-// setup.py gives this file its own compiler flags.
+// The kernels for ARM processors with I8MM and BF16: those for I8MM, with attention of prompts in products of bfloat16
+// matrices; setup.py gives this file its own compiler flags.
 #define AIO_NEON 1
 #define AIO_DOTPROD 1
 #define AIO_I8MM 1

@@ -1,8 +1,8 @@
 // Products of two rows by two columns, eight bytes of each at a time (SMMLA, BFMMLA). A sum is a vector of four: the first
 // row's with both columns, then the second row's.
 //
-// Columns lie in pairs: eight bytes of a column, the same eight of the next one; then the next pair. Rows lie as they are, and
-// are paired as they are read. A tile is up to six rows by 16 columns: its 24 sums leave room for what they multiply.
+// Columns lie in pairs: eight bytes of a column, then the same eight of the next one. Rows are paired as they are read. A
+// tile is up to six rows by 16 columns: its 24 sums leave eight registers for what is multiplied.
 #pragma once
 #include "panel_lanes.h"
 
@@ -33,8 +33,9 @@ AIO_INLINE void store_column_pairs(void* to, uint32x4_t first, uint32x4_t second
   vst1q_u32(pairs + 4, vzip2q_u32(first, second));
 }
 
-// sum += the first `bytes` (in 16s) of all rows times those of all columns. `row_stride` bytes lie from row to row, and rows from
-// `count` on repeat the last one: nobody looks at their sums. `step` bytes lie from one eight bytes of the columns to the next.
+// sum += the first `bytes` (a multiple of 16) of all rows times those of all columns. Rows lie `row_stride` bytes apart; from
+// `count` on the last one is repeated, and its further sums are not used. The next eight bytes of all columns follow `step`
+// bytes later.
 template <typename Product, int Pairs>
 AIO_INLINE void add_matrix_products(typename Product::Sum (&sum)[Pairs][kColumnPairs], const void* rows, int64_t row_stride,
                                     int count, const uint8_t* columns, int64_t step, int bytes) {

@@ -1,8 +1,8 @@
 // What differs between machines in products of spans: how the codes of a panel lie, and the sums of a register tile.
 //
-// With VNNI a sum is a row's 16 columns, and a product takes four inputs of each; codes are stored plus 128, which
-// the row's correction takes off. With I8MM (matrix_products.h) it is two rows by two columns, of eight inputs; codes are signed.
-// A tile has `High` times kSumRows rows. Its float32 totals are in memory, and are touched once per span.
+// With VNNI a sum is a row's 16 columns, and a product takes four inputs of each; codes are stored plus 128, which the row's
+// correction takes off. With I8MM (matrix_products.h) a sum is two rows by two columns, and a product takes eight inputs of
+// each; codes are signed. A tile has `High` times kSumRows rows; its float32 totals lie in memory and are touched once per span.
 #pragma once
 #include "tiles.h"
 #if defined(AIO_I8MM)

@@ -1,5 +1,5 @@
-// Linear layers of prompt rows as INT8 activations times INT8 weights, both with a scale per span of 128 inputs: as little as
-// the machine allows but products. On AVX-512 32 of them share three operations, where groups of 32 inputs take four for every 8.
+// Linear layers of prompt rows as INT8 activations times INT8 weights, both with a scale per span of 128 inputs, so that many
+// products share the other operations: on AVX-512 32 of them three, where groups of 32 inputs take four for every 8.
 // A row's sums run over the spans in order, whatever the tile: the same bits alone and in any batch.
 #pragma once
 #include "span_panels.h"

@@ -227,7 +227,8 @@ int main() {
   const Results portable = results_of(*kernels_portable()), neon = results_of(*kernels_neon());
   for (const KernelTable* table : tables)
     if (table != kernels_portable()) compare(*table, results_of(*table), portable, table == kernels_neon() ? nullptr : &neon);
-  expect(std::string(emulated_kernels()->vectors) == tables.front()->vectors, "emulated tiles", "other vectors than the fastest");
+  expect(std::string(emulated_kernels()->vectors) == tables.front()->vectors, "emulated tiles",
+         "other vectors than the fastest");
   for (const KernelTable* table : tables) {
     expect(!table->attends_prompts(kKVInt8), table->name, "attends to prompts in INT8");
     if (table->attends_prompts(kKVBf16)) {

@@ -152,7 +152,8 @@ int span_linears(const KernelTable& table) {
         const std::string name = std::string(kind.name) + " in spans " + std::to_string(rows) + "x" + std::to_string(layer.k) +
                                  "x" + std::to_string(n);
         const std::vector<float> together = product(0, rows);
-        expect(same_bits(together, span_sums(kind, layer, input, outliers)), table.name, name + " is not what it is defined to be");
+        expect(same_bits(together, span_sums(kind, layer, input, outliers)), table.name,
+               name + " is not what it is defined to be");
         for (const auto& [first, count] : {std::pair<int, int>{0, 1}, {rows - 1, 1}, {rows / 2, rows - rows / 2}})
           expect(same_bits(product(first, count), std::vector<float>(together.begin() + first * (n + 5),
                                                                      together.begin() + (first + count) * (n + 5))),
@@ -175,7 +176,8 @@ int span_rows(const KernelTable& table) {
         for (int s = 0; s < spans; ++s) {
           const int length = std::min(kSpan, d - s * kSpan);
           const QuantizedSpan wanted = quantised(values + row * ld + s * kSpan, length), &mine = got[size_t(s * rows + row)];
-          same &= !std::memcmp(wanted.q, mine.q, size_t(length)) && wanted.scale == mine.scale && wanted.correction == mine.correction;
+          same &= !std::memcmp(wanted.q, mine.q, size_t(length)) && wanted.scale == mine.scale;
+          same &= wanted.correction == mine.correction;
         }
       expect(same, table.name, name + size + " is not what it is defined to be");
       ++count;
@@ -215,7 +217,8 @@ int prompt_attentions(const KernelTable& table) {
   int count = 0;
   for (const auto& shape : shapes)
     for (int window : {0, 20, 300})
-      for (const auto& [context, queries] : {std::pair<int, int>{1, 1}, {3, 3}, {17, 17}, {64, 64}, {65, 7}, {300, 41}, {613, 50}}) {
+      for (const auto& [context, queries] :
+           {std::pair<int, int>{1, 1}, {3, 3}, {17, 17}, {64, 64}, {65, 7}, {300, 41}, {613, 50}}) {
         Random random{uint32_t(context + shape.d)};
         const AttentionCase of{kKVBf16, shape.heads, shape.kv_heads, shape.d, context, window};
         const int ld = (of.heads + 2 * of.kv_heads) * of.d, width = of.heads * of.d;
@@ -237,10 +240,13 @@ int prompt_attentions(const KernelTable& table) {
         const std::string name = "prompt attention " + std::to_string(of.heads) + "/" + std::to_string(of.kv_heads) + "x" +
                                  std::to_string(of.d) + " " + std::to_string(context) + "/" + std::to_string(queries) +
                                  ", window " + std::to_string(window);
-        expect(near && std::sqrt(apart / square) < 0.01, table.name, name + " is far from float32: " + std::to_string(apart / square));
-        expect(same_bits(got, answers(table, of, cache, qkv, queries, true, 5)), table.name, name + " depends on the threads");
+        const double error = std::sqrt(apart / square);
+        expect(near && error < 0.01, table.name, name + " is far from float32: " + std::to_string(error));
+        expect(same_bits(got, answers(table, of, cache, qkv, queries, true, 5)), table.name,
+               name + " depends on the threads");
         for (int fewer : {1, (queries + 1) / 2})
-          expect(same_bits(answers(table, of, cache, qkv, fewer, true, 1), std::vector<float>(got.end() - fewer * width, got.end())),
+          expect(same_bits(answers(table, of, cache, qkv, fewer, true, 1),
+                           std::vector<float>(got.end() - fewer * width, got.end())),
                  table.name, name + " depends on the batch");
         ++count;
       }
