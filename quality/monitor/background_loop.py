@@ -29,7 +29,6 @@ class WorkLoop:
     async def start(self) -> None:
         """Start. Idempotent."""
         if self._task is None:
-            self.nudge()
             self._task = repeated(self._run, self.name)
 
     async def close(self) -> None:

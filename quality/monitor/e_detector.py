@@ -94,10 +94,11 @@ class EDetector:
 
     def observe(self, worse: bool, allowed: float, at: float = 0.0) -> None:
         """Observe an answer of time `at` whose probability of being worse should be at most `allowed`, in (0, 1)."""
-        ratios = [likelihood_ratio(worse, allowed, factor) for factor in _FACTORS]
-        self._sums = [(s + 1.0) * ratio for s, ratio in zip(self._sums, ratios, strict=True)]
-        began = [best if best[0] > 1.0 else (1.0, at) for best in self._largest]
-        self._largest = [(best * ratio, since) for (best, since), ratio in zip(began, ratios, strict=True)]
+        for place, factor in enumerate(_FACTORS):
+            ratio = likelihood_ratio(worse, allowed, factor)
+            self._sums[place] = (self._sums[place] + 1.0) * ratio
+            best, since = self._largest[place] if self._largest[place][0] > 1.0 else (1.0, at)
+            self._largest[place] = best * ratio, since
 
 
 def likelihood_ratio(worse: bool, allowed: float, factor: float) -> float:

@@ -30,7 +30,6 @@ async def promote(
 ) -> str:
     """Make `version` current by hand and watch it; return the version it replaced. `prior` of the catalogue as for
     `RolloutSettings`. Raises `ArtefactError` for an unknown version."""
-    registry.folder(version)
     before = registry.current().name
     rollouts = Rollouts(engine, registry)
     async with registry_transaction(engine) as connection:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import select
 import signal
 import time
@@ -9,13 +10,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+# Of addresses of a fork: a mutant may loop and keep more at every turn.
+MOST_BYTES = 8 << 30
+
 
 def forked(action: Callable[[], Any], limit: float = float("inf")) -> Any:
-    """Return what `action` returns, through JSON; None if its process ends otherwise or after `limit` seconds."""
+    """Return what `action` returns, through JSON; None if its process ends otherwise, by too much memory too, or after
+    `limit` seconds."""
     read, write = os.pipe()
     if (child := os.fork()) == 0:
         os.setpgid(0, 0)
         os.close(read)
+        resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
         try:
             said = json.dumps(action()).encode() + b"\n"
             with os.fdopen(write, "wb") as pipe:

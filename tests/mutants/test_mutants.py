@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.mutants.forks import forked
+from tests.mutants.forks import MOST_BYTES, forked
 from tests.mutants.groups import GROUPS, group_of
 from tests.mutants.importing import MutatedFinder
 from tests.mutants.in_place import LoadedFunctions
@@ -124,6 +124,7 @@ def test_a_fork_returns_what_it_made_and_none_if_it_ends_or_takes_too_long() -> 
     assert forked(lambda: {"made": [1, 2]}) == {"made": [1, 2]}
     assert forked(lambda: os._exit(0)) is None
     assert forked(lambda: 1 / 0) is None
+    assert forked(lambda: len(bytearray(MOST_BYTES))) is None
     began = time.monotonic()
     assert forked(signal.pause, limit=0.1) is None
     assert time.monotonic() - began < 30

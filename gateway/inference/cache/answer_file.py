@@ -1,6 +1,7 @@
 """Kept answers over a restart: what a process has in memory when it stops, the next one begins with (SPEC CA-02)."""
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -54,7 +55,7 @@ class AnswerFile:
             return []
         except (OSError, *JSON_ERRORS) as error:
             log.warning("cached answers of the last process cannot be read: %s", error)
-            content = _Content(written_at=0.0, answers=[])
+            content = _Content(written_at=math.inf, answers=[])
         try:
             self._path.unlink()
         except OSError as error:
@@ -62,7 +63,7 @@ class AnswerFile:
             log.warning("cached answers of the last process are not used, since they cannot be deleted: %s", error)
             return []
         passed = self._clock() - content.written_at
-        if passed < 0:  # The clock was set back: nothing is known of their ages.
+        if passed < 0:  # Nothing was read, or the clock was set back: nothing is known of their ages.
             return []
         return [AgedAnswer(answer.key, answer.age_seconds + passed, answer.value) for answer in content.answers]
 
@@ -77,7 +78,7 @@ def delete_answers_beyond(folder: Path, processes: int) -> None:
     kept = {answers_path(folder, number) for number in range(processes)}
     for path in set(folder.glob("answers.*.msgpack")) - kept:
         try:
-            path.unlink(missing_ok=True)
+            path.unlink()
         except OSError as error:
             log.warning("cached answers of a former process cannot be deleted: %s", error)
 

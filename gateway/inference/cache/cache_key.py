@@ -48,7 +48,7 @@ def cache_key(request: InferenceRequest, decision: Decision, spec: TierSpec, cat
         asked.native,
         asked.passed.get("verbosity"),
         request.wanted_quality,
-        max(request.min_tier or 0, request.caller.min_tier or 0) or None,
+        max(request.min_tier or 1, request.caller.min_tier or 1),
         request.max_cost_usd,
         None if consent.tiers is None else sorted(consent.tiers),
         consent.local,

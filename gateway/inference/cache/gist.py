@@ -14,7 +14,7 @@ _FORM_COUNTS = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _COURTESY = re.compile(
-    r"(?:(?:hi|hello|hey)[,!.]\s+)?(?:(?:please|kindly|(?:can|could|would) you please)\s+)?", re.IGNORECASE
+    r"\A(?:(?:hi|hello|hey)[,!.]\s+)?(?:(?:please|kindly|(?:can|could|would) you please)\s+)?", re.IGNORECASE
 )
 _THANKS = re.compile(r"(?:(?<=[.?!])|,)\s+(?:please|thanks|thank you)[.!]?\Z|\s+please(?=[.?]?\Z)", re.IGNORECASE)
 _CONTRACTIONS = (
@@ -47,8 +47,7 @@ def gist(text: str) -> str:
     if _FORM_COUNTS.search(text):
         return text
     text = _BREAK.sub("\n", _SPACE.sub(" ", text)).replace("’", "'")
-    courtesy = _COURTESY.match(text)
-    text = _THANKS.sub("", text[courtesy.end() if courtesy else 0 :])
+    text = _THANKS.sub("", _COURTESY.sub("", text))
     if "'" in text or "annot" in text:
         for contracted, written_out in _CONTRACTIONS:
             text = contracted.sub(written_out, text)

@@ -204,7 +204,6 @@ class SharedGenerationReader:
     def _move(self) -> None:
         another, self._another = self._another, None
         assert another is not None
-        self._current.leave(self)
         self._join(another())
 
     def _leave(self) -> None:

@@ -135,9 +135,7 @@ class BudgetLeases:
         hold = Hold([], amount)
         try:
             for budget in budgets:
-                part = self._take(budget, amount)
-                if part is None:
-                    part = await self._leased(budget, amount)
+                part = self._take(budget, amount) or await self._leased(budget, amount)
                 if part is not None:
                     hold.slices.append(part)
         except BaseException:
@@ -211,7 +209,9 @@ class BudgetLeases:
                 raise TimeoutError("the database did not answer a moment ago")
             grant = await self._book.grant(budget.budget_id, part.period_key, part.needed(amount), part.whole_spent)
         except (SQLAlchemyError, OSError) as error:
-            self._rests_until = self._monotonic() + REST_SECONDS
+            # A request that did not ask prolongs no rest: else under steady load it would never end.
+            if began >= self._rests_until:
+                self._rests_until = self._monotonic() + REST_SECONDS
             if not self._open:
                 raise BudgetsUnavailableError from error
             part.held += amount

@@ -168,8 +168,7 @@ def _located(error: msgspec.ValidationError, raw: Mapping[str, Any], source: str
     if found is None:
         return DeclarationError(source, "", "", "", str(error))
     table, index = found["table"], found["index"]
-    entries = raw.get(table)
-    entry = entries[int(index)] if index is not None and isinstance(entries, list) else None
+    entry = None if index is None else raw[table][int(index)]
     name = entry.get("name") if isinstance(entry, dict) else None
     number = "" if index is None else f"number {int(index) + 1}"
     return DeclarationError(source, table, str(name) if name else number, found["field"], found["what"])

@@ -167,21 +167,16 @@ class Directory:
             # The revision only decreases if an earlier state of the database was restored; then everything is read.
             afresh = since == _UNREAD or revision < since
             known, since = (KnownKeys(self._catalog, {}), _UNREAD) if afresh else (self._known, since)
+            charges = None
             if afresh or of_budgets != self._budgets_revision:
                 known.charge(charges := await self._charges(connection))
-                self._budgets_revision = of_budgets
-            else:
-                charges = None
             order = (api_keys.c.revision, api_keys.c.key_id)
             async for row in _pages(connection, _KEYS_WITH_TEAMS, order, (since, "")):
                 known.put(row)
-        self._known, self._revision = known, revision
+        self._known, self._revision, self._budgets_revision = known, revision, of_budgets
         if charges is not None:
-            self._static = {
-                subject: Allowance(budgets=refs)
-                for (kind, subject), refs in charges.items()
-                if kind == "key" and subject not in known
-            }
+            charged = {name: charges.get(("key", name)) for name in self._keys.names}
+            self._static = {name: Allowance(budgets=refs) for name, refs in charged.items() if refs}
         self._stored_inference = known.ask_for_answers
         self._stored_admin = known.administer(now)
         if self._stored_inference:

@@ -36,9 +36,6 @@ class KnownKeys:
         self._by_id: dict[str, tuple[KnownKey, ...]] = {}
         self._inference: set[str] = set()
 
-    def __contains__(self, key_id: str) -> bool:
-        return key_id in self._by_id
-
     def with_digest(self, digest: bytes) -> KnownKey | None:
         """Return the key whose secret has this SHA-256. The time that it takes tells of the digest alone, and from no
         digest can a caller work towards a key."""

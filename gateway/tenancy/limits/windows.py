@@ -4,15 +4,14 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from gateway.base.requests.caller import Allowance
 
-WINDOW_SECONDS = 60
 # Requests are counted per whole second; each counts until its second has left the window.
-_BUCKET_SECONDS = 1.0
+WINDOW_SECONDS = 60
 
 
 class Room(msgspec.Struct, frozen=True):
@@ -97,12 +96,12 @@ class LocalWindows(Windows):
     async def enter(self, key_id: str, allowance: Allowance, tokens: int, member: str) -> Entry:
         """See `Windows`."""
         now = self._clock()
-        second, window = math.floor(now / _BUCKET_SECONDS), self._windows[key_id]
+        second, window = math.floor(now), self._windows[key_id]
         window.forget(second)
-        seconds = [(row[0], row[1], row[2]) for row in window.seconds] if _is_full(window, allowance, tokens) else []
         sums = Sums(window.requests, window.tokens, window.in_flight)
         last = window.seconds[-1][0] if window.seconds else second
-        entry = judged(Entry(key_id, requested_tokens=tokens, second=second), allowance, sums, seconds, now, last)
+        entry = Entry(key_id, requested_tokens=tokens, second=second)
+        entry = judged(entry, allowance, sums, window.seconds, now, last)
         if not entry.refused:
             window.add(second, 1, tokens)
             window.in_flight += 1
@@ -112,7 +111,7 @@ class LocalWindows(Windows):
         """See `Windows`."""
         window = self._windows[entry.key_id]
         window.in_flight -= 1
-        window.forget(math.floor(self._clock() / _BUCKET_SECONDS))
+        window.forget(math.floor(self._clock()))
         if window.seconds and window.seconds[0][0] <= entry.second:
             window.add(entry.second, 0, tokens - entry.requested_tokens)
         if not window.in_flight and not window.seconds:
@@ -128,13 +127,15 @@ class Sums(msgspec.Struct, frozen=True):
 
 
 def judged(
-    entry: Entry, allowance: Allowance, sums: Sums, seconds: list[tuple[int, int, int]], now: float, last: int
+    entry: Entry, allowance: Allowance, sums: Sums, seconds: Iterable[Sequence[int]], now: float, last: int
 ) -> Entry:
     """Apply the limits to `entry` before it is counted.
 
-    `seconds`: contents of the window, oldest first, if there is no room; `last`: the newest second in it.
+    `seconds`: contents of the window as (second, requests, tokens), oldest first, which a refusal reads; `last`: the
+    newest second in it.
     """
-    refused, retry = "", 0.0
+    refused: str = ""
+    retry: float | None = 0.0
     most, most_tokens = allowance.requests_per_minute, allowance.tokens_per_minute
     if allowance.concurrency is not None and sums.in_flight >= allowance.concurrency:
         refused, retry = "concurrency", 1.0
@@ -148,7 +149,7 @@ def judged(
     return msgspec.structs.replace(
         entry,
         refused=refused,
-        retry_seconds=None if retry == math.inf else retry,
+        retry_seconds=retry,
         requests=None if most is None else Room(most, max(most - sums.requests - counted, 0), reset),
         tokens=(
             None
@@ -158,17 +159,10 @@ def judged(
     )
 
 
-def _wait(counts: list[tuple[int, int]], over: int, now: float) -> float:
-    """Return the seconds until `over` of the counts have left the window; infinity if all of them are not enough."""
+def _wait(counts: list[tuple[int, int]], over: int, now: float) -> float | None:
+    """Return the seconds until `over` of the counts have left the window; None if all of them are not enough."""
     for second, count in counts:
         over -= count
         if over <= 0:
             return second + WINDOW_SECONDS + 1 - now
-    return math.inf
-
-
-def _is_full(window: _Window, allowance: Allowance, tokens: int) -> bool:
-    most, most_tokens = allowance.requests_per_minute, allowance.tokens_per_minute
-    return (most is not None and window.requests + 1 > most) or (
-        most_tokens is not None and window.tokens + tokens > most_tokens
-    )
+    return None

@@ -148,7 +148,7 @@ class IdentityProvider:
         request = client.build_request("POST", metadata.token_endpoint, data=form)
         if basic:
             # RFC 6749, 2.3.1: both are form-encoded first.
-            pair = "&".join(urlencode({"": part})[1:] for part in (name, secret)).replace("&", ":", 1)
+            pair = ":".join(urlencode({"": part})[1:] for part in (name, secret))
             request.headers["authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
         return await _json(request, client, _Tokens)
 

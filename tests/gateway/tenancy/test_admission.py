@@ -298,7 +298,10 @@ async def test_neither_headers_nor_logs_can_be_injected_with_a_key(
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(0.0, "0ms"), (0.85, "850ms"), (1.0, "1s"), (12.5, "12.5s"), (60.0, "1m0s"), (61.25, "1m1.25s")],
-)
+    [
+        (0.0, "0ms"), (-0.5, "0ms"), (0.85, "850ms"), (1.0, "1s"), (12.5, "12.5s"), (59.9996, "1m0s"), (60.0, "1m0s"),
+        (61.25, "1m1.25s"),
+    ],
+)  # fmt: skip
 def test_durations_are_written_as_openai_writes_them(seconds: float, said: str) -> None:
     assert duration(seconds) == said

@@ -4,11 +4,17 @@ import math
 from datetime import UTC, datetime
 from decimal import Decimal
 
+import msgspec
 import pytest
 
-from gateway.tenancy.budgets.cost_bound import MostTokens
-from gateway.tenancy.budgets.periods import microusd, microusd_at_least, period_bounds, period_key
-from tiers.tier import Usage
+from gateway.tenancy.budgets.cost_bound import MostTokens, most_tokens, most_usd
+from gateway.tenancy.budgets.periods import BudgetUsd, microusd, microusd_at_least, period_bounds, period_key
+from tests.gateway.chats import chat
+from tests.gateway.scripted_tier import ScriptedTier
+from tiers.catalog.load import load_catalog
+from tiers.catalog.tier_spec import RemoteSpec
+from tiers.content_parts import media_part
+from tiers.tier import ChatMessage, Usage
 
 
 def at(*parts: int) -> float:
@@ -38,9 +44,14 @@ def test_dollars_are_micro_dollars_with_their_fraction_and_rounded_up_where_whol
     assert microusd(0.1) == Decimal(100_000)
     assert microusd(1e-7) == Decimal("0.1")
     assert microusd(0.1 + 0.2) == Decimal("300000"), "the error of the binary fraction is dropped"
-    assert [microusd_at_least(usd) for usd in (0.0, 1e-6, 1.0000001e-6, 1.001e-6, 1.4e-6, 0.1 + 0.2)] == [
+    assert [microusd_at_least(usd) for usd in (0.0, 1e-6, 1.0003e-6, 1.001e-6, 1.4e-6, 0.1 + 0.2)] == [
         0, 1, 1, 2, 2, 300_000
     ]  # fmt: skip
+    for usd in (0.0, 1e9):
+        assert msgspec.convert(usd, BudgetUsd) == usd
+    for wrong in (-1e-6, 1e9 + 0.5):
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert(wrong, BudgetUsd)
 
 
 def test_a_bill_has_no_more_tokens_than_were_held_and_its_parts_stay_within_it() -> None:
@@ -59,3 +70,37 @@ def test_a_bill_has_no_more_tokens_than_were_held_and_its_parts_stay_within_it()
     assert most.bound(long) == Usage(
         prompt_tokens=10, completion_tokens=50, cached_tokens=10, cache_write_tokens=0, reasoning_tokens=50
     )
+
+
+def test_an_attempt_may_be_billed_for_every_prompt_choice_and_sample() -> None:
+    tier, (plain, _, voting, _) = ScriptedTier(1, max_context=256), load_catalog("laptop").tiers
+    # 10 bytes, a turn and the template.
+    assert most_tokens(chat(max_tokens=5), tier, plain) == MostTokens(10 + 16 + 64, 5, 5)
+    assert voting.samples_per_choice == 5
+    assert most_tokens(chat(max_tokens=7, n=2, best_of=3), tier, voting) == MostTokens(90, 3 * 5 * 7, 7)
+    two = chat(messages=None, prompts=["one two three", "one"], max_tokens=7)
+    longest = two.most_prompt_tokens()
+    assert longest >= len("one two three")
+    assert most_tokens(two, tier, voting) == MostTokens(2 * longest, 2 * 5 * 7, 7)
+    price = plain.price
+    assert most_usd(chat(max_tokens=5), tier, plain) == pytest.approx(
+        (90 * price.input_usd_per_million + 5 * price.output_usd_per_million) / 1e6
+    )
+
+
+def test_an_image_may_have_four_times_its_estimate() -> None:
+    image = media_part("image_url", {"url": "https://images.example/1", "detail": "low"})
+    request = chat(messages=[ChatMessage(role="user", content="Look", parts=(image,))], max_tokens=5)
+    most = most_tokens(request, ScriptedTier(1), load_catalog("laptop").tiers[0])
+    assert most.prompt == request.most_prompt_tokens() + 3 * 85
+
+
+def test_without_a_limit_an_answer_may_fill_the_context_after_the_shortest_prompt() -> None:
+    tier = ScriptedTier(1, max_context=256)
+    here = msgspec.structs.replace(load_catalog("laptop").tiers[0], default_max_tokens=None, max_tokens=0)
+    elsewhere = msgspec.structs.replace(here, remote=RemoteSpec(base_url="http://127.0.0.1:9/v1"))
+    two = chat(messages=None, prompts=["one two three", "one"])
+    assert most_tokens(two, tier, here).choice == 256
+    assert most_tokens(chat(max_tokens=300), tier, here).choice == 256
+    assert most_tokens(two, tier, elsewhere).choice == 256 - 1
+    assert most_tokens(chat(max_tokens=5), tier, elsewhere).choice == 5

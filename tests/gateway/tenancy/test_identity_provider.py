@@ -22,7 +22,9 @@ KEY = RSAKey.generate_key(2048, auto_kid=True)
 
 
 class Provider:
-    """Answers discovery, keys, tokens and user information; a test changes `claims`, `key`, `algorithm` and `info`."""
+    """Answers discovery, keys, tokens and user information; a test changes `claims`, `key`, `algorithm` and `info`, the
+    `metadata`, or with `status` and `raw` how it answers. `asked`: the paths; `authorized`: how tokens were asked for.
+    """
 
     def __init__(self) -> None:
         self.key: Any = KEY
@@ -31,19 +33,25 @@ class Provider:
         self.info: dict[str, Any] = {}
         self.issuer: str | None = None
         self.forms: list[dict[str, list[str]]] = []
+        self.metadata: dict[str, Any] = {}
+        self.status, self.raw = 200, b""
+        self.asked: list[str] = []
+        self.authorized: list[str | None] = []
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                outer.asked.append(self.path)
                 self.reply(outer.answer(self.path))
 
             def do_POST(self) -> None:
                 outer.forms.append(parse_qs(self.rfile.read(int(self.headers["content-length"])).decode()))
+                outer.authorized.append(self.headers.get("authorization"))
                 self.reply({"access_token": "a", "token_type": "Bearer", "id_token": outer.token()})
 
             def reply(self, body: dict[str, Any]) -> None:
-                data = json.dumps(body).encode()
-                self.send_response(200)
+                data = outer.raw or json.dumps(body).encode()
+                self.send_response(outer.status)
                 self.send_header("content-length", str(len(data)))
                 self.end_headers()
                 self.wfile.write(data)
@@ -57,9 +65,11 @@ class Provider:
     def answer(self, path: str) -> dict[str, Any]:
         if path.endswith("openid-configuration"):
             ends = ("authorization_endpoint", "token_endpoint", "userinfo_endpoint")
-            return {"issuer": self.issuer or self.url, "jwks_uri": f"{self.url}/keys"} | {
-                end: f"{self.url}/{end}" for end in ends
-            }
+            return (
+                {"issuer": self.issuer or self.url, "jwks_uri": f"{self.url}/keys"}
+                | {end: f"{self.url}/{end}" for end in ends}
+                | self.metadata
+            )
         return KeySet([KEY]).as_dict() if path == "/keys" else self.info
 
     def token(self) -> str:
@@ -73,7 +83,8 @@ class Provider:
 @pytest.fixture
 def provider() -> Iterator[Provider]:
     provider = Provider()
-    thread = threading.Thread(target=provider.server.serve_forever)
+    # Its end is looked for so often; by default each test would wait for half a second.
+    thread = threading.Thread(target=provider.server.serve_forever, args=(0.01,))
     thread.start()
     yield provider
     provider.server.shutdown()
@@ -123,6 +134,16 @@ async def test_a_token_for_another_client_time_or_attempt_is_refused(
     client = client_of(provider)
     attempt = client.new_attempt("/admin")
     provider.claims = claims_of(provider, attempt.nonce, **changes)
+    with pytest.raises(SignInError, match="ID token is not valid"):
+        await client.user("code", attempt, BACK)
+
+
+@pytest.mark.parametrize("claim", ["iss", "aud", "sub", "exp", "nonce"])
+async def test_a_token_that_leaves_out_what_binds_it_is_refused(provider: Provider, claim: str) -> None:
+    client = client_of(provider)
+    attempt = client.new_attempt("/admin")
+    provider.claims = claims_of(provider, attempt.nonce)
+    del provider.claims[claim]
     with pytest.raises(SignInError, match="ID token is not valid"):
         await client.user("code", attempt, BACK)
 
@@ -184,3 +205,133 @@ def test_settings_that_cannot_be_right_stop_the_start(changes: dict[str, str], n
 
 def test_the_group_is_what_stands_before_the_last_equals_sign() -> None:
     assert roles_of("cn=ops=admin, *=viewer") == {"cn=ops": "admin", "*": "viewer"}
+
+
+async def user_of(provider: Provider, given: dict[str, Any] | None = None, **settings: Any) -> tuple[str, str]:
+    """Name and role of who signs in with these claims."""
+    client = client_of(provider, **settings)
+    attempt = client.new_attempt("/admin")
+    provider.claims = claims_of(provider, attempt.nonce, **given or {})
+    user = await client.user("code", attempt, BACK)
+    return user.name, user.role
+
+
+@pytest.mark.parametrize(
+    ("roles", "groups", "role"),
+    [
+        ("ops=operator,leads=admin,*=viewer", ["ops", "leads"], "admin"),
+        ("ops=operator,leads=admin,*=viewer", ["ops"], "operator"),
+        ("ops=operator,leads=admin,*=viewer", [7, None], "viewer"),
+        ("ops=operator,leads=admin", "leads", "admin"),
+    ],
+)
+async def test_the_highest_role_of_the_accounts_groups_holds(
+    provider: Provider, roles: str, groups: Any, role: str
+) -> None:
+    assert await user_of(provider, {"groups": groups}, oidc_roles=roles) == ("ann", role)
+
+
+async def test_an_account_without_a_group_of_ours_has_no_role(provider: Provider) -> None:
+    with pytest.raises(SignInError, match="ann has no role here"):
+        await user_of(provider, {"groups": ["interns"]})
+
+
+async def test_the_first_name_that_can_be_used_is_the_users(provider: Provider) -> None:
+    assert (await user_of(provider, {"preferred_username": "a/b", "email": "ann@example.com"}))[0] == "ann@example.com"
+    assert (await user_of(provider, {"preferred_username": None, "sub": "s-1"}))[0] == "s-1"
+    with pytest.raises(SignInError, match="The account has no name that can be used here"):
+        await user_of(provider, {"preferred_username": None, "sub": "a b"})
+
+
+async def test_an_identity_is_of_issuer_and_subject(provider: Provider) -> None:
+    identities = []
+    for sub in ("1", "1", "2"):
+        client = client_of(provider)
+        attempt = client.new_attempt("/admin")
+        provider.claims = claims_of(provider, attempt.nonce, sub=sub)
+        identities.append((await client.user("code", attempt, BACK)).identity)
+    assert identities[0] == identities[1] == hashlib.sha256(f"{provider.url}\0{1}".encode()).hexdigest()
+    assert identities[2] != identities[0]
+
+
+@pytest.mark.parametrize(
+    ("secret", "methods", "authorized", "form"),
+    [
+        ("", None, None, {"client_id": ["aio"]}),
+        ("s & t", None, base64.b64encode(b"aio:s+%26+t").decode(), {}),
+        ("s & t", ["client_secret_post"], None, {"client_id": ["aio"], "client_secret": ["s & t"]}),
+    ],
+)
+async def test_the_client_identifies_itself_as_the_provider_takes_it(
+    provider: Provider, secret: str, methods: list[str] | None, authorized: str | None, form: dict[str, list[str]]
+) -> None:
+    if methods is not None:
+        provider.metadata = {"token_endpoint_auth_methods_supported": methods}
+    await user_of(provider, oidc_client_secret=secret)
+    assert provider.authorized == [None if authorized is None else f"Basic {authorized}"]
+    (sent,) = provider.forms
+    assert {name: value for name, value in sent.items() if name.startswith("client_")} == form
+    assert (sent["grant_type"], sent["code"]) == (["authorization_code"], ["code"])
+
+
+async def test_the_user_information_is_asked_for_only_where_groups_are_missing(provider: Provider) -> None:
+    await user_of(provider)
+    assert "/userinfo_endpoint" not in provider.asked
+    provider.metadata, provider.info = {"userinfo_endpoint": None}, {"sub": "1", "groups": ["ops"]}
+    client = client_of(provider)
+    attempt = client.new_attempt("/admin")
+    provider.claims = claims_of(provider, attempt.nonce)
+    del provider.claims["groups"]
+    with pytest.raises(SignInError, match="has no role"):
+        await client.user("code", attempt, BACK)
+
+
+async def test_what_the_provider_says_of_itself_is_kept_for_an_hour(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("gateway.tenancy.users.identity_provider.time.monotonic", lambda: now)
+    provider.metadata = {"authorization_endpoint": f"{provider.url}/go?tenant=1"}
+    client = client_of(provider)
+    attempt = client.new_attempt("/admin")
+    addresses = []
+    for seconds in (0.0, 3599.5, 0.5):
+        now += seconds
+        addresses.append(await client.address(attempt, BACK))
+    assert provider.asked == ["/.well-known/openid-configuration"] * 2
+    assert len(set(addresses)) == 1
+    assert addresses[0].startswith(f"{provider.url}/go?tenant=1&response_type=code&client_id=aio&")
+    assert {len(value) for value in (attempt.state, attempt.nonce, attempt.verifier)} == {43}
+    assert len({attempt.state, attempt.nonce, attempt.verifier}) == 3
+
+
+async def test_an_answer_that_is_none_is_said(provider: Provider) -> None:
+    client = client_of(provider)
+    attempt = client.new_attempt("/admin")
+    for status, raw, said in (
+        (500, b"no \xff", "answered 500: no \ufffd"), (201, b"{}", "answered 201"), (200, b"[", "is not understood"),
+        (200, b" " * (2**20 + 1), "cannot be reached: RefusedBodyError"),
+    ):  # fmt: skip
+        provider.status, provider.raw = status, raw
+        with pytest.raises(SignInError, match=said):
+            await client.address(attempt, BACK)
+    provider.status, provider.raw = 200, b""
+    assert (await client.address(attempt, BACK)).startswith(f"{provider.url}/authorization_endpoint?response_type")
+
+
+async def test_an_endpoint_without_tls_elsewhere_gets_no_code(provider: Provider) -> None:
+    provider.metadata = {"token_endpoint": "http://login.example.com/token"}
+    client = client_of(provider)
+    with pytest.raises(SettingsError, match="the provider's address must begin with https"):
+        await client.user("code", client.new_attempt("/admin"), BACK)
+
+
+@pytest.mark.parametrize("issuer", ["https://login.example.com", "http://localhost:1", "https://127.0.0.1"])
+def test_only_this_machine_is_asked_without_tls(issuer: str) -> None:
+    roles = "a=viewer,b=operator,c=admin"
+    IdentityProvider(Settings(oidc_issuer=issuer, oidc_client_id="aio", oidc_roles=roles))
+    for wrong in ("=viewer", "viewer", "a=viewer,b="):
+        with pytest.raises(SettingsError, match="AIO_OIDC_ROLES"):
+            roles_of(wrong)
+    with pytest.raises(SettingsError, match="must begin with https"):
+        IdentityProvider(Settings(oidc_issuer="ftp://localhost", oidc_client_id="aio", oidc_roles=roles))

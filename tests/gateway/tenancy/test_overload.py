@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -92,10 +93,110 @@ async def test_a_caller_that_leaves_the_queue_frees_its_place() -> None:
     await asyncio.sleep(0)
     queue.leave(entered, answered=True)
     await stays
+    last = await started(queue, 1)
     queue.leave(0.0, answered=False)
     given.cancel()  # just as it is given its place
     await asyncio.gather(gone, given, return_exceptions=True)
+    assert (queue.running, queue.waiting) == (1, 0)
+    queue.leave(await last, answered=False)
     assert (queue.running, queue.waiting) == (0, 0)
+
+
+class Line:
+    """A queue behind one answer; `order`: the numbers of those that got its place, one after the other."""
+
+    def __init__(self, *priorities: int) -> None:
+        self.queue, self.order = OverloadQueue(1, len(priorities)), list[int]()
+        self.priorities, self.tasks = priorities, list["asyncio.Task[None]"]()
+
+    async def form(self) -> None:
+        await self.queue.enter(1)
+        for priority in self.priorities:
+            await self.join(priority)
+
+    async def join(self, priority: int) -> None:
+        self.tasks.append(asyncio.create_task(self._wait(len(self.tasks), priority)))
+        await asyncio.sleep(0)
+
+    async def _wait(self, number: int, priority: int) -> None:
+        await self.queue.enter(priority)
+        self.order.append(number)
+
+    async def dissolve(self) -> list[int]:
+        while self.queue.running:
+            self.queue.leave(0.0, answered=False)
+            await asyncio.sleep(0)
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        return self.order
+
+
+async def test_the_order_holds_after_one_was_sent_away_or_has_left() -> None:
+    line = Line(0, 1, 0, 1, 1, 0, 0)
+    await line.form()
+    await line.join(0)
+    assert await line.dissolve() == [0, 2, 5, 6, 7, 1, 3]
+    line = Line(0, 2, 1, 2, 2, 1)
+    await line.form()
+    line.tasks[0].cancel()
+    await asyncio.sleep(0)
+    assert await line.dissolve() == [2, 5, 1, 3, 4]
+
+
+async def come_and_leave(queue: OverloadQueue) -> None:
+    """An urgent request that does not wait."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(0):
+            await queue.enter(0)
+
+
+async def test_one_that_is_cancelled_in_the_same_moment_takes_no_place_and_is_not_counted() -> None:
+    queue = OverloadQueue(1, 2)
+    entered = await queue.enter(1)
+    gone, stays = [await started(queue, 2) for _ in range(2)]
+    gone.cancel()
+    queue.leave(entered, answered=True)
+    await stays
+    assert (queue.running, queue.waiting) == (1, 0)
+    waits, gone = [await started(queue, 2) for _ in range(2)]
+    gone.cancel()
+    await come_and_leave(queue)
+    assert (queue.running, queue.waiting, queue.shed) == (1, 1, {})
+    gone = await started(queue, 2)
+    # It is sent away, and cancelled before it knows.
+    asyncio.get_running_loop().call_soon(gone.cancel)
+    await come_and_leave(queue)
+    assert (queue.running, queue.waiting, queue.shed) == (1, 1, {(2, "displaced"): 1})
+    gone = await started(queue, 2)
+    gone.cancel()
+    queue.close()
+    assert queue.waiting == 0
+    with pytest.raises(ApiError, match="shutting down") as refused:
+        await waits
+    assert refused.value.status == 503
+    assert (queue.running, queue.shed) == (1, {(2, "displaced"): 1, (2, "shutdown"): 1})
+    with pytest.raises(ApiError, match="shutting down"):
+        await queue.enter(0)
+
+
+async def test_a_new_duration_counts_for_a_twentieth_and_one_without_an_answer_not_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("gateway.tenancy.limits.overload.time.monotonic", lambda: now)
+    queue = OverloadQueue(1, 0)
+    entered = await queue.enter(1)
+    assert queue.predicted_wait(2) == 0.0, "nothing is known yet"
+    queue.leave(entered, answered=False)
+    for seconds, answered in ((12.0, True), (32.0, True), (500.0, False)):
+        entered = await queue.enter(1)
+        now += seconds
+        queue.leave(entered, answered=answered)
+        assert queue.predicted_wait(2) == 0.0
+    await queue.enter(1)
+    assert queue.predicted_wait(2) == pytest.approx(13.0)
+    with pytest.raises(ApiError) as refused:
+        await queue.enter(0)
+    assert (refused.value.retry_after, queue.shed) == ("13", {(0, "full"): 1})
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.base.requests.caller import Allowance
+from gateway.base.stores.redis_scripts import Call
 from gateway.base.stores.redis_store import RedisStore, RedisUnavailableError
 from gateway.tenancy.limits import redis_windows, windows
 from gateway.tenancy.limits.redis_windows import RedisWindows
@@ -318,6 +320,45 @@ async def test_what_was_not_used_is_free_at_once_and_what_was_used_beyond_counts
     assert (await limits.enter("ada", allowance, 100, "r5")).tokens == Room(100, 0, 60.75)
 
 
+async def test_a_correction_leaves_the_window_with_the_second_that_it_corrects() -> None:
+    clock = Clock()
+    limits, allowance = LocalWindows(clock), Allowance(tokens_per_minute=100)
+    first = await limits.enter("ada", allowance, 50, "r1")
+    clock.now += 10
+    await limits.enter("ada", allowance, 20, "r2")
+    limits.leave(first, 30)
+    assert (await limits.enter("ada", allowance, 0, "r3")).tokens == Room(100, 50, 60.75)
+    clock.now += 51
+    assert (await limits.enter("ada", allowance, 0, "r4")).tokens == Room(100, 80, 60.75)
+    # What used more after its second is gone counts no more.
+    limits.leave(first, 500)
+    assert (await limits.enter("ada", allowance, 0, "r5")).tokens == Room(100, 80, 60.75)
+
+
+async def test_what_came_in_one_second_leaves_the_window_together_and_an_end_is_no_request() -> None:
+    clock = Clock()
+    limits, allowance = LocalWindows(clock), Allowance(requests_per_minute=5, tokens_per_minute=100)
+    entries = [await limits.enter("ada", allowance, 10, f"r{number}") for number in range(3)]
+    assert [entry.retry_seconds for entry in entries] == [0.0] * 3
+    for entry in entries:
+        limits.leave(entry, 15)
+    fourth = await limits.enter("ada", allowance, 10, "r3")
+    assert (fourth.requests, fourth.tokens) == (Room(5, 1, 60.75), Room(100, 45, 60.75))
+    clock.now += 61
+    later = await limits.enter("ada", allowance, 10, "r4")
+    assert (later.requests, later.tokens) == (Room(5, 4, 60.75), Room(100, 90, 60.75))
+
+
+async def test_under_a_limit_that_was_lowered_enough_requests_have_to_leave() -> None:
+    clock = Clock()
+    limits = LocalWindows(clock)
+    for now in (1000.0, 1010.0, 1020.0):
+        clock.now = now
+        await limits.enter("ada", Allowance(requests_per_minute=3), 0, "r")
+    refused = await limits.enter("ada", Allowance(requests_per_minute=2), 0, "r")
+    assert (refused.refused, refused.retry_seconds) == ("requests", 1010 + 61 - 1020)
+
+
 async def test_requests_in_flight_are_counted_apart_from_the_minute() -> None:
     clock = Clock()
     limits, allowance = LocalWindows(clock), Allowance(concurrency=1)
@@ -338,3 +379,122 @@ async def test_requests_in_flight_are_counted_apart_from_the_minute() -> None:
     clock.now += 61
     limits.leave(again, 5)
     assert not limits._windows
+
+
+class Scripts:
+    """In the place of Redis: `answers` the calls that wait, and keeps all calls."""
+
+    def __init__(self, _: object) -> None:
+        self.answers: list[Any] = []
+        self.asked: list[tuple[list[str], list[Any]]] = []
+        self.put_: list[tuple[list[str], list[Any], bool]] = []
+        self.flushes = 0
+
+    async def run(self, call: Call) -> Any:
+        self.asked.append((list(call.keys), list(call.arguments)))
+        return self.answers.pop(0)
+
+    def put(self, call: Call, *, at_once: bool = True) -> None:
+        self.put_.append((list(call.keys), list(call.arguments), at_once))
+
+    async def flush(self) -> None:
+        self.flushes += 1
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> tuple[RedisWindows, Scripts]:
+    monkeypatch.setattr(redis_windows, "RedisScripts", Scripts)
+    limits = RedisWindows(RedisStore("redis://127.0.0.1:1"))
+    scripts: Any = limits._scripts
+    return limits, scripts
+
+
+KEYS = ["aio:window:{ada}", "aio:flying:{ada}"]
+
+
+async def test_redis_is_asked_with_the_limits_and_judged_by_its_clock(scripted: tuple[RedisWindows, Scripts]) -> None:
+    limits, scripts = scripted
+    counted = [b"r", b"4", b"t", b"60", b"first", b"990", b"t1000", b"5", b"r995", b"1", b"t995", b"55", b"r1000", b"3"]
+    scripts.answers = [[b"1007.25", 4, 60, 1, counted], [b"1007.25", 1, 30, 0, []], [b"1007.25", 1, 30, 0, []]]
+    bounded = Allowance(requests_per_minute=4, tokens_per_minute=100, concurrency=2)
+    refused = await limits.enter("ada", bounded, 40, "r1")
+    assert scripts.asked == [(KEYS, [4, 100, 2, 40, "r1", 60, 60])]
+    assert refused.refused == "requests"
+    assert (refused.requested_tokens, refused.second, refused.member) == (40, 1007, "r1")
+    # The oldest second that is counted is 995; the newest, 1000, leaves last.
+    assert refused.retry_seconds == 995 + 61 - 1007.25
+    assert (refused.requests, refused.tokens) == (Room(4, 0, 1061 - 1007.25), Room(100, 40, 1061 - 1007.25))
+    scripts.answers[:0] = [[b"1007.25", 4, 60, 1, counted]] * 2
+    # Of the oldest second's one request and 55 tokens there is one too few.
+    for lowered, asked in ((Allowance(requests_per_minute=3), 0), (Allowance(tokens_per_minute=100), 96)):
+        assert (await limits.enter("ada", lowered, asked, "r")).retry_seconds == 1000 + 61 - 1007.25
+    scripts.asked[1:] = []
+    admitted = await limits.enter("ada", Allowance(tokens_per_minute=100), 40, "r2")
+    assert scripts.asked[1] == (KEYS, [-1, 100, -1, 40, "r2", 60, 60])
+    assert (admitted.requests, admitted.tokens) == (None, Room(100, 30, 1007 + 61 - 1007.25))
+
+
+async def test_what_ends_is_told_to_redis_if_it_had_a_place_or_used_other_tokens(
+    scripted: tuple[RedisWindows, Scripts],
+) -> None:
+    limits, scripts = scripted
+
+    async def entered(member: str, **bounds: int) -> Entry:
+        scripts.answers.append([b"1000.5", 0, 0, 0, []])
+        return await limits.enter("ada", Allowance(**bounds), 30, member)
+
+    first, second = [await entered(member, concurrency=3) for member in ("r1", "r2")]
+    limits.renew()
+    ((keys, (seconds, *members), at_once),) = scripts.put_
+    assert (keys, seconds, sorted(members), at_once) == (KEYS[1:], 60, ["r1", "r2"], True)
+    scripts.put_.clear()
+    limits.leave(first, 30)
+    limits.leave(second, 20)
+    assert scripts.put_ == [(KEYS, [1000, 0, "r1"], True), (KEYS, [1000, -10, "r2"], True)]
+    assert not limits._in_flight
+    scripts.put_.clear()
+    only_requests = await entered("r3", requests_per_minute=9)
+    limits.leave(only_requests, 500)
+    limits.leave(await entered("r4", tokens_per_minute=90), 30)
+    assert scripts.put_ == [], "nothing that it counts has changed"
+    limits.leave(await entered("r5", tokens_per_minute=90), 31)
+    assert scripts.put_ == [(KEYS, [1000, 1, "r5"], False)]
+    assert not limits._in_flight
+
+
+async def test_without_redis_a_place_that_this_process_gave_is_given_back_here(
+    scripted: tuple[RedisWindows, Scripts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits, scripts = scripted
+
+    async def away(_: Call) -> Any:
+        raise RedisUnavailableError
+
+    monkeypatch.setattr(scripts, "run", away)
+    for _ in range(2):
+        entry = await limits.enter("ada", Allowance(concurrency=1), 0, "r")
+        assert (entry.refused, entry.member) == ("", "")
+        limits.leave(entry, 0)
+    assert scripts.put_ == []
+
+
+async def test_places_are_renewed_every_20_seconds_and_what_waits_is_sent_every_second(
+    scripted: tuple[RedisWindows, Scripts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits, scripts = scripted
+    scripts.answers = [[b"1000.5", 0, 0, 0, []]]
+    await limits.enter("ada", Allowance(concurrency=3), 0, "r1")
+    slept, renewals = 0.0, []
+
+    async def sleep(seconds: float) -> None:
+        nonlocal slept
+        slept += seconds
+        if slept > 45:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(scripts, "put", lambda *_, **__: renewals.append(slept))
+    with monkeypatch.context() as patch:
+        patch.setattr(redis_windows.asyncio, "sleep", sleep)
+        with pytest.raises(asyncio.CancelledError):
+            await limits.follow()
+    assert (renewals, scripts.flushes) == ([20.0, 40.0], 45)

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import delete, insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.quality import training_rows, verifications
+from quality.monitor import drift
 from quality.monitor.drift import InputWatch, calibration_drift, embedding_drift, held_against, novelty_drift
 from tests.quality.loop_world import record, store_request
 
@@ -126,8 +127,9 @@ def test_fifty_vectors_on_both_sides_are_enough() -> None:
     assert embedding_drift(unit(rng, 49), unit(rng, 50)).value is None
 
 
-def test_verdicts_weigh_by_their_sampling_and_an_interval_that_touches_nothing_is_no_drift() -> None:
-    rng = np.random.default_rng(7)
+@pytest.mark.parametrize("seed", [7, 8])
+def test_verdicts_weigh_by_their_sampling_and_an_interval_that_touches_nothing_is_no_drift(seed: int) -> None:
+    rng = np.random.default_rng(seed)
     good, expected, weights = (rng.random(80) < 0.6).astype(float), rng.random(80), rng.uniform(1, 20, 80)
     share = weights / weights.sum()
     difference = share @ good - share @ expected
@@ -141,3 +143,46 @@ def test_verdicts_weigh_by_their_sampling_and_an_interval_that_touches_nothing_i
     assert not held_against(1, same, same, np.ones(60)).drifted
     assert held_against(1, same + 0.25, same, np.ones(60)).drifted
     assert held_against(1, same - 0.25, same, np.ones(60)).drifted
+
+
+async def test_only_the_newest_prompts_vectors_and_verdicts_are_compared(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("WINDOW", 50), ("BEFORE", 1), ("VECTORS", 55), ("VERDICTS", 50)):
+        monkeypatch.setattr(drift, name, value)
+    for number in range(180):
+        await store_request(engine, record(f"r{number}", created_at=1000.0 + number))
+    verdicts = [
+        {
+            "request_id": f"r{number}", "tier": 1, "model": "m", "label": "no_worse" if number % 5 else "worse",
+            "sampled_probability": 0.05, "sampled_reason": "sample", "status": "done", "judge": "exact",
+            "judge_reliability": None, "cost_usd": 0.0, "reserved_usd": 0.0, "attempts": 1, "created_at": 5.0,
+            "finished_at": 5.0 + number,
+        }
+        for number in range(70)
+    ]  # fmt: skip
+    vectors = unit(np.random.default_rng(9), 180).astype("<f4")
+    encoded = [
+        {
+            "request_id": f"r{number}", "source": "probe", "feature_spec": "s" if number else "another",
+            "no_worse": [], "weights": [], "embedding": vectors[number].tobytes(), "created_at": float(number),
+        }
+        for number in range(180)
+    ]  # fmt: skip
+    async with engine.begin() as connection:
+        await connection.execute(insert(verifications), verdicts)
+        await connection.execute(insert(training_rows), encoded)
+    watch = InputWatch(engine)
+    novelty, embedding = await watch.look()
+    assert (novelty.prompts, novelty.before) == (50, 50)
+    assert (embedding.prompts, embedding.before) == (55, 55)
+    newest = vectors[::-1].astype(np.float64)
+    assert embedding.value == pytest.approx(embedding_drift(newest[:55], newest[55:110]).value, abs=1e-5)
+    # Exactly as many as it takes.
+    [found] = await calibration_drift(engine, [1, 2])
+    assert (found.tier, found.answers, found.predicted, found.verified) == (1, 50, 0.7, 0.8)
+    async with engine.begin() as connection:
+        await connection.execute(delete(verifications).where(verifications.c.finished_at > 53.5))
+        await connection.execute(delete(training_rows))
+    assert (await watch.look())[1] == embedding, "what was known last"
+    assert await calibration_drift(engine, [1]) == []

@@ -234,3 +234,14 @@ def test_a_gain_of_less_than_two_standard_errors_is_not_sharper_and_one_of_more_
         ours = np.where(scores == 1, base + moved, base - moved) + rng.normal(0, 0.01, base.shape)
         [found] = tier_calibration(scores, ours, base, 0)
         assert found.sharper is is_sharper
+
+
+def test_the_standard_error_of_a_gain_is_that_of_a_sample() -> None:
+    y = np.arange(50) % 2
+    scores = np.full((50, 3), np.nan)
+    scores[:, 0] = y
+    # Squared errors of 0.25 fall by 0.128 or rise by 0.072: by 1.97 standard errors, were a mean alone estimated.
+    distance = np.sqrt(0.25 - np.where(np.arange(50) < 25, 0.128143, -0.071857))
+    ours = np.abs(y - distance)[:, None] * np.ones(3)
+    [found] = tier_calibration(scores, ours, np.full((50, 3), 0.5), 0)
+    assert found.sharper

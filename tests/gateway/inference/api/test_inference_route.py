@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import Any, cast
 
 import pytest
-from litestar import Litestar
+from litestar import Litestar, Response
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 from litestar.types import ASGIApp
@@ -48,6 +48,28 @@ async def test_each_guard_in_scope_gets_the_handler_itself_before_the_endpoint_i
     assert [name for name, _ in seen] == ["outer", "inner", "endpoint"]
     assert all(given is handler for _, given in seen)
     assert sent[1]["body"] == b"said"
+
+
+async def test_an_error_of_the_endpoint_is_answered_by_the_handlers_in_scope_looked_for_once() -> None:
+    sent: list[Any] = []
+
+    def told(request: Any, error: Exception) -> Response[str]:
+        return Response(str(error), status_code=418)
+
+    @InferenceRoute("/answer", http_method="POST", exception_handlers={ValueError: told})
+    async def answer(request: HttpRequest) -> ASGIApp:
+        raise ValueError("no")
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    app = Litestar([answer], openapi_config=None)
+    scope = {"type": "http", "method": "POST", "path": "/answer", "headers": [], "query_string": b""}
+    await app(cast(Any, scope), cast(Any, None), send)
+    handler = cast(Any, next(route for route in app.routes if route.path == "/answer")).route_handlers[0]
+
+    assert (sent[0]["status"], sent[1]["body"]) == (418, b"no")
+    assert handler.resolve_exception_handlers() is handler.resolve_exception_handlers()
 
 
 def test_chats_are_served_so() -> None:

@@ -9,7 +9,9 @@ import pytest
 from gateway.base.settings import Settings
 from gateway.inference.cache import answer_file
 from gateway.inference.cache.answer_file import AnswerFile, answers_path, delete_answers_beyond
+from gateway.inference.cache.running_cache import running_cache
 from gateway.inference.cache.stores import AgedAnswer, MemoryStore
+from gateway.runtime.peers.worker_place import WorkerPlace
 from tests.gateway.inference.cache.test_stores import Clock, kept, knobs
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
@@ -140,3 +142,31 @@ def test_what_no_process_would_take_is_deleted(tmp_path: Path) -> None:
     delete_answers_beyond(tmp_path, 2)
     left = {answers_path(tmp_path, 0), answers_path(tmp_path, 1), tmp_path / "other.msgpack"}
     assert set(tmp_path.iterdir()) == left
+
+
+def test_what_cannot_be_deleted_is_not_used_and_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file, _ = files_of(tmp_path)
+    # A folder can be neither read nor deleted as a file.
+    (tmp_path / "answers.0.msgpack").mkdir()
+    assert file.take() == []
+    assert "cached answers of the last process are not used, since they cannot be deleted" in caplog.text
+    delete_answers_beyond(tmp_path, 0)
+    assert "cached answers of a former process cannot be deleted" in caplog.text
+    assert answer_file.MOST_BYTES == 268_435_456
+
+
+async def test_each_process_takes_its_own_answers_and_the_first_deletes_what_nobody_takes(tmp_path: Path) -> None:
+    settings = Settings(data_dir=str(tmp_path))
+    routing: Any = None
+    # Written when there were four processes.
+    for number in range(4):
+        AnswerFile(answers_path(tmp_path, number)).write([AgedAnswer(b"%d" % number, 0.0, b"v")])
+    for number in (1, 0):
+        place = WorkerPlace(number=number, count=2, folder="", listener=0)
+        async with running_cache(settings, place, None, routing, pytest.fail) as cache:
+            assert await cache.store.get(b"%d" % number) == b"v"
+            assert (answers_path(tmp_path, 3) in left_in(tmp_path)) == (number == 1)
+    assert sorted(left_in(tmp_path)) == [answers_path(tmp_path, number) for number in range(2)]
+    async with running_cache(settings, None, None, routing, pytest.fail) as cache:
+        assert await cache.store.get(b"0") == b"v"
+        assert left_in(tmp_path) == []

@@ -30,6 +30,7 @@ PROMPTS = st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from(MARKS)), mi
         ("Name  3 lakes in Italy. ", "Name 3   lakes in Italy."),
         ("There are 175 diamonds.  How many of them are mine?", "There are 175 diamonds.\nHow many of them are mine?"),
         ("A cat cannot fly, can it?", "A cat can't fly, can it?"),
+        ("McAdam built roads.", "mcAdam built roads."),
     ],
 )
 def test_wordings_of_one_prompt_have_one_gist(a: str, b: str) -> None:
@@ -54,6 +55,8 @@ def test_wordings_of_one_prompt_have_one_gist(a: str, b: str) -> None:
         ("Is it cold in Polish towns?", "Is it cold in polish towns?"),
         ("It is raining.", "It is raining?"),
         ("Can you play chess?", "Play chess."),
+        ("Add 3 apples.", "And 3 apples."),
+        ("Say please to me.", "Say to me."),
         # The form is what they are about.
         ("Translate to French: I'm here", "Translate to French: I am here"),
         ("Is don't one word?", "Is do not one word?"),
@@ -66,6 +69,11 @@ def test_wordings_of_one_prompt_have_one_gist(a: str, b: str) -> None:
 )
 def test_prompts_that_may_want_other_answers_have_other_gists(a: str, b: str) -> None:
     assert gist(a) != gist(b)
+
+
+def test_a_gist_is_the_prompt_without_what_says_nothing() -> None:
+    assert gist("Hello, could you please explain  how tides don't work. ") == "explain how tides do not work"
+    assert gist("Speed doubles?") == "speed doubles?"
 
 
 @settings(max_examples=examples(300), deadline=None)

@@ -75,7 +75,9 @@ async def test_an_answer_is_given_again_for_thirty_seconds(gateway: RunningGatew
     assert len(gateway.tier(1).requests) == 2
 
 
-async def test_an_answer_that_an_earlier_version_kept_is_made_again(gateway: RunningGateway, clock: Clock) -> None:
+async def test_an_answer_that_an_earlier_version_kept_is_made_again(
+    gateway: RunningGateway, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     await asked(gateway)
     store = gateway.operations.cache.store
     assert isinstance(store, MemoryStore)
@@ -85,6 +87,7 @@ async def test_an_answer_that_an_earlier_version_kept_is_made_again(gateway: Run
     await store.put(kept.key, msgspec.msgpack.encode(fields))
 
     assert await results(gateway, {}, {}) == ["miss", "hit"]
+    assert "a kept answer cannot be read: " in caplog.text
 
 
 async def test_a_hit_costs_nothing_and_its_record_says_so(gateway: RunningGateway) -> None:

@@ -18,6 +18,7 @@ from gateway.inference.cache import similar_prompts
 from gateway.inference.cache.knobs import CacheKnobs
 from gateway.inference.cache.similar_prompts import SimilarPrompts, Wording
 from gateway.inference.cache.stores import MemoryStore
+from tests.gateway.chats import chat
 from tests.gateway.inference.api.test_disconnects import only_record
 from tests.gateway.inference.cache.test_response_cache import CHAT, Clock, content
 from tests.gateway.running_gateway import RunningGateway
@@ -263,6 +264,23 @@ async def test_the_least_recently_found_goes_first() -> None:
     assert await similar.find(a) == b"1"
     await similar.put(c, b"3")
     assert [await similar.find(one) for one in (a, b, c)] == [b"1", None, b"3"]
+
+
+async def test_a_cosine_is_compared_to_five_digits_and_what_is_forgotten_is_not_found() -> None:
+    knobs = KnobFile(CacheKnobs, "cache")
+    knobs.change({"semantic_threshold": 1.0})
+    similar = SimilarPrompts(knobs)
+    await similar.put(Wording(b"a", np.array([1.0, 0.0], np.float32)), b"1")
+    near, far = (Wording(b"a", np.array([cosine, 0.0], np.float32)) for cosine in (0.999996, 0.999994))
+    assert (await similar.find(near), await similar.find(far), len(similar)) == (b"1", None, 1)
+    similar.clear()
+    assert (await similar.find(near), len(similar)) == (None, 0)
+
+
+@pytest.mark.parametrize(("length", "looked_for"), [(similar_prompts.MAX_CHARS, True), (4001, False)])
+async def test_prompts_of_up_to_4000_characters_are_looked_for(length: int, looked_for: bool) -> None:
+    request = chat("x" * length)
+    assert (similar_prompts.wording_of(request, np.ones(1, np.float32), lambda worded: b"k") is not None) == looked_for
 
 
 async def test_an_abandoned_answer_is_given_to_no_other_wording(semantic: RunningGateway) -> None:

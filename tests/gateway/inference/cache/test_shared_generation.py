@@ -1,15 +1,20 @@
 """Callers join a shared generation, leave it or see it fail at any moment: none misses a word, and one pays."""
 
 import asyncio
+from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.base.knobs.file import KnobFile
+from gateway.base.requests.inference_request import InferenceRequest
+from gateway.inference.cache.kept_answer import KeptAnswer, Replay
 from gateway.inference.cache.knobs import CacheKnobs
 from gateway.inference.cache.response_cache import ResponseCache
-from gateway.inference.cache.stores import MemoryStore
+from gateway.inference.cache.shared_generation import SharedGeneration, SharedGenerationReader
+from gateway.inference.cache.stores import AnswerStore, MemoryStore
 from gateway.inference.routing.router import RoutingService
 from gateway.inference.service import Service
 from inference_core.protocol import SamplingParams
@@ -22,6 +27,7 @@ from tests.gateway.scripted_tier import WORDS
 from tiers.catalog.load import load_catalog
 from tiers.consent import Consent
 from tiers.errors import TierError
+from tiers.tier import Delta, Usage
 
 CATALOG = load_catalog("laptop")
 ANSWER = "".join(WORDS)
@@ -55,14 +61,17 @@ class World:
         sinks = [lambda answer, record: self.records.append(record)]
         self.service = Service(routing, sinks, cache=self.cache)
 
-    async def said(self, number: int, *, stream: bool, keep: bool) -> str:
-        request = chat(
+    def request(self, number: int, *, stream: bool, keep: bool, model: str = "tier-1") -> InferenceRequest:
+        return chat(
             request_id=f"chatcmpl-{number}",
-            requested_model="tier-1",
+            requested_model=model,
             sampling=SamplingParams(temperature=0),
             stream=stream,
             own_consent=Consent(reuse=keep),
         )
+
+    async def said(self, number: int, *, stream: bool, keep: bool, model: str = "tier-1") -> str:
+        request = self.request(number, stream=stream, keep=keep, model=model)
         if not stream:
             return (await self.service.complete(request)).choices[0].text
         answer = await self.service.start(request)
@@ -124,3 +133,151 @@ async def test_no_reader_misses_a_word_and_every_generation_is_billed_once(
     assert not any(one.cost_usd for record in world.records if record.cache != "miss" for one in record.attempts)
     if tier.requests:
         assert tier.ended.is_set()
+
+
+class Shelf(AnswerStore):
+    """Keeps what it is given, or fails with `error`."""
+
+    def __init__(self) -> None:
+        self.kept: dict[bytes, bytes] = {}
+        self.error: Exception | None = None
+
+    async def get(self, key: bytes) -> bytes | None:
+        return self.kept.get(key)
+
+    async def put(self, key: bytes, value: bytes) -> None:
+        if self.error is not None:
+            raise self.error
+        self.kept[key] = value
+
+
+async def test_an_answer_is_kept_that_just_fits_and_a_store_that_fails_is_asked_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    world.cache.store = shelf = Shelf()
+    shelf.error = RuntimeError("no")
+    for number in range(2):
+        assert await world.said(number, stream=False, keep=True) == ANSWER
+        await world.service.idle()
+    assert "an answer is not kept: RuntimeError" in caplog.text
+    shelf.error = None
+    await world.said(2, stream=False, keep=True)
+    await world.service.idle()
+    (value,) = shelf.kept.values()
+    for number, (most, kept) in enumerate(((len(value) - 1, 0), (len(value), 1)), start=3):
+        shelf.kept.clear()
+        world.cache.knobs.change({"max_bytes": most})
+        await world.said(number, stream=False, keep=True)
+        await world.service.idle()
+        assert len(shelf.kept) == kept
+
+
+@pytest.mark.parametrize(("pieces", "turns"), [(126, 1), (127, 2), (128, 2)])
+async def test_a_replay_lets_others_work_after_64_deltas(pieces: int, turns: int) -> None:
+    decision: Any = None
+    kept = KeptAnswer(tier=1, p_ok=1.0, attempts=[], usage=Usage(), pieces=[Delta(text="x")] * pieces)
+    replay, turned = Replay(kept, decision, scripted_tiers()[0], "hit"), 0
+    over = asyncio.Event()
+
+    async def others() -> None:
+        nonlocal turned
+        while not over.is_set():
+            await asyncio.sleep(0)
+            turned += 1
+
+    working = asyncio.create_task(others())
+    await asyncio.sleep(0)
+    said = 0
+    while True:
+        try:
+            await replay.__anext__()
+        except StopAsyncIteration:
+            break
+        said += 1
+    over.set()
+    assert (said, turned) == (pieces + 1, turns)
+    await working
+
+
+async def test_each_delta_reaches_a_reader_that_waits_and_leaving_takes_until_the_tier_is_free() -> None:
+    world = World()
+    tier = world.tiers[0]
+    tier.hold_at, tier.slow_close = 1, asyncio.Event()
+    answer = await world.service.start(world.request(1, stream=True, keep=True))
+    reading = aiter(answer)
+    first = asyncio.create_task(anext(reading))
+    await tier.holding.wait()
+    assert (await first).text == WORDS[0]
+    second = asyncio.create_task(anext(reading))
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+    assert not second.done()
+    # It goes on to the next word alone.
+    tier.hold_at = 2
+    tier.go.set()
+    tier.go.clear()
+    assert (await second).text == WORDS[1]
+    leaving = asyncio.create_task(answer.aclose())
+    await tier.closing.wait()
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+    assert not leaving.done()
+    tier.slow_close.set()
+    await leaving
+
+
+class Decided:
+    """A generation without words: what it decided, and what it tells of another decision."""
+
+    attempted, rerouted, decision = 0.0, False, "theirs"
+
+    def told(self, decision: str) -> str:
+        return f"told of {decision}"
+
+    def __aiter__(self) -> "Decided":
+        return self
+
+    async def __anext__(self) -> Delta:
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+
+async def test_a_reader_has_its_own_decision_unless_another_route_took_its_place() -> None:
+    generation: Any = Decided()
+    own: Any = "own"
+    shared = SharedGeneration(generation, lambda shared: None)
+    reader = SharedGenerationReader(shared, own, stream=False)
+    said = [str(reader.decision)]
+    generation.rerouted = True
+    said.append(str(reader.decision))
+    await reader.aclose()
+    assert said == ["told of own", "theirs"]
+
+
+async def test_a_tier_that_takes_over_is_read_from_its_first_word() -> None:
+    world = World()
+    world.tiers[0].fail_at = 2
+    asked = [asyncio.create_task(world.said(n, stream=False, keep=False, model="auto")) for n in range(2)]
+    assert await asyncio.gather(*asked) == [ANSWER] * 2
+    assert [len(tier.requests) for tier in world.tiers] == [1, 1, 0, 0]
+
+
+@pytest.mark.parametrize(("words", "requests"), [(0, 2), (1, 1)])
+async def test_a_stream_begins_again_only_before_its_first_word(words: int, requests: int) -> None:
+    world = World()
+    tier = world.tiers[0]
+    tier.hold_at = tier.fail_at = words
+    asked = [asyncio.create_task(world.said(number, stream=True, keep=False)) for number in range(2)]
+    await tier.holding.wait()
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+    tier.go.set()
+    await tier.ended.wait()
+    tier.fail_at = None
+    leader, follower = await asyncio.gather(*asked, return_exceptions=True)
+    assert isinstance(leader, TierError)
+    assert follower == ANSWER if requests == 2 else isinstance(follower, TierError)
+    assert len(tier.requests) == requests

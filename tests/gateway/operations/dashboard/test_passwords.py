@@ -1,7 +1,9 @@
 """Passwords of dashboard users: Argon2id, and scrypt hashes of earlier versions that become Argon2id at sign-in."""
 
+import asyncio
 import base64
 import hashlib
+import threading
 import time
 
 import pytest
@@ -10,6 +12,7 @@ from sqlalchemy import select, update
 
 from gateway.tenancy.changes.orders import Order
 from gateway.tenancy.users import passwords
+from gateway.tenancy.users.passwords import MOST_WAITING, TooManyPasswordsError, in_turn
 from gateway.tenancy.users.users import UserOrder, add_user, password_is_right
 from migrations.tables.tenancy import dashboard_users
 from tests.gateway.operations.dashboard.browsing import PASSWORD, browser, sign_in
@@ -67,3 +70,41 @@ async def test_an_argon2_hash_with_weaker_parameters_is_replaced_at_sign_in(aio:
         replaced = str(await connection.scalar(kept))
     assert replaced.startswith("$argon2id$v=19$m=65536,t=3,p=1$")
     assert passwords.matches(PASSWORD, replaced)
+
+
+async def test_eight_passwords_of_unknown_devices_may_wait_and_known_devices_always(aio: RunningGateway) -> None:
+    database, go = aio.serving.database, threading.Event()
+    waiting = [asyncio.create_task(in_turn(go.wait)) for _ in range(7)]
+    await asyncio.sleep(0)
+    eighth = asyncio.create_task(in_turn(go.is_set))
+    await asyncio.sleep(0)
+    assert MOST_WAITING == 8
+    with pytest.raises(TooManyPasswordsError):
+        await in_turn(go.is_set)
+    with pytest.raises(TooManyPasswordsError):
+        await password_is_right(database, "gus", PASSWORD)
+    # An operator's order and a known device do not wait behind strangers.
+    await add_user(database, UserOrder(name="gus", password=PASSWORD), Order(actor="test", now=time.time()))
+    async with database.begin() as connection:
+        mine = update(dashboard_users).where(dashboard_users.c.name == "gus")
+        await connection.execute(mine.values(password=scrypt_hash(PASSWORD)))
+    assert await password_is_right(database, "gus", PASSWORD, is_urgent=True)
+    assert not eighth.done(), "one after the other"
+    go.set()
+    await asyncio.gather(*waiting)
+    assert await eighth
+    assert await in_turn(str, 5) == "5"
+
+
+def test_an_unknown_user_costs_as_much_as_a_known_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    verified: list[str] = []
+
+    def verify(_: PasswordHasher, kept: str, password: str) -> bool:
+        verified.append(kept.rpartition("$")[0].rpartition("$")[0])
+        return True
+
+    known = passwords.hashed(PASSWORD)
+    monkeypatch.setattr(PasswordHasher, "verify", verify)
+    assert [passwords.matches(PASSWORD, kept) for kept in (known, None, "oidc:abc")] == [True, False, False]
+    assert verified == ["$argon2id$v=19$m=65536,t=3,p=1"] * 3
+    assert [passwords.is_outdated(kept) for kept in (known, scrypt_hash(PASSWORD))] == [False, True]

@@ -1,0 +1,402 @@
+"""What the monitor lays before a draw, and what becomes of each offer: its bounds, its rates and its reasons."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from sqlalchemy import event
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from migrations.tables.quality import verifications
+from quality.judges import tool_calls
+from quality.judges.calibration import Calibration
+from quality.judges.exact import ExactJudge
+from quality.judges.pairwise import PairwiseJudge
+from quality.judges.panel import Panel
+from quality.judges.similarity import SimilarityJudge
+from quality.monitor import monitor as monitor_module
+from quality.monitor.monitor import Monitor, MonitorSettings
+from quality.records.record import Record
+from quality.verification.sampling import SamplingSettings, Spending, attention
+from quality.verification.turn import Turn
+from tests.quality.loop_world import ScriptedTier, ladder, price, record, rows, store_request, unavailable
+from tests.quality.monitor.monitors import ALL, EVERY, TIERS, monitor_of, serve
+from tiers.tier import ChatMessage, TierLoad
+from tiers.tool_types import Tool, ToolCall, Tooling
+
+TRUSTED = Calibration(
+    judge="pairwise", true_no_worse=90, false_worse=5, true_worse=90, false_no_worse=5, abstained=0, pairs="planted"
+)
+NO_OPINIONS = msgspec.structs.replace(ALL, second_opinions=0)
+TOOLING = Tooling(tools=(Tool(name="mail"),), choice="auto", parallel=False)
+TURN = Turn(messages=(ChatMessage(role="user", content="What is 3 + 4?"),), text="7")
+CALLING = msgspec.structs.replace(TURN, tooling=TOOLING, calls=(ToolCall(id="c", name="mail", arguments="{}"),))
+
+
+class Seen(msgspec.Struct):
+    """What one draw was given."""
+
+    spending: Spending
+    bound: float
+    sampling: SamplingSettings
+    probe_bound: float
+    has_turn: bool
+
+
+@pytest.fixture
+def draws(monkeypatch: pytest.MonkeyPatch) -> list[Seen]:
+    """All draws of a test; they go on as usual."""
+    seen, draw = list[Seen](), monitor_module.draw
+
+    def noted(
+        record: Record, spending: Spending, bound: float, sampling: SamplingSettings, probe: float, *, has_turn: bool
+    ) -> Any:
+        seen.append(Seen(spending, bound, sampling, probe, has_turn))
+        return draw(record, spending, bound, sampling, probe, has_turn=has_turn)
+
+    monkeypatch.setattr(monitor_module, "draw", noted)
+    return seen
+
+
+def watched(request_id: str, would_be: int, **changes: Any) -> Record:
+    """An answer of tier 4, where routing would have taken another tier."""
+    made = record(request_id, tier=4, **changes)
+    return msgspec.structs.replace(made, decision=msgspec.structs.replace(made.decision, would_be=would_be))
+
+
+@contextmanager
+def outage(engine: AsyncEngine) -> Iterator[None]:
+    def refuse(_: object) -> None:
+        raise OSError("the database does not answer")
+
+    event.listen(engine.sync_engine, "begin", refuse)
+    yield
+    event.remove(engine.sync_engine, "begin", refuse)
+
+
+async def decided(monitor: Monitor) -> None:
+    """Wait until every offer is decided on, and nothing else."""
+    await monitor._intake.start()
+    await monitor._intake.drain()
+
+
+def test_the_usual_settings() -> None:
+    usual = msgspec.structs.asdict(MonitorSettings())
+    assert {name: usual[name] for name in usual if name not in ("sampling", "upgrade", "shift")} == {
+        "trigger": "evidence", "max_tokens": 1024, "second_opinions": 2, "max_attempts": 3, "lease_seconds": 600.0,
+        "retry_seconds": 30.0, "expire_seconds": 86_400.0, "poll_seconds": 1.0, "max_offered": 1000, "max_held": 50,
+        "result_seconds": 120.0, "cold_start_per_second": 2.0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "turn", "settings", "tiers", "tokens"),
+    [
+        # The strongest answers, and again; another one gives the second opinion.
+        (record("r", tier=1), None, ALL, 4 + 4 + 3, 1024),
+        (record("r", tier=3), None, ALL, 4 + 4 + 2, 1024),
+        (record("r", tier=1), None, NO_OPINIONS, 4, 1024),
+        # Answers with a turn may be twice as long as the given one.
+        (record("r", tier=1, completion_tokens=600), TURN, NO_OPINIONS, 4, 1200),
+        (record("r", tier=1, completion_tokens=500), TURN, NO_OPINIONS, 4, 1024),
+        (record("r", tier=1, completion_tokens=600), None, NO_OPINIONS, 4, 1024),
+        # A shadow asks the tier of routing, of a longer catalogue the strongest, and the given one again.
+        (watched("r", 2), None, NO_OPINIONS, 2, 1024), (watched("r", 9), None, NO_OPINIONS, 4, 1024),
+        (watched("r", 2), None, ALL, 2 + 4 + 3, 1024),
+    ],
+)  # fmt: skip
+async def test_what_a_verification_may_cost_is_known_before_it_is_drawn(
+    engine: AsyncEngine, draws: list[Seen], given: Record, turn: Turn | None, settings: MonitorSettings, tiers: int,
+    tokens: int,
+) -> None:  # fmt: skip
+    shadows = msgspec.structs.replace(settings, sampling=msgspec.structs.replace(EVERY, shadow_rate=1.0))
+    monitor = await monitor_of(engine, ScriptedTier(), shadows)
+    monitor.offer(given, turn=turn)
+    await decided(monitor)
+    await monitor.close()
+    [seen] = draws
+    assert seen.bound == pytest.approx(tiers * (10 + tokens) / 1000)
+    again = 4 if settings is ALL else 0
+    assert seen.probe_bound == pytest.approx((1 + 2 + 3 + 4 + again) * (10 + tokens) / 1000)
+    assert seen.has_turn == (turn is not None)
+
+
+async def test_a_model_that_judges_a_shadow_is_paid_for_too(engine: AsyncEngine, draws: list[Seen]) -> None:
+    verifier = ScriptedTier()
+    sampling = msgspec.structs.replace(EVERY, shadow_rate=1.0)
+    settings = msgspec.structs.replace(NO_OPINIONS, sampling=sampling)
+    monitor = await monitor_of(engine, verifier, settings, judges=[ExactJudge(), PairwiseJudge(verifier)])
+    monitor.offer(watched("r", 2))
+    await decided(monitor)
+    await monitor.close()
+    assert draws[0].bound == pytest.approx((2 + 4) * (10 + 1024) / 1000)
+
+
+async def test_attention_and_the_share_of_shadows_are_means_of_about_a_hundred(
+    engine: AsyncEngine, draws: list[Seen]
+) -> None:
+    sampling = msgspec.structs.replace(EVERY, least_attention=0.5, shadow_rate=1.0)
+    monitor = await monitor_of(engine, ScriptedTier(), msgspec.structs.replace(ALL, sampling=sampling))
+    one, other = record("one"), watched("other", 2)
+    for given in (one, other, record("third")):
+        monitor.offer(given)
+        await decided(monitor)
+    await monitor.close()
+    first, second = attention(one, 0.5), attention(other, 0.5)
+    assert first != second
+    means = [1.0 + (first - 1.0) / 100]
+    means.append(means[0] + (second - means[0]) / 100)
+    means.append(means[1] + (first - means[1]) / 100)
+    assert [seen.spending.attention for seen in draws] == pytest.approx(means)
+    assert [seen.spending.shadow_share for seen in draws] == pytest.approx([0.0, 0.01, 0.01 - 0.01 / 100])
+
+
+async def test_the_rate_of_a_cold_start_follows_the_requests_of_a_second(
+    engine: AsyncEngine, draws: list[Seen]
+) -> None:
+    now = 1500.0
+    sampling = msgspec.structs.replace(EVERY, cold_start_rate=0.25, cold_start_usd=1.0)
+    monitor = await monitor_of(
+        engine, ScriptedTier(), msgspec.structs.replace(ALL, sampling=sampling), clock=lambda: now
+    )
+
+    async def rates(*waits: float) -> list[float]:
+        nonlocal now
+        draws.clear()
+        for place, wait in enumerate(waits):
+            now += wait
+            monitor.offer(record(f"r-{now}-{place}"))
+        await decided(monitor)
+        return [seen.sampling.cold_start_rate for seen in draws]
+
+    # In half a second a hundred requests came: of these two a second are 1%.
+    assert await rates(0.5, *[0.0] * 99) == [0.25] * 99 + [0.01]
+    # After a second it is known anew: ten requests in 1.25 s.
+    assert await rates(*[0.125] * 8, 0.0) == [0.01] * 7 + [pytest.approx(2 / 8)] * 2
+    assert await rates(1.0, 1.0) == [0.25, 0.25], "never more than where few come"
+    await monitor.close()
+    assert monitor.settings.sampling.cold_start_rate == 0.25
+
+
+async def test_what_was_spent_is_looked_up_again_after_a_second(engine: AsyncEngine, draws: list[Seen]) -> None:
+    now = 1500.0
+    monitor = await monitor_of(engine, ScriptedTier(), clock=lambda: now)
+    for number, wait in enumerate((0.0, 0.75, 0.25)):
+        now += wait
+        await store_request(engine, record(f"r-{number}"))
+        monitor.offer(record(f"r-{number}"))
+        await decided(monitor)
+    await monitor.close()
+    assert [seen.spending.serving_usd for seen in draws] == [1.0, 1.0, 3.0]
+
+
+async def test_shadows_follow_their_rate_and_name_the_model_of_the_tier_that_is_judged(
+    engine: AsyncEngine, draws: list[Seen]
+) -> None:
+    rate, panel = [0.0], (await monitor_of(engine, ScriptedTier())).panel
+    monitor = Monitor(
+        engine, ladder(ScriptedTier()), NO_OPINIONS, price=price, panel=panel,
+        shadow_rate=lambda: rate[0], clock=lambda: 1500.0,
+    )  # fmt: skip
+    monitor.offer(watched("none", 2))
+    rate[0] = 1.0
+    for name, would_be in (("second", 2), ("longer", 9)):
+        monitor.offer(watched(name, would_be))
+    await decided(monitor)
+    await monitor.close()
+    found = {row["request_id"]: (row["tier"], row["model"]) for row in await rows(engine, verifications)}
+    assert found["second"] == (2, "model-2")
+    assert found["longer"] == (9, "")
+    assert "none" not in found
+    assert [seen.sampling.shadow_rate for seen in draws][-1] == 1.0
+
+
+async def test_offers_are_counted_with_the_reason(engine: AsyncEngine) -> None:
+    none = msgspec.structs.replace(EVERY, rates=(0.0,) * 4)
+    monitor = await monitor_of(engine, ScriptedTier(), msgspec.structs.replace(ALL, sampling=none, max_offered=1))
+    monitor.offer(record("a", api="completion"))
+    monitor.offer(record("b"))
+    monitor.refuse("target")
+    assert monitor.not_sampled == {"not a chat": 1, "not drawn": 1, "target": 1}
+    status = await monitor.status()
+    assert (status.offered, status.dropped, status.not_sampled) == (3, 0, dict(monitor.not_sampled))
+    assert monitor.judged_tiers == [1, 2, 3]
+    assert [rate.tier for rate in status.upgrade_rates] == [None, 1, 2, 3]
+
+
+async def test_the_budget_is_a_share_of_what_was_served_and_what_a_cold_start_may_spend(engine: AsyncEngine) -> None:
+    for number in range(3):
+        await store_request(engine, record(f"r-{number}"))
+    sampling = SamplingSettings(budget_share=0.5, cold_start_usd=4.0)
+    monitor = await monitor_of(engine, ScriptedTier(), MonitorSettings(sampling=sampling))
+    assert (await monitor.status()).budget_usd == 0.5 * 3.0 + 4.0
+
+
+async def test_an_answer_with_calls_waits_for_its_results_and_a_judge_of_calls(engine: AsyncEngine) -> None:
+    called = 0
+
+    def count() -> None:
+        nonlocal called
+        called += 1
+
+    panel = (await monitor_of(engine, ScriptedTier())).panel
+    monitor = Monitor(
+        engine, ladder(ScriptedTier()), ALL, price=price, panel=panel, on_no_judge=count, clock=lambda: 1500.0
+    )
+    for number in range(2):
+        await store_request(engine, record(f"r-{number}"))
+    monitor.offer(record("r-0"), turn=CALLING)
+    await decided(monitor)
+    assert (monitor.not_sampled, called, monitor._no_judge) == ({"no judge": 1}, 1, 1)
+    calls = msgspec.structs.replace(TRUSTED, judge=tool_calls.NAME)
+    monitor.panel = Panel([ExactJudge(), SimilarityJudge()], {tool_calls.NAME: calls})
+    monitor.offer(record("r-1"), turn=CALLING)
+    await decided(monitor)
+    skipped, waits = await rows(engine, verifications)
+    assert (skipped["status"], skipped["reason"]) == ("skipped", "no trusted judge can label such an answer")
+    assert (waits["status"], waits["lease_until"]) == ("pending", 1500.0 + 120.0)
+    monitor.calls_failed("alice", ["c"])
+    await decided(monitor)
+    told = (await rows(engine, verifications))[1]
+    assert (told["next_step"], told["lease_until"]) == ("failed", None)
+    await monitor.close()
+
+
+@pytest.mark.parametrize(
+    ("tooling", "may"),
+    [(None, True), (TOOLING, True), (msgspec.structs.replace(TOOLING, choice="required"), False)],
+)
+async def test_a_turn_whose_tools_are_forced_needs_a_judge_of_calls(
+    engine: AsyncEngine, tooling: Tooling | None, may: bool
+) -> None:
+    monitor = await monitor_of(engine, ScriptedTier())
+    await store_request(engine, record("r"))
+    monitor.offer(record("r"), turn=msgspec.structs.replace(TURN, tooling=tooling))
+    await decided(monitor)
+    await monitor.close()
+    assert monitor.not_sampled == ({} if may else {"no judge": 1})
+    [row] = await rows(engine, verifications)
+    assert (row["status"], row["lease_until"]) == (("pending", None) if may else ("skipped", None))
+
+
+async def test_a_tier_that_cannot_take_a_turn_is_not_asked_and_the_row_says_so(engine: AsyncEngine) -> None:
+    panel = (await monitor_of(engine, ScriptedTier())).panel
+    monitor = Monitor(
+        engine, ladder(ScriptedTier()), ALL, price=price, panel=panel, can=lambda tier, needs: not needs,
+        clock=lambda: 1500.0,
+    )  # fmt: skip
+    for name, tooling in (("tools", TOOLING), ("plain", None)):
+        await store_request(engine, record(name))
+        monitor.offer(record(name), turn=msgspec.structs.replace(TURN, tooling=tooling))
+    await decided(monitor)
+    await monitor.close()
+    found = {row["request_id"]: row["status"] for row in await rows(engine, verifications)}
+    assert (found, monitor.not_sampled) == ({"tools": "skipped", "plain": "pending"}, {"unable": 1})
+
+
+async def test_a_stop_leaves_undecided_offers_in_the_queue_or_says_how_many_are_lost(
+    engine: AsyncEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    monitor = await monitor_of(engine, ScriptedTier())
+    for number in range(3):
+        await store_request(engine, record(f"r-{number}"))
+        monitor.offer(record(f"r-{number}"))
+    await monitor.close()
+    assert [row["status"] for row in await rows(engine, verifications)] == ["pending"] * 3
+    for number in range(2):
+        monitor.offer(record(f"late-{number}"))
+    with outage(engine):
+        await monitor.close()
+    assert "2 offers are lost, because the database is away" in caplog.text
+    await monitor.close()
+    assert len(await rows(engine, verifications)) == 3
+
+
+class Sick(ScriptedTier):
+    """Is not healthy."""
+
+    def load(self) -> TierLoad:
+        return TierLoad(healthy=False)
+
+
+@pytest.mark.parametrize(
+    ("tiers", "works"),
+    [
+        ([ScriptedTier(1), ScriptedTier(2), ScriptedTier(3), Sick(4)], False),
+        ([Sick(1), Sick(2), Sick(3), ScriptedTier(4)], True),
+    ],
+)
+async def test_nothing_starts_while_the_strongest_tier_is_away(
+    engine: AsyncEngine, tiers: list[ScriptedTier], works: bool
+) -> None:
+    monitor = await monitor_of(engine, ScriptedTier(), NO_OPINIONS, tiers=tiers)
+    await monitor.start()
+    await serve(monitor, engine, record("r"))
+    await monitor.close()
+    assert bool(tiers[-1].seen) == works
+
+
+async def test_nothing_starts_while_users_wait_for_any_tier(engine: AsyncEngine) -> None:
+    tiers = [ScriptedTier(number) for number in (1, 2, 3, 4)]
+    tiers[0].waiting = 1
+    monitor = await monitor_of(engine, tiers[-1], tiers=tiers)
+    await monitor.start()
+    await serve(monitor, engine, record("r"))
+    await monitor.close()
+    assert tiers[-1].seen == []
+
+
+async def test_what_waited_for_a_day_is_given_up_and_a_failure_is_tried_again_later(
+    engine: AsyncEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = 1500.0
+    settings = msgspec.structs.replace(NO_OPINIONS, retry_seconds=30.0)
+    verifier = ScriptedTier(faults=[unavailable()])
+    monitor = await monitor_of(engine, verifier, settings, clock=lambda: now)
+    await monitor.start()
+    await serve(monitor, engine, record("r"))
+    [row] = await rows(engine, verifications)
+    assert (row["status"], row["lease_until"], row["attempts"]) == ("pending", 1530.0, 1)
+    assert "verification of r failed: " in caplog.text
+    now += settings.expire_seconds - 1
+    verifier.waiting = 1
+    await monitor.drain()
+    assert (await rows(engine, verifications))[0]["status"] == "pending"
+    now += 2
+    await monitor.drain()
+    await monitor.close()
+    [row] = await rows(engine, verifications)
+    assert (row["status"], row["reason"]) == ("failed", "out of attempts or time")
+
+
+async def test_a_verification_that_is_stopped_costs_what_was_reserved_and_waits(engine: AsyncEngine) -> None:
+    stuck = ScriptedTier()
+    stuck.hold = asyncio.Event()
+    monitor = await monitor_of(engine, stuck, NO_OPINIONS)
+    await monitor.start()
+    await store_request(engine, record("r"))
+    monitor.offer(record("r"))
+    await stuck.entered.wait()
+    await monitor.close()
+    [row] = await rows(engine, verifications)
+    assert (row["status"], row["error"]) == ("pending", "the monitor was stopped")
+    assert row["cost_usd"] == pytest.approx(4 * (10 + 1024) / 1000, rel=0.01)
+
+
+async def test_labels_are_stored_with_the_fingerprints_and_alarms_are_in_the_log(
+    engine: AsyncEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    shift = msgspec.structs.replace(ALL.shift, false_alarm_every=20.0)
+    monitor = await monitor_of(engine, ScriptedTier(), msgspec.structs.replace(ALL, shift=shift))
+    await monitor.start()
+    await serve(monitor, engine, *(record(f"bad-{number}", answer="8") for number in range(8)))
+    status = await monitor.status()
+    await monitor.close()
+    assert "tier 1, familiar prompts: " in caplog.text
+    assert (status.second_opinions.confirmed, status.second_opinions.uncertain) == (8, 0)
+    assert len(TIERS) == 4
