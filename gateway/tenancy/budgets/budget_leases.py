@@ -211,7 +211,9 @@ class BudgetLeases:
                 raise TimeoutError("the database did not answer a moment ago")
             grant = await self._book.grant(budget.budget_id, part.period_key, part.needed(amount), part.whole_spent)
         except (SQLAlchemyError, OSError) as error:
-            self._rests_until = self._monotonic() + REST_SECONDS
+            # Not by what is refused while it rests: under steady traffic it would never be asked again.
+            if began >= self._rests_until:
+                self._rests_until = self._monotonic() + REST_SECONDS
             if not self._open:
                 raise BudgetsUnavailableError from error
             part.held += amount
