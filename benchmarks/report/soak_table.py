@@ -1,5 +1,7 @@
 """The table of a soak in Markdown; the command line shows the same."""
 
+from collections import Counter
+
 from benchmarks.gateway.soak.figures import SoakResults
 from benchmarks.report.markdown import markdown, number
 
@@ -25,7 +27,11 @@ def soak_table(results: SoakResults) -> str:
     ]
     table = markdown([f"minutes {results.warm:g} to {results.minutes:g}", "first third", "last third", "growth"], rows)
     before, after = results.before, results.after
-    failed = "; ".join(f"{count} × {what}" for what, count in results.failures.items())
+    # Why is in the file.
+    wrong: Counter[str] = Counter()
+    for what, count in results.failures.items():
+        wrong[what.partition(":")[0]] += count
+    failed = ", ".join(f"{kind} {count:,}" for kind, count in wrong.items())
     drawn = ", ".join(f"{kind} {count:,}" for kind, count in results.kinds.items())
     return (
         f"{table}\n\n{results.requests:,} requests; wrong answers: {failed or 'none'}. Drawn: {drawn}.\n\nWithout "

@@ -216,7 +216,7 @@ class Traffic:
     async def _asked(self, path: str, body: Json, headers: dict[str, str] | None = None, *, expected: int = 200) -> Any:
         self.requests += 1
         answer = await self._http.post(path, json=body, headers=headers)
-        _require(answer.status_code == expected, f"{answer.status_code} {answer.text[:120]}")
+        _require(answer.status_code == expected, f"{answer.status_code} {answer.text[-120:]}")
         return answer.json()
 
     async def _streamed(self, path: str, body: Json, end: str, headers: dict[str, str] | None = None) -> list[str]:

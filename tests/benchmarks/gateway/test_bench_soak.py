@@ -141,9 +141,14 @@ def results_of(changes: object, **failures: int) -> SoakResults:
 
 
 def test_the_table_has_each_figure_with_its_growth_and_what_failed() -> None:
-    shown = soak_table(results_of(changes_of([minute(n, resident=1e6 * (10 + n)) for n in range(3)]), lost=2))
+    shown = soak_table(
+        results_of(
+            changes_of([minute(n, resident=1e6 * (10 + n)) for n in range(3)]),
+            **{"whole: 503": 2, "whole: 401": 1, "left: 503": 4},
+        )
+    )
     assert "| resident MB                       |        10.0 |       12.0 | +20.0% |" in shown
-    assert "90 requests; wrong answers: 2 × lost." in shown
+    assert "90 requests; wrong answers: whole 3, left 4." in shown
     assert "The data folder grew by 1,234 bytes per request." in shown
 
 
@@ -152,7 +157,7 @@ def test_the_table_has_each_figure_with_its_growth_and_what_failed() -> None:
     [
         (104, {}, 0, ""),
         (106, {}, 1, "resident grew by 6.0%, which is more than 5%"),
-        (100, {"lost": 1}, 1, "wrong answers: 1 × lost"),
+        (100, {"lost": 1}, 1, "wrong answers: lost 1"),
     ],
 )
 def test_the_command_fails_where_memory_grows_or_an_answer_is_wrong(
