@@ -23,6 +23,7 @@ from quality.monitor.monitor import Monitor, MonitorSettings
 from quality.records.record import Record
 from quality.verification.sampling import SamplingSettings, Spending, attention
 from quality.verification.turn import Turn
+from tests.polling import eventually
 from tests.quality.loop_world import ScriptedTier, ladder, price, record, rows, store_request, unavailable
 from tests.quality.monitor.monitors import ALL, EVERY, TIERS, monitor_of, serve
 from tiers.tier import ChatMessage, TierLoad
@@ -228,6 +229,33 @@ async def test_offers_are_counted_with_the_reason(engine: AsyncEngine) -> None:
     assert [rate.tier for rate in status.upgrade_rates] == [None, 1, 2, 3]
 
 
+async def test_an_answer_that_calls_tools_is_looked_at_with_its_turn_alone(engine: AsyncEngine) -> None:
+    monitor = await monitor_of(engine, ScriptedTier())
+    calling = record("r", finish_reason="tool_calls")
+    await store_request(engine, calling)
+    monitor.offer(calling)
+    assert monitor.not_sampled == {"not kept": 1}
+    monitor.offer(calling, turn=CALLING)
+    assert monitor.not_sampled == {"not kept": 1}
+
+
+async def test_a_judge_that_is_trusted_wakes_what_waits_for_one(engine: AsyncEngine) -> None:
+    verifier = ScriptedTier(reply=lambda request: "TIE")
+    judge = PairwiseJudge(verifier)
+    settings = msgspec.structs.replace(NO_OPINIONS, poll_seconds=1e6)
+    monitor = await monitor_of(engine, verifier, settings, judges=[judge])
+    await monitor.start()
+    await serve(monitor, engine, record("open", prompt="Tell me about Lyon.", answer="A town."))
+    assert await rows(engine, verifications) == []
+    monitor.panel = Panel([judge], {"pairwise": TRUSTED})
+
+    async def is_done() -> bool:
+        return [row["status"] for row in await rows(engine, verifications)] == ["done"]
+
+    await eventually(is_done)
+    await monitor.close()
+
+
 async def test_the_budget_is_a_share_of_what_was_served_and_what_a_cold_start_may_spend(engine: AsyncEngine) -> None:
     for number in range(3):
         await store_request(engine, record(f"r-{number}"))
@@ -305,7 +333,10 @@ async def test_a_stop_leaves_undecided_offers_in_the_queue_or_says_how_many_are_
     for number in range(3):
         await store_request(engine, record(f"r-{number}"))
         monitor.offer(record(f"r-{number}"))
+    await monitor._intake.start()
     await monitor.close()
+    with pytest.raises(RuntimeError, match="monitor intake is not running"):
+        await monitor.drain()
     assert [row["status"] for row in await rows(engine, verifications)] == ["pending"] * 3
     for number in range(2):
         monitor.offer(record(f"late-{number}"))
