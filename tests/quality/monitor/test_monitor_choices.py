@@ -256,6 +256,24 @@ async def test_a_judge_that_is_trusted_wakes_what_waits_for_one(engine: AsyncEng
     await monitor.close()
 
 
+async def test_an_offer_and_a_failed_call_wake_the_monitor(engine: AsyncEngine) -> None:
+    calls = Panel([ExactJudge()], {tool_calls.NAME: msgspec.structs.replace(TRUSTED, judge=tool_calls.NAME)})
+    settings = msgspec.structs.replace(NO_OPINIONS, poll_seconds=1e6)
+    monitor = Monitor(engine, ladder(ScriptedTier()), settings, price=price, panel=calls, clock=lambda: 1500.0)
+    await store_request(engine, record("r"))
+    await monitor.start()
+    await monitor.drain()
+    monitor.offer(record("r"), turn=CALLING)
+
+    async def stored(next_step: str | None) -> bool:
+        return [row["next_step"] for row in await rows(engine, verifications)] == [next_step]
+
+    await eventually(lambda: stored(None))
+    monitor.calls_failed("alice", ["c"])
+    await eventually(lambda: stored("failed"))
+    await monitor.close()
+
+
 async def test_the_budget_is_a_share_of_what_was_served_and_what_a_cold_start_may_spend(engine: AsyncEngine) -> None:
     for number in range(3):
         await store_request(engine, record(f"r-{number}"))
