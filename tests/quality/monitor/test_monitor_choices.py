@@ -176,7 +176,7 @@ async def test_the_rate_of_a_cold_start_follows_the_requests_of_a_second(
 
     # In half a second a hundred requests came: of these two a second are 1%.
     assert await rates(0.5, *[0.0] * 99) == [0.25] * 99 + [0.01]
-    # After a second it is known anew: ten requests in 1.25 s.
+    # After a second it follows the requests of that second: eight.
     assert await rates(*[0.125] * 8, 0.0) == [0.01] * 7 + [pytest.approx(2 / 8)] * 2
     assert await rates(1.0, 1.0) == [0.25, 0.25], "never more than where few come"
     await monitor.close()
