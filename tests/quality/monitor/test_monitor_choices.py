@@ -344,6 +344,25 @@ async def test_a_tier_that_cannot_take_a_turn_is_not_asked_and_the_row_says_so(e
     assert (found, monitor.not_sampled) == ({"tools": "skipped", "plain": "pending"}, {"unable": 1})
 
 
+async def test_a_turn_waits_redacted_or_is_not_kept(engine: AsyncEngine) -> None:
+    async def strike(text: str) -> str | None:
+        return None if "secret" in text else text.replace("3", "X")
+
+    panel = (await monitor_of(engine, ScriptedTier())).panel
+    monitor = Monitor(
+        engine, ladder(ScriptedTier()), ALL, price=price, panel=panel, redact=strike, clock=lambda: 1500.0
+    )
+    for name, text in (("kept", "7"), ("lost", "a secret"), ("plain", "")):
+        await store_request(engine, record(name))
+        monitor.offer(record(name), turn=msgspec.structs.replace(TURN, text=text) if text else None)
+    await decided(monitor)
+    await monitor.close()
+    found = {row["request_id"]: row for row in await rows(engine, verifications)}
+    assert found["kept"]["turn"]["messages"][0]["content"] == "What is X + 4?"
+    assert (found["lost"]["status"], found["lost"]["turn"]) == ("skipped", None)
+    assert (found["plain"]["status"], monitor.not_sampled) == ("pending", {"not kept": 1})
+
+
 async def test_a_stop_leaves_undecided_offers_in_the_queue_or_says_how_many_are_lost(
     engine: AsyncEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
