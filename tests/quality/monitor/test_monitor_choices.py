@@ -63,9 +63,9 @@ def draws(monkeypatch: pytest.MonkeyPatch) -> list[Seen]:
     return seen
 
 
-def watched(request_id: str, would_be: int, **changes: Any) -> Record:
-    """An answer of tier 4, where routing would have taken another tier."""
-    made = record(request_id, tier=4, **changes)
+def watched(request_id: str, would_be: int, tier: int = 4) -> Record:
+    """An answer of `tier`, where routing would have taken another one."""
+    made = record(request_id, tier=tier)
     return msgspec.structs.replace(made, decision=msgspec.structs.replace(made.decision, would_be=would_be))
 
 
@@ -205,13 +205,13 @@ async def test_shadows_follow_their_rate_and_name_the_model_of_the_tier_that_is_
     )  # fmt: skip
     monitor.offer(watched("none", 2))
     rate[0] = 1.0
-    for name, would_be in (("second", 2), ("longer", 9)):
-        monitor.offer(watched(name, would_be))
+    for name, would_be, tier in (("second", 2, 4), ("strongest", 4, 3), ("longer", 9, 4)):
+        monitor.offer(watched(name, would_be, tier))
     await decided(monitor)
     await monitor.close()
     found = {row["request_id"]: (row["tier"], row["model"]) for row in await rows(engine, verifications)}
     assert found["second"] == (2, "model-2")
-    assert found["longer"] == (9, "")
+    assert (found["strongest"], found["longer"]) == ((4, "model-4"), (9, ""))
     assert "none" not in found
     assert [seen.sampling.shadow_rate for seen in draws][-1] == 1.0
 
