@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables.quality import verifications
+from migrations.tables.quality import training_rows, verifications
 from quality.judges import tool_calls
 from quality.judges.calibration import Calibration
 from quality.judges.exact import ExactJudge
@@ -21,7 +21,7 @@ from quality.judges.similarity import SimilarityJudge
 from quality.monitor import monitor as monitor_module
 from quality.monitor.monitor import Monitor, MonitorSettings
 from quality.records.record import Record
-from quality.verification.sampling import SamplingSettings, Spending, attention
+from quality.verification.sampling import Draw, SamplingSettings, Spending, attention
 from quality.verification.turn import Turn
 from tests.polling import eventually
 from tests.quality.loop_world import ScriptedTier, ladder, price, record, rows, store_request, unavailable
@@ -361,6 +361,41 @@ async def test_a_turn_waits_redacted_or_is_not_kept(engine: AsyncEngine) -> None
     assert found["kept"]["turn"]["messages"][0]["content"] == "What is X + 4?"
     assert (found["lost"]["status"], found["lost"]["turn"]) == ("skipped", None)
     assert (found["plain"]["status"], monitor.not_sampled) == ("pending", {"not kept": 1})
+
+
+async def test_a_request_that_cannot_be_verified_is_given_up_though_there_is_no_money(engine: AsyncEngine) -> None:
+    sampling = msgspec.structs.replace(EVERY, budget_share=0.0)
+    monitor = await monitor_of(engine, ScriptedTier(), msgspec.structs.replace(ALL, sampling=sampling, max_attempts=1))
+    poisoned = record("r", messages=[{"content": "no role"}])
+    await store_request(engine, poisoned)
+    await monitor._queue.add(poisoned, Draw(sampled=True, probability=1.0, reason="drawn"), 1400.0)
+    await monitor.start()
+    await monitor.drain()
+    await monitor.close()
+    assert [row["status"] for row in await rows(engine, verifications)] == ["failed"]
+
+
+async def test_of_a_probe_the_verdicts_that_there_are_teach(engine: AsyncEngine) -> None:
+    settings = msgspec.structs.replace(NO_OPINIONS, sampling=msgspec.structs.replace(EVERY, probe_rate=1.0))
+    tiers = [ScriptedTier(1, reply=lambda request: "I cannot say."), *(ScriptedTier(number) for number in (2, 3, 4))]
+    monitor = await monitor_of(engine, tiers[-1], settings, tiers=tiers)
+    await monitor.start()
+    await serve(monitor, engine, record("r", tier=2))
+    status = await monitor.status()
+    await monitor.close()
+    assert {row["tier"]: row["label"] for row in await rows(engine, verifications)}[1] is None
+    assert [row["no_worse"] for row in await rows(engine, training_rows)] == [[None, True, True, True]]
+    assert "tier 2, familiar prompts" in status.evidence_of_shift
+
+
+async def test_without_an_encoder_verdicts_are_stored_and_nothing_is_learned(engine: AsyncEngine) -> None:
+    panel = (await monitor_of(engine, ScriptedTier())).panel
+    monitor = Monitor(engine, ladder(ScriptedTier()), NO_OPINIONS, price=price, panel=panel, clock=lambda: 1500.0)
+    await monitor.start()
+    await serve(monitor, engine, record("r"))
+    await monitor.close()
+    assert [row["label"] for row in await rows(engine, verifications)] == ["no_worse"]
+    assert await rows(engine, training_rows) == []
 
 
 async def test_a_stop_leaves_undecided_offers_in_the_queue_or_says_how_many_are_lost(
