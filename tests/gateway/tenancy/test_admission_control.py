@@ -1,4 +1,4 @@
-"""Admission without HTTP: what a request is counted with, what it is told when refused, and that it settles once."""
+"""Admission without HTTP: what a request is counted with, what its refusal says, and that it settles once."""
 
 from typing import Any
 

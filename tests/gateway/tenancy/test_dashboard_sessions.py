@@ -254,7 +254,7 @@ async def test_each_change_of_a_user_is_written_down_and_changes_that_user_alone
     ]
 
 
-async def test_nobody_changes_itself_or_one_that_is_not_there(world: World) -> None:
+async def test_a_user_changes_neither_itself_nor_one_that_is_not_there(world: World) -> None:
     await world.user("root", "admin")
     engine = world.engine
     for own in (change_role(engine, "root", "viewer", ORDER), remove_user(engine, "root", ORDER)):

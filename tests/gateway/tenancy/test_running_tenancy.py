@@ -136,7 +136,7 @@ async def test_the_declared_keys_are_there_at_the_start_or_as_soon_as_the_databa
         )
 
 
-async def test_a_start_makes_no_declared_key_whose_secret_nobody_would_see(start: Start) -> None:
+async def test_a_start_makes_no_declared_key_whose_secret_it_could_not_show(start: Start) -> None:
     file = start.folder / "keys.toml"
     file.write_text('[[keys]]\nname = "made"\n')
     with pytest.raises(ValueError, match="secret_env: is missing"):

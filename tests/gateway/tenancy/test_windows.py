@@ -434,7 +434,7 @@ async def test_redis_is_asked_with_the_limits_and_judged_by_its_clock(scripted: 
     assert (admitted.requests, admitted.tokens) == (None, Room(100, 30, 1007 + 61 - 1007.25))
 
 
-async def test_what_ends_is_told_to_redis_if_it_had_a_place_or_used_other_tokens(
+async def test_redis_learns_of_an_end_that_frees_a_place_or_corrects_the_tokens(
     scripted: tuple[RedisWindows, Scripts],
 ) -> None:
     limits, scripts = scripted

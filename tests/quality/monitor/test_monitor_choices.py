@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from migrations.tables.quality import verifications
+from migrations.tables.quality import training_rows, verifications
 from quality.judges import tool_calls
 from quality.judges.calibration import Calibration
 from quality.judges.exact import ExactJudge
@@ -21,8 +21,9 @@ from quality.judges.similarity import SimilarityJudge
 from quality.monitor import monitor as monitor_module
 from quality.monitor.monitor import Monitor, MonitorSettings
 from quality.records.record import Record
-from quality.verification.sampling import SamplingSettings, Spending, attention
+from quality.verification.sampling import Draw, SamplingSettings, Spending, attention
 from quality.verification.turn import Turn
+from tests.polling import eventually
 from tests.quality.loop_world import ScriptedTier, ladder, price, record, rows, store_request, unavailable
 from tests.quality.monitor.monitors import ALL, EVERY, TIERS, monitor_of, serve
 from tiers.tier import ChatMessage, TierLoad
@@ -62,9 +63,9 @@ def draws(monkeypatch: pytest.MonkeyPatch) -> list[Seen]:
     return seen
 
 
-def watched(request_id: str, would_be: int, **changes: Any) -> Record:
-    """An answer of tier 4, where routing would have taken another tier."""
-    made = record(request_id, tier=4, **changes)
+def watched(request_id: str, would_be: int, tier: int = 4) -> Record:
+    """An answer of `tier`, where routing would have taken another one."""
+    made = record(request_id, tier=tier)
     return msgspec.structs.replace(made, decision=msgspec.structs.replace(made.decision, would_be=would_be))
 
 
@@ -175,7 +176,7 @@ async def test_the_rate_of_a_cold_start_follows_the_requests_of_a_second(
 
     # In half a second a hundred requests came: of these two a second are 1%.
     assert await rates(0.5, *[0.0] * 99) == [0.25] * 99 + [0.01]
-    # After a second it is known again: ten requests in 1.25 s.
+    # After a second it follows the requests of that second: eight.
     assert await rates(*[0.125] * 8, 0.0) == [0.01] * 7 + [pytest.approx(2 / 8)] * 2
     assert await rates(1.0, 1.0) == [0.25, 0.25], "never more than where few come"
     await monitor.close()
@@ -204,13 +205,13 @@ async def test_shadows_follow_their_rate_and_name_the_model_of_the_tier_that_is_
     )  # fmt: skip
     monitor.offer(watched("none", 2))
     rate[0] = 1.0
-    for name, would_be in (("second", 2), ("longer", 9)):
-        monitor.offer(watched(name, would_be))
+    for name, would_be, tier in (("second", 2, 4), ("strongest", 4, 3), ("longer", 9, 4)):
+        monitor.offer(watched(name, would_be, tier))
     await decided(monitor)
     await monitor.close()
     found = {row["request_id"]: (row["tier"], row["model"]) for row in await rows(engine, verifications)}
     assert found["second"] == (2, "model-2")
-    assert found["longer"] == (9, "")
+    assert (found["strongest"], found["longer"]) == ((4, "model-4"), (9, ""))
     assert "none" not in found
     assert [seen.sampling.shadow_rate for seen in draws][-1] == 1.0
 
@@ -226,6 +227,51 @@ async def test_offers_are_counted_with_the_reason(engine: AsyncEngine) -> None:
     assert (status.offered, status.dropped, status.not_sampled) == (3, 0, dict(monitor.not_sampled))
     assert monitor.judged_tiers == [1, 2, 3]
     assert [rate.tier for rate in status.upgrade_rates] == [None, 1, 2, 3]
+
+
+async def test_an_answer_that_calls_tools_is_looked_at_with_its_turn_alone(engine: AsyncEngine) -> None:
+    monitor = await monitor_of(engine, ScriptedTier())
+    calling = record("r", finish_reason="tool_calls")
+    await store_request(engine, calling)
+    monitor.offer(calling)
+    assert monitor.not_sampled == {"not kept": 1}
+    monitor.offer(calling, turn=CALLING)
+    assert monitor.not_sampled == {"not kept": 1}
+
+
+async def test_a_judge_that_is_trusted_wakes_what_waits_for_one(engine: AsyncEngine) -> None:
+    verifier = ScriptedTier(reply=lambda request: "TIE")
+    judge = PairwiseJudge(verifier)
+    settings = msgspec.structs.replace(NO_OPINIONS, poll_seconds=1e6)
+    monitor = await monitor_of(engine, verifier, settings, judges=[judge])
+    await monitor.start()
+    await serve(monitor, engine, record("open", prompt="Tell me about Lyon.", answer="A town."))
+    assert await rows(engine, verifications) == []
+    monitor.panel = Panel([judge], {"pairwise": TRUSTED})
+
+    async def is_done() -> bool:
+        return [row["status"] for row in await rows(engine, verifications)] == ["done"]
+
+    await eventually(is_done)
+    await monitor.close()
+
+
+async def test_an_offer_and_a_failed_call_wake_the_monitor(engine: AsyncEngine) -> None:
+    calls = Panel([ExactJudge()], {tool_calls.NAME: msgspec.structs.replace(TRUSTED, judge=tool_calls.NAME)})
+    settings = msgspec.structs.replace(NO_OPINIONS, poll_seconds=1e6)
+    monitor = Monitor(engine, ladder(ScriptedTier()), settings, price=price, panel=calls, clock=lambda: 1500.0)
+    await store_request(engine, record("r"))
+    await monitor.start()
+    await monitor.drain()
+    monitor.offer(record("r"), turn=CALLING)
+
+    async def stored(next_step: str | None) -> bool:
+        return [row["next_step"] for row in await rows(engine, verifications)] == [next_step]
+
+    await eventually(lambda: stored(None))
+    monitor.calls_failed("alice", ["c"])
+    await eventually(lambda: stored("failed"))
+    await monitor.close()
 
 
 async def test_the_budget_is_a_share_of_what_was_served_and_what_a_cold_start_may_spend(engine: AsyncEngine) -> None:
@@ -298,6 +344,60 @@ async def test_a_tier_that_cannot_take_a_turn_is_not_asked_and_the_row_says_so(e
     assert (found, monitor.not_sampled) == ({"tools": "skipped", "plain": "pending"}, {"unable": 1})
 
 
+async def test_a_turn_waits_redacted_or_is_not_kept(engine: AsyncEngine) -> None:
+    async def strike(text: str) -> str | None:
+        return None if "secret" in text else text.replace("3", "X")
+
+    panel = (await monitor_of(engine, ScriptedTier())).panel
+    monitor = Monitor(
+        engine, ladder(ScriptedTier()), ALL, price=price, panel=panel, redact=strike, clock=lambda: 1500.0
+    )
+    for name, text in (("kept", "7"), ("lost", "a secret"), ("plain", "")):
+        await store_request(engine, record(name))
+        monitor.offer(record(name), turn=msgspec.structs.replace(TURN, text=text) if text else None)
+    await decided(monitor)
+    await monitor.close()
+    found = {row["request_id"]: row for row in await rows(engine, verifications)}
+    assert found["kept"]["turn"]["messages"][0]["content"] == "What is X + 4?"
+    assert (found["lost"]["status"], found["lost"]["turn"]) == ("skipped", None)
+    assert (found["plain"]["status"], monitor.not_sampled) == ("pending", {"not kept": 1})
+
+
+async def test_a_request_that_cannot_be_verified_is_given_up_though_there_is_no_money(engine: AsyncEngine) -> None:
+    sampling = msgspec.structs.replace(EVERY, budget_share=0.0)
+    monitor = await monitor_of(engine, ScriptedTier(), msgspec.structs.replace(ALL, sampling=sampling, max_attempts=1))
+    poisoned = record("r", messages=[{"content": "no role"}])
+    await store_request(engine, poisoned)
+    await monitor._queue.add(poisoned, Draw(sampled=True, probability=1.0, reason="drawn"), 1400.0)
+    await monitor.start()
+    await monitor.drain()
+    await monitor.close()
+    assert [row["status"] for row in await rows(engine, verifications)] == ["failed"]
+
+
+async def test_of_a_probe_the_verdicts_that_there_are_teach(engine: AsyncEngine) -> None:
+    settings = msgspec.structs.replace(NO_OPINIONS, sampling=msgspec.structs.replace(EVERY, probe_rate=1.0))
+    tiers = [ScriptedTier(1, reply=lambda request: "I cannot say."), *(ScriptedTier(number) for number in (2, 3, 4))]
+    monitor = await monitor_of(engine, tiers[-1], settings, tiers=tiers)
+    await monitor.start()
+    await serve(monitor, engine, record("r", tier=2))
+    status = await monitor.status()
+    await monitor.close()
+    assert {row["tier"]: row["label"] for row in await rows(engine, verifications)}[1] is None
+    assert [row["no_worse"] for row in await rows(engine, training_rows)] == [[None, True, True, True]]
+    assert "tier 2, familiar prompts" in status.evidence_of_shift
+
+
+async def test_without_an_encoder_verdicts_are_stored_and_nothing_is_learned(engine: AsyncEngine) -> None:
+    panel = (await monitor_of(engine, ScriptedTier())).panel
+    monitor = Monitor(engine, ladder(ScriptedTier()), NO_OPINIONS, price=price, panel=panel, clock=lambda: 1500.0)
+    await monitor.start()
+    await serve(monitor, engine, record("r"))
+    await monitor.close()
+    assert [row["label"] for row in await rows(engine, verifications)] == ["no_worse"]
+    assert await rows(engine, training_rows) == []
+
+
 async def test_a_stop_leaves_undecided_offers_in_the_queue_or_says_how_many_are_lost(
     engine: AsyncEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -305,7 +405,10 @@ async def test_a_stop_leaves_undecided_offers_in_the_queue_or_says_how_many_are_
     for number in range(3):
         await store_request(engine, record(f"r-{number}"))
         monitor.offer(record(f"r-{number}"))
+    await monitor._intake.start()
     await monitor.close()
+    with pytest.raises(RuntimeError, match="monitor intake is not running"):
+        await monitor.drain()
     assert [row["status"] for row in await rows(engine, verifications)] == ["pending"] * 3
     for number in range(2):
         monitor.offer(record(f"late-{number}"))

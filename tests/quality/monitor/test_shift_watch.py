@@ -13,7 +13,7 @@ from migrations.tables.tenancy import api_keys, teams
 from quality.estimates.upgrade_rate import PEOPLE, UpgradeSettings
 from quality.monitor.e_detector import EDetector, ShiftSettings
 from quality.monitor.share_watch import STREAM, ShareWatch
-from quality.monitor.shift_watch import ShiftWatch, judged_worse, tenants_changes
+from quality.monitor.shift_watch import ShiftWatch, changes_for, judged_worse, tenants_changes
 from tests.quality.loop_world import record, rows, store_request
 
 FAMILIAR = "tier 1, familiar prompts"
@@ -199,3 +199,34 @@ async def test_the_share_of_the_verdicts_after_the_last_alarm_or_promotion_alarm
     alarm = await watch.catch_up()
     assert alarm is not None
     assert (alarm.since, alarm.until) == (2008.0, 2009.0)
+
+
+async def promoted(engine: AsyncEngine, at: float) -> None:
+    async with engine.begin() as connection:
+        version = {"version": "v2", "path": "", "status": "promoted", "reason": "", "metrics": {}, "created_at": 1.0}
+        await connection.execute(insert(classifier_versions).values(**version, promoted_at=at))
+
+
+@pytest.mark.parametrize(
+    ("promotion", "at", "counts"),
+    [(None, 0.0, True), (None, 0.5, True), (0.5, 0.25, False), (0.5, 0.5, True)],
+)
+async def test_verdicts_count_from_the_beginning_of_time_or_from_a_promotion_on(
+    engine: AsyncEngine, promotion: float | None, at: float, counts: bool
+) -> None:
+    await verdict(engine, 1, worse=True, at=at)
+    if promotion is not None:
+        await promoted(engine, promotion)
+    assert (await seen(ShiftWatch(engine, DEAF)) > 0) == counts
+
+
+async def test_a_share_of_the_first_moment_alarms_too(engine: AsyncEngine) -> None:
+    await verdict(engine, 1, worse=True, at=0.5)
+    alarm = await ShareWatch(engine, UpgradeSettings(window=1, threshold=0.5, min_sample=1)).catch_up()
+    assert alarm is not None
+    assert alarm.until == 0.5
+
+
+def test_a_change_in_the_first_moment_is_one() -> None:
+    for changes in ({None: {1: 0.5}}, {"t": {1: 0.5}}):
+        assert changes_for(changes, "t") == {1: 0.5}

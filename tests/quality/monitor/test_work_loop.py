@@ -19,6 +19,8 @@ class Work:
         self.steps += 1
         if self.steps == 3:
             self.third.set()
+        for _ in range(5):
+            await asyncio.sleep(0)
         found = self.left.pop(0) if self.left else False
         if isinstance(found, Exception):
             raise found
@@ -89,5 +91,28 @@ async def test_waiting_for_a_loop_that_is_closed_raises() -> None:
     await loop.close()
     with pytest.raises(RuntimeError, match="work was stopped"):
         await waiting
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing waits any more"
     await loop.start()
     await loop.close()
+
+
+async def test_a_loop_is_closed_once_its_step_has_ended() -> None:
+    entered, ended = asyncio.Event(), False
+
+    async def step() -> bool:
+        nonlocal ended
+        entered.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(5):
+                await asyncio.sleep(0)
+            ended = True
+        return False
+
+    loop = WorkLoop("work", step, poll_seconds=1e6)
+    await loop.start()
+    await entered.wait()
+    await loop.close()
+    assert ended

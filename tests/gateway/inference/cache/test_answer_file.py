@@ -155,7 +155,7 @@ def test_what_cannot_be_deleted_is_not_used_and_stops_nothing(tmp_path: Path, ca
     assert answer_file.MOST_BYTES == 268_435_456
 
 
-async def test_each_process_takes_its_own_answers_and_the_first_deletes_what_nobody_takes(tmp_path: Path) -> None:
+async def test_each_process_takes_its_own_answers_and_the_first_deletes_what_no_process_takes(tmp_path: Path) -> None:
     settings = Settings(data_dir=str(tmp_path))
     routing: Any = None
     # Written when there were four processes.
