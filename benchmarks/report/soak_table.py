@@ -25,7 +25,9 @@ def soak_table(results: SoakResults) -> str:
         for name, (title, unit) in _ROWS.items()
         for change in [results.changes[name]]
     ]
-    table = markdown([f"minutes {results.warm:g} to {results.minutes:g}", "first third", "last third", "growth"], rows)
+    table = markdown(
+        [f"minutes {results.warm:g} to {results.minutes:.3g}", "first third", "last third", "growth"], rows
+    )
     before, after = results.before, results.after
     # Why is in the file.
     wrong: Counter[str] = Counter()
