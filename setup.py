@@ -39,14 +39,15 @@ FILE_FLAGS = {
     "kernels_neon.cpp": NARROW,
     "kernels_dotprod.cpp": [*NARROW, "-march=armv8.2-a+dotprod"],
     "kernels_i8mm.cpp": [*NARROW, "-march=armv8.2-a+i8mm"],
+    "kernels_bfmmla.cpp": [*NARROW, "-march=armv8.2-a+i8mm+bf16"],
     "row_sampler.cpp": EXACT,
     "sampling_portable.cpp": [*NARROW, *EXACT],
     "sampling_avx2.cpp": [*NARROW, *AVX2, *EXACT],
     "sampling_avx512.cpp": [*AVX512, *EXACT],
 }
 # A developer who works on one instruction set need not wait for the others: AIO_KERNELS="avx512" builds it alone.
-# AMX and AVX512-BF16 need AVX-512: "avx512 amx bf16".
-SETS = ["avx2", "avx512", "bf16", "amx"] if X86 else ["neon", "dotprod", "i8mm"] if ARM else []
+# AMX and AVX512-BF16 need AVX-512, "avx512 amx bf16", and BFMMLA needs I8MM.
+SETS = ["avx2", "avx512", "bf16", "amx"] if X86 else ["neon", "dotprod", "i8mm", "bfmmla"] if ARM else []
 CHOSEN = os.environ.get("AIO_KERNELS", " ".join(SETS)).split()
 CHECKED = [
     "-O1", "-g1", "-fno-omit-frame-pointer", f"-fsanitize={SANITIZE}", "-fno-sanitize-recover=all",
@@ -56,18 +57,19 @@ CHECKED = [
 SOURCES = sorted(
     path.name
     for path in Path(NATIVE).glob("*.cpp")
-    if not path.stem.endswith(("_avx2", "_avx512", "_bf16", "_amx", "_neon", "_dotprod", "_i8mm"))
+    if not path.stem.endswith(("_avx2", "_avx512", "_bf16", "_amx", "_neon", "_dotprod", "_i8mm", "_bfmmla"))
     or path.stem.rpartition("_")[2] in CHOSEN
 )
 
 
 # What older compilers do not know: AVX512-BF16 before binutils 2.34, AMX before 2.36, dot products before GCC 8, I8MM
-# before GCC 10.
+# and ARM's bfloat16 before GCC 10.
 YOUNG = {
     "bf16": 'void tried() { asm volatile("vdpbf16ps %zmm0, %zmm0, %zmm0"); }',
     "amx": 'void tried() { asm volatile("tilerelease"); }',
     "dotprod": "#include <arm_neon.h>\nauto tried(int32x4_t v) { return vdotq_s32(v, int8x16_t(v), int8x16_t(v)); }",
     "i8mm": "#include <arm_neon.h>\nauto tried(int32x4_t v) { return vusdotq_s32(v, uint8x16_t(v), int8x16_t(v)); }",
+    "bfmmla": "#include <arm_neon.h>\nauto tried(float32x4_t v, bfloat16x8_t x) { return vbfmmlaq_f32(v, x, x); }",
 }
 
 

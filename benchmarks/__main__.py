@@ -34,6 +34,7 @@ _COMMANDS = {
     "overhead": ("gateway.overhead:overhead", "Python per token between the core and the wire."),
     "start": ("gateway.start:start", "Time to ready and memory of server processes."),
     "memory": ("gateway.memory:memory", "Whether a gateway takes more memory the longer it serves."),
+    "soak": ("gateway.soak:soak", "Memory, files and latency of a gateway under mixed traffic for half an hour."),
     "idle": ("gateway.idle:idle", "What open, idle conversations cost a gateway in memory."),
     "loop-lag": ("gateway.loop_lag:loop_lag", "What bodies of megabytes do to streams."),
     "cluster": ("gateway.cluster:cluster", "A core on a cluster compared with the same one here; recovery."),

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -24,18 +24,13 @@ from gateway.edge.trusted_proxies import START_SECONDS, TrustedProxies
 from gateway.http import Lifespan, http_app
 from gateway.inference.answering.active_probes import ActiveProbes
 from gateway.inference.answering.agreement import Agreements
-from gateway.inference.cache.response_cache import ResponseCache
 from gateway.inference.cache.running_cache import running_cache
-from gateway.inference.cache.stores import MemoryStore
-from gateway.inference.catalogue.class_prior import class_prior
 from gateway.inference.catalogue.replica_knobs import ReplicaKnobs
 from gateway.inference.embedding.embedders import close_clients, embedders_of
 from gateway.inference.routing.active_classifier import ActiveClassifier, ActiveVersions
-from gateway.inference.routing.conversations import Conversations
 from gateway.inference.routing.knobs import RoutingKnobFile
 from gateway.inference.routing.model import Classifier
-from gateway.inference.routing.router import RoutingService
-from gateway.inference.routing.shared_turns import SharedTurns
+from gateway.inference.running_routing import running_routing
 from gateway.inference.service import RecordSink, Service, of_record
 from gateway.inference.serving import SERVING, RecordStore, Serving
 from gateway.operations.privacy import Privacy
@@ -45,22 +40,18 @@ from gateway.operations.quality_loop.quality_loop import QualityLoop, running_qu
 from gateway.operations.reload.catalogue_reload import CatalogueReload
 from gateway.operations.reload.hangup import reloading_on_hangup
 from gateway.operations.running import OPERATIONS, Operations
+from gateway.operations.running_figures import running_alerts, running_readings
 from gateway.operations.worker_answers import worker_answers
 from gateway.runtime.cores.adapters import CoreAdapters
 from gateway.runtime.cores.core_swap import CoreSwap
-from gateway.runtime.cores.engine import Engine, LoadFailed, running_engine
-from gateway.runtime.cores.hidden_states import CoreStates
+from gateway.runtime.cores.engine import LoadFailed, running_engine
 from gateway.runtime.cores.knobs import CoreKnobs
 from gateway.runtime.cores.next_core import next_core
 from gateway.runtime.peers.peer_records import PeerRecords
 from gateway.runtime.peers.peers import Peers
 from gateway.runtime.peers.worker_place import WorkerPlace
-from gateway.telemetry.metrics.background_readings import BackgroundReadings
 from gateway.telemetry.metrics.metrics import Metrics
 from gateway.telemetry.metrics.scraped import OverloadCollector
-from gateway.telemetry.objectives.alert_figures import alert_figures
-from gateway.telemetry.objectives.alert_rules import AlertInputs, Figure
-from gateway.telemetry.objectives.service_levels import levels_of_all
 from gateway.telemetry.overview.live import Live
 from gateway.telemetry.request_log import log_request
 from gateway.telemetry.span_export import configured_exporter, running_traces
@@ -78,7 +69,7 @@ from quality.ledger.ledger import Ledger
 from quality.records.redaction import RedactText, load_redaction
 from quality.store.database import migrate, open_database
 from quality.verification.feedback import FeedbackDesk
-from quality.verification.training_rows import Encode, encoder_of
+from quality.verification.training_rows import encoder_of
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.load import load_catalog
 from tiers.decoding.text_threads import TextThreads
@@ -87,8 +78,6 @@ from tiers.tier import Tier
 
 if TYPE_CHECKING:
     from gateway.inference.screening.screen import Screen
-    from gateway.tenancy.users.identity_provider import IdentityProvider
-    from quality.records.redaction_process import RedactionProcess
 
 log = logging.getLogger(__name__)
 
@@ -119,49 +108,23 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: Litestar) -> AsyncIterator[None]:
-        async with AsyncExitStack() as stack:
-            operations = await composition.start(stack)
-            app.state.update(_state_of(operations))
+        async with composition.stack as stack:
+            operations = await composition.start()
+            serving = operations.serving
+            app.state.update(
+                {ACCESS: operations.access, SERVING: serving, JOBS: operations.jobs, OPERATIONS: operations}
+            )
             await asyncio.to_thread(give_back_free_memory)
             stack.enter_context(reloading_on_hangup(operations.reload))
             stack.enter_context(composition.metrics.loop_lag.sampled())
             yield
             # The server has waited for its callers already.
             seconds = operations.begin_shutdown(settings.drain_seconds)
-            service, jobs = operations.serving.service, operations.jobs
-            left, _ = await asyncio.gather(service.drain(seconds), jobs.drain(seconds))
+            left, _ = await asyncio.gather(serving.service.drain(seconds), operations.jobs.drain(seconds))
             if left:
                 log.warning("%d answers did not end within %d s and are aborted", left, settings.drain_seconds)
 
     return http(settings, lifespan)
-
-
-def _state_of(operations: Operations) -> dict[str, object]:
-    """What the endpoints find in the app's state."""
-    return {
-        ACCESS: operations.access,
-        SERVING: operations.serving,
-        JOBS: operations.jobs,
-        OPERATIONS: operations,
-    }
-
-
-def _identity_provider(settings: Settings) -> "IdentityProvider | None":
-    if not settings.oidc_issuer:
-        return None
-    from gateway.tenancy.users.identity_provider import IdentityProvider
-
-    return IdentityProvider(settings)
-
-
-def _redaction_process(settings: Settings) -> "RedactionProcess | None":
-    """Raises `RedactionError`: a redaction that cannot be loaded stops the start."""
-    if not settings.redaction:
-        return None
-    from quality.records.redaction_process import RedactionProcess
-
-    load_redaction(settings.redaction)
-    return RedactionProcess(settings.redaction)
 
 
 def _screen_of(metrics: Metrics, catalog: Catalog) -> "Screen | None":
@@ -174,8 +137,8 @@ def _screen_of(metrics: Metrics, catalog: Catalog) -> "Screen | None":
 
 
 class Composition:
-    """The parts of a process, before and while it runs. What only a setting or the catalogue turns on is imported where
-    it is started."""
+    """The parts of a process, before and while it runs; `stack` stops those that are started, in reverse order. What
+    only a setting or the catalogue turns on is imported where it is started."""
 
     def __init__(
         self,
@@ -183,28 +146,35 @@ class Composition:
         tiers: Sequence[Tier] | None,
         classifier: Classifier | None,
         cores: Mapping[str, CoreClient] | None,
-        place: WorkerPlace | None = None,
-        show_admin_key: ShowKey | None = None,
-        load_failed: LoadFailed | None = None,
+        place: WorkerPlace | None,
+        show_admin_key: ShowKey | None,
+        load_failed: LoadFailed | None,
     ) -> None:
-        self.settings = settings
+        self.settings, self.stack = settings, AsyncExitStack()
         self._show_admin_key, self._load_failed = show_admin_key, load_failed
         self._peers = None if place is None else Peers(place)
         self.keys = keys_of(settings)
-        self._identity_provider = _identity_provider(settings)
+        self._identity_provider = None
+        if settings.oidc_issuer:
+            from gateway.tenancy.users.identity_provider import IdentityProvider
+
+            self._identity_provider = IdentityProvider(settings)
         self._proxies = TrustedProxies(settings.trusted_proxies)
         self.catalog = load_catalog(settings.catalog)
-        self._redaction = _redaction_process(settings)
-        self._redact: RedactText | None = None if self._redaction is None else self._redaction.text
+        self._redaction = None
+        self._redact: RedactText | None = None
+        if settings.redaction:
+            from quality.records.redaction_process import RedactionProcess
+
+            load_redaction(settings.redaction)  # one that cannot be loaded is an error at once
+            self._redaction = RedactionProcess(settings.redaction)
+            self._redact = self._redaction.text
         self._exporter = configured_exporter(settings)
         if settings.alert_webhook:
             from gateway.telemetry.objectives.alerts import webhook_url
 
             webhook_url(settings)  # an invalid URL is an error at once
-        self._tiers = tiers
-        self._classifier = classifier
-        self._cores = cores
-        self.not_ready: dict[str, str] = {}
+        self._tiers, self._classifier, self._cores = tiers, classifier, cores
         self.metrics = Metrics()
         self._screen = _screen_of(self.metrics, self.catalog)
         if settings.gpu_exporters:
@@ -213,11 +183,11 @@ class Composition:
             self.metrics.exporters = GpuExporters(settings.gpu_exporters)
         self.sinks: list[RecordSink] = []
 
-    async def start(self, stack: AsyncExitStack) -> Operations:
-        """Start everything; `stack` stops it in reverse order."""
-        settings = self.settings
+    async def start(self) -> Operations:
+        """Start everything."""
+        settings, stack = self.settings, self.stack
         settings.data_path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        database, ledger = await self._start_store(stack)
+        database, ledger = await self._start_store()
         if self._exporter is not None:
             traces = await stack.enter_async_context(running_traces(settings, self._exporter))
             self.sinks.append(traces.observe)
@@ -239,33 +209,43 @@ class Composition:
             running_engine(settings, self.catalog, self._tiers, self._cores, threads, engines, self._load_failed)
         )
         self._warn_of_overpriced_tiers()
-        classifier = await self._start_classifier(stack, engine)
-        knobs = await self._start_routing_knobs(stack)
-        shared = None if redis is None else SharedTurns(redis)
-        if shared is not None:
-            stack.push_async_callback(shared.flush)
-        conversations = Conversations(shared=shared)
-        routing = RoutingService(
-            self.catalog,
-            engine.tiers,
-            classifier,
-            settings.quality_target,
-            knobs,
-            threads,
-            conversations,
-            engine.targets,
+        routing = await stack.enter_async_context(
+            running_routing(
+                settings, lambda: self.catalog, engine, self._classifier, redis, threads, self._show_classifier
+            )
         )
-        encode = encoder_of(lambda: classifier.model) if isinstance(classifier, ActiveClassifier) else None
-        active_labels = await self._start_active_labels(stack, database, classifier)
-        constant = await self._start_constant(stack, database, routing)
+        classifier, knobs = routing.classifier, routing.knobs
+        active = classifier if isinstance(classifier, ActiveClassifier) else None
+        encode = None if active is None else encoder_of(lambda: active.model)
+        active_labels = None
+        if active is not None:
+            active_labels = ActiveLabels(database, active, self.metrics, tiers=lambda: self.catalog.tier_fingerprints)
+            await self._follow(active_labels.follow, "labels")
+        constant = ConstantFollower(database, routing, self.metrics)
+        # Where there is one tier, there is nothing to compare.
+        if routing.served.strongest > 1:
+            await self._keep(constant.follow, "whether routing pays")
         if self._redaction is not None:
             stack.push_async_callback(self._redaction.close)
         agreements = Agreements(knobs, routing)
-        loop = await self._start_quality_loop(stack, database, engine, encode, knobs, agreements)
+        loop = None
+        if settings.monitor:
+            loop = QualityLoop(
+                settings,
+                self.catalog,
+                database,
+                engine.tiers,
+                encode,
+                self._redact,
+                lambda: knobs.active.shadow_share,
+                agreements.to_verify,
+            )
+            await stack.enter_async_context(running_quality_loop(loop))
+            self.sinks.append(loop.offer)
         self.sinks.append(self.metrics.requests.observe)
         if settings.log_requests:
             self.sinks.append(log_request)
-        probes = await self._start_probes(stack, knobs, classifier, agreements)
+        probes = await self._start_probes(knobs, active, agreements)
         overload = OverloadQueue(settings.max_in_flight, settings.max_waiting)
         self.metrics.registry.register(OverloadCollector(overload))
         place = None if self._peers is None else self._peers.place
@@ -273,18 +253,25 @@ class Composition:
             running_cache(settings, place, redis, routing, self.metrics.cache_failures.inc)
         )
         self.sinks.append(agreements.observe)
-        await stack.enter_async_context(background(partial(agreements.follow, database), "counts of agreement"))
+        await self._keep(partial(agreements.follow, database), "counts of agreement")
         service = Service(routing, self.sinks, probes, tenancy, overload, cache, self._redaction, agreements)
         service.screen = self._screen
         stack.push_async_callback(service.close_screen)
         privacy = Privacy(settings, database, ledger, loop, service.kept_reasoning.forget)
-        await stack.enter_async_context(background(privacy.keep, "deletion of old records"))
+        await self._keep(privacy.keep, "deletion of old records")
         learning = LearningRecord(database)
         stack.push_async_callback(learning.close)
         core_knobs = CoreKnobs(engine.cores, database)
-        replica_knobs = await self._start_replica_knobs(stack, engine)
+        replica_knobs = ReplicaKnobs(engine.tiers.values(), settings.replica_knobs_path)
+        if any(tier.core_name is None for tier in engine.tiers.values()):
+            await self._follow(replica_knobs.follow, "knobs of replicas")
         jobs = Jobs(settings, database, tenancy.clock, tenancy.replica, redis, self.metrics.jobs)
-        figures = self._figures(stack, engine, jobs, loop)
+        refresh_metrics = await stack.enter_async_context(
+            running_readings(self.metrics, engine, jobs, loop, ledger, service, cache.store)
+        )
+        quality, retraining = (None, None) if loop is None else (loop.upgrade_rate, loop.days_without_retraining)
+        live = Live(routing, self.metrics, engine.cores, self._peers, quality, retraining)
+        await self._keep(live.follow, "live figures")
         records: RecordStore = ledger if self._peers is None else PeerRecords(ledger, self._peers)
         embedders = embedders_of(self.catalog, engine.cores)
         stack.push_async_callback(close_clients, embedders)
@@ -318,7 +305,7 @@ class Composition:
                 settings,
                 tenancy,
                 Sessions(database, tenancy.directory, tenancy.clock),
-                await self._start_proxies(stack),
+                await self._start_proxies(),
             ),
             jobs=jobs,
             core_knobs=core_knobs,
@@ -344,7 +331,7 @@ class Composition:
             cache=cache,
             privacy=privacy,
             identity_provider=self._identity_provider,
-            live=await self._start_live(stack, routing, engine, loop),
+            live=live,
             quality_loop=loop,
             active_labels=active_labels,
             constant=constant,
@@ -353,63 +340,43 @@ class Composition:
             kind_names=KindNames(database),
             redis=redis,
             metrics=self.metrics,
-            not_ready=self.not_ready,
+            not_ready={},
             away=engine.away,
-            refresh_metrics=lambda: self._refresh(ledger, service, cache, figures),
+            refresh_metrics=refresh_metrics,
             peers=self._peers,
         )
-        await self._start_prices(stack, operations.reload)
+        await self._start_prices(operations.reload)
         if self._peers is not None and isinstance(records, PeerRecords):
             await stack.enter_async_context(self._peers.answering(worker_answers(operations, records)))
-        await self._start_alerts(stack, engine, loop)
+        await stack.enter_async_context(running_alerts(settings, self.metrics, engine, self._peers, loop))
         # Last: cores load while everything else starts.
         await engine.first_tier_serves()
         await stack.enter_async_context(jobs.working(LineAnswers(serving, tenancy)))
         return operations
 
-    async def _start_prices(self, stack: AsyncExitStack, reload: CatalogueReload) -> None:
-        """Prices that are not the catalogue's own may change while the process runs."""
-        if not self.settings.price_list_url and not self.catalog.has_listed_prices:
-            return
-        from gateway.operations.reload.price_refresh import PriceRefresh
+    async def _keep(self, work: Callable[[], Awaitable[object]], name: str) -> None:
+        """Keep `work` running."""
+        await self.stack.enter_async_context(background(work, name))
 
-        refresh = PriceRefresh(self.settings, reload.reprice, self.metrics.show_prices)
-        refresh.load()
-        reload.reprice(refresh.current)
-        await stack.enter_async_context(background(refresh.follow, "lists of prices"))
+    async def _follow(self, follow: Callable[[float], Awaitable[object]], name: str) -> None:
+        """Look for what is new every few seconds."""
+        await self._keep(partial(follow, self.settings.artefact_poll_seconds), name)
 
-    async def _start_live(
-        self, stack: AsyncExitStack, routing: RoutingService, engine: Engine, loop: QualityLoop | None
-    ) -> Live:
-        quality = None if loop is None else loop.upgrade_rate
-        retraining = None if loop is None else loop.days_without_retraining
-        live = Live(routing, self.metrics, engine.cores, self._peers, quality, retraining)
-        await stack.enter_async_context(background(live.follow, "live figures"))
-        return live
-
-    async def _start_alerts(self, stack: AsyncExitStack, engine: Engine, loop: QualityLoop | None) -> None:
-        """One process behind a port evaluates them for all."""
-
-        async def figures() -> AlertInputs:
-            await self.metrics.read_cores(engine.cores)
-            await self.metrics.read_gpus()
-            levels = await levels_of_all(self.metrics.levels, self._peers)
-            days = None if loop is None else loop.days_without_retraining()
-            tiers, gpus = engine.tiers.values(), self.metrics.gpus.readings
-            return alert_figures(levels, self.metrics.core.stats, tiers, gpus, days)
-
-        def why(figure: Figure) -> str | None:
-            return loop.last_retrainings() if loop is not None and figure == "retraining_days" else None
-
-        if self.settings.alert_webhook and (self._peers is None or self._peers.place.number == 0):
-            from gateway.telemetry.objectives.alerts import keep_looking
-
-            await stack.enter_async_context(
-                background(partial(keep_looking, self.settings, figures, why=why), "alerts")
-            )
-
-    def _follow_catalogue(self, catalog: Catalog) -> None:
-        self.catalog = catalog
+    async def _start_store(self) -> tuple[AsyncEngine, Ledger]:
+        """Start database and ledger. A database that is down delays nothing: the journal keeps its records."""
+        engine = open_database(self.settings.database)
+        self.stack.push_async_callback(engine.dispose)
+        try:
+            await migrate(self.settings.database)
+        except (SQLAlchemyError, OSError) as error:
+            log.warning("the database is down (%s); requests are served and journaled", error)
+            name = "database migrations"
+            await self._keep(partial(until_it_works, lambda: migrate(self.settings.database), name, {}, 5.0), name)
+        ledger = Ledger(self.settings.journal_path, engine)
+        await ledger.start()
+        self.stack.push_async_callback(ledger.close)
+        self.sinks.append(of_record(ledger.append))
+        return engine, ledger
 
     def _warn_of_overpriced_tiers(self) -> None:
         """Based on the results of `aio bench tiers` in the data folder; an unreadable file stops nothing."""
@@ -421,164 +388,38 @@ class Composition:
         for line in warnings_of(report, self.catalog) if report is not None else ():
             log.warning("%s", line)
 
-    async def _start_store(self, stack: AsyncExitStack) -> tuple[AsyncEngine, Ledger]:
-        """Start database and ledger. A database that is down delays nothing: the journal keeps its records."""
-        engine = open_database(self.settings.database)
-        stack.push_async_callback(engine.dispose)
-        try:
-            await migrate(self.settings.database)
-        except (SQLAlchemyError, OSError) as error:
-            log.warning("the database is down (%s); requests are served and journaled", error)
-            name = "database migrations"
-            retry = partial(until_it_works, lambda: migrate(self.settings.database), name, {}, 5.0)
-            await stack.enter_async_context(background(retry, name))
-        ledger = Ledger(self.settings.journal_path, engine)
-        await ledger.start()
-        stack.push_async_callback(ledger.close)
-        self.sinks.append(of_record(ledger.append))
-        return engine, ledger
-
-    async def _start_proxies(self, stack: AsyncExitStack) -> TrustedProxies:
-        """Names that take long to resolve delay nothing: until then these proxies are not believed."""
-        if self._proxies.has_names:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._proxies.resolve(), START_SECONDS)
-            await stack.enter_async_context(background(self._proxies.follow, "names of proxies"))
-        return self._proxies
-
-    async def _start_routing_knobs(self, stack: AsyncExitStack) -> RoutingKnobFile:
-        knobs = RoutingKnobFile(self.settings.routing_knobs_path, len(self.catalog.tiers))
-        await stack.enter_async_context(
-            background(partial(knobs.follow, self.settings.artefact_poll_seconds), "routing knobs")
-        )
-        return knobs
-
-    async def _start_replica_knobs(self, stack: AsyncExitStack, engine: Engine) -> ReplicaKnobs:
-        knobs = ReplicaKnobs(engine.tiers.values(), self.settings.replica_knobs_path)
-        if any(tier.core_name is None for tier in engine.tiers.values()):
-            await stack.enter_async_context(
-                background(partial(knobs.follow, self.settings.artefact_poll_seconds), "knobs of replicas")
-            )
-        return knobs
-
-    async def _start_classifier(self, stack: AsyncExitStack, engine: Engine) -> Classifier:
-        if self._classifier is not None:
-            return self._classifier
-        root = self.settings.registry_path
-        active = ActiveClassifier(
-            root,
-            self.catalog.fingerprint,
-            self._show_classifier,
-            prior=class_prior(self.catalog, self.settings.data_path),
-            must_be_measured=self.settings.classifier_must_be_measured,
-            states=partial(
-                CoreStates,
-                catalog=lambda: self.catalog,
-                cores=engine.cores,
-                cache_dir=self.settings.cache_path,
-                seconds=self.settings.hidden_state_seconds,
-                loop=asyncio.get_running_loop(),
-            ),
-        )
-        active.load()
-        await stack.enter_async_context(
-            background(partial(active.follow, self.settings.artefact_poll_seconds), "classifier versions")
-        )
-        return active
-
-    async def _start_active_labels(
-        self, stack: AsyncExitStack, database: AsyncEngine, classifier: Classifier
-    ) -> ActiveLabels | None:
-        if not isinstance(classifier, ActiveClassifier):
-            return None
-        labels = ActiveLabels(database, classifier, self.metrics, tiers=lambda: self.catalog.tier_fingerprints)
-        await stack.enter_async_context(
-            background(partial(labels.follow, self.settings.artefact_poll_seconds), "labels")
-        )
-        return labels
-
-    async def _start_constant(
-        self, stack: AsyncExitStack, database: AsyncEngine, routing: RoutingService
-    ) -> ConstantFollower:
-        """Where there is one tier, there is nothing to compare."""
-        constant = ConstantFollower(database, routing, self.metrics)
-        if routing.served.strongest > 1:
-            await stack.enter_async_context(background(constant.follow, "whether routing pays"))
-        return constant
-
-    async def _start_probes(
-        self, stack: AsyncExitStack, knobs: RoutingKnobFile, classifier: Classifier, agreements: Agreements
-    ) -> ActiveProbes:
-        probes = ActiveProbes(
-            self.settings.probes_path,
-            self.catalog,
-            knobs,
-            classifier.use_lengths if isinstance(classifier, ActiveClassifier) else lambda lengths: None,
-            agreements.second_sample_pays,
-        )
-        probes.load()
-        await stack.enter_async_context(
-            background(partial(probes.follow, self.settings.artefact_poll_seconds), "evidence models")
-        )
-        return probes
-
     def _show_classifier(self, serving: ActiveVersions) -> None:
         trial = None if serving.canary is None else serving.canary.version
         self.metrics.show_classifier(serving.current.version, trial, serving.share)
 
-    async def _start_quality_loop(
-        self,
-        stack: AsyncExitStack,
-        database: AsyncEngine,
-        engine: Engine,
-        encode: Encode | None,
-        knobs: RoutingKnobFile,
-        agreements: Agreements,
-    ) -> QualityLoop | None:
-        if not self.settings.monitor:
-            return None
-        loop = QualityLoop(
-            self.settings,
-            self.catalog,
-            database,
-            engine.tiers,
-            encode,
-            self._redact,
-            lambda: knobs.active.shadow_share,
-            agreements.to_verify,
-        )
-        await stack.enter_async_context(running_quality_loop(loop))
-        self.sinks.append(loop.offer)
-        return loop
+    async def _start_probes(
+        self, knobs: RoutingKnobFile, active: ActiveClassifier | None, agreements: Agreements
+    ) -> ActiveProbes:
+        use_lengths = (lambda lengths: None) if active is None else active.use_lengths
+        pays = agreements.second_sample_pays
+        probes = ActiveProbes(self.settings.probes_path, self.catalog, knobs, use_lengths, pays)
+        probes.load()
+        await self._follow(probes.follow, "evidence models")
+        return probes
 
-    def _figures(
-        self, stack: AsyncExitStack, engine: Engine, jobs: Jobs, loop: QualityLoop | None
-    ) -> BackgroundReadings:
-        """What a scrape shows of other processes, devices and the database."""
+    async def _start_proxies(self) -> TrustedProxies:
+        """Names that take long to resolve delay nothing: until then these proxies are not believed."""
+        if self._proxies.has_names:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._proxies.resolve(), START_SECONDS)
+            await self._keep(self._proxies.follow, "names of proxies")
+        return self._proxies
 
-        async def of_quality() -> None:
-            if loop is not None:
-                await loop.show(self.metrics)
+    async def _start_prices(self, reload: CatalogueReload) -> None:
+        """Prices that are not the catalogue's own may change while the process runs."""
+        if not self.settings.price_list_url and not self.catalog.has_listed_prices:
+            return
+        from gateway.operations.reload.price_refresh import PriceRefresh
 
-        figures = BackgroundReadings(
-            {
-                "cores": lambda: self.metrics.read_cores(engine.cores),
-                "GPUs": self.metrics.read_gpus,
-                "batches": jobs.show,
-                "quality": of_quality,
-            }
-        )
-        stack.push_async_callback(figures.close)
-        if self.metrics.exporters is not None:
-            stack.push_async_callback(self.metrics.exporters.aclose)
-        return figures
+        refresh = PriceRefresh(self.settings, reload.reprice, self.metrics.show_prices)
+        refresh.load()
+        reload.reprice(refresh.current)
+        await self._keep(refresh.follow, "lists of prices")
 
-    async def _refresh(
-        self, ledger: Ledger, service: Service, cache: ResponseCache, figures: BackgroundReadings
-    ) -> None:
-        await figures.begin()
-        status = ledger.status()
-        self.metrics.ledger_lag.set(status.appended + status.adopted - status.stored - status.rejected)
-        self.metrics.in_flight.set(service.in_flight)
-        if isinstance(cache.store, MemoryStore):
-            self.metrics.show_cache(len(cache.store), cache.store.bytes)
+    def _follow_catalogue(self, catalog: Catalog) -> None:
+        self.catalog = catalog

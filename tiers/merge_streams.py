@@ -1,11 +1,34 @@
-"""Merge several async generators in the order in which their items arrive."""
+"""Merge several async generators, or several answers to one, in the order in which their items arrive."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import TypeVar
 
+from tiers.tier import Delta
+
 T = TypeVar("T")
+
+
+async def merged_answers(answers: Sequence[AsyncGenerator[Delta, None]], n: int) -> AsyncGenerator[Delta, None]:
+    """Yield the deltas of all `answers`, with `n` choices each, as those of one: choice `j` of answer `i` has index
+    `i * n + j`, and one end comes last."""
+    numbered = [_numbered(answer, place * n) for place, answer in enumerate(answers)]
+    ends: list[Delta] = []
+    async with aclosing(merge(numbered)) as deltas:
+        async for delta in deltas:
+            if delta.end is None:
+                yield delta
+            else:
+                ends.append(delta)
+    yield Delta.last_of(ends)
+
+
+async def _numbered(answer: AsyncGenerator[Delta, None], first: int) -> AsyncGenerator[Delta, None]:
+    async with aclosing(answer) as deltas:
+        async for delta in deltas:
+            delta.index += first
+            yield delta
 
 
 async def merge(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:

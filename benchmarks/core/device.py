@@ -5,6 +5,7 @@ shows that everything runs, and measures nothing.
 """
 
 import argparse
+import gc
 import json
 import platform
 import tempfile
@@ -106,6 +107,10 @@ def tiny(stage: Stage) -> Stage:
 
 def run_stage(name: str, stage: Stage, device: torch.device) -> Iterator[dict[str, Any]]:
     """A row per load, after one request that compiles and captures what the load needs."""
+    # The core of the stage before may be held by cycles, and this one takes all memory that is free.
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
     core = _core(stage, device)
     for load in stage.loads:
         run_load(core, "m", replace(load, requests=load.concurrency, output_tokens=2, seed=1))

@@ -14,7 +14,7 @@ import httpx
 import msgspec
 
 from benchmarks.gateway.proxy import TOPICS
-from benchmarks.gateway.upstream import WHOLE, running_upstream
+from benchmarks.gateway.upstream import WHOLE, running_upstream, whole_request
 from gateway.base.settings import Settings
 from gateway.processes.server_process import running_server
 
@@ -236,16 +236,10 @@ class PacedUpstream(asyncio.Protocol):
         """See `asyncio.Protocol`."""
         assert self._transport is not None
         self._buffer += data
-        end = self._buffer.find(b"\r\n\r\n", 0, 1 << 14)
-        if end < 0:
-            return
-        head = bytes(self._buffer[:end]).lower()
-        at = head.find(b"\r\ncontent-length:")
-        stop = end + 4 + (int(head[at + 17 :].split(b"\r\n", 1)[0]) if at >= 0 else 0)
-        if len(self._buffer) < stop:
+        if (found := whole_request(self._buffer)) is None:
             return
         is_stream = b'"stream":true' in self._buffer
-        del self._buffer[:stop]
+        del self._buffer[: found[2]]
         if is_stream:
             self._transport.write(_STREAM_HEAD)
             self._next(0)

@@ -46,11 +46,12 @@ async def resident_while_proxying(
     for done in range(every, requests + 1, every):
         left = iter(range(every))
         await asyncio.gather(*(some(left) for _ in range(concurrency)))
-        await _caught_up(server.url)
+        await caught_up(server.url)
         yield Resident(done, resident_bytes(server.pid))
 
 
-async def _caught_up(url: str) -> None:
+async def caught_up(url: str) -> None:
+    """Return once the server's database has every record."""
     async with httpx.AsyncClient(base_url=url) as client:
         # Polled: it happens in another process.
         while (lag := _LAG.search((await client.get("/metrics")).text)) and float(lag[1]):  # noqa: ASYNC110

@@ -15,7 +15,8 @@ from quality.judges.calibration import calibrate
 from quality.judges.exact import ExactJudge
 from quality.judges.panel import Panel
 from quality.judges.synthetic_pairs import graded_pairs
-from quality.monitor.monitor import Monitor, MonitorSettings
+from quality.monitor.monitor import Monitor
+from quality.monitor.settings import MonitorSettings
 from quality.records.record import Attempt, Record, Timings
 from quality.records.redaction import patterns_redaction, redacted
 from quality.store.database import migrate, open_database

@@ -9,6 +9,7 @@ import msgspec
 
 WORDS = ["Paris", "is", "the", "capital", "of", "France", "."]
 USAGE = {"prompt_tokens": 12, "completion_tokens": len(WORDS), "total_tokens": 12 + len(WORDS)}
+_LONGEST_HEAD = 1 << 14
 _LAUNCH = "from benchmarks.gateway.upstream import Upstream, serve_connections; serve_connections(Upstream)"
 
 _TIER = """
@@ -20,8 +21,8 @@ price = {{ input_usd_per_million = {price}, output_usd_per_million = {price} }}
 objective = {{ ttft_ms = 500, itl_ms = 50 }}
 expected_answer_tokens = 200
 mean_latency_ms = 1000
-max_tokens = 4096
-remote = {{ base_url = "{url}", model = "{model}", max_context = 262144 }}
+max_tokens = {max_tokens}
+remote = {{ base_url = "{url}", model = "{model}", max_context = {max_context} }}
 """
 
 
@@ -64,15 +65,22 @@ class Upstream(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
         self._buffer += data
-        while (end := self._buffer.find(b"\r\n\r\n")) >= 0:
-            head = self._buffer[:end].lower()
-            at = head.find(b"\r\ncontent-length:")
-            stop = end + 4 + (int(head[at + 17 :].split(b"\r\n", 1)[0]) if at >= 0 else 0)
-            if len(self._buffer) < stop:
-                return
-            body, self._buffer = self._buffer[end + 4 : stop].replace(b" ", b""), self._buffer[stop:]
+        while (found := whole_request(self._buffer)) is not None:
+            head, start, stop = found
+            body, self._buffer = self._buffer[start:stop].replace(b" ", b""), self._buffer[stop:]
             assert self._transport is not None
             self._transport.write(_reply(head, body))
+
+
+def whole_request(buffer: bytes | bytearray) -> tuple[bytes, int, int] | None:
+    """The head of the first request in lower case, and where its body starts and stops; None until it is whole."""
+    end = buffer.find(b"\r\n\r\n", 0, _LONGEST_HEAD)
+    if end < 0:
+        return None
+    head = bytes(buffer[:end]).lower()
+    at = head.find(b"\r\ncontent-length:")
+    stop = end + 4 + (int(head[at + 17 :].split(b"\r\n", 1)[0]) if at >= 0 else 0)
+    return (head, end + 4, stop) if len(buffer) >= stop else None
 
 
 def _reply(head: bytes, body: bytes) -> bytes:
@@ -111,9 +119,12 @@ async def running_upstream(launch: str = _LAUNCH) -> AsyncIterator[str]:
         await process.wait()
 
 
-def proxied_catalogue(url: str, model: str = "mock") -> str:
+def proxied_catalogue(url: str, model: str = "mock", *, max_context: int = 262_144, max_tokens: int = 4096) -> str:
     """A catalogue whose four tiers are all `model` of the upstream at `url`, up to /v1."""
     kinds = ("SIMPLE", "MEDIUM", "COMPLEX", "EXPERT")
     return 'name = "proxied"\n' + "".join(
-        _TIER.format(number=n, kind=kind, price=float(n), url=url, model=model) for n, kind in enumerate(kinds, start=1)
+        _TIER.format(
+            number=n, kind=kind, price=float(n), url=url, model=model, max_context=max_context, max_tokens=max_tokens
+        )
+        for n, kind in enumerate(kinds, start=1)
     )

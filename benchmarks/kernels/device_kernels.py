@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from inference_core.device.step_inputs import QUERIES_PER_COPY
 from inference_core.kv_cache.layout import KVDtype, KVLayout
 from inference_core.triton_kernels import decoder_ops
 from inference_core.triton_kernels.attention.layer_cache import LayerCache
@@ -91,11 +92,13 @@ class _Load:
         self.qkv = torch.randn(sequences * queries, width, generator=generator).to(device, torch.bfloat16)
         self.out = torch.empty(sequences * queries, shape.heads * shape.head_dim, dtype=torch.bfloat16, device=device)
         self.queries = queries
+        # As the runner does: many queries read an FP8 cache from a copy.
+        self.copied_blocks = sequences * blocks if queries >= QUERIES_PER_COPY else 0
 
     def attend(self) -> None:
         numbers = decoder_ops.cache_numbers(self.cache)
         torch.ops.aio.paged_attention(
-            self.out, self.qkv, self.cache.arena, *self.tables, self.queries, 0, 0.0, *numbers
+            self.out, self.qkv, self.cache.arena, *self.tables, self.queries, self.copied_blocks, 0, 0.0, *numbers
         )
 
 

@@ -16,7 +16,7 @@ from quality.judges.calibration import calibrate
 from quality.judges.default_panel import rule_based_judges
 from quality.judges.panel import Panel
 from quality.judges.synthetic_pairs import graded_pairs
-from quality.verification.queue import Ruling, VerificationJob
+from quality.verification.job import Ruling, VerificationJob
 from quality.verification.verifier import Verifier
 from tiers.final_answer.choices import options
 from tiers.final_answer.quantities import asks_for_number

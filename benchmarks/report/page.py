@@ -12,11 +12,13 @@ import msgspec
 from benchmarks.core.interference import InterferenceResults
 from benchmarks.core.profiles import ProfileResults
 from benchmarks.core.speculation import SpeculationResults
+from benchmarks.gateway.soak.figures import SoakResults
 from benchmarks.report.markdown import limit_table, markdown, number
 from benchmarks.report.measured import LimitResults, MeasurementError, machine_line
 from benchmarks.report.measured_tables import measured_tables
 from benchmarks.report.measurement import Measurement
 from benchmarks.report.peer_tables import goals_table, results_of, systems_table
+from benchmarks.report.soak_table import soak_table
 from benchmarks.report.tables import (
     interference_tables,
     profiles_table,
@@ -143,6 +145,10 @@ def _limit(measurement: Measurement, folder: Path, kind: str) -> dict[str, str]:
     return {results.profile: limit_table(results)}
 
 
+def _soak(measurement: Measurement, folder: Path, kind: str) -> dict[str, str]:
+    return {"soak": soak_table(msgspec.convert(measurement.results, SoakResults))}
+
+
 _MEASURED: dict[str, Callable[[Measurement, Path, str], dict[str, str]]] = {
     "peers": _peers,
     "interference": _interference,
@@ -152,6 +158,7 @@ _MEASURED: dict[str, Callable[[Measurement, Path, str], dict[str, str]]] = {
     "profiles": _profiles,
     "voice": _limit,
     "rewrite": _limit,
+    "soak": _soak,
 }
 
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gateway.base.stores.redis_store import RedisStore
@@ -30,10 +30,6 @@ if TYPE_CHECKING:
 
 OPERATIONS = "operations"
 """The key of the app's state."""
-
-
-async def _nothing_to_refresh() -> None:
-    """Without a core and a monitor there is nothing to refresh before a scrape."""
 
 
 @dataclass(slots=True)
@@ -64,10 +60,10 @@ class Operations:
     kind_names: KindNames
     redis: RedisStore | None
     metrics: Metrics
-    not_ready: dict[str, str] = field(default_factory=dict)
-    away: Mapping[str, str] = field(default_factory=dict)
-    refresh_metrics: Callable[[], Awaitable[None]] = _nothing_to_refresh
-    peers: Peers | None = None
+    not_ready: dict[str, str]
+    away: Mapping[str, str]
+    refresh_metrics: Callable[[], Awaitable[None]]
+    peers: Peers | None
     drain_until: float | None = None
 
     def begin_shutdown(self, seconds: float) -> float:

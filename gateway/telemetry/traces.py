@@ -48,7 +48,7 @@ def span_exporter(settings: Settings) -> SpanExporter | None:
         return None
     if settings.trace_exporter == "console":
         return ConsoleSpanExporter()
-    endpoint = str(_collector(settings))
+    endpoint = str(collector_url(settings))
     try:
         # The import takes a tenth of a second, and few processes need it.
         otlp = importlib.import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
@@ -61,11 +61,11 @@ def span_exporter(settings: Settings) -> SpanExporter | None:
 def look_up_collector(settings: Settings) -> None:
     """See `refuse_metadata_behind`, for the configured exporter's endpoint. Blocks."""
     if settings.trace_exporter == "otlp":
-        refuse_metadata_behind(_collector_setting(settings), _collector(settings))
+        refuse_metadata_behind(_collector_setting(settings), collector_url(settings))
 
 
-def _collector(settings: Settings) -> httpx.URL:
-    """The URL that spans are posted to."""
+def collector_url(settings: Settings) -> httpx.URL:
+    """The URL that spans are posted to. Raises `SettingsError`."""
     exact = settings.otlp_traces_endpoint
     return telemetry_url(_collector_setting(settings), exact or f"{settings.otlp_endpoint.rstrip('/')}/v1/traces")
 

@@ -162,6 +162,7 @@ class DeviceDecoder:
 
     def _attention(self, index: int, cache: LayerCache, inputs: torch.Tensor, batch: DeviceBatch) -> torch.Tensor:
         config, layer, numbers = self.config, self.layers[index], decoder_ops.cache_numbers(cache)
+        window = config.window_of(index) or 0
         qkv = self._adapted(index, "qkv", layer.qkv, inputs, batch)
         if config.qk_norm_whole:
             self._norm_heads(qkv, layer)
@@ -186,7 +187,8 @@ class DeviceDecoder:
             batch.query_start,
             batch.context_len,
             batch.shape.longest_query,
-            config.window_of(index) or 0,
+            0 if window else batch.shape.context_blocks,
+            window,
             config.attention_softcap or 0.0,
             *numbers,
         )

@@ -10,7 +10,7 @@ import torch
 from inference_core.device.adapter_bank import DeviceAdapterBank
 from inference_core.device.batch import DeviceInputs
 from inference_core.device.block_tables import BlockTables
-from inference_core.device.buckets import LONGEST_QUERY, DecodeBuckets
+from inference_core.device.buckets import Padding, StepBuckets
 from inference_core.device.device_decoder import DeviceDecoder
 from inference_core.device.graphs import Graphs, NoGraphs
 from inference_core.device.memory.block_bytes import DeviceBlockBytes
@@ -31,7 +31,6 @@ from inference_core.step_plan import (
     DraftLaw,
     SampledToken,
     SampleSpec,
-    ScheduledSequence,
     StepPlan,
     StepResult,
 )
@@ -56,9 +55,9 @@ class DeviceRunner(OverlappingRunner, DraftingRunner):
     """A decoder over `arena` uint8 [bytes] on its device, cut into slabs of `slab_bytes`.
 
     Inputs are copied at once from pinned memory, and drawn tokens at once back; the next step reads them on the device.
-    Steps in which every sequence samples and computes few tokens are padded to a size of `buckets` and replayed from
-    `graphs`; steps with edited logits or with adapters have graphs of their own. Drafts are verified by drawing from
-    all of their rows. For some sequences (see `StepDraws`) the host draws, from a copy of their logits.
+    Steps of few tokens are padded to a size of `buckets` and replayed from `graphs`; steps with edited logits or with
+    adapters have graphs of their own. Drafts are verified by drawing from all of their rows. For some sequences (see
+    `StepDraws`) the host draws, from a copy of their logits.
     """
 
     def __init__(
@@ -70,7 +69,7 @@ class DeviceRunner(OverlappingRunner, DraftingRunner):
         slab_bytes: int,
         *,
         graphs: Graphs,
-        buckets: DecodeBuckets,
+        buckets: StepBuckets,
         capacity: Capacity,
     ) -> None:
         self.info = info
@@ -148,11 +147,21 @@ class DeviceRunner(OverlappingRunner, DraftingRunner):
 
     def profile_step(self) -> None:
         """Run the largest step of the capacity, all padding: its peak memory is the most that any step takes."""
-        largest = self._inputs[0].fill_with_padding()
+        self._run_padding(self._inputs[0].fill_with_padding())
+
+    def profile_captured_step(self) -> None:
+        """As `profile_step`, of the steps that are replayed from graphs, which share the memory that one takes."""
+        largest, tokens = self._inputs[0].fill_with_padding(), self._buckets.most_tokens
+        if tokens:
+            rows = min(tokens, largest.sampled)
+            sequences = min(rows, largest.sequences)
+            self._run_padding(replace(largest, tokens=tokens, sequences=sequences, sampled=rows, longest_query=tokens))
+
+    def _run_padding(self, shape: StepShape) -> None:
         self._device_inputs.memory.copy_(self._memory[0])
         scored = torch.zeros(MAX_SCORED_ROWS, dtype=torch.int32, device=self.device)
         with torch.inference_mode():
-            self._compute(largest, scored)
+            self._compute(shape, scored)
 
     def _launch(self, plan: StepPlan) -> _Launched:
         draws = StepDraws(plan.sequences)
@@ -169,7 +178,7 @@ class DeviceRunner(OverlappingRunner, DraftingRunner):
     ) -> tuple[torch.Tensor, Callable[[], SwapTimes | None]]:
         """As `_compute`, after the plan's copies and table updates. Also returns a function for the copies' times."""
         sequences = plan.sequences
-        bucket = self._bucket_of(sequences) if scored is None else None
+        padding: Padding | None = self._buckets.padding(sequences) if scored is None else None
         self._staging_index = (self._staging_index + 1) % _STAGING_BUFFERS
         inputs, memory = self._inputs[self._staging_index], self._memory[self._staging_index]
         edits = self._edits.place(draws.owners, draws.specs, self._rows_of_last)
@@ -178,7 +187,7 @@ class DeviceRunner(OverlappingRunner, DraftingRunner):
             self._tables,
             self._rows_of_last,
             renamed=bool(plan.copies),
-            pad_to=bucket,
+            pad_to=padding,
             edit_rows=None if edits is None else edits.rows,
         )
         swapped = self._swaps.begin(plan)
@@ -190,17 +199,11 @@ class DeviceRunner(OverlappingRunner, DraftingRunner):
         if edits is not None:
             self._edits.count(edits, self._drawn_before)
         self._rows_of_last = draws.last_rows
-        if bucket is None:
+        if padding is None:
             return self._compute(shape, scored), swapped
         # A graph is captured for the shape without its counts, which are on the device.
-        captured = shape.as_captured(self.info.max_context)
+        captured = shape.as_captured()
         return self._graphs.run(captured, lambda: self._compute_captured(captured)), swapped
-
-    def _bucket_of(self, sequences: list[ScheduledSequence]) -> int | None:
-        """The number of tokens that the step is padded to if it is replayed from a graph, else None."""
-        if any(s.sample is None or len(s.token_ids) > LONGEST_QUERY for s in sequences):
-            return None
-        return self._buckets.padded(sum(len(s.token_ids) for s in sequences))
 
     def _compute(self, shape: StepShape, scored: torch.Tensor | None = None) -> torch.Tensor:
         """Run the step whose inputs are on the device. Returns its unedited logits, those of the tokens `scored`

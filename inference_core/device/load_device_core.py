@@ -10,7 +10,7 @@ import torch
 
 from inference_core.core import Core
 from inference_core.device.adapter_bank import DeviceAdapterBank
-from inference_core.device.buckets import DecodeBuckets
+from inference_core.device.buckets import StepBuckets
 from inference_core.device.device_decoder import DeviceDecoder
 from inference_core.device.device_runner import DeviceRunner
 from inference_core.device.graphs import CudaGraphs, Graphs, NoGraphs
@@ -92,7 +92,8 @@ def load_device_core(
             arena,
             spec.slab_bytes,
             graphs=graphs,
-            buckets=buckets_of(capacity) if spec.capture_steps else DecodeBuckets(()),
+            # Without graphs, padding a step only costs.
+            buckets=StepBuckets() if make_graphs is NoGraphs else buckets_of(capacity),
             capacity=capacity,
         )
 
@@ -104,6 +105,9 @@ def load_device_core(
     profiled_runners = [runner(m, decoders[m.name], placeholder, make_graphs()) for m in spec.models]
     profiles = [profile(device, profiled.profile_step) for profiled in profiled_runners]
     largest = max(profiles, key=lambda p: p.activations)
+    if make_graphs is not NoGraphs:
+        captured = [profile(device, profiled.profile_captured_step).activations for profiled in profiled_runners]
+        largest = replace(largest, graphs=sum(captured))
     for line in (*_weight_lines(spec, profiled_runners), *largest.lines(spec.memory_utilization, spec.slab_bytes)):
         logger.info("%s: %s", title or device, line)
     arena_bytes = largest.arena_bytes(spec.memory_utilization, spec.slab_bytes)
@@ -150,9 +154,9 @@ def graphs_of(spec: DeviceCoreSpec, device: torch.device) -> Callable[[], Graphs
     return CudaGraphs if device.type == "cuda" and spec.capture_steps else None
 
 
-def buckets_of(capacity: Capacity) -> DecodeBuckets:
+def buckets_of(capacity: Capacity) -> StepBuckets:
     """The step sizes that are captured as graphs."""
-    return DecodeBuckets.up_to(min(capacity.tokens, capacity.draws))
+    return StepBuckets.up_to(capacity.tokens, capacity.draws)
 
 
 def device_knobs(spec: DeviceCoreSpec, layouts: Mapping[str, KVLayout], file: Path | None = None) -> LiveKnobs:

@@ -8,6 +8,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from inference_core.device.adapter_rows import TILE_NUMBERS, adapter_tiles, slots_of_rows
 from inference_core.device.block_tables import BlockTables, TableUpdate
+from inference_core.device.buckets import LONGEST_QUERY, Padding
 from inference_core.step_plan import PENDING, ScheduledSequence
 from inference_core.triton_kernels.lora.low_rank_tiles import NO_SLOT as NO_ADAPTER
 from inference_core.triton_kernels.lora.low_rank_tiles import most_tiles, most_tiles_up_to
@@ -16,30 +17,30 @@ from inference_core.triton_kernels.sampling.draw_params import PARAM_FIELDS, par
 NO_ROW = -1  # in `pending`: the token is known
 NO_SLOT = -1  # in `slots`: nothing is written
 _ALIGNMENT = 64
+# Reading a token of an FP8 cache once more, to copy it, costs about what conversions for a third as many queries do.
+QUERIES_PER_COPY = 64
 
 
 @dataclass(slots=True, frozen=True)
 class StepShape:
-    """What the host needs to launch a step's kernels: counts, with padding, and upper bounds. `edited`: some logits are
-    edited before the draw. `adapter_tiles`: tiles of rows with adapters, including empty ones; 0 without
-    adapters."""
+    """What the host needs to launch a step's kernels: counts, with padding, and upper bounds. `context_blocks`: blocks
+    of all contexts, where prompts are long enough to read them from a copy; else 0. `edited`: some logits are edited
+    before the draw. `adapter_tiles`: tiles of rows with adapters, including empty ones; 0 without adapters."""
 
     tokens: int
     sequences: int
     sampled: int
     longest_query: int
-    longest_context: int
     table_updates: int
+    context_blocks: int = 0
     edited: bool = False
     adapter_tiles: int = 0
 
-    def as_captured(self, longest_context: int) -> "StepShape":
+    def as_captured(self) -> "StepShape":
         """The shape shared by all steps of its bucket: the rest is on the device or bounded. Query bounds are rounded
-        up (1, 4, 16, …), since each is captured separately."""
-        bound = 1
-        while bound < self.longest_query:
-            bound *= 4
-        return replace(self, longest_query=bound, longest_context=longest_context, table_updates=0)
+        up (1, 4, 16, all tokens), since each is captured separately."""
+        bounds = (bound for bound in (1, 4, LONGEST_QUERY, self.tokens) if bound >= self.longest_query)
+        return replace(self, longest_query=next(bounds), table_updates=0, context_blocks=0)
 
 
 @dataclass(slots=True, frozen=True)
@@ -82,13 +83,13 @@ class StepInputs:
         rows_of_last: Mapping[str, int],
         *,
         renamed: bool,
-        pad_to: int | None = None,
+        pad_to: Padding | None = None,
         edit_rows: Sequence[int] | None = None,
     ) -> StepShape:
         """Write a step's inputs. `rows_of_last`: the last step's row of each sequence, for tokens that are pending.
 
-        `pad_to`: pad the step to this many tokens and draws, and to as many sequences as fit; the results of padding
-        are ignored.
+        `pad_to`: pad the step to these tokens and draws, and to as many sequences as fit; the results of padding are
+        ignored.
         `edit_rows`: for each draw its row of the edit tables, or `NO_ROW`; None if no logits are edited.
         `apart` gets the update of the tables if it is too large for its arrays.
         Raises ValueError for a step beyond the capacity, and what `BlockTables.update` raises.
@@ -115,7 +116,8 @@ class StepInputs:
         ends = np.cumsum(lengths)
         a["query_start"][0] = 0
         a["query_start"][1 : count + 1] = ends
-        a["context_len"][:count] = starts + lengths
+        contexts = starts + lengths
+        a["context_len"][:count] = contexts
         self._fill_tokens(sequences, lengths, tables, rows_of_last)
         self._fill_draws(sequences, ends)
         if edit_rows is not None:
@@ -125,8 +127,8 @@ class StepInputs:
             count,
             draws,
             longest_query=max(lengths, default=0),
-            longest_context=int((starts + lengths).max(initial=0)),
             table_updates=updates,
+            context_blocks=_copied_blocks(contexts, lengths, tables.block_size),
             edited=edit_rows is not None,
             adapter_tiles=self._fill_adapters(sequences, lengths, pad_to),
         )
@@ -145,7 +147,7 @@ class StepInputs:
         tiles = self._write_tiles(
             np.empty((0, TILE_NUMBERS), np.int64), len(self.arrays["adapter_tiles"]) // TILE_NUMBERS
         )
-        return StepShape(tokens, sequences, draws, tokens, 1, 0, edited=True, adapter_tiles=tiles)
+        return StepShape(tokens, sequences, draws, tokens, 0, edited=True, adapter_tiles=tiles)
 
     def _fill_tokens(
         self,
@@ -205,16 +207,17 @@ class StepInputs:
         a["presence"][:rows] = [p.presence_penalty for p in params]
         a["frequency"][:rows] = [p.frequency_penalty for p in params]
 
-    def _fill_adapters(self, sequences: list[ScheduledSequence], lengths: list[int], pad_to: int | None) -> int:
+    def _fill_adapters(self, sequences: list[ScheduledSequence], lengths: list[int], pad_to: Padding | None) -> int:
         """Write the adapter arrays. Returns the number of tiles, the same for all padded steps of a size with any."""
         highest = max((s.adapter for s in sequences), default=NO_ADAPTER)
         if highest == NO_ADAPTER:
             return 0
         if highest >= self.capacity.adapter_slots:
             raise ValueError(f"slot {highest} of adapters; there are {self.capacity.adapter_slots}")
-        rows, tiles = adapter_tiles(slots_of_rows(sequences, lengths), pad_to or sum(lengths))
+        rows, tiles = adapter_tiles(slots_of_rows(sequences, lengths), pad_to.tokens if pad_to else sum(lengths))
         self.arrays["adapter_rows"][: len(rows)] = rows
-        return self._write_tiles(tiles, most_tiles(pad_to, self.capacity.adapter_slots) if pad_to else len(tiles))
+        count = most_tiles(pad_to.tokens, self.capacity.adapter_slots) if pad_to else len(tiles)
+        return self._write_tiles(tiles, count)
 
     def _write_tiles(self, tiles: NDArray[np.int64], count: int) -> int:
         """Write `tiles` [at most `count`, 3], padded with empty ones to `count`."""
@@ -223,16 +226,23 @@ class StepInputs:
         target[len(tiles) :] = (0, 0, NO_ADAPTER)
         return count
 
-    def _padded(self, shape: StepShape, pad_to: int) -> StepShape:
-        a, sequences = self.arrays, min(pad_to, self.capacity.sequences)
+    def _padded(self, shape: StepShape, pad_to: Padding) -> StepShape:
+        a, tokens, rows = self.arrays, pad_to.tokens, pad_to.rows
+        sequences = min(rows, self.capacity.sequences)
         for name, value in (("token_ids", 0), ("positions", 0), ("slots", NO_SLOT), ("pending", NO_ROW)):
-            a[name][shape.tokens : pad_to] = value
+            a[name][shape.tokens : tokens] = value
         a["query_start"][shape.sequences + 1 : sequences + 1] = shape.tokens
         a["context_len"][shape.sequences : sequences] = 0
         a["table_start"][shape.sequences : sequences] = 0
-        a["sample_rows"][shape.sampled : pad_to] = 0
-        a["temperature"][shape.sampled : pad_to] = 0.0
-        return replace(shape, tokens=pad_to, sequences=sequences, sampled=pad_to)
+        a["sample_rows"][shape.sampled : rows] = 0
+        a["temperature"][shape.sampled : rows] = 0.0
+        return replace(shape, tokens=tokens, sequences=sequences, sampled=rows)
+
+
+def _copied_blocks(contexts: NDArray[np.int64], lengths: list[int], block_size: int) -> int:
+    """The blocks of all contexts, if a token of them is read for `QUERIES_PER_COPY` queries on average; else 0."""
+    pays = int((contexts * lengths).sum()) >= QUERIES_PER_COPY * int(contexts.sum()) > 0
+    return int((-(-contexts // block_size)).sum()) if pays else 0
 
 
 _SEQUENCE_FIELDS: tuple[tuple[str, DTypeLike], ...] = (

@@ -3,6 +3,7 @@
 import torch
 
 from inference_core.linear.linear import Linear
+from inference_core.triton_kernels.linear.dense_linear import dense_linear
 from inference_core.triton_kernels.linear.eight_bit import EightBitWeight
 from inference_core.triton_kernels.linear.int4_weight import Int4Weight
 from inference_core.triton_kernels.linear.linear_ops import eight_bit_linear, int4_linear
@@ -19,13 +20,7 @@ class DenseLinear(Linear):
         self.out_features, self.in_features = weight.shape
 
     def apply(self, x: torch.Tensor, out: torch.Tensor, *, accumulate: bool = False) -> None:
-        if accumulate:
-            # Added in the product's own precision, before it is rounded.
-            torch.addmm(out if self.bias is None else out + self.bias, x, self.weight.T, out=out)
-        elif self.bias is None:
-            torch.mm(x, self.weight.T, out=out)
-        else:
-            torch.addmm(self.bias, x, self.weight.T, out=out)
+        dense_linear(x, self.weight, self.bias, out, accumulate=accumulate)
 
 
 class Int4Linear(Linear):

@@ -65,12 +65,14 @@ AIO_TILE void mix_pairs(const Rows& rows, const TileRows& tiles, int row, int co
 struct DotProducts {
   static constexpr int kSide = kTileVectors * kWide;
 
-  AIO_MEMBER static int visible(const Rows& rows, int last, int base) {
-    return min_int(kChunk, rows.position(last) - base + 1);
+  template <KVDtype K>
+  AIO_MEMBER static void load_chunk(const Rows& rows, const TileRows& tiles, const Chunk& c, int tokens,
+                                    const Chunk& ahead) {
+    tile_chunk<K>(rows, tiles, c, tokens, ahead);
   }
   AIO_MEMBER void score(const Rows& rows, const TileRows& tiles, int first, int base) const {
     for_tiles<kTileRows>(first, rows.count, [&](int row, auto r) AIO_LAMBDA {
-      const int vectors = (visible(rows, row + r.value - 1, base) + kWide - 1) / kWide;
+      const int vectors = (visible_tokens(rows, row + r.value - 1, base) + kWide - 1) / kWide;
       for (int v = 0; v < vectors; v += kTileVectors)
         with_constant<kTileVectors>(min_int(kTileVectors, vectors - v), [&](auto n) AIO_LAMBDA {
           score_pairs<r.value, n.value>(rows, tiles, row, v * kWide);
@@ -79,7 +81,7 @@ struct DotProducts {
   }
   AIO_MEMBER void mix(const Rows& rows, const TileRows& tiles, int first, int base) const {
     for_tiles<kTileRows>(first, rows.count, [&](int row, auto r) AIO_LAMBDA {
-      const int pairs = (visible(rows, row + r.value - 1, base) + 1) / 2;
+      const int pairs = (visible_tokens(rows, row + r.value - 1, base) + 1) / 2;
       for (int column = 0; column < rows.d; column += kSide)
         with_constant<kTileVectors>(min_int(kTileVectors, (rows.d - column) / kWide), [&](auto n) AIO_LAMBDA {
           mix_pairs<r.value, n.value>(rows, tiles, row, column, pairs);

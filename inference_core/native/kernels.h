@@ -28,7 +28,7 @@ struct QuantizedGroup {
 };
 static_assert(sizeof(QuantizedGroup) == 48, "inference_core/native/cpu.py describes the same bytes");
 
-// A span of activations quantised to INT8, with the same correction; prompt rows have them where there are no tiles.
+// A span of activations quantised to INT8, with the same correction; prompt rows have them where the kernels have spans.
 constexpr int kSpan = 128;
 struct QuantizedSpan {
   int8_t q[kSpan];
@@ -298,6 +298,7 @@ const KernelTable* kernels_amx();   // those for AVX-512 with prompt kernels in 
 const KernelTable* kernels_neon();
 const KernelTable* kernels_dotprod();
 const KernelTable* kernels_i8mm();
+const KernelTable* kernels_bfmmla();  // those for I8MM with attention of prompts in products of bfloat16 matrices
 
 // The same kernels with prompt kernels whose tiles are emulated.
 const KernelTable* kernels_portable_emulated();

@@ -4,29 +4,11 @@
 #define AIO_ISA isa_avx512
 #define AIO_NAME "avx512"
 #include "kernels_impl.h"
-#include "span_linear.h"
-#include "span_rows.h"
+#include "span_kernels.h"
 
 namespace aio {
-namespace isa_avx512 {
-
-static KernelTable with_spans() {
-  KernelTable made = table;
-  made.prompt_int4 = span_linear<Int4>;
-  made.prompt_int4_centred = span_linear<Int4Centred>;
-  made.prompt_int8 = span_linear<Int8>;
-  made.quantize_spans = quantize_spans;
-  made.norm_quantize_spans = norm_quantize_spans;
-  made.silu_quantize_spans = gated_quantize_spans<kSilu>;
-  made.gelu_quantize_spans = gated_quantize_spans<kGelu>;
-  made.clamped_quantize_spans = gated_quantize_spans<kClampedSwiglu>;
-  return made;
-}
-
-}  // namespace isa_avx512
-
 const KernelTable* kernels_avx512() {
-  static const KernelTable made = isa_avx512::with_spans();
+  static const KernelTable made = isa_avx512::with_spans(isa_avx512::table);
   return &made;
 }
 const KernelTable* kernels_avx512_emulated() { return isa_avx512::emulated(); }

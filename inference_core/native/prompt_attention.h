@@ -1,7 +1,8 @@
 // Attention of prompt queries: scores and weighted sums in bfloat16, the softmax between them in float32 as for all other
 // queries (attention_kernels.h). Queries and weights are rounded to bfloat16; the INT8 codes of the cache fit it exactly,
 // and their scales are applied to scores and weights in float32. A row's arithmetic depends on its position alone.
-// `Products` multiplies: in tiles (below) or in dot products of pairs (dot_products.h).
+// `Products` multiplies: in tiles (below), in dot products of pairs (dot_products.h) or in products of two rows by two columns
+// (matrix_attention.h); it also says how a chunk's keys and values lie for that.
 #pragma once
 #include "attention_kernels.h"
 #include "tile_block.h"
@@ -9,7 +10,7 @@
 namespace aio {
 namespace AIO_ISA {
 
-// The rows of a unit as the tiles read them; all in the unit's scratch.
+// The rows of a unit as they are multiplied; all in the unit's scratch.
 struct TileRows {
   int width;          // head_dim up to a multiple of 32; zeros behind it
   uint16_t* queries;  // [count, width]
@@ -19,7 +20,9 @@ struct TileRows {
 };
 
 AIO_INLINE void store_rounded(uint16_t* to, vf v) {
-#if defined(AIO_BF16)
+#if defined(AIO_BF16) && defined(AIO_NEON)
+  vst1_u16(to, vreinterpret_u16_bf16(vcvt_bf16_f32((float32x4_t)v)));
+#elif defined(AIO_BF16)
   __m256i rounded;  // to nearest even as below, but that subnormal numbers become zero: products take them for it anyway
   asm("vcvtneps2bf16 %1, %0" : "=v"(rounded) : "v"(v));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), rounded);
@@ -116,6 +119,11 @@ AIO_INLINE void round_weights(const Rows& rows, const TileRows& tiles, int first
   }
 }
 
+// How many of the chunk's tokens a row sees.
+AIO_INLINE int visible_tokens(const Rows& rows, int row, int base) {
+  return min_int(kChunk, rows.position(row) - base + 1);
+}
+
 // The sums so far, by the chunk's new peaks.
 AIO_INLINE void rescale_sums(const Rows& rows, int first) {
   for (int row = first; row < rows.count; ++row) {
@@ -145,6 +153,12 @@ AIO_INLINE void mix_block(TileBlock<Tiles>& block, const Rows& rows, const TileR
 template <typename Tiles>
 class TileProducts {
  public:
+  template <KVDtype K>
+  AIO_MEMBER static void load_chunk(const Rows& rows, const TileRows& tiles, const Chunk& c, int tokens,
+                                    const Chunk& ahead) {
+    tile_chunk<K>(rows, tiles, c, tokens, ahead);
+  }
+
   // Scores of rows from `first` on and the chunk at `base`.
   AIO_MEMBER void score(const Rows& rows, const TileRows& tiles, int first, int) {
     for_blocks(first, rows.count, [&](int row, int count, auto high) {
@@ -177,7 +191,7 @@ static __attribute__((noinline)) void attend_prompt_unit(const AttentionArgs& a,
   const TileRows tiles = tile_rows_of(rows);
   Products products;
   for_chunks<K>(a, unit, next, rows, [&](const Chunk& c, int base, int context, const Chunk& ahead) {
-    tile_chunk<K>(rows, tiles, c, min_int(kChunk, context - base), ahead);
+    Products::template load_chunk<K>(rows, tiles, c, min_int(kChunk, context - base), ahead);
     // Rows of earlier queries see nothing of these tokens: leave them as they are.
     const int skip = base > rows.first_position ? (base - rows.first_position) * rows.group : 0;
     products.score(rows, tiles, skip, base);

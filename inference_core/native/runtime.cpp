@@ -12,8 +12,8 @@ namespace aio {
 namespace {
 
 #if defined(AIO_HAS_DOTPROD) || defined(AIO_HAS_I8MM)
-// Linux's HWCAP_ASIMDDP and HWCAP2_I8MM; the latter is younger than the C libraries of some builds.
-constexpr unsigned long kSignedDotProducts = 1ul << 20, kMixedDotProducts = 1ul << 13;
+// Linux's HWCAP_ASIMDDP, HWCAP2_I8MM and HWCAP2_BF16; the latter two are younger than the C libraries of some builds.
+constexpr unsigned long kSignedDotProducts = 1ul << 20, kIntegerMatrices = 1ul << 13, kBfloat16Matrices = 1ul << 14;
 #endif
 
 std::vector<const KernelTable*> found_kernels() {
@@ -39,7 +39,13 @@ std::vector<const KernelTable*> found_kernels() {
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) tables.push_back(kernels_avx2());
 #endif
 #if defined(AIO_HAS_I8MM)
-  if (getauxval(AT_HWCAP2) & kMixedDotProducts) tables.push_back(kernels_i8mm());
+  if (getauxval(AT_HWCAP2) & kIntegerMatrices) {
+#if defined(AIO_HAS_BFMMLA)
+    if (getauxval(AT_HWCAP2) & kBfloat16Matrices)
+      if (const KernelTable* bfmmla = kernels_bfmmla()) tables.push_back(bfmmla);
+#endif
+    tables.push_back(kernels_i8mm());
+  }
 #endif
 #if defined(AIO_HAS_DOTPROD)
   if (getauxval(AT_HWCAP) & kSignedDotProducts) tables.push_back(kernels_dotprod());

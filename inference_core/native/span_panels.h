@@ -1,31 +1,42 @@
 // Panels of groups of 32 weights rounded again to INT8 with one scale per span of 128, in the thread's scratch.
 //
 // A weight scale * code + minimum becomes (code * a + b) >> 8 in 16-bit lanes, where a and b are scale and minimum in
-// 256ths of the span's step, b with 128 (the zero of the codes) and a half (to round) on top. Truth lies between 1 and
-// 255, and the roundings of a and b move it by at most 8 / 256, so no lane overflows; signs do not matter modulo 2^16.
+// 256ths of the span's step, b with the zero of the codes and a half (to round) on top. Truth lies between -127 and 127
+// steps, and the roundings of a and b move it by at most 8 / 256, so no lane overflows; signs do not matter modulo 2^16.
 #pragma once
 #include "integer_linear.h"
+#include "span_lanes.h"
 
 namespace aio {
 namespace AIO_ISA {
 
+typedef uint16_t UnsignedPart __attribute__((vector_size(kWidth), aligned(1), may_alias));
+
 constexpr int kSpanGroups = kSpan / kGroup;
 
-AIO_INLINE __m512i both_halves(const Ints& v) {
-  const __m512i low = _mm512_and_si512((__m512i)v.part[0], _mm512_set1_epi32(0xffff));
-  return _mm512_or_si512(low, _mm512_slli_epi32(low, 16));
+AIO_INLINE Ints both_halves(const Ints& v) {
+  Ints out;
+  AIO_PARTS(out.part[i] = (v.part[i] & 0xffff) | (v.part[i] << 16))
+  return out;
 }
 
 // How the codes of a group become those of its span.
 struct Rounding {
-  __m512i a, b;
+  Ints a, b;
 
-  AIO_MEMBER __m512i of(__m512i codes) const {
-    const __m512i bytes = _mm512_set1_epi32(0x00ff00ff);
-    const __m512i even = _mm512_and_si512(codes, bytes), odd = _mm512_and_si512(_mm512_srli_epi32(codes, 8), bytes);
-    const __m512i low = _mm512_srli_epi16(_mm512_add_epi16(_mm512_mullo_epi16(even, a), b), 8);
-    const __m512i high = _mm512_add_epi16(_mm512_mullo_epi16(odd, a), b);
-    return _mm512_or_si512(low, _mm512_andnot_si512(bytes, high));
+  AIO_MEMBER Ints of(const Ints& codes) const {
+    Ints out;
+    AIO_PARTS({
+      const UnsignedPart times = (UnsignedPart)a.part[i], plus = (UnsignedPart)b.part[i];
+      const UnsignedPart even = (UnsignedPart)(codes.part[i] & 0x00ff00ff), odd = (UnsignedPart)codes.part[i] >> 8;
+      const UnsignedPart low = even * times + plus, high = odd * times + plus;
+#if defined(AIO_NEON)
+      out.part[i] = (IntPart)vsriq_n_u16((uint16x8_t)high, (uint16x8_t)low, 8);
+#else
+      out.part[i] = (IntPart)(low >> 8) | ((IntPart)high & int32_t(0xff00ff00u));
+#endif
+    })
+    return out;
   }
 };
 
@@ -44,26 +55,28 @@ AIO_INLINE Floats span_roundings(Weights w, int groups, Rounding (&roundings)[kS
     }
   }
   constexpr float most = Weights::kCentre == 128 ? 1.0f : 127.0f;
-  const Floats step = {{peak.part[0] / floats(most).part[0]}};
-  Floats inverse = {{floats(most * 256.0f).part[0] / peak.part[0]}};
-  inverse.part[0] = peak.part[0] > 0 ? inverse.part[0] : FloatPart{};
-  const Ints zero = {{IntPart{} + (128 * 256 + 128)}};
+  constexpr int zero = kCodeZero * 256 + 128;
+  Floats step, inverse;
+  AIO_PARTS({
+    step.part[i] = peak.part[i] / most;
+    const FloatPart steps = (FloatPart{} + most * 256.0f) / peak.part[i];
+    inverse.part[i] = peak.part[i] > 0 ? steps : FloatPart{};
+  })
   for (int g = 0; g < groups; ++g) {
     const Ints a = to_nearest(scale[g] * inverse);
     Ints b;
-    if constexpr (Weights::kMinima)
-      b = to_nearest(minimum[g] * inverse) + zero;
-    else
-      b = {{zero.part[0] - a.part[0] * Weights::kCentre}};
+    if constexpr (Weights::kMinima) {
+      b = to_nearest(minimum[g] * inverse);
+      AIO_PARTS(b.part[i] += zero)
+    } else {
+      AIO_PARTS(b.part[i] = zero - a.part[i] * Weights::kCentre)
+    }
     roundings[g] = {both_halves(a), both_halves(b)};
   }
   return step;
 }
 
-// Per span the codes of four inputs after four, `Panels` vectors each, then the panels' steps in float32.
-template <int Panels>
-constexpr int64_t unpacked_span_bytes(int groups) { return (int64_t(groups) * 8 + 1) * 64 * Panels; }
-
+// Leaves per span the codes, `store_codes` of eight inputs after eight, then the panels' steps in float32.
 template <typename Weights, int Panels>
 static __attribute__((noinline)) void round_panels(const LinearArgs& a, int panel, uint8_t* to) {
   for (int p = 0; p < Panels; ++p) {
@@ -75,17 +88,15 @@ static __attribute__((noinline)) void round_panels(const LinearArgs& a, int pane
       const Floats step = span_roundings(w, groups, roundings);
       for (int g = 0; g < groups; ++g, w.next()) {
         const Rounding rounding = roundings[g];
-        if constexpr (Weights::kNibbles) {
-          AIO_UNROLL
-          for (int j = 0; j < 4; ++j, out += 128 * Panels) {
+        AIO_UNROLL
+        for (int j = 0; j < 4; ++j, out += 128 * Panels) {
+          if constexpr (Weights::kNibbles) {
             const Ints packed = load_ints(w.codes + 64 * j);
-            _mm512_store_si512(out, rounding.of((__m512i)low_nibbles(packed).part[0]));
-            _mm512_store_si512(out + 64 * Panels, rounding.of((__m512i)high_nibbles(packed).part[0]));
+            store_codes<Panels>(out, rounding.of(low_nibbles(packed)), rounding.of(high_nibbles(packed)));
+          } else {
+            const uint8_t* codes = w.codes + 128 * j;
+            store_codes<Panels>(out, rounding.of(load_ints(codes)), rounding.of(load_ints(codes + 64)));
           }
-        } else {
-          AIO_UNROLL
-          for (int j = 0; j < 8; ++j, out += 64 * Panels)
-            _mm512_store_si512(out, rounding.of((__m512i)load_ints(w.codes + 64 * j).part[0]));
         }
       }
       store_floats(reinterpret_cast<float*>(out), step);

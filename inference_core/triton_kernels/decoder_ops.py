@@ -35,7 +35,7 @@ def _cache(
 
 
 def _paged_attention_cpu(out: torch.Tensor, qkv: torch.Tensor, arena: torch.Tensor, *more: Any) -> None:
-    offsets, table_start, query_start, context_len, _, window, softcap, *cache = more
+    offsets, table_start, query_start, context_len, _, _, window, softcap, *cache = more
     ragged = (offsets, table_start, query_start, context_len)
     decoder_reference.reference_paged_attention(
         qkv, _cache(arena, *cache), *ragged, out, window=window, softcap=softcap
@@ -45,9 +45,10 @@ def _paged_attention_cpu(out: torch.Tensor, qkv: torch.Tensor, arena: torch.Tens
 def _paged_attention_cuda(out: torch.Tensor, qkv: torch.Tensor, arena: torch.Tensor, *more: Any) -> None:
     from inference_core.triton_kernels.attention.paged_attention import paged_attention
 
-    offsets, table_start, query_start, context_len, longest, window, softcap, *cache = more
+    offsets, table_start, query_start, context_len, longest, blocks, window, softcap, *cache = more
     ragged = (offsets, table_start, query_start, context_len)
-    paged_attention(qkv, _cache(arena, *cache), *ragged, out, window=window, softcap=softcap, max_query_len=longest)
+    options = {"window": window, "softcap": softcap, "max_query_len": longest, "context_blocks": blocks}
+    paged_attention(qkv, _cache(arena, *cache), *ragged, out, **options)
 
 
 def _rope_and_write_cpu(qkv: torch.Tensor, arena: torch.Tensor, *more: Any) -> None:
@@ -98,7 +99,7 @@ def _copy_blocks_cuda(arena: torch.Tensor, pairs: torch.Tensor, block_bytes: int
 
 register(
     "paged_attention(Tensor(a!) out, Tensor qkv, Tensor arena, Tensor block_offsets, Tensor table_start, "
-    "Tensor query_start, Tensor context_len, int max_query_len, int window, "
+    "Tensor query_start, Tensor context_len, int max_query_len, int context_blocks, int window, "
     f"float softcap, {_CACHE}) -> ()",
     cpu=_paged_attention_cpu,
     cuda=_paged_attention_cuda,

@@ -4,28 +4,29 @@ import asyncio
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_core.tokenization.tokenizer import LONG_TEXT
-from quality.estimates.kinds import KindShare, acceptance
-from quality.estimates.upgrade_rate import Share, UpgradeRate, UpgradeSettings, recent_verdicts, upgrade_rate
-from quality.judges.calibration import Calibration
+from quality.estimates.kinds import acceptance
+from quality.estimates.upgrade_rate import UpgradeRate, UpgradeSettings, recent_verdicts, upgrade_rate
 from quality.judges.panel import Panel
 from quality.monitor.background_loop import WorkLoop
-from quality.monitor.drift import CalibrationDrift, InputDrift, InputWatch, calibration_drift
-from quality.monitor.e_detector import ShiftAlarm, ShiftSettings
+from quality.monitor.drift import CalibrationDrift, InputWatch, calibration_drift
+from quality.monitor.e_detector import ShiftAlarm
 from quality.monitor.offers import FailedCall, Offer, Offers, ToCompare, compare_none
+from quality.monitor.settings import MonitorSettings
 from quality.monitor.share_watch import ShareAlarm, ShareWatch
 from quality.monitor.shift_watch import ShiftWatch
+from quality.monitor.status import MonitorStatus
+from quality.monitor.worker import Worker
 from quality.records.record import Record
 from quality.records.redaction import RedactText
 from quality.verification.comparison import VerifiedComparison
+from quality.verification.job import Depth
 from quality.verification.judging import prompt_text
-from quality.verification.queue import Depth, Ruling, VerificationJob, VerificationQueue
+from quality.verification.queue import VerificationQueue
 from quality.verification.sampling import (
     Draw,
     Purpose,
@@ -37,15 +38,13 @@ from quality.verification.sampling import (
     may_be_drawn,
     purpose_of,
     refusal,
-    same_budget,
     would_differ,
 )
-from quality.verification.second_opinion import MOST_OPINIONS, OpinionsGiven
 from quality.verification.training_rows import Encode
 from quality.verification.turn import Turn, redacted_turn
-from quality.verification.verifier import AttemptError, Price, Verifier, training_row
+from quality.verification.verifier import Price, Verifier
 from tiers.catalog.capabilities import Capability
-from tiers.tier import Tier, Usage
+from tiers.tier import Tier
 
 log = logging.getLogger(__name__)
 
@@ -56,62 +55,6 @@ _ATTENTION_WINDOW = 100
 _STORED: tuple[Reason, ...] = ("unable", "too large", "not kept", "no judge")
 
 OnAlarm = Callable[[ShiftAlarm | ShareAlarm], Awaitable[None]]
-
-
-class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the monitor. Times in seconds; `max_tokens` bounds a reference answer, reasoning included.
-
-    `second_opinions`: further answers, 0 to 2, that may contradict before an answer counts as worse. `max_held`: the
-    most drawn answers, the newest, that wait for a judge. `result_seconds`: how long an answer with calls waits for the
-    caller's next request, whose results say whether they failed. `cold_start_per_second`: the most answers a second
-    that a cold start draws on average, since more at once teach no sooner. `trigger`: the rule whose alarms are passed
-    on: the sequential test, or the share of `upgrade`.
-    """
-
-    sampling: SamplingSettings = SamplingSettings()
-    upgrade: UpgradeSettings = UpgradeSettings()
-    shift: ShiftSettings = ShiftSettings()
-    trigger: Literal["evidence", "share"] = "evidence"
-    max_tokens: int = 1024
-    second_opinions: int = MOST_OPINIONS
-    max_attempts: int = 3
-    lease_seconds: float = 600.0
-    retry_seconds: float = 30.0
-    expire_seconds: float = 86_400.0
-    poll_seconds: float = 1.0
-    max_offered: int = 1000
-    max_held: int = 50
-    result_seconds: float = 120.0
-    cold_start_per_second: float = 2.0
-
-
-class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The state shown by the API. `dropped`: offers lost because more than `max_offered` were waiting; `no_judge`:
-    drawn ones that no trusted judge can label, for which nothing was bought, but for the newest, `held`, which are
-    verified once one can. `not_sampled`: answers by the reason why they are not verified
-    (`quality.verification.sampling.WHY_NOT`). `spending` is at most `poll_seconds` old. `second_opinions`: since start.
-
-    `upgrade_rates`: the rule of SPEC QM-04; `evidence_of_shift`: that of the sequential test, by stream.
-    `acceptance_by_kind`: of the whole traffic, by tier and kind of prompts; `acceptance`: of the sample.
-    """
-
-    queue: Depth
-    offered: int
-    sampled: int
-    dropped: int
-    no_judge: int
-    held: int
-    not_sampled: dict[Reason, int] = {}
-    second_opinions: OpinionsGiven
-    spending: Spending
-    budget_usd: float
-    upgrade_rates: list[UpgradeRate]
-    evidence_of_shift: dict[str, float]
-    acceptance: dict[int, Share]
-    acceptance_by_kind: list[KindShare]
-    input_drift: list[InputDrift]
-    calibration_drift: list[CalibrationDrift]
-    calibrations: list[Calibration]
 
 
 class Monitor:
@@ -144,10 +87,8 @@ class Monitor:
         `Verifier`."""
         self.settings = settings
         self._shadow_rate = shadow_rate
-        self._fingerprints = fingerprints
         self._engine = engine
         self._tiers = sorted(tiers, key=lambda tier: tier.number)
-        self._price = price
         self._verifier = Verifier(
             self._tiers,
             panel,
@@ -158,13 +99,19 @@ class Monitor:
             opinions=settings.second_opinions,
             can=can,
         )
-        self._redact = redact
-        self._encode = encode
-        self._on_alarm = on_alarm
-        self._on_no_judge = on_no_judge
-        self._clock = clock
+        self._redact, self._on_alarm, self._on_no_judge, self._clock = redact, on_alarm, on_no_judge, clock
         self._queue = VerificationQueue(
             engine, settings.sampling, lease_seconds=settings.lease_seconds, max_attempts=settings.max_attempts
+        )
+        self.worker = Worker(
+            self._queue,
+            self._verifier,
+            self._tiers,
+            settings,
+            encode=encode,
+            fingerprints=fingerprints,
+            learned=self._look_for_shifts,
+            clock=clock,
         )
         # Drawn, without their texts; the first open answers are drawn while the judge of such answers is being tested.
         self._held: deque[tuple[Record, Draw]] = deque(maxlen=settings.max_held)
@@ -172,7 +119,7 @@ class Monitor:
         self.not_sampled: Counter[Reason] = Counter()
         # Two loops, so that a verification that takes minutes delays no offer.
         self._intake = WorkLoop("monitor intake", self._take_offer, settings.poll_seconds)
-        self._worker = WorkLoop("monitor worker", self._verify_one, settings.poll_seconds)
+        self._work = WorkLoop("monitor worker", self.worker.verify_one, settings.poll_seconds)
         self._spending: Spending | None = None
         self._spent_at = 0.0
         self._inputs = InputWatch(engine)
@@ -183,7 +130,6 @@ class Monitor:
         self._cold_start_rate = self._paced = settings.sampling.cold_start_rate
         self._counted_since, self._counted = clock(), 0
         self._offered = self._sampled = self._dropped = self._no_judge = 0
-        self.second_opinions = OpinionsGiven()
 
     @property
     def panel(self) -> Panel:
@@ -198,11 +144,11 @@ class Monitor:
     async def start(self) -> None:
         """Start verifying, or continue. Idempotent."""
         await self._intake.start()
-        await self._worker.start()
+        await self._work.start()
 
     async def close(self) -> None:
         """Stop at once; undecided offers and the running verification return to the queue. Idempotent."""
-        await self._worker.close()
+        await self._work.close()
         await self._intake.close()
         try:
             while await self._take_offer():
@@ -246,7 +192,7 @@ class Monitor:
     async def drain(self) -> None:
         """Wait until every offer is decided and every verification that is due is done."""
         await self._intake.drain()
-        await self._worker.drain()
+        await self._work.drain()
 
     async def upgrade_rate(self, tier: int | None = None, last: int | None = None) -> UpgradeRate:
         """Return the share of the last labelled answers (of `tier`, or of all) that were worse than the strongest
@@ -273,7 +219,7 @@ class Monitor:
             no_judge=self._no_judge,
             held=len(self._held),
             not_sampled=dict(self.not_sampled),
-            second_opinions=self.second_opinions,
+            second_opinions=self.worker.second_opinions,
             spending=spending,
             budget_usd=sampling.budget_share * spending.serving_usd + sampling.cold_start_usd,
             upgrade_rates=rates,
@@ -317,9 +263,9 @@ class Monitor:
         decided = draw(
             record,
             spending,
-            self._likely_bound(record, purpose_of(record, sampling), turn),
+            self._verifier.likely_usd(record, purpose_of(record, sampling), turn),
             sampling,
-            self._likely_bound(record, "probe", turn),
+            self._verifier.likely_usd(record, "probe", turn),
             has_turn=turn is not None,
         )
         reason = decided.reason
@@ -373,15 +319,15 @@ class Monitor:
         judged = self._judged(record, decided)
         if await self._queue.add(record, decided, now, judged, compared, turn, not_before):
             self._sampled += 1
-            self._worker.nudge()
+            self._work.nudge()
 
     def _barred(self, record: Record, purpose: Purpose, turn: Turn | None) -> Reason | None:
         """Return why a request may not be verified for this purpose: a tier that would be asked may not see it, or
         cannot take it."""
         would_be = record.decision.would_be
-        if self._verifier.hidden(purpose, record.tier, record.consent, would_be) is not None:
+        if self._verifier.asked.hidden(purpose, record.tier, record.consent, would_be) is not None:
             return "no consent"
-        if turn is not None and self._verifier.unable(purpose, record.tier, turn.needs, would_be) is not None:
+        if turn is not None and self._verifier.asked.unable(purpose, record.tier, turn.needs, would_be) is not None:
             return "unable"
         return None
 
@@ -425,98 +371,6 @@ class Monitor:
         if self._spending is None or now - self._spent_at >= self.settings.poll_seconds:
             self._spending, self._spent_at = await self._queue.spending(now), now
         return self._spending
-
-    def _likely_bound(self, record: Record, purpose: Purpose, turn: Turn | None) -> float:
-        most = self.settings.max_tokens if turn is None else max(self.settings.max_tokens, 2 * record.completion_tokens)
-        usage = Usage(prompt_tokens=record.prompt_tokens, completion_tokens=most)
-        strongest = self._verifier.tier.number
-        if purpose == "shadow":
-            judged = min(record.decision.would_be or strongest, strongest)
-            asked, judging = [judged], [strongest] if self._verifier.asks_to_judge else []
-            again, others = self._verifier.asked_for_opinions(record.tier, [judged])
-        else:
-            asked, judging = [tier.number for tier in self._tiers] if purpose == "probe" else [strongest], []
-            again, others = self._verifier.asked_for_opinions(strongest, [*asked, min(record.tier, strongest)])
-        return sum(self._price(number, usage) for number in (*asked, *judging, *again, *others))
-
-    async def _verify_one(self) -> bool:
-        """Verify one job; return whether something was done, so that there may be more to do."""
-        now = self._clock()
-        await self._queue.sweep(now, now - self.settings.expire_seconds)
-        loads = [tier.load() for tier in self._tiers]
-        # Batch priority yields in our own cores; a remote tier has no priorities, so do not join its queue.
-        if not loads[-1].healthy or any(load.waiting > 0 for load in loads):
-            return False
-        # Probes have a budget of their own: one that it does not cover must not hold up what the other one does.
-        unaffordable: set[Purpose] = set()
-        while (job := await self._queue.next_job(now, unaffordable)) is not None:
-            if await self._claim_and_verify(job, now):
-                return True
-            # A budget that does not cover the comparison as well may cover the verification.
-            if job.compared is not None and await self._claim_and_verify(
-                msgspec.structs.replace(job, compared=None), now
-            ):
-                return True
-            unaffordable |= same_budget(job.purpose)
-        return False
-
-    async def _claim_and_verify(self, job: VerificationJob, now: float) -> bool:
-        """Return False if the budget does not cover it; True also if another replica took it."""
-        try:
-            # Prompts are counted for it: megabytes on a thread.
-            long = sum(len(message["content"]) for message in job.messages) > LONG_TEXT
-            bound = await asyncio.to_thread(self._verifier.bound_usd, job) if long else self._verifier.bound_usd(job)
-        except AttemptError as error:
-            # Claim it, so that the failure counts and a poisoned job cannot block the queue.
-            if await self._queue.claim(job, 0.0, now) == "claimed":
-                await self._fail(job, error)
-            return True
-        claimed = await self._queue.claim(job, bound, now)
-        if claimed == "claimed":
-            await self._work_on(job, bound)
-        return claimed != "no budget"
-
-    async def _fail(self, job: VerificationJob, error: AttemptError) -> None:
-        log.warning("verification of %s failed: %s", job.request_id, error)
-        now = self._clock()
-        await self._queue.give_back(job, str(error), error.cost_usd, now + self.settings.retry_seconds, now)
-
-    async def _work_on(self, job: VerificationJob, bound_usd: float) -> None:
-        try:
-            # Stop at the end of the lease: another replica may take over then, and a starved answer must not block us.
-            async with asyncio.timeout(self.settings.lease_seconds):
-                rulings = await self._verifier.verify(job)
-            row = await self._learn(job, rulings)
-        except AttemptError as error:
-            await self._fail(job, error)
-        except TimeoutError:
-            await self._fail(job, AttemptError(f"took longer than {self.settings.lease_seconds:.0f} s", bound_usd))
-        except asyncio.CancelledError:
-            # The cost of the aborted answer is unknown, but at most the reservation.
-            now = self._clock()
-            await asyncio.shield(self._queue.give_back(job, "the monitor was stopped", bound_usd, now, now))
-            raise
-        else:
-            await self._queue.finish(job, rulings, row, self._clock())
-            self._count_opinions(rulings)
-            if any(ruling.teaches for ruling in rulings):
-                await self._look_for_shifts()
-
-    async def _learn(self, job: VerificationJob, rulings: Sequence[Ruling]) -> Mapping[str, Any] | None:
-        if self._encode is None or not any(ruling.teaches for ruling in rulings):
-            return None
-        try:
-            encoded = await self._encode(job.messages)
-        except Exception as error:
-            raise AttemptError(f"the encoder failed: {error}", sum(ruling.cost_usd for ruling in rulings)) from error
-        return training_row(job, rulings, encoded, len(self._tiers), self._clock(), self._fingerprints())
-
-    def _count_opinions(self, rulings: Sequence[Ruling]) -> None:
-        for ruling in rulings:
-            if ruling.opinions_usd is not None:
-                self.second_opinions = self.second_opinions.with_one(
-                    uncertain=not ruling.teaches, cost_usd=ruling.opinions_usd
-                )
 
     async def _look_for_shifts(self) -> None:
         # Alarms of the sequential test are stored under either rule: they date the changes of tiers.

@@ -7,7 +7,7 @@ import msgspec
 from quality.judges import tool_calls
 from quality.judges.judge import NOTHING_ELSE, Basis, JudgeVerdict, Seen
 from quality.judges.panel import Finding, Panel
-from quality.verification.queue import Label, VerificationJob
+from quality.verification.job import Label, VerificationJob
 from quality.verification.second_opinion import Compare, Reply
 
 

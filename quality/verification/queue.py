@@ -29,84 +29,15 @@ from quality.records.rows import consent_of
 from quality.store.bulk_insert import insert_into
 from quality.store.exclusive import exclusive
 from quality.verification.comparison import VerifiedComparison
+from quality.verification.job import Depth, Ruling, VerificationJob
 from quality.verification.sampling import WHY_NOT, Draw, Purpose, Reason, SamplingSettings, Spending, admits
 from quality.verification.turn import Turn, stored_turn, turn_from
-from tiers.consent import ALL, Consent
-
-Label = Literal["no_worse", "worse", "tie", "uncertain"]
-"""A verdict on an answer; "uncertain" says that opinions on it differ, and teaches nothing."""
 
 # The columns shared by the rows of one request's rulings.
 _SHARED = ("request_id", "key_id", "sampled_probability", "sampled_reason", "attempts", "created_at")
 # A turn is kept no longer than its verification waits.
 NO_TURN = {"turn": null(), "tools_digest": None}
 _CLAIM_LOCK = 0x41494F03  # PostgreSQL advisory lock number: "AIO", 3
-
-
-class VerificationJob(msgspec.Struct, frozen=True, kw_only=True):
-    """One pending verification with the texts it needs, as stored by the ledger; `served_tier` gave `answer`, of
-    `completion_tokens`. `would_be_tier`: that of routing, if it was only observed. `consent`: of the request.
-    `compared`: cheap tiers whose answers are compared as well. `turn`: the request and its answer with tools and
-    attachments, if it has any; `next_step`: "failed" if the caller's next request says that a call of it failed."""
-
-    verification_id: int
-    request_id: str
-    key_id: str | None
-    purpose: Purpose
-    served_tier: int
-    messages: list[dict[str, str]]
-    answer: str
-    attempts: int
-    completion_tokens: int = 0
-    response_format: dict[str, Any] | None = None
-    would_be_tier: int | None = None
-    consent: Consent = ALL
-    compared: VerifiedComparison | None = None
-    turn: Turn | None = None
-    next_step: Literal["failed"] | None = None
-
-
-class Ruling(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a verification for one tier; `label` is None, with a reason, if nothing may be learned.
-
-    `verifier_answer` is the reference, `verifier_tier`'s answer. `judged_answer`: what `tier` answered to the
-    verification, for `judged_cost_usd`; None if its answer was the served one. `opinions_usd`: the part of `cost_usd`
-    that further opinions on a verdict of "worse" cost; None if none was asked for. `compared`: what came of the cheap
-    answers that were compared, for part of `cost_usd`. `judging`: the fingerprint of the model that was asked to judge.
-    """
-
-    tier: int
-    model: str
-    verifier_tier: int
-    verifier_model: str
-    label: Label | None
-    judge: str | None
-    judge_reliability: float | None
-    scores: dict[str, float]
-    verifier_answer: str | None
-    reason: str
-    cost_usd: float
-    judged_answer: str | None = None
-    judged_cost_usd: float | None = None
-    opinions_usd: float | None = None
-    compared: VerifiedComparison | None = None
-    judging: str | None = None
-
-    @property
-    def teaches(self) -> bool:
-        """Whether something can be learned from the verdict."""
-        return self.label not in (None, UNCERTAIN)
-
-
-class Depth(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of waiting rows, and among the newest `quality.estimates.upgrade_rate.NEWEST` rows of those done, failed,
-    done with a label that teaches, and done with an uncertain one."""
-
-    pending: int
-    done: int
-    failed: int
-    labelled: int
-    uncertain: int = 0
 
 
 class VerificationQueue:
@@ -143,28 +74,9 @@ class VerificationQueue:
         """
         body, digest, tools = (None, None, None) if turn is None else stored_turn(turn, record.key_id)
         tier, model = judged or (record.tier, record.model)
-        row = {
-            "request_id": record.request_id,
-            "key_id": record.key_id,
-            "tier": tier,
-            "model": model,
-            "sampled_probability": drawn.probability,
-            "sampled_reason": drawn.purpose,
-            "compared": compared,
-            "turn": body,
-            "tools_digest": digest,
-            "lease_until": not_before,
-            "status": "pending",
-            "cost_usd": 0.0,
-            "reserved_usd": 0.0,
-            "attempts": 0,
-            "created_at": now,
-        }
+        waits = {"compared": compared, "turn": body, "tools_digest": digest, "lease_until": not_before}
         async with exclusive(self._engine, _CLAIM_LOCK) as connection:
-            if await _is_erased(connection, record):
-                return False
-            statement = insert_into(verifications, connection.dialect).values(row).on_conflict_do_nothing()
-            added = bool((await connection.execute(statement)).rowcount)
+            added = await _insert(connection, record, drawn, now, tier=tier, model=model, status="pending", **waits)
             if added and digest is not None:
                 known = insert_into(tool_definitions, connection.dialect).values(
                     digest=digest, key_id=record.key_id, tools=tools, used_at=now
@@ -176,25 +88,10 @@ class VerificationQueue:
 
     async def skip(self, record: Record, drawn: Draw, reason: Reason, now: float) -> None:
         """Store why a drawn answer is not verified, with nothing else of it."""
-        row = {
-            "request_id": record.request_id,
-            "key_id": record.key_id,
-            "tier": record.tier,
-            "model": record.model,
-            "sampled_probability": drawn.probability,
-            "sampled_reason": drawn.purpose,
-            "status": "skipped",
-            "reason": WHY_NOT[reason],
-            "cost_usd": 0.0,
-            "reserved_usd": 0.0,
-            "attempts": 0,
-            "created_at": now,
-            "finished_at": now,
-        }
+        served = {"tier": record.tier, "model": record.model}
+        ended = {"status": "skipped", "reason": WHY_NOT[reason], "finished_at": now}
         async with exclusive(self._engine, _CLAIM_LOCK) as connection:
-            if not await _is_erased(connection, record):
-                statement = insert_into(verifications, connection.dialect).values(row).on_conflict_do_nothing()
-                await connection.execute(statement)
+            await _insert(connection, record, drawn, now, **served, **ended)
 
     async def call_failed(self, request_id: str) -> bool:
         """Note that a call of the waiting verification's answer failed, and let it be judged at once; False if none
@@ -421,11 +318,25 @@ class VerificationQueue:
         )
 
 
-async def _is_erased(connection: AsyncConnection, record: Record) -> bool:
-    if record.key_id is None:
-        return False
-    erased_at = await connection.scalar(select(erasures.c.erased_at).where(erasures.c.key_id == record.key_id))
-    return erased_at is not None and record.created_at <= erased_at
+async def _insert(connection: AsyncConnection, record: Record, drawn: Draw, now: float, **fields: Any) -> bool:
+    """Insert the row of a drawn answer; False if it is there already, or its user's data was erased."""
+    if record.key_id is not None:
+        erased_at = await connection.scalar(select(erasures.c.erased_at).where(erasures.c.key_id == record.key_id))
+        if erased_at is not None and record.created_at <= erased_at:
+            return False
+    row = {
+        "request_id": record.request_id,
+        "key_id": record.key_id,
+        "sampled_probability": drawn.probability,
+        "sampled_reason": drawn.purpose,
+        "cost_usd": 0.0,
+        "reserved_usd": 0.0,
+        "attempts": 0,
+        "created_at": now,
+        **fields,
+    }
+    statement = insert_into(verifications, connection.dialect).values(row).on_conflict_do_nothing()
+    return bool((await connection.execute(statement)).rowcount)
 
 
 def _columns(ruling: Ruling) -> dict[str, Any]:

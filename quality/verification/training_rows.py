@@ -7,6 +7,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save
@@ -21,8 +22,22 @@ from classifier.prediction.class_predictor import ClassPredictor
 from migrations.tables.quality import training_rows
 from migrations.tables.tenancy import api_keys
 from quality.store.label_reset import labels_count_from
+from quality.verification.job import Ruling, VerificationJob
 from quality.verification.tier_outcomes import outcomes_of_tiers
-from quality.verification.verifier import EncodedPrompt
+
+
+class EncodedPrompt(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt as the classifier sees it, without its text: vectors of little-endian float32 and the encoder's id.
+
+    `classes`: P of the four complexity classes; `app`: a hash of the system prompt, None without one.
+    """
+
+    feature_spec: str
+    embedding: bytes
+    features: bytes | None
+    classes: list[float] | None = None
+    app: str | None = None
+
 
 Encode = Callable[[list[dict[str, str]]], Awaitable[EncodedPrompt]]
 Tensors = dict[str, npt.NDArray[Any]]
@@ -78,6 +93,44 @@ def encode_prompt(model: OutcomeModel, messages: list[dict[str, str]]) -> Encode
         classes=[round(p, 4) for p in ClassPredictor(model).classes(given, turn)],
         app=given.app or None,
     )
+
+
+def training_row(
+    job: VerificationJob,
+    rulings: Sequence[Ruling],
+    encoded: EncodedPrompt,
+    tiers: int,
+    now: float,
+    fingerprints: Sequence[str] = (),
+) -> dict[str, Any] | None:
+    """Return the `training_rows` row that `rulings` yield for `tiers` tiers, with their `fingerprints` where known;
+    None without a label to learn from: an uncertain one teaches nothing.
+
+    Only the judged tiers' outcomes are known, and only where the strongest tier's answer was the reference; the
+    strongest tier is no worse than itself. `correct` stays empty, because agreeing with the strongest tier is not being
+    right. The weight is the judge's informedness (Youden's J).
+    """
+    no_worse: list[bool | None] = [None] * tiers
+    weights = [0.0] * tiers
+    for ruling in rulings:
+        if ruling.teaches and ruling.judge_reliability is not None and ruling.verifier_tier == tiers:
+            no_worse[ruling.tier - 1] = ruling.label != "worse"
+            weights[ruling.tier - 1] = 2 * ruling.judge_reliability - 1
+    if not any(weights):
+        return None
+    no_worse[-1] = True
+    return {
+        "request_id": job.request_id,
+        "key_id": job.key_id,
+        "source": "probe" if job.purpose == "probe" else "verification",
+        **msgspec.structs.asdict(encoded),
+        "no_worse": no_worse,
+        "correct": None,
+        "weights": weights,
+        "tiers": list(fingerprints) or None,
+        "judge": next((ruling.judge for ruling in rulings if ruling.teaches), None),
+        "created_at": now,
+    }
 
 
 def feature_spec(manifest: Manifest) -> str:

@@ -1,5 +1,4 @@
-"""One verification: tiers answer the same prompt, the panel compares with the strongest tier's answer, labels become a
-row."""
+"""One verification: tiers answer the same prompt, and the panel compares with the strongest tier's answer."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,8 +10,11 @@ from quality.estimates.upgrade_rate import UNCERTAIN
 from quality.judges.judge import JudgeVerdict
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Panel
+from quality.records.record import Record
 from quality.records.redaction import DROPPED, RedactText, redacted_text
+from quality.verification.asked_tiers import AskedTiers
 from quality.verification.comparison import VerifiedComparison, agreeing, is_lost
+from quality.verification.job import Ruling, VerificationJob
 from quality.verification.judging import (
     Verdict,
     comparing_by,
@@ -22,7 +24,6 @@ from quality.verification.judging import (
     seen_with,
     served_reply,
 )
-from quality.verification.queue import Ruling, VerificationJob
 from quality.verification.sampling import Purpose
 from quality.verification.second_opinion import (
     MOST_OPINIONS,
@@ -33,9 +34,10 @@ from quality.verification.second_opinion import (
     objection,
     other_tier,
 )
+from quality.verification.turn import Turn
 from tiers.catalog.capabilities import Capability
 from tiers.collected_choice import CollectedChoice
-from tiers.consent import Consent, hidden_from
+from tiers.consent import hidden_from
 from tiers.errors import TierError
 from tiers.final_answer.extract import final_answer
 from tiers.final_answer.question import question_of
@@ -45,19 +47,6 @@ Price = Callable[[int, Usage], float]
 """US dollars that a tier (by number) bills for some usage."""
 
 BATCH_PRIORITY = 2
-
-
-class EncodedPrompt(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt as the classifier sees it, without its text: vectors of little-endian float32 and the encoder's id.
-
-    `classes`: P of the four complexity classes; `app`: a hash of the system prompt, None without one.
-    """
-
-    feature_spec: str
-    embedding: bytes
-    features: bytes | None
-    classes: list[float] | None = None
-    app: str | None = None
 
 
 class _Run:
@@ -79,25 +68,6 @@ class AttemptError(Exception):
     def __init__(self, message: str, cost_usd: float) -> None:
         super().__init__(message)
         self.cost_usd = cost_usd
-
-
-def judged_tiers(purpose: Purpose, served: int, tiers: Sequence[int], would_be: int | None = None) -> list[int]:
-    """Return those of `tiers`, ascending, whose answers are judged, with the verification's own tier first
-    (docs/quality-loop.md).
-
-    The strongest tier's answer is the reference, so for it the tier below is judged. A shadow judges the `would_be`
-    tier. Raises `ValueError` if that is none of `tiers`.
-    """
-    if purpose == "shadow":
-        if would_be is None or would_be not in tiers:
-            raise ValueError(f"routing would have taken tier {would_be}, and there are tiers 1 to {tiers[-1]}")
-        return [would_be]
-    below = min(served, tiers[-1] - 1)
-    if purpose == "probe":
-        return [below, *(number for number in tiers if number not in (below, tiers[-1]))]
-    if purpose == "downgrade" and served == below and below > 1:
-        return [below - 1, below]
-    return [below]
 
 
 class Verifier:
@@ -124,6 +94,7 @@ class Verifier:
         can: Callable[[int, frozenset[Capability]], bool] = lambda tier, needs: True,
     ) -> None:
         self.panel = panel
+        self.asked = AskedTiers(tiers, can)
         self._tiers = {tier.number: tier for tier in tiers}
         self._strongest = tiers[-1].number
         self._price = price
@@ -131,50 +102,6 @@ class Verifier:
         self._samples = samples
         self._redact = redact
         self._opinions = opinions
-        self._can = can
-
-    @property
-    def tier(self) -> Tier:
-        """The strongest tier, which judges and, except for shadows, answers."""
-        return self._tiers[self._strongest]
-
-    @property
-    def asks_to_judge(self) -> bool:
-        """Whether the strongest tier is asked to judge where no rule decides."""
-        return any(isinstance(judge, PairwiseJudge) for judge in self.panel.judges)
-
-    def judged(self, job: VerificationJob) -> list[int]:
-        """Return the tiers that a job judges; the first one's ruling is the job's own row. Raises `ValueError`."""
-        return judged_tiers(job.purpose, job.served_tier, list(self._tiers), job.would_be_tier)
-
-    def hidden(self, purpose: Purpose, served: int, consent: Consent, would_be: int | None = None) -> str | None:
-        """Return why a request may not be verified for this purpose: a tier that would be asked may not see it; None if
-        all may, and for tiers that there are none of, of which the job fails before anything is sent. The strongest
-        answers or judges in every case."""
-        if consent.is_for_all and consent.reuse:
-            return None
-        try:
-            judged = judged_tiers(purpose, served, list(self._tiers), would_be)
-        except ValueError:
-            return None
-        asked = {number for number in judged if number != served} | {self._strongest}
-        reasons = (hidden_from(self._tiers[number], consent, "reuse") for number in sorted(asked))
-        return next(filter(None, reasons), None)
-
-    def unable(
-        self, purpose: Purpose, served: int, needs: frozenset[Capability], would_be: int | None = None
-    ) -> str | None:
-        """Return why a turn may not be verified for this purpose: a tier that would be asked cannot take it."""
-        try:
-            judged = judged_tiers(purpose, served, list(self._tiers), would_be)
-        except ValueError:
-            return None
-        asked = {number for number in judged if number != served} | {self._strongest}
-        lacking = [number for number in sorted(asked) if not self._can(number, needs)]
-        return f"tier {lacking[0]} does not support {', '.join(sorted(needs))}" if lacking else None
-
-    def _takes(self, number: int, job: VerificationJob) -> bool:
-        return job.turn is None or self._can(number, job.turn.needs)
 
     def _reference(self, job: VerificationJob) -> int:
         return job.served_tier if job.purpose == "shadow" else self._strongest
@@ -192,13 +119,13 @@ class Verifier:
         """
         self._require_permission(job)
         try:
-            judged = self.judged(job)
+            judged = self.asked.judged(job)
             if flaw_of_served(job) is not None and judged == [job.served_tier]:
                 return 0.0
             reference = self._reference(job)
             compared = self._to_compare(job)
             sent = [] if compared is None or compared.tiers[-1] in judged else [compared.tiers[-1]]
-            again, others = self.asked_for_opinions(reference, [*judged, *sent])
+            again, others = self._asked_for_opinions(reference, [*judged, *sent])
             asked = {reference, *judged, *others} - {job.served_tier}
             if compared is not None:
                 asked |= {*compared.tiers} - {job.served_tier}
@@ -206,13 +133,29 @@ class Verifier:
             generating = sum(
                 self._bound(number, self._request(job, number), self._most_tokens(job) * self._samples(number))
                 for number in [*asked, *again]
-                if self._takes(number, job)
+                if self.asked.takes(number, job)
             )
             return generating + self._judging_bound(job) * len([*judged, *sent]) * (2 if self._opinions else 1)
         except Exception as error:
             raise AttemptError(f"{type(error).__name__}: {error}", 0.0) from error
 
-    def asked_for_opinions(self, reference: int, answered: Sequence[int]) -> tuple[list[int], list[int]]:
+    def likely_usd(self, record: Record, purpose: Purpose, turn: Turn | None) -> float:
+        """Return about the most that a verification of `record` for this purpose costs, before its prompt is counted
+        and what is compared is known."""
+        most = self._max_tokens if turn is None else max(self._max_tokens, 2 * record.completion_tokens)
+        usage = Usage(prompt_tokens=record.prompt_tokens, completion_tokens=most)
+        strongest = self._strongest
+        if purpose == "shadow":
+            judged = min(record.decision.would_be or strongest, strongest)
+            asks_to_judge = any(isinstance(judge, PairwiseJudge) for judge in self.panel.judges)
+            asked = [judged, strongest] if asks_to_judge else [judged]
+            again, others = self._asked_for_opinions(record.tier, [judged])
+        else:
+            asked = list(self._tiers) if purpose == "probe" else [strongest]
+            again, others = self._asked_for_opinions(strongest, [*asked, min(record.tier, strongest)])
+        return sum(self._price(number, usage) for number in (*asked, *again, *others))
+
+    def _asked_for_opinions(self, reference: int, answered: Sequence[int]) -> tuple[list[int], list[int]]:
         """Return the tiers that may be asked for opinions on the answers of `answered`: the `reference`'s, for a second
         answer, and others, which have not answered."""
         again = [reference] if self._opinions else []
@@ -233,14 +176,14 @@ class Verifier:
         return bound
 
     def _require_permission(self, job: VerificationJob) -> None:
-        hidden = self.hidden(job.purpose, job.served_tier, job.consent, job.would_be_tier)
+        hidden = self.asked.hidden(job.purpose, job.served_tier, job.consent, job.would_be_tier)
         if hidden is not None:
             raise AttemptError(hidden, 0.0)
         if job.turn is None:
             return
         if job.turn.tooling is not None and not job.turn.tooling.tools:
             raise AttemptError("its tools are not stored any more", 0.0)
-        unable = self.unable(job.purpose, job.served_tier, job.turn.needs, job.would_be_tier)
+        unable = self.asked.unable(job.purpose, job.served_tier, job.turn.needs, job.would_be_tier)
         if unable is not None:
             raise AttemptError(unable, 0.0)
 
@@ -251,14 +194,14 @@ class Verifier:
         rulings: list[Ruling] = []
         verdicts: dict[int, Verdict] = {}
         flaw = flaw_of_served(job)
-        if flaw is not None and self.judged(job) == [job.served_tier]:
+        if flaw is not None and self.asked.judged(job) == [job.served_tier]:
             # No reference is bought.
             finding = self.panel.on_calls(JudgeVerdict(no_worse=False, score=0.0, reason=flaw))
             verdict = Verdict.of(served_reply(job), finding)
             return [await self._ruling(job, job.served_tier, None, verdict, 0.0)]
         try:
             reference = await self._answer(run, self._reference(job))
-            for number in self.judged(job):
+            for number in self.asked.judged(job):
                 verdicts[number] = await self._judge(run, number, reference)
                 # The first ruling is billed for the reference.
                 cost = run.cost_usd - sum(ruling.cost_usd for ruling in rulings)
@@ -362,7 +305,7 @@ class Verifier:
             return known
         if (hidden := hidden_from(self._tiers[number], run.job.consent, "reuse")) is not None:
             raise TierError(f"tier {number} is not asked: {hidden}")
-        if not self._takes(number, run.job):
+        if not self.asked.takes(number, run.job):
             raise TierError(f"tier {number} is not asked: it does not support what the request needs")
         answer, cost_usd = CollectedChoice(), 0.0
         async for delta in self._tiers[number].generate(self._request(run.job, number, second=second)):
@@ -429,44 +372,6 @@ class Verifier:
     def _bound(self, number: int, request: GenerationRequest, max_tokens: int) -> float:
         prompt_tokens = self._tiers[number].count_prompt_tokens(request)
         return self._price(number, Usage(prompt_tokens=prompt_tokens, completion_tokens=max_tokens))
-
-
-def training_row(
-    job: VerificationJob,
-    rulings: Sequence[Ruling],
-    encoded: EncodedPrompt,
-    tiers: int,
-    now: float,
-    fingerprints: Sequence[str] = (),
-) -> dict[str, Any] | None:
-    """Return the `training_rows` row that `rulings` yield for `tiers` tiers, with their `fingerprints` where known;
-    None without a label to learn from: an uncertain one teaches nothing.
-
-    Only the judged tiers' outcomes are known, and only where the strongest tier's answer was the reference; the
-    strongest tier is no worse than itself. `correct` stays empty, because agreeing with the strongest tier is not being
-    right. The weight is the judge's informedness (Youden's J).
-    """
-    no_worse: list[bool | None] = [None] * tiers
-    weights = [0.0] * tiers
-    for ruling in rulings:
-        if ruling.teaches and ruling.judge_reliability is not None and ruling.verifier_tier == tiers:
-            no_worse[ruling.tier - 1] = ruling.label != "worse"
-            weights[ruling.tier - 1] = 2 * ruling.judge_reliability - 1
-    if not any(weights):
-        return None
-    no_worse[-1] = True
-    return {
-        "request_id": job.request_id,
-        "key_id": job.key_id,
-        "source": "probe" if job.purpose == "probe" else "verification",
-        **msgspec.structs.asdict(encoded),
-        "no_worse": no_worse,
-        "correct": None,
-        "weights": weights,
-        "tiers": list(fingerprints) or None,
-        "judge": next((ruling.judge for ruling in rulings if ruling.teaches), None),
-        "created_at": now,
-    }
 
 
 def _grammar(response_format: dict[str, Any] | None) -> Grammar | None:

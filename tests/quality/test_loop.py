@@ -13,7 +13,8 @@ from migrations.tables.requests import requests
 from quality.evaluation.task_set import check, tasks
 from quality.judges.default_panel import standing_panel
 from quality.ledger.ledger import Ledger
-from quality.monitor.monitor import Monitor, MonitorSettings
+from quality.monitor.monitor import Monitor
+from quality.monitor.settings import MonitorSettings
 from quality.retraining.retrain import retrain
 from quality.verification.sampling import SamplingSettings
 from quality.verification.training_rows import encoder_of

@@ -8,7 +8,7 @@ from itertools import chain, repeat
 import msgspec
 
 from tiers.catalog.catalog import Catalog
-from tiers.catalog.tier_spec import Price, TierSpec
+from tiers.catalog.tier_spec import ONE_CHOICE, Price, TierSpec
 from tiers.tier import Usage
 
 _UNITS_OF_A_MILLION = 10**36
@@ -16,14 +16,10 @@ LEAST_COST_USD = 1e-9
 """A thousandth of a micro-dollar: the least predicted cost of an answer, so that costs have shares of each other."""
 
 
-# Kinds of servers that are asked once for each choice.
-_ONE_CHOICE = ("anthropic", "gemini", "bedrock")
-
-
 def long_price(tier: TierSpec, usage: Usage, prompts: int, choices: int) -> Price:
     """Return the price of `usage` where a tier's price has steps. Each call of the server has its own length: the
     tokens are those of `prompts`, and of some kinds of servers for each of `choices`."""
-    calls = prompts * (choices if tier.remote is not None and tier.remote.kind in _ONE_CHOICE else 1)
+    calls = prompts * (choices if tier.remote is not None and tier.remote.kind in ONE_CHOICE else 1)
     return tier.price.of_prompt(usage.prompt_tokens / max(1, calls))
 
 

@@ -48,6 +48,8 @@ RemoteKind = Literal[
     "gemini",
     "bedrock",
 ]
+ONE_CHOICE: tuple[RemoteKind, ...] = ("anthropic", "gemini", "bedrock")
+"""Kinds of servers whose answers have one choice, so that several are several requests."""
 
 ProviderName = Literal[
     "anthropic",

@@ -48,7 +48,6 @@ _KNOWN = frozenset({"temperature", "top_p", "top_k", "reasoning_effort", BUDGET,
 class AnthropicWire(RemoteWire):
     """Anthropic, or another server with its Messages API."""
 
-    one_choice = True
     needs_limit = True
     form: Form | None = "anthropic"
     marks_cache = True

@@ -56,7 +56,6 @@ class BedrockWire(RemoteWire):
     """Bedrock's runtime in one region. Without `api_key_env` each request is signed with the AWS credentials that
     botocore finds: variables, profiles, single sign-on, roles."""
 
-    one_choice = True
     # The runtime answers only paid calls, so a start only looks for credentials.
     health_path = ""
 

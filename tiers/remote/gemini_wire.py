@@ -53,7 +53,6 @@ _FILTERED = ("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", 
 class GeminiWire(RemoteWire):
     """Gemini with an API key."""
 
-    one_choice = True
     form: Form | None = "gemini"
 
     def __init__(self, remote: RemoteSpec) -> None:

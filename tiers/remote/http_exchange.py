@@ -28,11 +28,11 @@ def pieces_of(reply: Reply | httpx.Response, deadline: float | None = None) -> A
 
     Compression is not requested. One layer of gzip or deflate is decoded if a server uses it, in pieces of at most
     `READ_BYTES`, so that a reader who counts them stops in time; any other encoding is refused. `deadline`: in the
-    loop's time, for a transport that does not keep it itself, as `HttpTransport` does.
+    loop's time; a `Reply` keeps its own.
     """
     stream = reply if isinstance(reply, Reply) else reply.stream
     assert isinstance(stream, httpx.AsyncByteStream)
-    pieces = aiter(stream) if deadline is None else _until(deadline, aiter(stream))
+    pieces = aiter(stream) if deadline is None or stream is reply else _until(deadline, aiter(stream))
     encoding = reply.headers.get("content-encoding")
     if encoding is None or encoding.strip().lower() in ("", "identity"):
         return pieces

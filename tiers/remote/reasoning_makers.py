@@ -4,7 +4,10 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable
 
-from tiers.native_content import NativeBlock, NativeContent
+import msgspec
+
+from tiers.native_content import Form, NativeContent
+from tiers.tier import ChatMessage, Delta
 
 MOST = 100_000
 """Seals that are known at a time; about 20 MB."""
@@ -42,11 +45,24 @@ class ReasoningMakers:
             return is_only
         return known[0] == model
 
-    def readable(self, content: NativeContent, model: str, *, is_only: bool) -> Iterable[NativeBlock]:
-        """Yield the blocks of `content` that `model` gets: all but reasoning that another one made."""
-        for block in content.blocks:
-            if not block.seal or self.may_read(block.seal, model, is_only=is_only):
-                yield block
+    def readable(self, message: ChatMessage, form: Form | None, model: str, *, is_only: bool) -> ChatMessage:
+        """Return a turn as `model` gets it: in `form` at most, and without reasoning that another model made."""
+        said = next((one for one in (message.native, message.kept) if one and one.form == form), None)
+        if said is not None and said.is_sealed:
+            blocks = said.blocks
+            own = tuple(one for one in blocks if not one.seal or self.may_read(one.seal, model, is_only=is_only))
+            if len(own) < len(blocks):
+                # Gemini's seals are on the calls themselves, so the turn is said again without them.
+                said = None if said.form == "gemini" else NativeContent(said.form, own)
+        if said is message.native and message.kept is None:
+            return message
+        return msgspec.structs.replace(message, native=said, kept=None)
+
+    def note_all(self, deltas: Iterable[Delta], maker: str) -> None:
+        """`maker` has made the reasoning that is sealed in `deltas` now."""
+        for delta in deltas:
+            if delta.native is not None and delta.native.block is not None and delta.native.block.seal:
+                self.note(delta.native.block.seal, maker)
 
 
 def _digest(seal: str) -> bytes:

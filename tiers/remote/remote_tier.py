@@ -1,14 +1,12 @@
 """A tier on a remote server, over httpx; the differences between kinds of servers are in its wire."""
 
 import asyncio
-import json
 import logging
 import math
 import os
-import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 
 import httpx
@@ -16,44 +14,25 @@ import msgspec
 
 from inference_core.io.background_tasks import repeated
 from inference_core.protocol import StepTimes
-from inference_core.tokenization.prompt_size import BYTES_PER_TOKEN, TOKENS_PER_MESSAGE
 from tiers.catalog.pricing import write_pays
-from tiers.catalog.tier_spec import USUAL_CONTEXT, TierSpec
-from tiers.errors import (
-    CatalogError,
-    MissingKeyError,
-    TierAnswerError,
-    TierAnswerTooLongError,
-    TierBusyError,
-    TierError,
-    TierKeyError,
-    TierRequestError,
-    TierUnavailableError,
-)
-from tiers.merge_streams import merge
-from tiers.native_content import NativeContent
+from tiers.catalog.tier_spec import ONE_CHOICE, USUAL_CONTEXT, TierSpec
+from tiers.errors import CatalogError, MissingKeyError, TierError, TierRequestError, TierUnavailableError
+from tiers.merge_streams import merged_answers
 from tiers.prompt_bounds import prompt_bounds
-from tiers.remote.answer_bounds import UNCOUNTED_JSON_BYTES, AnswerBounds, bounds_of
-from tiers.remote.http_connection import OversizedHeadError
-from tiers.remote.http_exchange import headers_of, pieces_of, read_rest, trace_headers, up_to
-from tiers.remote.http_transport import (
-    HttpTransport,
-    Reply,
-    head_bytes,
-    header_lines,
-    request_bytes,
-    transport_to,
-)
-from tiers.remote.openai_format import WireError, parse_retry_after
+from tiers.remote.answer_bounds import bounds_of
+from tiers.remote.answer_reader import AnswerReader
+from tiers.remote.http_client import HttpClient
+from tiers.remote.http_exchange import pieces_of, read_rest, up_to
+from tiers.remote.http_transport import Reply, transport_to
+from tiers.remote.openai_format import WireError
 from tiers.remote.reasoning_makers import MAKERS, ReasoningMakers
+from tiers.remote.server_failures import FAILURES, ServerFailures, told_limit
 from tiers.remote.server_models import ServerModel, chosen_model, parse_models
-from tiers.remote.server_queue import QueueReport, ServerQueue, Stream
-from tiers.remote.sse import EventTooLargeError, ServerSentEvent
-from tiers.remote.usage_counter import Tally
-from tiers.remote.wire import QueueMetric, StreamParser, WireCall
+from tiers.remote.server_queue import ServerQueue, Stream
+from tiers.remote.usage_counter import Tally, estimated_prompt_tokens
+from tiers.remote.wire import WireCall
 from tiers.remote.wires import wire_of
-from tiers.server_words import one_line
-from tiers.tier import AnswerEnd, ChatMessage, Delta, GenerationRequest, Tier, TierLoad, TraceHeaders
+from tiers.tier import AnswerEnd, Delta, GenerationRequest, Tier, TierLoad
 
 log = logging.getLogger(__name__)
 
@@ -65,17 +44,6 @@ MAX_MODELS_COMMAS = 200_000
 MOST_NAMED = 12
 # Time limit of a look at the server's queue, and the pause after one without a report.
 QUEUE_SECONDS, SILENT_SECONDS = 1.0, 10.0
-OPERATOR_STATUSES = (401, 402, 403, 404, 407)
-KEY_STATUSES = (401, 402, 403)
-# How Anthropic, OpenAI and Bedrock refuse a limit above what the model can answer.
-_MOST_ANSWERED = re.compile(
-    r"max_tokens: \d{1,10} > (\d{1,10}), which is the maximum|supports at most (\d{1,10}) completion tokens"
-    r"|exceeds the model limit of (\d{1,10})"
-)
-_UNREACHED = (httpx.ConnectError, httpx.ConnectTimeout)
-TRY_LATER_STATUSES = (408, 409, 425)
-# 529: Anthropic's "overloaded".
-BUSY_STATUSES = (429, 529)
 
 
 class RemoteTier(Tier):
@@ -102,19 +70,17 @@ class RemoteTier(Tier):
         self.name, self.number, self.model = spec.name, spec.number, spec.model_name
         self.max_context, self.max_output = spec.remote.max_context or USUAL_CONTEXT, spec.max_output_tokens
         self._spec, self._remote = spec, spec.remote
-        self._key = environ.get(spec.remote.api_key_env or "", "").strip()
-        self._cooldown_seconds, self._clock, self._connect = cooldown_seconds, clock, connect
-        self._unhealthy_until = -math.inf
+        key = self._key = environ.get(spec.remote.api_key_env or "", "").strip()
+        self._clock = clock
+        self._failures = ServerFailures(spec.name, spec.remote, key, cooldown_seconds, clock)
         self._running = 0
         self._queue = ServerQueue()
         self._watching: asyncio.Task[None] | None = None
         self._wire = wire_of(spec.remote)
         self._makers = makers
-        self._base = httpx.URL(spec.remote.base_url.rstrip("/") + "/")
-        # Request lines and constant headers by method and path.
-        self._heads: dict[tuple[str, str], bytes] = {}
-        self._headers = headers_of(self._base, self._wire.key_headers(self._key))
-        self._transport: httpx.AsyncBaseTransport | None = None
+        sign = self._wire.signature if self._wire.signs else None
+        headers, seconds = self._wire.key_headers(key), spec.remote.connect_timeout_seconds
+        self._http = HttpClient(spec.remote.base_url, headers, seconds, connect, sign)
 
     async def start(self) -> None:
         """See `Tier.start`: the server must answer its kind's health path, with any status, and if it describes its
@@ -129,8 +95,8 @@ class RemoteTier(Tier):
         try:
             await asyncio.to_thread(self._wire.prepare)
         except TierUnavailableError as error:
-            self._cool_down()
-            raise TierUnavailableError(f"{self._where}: {error}") from error
+            self._failures.cool_down()
+            raise TierUnavailableError(f"{self._failures.where}: {error}") from error
         if not self._wire.health_path:
             return
         seen = await self._look(self._wire.health_path, MAX_MODELS_BYTES)
@@ -142,8 +108,8 @@ class RemoteTier(Tier):
             status, body = seen if path == self._wire.health_path else await self._look(path)
             problem = self._wire.model_problem(status, body)
             if problem is not None:
-                self._cool_down()
-                raise TierUnavailableError(f"{self._where} {self._scrub(problem)}")
+                self._failures.cool_down()
+                raise TierUnavailableError(f"{self._failures.where} {self._failures.scrub(problem)}")
             if self.max_output is None and status == 200:
                 self.max_output = self._wire.published_output(body)
 
@@ -166,9 +132,8 @@ class RemoteTier(Tier):
         if not self._remote.model:
             if found is None and models:
                 names = ", ".join(model.name for model in models[:MOST_NAMED]) + ", …" * (len(models) > MOST_NAMED)
-                raise TierUnavailableError(
-                    f'{self._where} has several models: {names}; name one in the catalogue: model = "{models[0].name}"'
-                )
+                several = f'has several models: {names}; name one in the catalogue: model = "{models[0].name}"'
+                raise TierUnavailableError(f"{self._failures.where} {several}")
             self.model = self.name if found is None else found.name
             self._remote = msgspec.structs.replace(self._remote, model=self.model)
             self._wire = wire_of(self._remote)
@@ -182,26 +147,22 @@ class RemoteTier(Tier):
     async def _look(self, path: str, most: int = MAX_ERROR_BYTES) -> tuple[int, bytes]:
         """Return status and body of a GET. Raises `TierUnavailableError` if the server is unreachable or refuses."""
         try:
-            response, body = await self._get(path, self._remote.read_timeout_seconds, most)
+            response, body = await self._http.get(path, self._remote.read_timeout_seconds, most)
         except (httpx.TransportError, httpx.DecodingError) as error:
-            raise self._unavailable(error) from error
+            raise self._failures.unavailable(error) from error
         if body.count(b",") > MAX_MODELS_COMMAS:
-            raise TierUnavailableError(f"{self._where} answered GET {path} with more values than any list of models")
+            too_many = f"answered GET {path} with more values than any list of models"
+            raise TierUnavailableError(f"{self._failures.where} {too_many}")
         refusal = self._wire.read_error(body) if response.status_code >= 400 else WireError()
         is_operators = path == self._wire.health_path and self._wire.is_about_model(refusal)
         if response.status_code in (401, 403) or response.status_code >= 500 or is_operators:
-            raise self._status_error(response, refusal)
+            raise self._failures.of_status(response, refusal, self._wire, self.model)
         return response.status_code, body
 
     @property
     def base_url(self) -> str:
         """The address of the server."""
         return self._remote.base_url
-
-    @property
-    def one_choice(self) -> bool:
-        """Whether an answer of such a server has one choice, so that several are several requests."""
-        return self._wire.one_choice
 
     @property
     def tells_queue(self) -> bool:
@@ -221,23 +182,13 @@ class RemoteTier(Tier):
 
     async def look_at_queue(self) -> int | None:
         """Return the number of the server's requests from all clients; None if it does not report it in time."""
-        report = None if self._wire.queue is None else await self._queue_report(self._wire.queue)
+        metric, report = self._wire.queue, None
+        if metric is not None:
+            with suppress(httpx.TransportError, httpx.DecodingError):
+                response, page = await self._http.get(metric.path, QUEUE_SECONDS, MAX_METRICS_BYTES)
+                report = metric.read(page) if response.status_code == 200 else None
         self._queue.tell(report, self._clock())
         return None if report is None else report.running + report.waiting
-
-    async def _queue_report(self, metric: QueueMetric) -> QueueReport | None:
-        try:
-            response, page = await self._get(metric.path, QUEUE_SECONDS, MAX_METRICS_BYTES)
-        except (httpx.TransportError, httpx.DecodingError):
-            return None
-        return metric.read(page) if response.status_code == 200 else None
-
-    async def _get(self, path: str, seconds: float, most: int) -> tuple[Reply | httpx.Response, bytes]:
-        """Return a page's head, and its first `most` bytes and a little more, all within `seconds`."""
-        deadline = self._loop_time() + seconds
-        response = await self._send("GET", path, b"", seconds, deadline)
-        async with aclosing(response):
-            return response, await up_to(most, self._pieces(response, deadline))
 
     async def close(self) -> None:
         """See `Tier.close`."""
@@ -245,14 +196,13 @@ class RemoteTier(Tier):
         if watching is not None:
             watching.cancel()
             await asyncio.wait([watching])
-        transport, self._transport = self._transport, None
-        if transport is not None:
-            await transport.aclose()
+        await self._http.close()
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         """See `Tier.generate`; closing the iterator closes the connection, which tells the server."""
-        if request.n > 1 and self.one_choice:
-            return one_request_per_choice(self.generate, request)
+        if request.n > 1 and self._remote.kind in ONE_CHOICE:
+            one = msgspec.structs.replace(request, n=1)
+            return merged_answers([self.generate(one) for _ in range(request.n)], 1)
         tally = self.tally(request)
         request.meter.add(tally.usage)
         return self.answer(request, tally, self._remote.total_timeout_seconds)
@@ -269,72 +219,62 @@ class RemoteTier(Tier):
         stream: Stream | None = None
         try:
             call = self._call(request, tally)
-            deadline = self._loop_time() + seconds
+            deadline = asyncio.get_running_loop().time() + seconds
             patience = min(self._remote.read_timeout_seconds, seconds) if call.streamed else seconds
             tally.sent = True
             if call.streamed:
                 stream = self._queue.send(self._clock(), tally.prompt_tokens)
-            response = await self._post(call, patience, deadline, request.trace)
-            pieces = self._pieces(response, deadline)
-            try:
-                await self._check(response, call, pieces)
-            except TierRequestError as error:
-                if not (self._wire.adapts_to(error) or self._learns_limit(error, tally)):
-                    raise
-                await response.aclose()
-                call = self._call(request, tally)
-                response = await self._post(call, patience, deadline, request.trace)
-                pieces = self._pieces(response, deadline)
-                await self._check(response, call, pieces)
-            bounds = self._bounds(request, tally)
+            for may_adapt in (True, False):
+                response = reply = await self._http.send(
+                    "POST", call.path, call.body, patience, deadline, request.trace, call.headers
+                )
+                pieces = pieces_of(reply, deadline)
+                try:
+                    await self._check(reply, call, pieces)
+                    break
+                except TierRequestError as error:
+                    if not (may_adapt and (self._wire.adapts_to(error) or self._learns_limit(error, tally))):
+                        raise
+                    await reply.aclose()
+                    call = self._call(request, tally)
+            logprobs = request.sampling.logprobs
+            tally.scored = logprobs is not None
+            bounds = bounds_of(request.n, tally.max_tokens, logprobs, cumulative=self._remote.cumulative_text)
+            reader = AnswerReader(self._wire, tally, bounds, self._note_seals)
             if stream is not None:
-                parser, ended, size = self._wire.parser(), False, 0
+                parser, size = self._wire.parser(), 0
                 async for piece in pieces:
                     size += len(piece)
                     if size > bounds.wire:
                         bounds.require_wire(size, bounds.wire)
-                    deltas, ended = self._said(parser.feed(piece), tally, bounds)
+                    deltas = reader.events(parser.feed(piece))
                     if deltas:
                         self._queue.first_token(stream, self._clock())
-                    for delta in _with_pieces(deltas):
+                    for delta in deltas:
                         yield delta
-                    if ended:
+                    if reader.ended:
                         break
-                for delta in [] if ended else _with_pieces(self._said_last(parser, tally, bounds)):
-                    yield delta
+                else:
+                    for delta in reader.last_events(parser.flush()):
+                        yield delta
             else:
-                body = await up_to(bounds.whole + 1, pieces)
-                if len(body) > UNCOUNTED_JSON_BYTES:
-                    bounds.require_wire(len(body), bounds.whole)
-                    bounds.require_json(body)
-                deltas = tally.passed(self._wire.read_whole(body, tally))
-                if tally.native:
-                    self._note_seals(deltas)
-                if tally.said > bounds.said:
-                    bounds.require_said(tally.said)
-                for delta in deltas:
-                    delta.at_once = True
+                for delta in reader.whole(await up_to(bounds.whole + 1, pieces)):
                     yield delta
             if tally.unfinished:
                 raise TierError("the answer ended before its choices were finished")
-            self._unhealthy_until = -math.inf
+            self._failures.unhealthy_until = -math.inf
             if stream is None:
                 yield Delta(end=AnswerEnd(usage=tally.usage()), at_once=True)
             else:
                 times = StepTimes(queue_seconds=stream.queue_seconds)
                 end = AnswerEnd(usage=tally.usage(), times=times, streamed_tokens=tally.streamed_tokens())
                 yield Delta(end=end)
-                await read_rest(response, pieces)
-        except (EventTooLargeError, httpx.DecodingError, OversizedHeadError) as error:
-            raise TierAnswerError(f"{self._where}: {error}") from error
-        except (httpx.TransportError, TimeoutError) as error:
-            raise self._unavailable(error) from error
-        except TierAnswerTooLongError as error:
-            raise TierAnswerTooLongError(f"{self._where}: {error}") from error
-        except TierError as error:
-            if type(error) is not TierError:
+                await read_rest(reply, pieces)
+        except FAILURES as error:
+            named = self._failures.of_answer(error)
+            if named is error:
                 raise
-            raise TierAnswerError(f"{self._where}: {self._scrub(str(error))}") from error
+            raise named from error
         finally:
             self._running -= 1
             self._note_claim(request, tally)
@@ -353,32 +293,18 @@ class RemoteTier(Tier):
         log.warning(
             "%s: request %s: the server counts %d tokens of the prompt and %d of the answer, which cannot be; "
             "%d and %d are billed",
-            self._where, request.request_id, claimed.prompt_tokens, claimed.completion_tokens,
+            self._failures.where, request.request_id, claimed.prompt_tokens, claimed.completion_tokens,
             billed.prompt_tokens, billed.completion_tokens,
         )  # fmt: skip
 
     def count_prompt_tokens(self, request: GenerationRequest) -> int:
-        """Return an estimate: four UTF-8 bytes per token, four tokens per message, and those of images, audio
-        and files (`tiers.content_parts`); exact for token ids."""
+        """Return an estimate (`estimated_prompt_tokens`); exact for token ids."""
         if isinstance(request.prompt, list):
             return len(request.prompt)
         key = "bytes", request.request_id
         if (known := request.prompts_read.get(key)) is None:
-            known = request.prompts_read[key] = self._estimated(request)
+            known = request.prompts_read[key] = estimated_prompt_tokens(request)
         return int(known)
-
-    @staticmethod
-    def _estimated(request: GenerationRequest) -> int:
-        size = _text_tokens(request.prompt) if isinstance(request.prompt, str) else 0
-        for message in request.messages or ():
-            size += TOKENS_PER_MESSAGE + _text_tokens(message.content + message.reasoning)
-            if message.parts:
-                size += message.media_tokens
-            for call in message.tool_calls:
-                size += _text_tokens(call.name + call.arguments)
-        for tool in () if request.tooling is None else request.tooling.tools:
-            size += _text_tokens(json.dumps(tool.definition(), check_circular=False))
-        return max(1, size)
 
     def refusal(self, request: GenerationRequest) -> TierRequestError | None:
         """See `Tier.refusal`: no server elsewhere repeats a prompt, and its kind decides the rest."""
@@ -407,7 +333,7 @@ class RemoteTier(Tier):
         now = self._clock()
         waiting = self._queue.waiting(now)
         return TierLoad(
-            healthy=now >= self._unhealthy_until,
+            healthy=now >= self._failures.unhealthy_until,
             running=self._running,
             waiting=waiting,
             predicted_wait_seconds=self._queue.predicted_wait(now) if waiting else 0.0,
@@ -440,27 +366,15 @@ class RemoteTier(Tier):
         if reuse and not (self._wire.marks_cache and write_pays(self._spec.price, reuse)):
             reuse = 0.0
         if messages is not None and any(message.native or message.kept for message in messages):
-            messages = [self._readable_turn(message) for message in messages]
+            read, form, maker = self._makers.readable, self._wire.form, self._maker
+            messages = [read(message, form, maker, is_only=self.is_only_maker) for message in messages]
         elif native is None and reuse == request.cache_reuse:
             return request
         native = native if native is not None and native.form == self._wire.form else None
         return msgspec.structs.replace(request, messages=messages, native=native, cache_reuse=reuse)
 
-    def _readable_turn(self, message: ChatMessage) -> ChatMessage:
-        said = next((one for one in (message.native, message.kept) if one and one.form == self._wire.form), None)
-        if said is not None and said.is_sealed:
-            readable = tuple(self._makers.readable(said, self._maker, is_only=self.is_only_maker))
-            if len(readable) < len(said.blocks):
-                # Gemini's seals are on the calls themselves, so the turn is said again without them.
-                said = None if said.form == "gemini" else NativeContent(said.form, readable)
-        if said is message.native and message.kept is None:
-            return message
-        return msgspec.structs.replace(message, native=said, kept=None)
-
     def _note_seals(self, deltas: list[Delta]) -> None:
-        for delta in deltas:
-            if delta.native is not None and delta.native.block is not None and delta.native.block.seal:
-                self._makers.note(delta.native.block.seal, self._maker)
+        self._makers.note_all(deltas, self._maker)
 
     @property
     def _maker(self) -> str:
@@ -468,109 +382,10 @@ class RemoteTier(Tier):
 
     def _learns_limit(self, refusal: TierRequestError, tally: Tally) -> bool:
         """Return whether a limit was refused with the most that the model can answer, which is known from now on."""
-        told = _MOST_ANSWERED.search(str(refusal))
-        most = 0 if told is None else int(next(filter(None, told.groups())))
-        if not 0 < most < tally.max_tokens:
+        if not 0 < (most := told_limit(refusal)) < tally.max_tokens:
             return False
         self.max_output = most
         return True
-
-    def _bounds(self, request: GenerationRequest, tally: Tally) -> AnswerBounds:
-        """Return how much the server may answer."""
-        logprobs = request.sampling.logprobs
-        tally.scored = logprobs is not None
-        return bounds_of(request.n, tally.max_tokens, logprobs, cumulative=self._remote.cumulative_text)
-
-    @staticmethod
-    def _pieces(response: Reply | httpx.Response, deadline: float) -> AsyncIterator[bytes]:
-        """Return the pieces of a body, by `deadline`, which our own transport keeps itself."""
-        return pieces_of(response, None if isinstance(response, Reply) else deadline)
-
-    def _said(self, events: list[ServerSentEvent], tally: Tally, bounds: AnswerBounds) -> tuple[list[Delta], bool]:
-        """Return the deltas of `events`, and whether the last event is among them."""
-        said: list[Delta] = []
-        if events and len(events[0].data) > UNCOUNTED_JSON_BYTES:
-            # Only the first can be larger than the piece that completed it.
-            bounds.require_json(events[0].data)
-        for event in events:
-            deltas = self._wire.read_event(event, tally)
-            if deltas is None:
-                return said, True
-            deltas = tally.passed(deltas)
-            if tally.native:
-                self._note_seals(deltas)
-            said += deltas
-        if tally.said > bounds.said:
-            bounds.require_said(tally.said)
-        return said, False
-
-    def _said_last(self, parser: StreamParser, tally: Tally, bounds: AnswerBounds) -> list[Delta]:
-        said, ended = self._said(parser.flush(), tally, bounds)
-        return said if ended else said + tally.passed(self._wire.read_end(tally))
-
-    def _post(
-        self, call: WireCall, seconds: float, deadline: float, trace: TraceHeaders | None
-    ) -> Awaitable[Reply | httpx.Response]:
-        """Send the request of an answer; see `_send`."""
-        return self._send("POST", call.path, call.body, seconds, deadline, trace, call.headers)
-
-    async def _send(
-        self,
-        method: str,
-        path: str,
-        body: bytes,
-        seconds: float,
-        deadline: float,
-        trace: TraceHeaders | None = None,
-        more: Sequence[tuple[bytes, bytes]] = (),
-    ) -> Reply | httpx.Response:
-        """Send a request, with `more` headers, and return the head of the answer; each wait is at most `seconds`, and
-        all end by `deadline`, in the loop's time."""
-        if self._transport is None:
-            self._transport = self._connect(self._base)
-        connect, transport = self._remote.connect_timeout_seconds, self._transport
-        if isinstance(transport, HttpTransport) and not self._wire.signs:
-            return await transport.send(self._raw(method, path, body, trace, more), connect, seconds, deadline)
-        async with asyncio.timeout_at(deadline):
-            request = await self._request(method, path, body, trace, more)
-            if isinstance(transport, HttpTransport):
-                return await transport.send(request_bytes(request), connect, seconds, deadline)
-            timeout = {"connect": connect, "read": seconds, "write": seconds, "pool": connect}
-            request.extensions["timeout"] = timeout
-            return await transport.handle_async_request(request)
-
-    async def _request(
-        self, method: str, path: str, body: bytes, trace: TraceHeaders | None, more: Sequence[tuple[bytes, bytes]]
-    ) -> httpx.Request:
-        """Return a request as httpx's, signed where the wire demands it."""
-        # As a stream, so that httpx looks for no further headers, which are known here.
-        stream = httpx.ByteStream(body)
-        request = httpx.Request(method, self._base.join(path), headers=self._headers, stream=stream)
-        if method == "POST":
-            request.headers["Content-Length"] = str(len(body))
-        if trace is not None:
-            request.headers.update(trace_headers(trace))
-        if more:
-            request.headers.update(more)
-        if self._wire.signs:
-            # On a thread: temporary credentials are renewed there.
-            request.headers.update(await asyncio.to_thread(self._wire.signature, request))
-        return request
-
-    def _raw(
-        self, method: str, path: str, body: bytes, trace: TraceHeaders | None, more: Sequence[tuple[bytes, bytes]]
-    ) -> bytes:
-        """Return a request as bytes for the wire."""
-        head = self._heads.get((method, path))
-        if head is None:
-            head = self._heads[method, path] = head_bytes(method, self._base.join(path), self._headers.raw)
-        if method == "POST":
-            head += b"content-length: %d\r\n" % len(body)
-        if trace is not None:
-            head += header_lines(trace_headers(trace))
-        if more:
-            head += header_lines(list(more))
-        return head + b"\r\n" + body
 
     async def _check(self, response: Reply | httpx.Response, call: WireCall, pieces: AsyncIterator[bytes]) -> None:
         """Raise unless this is the expected kind of answer."""
@@ -583,93 +398,4 @@ class RemoteTier(Tier):
             raise TierError(
                 f"answered {kind[:100] or 'bytes without a type'} instead of {wanted}: {error.message[:200]}"
             )
-        raise self._status_error(response, error)
-
-    def _status_error(self, response: Reply | httpx.Response, error: WireError) -> TierError:
-        status, later = response.status_code, parse_retry_after(response.headers)
-        later = error.retry_after_seconds if later is None else later
-        message = f"{self._where} answered {status}: {self._scrub(error.message)}"
-        if status in OPERATOR_STATUSES or self._wire.is_about_model(error):
-            self._cool_down(later)
-            kind = TierKeyError if status in KEY_STATUSES else TierUnavailableError
-            refused = kind(f"{message} ({self._remedy(status, error)})")
-            refused.retry_after_seconds = refused.retry_after_seconds if later is None else later
-            return refused
-        if status in BUSY_STATUSES or (status == 503 and later is not None):
-            self._cool_down(later)
-            busy = TierBusyError(message)
-            busy.retry_after_seconds = busy.retry_after_seconds if later is None else later
-            return busy
-        if status in TRY_LATER_STATUSES or status >= 500 or status < 400:
-            self._cool_down()
-            return TierUnavailableError(message)
-        param, code = (None if said is None else one_line(str(said), 128) for said in (error.param, error.code))
-        return TierRequestError(message, param=param, code=code)
-
-    def _remedy(self, status: int, error: WireError) -> str:
-        """Return what the operator can do about a status that is the catalogue's fault, or the account's."""
-        if status == 402:
-            return "pay for the account of the tier's key"
-        if status not in (401, 403):
-            listing = "; `aio check` lists the server's models" if self._wire.models_path is not None else ""
-            return f"check url and model = {self.model!r} in the catalogue{listing}"
-        variable = self._remote.api_key_env
-        if variable is None:
-            return "the server wants a key: name the environment variable that holds it as api_key_env in the catalogue"
-        return f"check the key in {variable}" if self._key else f"set {variable}, where the key is expected"
-
-    def _unavailable(self, error: Exception) -> TierUnavailableError:
-        self._cool_down()
-        reason = str(error) or type(error).__name__
-        advice = " (is it running? check url in the catalogue)" if isinstance(error, _UNREACHED) else ""
-        return TierUnavailableError(
-            f"{self._where} cannot be reached: {type(error).__name__}: {self._scrub(reason)}{advice}"
-        )
-
-    def _cool_down(self, seconds: float | None = None) -> None:
-        self._unhealthy_until = self._clock() + (self._cooldown_seconds if seconds is None else seconds)
-
-    def _scrub(self, text: str) -> str:
-        """Return a server's own words for an error: without the key, on one line, and not for long."""
-        return one_line(text.replace(self._key, "[key]") if self._key else text)
-
-    @property
-    def _where(self) -> str:
-        return f"tier '{self.name}' ({self._remote.base_url})"
-
-    @staticmethod
-    def _loop_time() -> float:
-        return asyncio.get_running_loop().time()
-
-
-async def one_request_per_choice(
-    generate: Callable[[GenerationRequest], AsyncGenerator[Delta, None]], request: GenerationRequest
-) -> AsyncGenerator[Delta, None]:
-    """Like `generate`, with one request to the server per choice."""
-
-    async def choice(index: int) -> AsyncGenerator[Delta, None]:
-        async with aclosing(generate(msgspec.structs.replace(request, n=1))) as deltas:
-            async for delta in deltas:
-                delta.index = index
-                yield delta
-
-    ends: list[Delta] = []
-    async with aclosing(merge([choice(index) for index in range(request.n)])) as deltas:
-        async for delta in deltas:
-            if delta.end is None:
-                yield delta
-            else:
-                ends.append(delta)
-    yield Delta.last_of(ends)
-
-
-def _with_pieces(deltas: list[Delta]) -> list[Delta]:
-    """Note in the first of `deltas` with output, which came at once, how many of them have any."""
-    said = [delta for delta in deltas if delta.text or delta.reasoning or delta.tool_calls]
-    if said:
-        said[0].pieces = len(said)
-    return deltas
-
-
-def _text_tokens(text: str) -> int:
-    return math.ceil(len(text.encode("utf-8", errors="replace")) / BYTES_PER_TOKEN)
+        raise self._failures.of_status(response, error, self._wire, self.model)

@@ -1,17 +1,18 @@
 """The usage of one request on a remote server, choice by choice, as billed: the server's word within our own bounds."""
 
+import json
 import math
 from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
 
-from inference_core.tokenization.prompt_size import BYTES_PER_TOKEN
+from inference_core.tokenization.prompt_size import BYTES_PER_TOKEN, TOKENS_PER_MESSAGE
 from tiers.errors import TierAnswerTooLongError
 from tiers.native_content import Form
 from tiers.prompt_bounds import SERVER_TOKENS, TOLERANCE, PromptBounds, least_tokens
 from tiers.remote.answer_bounds import MOST_CALLS
-from tiers.tier import Delta, Usage
+from tiers.tier import Delta, GenerationRequest, Usage
 
 # What a log-probability counts as output.
 LOGPROB_BYTES = 64
@@ -178,6 +179,25 @@ class Tally:
         if self._bounds is None:
             self._bounds = PromptBounds(1, MOST_TOKENS) if self.find_bounds is None else self.find_bounds()
         return own if tokens < self._bounds.least else min(tokens, self._bounds.most)
+
+
+def estimated_prompt_tokens(request: GenerationRequest) -> int:
+    """Return our estimate: four UTF-8 bytes per token, four tokens per message, and those of images, audio and files
+    (`tiers.content_parts`)."""
+    size = _text_tokens(request.prompt) if isinstance(request.prompt, str) else 0
+    for message in request.messages or ():
+        size += TOKENS_PER_MESSAGE + _text_tokens(message.content + message.reasoning)
+        if message.parts:
+            size += message.media_tokens
+        for call in message.tool_calls:
+            size += _text_tokens(call.name + call.arguments)
+    for tool in () if request.tooling is None else request.tooling.tools:
+        size += _text_tokens(json.dumps(tool.definition(), check_circular=False))
+    return max(1, size)
+
+
+def _text_tokens(text: str) -> int:
+    return math.ceil(len(text.encode("utf-8", errors="replace")) / BYTES_PER_TOKEN)
 
 
 def _signed(count: int) -> int:

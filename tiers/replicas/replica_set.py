@@ -16,9 +16,10 @@ import msgspec
 from inference_core.io.background_tasks import repeated
 from tiers.attempt import ReplicaStatus
 from tiers.catalog.replica_spec import BalancingSpec, ReplicaSpec, replica_names
-from tiers.catalog.tier_spec import USUAL_CONTEXT, RemoteSpec, TierSpec
+from tiers.catalog.tier_spec import ONE_CHOICE, USUAL_CONTEXT, RemoteSpec, TierSpec
 from tiers.errors import CatalogError, TierError, TierRequestError, TierUnavailableError
-from tiers.remote.remote_tier import RemoteTier, one_request_per_choice
+from tiers.merge_streams import merged_answers
+from tiers.remote.remote_tier import RemoteTier
 from tiers.replicas.balancer import Balancer
 from tiers.replicas.hedged_request import ReplicaRace
 from tiers.replicas.prefix_affinity import prefix_key
@@ -77,7 +78,7 @@ class ReplicaSet(Tier):
             raise CatalogError(f"tier '{spec.name}' has no remote servers")
         self.name, self.number, self.model = spec.name, spec.number, spec.model_name
         self.max_context, self.max_output = remote.max_context or USUAL_CONTEXT, spec.max_output_tokens
-        self._total_seconds, self._clock = remote.total_timeout_seconds, clock
+        self._kind, self._total_seconds, self._clock = remote.kind, remote.total_timeout_seconds, clock
         servers = _with_their_keys(remote, environ)
         self._tiers = {
             name: RemoteTier(msgspec.structs.replace(spec, remote=remote.alone(server)), environ=environ)
@@ -124,8 +125,9 @@ class ReplicaSet(Tier):
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         """See `Tier.generate`; closing the iterator closes every connection that was opened for it."""
-        if request.n > 1 and self._any.one_choice:
-            async with aclosing(one_request_per_choice(self.generate, request)) as choices:
+        if request.n > 1 and self._kind in ONE_CHOICE:
+            one = msgspec.structs.replace(request, n=1)
+            async with aclosing(merged_answers([self.generate(one) for _ in range(request.n)], 1)) as choices:
                 async for delta in choices:
                     yield delta
             return

@@ -1,7 +1,6 @@
 """`python -m benchmarks loop-lag`: what bodies of megabytes do to the streams of one gateway process."""
 
 import asyncio
-import re
 import secrets
 import tempfile
 from pathlib import Path
@@ -36,8 +35,7 @@ async def _run(as_json: bool, pace: float, **given: Any) -> None:
         async with paced_upstream(pace) as url:
             catalogue = Path(folder) / "catalogue.toml"
             # The context of no model bounds the texts.
-            text = re.sub(r"max_context = \d+", "max_context = 8388608", proxied_catalogue(url))
-            catalogue.write_text(text, encoding="utf-8")
+            catalogue.write_text(proxied_catalogue(url, max_context=8_388_608), encoding="utf-8")
             settings = settings_from(catalog=str(catalogue), data_dir=folder)
             key = secrets.token_urlsafe(24)
             async for row in bench_loop_lag(settings, key, progress=show, **given):

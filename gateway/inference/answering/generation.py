@@ -18,13 +18,13 @@ from gateway.inference.answering.agreement import AgreementStage
 from gateway.inference.answering.bill import Bill
 from gateway.inference.answering.comparison import Comparison
 from gateway.inference.answering.escalation import Escalation, EscalationDecision
-from gateway.inference.answering.side_answer import SideAnswer, billed, claimed, used_so_far
+from gateway.inference.answering.side_answer import SideAnswer
+from gateway.inference.answering.tier_attempt import TierAttempt, billed, claimed
 from gateway.inference.answering.tier_deltas import tier_deltas
 from gateway.inference.routing.router import RoutingService
 from gateway.tenancy.admission import Admission
-from gateway.tenancy.budgets.cost_bound import MostTokens, most_tokens, most_usd
+from gateway.tenancy.budgets.cost_bound import most_tokens, most_usd
 from quality.records.record import Attempt, AttemptStatus, CacheUse, ComparedAs
-from tiers.attempt import ReplicaTry
 from tiers.collected_choice import CollectedChoice
 from tiers.consent import hidden_from
 from tiers.errors import TierError, TierLostError, TierRequestError, TierUnavailableError
@@ -70,33 +70,22 @@ class Generation:
         self.decision = decision
         self.rerouted = False
         self.fell_over: str | None = None
-        self.tier = tier
-        self.attempted = time.monotonic()
         self.attempts: list[Attempt] = []
-        self.usage: Usage | None = None
-        self._routing, self._admission = routing, admission
-        self._replicas: list[ReplicaTry] = []
-        self._escalation = None if probes is None else probes.escalation(request, decision, tier.number, routing)
-        self._spec = routing.served.spec_of(tier)
+        self._routing, self._admission, self._agreement = routing, admission, agreement
         self._chain: FallbackChain | None = None
-        self._most = self._most_tokens()
-        self._requests = self._asked()
-        # Log-probabilities requested for the judge alone are not passed on.
-        self._hides_logprobs = self._escalation is not None and request.generation.sampling.logprobs is None
-        self._agreement = agreement
+        self._escalation: Escalation | None = None
         self._compared_as: ComparedAs | None = None
         self._reason: str | None = None
         # One without agreement: if the tier above fails, the best answer is sent, or a tier that was stopped answers.
         self._comparison: Comparison | None = None
-        if self._agreement is not None:
-            self._escalation, self._hides_logprobs = None, False
-        if self._escalation is not None:
-            self._requests = [asking_uncertainty(one, tier, self._spec) for one in self._requests]
-        self._deltas = self._generated(tier, self._requests, request.generation.n)
         self._held: deque[Delta] = deque()
         self._let_go = False
         self._over = False
         self._lost: TierLostError | None = None
+        escalation = None
+        if probes is not None and agreement is None:
+            escalation = probes.escalation(request, decision, tier.number, routing)
+        self._go_on_with(tier, escalation)
 
     def __aiter__(self) -> "Generation":
         return self
@@ -111,15 +100,15 @@ class Generation:
                     return self._held.popleft()
                 if self._agreement is not None:
                     await self._compare(self._agreement)
-                delta = await anext(self._deltas)
+                delta = await anext(self._attempt.deltas)
                 if delta.finish_reason == "error":
                     raise TierError(f"tier {self.tier.number} ended a choice with an error")
                 if delta.end is not None:
-                    self.usage = self._within_hold(delta.end.usage)
-                    if self.usage is not delta.end.usage:
-                        delta.end = msgspec.structs.replace(delta.end, usage=self.usage)
+                    used = self._attempt.usage = self._attempt.within_hold(delta.end.usage)
+                    if used is not delta.end.usage:
+                        delta.end = msgspec.structs.replace(delta.end, usage=used)
                 if delta.tries:
-                    self._replicas += delta.tries
+                    self._attempt.replicas += delta.tries
                 if self._escalation is not None and await self._is_handed_over(self._escalation, delta):
                     continue
                 if self._hides_logprobs:
@@ -141,7 +130,7 @@ class Generation:
     async def aclose(self) -> None:
         """Stop: the tier's work is freed within one step. Idempotent; closes the bill even if cancelled."""
         try:
-            await self._deltas.aclose()
+            await self._attempt.deltas.aclose()
         finally:
             self._end("aborted", None)
 
@@ -160,18 +149,18 @@ class Generation:
     @property
     def dropped(self) -> tuple[str, ...]:
         """The caller's fields that the server of the tier has not got, because its API lacks them."""
-        if self._spec.remote is None:
+        if self._attempt.spec.remote is None:
             asked = self.request.generation
             unsaid = () if asked.native is None else asked.native.unsaid
             return (*(name for name in _NOT_IN_PROCESS if name in asked.passed), *unsaid)
-        return self._requests[0].sent.dropped
+        return self._attempt.requests[0].sent.dropped
 
     def bill(self) -> Bill:
         """The bill so far; before the end, as if the generation were aborted now."""
         if self._over:
-            return Bill(attempts=self.attempts, usage=self.usage or Usage())
-        usage = self.usage or self._used_so_far(None)
-        return Bill(attempts=[*self.attempts, self._attempt("aborted", None, usage)], usage=usage)
+            return Bill(attempts=self.attempts, usage=self._attempt.usage or Usage())
+        usage = self._attempt.usage or self._attempt.used_so_far()
+        return Bill(attempts=[*self.attempts, self._recorded("aborted", None)], usage=usage)
 
     async def _take_over(self, error: Exception) -> None:
         """Go on after `error` with what stands in for the tier, or raise it and end."""
@@ -180,7 +169,7 @@ class Generation:
                 raise error
             await self._fall_over(error)
         except Exception as final:
-            await self._deltas.aclose()
+            await self._attempt.deltas.aclose()
             self._end("error", final)
             raise
 
@@ -206,34 +195,25 @@ class Generation:
 
     def _side(self, number: int) -> SideAnswer:
         """Start an answer of a tier that is compared; the budget already covers it."""
-        tier, spec = self._routing.served.tier(number), self._routing.served.spec(number)
-        most = None if self._admission.hold is None else most_tokens(self.request, tier, spec)
-        requests = _within(self.request.generations(spec), most)
-        return SideAnswer(tier, spec, requests, most, self._generated(tier, requests, 1))
+        return SideAnswer(self._begun(self._routing.served.tier(number), 1))
 
     def _go_on_after(self, comparison: Comparison) -> None:
         """Record the answers that are not sent, and go on with the one that is, if one is."""
         self.attempts += comparison.attempts()
         if comparison.chosen is not None:
-            self._read_kept(comparison.chosen)
+            self._read(comparison.chosen.replayed())
             if comparison.verdict is not None:
                 self._compared_as, self._reason = comparison.stage.compared_as, comparison.verdict.reason
         elif comparison.verdict is not None:
             self._comparison = comparison
         else:
-            self._over, self.usage = True, comparison.usage
-
-    def _read_kept(self, side: SideAnswer) -> None:
-        """Go on with an answer that was compared, from its beginning."""
-        self.tier, self._spec, self._most = side.tier, side.spec, side.most
-        self._requests, self.attempted = side.requests, side.attempted
-        self.usage, self._replicas, self._deltas = None, [], side.replay()
+            self._over, self._attempt.usage = True, comparison.usage
 
     def _send_spare(self, side: SideAnswer, made: Attempt, error: Exception) -> None:
         """Send an answer that agreed with no other, because the tier above failed with `error`; it is billed once."""
         self._close_attempt("error", error)
         self.attempts = [attempt for attempt in self.attempts if attempt is not made]
-        self._read_kept(side)
+        self._read(side.replayed())
         self._compared_as = made.compared_as
         self._reason = f"{made.reason}, but it failed"
 
@@ -246,7 +226,7 @@ class Generation:
         verdict = escalation.take(delta)
         if verdict is None or not verdict.escalate:
             return False
-        again = escalation.second_sample(self._requests[0])
+        again = escalation.second_sample(self._attempt.requests[0])
         if again is not None and self._affords(self.tier):
             text = await self._second_sample(again)
             verdict = verdict if text is None else escalation.compared(text)
@@ -265,13 +245,13 @@ class Generation:
             failed = error
             tries += error.tries
         finally:
-            used = self._within_hold(sample.usage or request.meter.usage())
+            used = self._attempt.within_hold(sample.usage or request.meter.usage())
             self.attempts.append(
                 Attempt(
                     tier=self.tier.number,
                     model=self.tier.model,
                     status="compared",
-                    **billed(self._spec, used, prompts=1, choices=1),
+                    **billed(self._attempt.spec, used, prompts=1, choices=1),
                     error=None if failed is None else f"{type(failed).__name__}: {failed}",
                     replicas=tries,
                     claimed=claimed([request]),
@@ -284,7 +264,7 @@ class Generation:
         higher = self._next_up()
         if higher is None:
             return False
-        await self._deltas.aclose()
+        await self._attempt.deltas.aclose()
         self._close_attempt("escalated", None)
         log.info(
             "request %s: tier %d hands over to tier %d (%s)",
@@ -308,7 +288,7 @@ class Generation:
         if stand_in is None and self._comparison is not None and not committed:
             comparison, self._comparison = self._comparison, None
             if comparison.spare is not None:
-                await self._deltas.aclose()
+                await self._attempt.deltas.aclose()
                 self._send_spare(*comparison.spare, error)
                 return
             again = comparison.cut_off
@@ -320,7 +300,7 @@ class Generation:
             if self._chain is not None:
                 self._tell(f"{_named(self.tier)} failed ({type(error).__name__})")
             raise lost
-        await self._deltas.aclose()
+        await self._attempt.deltas.aclose()
         self._close_attempt("error", error)
         self._tell(f"{_named(self.tier)} failed ({type(error).__name__}), {_named(stand_in)} took over")
         log.warning("request %s: %s", self.request.request_id, self.fell_over)
@@ -352,12 +332,12 @@ class Generation:
             return self._chain.next()
         failed_before = any(attempt.status == "error" for attempt in self.attempts)
         if failed_before or not self.decision.by_edge:
-            if self._spec.fallback is None and not self.tier.is_target:
+            if self._attempt.spec.fallback is None and not self.tier.is_target:
                 return None if failed_before else self._next_up()
             from gateway.inference.answering.fallback_chain import FallbackChain, chain_of
 
             served = self._routing.served
-            names = chain_of(served.catalog, self._spec)
+            names = chain_of(served.catalog, self._attempt.spec)
             self._chain = FallbackChain(names, self.request, self.decision, served, self._affords)
             return self._chain.next()
         ordinary = await self._routing.ordinary_route(self.request, self.decision)
@@ -365,10 +345,6 @@ class Generation:
             return None
         self.decision, self.rerouted = ordinary, True
         return tier
-
-    def _asked(self) -> list[GenerationRequest]:
-        """Return the requests for the tier; charged to a budget, they bound the answer by the tokens that are held."""
-        return _within(self.request.generations(self._spec), self._most)
 
     def _next_up(self) -> Tier | None:
         """Return the next tier that is allowed and that the caller's budgets cover."""
@@ -381,22 +357,39 @@ class Generation:
             return True
         return self._admission.affords(most_usd(self.request, tier, self._routing.served.spec_of(tier)))
 
-    def _go_on_with(self, tier: Tier) -> None:
-        """Start again with `tier`; its answer is not judged."""
-        self.tier, self._escalation, self._hides_logprobs = tier, None, False
-        self.attempted = time.monotonic()
+    def _go_on_with(self, tier: Tier, escalation: Escalation | None = None) -> None:
+        """Start, or start again, with `tier`; only `escalation` judges its answer."""
+        self._escalation, self._compared_as = escalation, None
+        # Log-probabilities requested for the judge alone are not passed on.
+        self._hides_logprobs = escalation is not None and self.request.generation.sampling.logprobs is None
         self._held.clear()
-        self.usage, self._replicas, self._compared_as = None, [], None
-        self._spec = self._routing.served.spec_of(tier)
-        self._most = self._most_tokens()
-        self._requests = self._asked()
-        self._deltas = self._generated(tier, self._requests, self.request.generation.n)
+        self._read(self._begun(tier, self.request.generation.n, judged=escalation is not None))
+
+    def _read(self, attempt: TierAttempt) -> None:
+        """Go on with the deltas of `attempt`, from their beginning."""
+        self._attempt, self.tier, self.attempted = attempt, attempt.tier, attempt.began
+
+    def _begun(self, tier: Tier, n: int, *, judged: bool = False) -> TierAttempt:
+        """Begin an attempt of `tier` with `n` choices. Charged to a budget, it is bounded by the tokens that are held;
+        of an answer that is `judged` the tier reports how uncertain it is."""
+        spec = self._routing.served.spec_of(tier)
+        requests, most = self.request.generations(spec), None
+        if self._admission.hold is not None:
+            most = most_tokens(self.request, tier, spec)
+            requests = [msgspec.structs.replace(one, max_tokens=most.choice) for one in requests]
+        if judged:
+            requests = [asking_uncertainty(one, tier, spec) for one in requests]
+        return TierAttempt(tier, spec, requests, most, self._generated(tier, requests, n))
 
     def _generated(self, tier: Tier, requests: list[GenerationRequest], n: int) -> AsyncGenerator[Delta, None]:
         """The deltas of `n` choices for each of `requests` by `tier`, if it may still see them: every attempt and every
         sample begins here, and a reload may have changed the tier since the request was routed."""
-        hidden = hidden_from(tier, self.request.consent)
-        return _generate(tier, requests, n) if hidden is None else _refused(tier, hidden)
+        if (hidden := hidden_from(tier, self.request.consent)) is not None:
+            return _refused(tier, hidden)
+        if len(requests) == 1 and requests[0].n == n:
+            # Contract of `Tier`: the iterator can be closed early, so it is a generator.
+            return tier.generate(requests[0])  # type: ignore[return-value]
+        return tier_deltas(tier, requests, n)
 
     def _end(self, status: AttemptStatus, error: Exception | None) -> None:
         if not self._over:
@@ -404,46 +397,19 @@ class Generation:
             self._close_attempt(status, error)
 
     def _close_attempt(self, status: AttemptStatus, error: Exception | None) -> None:
-        self.usage = self.usage or self._used_so_far(error)
-        self.attempts.append(self._attempt(status, error, self.usage))
+        self._attempt.usage = self._attempt.usage or self._attempt.used_so_far(error)
+        self.attempts.append(self._recorded(status, error))
 
-    def _attempt(self, status: AttemptStatus, error: Exception | None, usage: Usage) -> Attempt:
+    def _recorded(self, status: AttemptStatus, error: Exception | None) -> Attempt:
         verdict = self.verdict
-        return Attempt(
-            tier=self.tier.number,
-            model=self.tier.model,
-            status=status,
-            max_tokens=self._requests[0].sent.max_tokens,
-            error=None if error is None else f"{type(error).__name__}: {error}",
+        return self._attempt.record(
+            status,
+            error,
             stage=None if verdict is None else verdict.stage,
             p_ok=None if verdict is None else verdict.p_ok[self.tier.number - 1],
             reason=self._reason if verdict is None else verdict.reason,
-            replicas=[*self._replicas, *(error.tries if isinstance(error, TierError) else ())],
-            claimed=claimed(self._requests),
             compared_as=self._compared_as,
-            **billed(self._spec, usage, prompts=len(self._requests), choices=self._requests[0].n),
-            added=list(self._requests[0].sent.added),
-            target=self.tier.name if self.tier.is_target else None,
         )
-
-    def _used_so_far(self, error: Exception | None) -> Usage:
-        """Tokens to bill for an attempt that was cut short: none if the tier never accepted the request."""
-        return used_so_far(self._requests, self._most, error)
-
-    def _most_tokens(self) -> MostTokens | None:
-        """Return what is held for the attempt; None without a budget."""
-        return None if self._admission.hold is None else most_tokens(self.request, self.tier, self._spec)
-
-    def _within_hold(self, usage: Usage) -> Usage:
-        """Return what is billed of `usage`: at most what is held, whatever a server counts."""
-        return usage if self._most is None else self._most.bound(usage)
-
-
-def _within(requests: list[GenerationRequest], most: MostTokens | None) -> list[GenerationRequest]:
-    """Return the requests, bounded by the tokens that a budget holds for each choice."""
-    if most is None:
-        return requests
-    return [msgspec.structs.replace(one, max_tokens=most.choice) for one in requests]
 
 
 def _named(tier: Tier) -> str:
@@ -456,11 +422,3 @@ async def _refused(tier: Tier, reason: str) -> AsyncGenerator[Delta, None]:
     for delta in nothing:
         yield delta
     raise TierUnavailableError(f"tier {tier.number} is not asked: {reason}")
-
-
-def _generate(tier: Tier, requests: list[GenerationRequest], n: int) -> AsyncGenerator[Delta, None]:
-    """The deltas of `n` choices for each of `requests`, from the tier itself where there is one request."""
-    if len(requests) == 1 and requests[0].n == n:
-        # Contract of `Tier`: the iterator can be closed early, so it is a generator.
-        return tier.generate(requests[0])  # type: ignore[return-value]
-    return tier_deltas(tier, requests, n)

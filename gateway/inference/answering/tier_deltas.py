@@ -6,7 +6,7 @@ from contextlib import aclosing
 from typing import cast
 
 from tiers.attempt import ReplicaTry
-from tiers.merge_streams import merge
+from tiers.merge_streams import merged_answers
 from tiers.tier import Delta, GenerationRequest, Tier
 
 
@@ -18,32 +18,13 @@ def tier_deltas(tier: Tier, requests: list[GenerationRequest], n: int) -> AsyncG
     """
     if len(requests) == 1:
         return _one(tier, requests[0], n)
-    sources = [_one(tier, request, n) for request in requests]
-    return _billed_together(merge([_numbered(source, place * n) for place, source in enumerate(sources)]))
+    return merged_answers([_one(tier, request, n) for request in requests], n)
 
 
 def _one(tier: Tier, request: GenerationRequest, n: int) -> AsyncGenerator[Delta, None]:
     # Contract of `Tier`: the iterator can be closed early, so it is a generator.
     drawn = cast(AsyncGenerator[Delta, None], tier.generate(request))
     return _best_of(drawn, request.n, n) if request.n > n else drawn
-
-
-async def _numbered(source: AsyncGenerator[Delta, None], first: int) -> AsyncGenerator[Delta, None]:
-    async with aclosing(source) as deltas:
-        async for delta in deltas:
-            delta.index += first
-            yield delta
-
-
-async def _billed_together(merged: AsyncGenerator[Delta, None]) -> AsyncGenerator[Delta, None]:
-    ends: list[Delta] = []
-    async with aclosing(merged) as deltas:
-        async for delta in deltas:
-            if delta.end is not None:
-                ends.append(delta)
-            else:
-                yield delta
-    yield Delta.last_of(ends)
 
 
 async def _best_of(drawn: AsyncGenerator[Delta, None], count: int, keep: int) -> AsyncGenerator[Delta, None]:

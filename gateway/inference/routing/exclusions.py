@@ -2,14 +2,13 @@
 tier's state."""
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 
 from classifier.decision import Exclusion
-from gateway.base.errors import ApiError, bad_request
 from gateway.base.requests.inference_request import InferenceRequest
-from tiers.catalog.capabilities import MEDIA, Capability
+from tiers.catalog.capabilities import Capability
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.tier_spec import TierSpec
 from tiers.consent import hidden_from
@@ -142,31 +141,6 @@ def exclusions(
         if reason:
             excluded.exclusions.append(Exclusion(tier=number, reason=reason))
     return excluded
-
-
-def unsupported(
-    request: InferenceRequest,
-    incapable: Mapping[int, list[Need]],
-    wanted: Sequence[int],
-    specs: Sequence[TierSpec],
-    tiers: Mapping[int, Tier],
-) -> ApiError:
-    """Return the 400 for a request whose needs none of the tiers `wanted` supports, by what each lacks (`incapable`);
-    it names the tiers of `specs` that do."""
-    common = [need for need in incapable[wanted[0]] if all(need in incapable[number] for number in wanted)]
-    need = (common or incapable[wanted[-1]])[0]
-    who = f"tier {wanted[0]} does not" if len(wanted) == 1 else "no tier that may answer this request does"
-    what = need.noun if common else " and ".join(one.noun for one in needs_of(request))
-    needs = needs_of(request)
-    able = [f"tier-{s.number} ({s.name})" for s in specs if not lacks_of(request, needs, tiers[s.number], s)]
-    is_content = need.capability in MEDIA or need.param == "messages"
-    code = "unsupported_content" if is_content else "unsupported_parameter"
-    if need.refusal:
-        others = f"it is supported by {', '.join(able)}" if able else "no other tier of the catalogue does it either"
-        return bad_request(f"{need.refusal}; {others}.", need.param or None, code)
-    declaring = f"no tier of the catalogue is declared to (capabilities = {{ {need.capability} = true }})"
-    others = f"it is supported by {', '.join(able)}" if able else declaring
-    return bad_request(f"{need.subject} is not supported: {who} support {what}; {others}.", need.param, code)
 
 
 def count_in_doubt(request: InferenceRequest, pinned: int | None, tiers: Mapping[int, Tier], catalog: Catalog) -> None:

@@ -5,6 +5,10 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import msgspec
+
+from classifier.decision import PolicyInputs
+from classifier.policy.decide import barred_tiers
 from classifier.policy.experiment_split import ArmName, Split, SplitBy
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.routing.conversations import digested
@@ -34,6 +38,28 @@ def assigned(split: Split, request: InferenceRequest) -> Assigned | None:
     unit = unit_of(request, split.by)
     arm = split.arm_of(unit.name)
     return None if arm is None else Assigned(split, arm, f"{unit.kind}:{split.pseudonym(unit.name)}")
+
+
+def in_experiment(inputs: PolicyInputs, place: Assigned) -> PolicyInputs:
+    """Return `inputs` with the arm of the request's `place` in the experiment.
+
+    A request has no arm if it names a tier, is in a tool loop or goes to the cheapest tier anyway, if its session's
+    rule says where it goes, if routing is only observed, if either arm's tier is barred for it (so that both arms draw
+    from the same population), or if the heuristic or, during a swap, another version decides.
+    """
+    ruled = inputs.rules is not None and inputs.rules.tier is not None
+    settled = inputs.pinned_tier is not None or inputs.cheapest is not None or ruled
+    bound = settled or inputs.in_tool_loop or inputs.observe_tier is not None
+    if inputs.session is not None:
+        bound = bound or inputs.session.rule in ("stay", "up", "keep")
+    if bound or not barred_tiers(inputs).keys().isdisjoint(place.split.tiers):
+        return inputs
+    arm = place.split.arm(place.arm)
+    if inputs.prediction.kind == "heuristic" or arm.version not in (None, inputs.prediction.classifier_version):
+        return inputs
+    return msgspec.structs.replace(
+        inputs, experiment_id=place.split.experiment_id, arm=place.arm, arm_tier=arm.tier, unit=place.unit
+    )
 
 
 def unit_of(request: InferenceRequest, by: SplitBy) -> Unit:

@@ -20,10 +20,11 @@ from gateway.base.requests.slo_class import SLO_CLASSES
 from gateway.inference.catalogue.served_catalogue import AUTO, ServedCatalogue
 from gateway.inference.routing.conversations import Conversations, History, circumstances
 from gateway.inference.routing.edge_path import edge_path, unclassified
-from gateway.inference.routing.exclusions import Excluded, count_in_doubt, exclusions, is_in_doubt, unsupported
-from gateway.inference.routing.experiment_unit import Assigned, assigned
+from gateway.inference.routing.exclusions import Excluded, count_in_doubt, exclusions, is_in_doubt
+from gateway.inference.routing.experiment_unit import Assigned, assigned, in_experiment
 from gateway.inference.routing.knobs import RoutingKnobFile
 from gateway.inference.routing.model import Classifier, EncodesAhead, Routed, RoutingRule, VersionPrediction
+from gateway.inference.routing.refusals import no_tier, not_allowed, of_private
 from gateway.inference.routing.session_steps import SessionSteps
 from gateway.inference.sessions.housekeeping import cheapest_because, is_housekeeping
 from gateway.inference.sessions.learning import SessionLearning
@@ -159,9 +160,9 @@ class RoutingService:
         verdict = self._verdict(request, routing_input, None if place is None else place.arm, usual)
         inputs = settled(verdict, None)
         try:
-            return Routed(decide(_in_experiment(inputs, place)), verdict.embedding)
+            return Routed(decide(inputs if place is None else in_experiment(inputs, place)), verdict.embedding)
         except NoTierAllowedError as error:
-            raise _of_private(request, self._refusal(error, request, inputs, excluded)) from None
+            raise of_private(request, no_tier(error, request, inputs, excluded, self.served)) from None
 
     def _edge(self, request: InferenceRequest, failed: Exclusion | None) -> EdgePath | None:
         knobs = self.knobs.active
@@ -317,7 +318,7 @@ class RoutingService:
         return self.conversations.history(request, agents=self._follows(request))
 
     def _check_allowed(self, request: InferenceRequest, pinned: int | None) -> None:
-        """Raises `ApiError` 403, in the words of OpenAI's own, where the key may not use what the request asks for."""
+        """Raises `ApiError` 403 where the key may not use what the request asks for."""
         least = max(request.min_tier or 1, request.caller.min_tier or 1)
         consent, hidden = request.consent, None
         for number in range(least, self.served.strongest + 1) if pinned is None else [pinned]:
@@ -328,55 +329,7 @@ class RoutingService:
                 return
             if request.caller.may_use(spec):
                 hidden = reason
-        if hidden is not None:
-            refusal = ApiError(
-                403,
-                f"No tier that may answer {request.requested_model!r} may see this request: {hidden}.",
-                param="x-aio-consent" if request.private is None else request.private.where or None,
-                code="no_tier_may_see",
-            )
-            raise _of_private(request, refusal)
-        raise ApiError(
-            403,
-            f"This key does not have access to model {request.requested_model!r}"
-            + (f" from tier {least} on." if least > 1 and pinned is None else "."),
-            param="model",
-            code="model_not_found",
-        )
-
-    def _refusal(
-        self, error: NoTierAllowedError, request: InferenceRequest, inputs: PolicyInputs, excluded: Excluded
-    ) -> ApiError:
-        """503 if a tier that the caller allows and that could take the request is unavailable; else a 400."""
-        pinned = range(1, self.served.strongest + 1) if inputs.pinned_tier is None else [inputs.pinned_tier]
-        wanted = [k for k in pinned if k >= max(inputs.min_tier or 1, inputs.key_min_tier or 1)]
-        if not wanted:
-            return bad_request(str(error), "x-aio-min-tier", "no_tier_allowed")
-        reasons = {exclusion.tier: exclusion.reason for exclusion in inputs.exclusions}
-        if not all(k in reasons for k in wanted):
-            return bad_request(str(error), "x-aio-max-cost", "no_tier_allowed")
-        own = [k for k in wanted if hidden_from(self.served.spec(k), request.consent) is None]
-        if own and all(k in excluded.ruled_out for k in own):
-            return ApiError(403, str(error), param="model", code="no_tier_allowed")
-        own = [k for k in own if k not in excluded.ruled_out]
-        if own and all(k in excluded.incapable for k in own):
-            return unsupported(request, excluded.incapable, own, self.served.catalog.tiers, self.served.tiers)
-        never = all(k in excluded.incapable or k in excluded.too_long for k in own)
-        if never and (too_long := [k for k in own if k in excluded.too_long]):
-            return bad_request(
-                f"The request does not fit: {reasons[too_long[-1]]}. Shorten it or ask for fewer tokens.",
-                "messages" if request.generation.messages is not None else "prompt",
-                "context_length_exceeded",
-            )
-        return ApiError(503, str(error), code="no_tier_available")
-
-
-def _of_private(request: InferenceRequest, refusal: ApiError) -> ApiError:
-    """Return the refusal of a request, which says so where the request is private."""
-    if request.private is not None:
-        message = f"{refusal.body.message} The request is private ({request.private}): only local tiers may see it."
-        refusal.body = msgspec.structs.replace(refusal.body, message=message)
-    return refusal
+        raise not_allowed(request, hidden, least if pinned is None else 1)
 
 
 def routing_input_of(request: InferenceRequest, previous_tiers: tuple[int, ...] = ()) -> RoutingInput:
@@ -408,25 +361,3 @@ def routing_input_of(request: InferenceRequest, previous_tiers: tuple[int, ...] 
             max_tokens=asked.max_tokens,
         )
     return RoutingInput(turn="", turn_chars=0, prompt_tokens=len(longest), max_tokens=asked.max_tokens)
-
-
-def _in_experiment(inputs: PolicyInputs, place: Assigned | None) -> PolicyInputs:
-    """Return `inputs` with the request's arm of the experiment.
-
-    A request has no arm if it names a tier, is in a tool loop or goes to the cheapest tier anyway, if its session's
-    rule says where it goes, if routing is only observed, if either arm's tier is barred for it (so that both arms draw
-    from the same population), or if the heuristic or, during a swap, another version decides.
-    """
-    ruled = inputs.rules is not None and inputs.rules.tier is not None
-    settled = inputs.pinned_tier is not None or inputs.cheapest is not None or ruled
-    bound = settled or inputs.in_tool_loop or inputs.observe_tier is not None
-    if inputs.session is not None:
-        bound = bound or inputs.session.rule in ("stay", "up", "keep")
-    if place is None or bound or not barred_tiers(inputs).keys().isdisjoint(place.split.tiers):
-        return inputs
-    arm = place.split.arm(place.arm)
-    if inputs.prediction.kind == "heuristic" or arm.version not in (None, inputs.prediction.classifier_version):
-        return inputs
-    return msgspec.structs.replace(
-        inputs, experiment_id=place.split.experiment_id, arm=place.arm, arm_tier=arm.tier, unit=place.unit
-    )

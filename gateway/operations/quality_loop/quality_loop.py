@@ -34,7 +34,8 @@ from quality.judges.real_pairs import newest_verdict
 from quality.judges.self_calibration import SelfCalibration
 from quality.monitor.background_loop import WorkLoop
 from quality.monitor.e_detector import ShiftAlarm
-from quality.monitor.monitor import Monitor, MonitorSettings
+from quality.monitor.monitor import Monitor
+from quality.monitor.settings import MonitorSettings
 from quality.monitor.share_watch import ShareAlarm
 from quality.records.record import Record
 from quality.records.redaction import RedactText
@@ -314,7 +315,7 @@ class QualityLoop:
         last two keep their values."""
         if self.monitor is None:
             return
-        metrics.show_opinions(self.monitor.second_opinions)
+        metrics.show_opinions(self.monitor.worker.second_opinions)
         metrics.show_not_sampled(self.monitor.not_sampled)
         try:
             metrics.show_retraining(await self._read_standing(), self.days_without_retraining())

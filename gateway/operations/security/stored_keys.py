@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 from sqlalchemy import String, cast, inspect, make_url, select
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.base.settings import Settings
 from migrations.tables.tenancy import api_keys
@@ -31,9 +31,9 @@ class StoredKeys(msgspec.Struct, frozen=True):
 async def stored_keys(settings: Settings) -> StoredKeys | None:
     """Return what the database has; None if it cannot be read. Raises `DatabaseUrlError` for an unusable URL."""
     engine = open_database(settings.database)
-    if is_missing_file(settings.database):
-        return StoredKeys(False, ())
     try:
+        if not await has_stored_keys(settings.database, engine):
+            return StoredKeys(False, ())
         async with engine.connect() as connection:
             return await _read(connection)
     except (SQLAlchemyError, OSError):
@@ -48,10 +48,16 @@ def is_missing_file(database: str) -> bool:
     return url.get_backend_name() == "sqlite" and not Path(url.database or "").exists()
 
 
+async def has_stored_keys(database: str, engine: AsyncEngine) -> bool:
+    """Return whether the database, of which `engine` is one, is there and was ever migrated. Raises `SQLAlchemyError`
+    and `OSError`."""
+    if is_missing_file(database):
+        return False
+    async with engine.connect() as connection:
+        return await connection.run_sync(lambda plain: inspect(plain).has_table(api_keys.name))
+
+
 async def _read(connection: AsyncConnection) -> StoredKeys:
-    # A database that was never migrated.
-    if not await connection.run_sync(lambda plain: inspect(plain).has_table(api_keys.name)):
-        return StoredKeys(False, ())
     columns, scopes = api_keys.c, cast(api_keys.c.scopes, String)
     for_answers = await connection.execute(select(columns.key_id).where(scopes.contains('"inference"')).limit(1))
     admins = await connection.execute(

@@ -7,7 +7,7 @@ import msgspec
 from quality.estimates.kinds import ALL
 from quality.estimates.upgrade_rate import Share
 from quality.learning.kind_names import plain_name
-from quality.monitor.monitor import MonitorStatus
+from quality.monitor.status import MonitorStatus
 
 
 class EstimateRow(msgspec.Struct, frozen=True, kw_only=True):

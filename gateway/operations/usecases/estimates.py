@@ -3,7 +3,7 @@
 from gateway.base.errors import ApiError
 from gateway.base.stores.database_reach import reached
 from gateway.operations.running import Operations
-from quality.monitor.monitor import MonitorStatus
+from quality.monitor.status import MonitorStatus
 
 
 async def estimates_shown(operations: Operations) -> MonitorStatus:

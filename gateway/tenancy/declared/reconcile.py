@@ -56,11 +56,19 @@ class _Stored(NamedTuple):
     budgets: Mapping[tuple[str, str, str], Mapping[str, Any]]
 
 
-async def differences(engine: AsyncEngine, declared: Declaration, now: float, *, prune: bool = False) -> Applied:
-    """Return what `apply_declaration` would do. Raises `DeclarationError` for what cannot be done."""
-    async with engine.connect() as connection:
-        plan = _Plan(declared, await _read(connection), now, 0.0)
+async def differences(
+    engine: AsyncEngine | None, declared: Declaration, now: float, *, prune: bool = False, may_show: bool = True
+) -> Applied:
+    """Return what `apply_declaration` would do; without an engine, to a database that is empty. Raises
+    `DeclarationError` for what cannot be done."""
+    stored = _Stored({}, {}, {})
+    if engine is not None:
+        async with engine.connect() as connection:
+            stored = await _read(connection)
+    plan = _Plan(declared, stored, now, 0.0)
     plan.make(prune)
+    if not may_show:
+        plan.refuse_new_secrets()
     return Applied(changes=[step.change for step in plan.steps], kept=plan.kept)
 
 
@@ -78,7 +86,7 @@ async def apply_declaration(
     A replaced secret stays valid for `grace_seconds`. `prune`: revoke keys and remove budgets that the file does not
     name, but no key of an administrator. Unless `may_show`, no secret is made. Raises `DeclarationError`.
     """
-    before = await differences(engine, declared, order.now, prune=prune)
+    before = await differences(engine, declared, order.now, prune=prune, may_show=may_show)
     if not before.changes:
         return before
     async with tenancy_transaction(engine) as connection:

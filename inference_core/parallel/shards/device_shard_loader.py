@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from inference_core.device.block_tables import BlockTables
-from inference_core.device.buckets import DecodeBuckets
+from inference_core.device.buckets import StepBuckets
 from inference_core.device.device_decoder import DeviceDecoder, of_one_rank
 from inference_core.device.graphs import NoGraphs
 from inference_core.device.load_device_core import (
@@ -139,7 +139,7 @@ class DeviceShardLoader:
             BlockTables(model.layout, self.slab_bytes, rows=capacity.sequences, row_blocks=longest),
             capacity,
             graphs=(make_graphs or NoGraphs)(),
-            buckets=buckets_of(capacity) if make_graphs else DecodeBuckets(()),
+            buckets=buckets_of(capacity) if make_graphs else StepBuckets(),
             # One per micro-batch, so that a leader never waits within a step, where a lost rank would hang it.
             staging_buffers=spec.max_micro_batches if spec.mesh.pipeline > 1 else 1,
         )

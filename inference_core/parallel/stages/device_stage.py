@@ -4,7 +4,7 @@ import torch
 
 from inference_core.device.batch import DeviceInputs
 from inference_core.device.block_tables import BlockTables
-from inference_core.device.buckets import LONGEST_QUERY, DecodeBuckets
+from inference_core.device.buckets import Padding, StepBuckets
 from inference_core.device.device_decoder import DeviceDecoder
 from inference_core.device.graphs import Graphs
 from inference_core.device.step_inputs import Capacity, StepInputs, StepShape, bytes_of
@@ -26,10 +26,9 @@ class DeviceStage:
     `decoder` holds this rank's shard over its own arena, in blocks of `layout` (its own KV heads and layers).
 
     `tables` maps blocks to memory as on all ranks. The inputs of a step are copied to the device at once, from one of
-    `staging_buffers` pinned buffers, so the host runs at most that many micro-batches ahead. A step in which each
-    sequence computes few tokens (decodes and drafts) is padded to a size of `buckets` and replayed from `graphs`,
-    including its all-reduces; without sizes every step is launched kernel by kernel. All ranks of a group choose alike,
-    since they see the same sequences.
+    `staging_buffers` pinned buffers, so the host runs at most that many micro-batches ahead. A step of few tokens is
+    padded to a size of `buckets` and replayed from `graphs`, including its all-reduces; without sizes every step is
+    launched kernel by kernel. All ranks of a group choose alike, since they see the same sequences.
     """
 
     def __init__(
@@ -40,7 +39,7 @@ class DeviceStage:
         capacity: Capacity,
         *,
         graphs: Graphs,
-        buckets: DecodeBuckets,
+        buckets: StepBuckets,
         staging_buffers: int,
     ) -> None:
         self.config = decoder.config
@@ -59,7 +58,7 @@ class DeviceStage:
         device_tables = torch.zeros(tables.rows * tables.row_blocks, dtype=torch.int64, device=self.device)
         memory = torch.zeros(bytes_of(capacity), dtype=torch.uint8, device=self.device)
         self._inputs = DeviceInputs(capacity, memory, device_tables)
-        largest = max(buckets.sizes, default=0)
+        largest = buckets.most_tokens
         # Graphs read the previous stage's activations at a fixed address.
         self._received = torch.zeros(largest, self.config.hidden_size, dtype=self.dtype, device=self.device)
         # Each would keep its own result.
@@ -72,15 +71,14 @@ class DeviceStage:
         `hidden` [T, hidden]: the previous stage's activations, which may be overwritten; None in the first stage,
         which embeds.
         """
-        few = all(len(s.token_ids) <= LONGEST_QUERY for s in sequences)
         count = sum(len(s.token_ids) for s in sequences)
-        bucket = self._buckets.padded(count) if few else None
-        shape = self._send(sequences, bucket)
-        if bucket is None:
+        padding = self._buckets.padding(sequences)
+        shape = self._send(sequences, padding)
+        if padding is None:
             return self._forward(shape, hidden)
         if hidden is not None:
             self._received[:count].copy_(hidden)
-        captured = shape.as_captured(self._tables.row_blocks * self._tables.block_size)
+        captured = shape.as_captured()
         result = self.graphs.run(captured, lambda: self._captured_step(captured, first=hidden is None))
         # The next step of this size reuses the memory, possibly while this result is still being sent.
         return result[:count].clone()
@@ -112,12 +110,12 @@ class DeviceStage:
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
 
-    def _send(self, sequences: list[ScheduledSequence], bucket: int | None) -> StepShape:
+    def _send(self, sequences: list[ScheduledSequence], padding: Padding | None) -> StepShape:
         """Copy a step's inputs to the device."""
         buffer = self._staging[self._staging_index]
         self._staging_index = (self._staging_index + 1) % len(self._staging)
         buffer.wait()
-        shape = buffer.inputs.fill(sequences, self._tables, {}, renamed=False, pad_to=bucket)
+        shape = buffer.inputs.fill(sequences, self._tables, {}, renamed=False, pad_to=padding)
         self._inputs.memory.copy_(buffer.memory, non_blocking=True)
         self._inputs.apply_table_updates(shape.table_updates, buffer.inputs.apart)
         buffer.note()

@@ -8,6 +8,7 @@ programs split a context and a second kernel merges their results (split-KV).
 
 import functools
 import math
+from typing import Any
 
 import torch
 import triton
@@ -21,10 +22,13 @@ from inference_core.triton_kernels.attention.attention_tiles import (
     padded,
 )
 from inference_core.triton_kernels.attention.layer_cache import ALIGNMENT, LayerCache
+from inference_core.triton_kernels.attention.unpacked_cache import first_blocks, unpack_cache, unpacked_cache
 
 _LOG2_E = math.log2(math.e)
 # Number of processors assumed if there is no device: for compilation ahead of time and the interpreter.
 _DEFAULT_PROCESSORS = 132
+# Memory for an unpacked copy of a layer's contexts. KV heads are taken some at a time, so longer ones fit in, too.
+_UNPACKED_BYTES = 64 << 20
 
 
 @triton.jit
@@ -302,6 +306,7 @@ def paged_attention(
     window: int = 0,
     softcap: float = 0.0,
     max_query_len: int | None = None,
+    context_blocks: int = 0,
     tile: AttentionTile | None = None,
     splits: int | None = None,
 ) -> None:
@@ -310,10 +315,17 @@ def paged_attention(
     `qkv` [T, (heads + 2 kv_heads) * head_dim], of which the queries are read, and `out` [T, heads * head_dim], both
     float32, float16 or bfloat16 with contiguous rows; T may be more than the sequences' tokens, and the rest of `out`
     is not written. The other tensors are as in `AttentionBatch`, on the same device. `window` 0: none. `softcap` c: if
-    not 0, scores are c * tanh(score / c) (Gemma 2). `max_query_len` bounds the query lengths, T if None. `splits`:
-    programs per context, a power of two.
+    not 0, scores are c * tanh(score / c) (Gemma 2). `max_query_len` bounds the query lengths, T if None.
+    `context_blocks`: if not 0, at least the number of blocks of all contexts, which are unpacked first if the cache has
+    scales. `splits`: programs per context, a power of two.
     """
     layout = cache.layout
+    head_bytes = context_blocks * 2 * cache.head_numbers * qkv.element_size()
+    if cache.has_scales and 0 < head_bytes <= _UNPACKED_BYTES:
+        options = {"window": window, "softcap": softcap, "max_query_len": max_query_len, "tile": tile, "splits": splits}
+        tables = (block_offsets, table_start, query_start, context_len)
+        _attend_unpacked(qkv, cache, *tables, out, context_blocks, _UNPACKED_BYTES // head_bytes, **options)
+        return
     kv_heads, head_dim = layout.num_kv_heads, layout.head_dim
     heads = out.shape[1] // head_dim
     group, tokens, sequences = heads // kv_heads, qkv.shape[0], context_len.shape[0]
@@ -389,6 +401,37 @@ def paged_attention(
             num_warps=4 if splits * head_pad >= 1024 else 1,
             num_stages=1,
         )
+
+
+def _attend_unpacked(
+    qkv: torch.Tensor,
+    cache: LayerCache,
+    block_offsets: torch.Tensor,
+    table_start: torch.Tensor,
+    query_start: torch.Tensor,
+    context_len: torch.Tensor,
+    out: torch.Tensor,
+    blocks: int,
+    heads_at_once: int,
+    **options: Any,
+) -> None:
+    """As `paged_attention`, over a copy of `heads_at_once` KV heads at a time in the dtype of `qkv`."""
+    layout = cache.layout
+    kv_heads = layout.num_kv_heads
+    width = out.shape[1] // kv_heads  # of the queries that share a KV head
+    first_block = first_blocks(context_len, layout.block_size)
+    memory: torch.Tensor | None = None
+    for first in range(0, kv_heads, heads_at_once):
+        heads = min(heads_at_once, kv_heads - first)
+        if memory is None:
+            size = blocks * 2 * heads * cache.head_numbers * qkv.element_size()
+            memory = torch.empty(size, dtype=torch.uint8, device=qkv.device)
+        unpacked = unpacked_cache(memory, layout, heads, qkv.dtype)
+        unpack_cache(cache, unpacked, first, block_offsets, table_start, first_block, blocks)
+        offsets = torch.arange(blocks, device=qkv.device) * unpacked.layout.block_bytes
+        columns = slice(first * width, (first + heads) * width)
+        tables = (offsets, first_block[:-1], query_start, context_len)
+        paged_attention(qkv[:, columns], unpacked, *tables, out[:, columns], **options)
 
 
 def _processors(device: torch.device) -> int:

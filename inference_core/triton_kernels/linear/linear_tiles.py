@@ -56,6 +56,9 @@ def choose_scaled_tile(rows: int, outputs: int, inputs: int, *, blockwise: bool)
         return ScaledTile(16, 32, 128, warps=4, stages=5, splits=choose_splits(-(-outputs // 32), steps, 384))
     if rows <= 64:
         return ScaledTile(64, 64, 128, warps=4, stages=5, splits=choose_splits(-(-outputs // 64), steps, 192))
+    if -(-outputs // 128) * -(-rows // 128) < 96:  # too few large tiles for the processors
+        splits = choose_splits(-(-outputs // 64) * -(-rows // 64), steps // 32, 192)
+        return ScaledTile(64, 64, 128, warps=4, stages=5, splits=splits)
     return ScaledTile(128, 64 if blockwise else 128, 128, warps=8, stages=3)
 
 

@@ -50,7 +50,6 @@ def quantize_groups_kernel(
     scales,
     rows,
     inputs,
-    groups,
     x_stride,
     LARGEST: tl.constexpr,
     GROUP: tl.constexpr,
@@ -64,7 +63,7 @@ def quantize_groups_kernel(
     values = tl.load(x + row[:, None] * x_stride + k[None, :], mask=real, other=0.0).to(tl.float32)
     peak = tl.max(tl.abs(values), axis=1)
     inverse = tl.where(peak > 0, LARGEST / peak, 0.0)
-    tl.store(scales + row * groups + group, peak / LARGEST, mask=row < rows)
+    tl.store(scales + tl.cast(group, tl.int64) * rows + row, peak / LARGEST, mask=row < rows)
     scaled = tl.minimum(tl.maximum(values * inverse[:, None], -LARGEST), LARGEST)
     tl.store(codes + row[:, None] * inputs + k[None, :], _rounded(scaled, codes.dtype.element_ty), mask=real)
 
@@ -82,17 +81,17 @@ def quantize_rows(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, to
 
 
 def quantize_groups(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantise x [M, K] to codes [M, K] and scales float32 [M, ceil(K / 128)]."""
+    """Quantise x [M, K] to codes [M, K] and scales float32 [M, ceil(K / 128)], whose columns are contiguous."""
     rows, inputs = x.shape
     groups = triton.cdiv(inputs, SCALE_BLOCK)
     codes = torch.empty(rows, inputs, dtype=dtype, device=x.device)
-    scales = torch.empty(rows, groups, dtype=torch.float32, device=x.device)
+    scales = torch.empty(groups, rows, dtype=torch.float32, device=x.device)
     if rows:
         quantize_groups_kernel[(triton.cdiv(rows, _ROWS), groups)](
-            *(x, codes, scales, rows, inputs, groups, x.stride(0)),
+            *(x, codes, scales, rows, inputs, x.stride(0)),
             LARGEST=largest(dtype),
             GROUP=SCALE_BLOCK,
             ROWS=_ROWS,
             num_warps=4,
         )
-    return codes, scales
+    return codes, scales.T

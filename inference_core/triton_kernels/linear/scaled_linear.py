@@ -13,6 +13,9 @@ from inference_core.triton_kernels.linear.eight_bit import SCALE_BLOCK
 from inference_core.triton_kernels.linear.linear_tiles import ScaledTile, choose_scaled_tile
 from inference_core.triton_kernels.linear.split_sums import add_splits
 
+# From this many rows on, torch's product of FP8 is faster on Hopper than the kernel below.
+_TORCH_ROWS = 65
+
 
 @triton.jit
 def scaled_gemm_kernel(
@@ -54,7 +57,7 @@ def scaled_gemm_kernel(
         a = tl.load(x_rows + k[None, :], mask=row_seen[:, None] & (k[None, :] < inputs), other=0.0)
         b = tl.load(weight_rows + k[:, None], mask=column_seen[None, :] & (k[:, None] < inputs), other=0.0)
         if BLOCKWISE:
-            row_scale = tl.load(x_scales + m.to(tl.int64) * groups + step, mask=row_seen, other=0.0)
+            row_scale = tl.load(x_scales + tl.cast(step, tl.int64) * rows + m, mask=row_seen, other=0.0)
             column_scale = tl.load(weight_scales + n // BLOCK_K * groups + step, mask=column_seen, other=0.0)
             sums += tl.dot(a, b) * row_scale[:, None] * column_scale[None, :]
         elif IS_INT:
@@ -91,10 +94,18 @@ def scaled_linear(
     """Write (or add) (codes * x_scales) (weight * weight_scales)^T + bias to out [M, N], unit stride along its rows.
 
     codes [M, K] and weight [N, K], both contiguous and int8 or float8_e4m3fn. x_scales [M] with weight_scales [N], or
-    x_scales [M, ceil(K / 128)] with weight_scales [ceil(N / 128), ceil(K / 128)].
+    x_scales [M, ceil(K / 128)], columns contiguous, with weight_scales [ceil(N / 128), ceil(K / 128)]. Without a
+    `tile`, many rows of FP8 are multiplied by torch, where it has a kernel for them.
     """
     rows, inputs = codes.shape
     if rows == 0:
+        return
+    if tile is None and not accumulate and _torch_multiplies(codes, weight_scales, out):
+        b = None if bias is None else bias.to(out.dtype)
+        scales = (
+            (x_scales, weight_scales.T) if weight_scales.dim() == 2 else (x_scales[:, None], weight_scales[None, :])
+        )
+        torch._scaled_mm(codes, weight.T, *scales, bias=b, out_dtype=out.dtype, out=out)
         return
     outputs, blockwise = weight.shape[0], weight_scales.dim() == 2
     tile = tile or choose_scaled_tile(rows, outputs, inputs, blockwise=blockwise)
@@ -120,3 +131,18 @@ def scaled_linear(
     )
     if partial is not None:
         add_splits(partial, bias, out, accumulate)
+
+
+def _torch_multiplies(codes: torch.Tensor, weight_scales: torch.Tensor, out: torch.Tensor) -> bool:
+    """Whether torch has a kernel for these operands that was measured to be faster. It keeps as many bits of sums."""
+    (rows, inputs), outputs = codes.shape, out.shape[1]
+    multiples = (1, 16, 16) if weight_scales.dim() == 1 else (4, 4 * SCALE_BLOCK, SCALE_BLOCK)
+    return (
+        rows >= _TORCH_ROWS
+        and codes.dtype == torch.float8_e4m3fn
+        and out.dtype == torch.bfloat16
+        and out.is_contiguous()
+        and not any(size % multiple for size, multiple in zip((rows, inputs, outputs), multiples, strict=True))
+        and codes.is_cuda
+        and torch.cuda.get_device_capability(codes.device) == (9, 0)
+    )

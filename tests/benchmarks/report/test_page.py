@@ -216,6 +216,7 @@ def test_the_performance_page_has_a_place_for_every_part():
         "proxy-epyc",
         "goals-epyc",
         "peers-epyc",
+        "soak",
     }
     assert marked == parts | {"lookup", "draft", "proxy", "loop-lag", "profiles", "workloads", "voice", "rewrite"} | {
         f"{name}-avx512-bf16" for name in ("goals", "peers", "kernels", "proxy", "start")

@@ -339,7 +339,7 @@ async def test_second_opinions_are_as_many_as_set_and_metrics_count_each_once(se
         assert loop.monitor is not None
         assert loop.monitor.settings.second_opinions == 1
         for confirmed in (2, 3):
-            loop.monitor.second_opinions = OpinionsGiven(confirmed=confirmed, uncertain=1, cost_usd=0.25)
+            loop.monitor.worker.second_opinions = OpinionsGiven(confirmed=confirmed, uncertain=1, cost_usd=0.25)
             await loop.show(metrics)
     finally:
         await loop.close()

@@ -35,7 +35,7 @@ async def test_a_reload_brings_targets_chains_and_rules_and_takes_them_away(tmp_
         servers.by_model["large"] = broken
 
         def recover() -> None:
-            gateway.serving.routing.served.tier(3)._unhealthy_until = 0.0  # type: ignore[attr-defined]
+            gateway.serving.routing.served.tier(3)._failures.unhealthy_until = 0.0  # type: ignore[attr-defined]
 
         async def asked() -> list[str]:
             recover()

@@ -16,7 +16,7 @@ from gateway.base.settings import Settings
 from migrations.tables.quality import tool_definitions, training_rows, verifications
 from quality.monitor.monitor import Monitor
 from quality.verification.sampling import WHY_NOT, SamplingSettings
-from quality.verification.verifier import EncodedPrompt
+from quality.verification.training_rows import EncodedPrompt
 from tests.gateway.operations.dashboard.browsing import with_user
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
@@ -152,7 +152,7 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Worl
             monitor = await eventually(monitor_of)
             assert monitor is not None
             monitor.settings = msgspec.structs.replace(monitor.settings, sampling=EVERY, poll_seconds=0.0)
-            monitor._shadow_rate, monitor._encode = None, encode
+            monitor._shadow_rate, monitor.worker._encode = None, encode
             monitor._queue.sampling = EVERY
             yield World(aio, home, best, monitor)
 

@@ -20,7 +20,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from gateway.base.requests.caller import BudgetRef, Period
 from gateway.base.stores.database_time import DatabaseTime
 from gateway.tenancy.budgets.budget_commands import BudgetState, remove_budget, set_budget, states_of
-from gateway.tenancy.budgets.budget_leases import BudgetExceededError, BudgetLeases, BudgetsUnavailableError, Hold
+from gateway.tenancy.budgets.budget_leases import (
+    REST_SECONDS,
+    BudgetExceededError,
+    BudgetLeases,
+    BudgetsUnavailableError,
+    Hold,
+)
 from gateway.tenancy.budgets.lease_book import LeaseBook
 from gateway.tenancy.budgets.periods import MICRO, microusd, period_bounds, period_key
 from gateway.tenancy.changes.orders import Order
@@ -319,6 +325,22 @@ async def test_without_the_database_a_slice_is_spent_to_its_end_and_no_further(s
             await spender.tell()
     await spender.tell()
     assert (await state(sqlite)).spent_usd == pytest.approx(leased / MICRO)
+
+
+async def test_a_database_that_is_back_is_asked_again_however_many_requests_were_refused_meanwhile(
+    sqlite: AsyncEngine,
+) -> None:
+    clock = Clock()
+    ref = await budget(sqlite, 1000)
+    spender = leases(sqlite, "a", clock)
+    with outage(sqlite), pytest.raises(BudgetsUnavailableError):
+        await spender.hold([ref], 1)
+    for _ in range(3):
+        clock.monotonic += REST_SECONDS / 4
+        with pytest.raises(BudgetsUnavailableError):
+            await spender.hold([ref], 1)
+    clock.monotonic += REST_SECONDS / 4
+    (await spender.hold([ref], 1)).settle(1)
 
 
 async def test_without_the_database_an_open_gateway_spends_on_and_reports_it_later(sqlite: AsyncEngine) -> None:

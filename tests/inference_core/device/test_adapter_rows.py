@@ -7,6 +7,7 @@ import torch
 from inference_core.device.adapter_rows import adapter_tiles, slots_of_rows
 from inference_core.device.batch import DeviceInputs
 from inference_core.device.block_tables import BlockTables
+from inference_core.device.buckets import Padding
 from inference_core.device.step_inputs import Capacity, StepInputs
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.step_plan import ScheduledSequence
@@ -62,8 +63,8 @@ def test_padded_steps_of_a_size_have_the_same_shape_whatever_their_adapters(tabl
     shapes = set()
     for mixture in mixtures:
         sequences = [share(number, 1, adapter) for number, adapter in enumerate(mixture)]
-        shape = inputs.fill(sequences, tables, {}, renamed=True, pad_to=4)
-        shapes.add(shape.as_captured(64))
+        shape = inputs.fill(sequences, tables, {}, renamed=True, pad_to=Padding(4, 4))
+        shapes.add(shape.as_captured())
         adapted = DeviceInputs(CAPACITY, *memory(inputs)).batch(shape).adapted
         assert adapted is not None
         seen = {
@@ -73,7 +74,7 @@ def test_padded_steps_of_a_size_have_the_same_shape_whatever_their_adapters(tabl
         }
         assert seen == {row: slot for row, slot in enumerate(mixture) if slot != NO_SLOT}
     assert len(shapes) == 1
-    assert inputs.fill([share(0, 1, -1)], tables, {}, renamed=True, pad_to=4).as_captured(64) not in shapes
+    assert inputs.fill([share(0, 1, -1)], tables, {}, renamed=True, pad_to=Padding(4, 4)).as_captured() not in shapes
 
 
 def test_slots_that_are_not_there_are_refused(tables: BlockTables) -> None:

@@ -11,6 +11,7 @@ from tape_graphs import TapeGraphs
 from tiny_device import SLAB, SLABS, RecordingGraphs, TinyModels
 
 from inference_core.core import Core
+from inference_core.device.buckets import LONGEST_QUERY
 from inference_core.device.device_runner import DeviceRunner
 from inference_core.device.graphs import Graphs, NoGraphs
 from inference_core.device.sampling import edited_rows
@@ -110,6 +111,23 @@ def test_captured_steps_read_only_device_memory(models: TinyModels) -> None:
     samplings = [GREEDY, WARM, GREEDY, WARM, GREEDY]
     assert_same(answers(models.device_runner(graphs), PROMPTS, samplings), answers(models.oracle(), PROMPTS, samplings))
     assert graphs.replays > 5
+
+
+@pytest.mark.parametrize("graphs_of_kind", [RecordingGraphs, TapeGraphs])
+def test_steps_of_prompts_are_repeated_too_with_any_lengths_and_decodes_among_them(
+    models: TinyModels, graphs_of_kind: type[RecordingGraphs | TapeGraphs]
+) -> None:
+    """AT-08: otherwise the first token waits for the host, which launches a prompt's kernels one by one."""
+    graphs = graphs_of_kind()
+    prompts = [[3] * 30, [4] * 19, [7, 8] * 15, [5], [6] * 27, [9, 1, 3]]
+    samplings = [GREEDY, WARM, REPETITIVE, GREEDY, WARM, GREEDY]
+    core = core_of(models.device_runner(graphs), prefill_chunk=32, max_num_batched_tokens=48)
+    expected = core_of(models.oracle(), prefill_chunk=32, max_num_batched_tokens=48)
+    assert_same(answers_of(core, prompts, samplings), answers_of(expected, prompts, samplings))
+    of_prompts = [shape for shape in graphs.captured if shape.longest_query > LONGEST_QUERY]
+    assert of_prompts
+    assert all(shape.tokens > shape.sequences for shape in of_prompts)
+    assert graphs.replays > len(graphs.captured)
 
 
 def test_captured_steps_share_the_memory_of_their_logits_and_repeat_nothing_but_operations(models: TinyModels) -> None:

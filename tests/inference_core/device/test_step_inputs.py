@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from inference_core.device.block_tables import BlockTables
+from inference_core.device.buckets import Padding
 from inference_core.device.step_inputs import NO_ROW, NO_SLOT, Capacity, StepInputs, StepShape, arrays_over, bytes_of
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.protocol import SamplingParams
@@ -43,7 +44,7 @@ def test_a_ragged_step_lies_packed_one_sequence_after_another(inputs: StepInputs
     shape = inputs.fill(sequences, tables, {}, renamed=False)
 
     assert (shape.tokens, shape.sequences, shape.sampled) == (4, 2, 1)
-    assert (shape.longest_query, shape.longest_context, shape.table_updates) == (3, 7, 4)
+    assert (shape.longest_query, shape.context_blocks, shape.table_updates) == (3, 0, 4)
     assert values(inputs, "token_ids", 4) == [11, 12, 13, 21]
     assert values(inputs, "positions", 4) == [2, 3, 4, 6]
     assert values(inputs, "pending", 4) == [NO_ROW] * 4
@@ -66,7 +67,7 @@ def test_a_pending_token_names_the_row_that_draws_it(inputs: StepInputs, tables:
 def test_padding_computes_nothing_that_counts(inputs: StepInputs, tables: BlockTables) -> None:
     sequences = [share("a", [8], 4, [1, 2], seed=1), share("b", [9], 0, [3], seed=1)]
 
-    shape = inputs.fill(sequences, tables, {}, renamed=False, pad_to=4)
+    shape = inputs.fill(sequences, tables, {}, renamed=False, pad_to=Padding(4, 4))
 
     assert (shape.tokens, shape.sequences, shape.sampled, shape.longest_query) == (4, 4, 4, 1)
     assert values(inputs, "query_start", 5) == [0, 1, 2, 2, 2]
@@ -81,7 +82,7 @@ def test_every_drafted_token_is_drawn_for_and_one_more(inputs: StepInputs, table
     drafted.num_drafts = 2
     sequences = [share("chunk", [5, 6], 0, [3]), drafted, share("b", [9], 0, [4], seed=2)]
 
-    shape = inputs.fill(sequences, tables, {}, renamed=False, pad_to=8)
+    shape = inputs.fill(sequences, tables, {}, renamed=False, pad_to=Padding(8, 8))
 
     assert (shape.tokens, shape.sequences, shape.sampled, shape.longest_query) == (8, 8, 8, 3)
     assert values(inputs, "sample_rows", 4) == [2, 3, 4, 5]
@@ -92,9 +93,21 @@ def test_every_drafted_token_is_drawn_for_and_one_more(inputs: StepInputs, table
 
 
 def test_a_shape_is_captured_with_one_of_few_bounds_of_its_queries() -> None:
-    shapes = [StepShape(8, 8, 8, longest, 30, 5).as_captured(64) for longest in (1, 2, 4, 5, 16)]
-    assert [shape.longest_query for shape in shapes] == [1, 4, 4, 16, 16]
-    assert all((shape.longest_context, shape.table_updates) == (64, 0) for shape in shapes)
+    shapes = [StepShape(96, 8, 8, longest, 5, 7).as_captured() for longest in (1, 2, 4, 5, 16, 17, 96)]
+    assert [shape.longest_query for shape in shapes] == [1, 4, 4, 16, 16, 96, 96]
+    assert all((shape.context_blocks, shape.table_updates) == (0, 0) for shape in shapes)
+
+
+def test_contexts_are_copied_for_many_queries_alone(inputs: StepInputs, tables: BlockTables) -> None:
+    """A chunk of 64 queries reads its context as often; of decodes in the same step, each reads its own once."""
+    inputs = StepInputs(Capacity(tokens=80, sequences=8, draws=12, table_updates=64))
+    tables = BlockTables(LAYOUT, SLAB_BYTES, rows=8, row_blocks=40)
+    chunk = share("chunk", [1] * 64, 30, list(range(24)))
+    decode = share("decode", [1], 25, list(range(7)), seed=1)
+    assert inputs.fill([chunk], tables, {}, renamed=False).context_blocks == 24
+    assert inputs.fill([chunk, decode], tables, {}, renamed=False).context_blocks == 0
+    shorter = share("shorter", [1] * 63, 31, list(range(24)))
+    assert inputs.fill([shorter], tables, {}, renamed=False).context_blocks == 0
 
 
 def test_more_draws_than_there_is_room_for_are_refused(inputs: StepInputs, tables: BlockTables) -> None:

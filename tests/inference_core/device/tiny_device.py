@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from inference_core.attention.reference import ReferenceAttention
-from inference_core.device.buckets import DecodeBuckets
+from inference_core.device.buckets import StepBuckets
 from inference_core.device.device_runner import DeviceRunner
 from inference_core.device.graphs import Graphs, NoGraphs
 from inference_core.device.step_inputs import Capacity
@@ -107,7 +107,7 @@ class TinyModels:
             self.arena,
             SLAB,
             graphs=graphs or NoGraphs(),
-            buckets=DecodeBuckets((1, 2, 4, 8, 24, 72)),
+            buckets=StepBuckets((1, 2, 4, 8, 24, 72), (16, 32, 96), (4, 72)),
             capacity=capacity,
         )
 

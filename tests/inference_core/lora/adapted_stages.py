@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from inference_core.device.block_tables import BlockTables
-from inference_core.device.buckets import DecodeBuckets
+from inference_core.device.buckets import StepBuckets
 from inference_core.device.graphs import Graphs, NoGraphs
 from inference_core.device.load_device_core import device_layout
 from inference_core.device.spec import Activations, DeviceModelSpec
@@ -65,7 +65,7 @@ def stage_of(
         BlockTables(model.layout, SLAB, rows=16, row_blocks=8),
         Capacity(tokens=512, sequences=16, draws=16, table_updates=128, adapter_slots=model.spec.max_adapters),
         graphs=graphs or NoGraphs(),
-        buckets=DecodeBuckets(() if graphs is None else (1, 4, 16)),
+        buckets=StepBuckets() if graphs is None else StepBuckets((1, 4, 16), (32, 64), (8,)),
         staging_buffers=2,
     )
 

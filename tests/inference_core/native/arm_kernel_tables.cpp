@@ -1,35 +1,11 @@
 // Compares the kernel tables of an ARM processor: with the portable one, whose sums are rounded twice where theirs are
-// fused, and with each other bit by bit. `test_arm_kernels.py` compiles it and runs it on emulated processors.
-#include <algorithm>
-#include <cmath>
-#include <cstdio>
-#include <cstring>
-#include <string>
-#include <vector>
-
-#include "attention_units.h"
-#include "kv_block.h"
+// fused, and with each other bit by bit; kernels of prompts with what they are defined to compute. `test_arm_kernels.py`
+// compiles it and runs it on emulated processors.
+#include "arm_prompt_kernels.h"
 #include "runtime.h"
 
 namespace aio {
 namespace {
-
-struct Random {
-  uint32_t state;
-  explicit Random(uint32_t seed) : state(seed * 2654435761u + 1u) {}
-  uint32_t next() {
-    state ^= state << 13;
-    state ^= state >> 17;
-    return state ^= state << 5;
-  }
-  int below(int n) { return int(next() >> 8) % n; }
-  float real() { return float(int(next() >> 8) - (1 << 23)) / float(1 << 22); }  // in [-2, 2)
-  std::vector<float> reals(size_t count) {
-    std::vector<float> out(count);
-    for (float& v : out) v = real();
-    return out;
-  }
-};
 
 // What a table computed from the same inputs as every other one.
 struct Result {
@@ -39,19 +15,6 @@ struct Result {
 };
 using Results = std::vector<Result>;
 
-int failures = 0;
-
-void expect(bool holds, const std::string& table, const std::string& what) {
-  if (holds) return;
-  std::printf("%s: %s\n", table.c_str(), what.c_str());
-  ++failures;
-}
-
-template <typename T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && !std::memcmp(a.data(), b.data(), a.size() * sizeof(T));
-}
-
 template <typename T>
 std::vector<float> bytes_of(const std::vector<T>& v) {
   const auto* p = reinterpret_cast<const uint8_t*>(v.data());
@@ -59,99 +22,6 @@ std::vector<float> bytes_of(const std::vector<T>& v) {
 }
 
 // -- linear layers ---------------------------------------------------------------------------------------------------
-
-uint16_t half(float v) {  // of normal numbers that need no rounding
-  uint32_t bits;
-  std::memcpy(&bits, &v, 4);
-  return uint16_t((bits >> 16 & 0x8000u) | (((bits >> 23 & 0xffu) - 112u) << 10) | (bits >> 13 & 0x3ffu));
-}
-
-struct Packed {
-  const char* name;
-  Scheme scheme;
-  int group_bytes, centre;  // of codes
-  bool minima;
-};
-constexpr Packed kPacked[] = {{"int4", kInt4Int8, 256, 0, true},
-                              {"int4 centred", kInt4CentredInt8, 256, 8, false},
-                              {"int8", kInt8Int8, 512, 128, false}};
-
-// A layer and its input. `exact`: scales are powers of two and few enough groups that float32 holds every sum.
-struct Layer {
-  int rows, k, n;
-  std::vector<uint8_t> panels;
-  std::vector<QuantizedGroup> x;
-  std::vector<float> bias, before;
-  std::vector<double> wanted;  // [rows, n]
-  LinearArgs args;
-
-  Layer(const Packed& kind, int rows, int groups, int n, bool accumulate, bool exact, uint32_t seed)
-      : rows(rows), k(groups * kGroup), n(n) {
-    Random random(seed);
-    const int count = (n + kLanes - 1) / kLanes, head = kind.minima ? 0 : (groups * 32 + 63) / 64 * 64;
-    const int step = kind.minima ? 320 : kind.group_bytes;
-    const auto scale = [&] { return exact ? 1.0f + float(random.below(2)) : 0.5f + float(random.below(1024)) / 1024.0f; };
-    args = {};
-    args.panel_bytes = head + groups * step;
-    panels.resize(size_t(args.panel_bytes) * size_t(count) + 64);
-    for (uint8_t& code : panels) code = uint8_t(random.next() >> 9);
-    for (int i = 0; i < rows * groups; ++i) {
-      QuantizedGroup group;
-      int total = 0;
-      for (int8_t& q : group.q) total += q = int8_t(random.below(255) - 127);
-      group.scale = scale();
-      group.offset = group.scale * float(total);
-      group.correction = -128 * total;
-      group.nibble_correction = -8 * total;
-      x.push_back(group);
-    }
-    bias.resize(size_t(count) * kLanes);
-    for (float& v : bias) v = float(random.below(100));
-    before.assign(size_t(rows) * size_t(n + 5), 3.0f);
-    wanted.resize(size_t(rows) * size_t(n));
-    for (int panel = 0; panel < count; ++panel)
-      for (int g = 0; g < groups; ++g)
-        for (int c = 0; c < kLanes; ++c) add_group(kind, panel, g, c, groups, head, step, scale(), float(random.below(4)) + 1);
-    for (int row = 0; row < rows; ++row)
-      for (int c = 0; c < n; ++c) wanted[size_t(row * n + c)] += double(bias[size_t(c)]) + (accumulate ? 3.0 : 0.0);
-    args.panels = panels.data();
-    args.rows = rows;
-    args.k = k;
-    args.n = n;
-    args.quantized = x.data();
-    args.bias = bias.data();
-    args.ldy = n + 5;
-    args.accumulate = accumulate;
-  }
-
-  // Writes the scale and the minimum of a column, and adds its products to what is wanted.
-  void add_group(const Packed& kind, int panel, int g, int c, int groups, int head, int step, float scale, float minimum) {
-    uint8_t* base = panels.data() + panel * args.panel_bytes;
-    const uint8_t* codes = base + head + g * step;
-    auto* scales = reinterpret_cast<uint16_t*>(kind.minima ? base + g * step + 256 : base + g * 32);
-    scales[c] = half(scale);
-    if (kind.minima) scales[kLanes + c] = half(minimum);
-    for (int row = 0; row < rows && panel * kLanes + c < n; ++row) {
-      const QuantizedGroup& group = x[size_t(row * groups + g)];
-      int sum = 0, total = 0;
-      for (int i = 0; i < kGroup; ++i) {
-        const int code = kind.group_bytes == 512 ? codes[i / 4 * 64 + c * 4 + i % 4]
-                                                 : codes[i / 8 * 64 + c * 4 + i % 4] >> (i / 4 % 2 * 4) & 15;
-        sum += (code - kind.centre) * group.q[i];
-        total += group.q[i];
-      }
-      double& out = wanted[size_t(row * n + panel * kLanes + c)];
-      out += double(scale) * group.scale * sum + (kind.minima ? double(minimum) * group.scale * total : 0.0);
-    }
-  }
-
-  std::vector<float> by(const KernelTable& table, Scheme scheme) {
-    std::vector<float> y = before;
-    args.y = y.data();
-    linear_kernel(table, scheme)(args, 0, (n + kLanes - 1) / kLanes);
-    return y;
-  }
-};
 
 void integer_linears(const KernelTable& table, Results& out) {
   uint32_t seed = 1;
@@ -279,37 +149,6 @@ void row_kernels(const KernelTable& table, Results& out) {
 
 constexpr const char* kFormats[] = {"float32", "bfloat16", "int8"};
 
-// Tokens 0 to `tokens` of one sequence in an arena whose unused bytes are NaN.
-struct Cache {
-  std::vector<uint8_t> arena;
-  std::vector<int64_t> blocks, slots;
-  std::vector<int32_t> positions;
-  RopeArgs rope = {};
-
-  Cache(KVDtype dtype, int tokens, int heads, int kv_heads, int d, int block_size, float* qkv, const float* cos_sin) {
-    const int64_t bytes = KVBlock(dtype, d, block_size).head_bytes * kv_heads;
-    const int count = (tokens + block_size - 1) / block_size;
-    arena.assign(size_t(bytes * count), 0xff);
-    for (int i = 0; i < count; ++i) blocks.push_back((count - 1 - i) * bytes);
-    for (int t = 0; t < tokens; ++t) {
-      positions.push_back(t);
-      slots.push_back(blocks[size_t(t / block_size)]);
-    }
-    rope.qkv = qkv;
-    rope.ld = (heads + 2 * kv_heads) * d;
-    rope.cos_sin = cos_sin;
-    rope.positions = positions.data();
-    rope.slots = slots.data();
-    rope.arena = arena.data();
-    rope.heads = heads;
-    rope.kv_heads = kv_heads;
-    rope.head_dim = d;
-    rope.block_size = block_size;
-    rope.dtype = dtype;
-    rope.eps = 1e-5f;
-  }
-};
-
 // Whole numbers up to 127, turned by nothing: exact in every format, so written alike by all tables.
 void written_caches(const KernelTable& table, Results& out) {
   for (int dtype = 0; dtype < 3; ++dtype)
@@ -338,37 +177,12 @@ void attentions(const KernelTable& table, Results& out) {
     for (int window : {0, 50})
       for (const auto& [context, queries] : {std::pair<int, int>{1, 1}, {40, 40}, {130, 70}, {300, 1}, {613, 3}}) {
         Random random{uint32_t(context + dtype)};
-        const int heads = 6, kv_heads = 2, d = 80, ld = (heads + 2 * kv_heads) * d;
-        std::vector<float> qkv = random.reals(size_t(context * ld)), turns = random.reals(size_t(context * d));
-        Cache cache(KVDtype(dtype), context, heads, kv_heads, d, 32, qkv.data(), turns.data());
+        const AttentionCase of{KVDtype(dtype), 6, 2, 80, context, window};
+        std::vector<float> qkv = random.reals(size_t(context * 10 * of.d)), turns = random.reals(size_t(context * of.d));
+        Cache cache(of.dtype, context, of.heads, of.kv_heads, of.d, 32, qkv.data(), turns.data());
         kernels_portable()->rope_and_write(cache.rope, 0, context);  // the same input for all tables
-        const int32_t start = 0, query_start[] = {0, queries}, length = context;
-        std::vector<float> y(size_t(queries * heads * d));
-        AttentionArgs args = {};
-        args.q = qkv.data() + (context - queries) * ld;
-        args.ldq = ld;
-        args.out = y.data();
-        args.ldo = heads * d;
-        args.arena = cache.arena.data();
-        args.block_offsets = cache.blocks.data();
-        args.table_start = &start;
-        args.query_start = query_start;
-        args.context_len = &length;
-        args.scale = 0.16f;
-        args.window = window;
-        args.heads = heads;
-        args.kv_heads = kv_heads;
-        args.head_dim = d;
-        args.block_size = 32;
-        args.dtype = KVDtype(dtype);
-        AttentionUnits units;
-        units.list(args, 1, 4);
-        units.lend(args);
-        std::vector<float> scratch(size_t(attention_scratch_floats(heads / kv_heads, d)));
-        std::atomic<int> next{0};
-        units.drain(table, args, next, scratch.data());
         out.push_back({std::string("attention ") + kFormats[dtype] + " " + std::to_string(context) + "/" + std::to_string(queries) +
-                           (window ? ", window" : ""), 1e-4f, y});
+                           (window ? ", window" : ""), 1e-4f, answers(table, of, cache, qkv, queries, false, 4)});
       }
 }
 
@@ -413,7 +227,20 @@ int main() {
   const Results portable = results_of(*kernels_portable()), neon = results_of(*kernels_neon());
   for (const KernelTable* table : tables)
     if (table != kernels_portable()) compare(*table, results_of(*table), portable, table == kernels_neon() ? nullptr : &neon);
-  expect(std::string(emulated_kernels()->vectors) == tables.front()->name, "emulated tiles", "other vectors than the fastest");
+  expect(std::string(emulated_kernels()->vectors) == tables.front()->vectors, "emulated tiles",
+         "other vectors than the fastest");
+  for (const KernelTable* table : tables) {
+    expect(!table->attends_prompts(kKVInt8), table->name, "attends to prompts in INT8");
+    if (table->attends_prompts(kKVBf16)) {
+      std::printf("%s: %d attentions of prompts\n", table->name, prompt_attentions(*table));
+      KernelTable same = *kernels_i8mm();
+      same.name = table->name;
+      same.attend_prompt = table->attend_prompt;
+      expect(!std::memcmp(&same, table, sizeof(same)), table->name, "has other kernels than i8mm");
+    } else if (table->has_spans()) {
+      std::printf("%s: %d products and %d rows in spans\n", table->name, span_linears(*table), span_rows(*table));
+    }
+  }
   std::printf("%zu results, %d failures\n", portable.size(), failures);
   return failures != 0;
 }

@@ -32,9 +32,10 @@ def test_emulated_tiles_are_chosen_by_name_alone() -> None:
 
 
 @pytest.mark.usefixtures("instruction_set")
-def test_prompts_are_multiplied_in_spans_where_there_are_dot_products_of_512_bits_and_no_tiles() -> None:
+def test_prompts_are_multiplied_in_spans_where_bytes_are_multiplied_fast_and_there_are_no_tiles() -> None:
     native = cpu.extension()
-    formats = {"amx": "tiles", "avx512-bf16": "spans", "avx512": "spans"}
+    spans = ["avx512-bf16", "avx512", "i8mm-bf16", "i8mm"]
+    formats = {"amx": "tiles", **dict.fromkeys(spans, "spans")}
     assert native.prompt_format() == formats.get(native.instruction_set())
 
 

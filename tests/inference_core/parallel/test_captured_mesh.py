@@ -92,7 +92,7 @@ def test_what_ranks_capture_needs_nothing_of_the_host(
     """By operations on a device that only has shapes: two sums a layer and the embedding's are among them."""
     sums: list[torch.device] = []
     monkeypatch.setattr(dist, "all_reduce", lambda part, **_: sums.append(part.device))
-    shape = StepShape(tokens=4, sequences=4, sampled=4, longest_query=1, longest_context=64, table_updates=0)
+    shape = StepShape(tokens=4, sequences=4, sampled=4, longest_query=1, table_updates=0)
     spec = DeviceModelSpec(name="m", path="-", compute="dense", max_context=64)
     checkpoint = Drawn(SHAPES["llama"], "BF16")
     model = divide_model(spec, checkpoint, Mesh(tensor=tensor), uneven=True, slab_bytes=1 << 20)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from inference_core.device.block_tables import BlockTables
-from inference_core.device.buckets import DecodeBuckets
+from inference_core.device.buckets import StepBuckets
 from inference_core.device.graphs import Graphs, NoGraphs
 from inference_core.device.load_device_core import device_layout
 from inference_core.device.spec import DeviceModelSpec
@@ -52,7 +52,7 @@ def stage_of(model: Model, number: int, cache: Path, group: TensorGroup, graphs:
         BlockTables(model.layout, SLAB, rows=CAPACITY.sequences, row_blocks=8),
         CAPACITY,
         graphs=graphs or NoGraphs(),
-        buckets=DecodeBuckets(() if graphs is None else (1, 4)),
+        buckets=StepBuckets() if graphs is None else StepBuckets((1, 4), (32,), (4,)),
         staging_buffers=2,
     )
 

@@ -39,6 +39,7 @@ def attention(
     cache: KVDtype = "bfloat16",
     window: int = 0,
     softcap: float = 0.0,
+    blocks: int = 0,
 ) -> None:
     qkv, out = meta(tokens, (heads + 2 * kv_heads) * head_dim, dtype=dtype), meta(tokens, heads * head_dim, dtype=dtype)
     paged_attention(
@@ -52,6 +53,7 @@ def attention(
         window=window,
         softcap=softcap,
         max_query_len=queries,
+        context_blocks=blocks,
     )
 
 
@@ -88,6 +90,7 @@ CASES = {
     "prefill, head of 256": AotCase(partial(attention, 4096, 8, 2048, heads=8, kv_heads=4, head_dim=256), **WIDE),
     "prefill, float32": AotCase(partial(attention, 4096, 8, 2048, **FP32), **WIDE),
     "prefill, FP8 cache": AotCase(partial(attention, 4096, 8, 2048, **FP8), least=E4M3, **WIDE),
+    "prefill, FP8 cache unpacked": AotCase(partial(attention, 4096, 8, 2048, blocks=512, **FP8), least=E4M3, **WIDE),
     "decode, capped": AotCase(partial(attention, 64, 64, 1, **GEMMA2), **WIDE),
     "decode, capped, window": AotCase(partial(attention, 64, 64, 1, window=4096, **GEMMA2), **WIDE),
     "prefill, capped": AotCase(partial(attention, 4096, 8, 2048, **GEMMA2), **WIDE),

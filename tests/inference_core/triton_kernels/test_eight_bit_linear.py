@@ -18,6 +18,7 @@ SENTINEL = 7.0
 # Of the sum of magnitudes. Hopper's FP8 instructions for many rows keep 13 bits of the sum of 128 products.
 FLOAT32_SUMS, HOPPER_FP8_SUMS = 2.0**-18, 2.0**-11
 E4M3 = torch.float8_e4m3fn
+HALF_ULP = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 SCHEMES = {
     "int8": lambda weight: quantize_channels(weight, torch.int8),
     "fp8 channels": lambda weight: quantize_channels(weight, E4M3),
@@ -41,15 +42,18 @@ def check(
     bias: bool = False,
     accumulate: bool = False,
     dtype: torch.dtype = torch.float16,
+    padded: bool = True,
 ) -> None:
+    """`padded`: the result is a part of a larger matrix, the rest of which must not change."""
     outputs, inputs = weight.codes.shape
     generator = torch.Generator().manual_seed(rows)
     x = torch.randn(rows, inputs, generator=generator) * torch.rand(rows, 1, generator=generator) * 3
     quantize = linear_reference.quantize_groups if weight.blockwise else linear_reference.quantize_rows
     codes, scales = quantize(x, weight.codes.dtype)
+    scales = scales.T.contiguous().T if weight.blockwise else scales
     b = torch.randn(outputs, generator=generator).to(dtype) if bias else None
     before = torch.randn(rows, outputs, generator=generator).to(dtype)
-    wide = torch.full((rows + 1, outputs + 8), SENTINEL, dtype=dtype, device=device)
+    wide = torch.full((rows + 1, outputs + (8 if padded else 0)), SENTINEL, dtype=dtype, device=device)
     out = wide[:rows, :outputs]
     out.copy_(before)
 
@@ -62,7 +66,7 @@ def check(
     expected = seen @ dense.T + (0 if b is None else b.double()) + (before.double() if accumulate else 0)
     hopper = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
     sums = HOPPER_FP8_SUMS if hopper and rows > 16 and codes.dtype == E4M3 else FLOAT32_SUMS
-    bound = sums * (seen.abs() @ dense.abs().T) + 2.0**-11 * expected.abs() + 1e-6
+    bound = sums * (seen.abs() @ dense.abs().T) + HALF_ULP[dtype] * expected.abs() + 1e-6
     assert ((out.cpu().double() - expected).abs() <= bound).all()
     assert (wide[rows:] == SENTINEL).all()
     assert (wide[:, outputs:] == SENTINEL).all()
@@ -72,6 +76,16 @@ def check(
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_scheme_equals_the_reference(scheme: str, rows: int, device: torch.device) -> None:
     check(weight_of(scheme, 200, 384), rows, device)
+
+
+@pytest.mark.parametrize("bias", [False, True], ids=["no bias", "bias"])
+@pytest.mark.parametrize("rows", [64, 65, 68, 300])
+@pytest.mark.parametrize(("scheme", "outputs", "inputs"), [("fp8 channels", 208, 384), ("fp8 blocks", 256, 1024)])
+def test_many_rows_that_torch_may_multiply_equal_the_reference(
+    scheme: str, outputs: int, inputs: int, rows: int, bias: bool, device: torch.device
+) -> None:
+    dtype = torch.float16 if INTERPRETED else torch.bfloat16  # the interpreter cuts bits of bfloat16 off
+    check(weight_of(scheme, outputs, inputs), rows, device, dtype=dtype, bias=bias, padded=False)
 
 
 @pytest.mark.parametrize("outputs", [1, 127, 129])

@@ -55,7 +55,7 @@ def check(
     assert (wide[:, outputs:] == SENTINEL).all()
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 5, 16, 17, 40])
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 16, 17, 32, 40])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_kind_of_weights_equals_the_reference(

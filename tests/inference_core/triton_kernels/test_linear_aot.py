@@ -44,7 +44,7 @@ def dequantize(group: int) -> None:
 
 
 def eight_bit(rows: int, dtype: torch.dtype, *, blocks: bool = False, inputs: int = 4096) -> None:
-    scales = (meta(rows, inputs // 128), meta(32, inputs // 128)) if blocks else (meta(rows), meta(4096))
+    scales = (meta(inputs // 128, rows).T, meta(32, inputs // 128)) if blocks else (meta(rows), meta(4096))
     out = meta(rows, 4096, dtype=torch.bfloat16)
     x, weight = meta(rows, inputs, dtype=dtype), meta(4096, inputs, dtype=dtype)
     scaled_linear(x, scales[0], weight, scales[1], None, out)
@@ -72,11 +72,14 @@ CASES = {
         partial(int4, 1, group=32, offsets=False, dtype=torch.float16), wide_loads=True
     ),
     "INT4, 32 rows": AotCase(partial(int4, 32), wide_loads=True),
+    "INT4, 64 rows": AotCase(partial(int4, 64), wide_loads=True),
     "INT4, 256 rows, groups of 32": AotCase(partial(int4, 256, group=32), wide_loads=True),
     "INT4, 256 rows, float16": AotCase(partial(int4, 256, dtype=torch.float16), wide_loads=True),
     "INT4, dequantised": AotCase(partial(dequantize, 128), wide_loads=True),
     "INT8, 1 row": AotCase(partial(eight_bit, 1, torch.int8), wide_loads=True),
     "INT8, 64 rows": AotCase(partial(eight_bit, 64, torch.int8), wide_loads=True),
+    "INT8, 128 rows": AotCase(partial(eight_bit, 128, torch.int8), wide_loads=True),
+    "FP8 blocks, 128 rows": AotCase(partial(eight_bit, 128, FP8, blocks=True), least=E4M3, wide_loads=True),
     "INT8, 2048 rows": AotCase(partial(eight_bit, 2048, torch.int8), wide_loads=True),
     "FP8, 1 row": AotCase(partial(eight_bit, 1, FP8), least=E4M3, wide_loads=True),
     "FP8, 2048 rows": AotCase(partial(eight_bit, 2048, FP8), least=E4M3, wide_loads=True),

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from inference_core.kv_cache.layout import KVDtype
+from inference_core.triton_kernels.attention import paged_attention as kernels
 from inference_core.triton_kernels.attention.attention_tiles import AttentionTile
+from inference_core.triton_kernels.attention.layer_cache import LayerCache
 from inference_core.triton_kernels.attention.paged_attention import paged_attention
 from inference_core.triton_kernels.decoder_reference import reference_paged_attention
 from tests.inference_core.triton_kernels import cells
@@ -84,6 +86,35 @@ def test_attention_over_an_fp8_cache_stays_close_to_float32(phase: str, device: 
     fp8, exact = (paged(PHASES[phase].spans, NUMBERS[numbers], device) for numbers in ("fp8 cache", "float32"))
     got, want = attend(fp8, splits=PHASES[phase].splits).float(), expected(exact)
     assert torch.cosine_similarity(got[:-PADDED_ROWS], want[:-PADDED_ROWS], dim=1).min() > 0.99
+
+
+@pytest.mark.parametrize("heads_at_once", [0, 1, 2])
+@pytest.mark.parametrize("head_dim", [64, 80])
+@pytest.mark.parametrize("block_size", [8, 24])
+@pytest.mark.parametrize("phase", ["prefill", "chunk"])
+def test_an_fp8_cache_that_is_unpacked_first_gives_the_same(
+    phase: str,
+    block_size: int,
+    head_dim: int,
+    heads_at_once: int,
+    device: torch.device,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As many KV heads at a time as memory is for, if for any; with more blocks than there are, as a bound may have."""
+    spans, numbers = PHASES[phase].spans, NUMBERS["fp8 cache"]
+    case = paged(spans, numbers, device, ratio="4:1", head_dim=head_dim, block_size=block_size)
+    blocks = sum(-(-context // block_size) for context, _ in spans) + 2
+    head_bytes = blocks * 2 * block_size * head_dim * numbers.activation.itemsize
+    unpack, first_heads = kernels.unpack_cache, []
+
+    def counted(cache: LayerCache, unpacked: LayerCache, first_head: int, *more: Any) -> None:
+        first_heads.append(first_head)
+        unpack(cache, unpacked, first_head, *more)
+
+    monkeypatch.setattr(kernels, "unpack_cache", counted)
+    monkeypatch.setattr(kernels, "_UNPACKED_BYTES", heads_at_once * head_bytes + 1)
+    assert_equal(case, numbers, context_blocks=blocks)
+    assert first_heads == {0: [], 1: [0, 1], 2: [0]}[heads_at_once]
 
 
 @pytest.mark.parametrize("times", [1e-4, 1e4])

@@ -12,11 +12,11 @@ from quality.judges.panel import Panel
 from quality.judges.similarity import SimilarityJudge
 from quality.judges.synthetic_pairs import graded_pairs
 from quality.monitor.e_detector import ShiftAlarm
-from quality.monitor.monitor import Monitor, MonitorSettings
+from quality.monitor.monitor import Monitor
+from quality.monitor.settings import MonitorSettings
 from quality.records.record import Record
 from quality.verification.sampling import SamplingSettings
-from quality.verification.training_rows import Encode
-from quality.verification.verifier import EncodedPrompt
+from quality.verification.training_rows import Encode, EncodedPrompt
 from tests.quality.loop_world import ScriptedTier, ladder, price, store_request
 from tiers.tier import Tier
 

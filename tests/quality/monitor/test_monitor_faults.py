@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.quality import verifications
-from quality.verification.verifier import EncodedPrompt
+from quality.verification.training_rows import EncodedPrompt
 from tests.quality.loop_world import ScriptedTier, record, rows, store_request, unavailable
 from tests.quality.monitor.monitors import ALL, monitor_of, serve
 

@@ -15,11 +15,12 @@ from quality.judges.exact import ExactJudge
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Panel
 from quality.judges.synthetic_pairs import graded_pairs
-from quality.monitor.monitor import Monitor, MonitorSettings
+from quality.monitor.monitor import Monitor
+from quality.monitor.settings import MonitorSettings
 from quality.records.record import Record
 from quality.shadow.report import budget_now, shadow_report
 from quality.verification.sampling import SamplingSettings, Spending, draw, refusal, thinning
-from quality.verification.verifier import EncodedPrompt
+from quality.verification.training_rows import EncodedPrompt
 from tests.quality.loop_world import ScriptedTier, price, record, rows, store_request, unavailable
 from tiers.tier import Tier
 

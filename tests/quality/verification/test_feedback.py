@@ -10,7 +10,7 @@ from quality.estimates.kinds import acceptance
 from quality.verification.feedback import Feedback, FeedbackDesk
 from quality.verification.queue import VerificationQueue
 from quality.verification.sampling import Draw, SamplingSettings
-from quality.verification.verifier import EncodedPrompt
+from quality.verification.training_rows import EncodedPrompt
 from tests.quality.loop_world import record, rows, store_request
 
 DRAWN = Draw(sampled=True, probability=0.05, reason="drawn")

@@ -17,7 +17,8 @@ from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Panel
 from quality.judges.similarity import SimilarityJudge
 from quality.judges.synthetic_pairs import graded_pairs
-from quality.monitor.monitor import Monitor, MonitorSettings
+from quality.monitor.monitor import Monitor
+from quality.monitor.settings import MonitorSettings
 from quality.records.record import Record
 from quality.verification.queue import VerificationQueue
 from quality.verification.sampling import Draw, Purpose, SamplingSettings

@@ -17,11 +17,12 @@ from quality.judges.judge import Judge
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Panel
 from quality.judges.synthetic_pairs import graded_pairs
-from quality.monitor.monitor import Monitor, MonitorSettings
+from quality.monitor.monitor import Monitor
+from quality.monitor.settings import MonitorSettings
 from quality.records.record import Record
 from quality.verification.queue import VerificationQueue
 from quality.verification.sampling import SamplingSettings
-from quality.verification.verifier import EncodedPrompt
+from quality.verification.training_rows import EncodedPrompt
 from tests.quality.loop_world import ScriptedTier, price, record, rows, store_request, unavailable
 from tiers.tier import GenerationRequest
 

@@ -16,7 +16,8 @@ from migrations.tables.quality import training_rows, verifications
 from quality.store.database import migrate, open_database
 from quality.store.queries import insert_records
 from quality.verification.feedback import Feedback, FeedbackDesk
-from quality.verification.queue import Ruling, VerificationJob, VerificationQueue
+from quality.verification.job import Ruling, VerificationJob
+from quality.verification.queue import VerificationQueue
 from quality.verification.sampling import Draw, SamplingSettings
 from tests.examples import examples
 from tests.quality.loop_world import record, rows, store_request

@@ -2,6 +2,7 @@
 
 from tiers.native_content import NativeBlock, NativeContent
 from tiers.remote.reasoning_makers import ReasoningMakers
+from tiers.tier import ChatMessage
 
 
 class Clock:
@@ -41,5 +42,8 @@ def test_seals_are_forgotten_by_number_and_by_time() -> None:
 
 def test_what_nothing_seals_stays() -> None:
     content = NativeContent("anthropic", (NativeBlock(b"{}", "thinking", "seal"), NativeBlock(b"[]", "text")))
-    assert [block.type for block in ReasoningMakers().readable(content, "m", is_only=False)] == ["text"]
+    message = ChatMessage(role="assistant", content="", native=content)
+    read = ReasoningMakers().readable(message, "anthropic", "m", is_only=False)
+    assert read.native is not None
+    assert [block.type for block in read.native.blocks] == ["text"]
     assert content.is_sealed

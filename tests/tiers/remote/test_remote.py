@@ -271,6 +271,16 @@ async def test_the_key_is_sent_but_never_shown(caplog: pytest.LogCaptureFixture)
     assert KEY not in message + repr(vars(tier).get("_spec")) + caplog.text
 
 
+async def test_the_key_is_not_shown_by_an_answer_that_breaks_off_with_it() -> None:
+    async def fail(call: Call) -> None:
+        await call.begin()
+        await call.send(b'data: {"error": {"message": "key %s is spent"}}\n\n' % KEY.encode())
+
+    async with upstream(fail, api_key_env="THE_KEY") as (tier, _):
+        raised = await failure(tier)
+    assert "key [key] is spent" in str(raised)
+
+
 async def test_a_tier_without_its_key_does_not_start_and_asks_no_server() -> None:
     async with LoopbackServer(hello) as server:
         tier = RemoteTier(remote_spec(server.base_url, api_key_env="THE_KEY"), environ={"THE_KEY": " "})

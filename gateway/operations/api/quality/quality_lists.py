@@ -20,7 +20,7 @@ from gateway.operations.usecases.estimate_rows import EstimateRow, estimate_rows
 from gateway.operations.usecases.estimates import estimates_shown, order_retraining
 from gateway.operations.usecases.pages import page_of
 from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
-from quality.monitor.monitor import MonitorStatus
+from quality.monitor.status import MonitorStatus
 from quality.store.database import MOST_INTEGER
 from quality.store.listings import (
     ARTEFACTS,

@@ -31,14 +31,16 @@ if TYPE_CHECKING:
 @data_dir_option
 @cache_dir_option
 @database_option
+@setting_option("keys_file", metavar="FILE")
 @json_option
 def check(security: bool, as_json: bool, **options: Any) -> None:
     """Ask every tier, provider of embeddings and guardrail of the catalogue one short question. Exits with 1 if one
     does not answer.
 
     Shows the time to the first token, tokens per second, and what 1,000 requests would cost, then the catalogue's
-    targets, fallback chains and rules, with those that can never apply, and which tiers private prompts go to. Models
-    that AIO runs itself are loaded for it, as `aio serve` does. Nothing is recorded.
+    targets, fallback chains and rules, with those that can never apply, which tiers private prompts go to, what the
+    file of keys would change, and where texts go in traces. Models that AIO runs itself are loaded for it, as `aio
+    serve` does. Nothing is recorded.
 
     With --security nothing is asked: settings, files and database are read as `aio serve` would use them, and each item
     is ok, warning or failed. Exits with 1 if one failed.
@@ -51,6 +53,7 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
     from gateway.operations.quality_loop.stored_judge import stored_judge
     from gateway.operations.setup.embedding_check import ask_embeddings
     from gateway.operations.setup.screening_check import NONE_IS_LOCAL, ask_guardrails, private_text
+    from gateway.operations.setup.settings_check import check_declared_keys, check_traced_texts
     from gateway.operations.setup.tier_answers import ask_tiers
     from tiers.catalog.load import load_catalog
 
@@ -62,8 +65,10 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
     answers = asyncio.run(ask_tiers(catalog, settings))
     embeddings = asyncio.run(ask_embeddings(catalog))
     guardrails = asyncio.run(ask_guardrails(catalog)) if catalog.guardrails else []
-    said = [[one.problem for one in answers], [one.problem for one in embeddings], [one.problem for one in guardrails]]
-    problems = [problem for each in said for problem in each if problem]
+    keys = asyncio.run(check_declared_keys(settings, may_show=options["keys_file"] is not None))
+    said = [one for one in (keys, check_traced_texts(settings)) if one is not None]
+    found = [[one.problem for one in each] for each in (answers, embeddings, guardrails, said)]
+    problems = [problem for each in found for problem in each if problem]
     if as_json:
         echo_json(answers)
     else:
@@ -76,8 +81,13 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
             click.echo(f"Embeddings {one.name}: {'PROBLEM' if one.problem else f'{one.dimensions:,} dimensions'}")
         for guardrail in guardrails:
             click.echo(f"Guardrail {guardrail.name}: {guardrail.verdict or 'PROBLEM'}")
+        for line in (one.line for one in said):
+            click.echo(line)
+        warnings = [one.warning for one in said if one.warning]
         if catalog.private is not None and not any(tier.is_local for tier in catalog.tiers):
-            click.secho(f"\nwarning: {NONE_IS_LOCAL}", fg="yellow")
+            warnings.append(NONE_IS_LOCAL)
+        for warning in warnings:
+            click.secho(f"\nwarning: {warning}", fg="yellow")
         for problem in problems:
             click.secho(f"\nproblem: {problem}", fg="red")
     if problems:

@@ -2,6 +2,8 @@
 
 import asyncio
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +28,11 @@ from tests.gateway.running_gateway import RunningGateway, running_gateway, scrip
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tests.gateway.scripted_tier import ScriptedTier
 from tests.polling import eventually
+from tiers.attempt import ReplicaTry
 from tiers.catalog.load import load_catalog
 from tiers.consent import Consent
 from tiers.errors import TierError
-from tiers.tier import TierLoad
+from tiers.tier import Delta, TierLoad
 from tiers.tool_types import ToolCallDelta
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -87,6 +90,25 @@ async def test_the_middles_answer_is_sent_where_a_cheaper_one_agrees_and_both_ar
     assert not gateway.tier(4).requests
     metrics = (await gateway.http.get("/metrics")).text
     assert 'aio_agreements_total{kind="choice",outcome="agreed",tier="2"} 1.0' in metrics
+
+
+async def test_each_answer_names_the_replicas_that_were_asked_for_it_once(
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say(gateway, "A", "A")
+    asked = ReplicaTry(replica="http://one.example", outcome="answered", seconds=0.1)
+
+    def by_replica(said: Callable[..., Delta], *given: Any, **more: Any) -> Delta:
+        delta = said(*given, **more)
+        delta.tries = [asked]
+        return delta
+
+    for tier in gateway.tiers[:2]:
+        monkeypatch.setattr(tier, "_said", partial(by_replica, tier._said))
+    answer = await ask(gateway)
+    record = await only_record(gateway, answer.headers["x-aio-decision-id"])
+    assert answer.headers["x-aio-agreed"] == "true"
+    assert [attempt.replicas for attempt in record.attempts] == [[asked], [asked]]
 
 
 async def test_where_they_differ_the_strongest_is_asked(gateway: RunningGateway) -> None:

@@ -92,7 +92,7 @@ async def test_what_is_down_is_passed_over_with_its_reason(tmp_path: Path) -> No
         # A rule-free way to let the target cool down: the first request meets its 429.
         await ask(gateway)
         servers.asked.clear()
-        gateway.serving.routing.served.tier(1)._unhealthy_until = 0.0  # type: ignore[attr-defined]
+        gateway.serving.routing.served.tier(1)._failures.unhealthy_until = 0.0  # type: ignore[attr-defined]
         answer = await ask(gateway)
         assert servers.asked == ["small", "backup"]
         record = await record_of(gateway, answer)
@@ -216,7 +216,7 @@ async def test_an_answer_of_a_target_is_not_kept_for_its_tier(tmp_path: Path) ->
         assert first.headers["x-aio-cache"] == "miss"
         assert first.headers["x-aio-target"] == "backup"
         assert "backup took over" in first.json()["x_aio"]["reason"]
-        gateway.serving.routing.served.tier(1)._unhealthy_until = 0.0  # type: ignore[attr-defined]
+        gateway.serving.routing.served.tier(1)._failures.unhealthy_until = 0.0  # type: ignore[attr-defined]
         servers.by_model.clear()
         second = await ask(gateway, temperature=0)
         assert (second.headers["x-aio-cache"], second.headers["x-aio-model"]) == ("miss", "small-model")

@@ -266,6 +266,12 @@ async def test_a_prompt_must_leave_a_sixteenth_of_the_context_and_a_limit_beyond
         ("x-aio-max-cost", "-1"),
         ("x-aio-max-cost", "nan"),
         ("x-aio-deadline-ms", "0"),
+        ("x-aio-conversation", "a b"),
+        ("x-aio-slo", "soon"),
+        ("x-aio-consent", "everyone"),
+        ("x-aio-private", "perhaps"),
+        ("x-aio-cache", "sometimes"),
+        ("x-aio-agree", "perhaps"),
     ],
 )
 async def test_a_bad_aio_header_is_named(gateway: RunningGateway, header: str, value: str) -> None:

@@ -425,7 +425,7 @@ async def test_a_rule_sends_a_request_to_its_target_and_the_record_says_so(tmp_p
 
         # It does not matter whether the tier's own server is up.
         servers.asked.clear()
-        gateway.serving.routing.served.tier(2)._cool_down(1000)  # type: ignore[attr-defined]
+        gateway.serving.routing.served.tier(2)._failures.cool_down(1000)  # type: ignore[attr-defined]
         await ask(gateway, metadata={"kind": "report"})
         assert servers.asked == ["backup"]
 
@@ -485,7 +485,7 @@ async def test_an_equal_request_under_another_rule_gets_no_answer_from_the_cache
         servers.by_model["small"] = broken
         first = await ask(gateway, temperature=0)
         assert (first.headers["x-aio-tier"], first.headers["x-aio-cache"]) == ("2", "miss")
-        gateway.serving.routing.served.tier(1)._unhealthy_until = 0.0  # type: ignore[attr-defined]
+        gateway.serving.routing.served.tier(1)._failures.unhealthy_until = 0.0  # type: ignore[attr-defined]
         servers.by_model.clear()
         second = await ask(gateway, temperature=0, metadata={"project": "research"})
         assert second.headers["x-aio-cache"] == "miss"

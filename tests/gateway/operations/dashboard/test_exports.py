@@ -18,8 +18,8 @@ from quality.estimates.kinds import Kind, KindShare
 from quality.estimates.upgrade_rate import UpgradeRate, wilson_interval
 from quality.judges.calibration import Calibration
 from quality.monitor.drift import CalibrationDrift, InputDrift
-from quality.monitor.monitor import MonitorStatus
-from quality.verification.queue import Depth
+from quality.monitor.status import MonitorStatus
+from quality.verification.job import Depth
 from quality.verification.sampling import Spending
 from quality.verification.second_opinion import OpinionsGiven
 from tests.gateway.operations.dashboard.browsing import browser, sign_in

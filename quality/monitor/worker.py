@@ -1,0 +1,119 @@
+"""The monitor's work: claim what waits, verify it within the budget, and store what it teaches."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from inference_core.tokenization.tokenizer import LONG_TEXT
+from quality.monitor.settings import MonitorSettings
+from quality.verification.job import Ruling, VerificationJob
+from quality.verification.queue import VerificationQueue
+from quality.verification.sampling import Purpose, same_budget
+from quality.verification.second_opinion import OpinionsGiven
+from quality.verification.training_rows import Encode, training_row
+from quality.verification.verifier import AttemptError, Verifier
+from tiers.tier import Tier
+
+log = logging.getLogger(__name__)
+
+
+class Worker:
+    """Verifies one job after another while no request waits for one of `tiers`. `learned` is awaited after each that
+    teaches something. `second_opinions`: since the start."""
+
+    def __init__(
+        self,
+        queue: VerificationQueue,
+        verifier: Verifier,
+        tiers: Sequence[Tier],
+        settings: MonitorSettings,
+        *,
+        encode: Encode | None,
+        fingerprints: Callable[[], Sequence[str]],
+        learned: Callable[[], Awaitable[None]],
+        clock: Callable[[], float],
+    ) -> None:
+        self.second_opinions = OpinionsGiven()
+        self._queue, self._verifier, self._tiers, self._settings = queue, verifier, tiers, settings
+        self._encode, self._fingerprints, self._learned, self._clock = encode, fingerprints, learned, clock
+
+    async def verify_one(self) -> bool:
+        """Verify one job; return whether something was done, so that there may be more to do."""
+        now = self._clock()
+        await self._queue.sweep(now, now - self._settings.expire_seconds)
+        loads = [tier.load() for tier in self._tiers]
+        # Batch priority yields in our own cores; a remote tier has no priorities, so do not join its queue.
+        if not loads[-1].healthy or any(load.waiting > 0 for load in loads):
+            return False
+        # Probes have a budget of their own: one that it does not cover must not hold up what the other one does.
+        unaffordable: set[Purpose] = set()
+        while (job := await self._queue.next_job(now, unaffordable)) is not None:
+            if await self._claim_and_verify(job, now):
+                return True
+            # A budget that does not cover the comparison as well may cover the verification.
+            if job.compared is not None and await self._claim_and_verify(
+                msgspec.structs.replace(job, compared=None), now
+            ):
+                return True
+            unaffordable |= same_budget(job.purpose)
+        return False
+
+    async def _claim_and_verify(self, job: VerificationJob, now: float) -> bool:
+        """Return False if the budget does not cover it; True also if another replica took it."""
+        try:
+            # Prompts are counted for it: megabytes on a thread.
+            long = sum(len(message["content"]) for message in job.messages) > LONG_TEXT
+            bound = await asyncio.to_thread(self._verifier.bound_usd, job) if long else self._verifier.bound_usd(job)
+        except AttemptError as error:
+            # Claim it, so that the failure counts and a poisoned job cannot block the queue.
+            if await self._queue.claim(job, 0.0, now) == "claimed":
+                await self._fail(job, error)
+            return True
+        claimed = await self._queue.claim(job, bound, now)
+        if claimed == "claimed":
+            await self._work_on(job, bound)
+        return claimed != "no budget"
+
+    async def _fail(self, job: VerificationJob, error: AttemptError) -> None:
+        log.warning("verification of %s failed: %s", job.request_id, error)
+        now = self._clock()
+        await self._queue.give_back(job, str(error), error.cost_usd, now + self._settings.retry_seconds, now)
+
+    async def _work_on(self, job: VerificationJob, bound_usd: float) -> None:
+        seconds = self._settings.lease_seconds
+        try:
+            # Stop at the end of the lease: another replica may take over then, and a starved answer must not block us.
+            async with asyncio.timeout(seconds):
+                rulings = await self._verifier.verify(job)
+            row = await self._row(job, rulings)
+        except AttemptError as error:
+            await self._fail(job, error)
+        except TimeoutError:
+            await self._fail(job, AttemptError(f"took longer than {seconds:.0f} s", bound_usd))
+        except asyncio.CancelledError:
+            # The cost of the aborted answer is unknown, but at most the reservation.
+            now = self._clock()
+            await asyncio.shield(self._queue.give_back(job, "the monitor was stopped", bound_usd, now, now))
+            raise
+        else:
+            await self._queue.finish(job, rulings, row, self._clock())
+            for ruling in rulings:
+                if ruling.opinions_usd is not None:
+                    self.second_opinions = self.second_opinions.with_one(
+                        uncertain=not ruling.teaches, cost_usd=ruling.opinions_usd
+                    )
+            if any(ruling.teaches for ruling in rulings):
+                await self._learned()
+
+    async def _row(self, job: VerificationJob, rulings: Sequence[Ruling]) -> Mapping[str, Any] | None:
+        """Return the training row; None without one."""
+        if self._encode is None or not any(ruling.teaches for ruling in rulings):
+            return None
+        try:
+            encoded = await self._encode(job.messages)
+        except Exception as error:
+            raise AttemptError(f"the encoder failed: {error}", sum(ruling.cost_usd for ruling in rulings)) from error
+        return training_row(job, rulings, encoded, len(self._tiers), self._clock(), self._fingerprints())

@@ -1,0 +1,68 @@
+"""From the events of a server elsewhere to deltas: counted, and within the bounds of the answer."""
+
+from collections.abc import Callable
+
+from tiers.remote.answer_bounds import UNCOUNTED_JSON_BYTES, AnswerBounds
+from tiers.remote.sse import ServerSentEvent
+from tiers.remote.usage_counter import Tally
+from tiers.remote.wire import RemoteWire
+from tiers.tier import Delta
+
+
+class AnswerReader:
+    """Reads one answer. `ended`: whether a stream's last event was read. `note_seals`: called with deltas, where they
+    are wanted in the form of the server's API, too. Raises `TierError`; `TierAnswerTooLongError` beyond `bounds`."""
+
+    def __init__(
+        self, wire: RemoteWire, tally: Tally, bounds: AnswerBounds, note_seals: Callable[[list[Delta]], None]
+    ) -> None:
+        self.ended = False
+        self._wire, self._tally, self._bounds, self._note_seals = wire, tally, bounds, note_seals
+
+    def events(self, events: list[ServerSentEvent]) -> list[Delta]:
+        """Return the deltas of events that came at once."""
+        tally, said = self._tally, list[Delta]()
+        if events and len(events[0].data) > UNCOUNTED_JSON_BYTES:
+            # Only the first can be larger than the piece that completed it.
+            self._bounds.require_json(events[0].data)
+        for event in events:
+            deltas = self._wire.read_event(event, tally)
+            if deltas is None:
+                self.ended = True
+                break
+            deltas = tally.passed(deltas)
+            if tally.native:
+                self._note_seals(deltas)
+            said += deltas
+        else:
+            if tally.said > self._bounds.said:
+                self._bounds.require_said(tally.said)
+        return _with_pieces(said)
+
+    def last_events(self, events: list[ServerSentEvent]) -> list[Delta]:
+        """Return the deltas of those events that the end of a stream completes, and of the end itself."""
+        said = self.events(events)
+        return said if self.ended else _with_pieces(said + self._tally.passed(self._wire.read_end(self._tally)))
+
+    def whole(self, body: bytes) -> list[Delta]:
+        """Return the deltas of an answer in one piece."""
+        bounds, tally = self._bounds, self._tally
+        if len(body) > UNCOUNTED_JSON_BYTES:
+            bounds.require_wire(len(body), bounds.whole)
+            bounds.require_json(body)
+        deltas = tally.passed(self._wire.read_whole(body, tally))
+        if tally.native:
+            self._note_seals(deltas)
+        if tally.said > bounds.said:
+            bounds.require_said(tally.said)
+        for delta in deltas:
+            delta.at_once = True
+        return deltas
+
+
+def _with_pieces(deltas: list[Delta]) -> list[Delta]:
+    """Note in the first of `deltas` with output, which came at once, how many of them have any."""
+    said = [delta for delta in deltas if delta.text or delta.reasoning or delta.tool_calls]
+    if said:
+        said[0].pieces = len(said)
+    return deltas

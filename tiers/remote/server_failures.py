@@ -1,0 +1,120 @@
+"""What the failures of a server elsewhere mean: typed errors, and for how long its tier is avoided."""
+
+import math
+import re
+from collections.abc import Callable
+
+import httpx
+
+from tiers.catalog.tier_spec import RemoteSpec
+from tiers.errors import (
+    TierAnswerError,
+    TierAnswerTooLongError,
+    TierBusyError,
+    TierError,
+    TierKeyError,
+    TierRequestError,
+    TierUnavailableError,
+)
+from tiers.remote.http_connection import OversizedHeadError
+from tiers.remote.http_transport import Reply
+from tiers.remote.openai_format import WireError, parse_retry_after
+from tiers.remote.sse import EventTooLargeError
+from tiers.remote.wire import RemoteWire
+from tiers.server_words import one_line
+
+FAILURES = (EventTooLargeError, httpx.DecodingError, httpx.TransportError, TimeoutError, TierError)
+"""What ends an answer, as `ServerFailures.of_answer` takes it."""
+OPERATOR_STATUSES = (401, 402, 403, 404, 407)
+KEY_STATUSES = (401, 402, 403)
+TRY_LATER_STATUSES = (408, 409, 425)
+# 529: Anthropic's "overloaded".
+BUSY_STATUSES = (429, 529)
+# How Anthropic, OpenAI and Bedrock refuse a limit above what the model can answer.
+_MOST_ANSWERED = re.compile(
+    r"max_tokens: \d{1,10} > (\d{1,10}), which is the maximum|supports at most (\d{1,10}) completion tokens"
+    r"|exceeds the model limit of (\d{1,10})"
+)
+_UNREACHED = (httpx.ConnectError, httpx.ConnectTimeout)
+
+
+class ServerFailures:
+    """The errors of one server. They name its tier and its address, and never show its key.
+
+    `unhealthy_until`: by `clock`; a failure of the server moves it `cooldown_seconds` on, or as far as the server asks.
+    """
+
+    def __init__(
+        self, tier: str, remote: RemoteSpec, key: str, cooldown_seconds: float, clock: Callable[[], float]
+    ) -> None:
+        self.where = f"tier '{tier}' ({remote.base_url})"
+        self.unhealthy_until = -math.inf
+        self._key, self._key_variable = key, remote.api_key_env
+        self._cooldown_seconds, self._clock = cooldown_seconds, clock
+
+    def cool_down(self, seconds: float | None = None) -> None:
+        """Note that the server failed now."""
+        self.unhealthy_until = self._clock() + (self._cooldown_seconds if seconds is None else seconds)
+
+    def of_answer(self, error: Exception) -> TierError:
+        """Return one of `FAILURES` as the tier's error: itself, if it says already what it is about."""
+        if isinstance(error, EventTooLargeError | httpx.DecodingError | OversizedHeadError):
+            return TierAnswerError(f"{self.where}: {error}")
+        if isinstance(error, TierAnswerTooLongError):
+            return TierAnswerTooLongError(f"{self.where}: {error}")
+        if type(error) is TierError:
+            return TierAnswerError(f"{self.where}: {self.scrub(str(error))}")
+        return error if isinstance(error, TierError) else self.unavailable(error)
+
+    def unavailable(self, error: Exception) -> TierUnavailableError:
+        """Return the error of a server that cannot be reached."""
+        self.cool_down()
+        reason = str(error) or type(error).__name__
+        advice = " (is it running? check url in the catalogue)" if isinstance(error, _UNREACHED) else ""
+        return TierUnavailableError(
+            f"{self.where} cannot be reached: {type(error).__name__}: {self.scrub(reason)}{advice}"
+        )
+
+    def of_status(self, response: Reply | httpx.Response, error: WireError, wire: RemoteWire, model: str) -> TierError:
+        """Return what the status of `response` and the `error` in its body say."""
+        status, later = response.status_code, parse_retry_after(response.headers)
+        later = error.retry_after_seconds if later is None else later
+        message = f"{self.where} answered {status}: {self.scrub(error.message)}"
+        if status in OPERATOR_STATUSES or wire.is_about_model(error):
+            kind = TierKeyError if status in KEY_STATUSES else TierUnavailableError
+            return self._asked_to_wait(kind(f"{message} ({self._remedy(status, wire, model)})"), later)
+        if status in BUSY_STATUSES or (status == 503 and later is not None):
+            return self._asked_to_wait(TierBusyError(message), later)
+        if status in TRY_LATER_STATUSES or status >= 500 or status < 400:
+            self.cool_down()
+            return TierUnavailableError(message)
+        param, code = (None if said is None else one_line(str(said), 128) for said in (error.param, error.code))
+        return TierRequestError(message, param=param, code=code)
+
+    def _asked_to_wait(self, error: TierUnavailableError, seconds: float | None) -> TierUnavailableError:
+        self.cool_down(seconds)
+        if seconds is not None:
+            error.retry_after_seconds = seconds
+        return error
+
+    def _remedy(self, status: int, wire: RemoteWire, model: str) -> str:
+        """Return what the operator can do about a status that is the catalogue's fault, or the account's."""
+        if status == 402:
+            return "pay for the account of the tier's key"
+        if status not in (401, 403):
+            listing = "; `aio check` lists the server's models" if wire.models_path is not None else ""
+            return f"check url and model = {model!r} in the catalogue{listing}"
+        variable = self._key_variable
+        if variable is None:
+            return "the server wants a key: name the environment variable that holds it as api_key_env in the catalogue"
+        return f"check the key in {variable}" if self._key else f"set {variable}, where the key is expected"
+
+    def scrub(self, text: str) -> str:
+        """Return a server's own words for an error: without the key, on one line, and not for long."""
+        return one_line(text.replace(self._key, "[key]") if self._key else text)
+
+
+def told_limit(refusal: TierRequestError) -> int:
+    """Return the most tokens that the model can answer, where a request was refused for more; else 0."""
+    told = _MOST_ANSWERED.search(str(refusal))
+    return 0 if told is None else int(next(filter(None, told.groups())))
