@@ -216,6 +216,16 @@ async def test_shadows_follow_their_rate_and_name_the_model_of_the_tier_that_is_
     assert [seen.sampling.shadow_rate for seen in draws][-1] == 1.0
 
 
+async def test_a_probe_of_an_observed_request_is_of_the_tier_that_served(engine: AsyncEngine) -> None:
+    settings = msgspec.structs.replace(ALL, sampling=msgspec.structs.replace(EVERY, probe_rate=1.0))
+    monitor = await monitor_of(engine, ScriptedTier(), settings)
+    monitor.offer(watched("r", 2))
+    await decided(monitor)
+    await monitor.close()
+    [row] = await rows(engine, verifications)
+    assert (row["sampled_reason"], row["tier"], row["model"]) == ("probe", 4, "model-4")
+
+
 async def test_offers_are_counted_with_the_reason(engine: AsyncEngine) -> None:
     none = msgspec.structs.replace(EVERY, rates=(0.0,) * 4)
     monitor = await monitor_of(engine, ScriptedTier(), msgspec.structs.replace(ALL, sampling=none, max_offered=1))
