@@ -14,6 +14,7 @@ from tests.gateway.running_gateway import RunningGateway
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
+@pytest.mark.processes
 async def test_pairs_of_rounds_are_asked_and_viewers_are_sent_what_moves(
     gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:

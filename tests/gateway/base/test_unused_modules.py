@@ -50,6 +50,7 @@ def run(torch: Path, code: str, program: str = IMPORTED) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.processes
 def test_a_server_without_any_of_them_describes_its_endpoints_migrates_and_computes(tmp_path: Path) -> None:
     """Without a monitor it loads no scheduler either."""
     done = subprocess.run([sys.executable, "-c", SERVER, str(tmp_path)], capture_output=True, text=True, check=False)

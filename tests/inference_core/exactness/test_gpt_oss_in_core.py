@@ -44,10 +44,13 @@ def prompts(count: int) -> list[list[int]]:
 
 
 def greedy_of(model: transformers.PreTrainedModel, prompt: list[int], length: int = ANSWER) -> list[int]:
-    tokens = list(prompt)
+    tokens, cache = list(prompt), None
     with torch.no_grad():
         for _ in range(length):
-            tokens.append(int(model(torch.tensor([tokens])).logits[0, -1].argmax()))
+            seen = 0 if cache is None else len(tokens) - 1
+            out = model(torch.tensor([tokens[seen:]]), past_key_values=cache, use_cache=True)
+            cache = out.past_key_values
+            tokens.append(int(out.logits[0, -1].argmax()))
     return tokens[len(prompt) :]
 
 
