@@ -420,12 +420,10 @@ def _attend_unpacked(
     kv_heads = layout.num_kv_heads
     width = out.shape[1] // kv_heads  # of the queries that share a KV head
     first_block = first_blocks(context_len, layout.block_size)
-    memory: torch.Tensor | None = None
+    head_bytes = blocks * 2 * cache.head_numbers * qkv.element_size()
+    memory = torch.empty(min(heads_at_once, kv_heads) * head_bytes, dtype=torch.uint8, device=qkv.device)
     for first in range(0, kv_heads, heads_at_once):
         heads = min(heads_at_once, kv_heads - first)
-        if memory is None:
-            size = blocks * 2 * heads * cache.head_numbers * qkv.element_size()
-            memory = torch.empty(size, dtype=torch.uint8, device=qkv.device)
         unpacked = unpacked_cache(memory, layout, heads, qkv.dtype)
         unpack_cache(cache, unpacked, first, block_offsets, table_start, first_block, blocks)
         offsets = torch.arange(blocks, device=qkv.device) * unpacked.layout.block_bytes

@@ -100,14 +100,12 @@ def scaled_linear(
     rows, inputs = codes.shape
     if rows == 0:
         return
-    if tile is None and not accumulate and _torch_multiplies(codes, weight_scales, out):
+    outputs, blockwise = weight.shape[0], weight_scales.dim() == 2
+    if tile is None and not accumulate and _torch_multiplies(codes, out, blockwise=blockwise):
         b = None if bias is None else bias.to(out.dtype)
-        scales = (
-            (x_scales, weight_scales.T) if weight_scales.dim() == 2 else (x_scales[:, None], weight_scales[None, :])
-        )
+        scales = (x_scales, weight_scales.T) if blockwise else (x_scales[:, None], weight_scales[None, :])
         torch._scaled_mm(codes, weight.T, *scales, bias=b, out_dtype=out.dtype, out=out)
         return
-    outputs, blockwise = weight.shape[0], weight_scales.dim() == 2
     tile = tile or choose_scaled_tile(rows, outputs, inputs, blockwise=blockwise)
     if blockwise and tile.inputs != SCALE_BLOCK:
         raise ValueError(f"block scales need steps of {SCALE_BLOCK} inputs; the tile given has {tile.inputs}")
@@ -133,10 +131,10 @@ def scaled_linear(
         add_splits(partial, bias, out, accumulate)
 
 
-def _torch_multiplies(codes: torch.Tensor, weight_scales: torch.Tensor, out: torch.Tensor) -> bool:
+def _torch_multiplies(codes: torch.Tensor, out: torch.Tensor, *, blockwise: bool) -> bool:
     """Whether torch has a kernel for these operands that was measured to be faster. It keeps as many bits of sums."""
     (rows, inputs), outputs = codes.shape, out.shape[1]
-    multiples = (1, 16, 16) if weight_scales.dim() == 1 else (4, 4 * SCALE_BLOCK, SCALE_BLOCK)
+    multiples = (4, 4 * SCALE_BLOCK, SCALE_BLOCK) if blockwise else (1, 16, 16)
     return (
         rows >= _TORCH_ROWS
         and codes.dtype == torch.float8_e4m3fn
