@@ -6,15 +6,14 @@ import math
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from decimal import Decimal
 
 import pytest
 import pytest_asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import event, func, insert, select
+from sqlalchemy import func, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.base.requests.caller import BudgetRef, Period
@@ -34,6 +33,7 @@ from gateway.tenancy.keys.listings import BUDGETS
 from migrations.tables.tenancy import budget_leases, budgets
 from quality.store.database import migrate, open_database
 from quality.store.queries import insert_records
+from tests.database_outage import outage
 from tests.polling import eventually
 from tests.quality.store.records import make_record
 
@@ -89,18 +89,6 @@ def leases(
 async def state(engine: AsyncEngine, now: float = NOON) -> BudgetState:
     page = await BUDGETS.page(engine, {})
     return (await states_of(engine, page.rows, now))[0]
-
-
-@contextmanager
-def outage(engine: AsyncEngine) -> Iterator[None]:
-    """A database that refuses every transaction."""
-
-    def refuse(_: object) -> None:
-        raise OSError("the database does not answer")
-
-    event.listen(engine.sync_engine, "begin", refuse)
-    yield
-    event.remove(engine.sync_engine, "begin", refuse)
 
 
 async def look(engine: AsyncEngine, here: DatabaseTime) -> None:

@@ -1,15 +1,14 @@
 """Sessions and users of the dashboard on a database, without HTTP: how long each lasts, and whose it is."""
 
 import hashlib
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 from argon2 import PasswordHasher
-from sqlalchemy import event, select, update
+from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.base.settings import Settings
@@ -45,6 +44,7 @@ from gateway.tenancy.users.users import (
 from migrations.tables.audit import audit_events
 from migrations.tables.tenancy import dashboard_sessions, dashboard_users
 from quality.store.database import migrate, open_database
+from tests.database_outage import outage
 from tiers.catalog.load import load_catalog
 
 NOW = 1_900_000_000.0
@@ -79,15 +79,6 @@ class World:
     async def signed_in(self, token: str, where: Sessions | None = None) -> str | None:
         caller = await (where or self.here).caller(token)
         return None if caller is None else str(caller.key_id)
-
-    @contextmanager
-    def outage(self) -> Iterator[None]:
-        def refuse(_: object) -> None:
-            raise OSError("the database does not answer")
-
-        event.listen(self.engine.sync_engine, "begin", refuse)
-        yield
-        event.remove(self.engine.sync_engine, "begin", refuse)
 
     async def events(self) -> list[tuple[str, str, Any]]:
         columns = (audit_events.c.action, audit_events.c.subject, audit_events.c.details)
@@ -149,7 +140,7 @@ async def test_a_session_is_looked_up_again_after_two_seconds(world: World) -> N
     world.now += 2
     assert await world.signed_in(other) is None
     # What has ended does not come back while it cannot be looked up.
-    with world.outage(), pytest.raises(SessionsUnavailableError):
+    with outage(world.engine), pytest.raises(SessionsUnavailableError):
         await world.signed_in(other)
 
 
@@ -160,7 +151,7 @@ async def test_signing_out_ends_that_session_alone(world: World) -> None:
         assert await world.signed_in(token) == "user:ann"
     await world.here.end(first)
     assert [await world.signed_in(token) for token in (first, second)] == [None, "user:ann"]
-    with world.outage():
+    with outage(world.engine):
         with pytest.raises(OSError, match="does not answer"):
             await world.here.end(second)
         with pytest.raises(SessionsUnavailableError):
@@ -171,7 +162,7 @@ async def test_without_the_database_known_sessions_go_on_and_keys_begin_new_ones
     ann = await world.user("ann")
     token = await world.here.begin(ann)
     assert await world.signed_in(token) == "user:ann"
-    with world.outage():
+    with outage(world.engine):
         world.now += 3
         assert await world.signed_in(token) == "user:ann"
         for where, unknown in ((world.there, token), (world.here, "of nobody")):
@@ -215,7 +206,7 @@ async def test_only_so_many_sessions_are_kept_in_memory_and_the_longest_unused_g
     world.now += 2
     await world.signed_in(first)
     await world.signed_in(third)
-    with world.outage():
+    with outage(world.engine):
         assert [await world.signed_in(token) for token in (first, third)] == ["user:ann"] * 2
         with pytest.raises(SessionsUnavailableError):
             await world.signed_in(second)

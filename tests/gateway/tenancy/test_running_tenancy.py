@@ -3,7 +3,7 @@ there; limits and budgets are as configured, and unspent slices go back at the e
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import pytest
 import pytest_asyncio
-from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.base.errors import ApiError
@@ -29,6 +28,7 @@ from gateway.tenancy.keys.listings import BUDGETS
 from gateway.tenancy.limits.redis_windows import RedisWindows
 from gateway.tenancy.tenancy import Tenancy, running_tenancy
 from quality.store.database import migrate, open_database
+from tests.database_outage import outage
 from tests.gateway.chats import chat
 from tests.polling import eventually
 from tiers.catalog.load import load_catalog
@@ -51,20 +51,11 @@ class Start:
         show = self.shown.append if shows else None
         return running_tenancy(given, load_catalog("laptop"), keys_of(given), self.engine, redis, show)
 
-    @contextlib.contextmanager
-    def outage(self) -> Iterator[None]:
-        def refuse(_: object) -> None:
-            raise OSError("the database does not answer")
-
-        event.listen(self.engine.sync_engine, "begin", refuse)
-        yield
-        event.remove(self.engine.sync_engine, "begin", refuse)
-
     @asynccontextmanager
     async def during_an_outage(self, **settings: Any) -> AsyncIterator[Tenancy]:
         """Started while the database is away; it is back in the block."""
         async with contextlib.AsyncExitStack() as stack:
-            with self.outage():
+            with outage(self.engine):
                 tenancy = await stack.enter_async_context(self.tenancy(**settings))
             yield tenancy
 
@@ -164,7 +155,7 @@ async def test_keys_that_were_needed_are_needed_after_a_restart_without_the_data
     await create_key(start.engine, "ada", None, KeyTerms(), ORDER)
     async with start.tenancy():
         assert (start.folder / "keys_required").exists()
-    with start.outage():
+    with outage(start.engine):
         async with start.tenancy() as tenancy:
             assert tenancy.directory.asks_for_keys
 
@@ -203,7 +194,7 @@ async def test_without_the_database_budgets_are_as_configured(start: Start, sett
     ref = BudgetRef(budget_id="b", period="total", amount_usd=1.0)
     caller = Caller(key_id="k", allowance=Allowance(budgets=(ref,)))
     async with start.tenancy(budgets_without_database=setting, keys_poll_seconds=600) as tenancy:
-        with start.outage():
+        with outage(start.engine):
             admission = await tenancy.admission_control.enter_call(caller, "r")
             if passes:
                 await admission.reserve(caller, 1e-6)

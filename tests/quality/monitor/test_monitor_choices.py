@@ -2,13 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 import pytest
-from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.quality import training_rows, verifications
@@ -23,6 +20,7 @@ from quality.monitor.monitor import Monitor, MonitorSettings
 from quality.records.record import Record
 from quality.verification.sampling import Draw, SamplingSettings, Spending, attention
 from quality.verification.turn import Turn
+from tests.database_outage import outage
 from tests.polling import eventually
 from tests.quality.loop_world import ScriptedTier, ladder, price, record, rows, store_request, unavailable
 from tests.quality.monitor.monitors import ALL, EVERY, TIERS, monitor_of, serve
@@ -67,16 +65,6 @@ def watched(request_id: str, would_be: int, tier: int = 4) -> Record:
     """An answer of `tier`, where routing would have taken another one."""
     made = record(request_id, tier=tier)
     return msgspec.structs.replace(made, decision=msgspec.structs.replace(made.decision, would_be=would_be))
-
-
-@contextmanager
-def outage(engine: AsyncEngine) -> Iterator[None]:
-    def refuse(_: object) -> None:
-        raise OSError("the database does not answer")
-
-    event.listen(engine.sync_engine, "begin", refuse)
-    yield
-    event.remove(engine.sync_engine, "begin", refuse)
 
 
 async def decided(monitor: Monitor) -> None:

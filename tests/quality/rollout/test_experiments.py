@@ -1,6 +1,5 @@
 """A/B experiments end on evidence: a planted effect is found, and none where there is none (QM-11)."""
 
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,20 +14,10 @@ from migrations.tables.quality import experiments
 from quality.rollout.experiments import ExperimentError, Experiments, Plan
 from quality.store.queries import insert_records
 from tests.quality.loop_world import record, rows
-from tests.quality.retraining.tiny_classifier import base_artefact, fresh_registry, model_in
+from tests.quality.retraining.tiny_classifier import model_in
 from tests.quality.rollout.rollout_world import GOOD, break_file, store_probes, variant
 
 ANN = {"actor": "ann", "reason": "which is better?"}
-
-
-@pytest.fixture(scope="module")
-def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return base_artefact(tmp_path_factory.mktemp("shipped"))
-
-
-@pytest.fixture
-def registry(shipped: Path, tmp_path: Path) -> ArtefactRegistry:
-    return fresh_registry(tmp_path / "registry", shipped)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from quality.rollout.evidence import RolloutSettings
 from quality.rollout.rollout import Rollouts
 from quality.store.queries import insert_records
 from tests.quality.loop_world import record, rows
-from tests.quality.retraining.tiny_classifier import SETTINGS, base_artefact, fresh_registry, model_in, store_experience
+from tests.quality.retraining.tiny_classifier import SETTINGS, model_in, store_experience
 from tests.quality.rollout.rollout_world import (
     BAD,
     GOOD,
@@ -37,16 +37,6 @@ from tests.quality.rollout.rollout_world import (
 )
 
 pytestmark = pytest.mark.processes
-
-
-@pytest.fixture(scope="module")
-def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return base_artefact(tmp_path_factory.mktemp("shipped"))
-
-
-@pytest.fixture
-def registry(shipped: Path, tmp_path: Path) -> ArtefactRegistry:
-    return fresh_registry(tmp_path / "registry", shipped)
 
 
 @pytest.fixture

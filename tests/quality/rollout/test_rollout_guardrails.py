@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -33,20 +32,9 @@ from quality.rollout.guardrails import (
 )
 from quality.store.queries import insert_records
 from tests.quality.loop_world import record, rows
-from tests.quality.retraining.tiny_classifier import base_artefact, fresh_registry
 
 ANN = {"actor": "ann", "reason": "does it cost too much?"}
 USUAL: dict[str, float] = {"cost": 0.002, "ttft": 300.0, "e2e": 2000.0}
-
-
-@pytest.fixture(scope="module")
-def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return base_artefact(tmp_path_factory.mktemp("shipped"))
-
-
-@pytest.fixture
-def registry(shipped: Path, tmp_path: Path) -> ArtefactRegistry:
-    return fresh_registry(tmp_path / "registry", shipped)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from multiprocessing.context import ForkServerContext
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,7 +20,7 @@ from quality.retraining.standing import Trigger, read_standing
 from quality.rollout.rollout import Rollouts
 from quality.store.database import migrate, open_database
 from tests.quality.loop_world import rows
-from tests.quality.retraining.tiny_classifier import base_artefact, fresh_registry, model_in, store_experience
+from tests.quality.retraining.tiny_classifier import model_in, store_experience
 from tests.quality.rollout.rollout_process import (
     Training,
     advance_once,
@@ -37,16 +36,6 @@ pytestmark = pytest.mark.processes
 
 SPAWN: ForkServerContext = multiprocessing.get_context("forkserver")
 SPAWN.set_forkserver_preload(["quality.retraining.retrain", "quality.store.database"])
-
-
-@pytest.fixture(scope="module")
-def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return base_artefact(tmp_path_factory.mktemp("shipped"))
-
-
-@pytest.fixture
-def registry(shipped: Path, tmp_path: Path) -> ArtefactRegistry:
-    return fresh_registry(tmp_path / "registry", shipped)
 
 
 @pytest.fixture

@@ -24,22 +24,11 @@ from quality.rollout.guardrails import Guarded, Guardrails
 from quality.rollout.registry_transaction import registry_transaction
 from quality.rollout.rollout import Rollouts
 from tests.quality.loop_world import record, rows, store_request
-from tests.quality.retraining.tiny_classifier import base_artefact, fresh_registry
 from tests.quality.rollout.rollout_world import BAD, GOOD, break_file, variant
 
 NOW = 5000.0
 BOTH = RolloutSettings(share=0.2)
 ORDER = {"actor": "ann", "reason": "curious"}
-
-
-@pytest.fixture(scope="module")
-def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return base_artefact(tmp_path_factory.mktemp("shipped"))
-
-
-@pytest.fixture
-def registry(shipped: Path, tmp_path: Path) -> ArtefactRegistry:
-    return fresh_registry(tmp_path / "registry", shipped)
 
 
 class World:
