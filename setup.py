@@ -55,7 +55,7 @@ CHECKED = [
     # Checks of every access as calls, and none for what addresses already show: unrolled kernels compile in minutes.
     "--param=asan-instrumentation-with-call-threshold=0", "-fno-sanitize=null,alignment,object-size,vptr",
 ]  # fmt: skip
-# The kernels take longest, so they are begun first; by name otherwise, as builds are to give the same bytes.
+# Kernels first, since they take longest; by name otherwise, since builds are to give the same bytes.
 SOURCES = sorted(
     (
         path.name
@@ -108,11 +108,11 @@ class BuildKernels(build_ext):
 
         def compile_at_once(*args, **kwargs):
             with ThreadPoolExecutor(os.cpu_count()) as pool:
-                begun = []
-                self.compiler._compile = lambda *one: begun.append(pool.submit(compile_with_flags, *one))
+                jobs = []
+                self.compiler._compile = lambda *one: jobs.append(pool.submit(compile_with_flags, *one))
                 objects = compile_all(*args, **kwargs)
-                for one in begun:
-                    one.result()
+                for job in jobs:
+                    job.result()
             return objects
 
         self.compiler.compile = compile_at_once

@@ -1,4 +1,4 @@
-"""Folders for files that a fuzz target writes anew in every run of it."""
+"""Folders for files that a fuzz target writes in each of its runs."""
 
 import atexit
 import shutil
