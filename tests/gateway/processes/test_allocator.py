@@ -13,7 +13,7 @@ from gateway.base.footprint.allocator import give_back_free_memory
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have other options")
 
 # Eight threads that hold memory at once; then the allocator's number of heaps, and whether a megabyte that fits into no
-# gap has pages of its own after a larger one was freed, by the flag in front of it. No option is set in its environment.
+# gap has pages of its own after a larger one was freed, by the flag in front of it. Its environment has no option.
 _HEAPS = """
 import ctypes, re, sys, threading
 {before}
