@@ -62,7 +62,7 @@ test-processes: install
 
 # The laptop catalogue's weights: exactness against transformers, batch invariance, what quantisation loses.
 test-models: install
-	$(BIN)/pytest -n $(BUSY_WORKERS) --dist loadfile --durations 10 -m "$(GROUPS) and models" $(call files_with,mark\.models)
+	$(BIN)/pytest --durations 10 -m "$(GROUPS) and models" $(call files_with,mark\.models)
 
 # Rewrite tests/snapshots/*.txt (HTTP API, commands, metrics, settings, database schema) after an intended change.
 snapshots: install
@@ -78,7 +78,7 @@ screenshots: install
 
 # Models over several processes, beyond `make test`: more meshes, more failures, launcher, torchrun.
 test-mesh: install
-	$(BIN)/pytest -n $(BUSY_WORKERS) --dist loadfile -m "mesh" $(call files_with,mark\.mesh)
+	$(BIN)/pytest -m "mesh" $(call files_with,mark\.mesh)
 
 # Ray is installed in an environment of its own, which sees the packages of the project's: other groups run without Ray, as most
 # installations do.
