@@ -58,7 +58,7 @@ async def test_every_tier_knows_the_capital_of_france(tiers: list[Tier], number:
     assert usage.prompt_tokens == tiers[number - 1].count_prompt_tokens(chat("Name the capital of France."))
     tokenizer = load_tokenizer(resolve_model_path(load_catalog("laptop").model_paths[tiers[number - 1].model]))
     read = tokenizer.encode_chat([{"role": "user", "content": "Name the capital of France."}])
-    # Before it answers, tier 4 is told to think.
+    # The instruction to think comes before the question on tier 4.
     assert usage.prompt_tokens == len(read) or number == 4
 
 
