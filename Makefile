@@ -7,7 +7,7 @@ SERVING := $(VENV)/.serving
 RESULTS ?= docs/measurements
 # Number of test processes; the tests of a file run in one of them. More than two cores: tests wait for databases and sockets
 # for about a third of their time. Whole gateways, browsers and interpreted kernels load the cores themselves.
-WORKERS ?= 3
+WORKERS ?= 4
 BUSY_WORKERS ?= 2
 
 .PHONY: run install test test-properties test-processes test-models snapshots lint types test-browser screenshots test-mesh test-ray test-ray-short test-newest test-clients test-kernels test-deploy test-wheel test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-files fuzz-api attack sanitize sanitize-threads lock demo replay mutants bench bench-all bench-peers bench-report checklist release clean
