@@ -34,6 +34,7 @@ async def test_each_workload_has_a_row_of_its_own_in_every_mode_and_round(target
     assert [(row.workload, row.level, row.mode) for row in results.worth] == [
         (*load, mode) for load in loads for mode in ("auto", "on")
     ]
+    assert {row.pairs for row in results.worth} == {2}, "a row has the rounds of its own load alone"
     assert len(workloads_table(results).splitlines()) == 2 + 12
 
 

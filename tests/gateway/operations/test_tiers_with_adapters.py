@@ -113,6 +113,16 @@ async def test_a_reload_with_another_adapter_changes_that_tier_alone(aio: Runnin
     assert maths != law
 
 
+async def test_a_reload_that_exchanges_the_adapters_of_two_tiers_loads_no_core(
+    aio: RunningGateway, adapted: Adapted
+) -> None:
+    maths, law = [await said(aio, f"tier-{number}") for number in (2, 3)]
+    adapted.bind(tier_2="law", tier_3="maths")
+    swapped = (await reload(aio)).json()
+    assert (swapped["tiers"], swapped["loaded"]) == ([2, 3], [])
+    assert [await said(aio, f"tier-{number}") for number in (2, 3)] == [law, maths]
+
+
 async def test_no_answer_of_an_adapter_is_kept_for_other_weights(aio: RunningGateway, adapted: Adapted) -> None:
     kept = await said(aio, "tier-2", {})
     before = [tier.weights for tier in aio.serving.routing.served.tiers.values()]

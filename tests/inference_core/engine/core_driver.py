@@ -188,7 +188,7 @@ class CoreDriver:
         eos_probability: float = 0.0,
         max_context: int = 200,
         seconds_per_step: float | Mapping[str, float] = 0.01,
-        seconds_per_token: float = 0.0,
+        seconds_per_token: float | Mapping[str, float] = 0.0,
         seconds_per_swap: float = 0.0,
         check: bool = True,
         seed: int = 0,
@@ -202,10 +202,10 @@ class CoreDriver:
         models = models or {"m": 1}
         self.clock = VirtualClock()
         memory = bytearray(slabs * SLAB_BYTES)
-        cost: Callable[[str], float] = (
-            seconds_per_step.__getitem__ if isinstance(seconds_per_step, Mapping) else lambda _: seconds_per_step
-        )
         drafts = drafts or {}
+
+        def cost(name: str, of: float | Mapping[str, float]) -> float:
+            return of[name] if isinstance(of, Mapping) else of
 
         def kind(name: str) -> type[FaultyRunner]:
             return GuessingRunner if name in drafts.values() else LateRunner if overlap else FaultyRunner
@@ -221,8 +221,8 @@ class CoreDriver:
                 max_context=max_context,
                 eos_probability=eos_probability,
                 clock=self.clock,
-                seconds_per_step=cost(name),
-                seconds_per_token=seconds_per_token,
+                seconds_per_step=cost(name, seconds_per_step),
+                seconds_per_token=cost(name, seconds_per_token),
                 seconds_per_swap=seconds_per_swap,
                 adapter_slots=adapter_slots,
                 prompt_arithmetic=prompt_arithmetic,

@@ -160,10 +160,13 @@ def test_what_stood_in_the_prompt_is_drafted_without_a_model():
     assert driver.core.stats().models[0].speculation.proposed
 
 
-def test_where_drafts_do_not_pay_the_controller_makes_none():
-    """Each token of a step takes as long as a step of one: nothing is gained by verifying several (SPEC SD-06)."""
+@pytest.mark.parametrize("draft_seconds", [0.01, 0.0])
+def test_where_drafts_do_not_pay_the_controller_makes_none(draft_seconds):
+    """Each token of a step takes as long as a step of one: nothing is gained by verifying several, even of a draft that
+    costs nothing (SPEC SD-06)."""
     knobs = Knobs(speculation="draft_model", max_draft_tokens=5)
-    driver = with_accuracy(CoreDriver(**PAIR, knobs=knobs, seconds_per_step=0.0, seconds_per_token=0.01, slabs=40), 6)
+    costs = {"m": 0.01, "d": draft_seconds}
+    driver = with_accuracy(CoreDriver(**PAIR, knobs=knobs, seconds_per_step=0.0, seconds_per_token=costs, slabs=40), 6)
     driver.add([1, 2, 3], sampling=greedy(190))
     driver.drain()
     rounds = driver.core.stats().models[0].speculation.rounds

@@ -73,4 +73,5 @@ def test_a_layer_quantised_with_awq_is_nearer_to_its_outputs_than_one_rounded_to
     stored = AWQ(GROUP).quantize(tensors, layer_statistics(layer(), hidden, cos_sin), CONFIG, torch.float16)
     assert list(stored) == list(LINEARS)
     aware = layer_forward(CONFIG, tensors | {f"{name}.weight": s.values for name, s in stored.items()}, hidden, cos_sin)
-    assert (aware - exact).square().mean() < 0.8 * plain
+    # Scales alone, or spans alone, leave 0.4 of the error; scales that are not folded into the layer more than half.
+    assert (aware - exact).square().mean() < 0.37 * plain

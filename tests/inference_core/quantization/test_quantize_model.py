@@ -88,6 +88,8 @@ def test_linear_layers_take_as_many_bits_as_the_method_says(
     """With a scale, and for 4 bits a zero point, per group of 64 or per output (SPEC QZ-01, QZ-03)."""
     written = quantized(source, tmp_path / "made", METHODS[name]())
     assert 16 * written.linear_bytes / written.source_bytes == pytest.approx(bits, abs=0.1)
+    linears = [w for name, w in load_file(source / "model.safetensors").items() if "_proj." in name]
+    assert written.source_bytes == 2 * sum(map(torch.numel, linears)), "a linear layer was left as it was"
 
 
 def test_the_same_input_gives_the_same_files(source: Path, tmp_path: Path) -> None:

@@ -96,7 +96,8 @@ def test_rejection_accepts_more_drafts_at_high_temperature(core: Core, prompts: 
     assert share("rejection") > share("repeatable") > 0.2
 
 
-def test_a_draft_must_be_another_model_of_the_core():
-    spec = ModelSpec(name="target", path=MODEL, compute="bfloat16", draft="missing")
-    with pytest.raises(ModelFileError, match="its draft is 'missing'; it must be another model of this core: none"):
+@pytest.mark.parametrize("draft", ["missing", "target"])
+def test_a_draft_must_be_another_model_of_the_core(draft: str):
+    spec = ModelSpec(name="target", path=MODEL, compute="bfloat16", draft=draft)
+    with pytest.raises(ModelFileError, match=f"its draft is '{draft}'; it must be another model of this core: none"):
         paired_drafts([spec])

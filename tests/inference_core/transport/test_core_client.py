@@ -356,14 +356,20 @@ async def test_the_event_loop_runs_on_while_the_core_is_in_a_long_step(connect, 
     core.hold()
     first = asyncio.create_task(collect(client, ask("a", tokens=2)))
     await asyncio.to_thread(core.in_step.wait)
+    # A loop that waits for the step goes on only after this.
+    late = threading.Timer(30, core.release)
+    late.start()
 
-    second = asyncio.create_task(collect(client, ask("b", [9], tokens=2)))
+    others = [asyncio.create_task(collect(client, ask(f"b{i}", [9, i], tokens=2))) for i in range(8)]
     for _ in range(100):
         await asyncio.sleep(0)
+    assert late.is_alive(), "the event loop waited for the core"
+    late.cancel()
     core.release()
 
     assert tokens_of(await first) == expected_tokens([1, 2, 3], 0, 2)
-    assert tokens_of(await second) == expected_tokens([9], 0, 2)
+    for i, other in enumerate(others):
+        assert tokens_of(await other) == expected_tokens([9, i], 0, 2)
 
 
 async def test_an_idle_core_sleeps_until_a_command_comes(connect):

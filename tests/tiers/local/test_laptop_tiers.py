@@ -56,6 +56,10 @@ async def test_every_tier_knows_the_capital_of_france(tiers: list[Tier], number:
     (answer,), usage = await collect(tiers[number - 1], chat("Name the capital of France.", max_tokens=40))
     assert "Paris" in answer.text
     assert usage.prompt_tokens == tiers[number - 1].count_prompt_tokens(chat("Name the capital of France."))
+    tokenizer = load_tokenizer(resolve_model_path(load_catalog("laptop").model_paths[tiers[number - 1].model]))
+    read = tokenizer.encode_chat([{"role": "user", "content": "Name the capital of France."}])
+    # The instruction to think comes before the question on tier 4.
+    assert usage.prompt_tokens == len(read) or number == 4
 
 
 async def test_tier_3_bills_five_samples_and_says_the_same_when_asked_again(tiers: list[Tier]) -> None:

@@ -63,6 +63,15 @@ async def test_equal_prompts_go_where_their_blocks_are(core, fleet):
     assert await total(core, "prefix_hit_tokens") > 0
 
 
+async def test_a_conversation_stays_where_its_beginning_is_however_long_it_grows(core, fleet):
+    for turn in range(6):
+        await answer(core, request(f"r{turn}", prompt=tuple(range(300 + 50 * turn))))
+
+    await core.stats()
+    generated = [replica.latest.models[0].generated_tokens for replica in core._replicas.values()]
+    assert sorted(generated) == [0, 48]
+
+
 async def test_what_has_arrived_from_the_replica_can_be_looked_at_before_it_is_read(core):
     outputs = core.generate(request("r", tokens=8))
     first = await anext(outputs)
