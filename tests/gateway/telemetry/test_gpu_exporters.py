@@ -64,7 +64,8 @@ def test_parts_of_a_gpu_are_apart_and_a_value_that_is_none_is_unknown() -> None:
 async def test_a_scrape_of_the_gateway_shows_the_gpus_of_all_exporters_that_answer(
     settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with exporter() as one, exporter("no page {", 200) as odd, exporter(PAGE.replace("GPU-", "BAD-"), 500) as broken:
+    refused = PAGE.replace("GPU-", "BAD-")
+    async with exporter() as one, exporter("no page {", 200) as odd, exporter(refused, 500) as broken:
         urls = ", ".join(page_url(server) for server in (one, odd, broken))
         async with running_gateway(msgspec.structs.replace(settings, gpu_exporters=urls)) as gateway:
             await gateway.operations.metrics.read_gpus()
