@@ -6,8 +6,9 @@ STAMP := $(VENV)/.installed
 SERVING := $(VENV)/.serving
 RESULTS ?= docs/measurements
 # Number of test processes; the tests of a file run in one of them. More than two cores: tests wait for databases and sockets
-# for about a third of their time. Whole gateways, browsers and interpreted kernels load the cores themselves.
-WORKERS ?= 3
+# for about a quarter of their time, and whole gateways to start. Browsers and interpreted kernels load the cores themselves.
+WORKERS ?= 4
+GATEWAY_WORKERS ?= 3
 BUSY_WORKERS ?= 2
 
 .PHONY: run install test test-properties test-processes test-models snapshots lint types test-browser screenshots test-mesh test-ray test-ray-short test-newest test-clients test-kernels test-deploy test-wheel test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-files fuzz-api attack sanitize sanitize-threads lock demo replay mutants bench bench-all bench-peers bench-report checklist release clean
@@ -57,11 +58,11 @@ test-properties: install
 
 # Gateways as users run them: several processes, databases and cores killed, attacks, real clients, whole learning loops.
 test-processes: install
-	$(BIN)/pytest -n $(BUSY_WORKERS) --dist loadfile --durations 10 -m "$(GROUPS) and processes" $(call files_with,mark\.processes)
+	$(BIN)/pytest -n $(GATEWAY_WORKERS) --dist loadfile --durations 10 -m "$(GROUPS) and processes" $(call files_with,mark\.processes)
 
 # The laptop catalogue's weights: exactness against transformers, batch invariance, what quantisation loses.
 test-models: install
-	$(BIN)/pytest --durations 10 -m "$(GROUPS) and models" $(call files_with,mark\.models)
+	$(BIN)/pytest -n $(BUSY_WORKERS) --dist loadfile --durations 10 -m "$(GROUPS) and models" $(call files_with,mark\.models)
 
 # Rewrite tests/snapshots/*.txt (HTTP API, commands, metrics, settings, database schema) after an intended change.
 snapshots: install
@@ -77,7 +78,7 @@ screenshots: install
 
 # Models over several processes, beyond `make test`: more meshes, more failures, launcher, torchrun.
 test-mesh: install
-	$(BIN)/pytest -m "mesh" $(call files_with,mark\.mesh)
+	$(BIN)/pytest -n $(BUSY_WORKERS) --dist loadfile -m "mesh" $(call files_with,mark\.mesh)
 
 # Ray is installed in an environment of its own, which sees the packages of the project's: other groups run without Ray, as most
 # installations do.

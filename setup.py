@@ -8,6 +8,7 @@ import os
 import platform
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -54,11 +55,15 @@ CHECKED = [
     # Checks of every access as calls, and none for what addresses already show: unrolled kernels compile in minutes.
     "--param=asan-instrumentation-with-call-threshold=0", "-fno-sanitize=null,alignment,object-size,vptr",
 ]  # fmt: skip
+# Kernels first, since they take longest; by name otherwise, since builds are to give the same bytes.
 SOURCES = sorted(
-    path.name
-    for path in Path(NATIVE).glob("*.cpp")
-    if not path.stem.endswith(("_avx2", "_avx512", "_bf16", "_amx", "_neon", "_dotprod", "_i8mm", "_bfmmla"))
-    or path.stem.rpartition("_")[2] in CHOSEN
+    (
+        path.name
+        for path in Path(NATIVE).glob("*.cpp")
+        if not path.stem.endswith(("_avx2", "_avx512", "_bf16", "_amx", "_neon", "_dotprod", "_i8mm", "_bfmmla"))
+        or path.stem.rpartition("_")[2] in CHOSEN
+    ),
+    key=lambda name: (not name.startswith("kernels"), name),
 )
 
 
@@ -86,7 +91,8 @@ def compiles(compiler, name: str) -> bool:
 
 
 class BuildKernels(build_ext):
-    """Gives each file its own flags, and leaves out instruction sets that the compiler does not know."""
+    """Gives each file its own flags, compiles as many at a time as there are processors, and leaves out instruction
+    sets that the compiler does not know."""
 
     def build_extension(self, ext: Extension) -> None:
         for name in YOUNG:
@@ -94,17 +100,26 @@ class BuildKernels(build_ext):
             if source in ext.sources and not compiles(self.compiler, name):
                 ext.sources.remove(source)
                 ext.define_macros.remove((f"AIO_HAS_{name.upper()}", "1"))
-        compile_one = self.compiler._compile
+        compile_all, compile_one = self.compiler.compile, self.compiler._compile
 
         def compile_with_flags(obj, src, suffix, cc_args, extra, pp_opts):
             flags = [*FILE_FLAGS.get(Path(src).name, []), *(CHECKED if SANITIZE else [])]
             compile_one(obj, src, suffix, cc_args, [*extra, *flags], pp_opts)
 
-        self.compiler._compile = compile_with_flags
+        def compile_at_once(*args, **kwargs):
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                jobs = []
+                self.compiler._compile = lambda *one: jobs.append(pool.submit(compile_with_flags, *one))
+                objects = compile_all(*args, **kwargs)
+                for job in jobs:
+                    job.result()
+            return objects
+
+        self.compiler.compile = compile_at_once
         try:
             super().build_extension(ext)
         finally:
-            self.compiler._compile = compile_one
+            self.compiler.compile, self.compiler._compile = compile_all, compile_one
 
 
 setup(

@@ -134,9 +134,11 @@ def envelope_response(request: Request[Any, Any, State], error: Exception) -> Re
     failure = as_api_error(error)
     request_id = request_id_of(request)
     if failure.status >= 500:
+        from gateway.base.logs.first_cause import with_first_cause
+
         # An expected failure needs no traceback; a bug does.
         bug = None if isinstance(error, (ApiError, TierError, HTTPException)) else error
-        log.error("request %s: %d, %s", request_id, failure.status, type(error).__name__, exc_info=bug)
+        log.error("request %s: %d, %s", request_id, failure.status, with_first_cause(error), exc_info=bug)
     headers = {"x-request-id": request_id} | failure.headers
     if failure.status == 401:
         headers["www-authenticate"] = "Bearer"

@@ -178,6 +178,8 @@ def _engine(
         "json_serializer": lambda value: msgspec.json.encode(value).decode(),
         "json_deserializer": msgspec.json.decode,
         "pool_timeout": CONNECT_SECONDS,
+        # The errors of statements are logged and reported, and their values are users' texts.
+        "hide_parameters": True,
     }
     if url.get_backend_name() == "postgresql":
         require_extra("postgres", "a PostgreSQL database")

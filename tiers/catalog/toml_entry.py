@@ -71,6 +71,7 @@ def _plain(message: str, kind: object) -> str:
     if message.startswith("Invalid enum value"):
         given = [member for member in typing.get_args(kind) if member is not type(None)]
         info = msgspec.inspect.type_info(given[0] if _is_union(kind) and len(given) == 1 else kind)
+        info = getattr(info, "item_type", info)  # of a list's elements
         if isinstance(info, msgspec.inspect.LiteralType):
             return f"allowed: {', '.join(map(str, info.values))}"
         if isinstance(info, msgspec.inspect.EnumType):

@@ -12,14 +12,9 @@ from gateway.base.settings import Settings, SettingsError
 
 # Their values never appear in messages.
 SECRETS = (
-    "api_keys",
-    "admin_keys",
-    "viewer_keys",
-    "alert_routing_key",
-    "alert_webhook",
-    "error_report_dsn",
-    "oidc_client_secret",
-)
+    "api_keys", "admin_keys", "viewer_keys",
+    "alert_routing_key", "alert_webhook", "error_report_dsn", "oidc_client_secret",
+)  # fmt: skip
 
 
 class Setting(NamedTuple):
@@ -37,11 +32,15 @@ def variable_of(field: str) -> str:
     return f"AIO_{field.upper()}"
 
 
+def _schemas() -> dict[str, Any]:
+    schemas: dict[str, Any] = msgspec.json.schema(Settings)["$defs"]["Settings"]["properties"]
+    return schemas
+
+
 def _settings_described() -> dict[str, Setting]:
-    properties = msgspec.json.schema(Settings)["$defs"]["Settings"]["properties"]
     return {
         field: Setting(variable_of(field), _text(schema["default"]), schema["description"])
-        for field, schema in properties.items()
+        for field, schema in _schemas().items()
     }
 
 
@@ -91,6 +90,6 @@ def _with_field(settings: Settings, name: str, value: object) -> Settings:
         return msgspec.convert(fields, Settings, strict=False)
     except msgspec.ValidationError as error:
         shown = "" if name in SECRETS else f" {value!r}"
-        raise SettingsError(
-            f"{variable_of(name)} (or the option of that name): value{shown} refused: {error}"
-        ) from None
+        known = _schemas()[name].get("enum")
+        why = f"it is one of {', '.join(map(str, known))}" if known else error
+        raise SettingsError(f"{variable_of(name)} (or the option of that name): value{shown} refused: {why}") from None

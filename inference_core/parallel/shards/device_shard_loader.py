@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from inference_core.device.load_device_core import (
     graphs_of,
 )
 from inference_core.device.memory.host_memory import profile_host
-from inference_core.device.memory.memory_profile import profile_cuda
+from inference_core.device.memory.memory_profile import MemoryProfile, profile_cuda
 from inference_core.device.weights import device_embedding, stored_experts, stored_linears, weight_bytes
 from inference_core.engine.live_knobs import LiveKnobs
 from inference_core.errors import MeshError
@@ -106,21 +107,26 @@ class DeviceShardLoader:
         return {name: weight_bytes(decoder) for name, decoder in self._decoders.items()}
 
     def arena_capacity(self, profile_step: ProfileStep) -> int:
-        """Bytes left on this rank for keys and values during the largest step.
+        """Bytes left on this rank for keys and values during the largest step, besides what captured steps hold.
 
         Raises MemoryPlanError, with the arithmetic, if none are left.
         """
-        spec, slab = self._spec, self.slab_bytes
+        core, slab = self._spec.core, self.slab_bytes
         stages = self.stages(slab)
-        steps = [
-            largest_step(model, spec.core.max_num_batched_tokens, spec.core.max_num_seqs, self.most_drafts)
-            for model in self._models
-        ]
-        profiles = [self._profile(self.device, partial(profile_step, stages, step)) for step in steps]
+
+        def profiled(model: DividedModel, tokens: int) -> MemoryProfile:
+            step = largest_step(model, tokens, core.max_num_seqs, self.most_drafts)
+            return self._profile(self.device, partial(profile_step, stages, step))
+
+        profiles = [profiled(model, core.max_num_batched_tokens) for model in self._models]
         largest = max(profiles, key=lambda profile: profile.activations)
-        for line in largest.lines(spec.core.memory_utilization, slab):
+        if graphs_of(core, self.device) is not None:
+            sizes = [buckets_of(capacity_of(core, model.spec)).most_tokens for model in self._models]
+            captured = [profiled(model, size).activations for model, size in zip(self._models, sizes, strict=True)]
+            largest = replace(largest, graphs=sum(captured))
+        for line in largest.lines(core.memory_utilization, slab):
             logger.info("rank %d on %s: %s", self._environment.rank, self.device, line)
-        return largest.arena_bytes(spec.core.memory_utilization, slab)
+        return largest.arena_bytes(core.memory_utilization, slab)
 
     def stages(self, arena_bytes: int) -> dict[str, RankModel]:
         """Build every model's stage over an arena of `arena_bytes`."""

@@ -1,7 +1,6 @@
 """Model files: GGUF, safetensors, tokenizer.json, adapters; a bad one is refused, and none takes much memory."""
 
 import json
-import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -9,16 +8,12 @@ from inference_core.errors import ModelFileError
 from inference_core.loaders.huggingface.hf_config import read_config
 from inference_core.lora.adapter_file import read_adapter
 from tests.fuzz.mutations import json_mutated
+from tests.fuzz.scratch import scratch_folder
 from tests.fuzz.target import fuzz_target
 from tests.inference_core.fuzz import gguf_bytes, hf_folder
 from tests.inference_core.fuzz.exercise import opens, tokenises
 from tests.inference_core.lora.adapters import TINY, write_adapter
 from tests.inference_core.tokenization.vocabularies import write_sentencepiece
-
-
-@cache
-def _folder(name: str) -> Path:
-    return Path(tempfile.mkdtemp(prefix=f"aio-fuzz-{name}-"))
 
 
 def _replaced(path: Path, data: bytes) -> Path:
@@ -28,7 +23,7 @@ def _replaced(path: Path, data: bytes) -> Path:
 
 
 def _sentencepiece() -> bytes:
-    return write_sentencepiece(_folder("spm") / "vocabulary.gguf").read_bytes()
+    return write_sentencepiece(scratch_folder("spm") / "vocabulary.gguf").read_bytes()
 
 
 _GGUF_WORDS = (
@@ -43,14 +38,14 @@ _GGUF_WORDS = (
 )
 def gguf(data: bytes) -> str:
     """Weights and tokeniser of a GGUF file."""
-    path = _replaced(_folder("gguf") / "model.gguf", data)
+    path = _replaced(scratch_folder("gguf") / "model.gguf", data)
     return f"{opens(path)} {tokenises(path)}"
 
 
 @fuzz_target([_sentencepiece()], _GGUF_WORDS, seconds=2.0)
 def gguf_vocabulary(data: bytes) -> str:
     """The tokeniser of a GGUF file."""
-    return f"{tokenises(_replaced(_folder('vocabulary') / 'model.gguf', data))}"
+    return f"{tokenises(_replaced(scratch_folder('vocabulary') / 'model.gguf', data))}"
 
 
 @fuzz_target(
@@ -59,7 +54,7 @@ def gguf_vocabulary(data: bytes) -> str:
 )
 def safetensors(data: bytes) -> str:
     """The weights of a Hugging Face folder."""
-    folder = _folder("safetensors")
+    folder = scratch_folder("safetensors")
     if not (folder / "config.json").exists():
         hf_folder.intact().write(folder)
     _replaced(folder / "model.safetensors", data)
@@ -74,15 +69,16 @@ def safetensors(data: bytes) -> str:
 )
 def tokenizer_json(data: bytes) -> str:
     """The tokeniser of a Hugging Face folder."""
-    folder = _folder("tokenizer")
+    folder = scratch_folder("tokenizer")
     if not (folder / "config.json").exists():
         hf_folder.intact().write(folder)
     _replaced(folder / "tokenizer.json", data)
     return f"{tokenises(folder)}"
 
 
+@cache
 def _adapter(name: str) -> Path:
-    return write_adapter(_folder("adapter") / name, modules=("q_proj",), layers=[0], rank=2)
+    return write_adapter(scratch_folder("adapter") / name, modules=("q_proj",), layers=[0], rank=2)
 
 
 @fuzz_target(
@@ -91,7 +87,7 @@ def _adapter(name: str) -> Path:
 )
 def adapter_weights(data: bytes) -> str:
     """The tensors of a LoRA adapter."""
-    folder = _adapter("weights") if not (_folder("adapter") / "weights").exists() else _folder("adapter") / "weights"
+    folder = _adapter("weights")
     _replaced(folder / "adapter_model.safetensors", data)
     return _read_adapter(folder)
 
@@ -103,7 +99,7 @@ def adapter_weights(data: bytes) -> str:
 )
 def adapter_settings(data: bytes) -> str:
     """The settings of a LoRA adapter."""
-    folder = _adapter("settings") if not (_folder("adapter") / "settings").exists() else _folder("adapter") / "settings"
+    folder = _adapter("settings")
     _replaced(folder / "adapter_config.json", data)
     return _read_adapter(folder)
 
@@ -122,7 +118,7 @@ def _read_adapter(folder: Path) -> str:
 )
 def model_settings(data: bytes) -> str:
     """The config.json of a Hugging Face folder."""
-    folder = _folder("config")
+    folder = scratch_folder("config")
     _replaced(folder / "config.json", data)
     try:
         return read_config(folder).architecture

@@ -2,10 +2,8 @@
 
 import asyncio
 import json
-import tempfile
 import tomllib
 from collections.abc import AsyncIterator
-from functools import cache
 from pathlib import Path
 
 from gateway.batches.batch_input import InputLine, InputRefusedError, checked_lines
@@ -14,19 +12,15 @@ from quality.judges.json_validity import JsonValidityJudge
 from quality.learning.outcome_import import OutcomeFileError, read_outcomes
 from tests.fuzz.mutations import json_lines_mutated, json_mutated
 from tests.fuzz.pieces import pieces_of
+from tests.fuzz.scratch import scratch_folder
 from tests.fuzz.target import fuzz_target
 from tiers.catalog.load import parse_catalog
 from tiers.catalog.validate import check_rules
 from tiers.errors import CatalogError
 
 
-@cache
-def _folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="aio-fuzz-files-"))
-
-
 def _written(name: str, data: bytes) -> Path:
-    path = _folder() / name
+    path = scratch_folder("files") / name
     path.write_bytes(data)
     return path
 

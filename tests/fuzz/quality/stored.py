@@ -1,9 +1,5 @@
 """What is read back from disks, Redis and other processes: journal segments, records, kept answers."""
 
-import tempfile
-from functools import cache
-from pathlib import Path
-
 import msgspec
 
 from gateway.inference.cache.kept_answer import KeptAnswer
@@ -13,15 +9,10 @@ from inference_core.io.json_errors import JSON_ERRORS
 from quality.ledger.journal_segment import HEADER_BYTES, Location, SegmentError, frame, read_payload, recover
 from quality.records.any_record import decoded, encoded
 from quality.records.embedding_record import EmbeddingRecord
+from tests.fuzz.scratch import scratch_folder
 from tests.fuzz.target import fuzz_target
 from tests.quality.store.records import make_record
 from tiers.tier import Delta, Usage
-
-
-@cache
-def _folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="aio-fuzz-journal-"))
-
 
 _PAYLOADS = [b"", b"a", b"b" * 300, bytes(64)]
 
@@ -32,7 +23,7 @@ _PAYLOADS = [b"", b"a", b"b" * 300, bytes(64)]
 )
 def journal_segments(data: bytes) -> str:
     """Whole frames from the beginning, then nothing: what is kept is what was written, and is found again."""
-    path = _folder() / "a.journal"
+    path = scratch_folder("journal") / "a.journal"
     path.write_bytes(data)
     found = recover(path)
     kept = path.read_bytes()
@@ -46,7 +37,7 @@ def journal_segments(data: bytes) -> str:
 @fuzz_target([frame(b"abc"), frame(b"abc")[:-1], b""], [frame(b"abc")])
 def journal_payloads(data: bytes) -> str:
     """A payload whose file another program changed is refused."""
-    path = _folder() / "b.journal"
+    path = scratch_folder("journal") / "b.journal"
     path.write_bytes(data)
     try:
         return f"read {len(read_payload(Location(path, HEADER_BYTES, 3)))}"

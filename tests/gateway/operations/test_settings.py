@@ -34,6 +34,11 @@ def test_a_refused_value_is_named_with_its_variable(variable: str, value: str) -
         load_settings({variable: value})
 
 
+def test_a_refused_word_is_answered_with_those_that_there_are() -> None:
+    with pytest.raises(SettingsError, match=r"'all' refused: it is one of both, gen_ai, none, openinference$"):
+        load_settings({"AIO_TRACE_CONTENT": "all"})
+
+
 def test_state_is_in_the_xdg_folders_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", "/data")
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")

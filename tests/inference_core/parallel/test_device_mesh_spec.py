@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from inference_core.device.graphs import NoGraphs
 from inference_core.device.memory.memory_profile import MemoryProfile
 from inference_core.device.spec import DeviceModelSpec
 from inference_core.errors import MemoryPlanError, RankLostError
@@ -17,6 +18,7 @@ from inference_core.parallel.communication.control import Followers, LeaderLink
 from inference_core.parallel.communication.messages import ArenaCapacity, Divided, Failed, Joined, Ready, RunStep
 from inference_core.parallel.leader.leader import no_check
 from inference_core.parallel.ranks.rank_runner import RankModel
+from inference_core.parallel.shards import device_shard_loader
 from inference_core.parallel.shards.device_shard_loader import DeviceShardLoader, largest_step
 from inference_core.parallel.topology.environment import RankEnvironment
 from inference_core.parallel.topology.mesh import Mesh
@@ -34,16 +36,18 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_packed(tmp_path_factory.mktemp("model"), random_model(32), "awq", 32)
 
 
-def shares_of(path: Path, cache: Path, total: int) -> DeviceShardLoader:
-    """An undivided tiny model, as if its device had `total` bytes and the weights took one slab."""
+def shares_of(path: Path, cache: Path, total: int, activations: int = 0, **limits: int) -> DeviceShardLoader:
+    """An undivided tiny model, as if its device had `total` bytes, the weights took one slab, and each step as much as
+    `activations`. `limits`: of a step."""
     model = DeviceModelSpec(name="m", path=str(path), activations="float32", kv_dtype="float32")
 
     def profile(_: torch.device, step: object) -> MemoryProfile:
         assert callable(step)
         step()
-        return MemoryProfile(total=total, others=0, weights=SLAB, activations=0)
+        return MemoryProfile(total=total, others=0, weights=SLAB, activations=activations)
 
-    return DeviceShardLoader(device_mesh_spec(device_core(model), Mesh()), ALONE, cache, profile)
+    core = msgspec.structs.replace(device_core(model), **limits)
+    return DeviceShardLoader(device_mesh_spec(core, Mesh()), ALONE, cache, profile)
 
 
 def test_a_specification_is_read_back_and_names_its_device() -> None:
@@ -86,6 +90,22 @@ def test_a_ranks_arena_capacity_is_what_weights_and_the_largest_step_leave(path:
     tight.load(dist.HashStore(), TensorGroup([0], 0))
     with pytest.raises(MemoryPlanError, match="nothing is left for keys and values"):
         tight.arena_capacity(profile_step)
+
+
+def test_what_captured_steps_hold_is_left_out_of_a_ranks_arena(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_shard_loader, "graphs_of", lambda core, device: NoGraphs)
+    shares = shares_of(path, tmp_path, 10 * SLAB, activations=SLAB, max_num_batched_tokens=600, max_num_seqs=8)
+    shares.load(dist.HashStore(), TensorGroup([0], 0))
+    rehearsed: list[int] = []
+
+    def profile_step(models: dict[str, RankModel], step: RunStep) -> None:
+        rehearsed.append(sum(len(s.token_ids) for s in step.sequences))
+
+    # 10 slabs x 0.9 - 1 of weights - 1 of the largest step - 1 of those that are captured
+    assert shares.arena_capacity(profile_step) == 6 * SLAB
+    assert rehearsed == [600, 512]
 
 
 def test_reports_that_arrive_with_a_ranks_first_message_are_not_lost() -> None:

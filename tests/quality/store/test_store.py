@@ -3,9 +3,11 @@
 import struct
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import event, select
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.audit import audit_events, erasures
@@ -184,6 +186,18 @@ async def test_an_erased_text_is_nowhere_in_the_sqlite_files(sqlite_engine: Asyn
     await delete_key_data(sqlite_engine, "ada", now=2.0)
 
     assert files_with_secret() == []
+
+
+async def test_the_error_of_a_statement_shows_none_of_its_values(engine: AsyncEngine) -> None:
+    await insert_verification(engine, "twice", key_id="k", created_at=1.0)
+    async with engine.begin() as connection:
+        row = dict((await connection.execute(select(verifications))).mappings().one())
+    del row["facet"]  # the database computes it
+    with pytest.raises(IntegrityError) as refused:
+        async with engine.begin() as connection:
+            await connection.execute(verifications.insert(), row | {"verifier_answer": "a user's text"})
+    assert "INSERT INTO verifications" in str(refused.value)
+    assert "a user's text" not in str(refused.value)
 
 
 async def test_an_audit_event_is_written_down_with_its_details(engine: AsyncEngine) -> None:

@@ -159,6 +159,7 @@ def test_broken_toml_is_named_with_its_line(tmp_path: Path) -> None:
         ([put("tiers.0.mean_latency_ms", float("inf"))], "tiers[0].mean_latency_ms = inf: must be a finite number"),
         ([put("tiers.0.class", "HARD")], "tiers[0].class = 'HARD': allowed: SIMPLE, MEDIUM, COMPLEX, EXPERT"),
         ([put("core.models.0.compute", "int2")], "allowed: bfloat16, float32, int4, int4-int8"),
+        ([put("private", {"rules": ["emial"]})], "private.rules = ['emial']: allowed: api-key, card, email, iban"),
         ([put("core.models.0.max_context", 1)], "core.models[0] (smollm2-int4).max_context = 1"),
         ([put("core.models.0.max_context", 1024)], "max_tokens = 2048: must be below the model's context of 1024"),
         ([put("core.arena_bytes", 1)], "core.arena_bytes = 1"),
