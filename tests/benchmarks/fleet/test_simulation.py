@@ -146,7 +146,7 @@ def test_random_arrivals_at_a_constant_rate_hardly_move_the_fleet():
 
 
 def test_nothing_at_all_keeps_the_warm_pool():
-    at = setting([Arrival(0.0, 10, 2), Arrival(3600.0, 10, 2)], least=3)
+    at = setting([Arrival(0.0, 10, 2), Arrival(3600.0, 10, 2)])
     run = at.run(predictive(at))
     assert {ordered for _, ordered, _ in run.sizes[8:]} == {3}
 

@@ -1,17 +1,26 @@
 """The benchmark of stages times real answers of a tier here, and the report shows its figures."""
 
+import itertools
 import json
 import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 
-from benchmarks.gateway.stages import bench_stages
+from benchmarks.gateway import wire_stages
+from benchmarks.gateway.stages import _times, bench_stages
 from benchmarks.gateway.wire_stages import bench_wire
 from benchmarks.sources.report import report
 from benchmarks.sources.stages import StageTimes, stages
 from gateway.base.settings import Settings
+from gateway.inference.answering.stamps import Stamps
+from inference_core.protocol import StepTimes
+from tests.quality.store.records import make_record
 
 
 @pytest.mark.processes
@@ -35,6 +44,42 @@ async def test_a_decision_and_a_streams_way_are_timed_through_a_server(settings:
 
     assert found.route_ms > 0
     assert found.stream_ms > 0
+
+
+def test_the_time_of_a_token_is_that_of_the_gaps_between_tokens() -> None:
+    times = StepTimes(queue_seconds=0.125, planning_seconds=0.0625, kv_seconds=0.03125)
+    stamps = Stamps(arrival=0.0, routed=0.5, attempted=1.0, first_made=1.5, last_made=2.5, times=times)
+
+    found = _times([(stamps, make_record(completion_tokens=5))], "m", 12)
+
+    assert (found.queue_ms, found.planning_ms, found.kv_ms) == (125.0, 62.5, 31.25)
+    assert (found.prefill_ms, found.token_ms) == (312.5, 250.0)
+
+
+async def test_the_way_of_a_stream_is_what_its_clients_time_has_beyond_all_other_stages(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent = {"route_ms": 100.0, "queue_ms": 50.0, "prefill_ms": 200.0, "decode_ms": 125.0}
+    numbers = itertools.count()
+
+    @asynccontextmanager
+    async def server(*_: object) -> AsyncIterator[SimpleNamespace]:
+        yield SimpleNamespace(url="http://nowhere")
+
+    async def asked(client: object, model: str, text: str, tokens: int) -> tuple[float, dict[str, Any]]:
+        warming_up = next(numbers) < 2 * wire_stages.WARM_UP
+        if model == "auto":
+            return 9.0, spent | {"route_ms": 77.0 if warming_up else 3.0}
+        return 50.0 if warming_up else 0.5, spent
+
+    monkeypatch.setattr(wire_stages, "running_server", server)
+    monkeypatch.setattr(wire_stages, "_asked", asked)
+    monkeypatch.setattr(wire_stages, "_texts", lambda *_: itertools.repeat("Why?"))
+    found = await bench_wire(
+        settings, "key", tier=1, requests=1, prompt_tokens=12, new_tokens=4, progress=lambda name, share: None
+    )
+
+    assert (found.route_ms, found.stream_ms) == (3.0, 25.0)
 
 
 def test_all_five_stages_of_one_run_are_held_against_the_budget(tmp_path: Path) -> None:

@@ -41,3 +41,23 @@ def test_swaps_are_reported_in_blocks_bytes_and_seconds() -> None:
     assert scraped["aio_swapped_bytes_total"] == 700
     assert scraped["aio_swap_refused_blocks_total"] == 7
     assert (scraped["aio_swap_copying_seconds_total"], scraped["aio_swap_spared_seconds_total"]) == (0.5, 4.0)
+
+
+def test_queues_blocks_batches_and_the_arena_are_shown_as_the_core_counts_them() -> None:
+    """OB-05."""
+    collector, stats = CoreCollector(), hash_core("m").stats()
+    collector.stats = {"cpu": stats}
+    stats.arena_bytes, stats.slab_bytes, stats.slabs_free = 1000, 100, 4
+    model = stats.models[0]
+    model.running, model.waiting, model.preemptions = 2, 3, 5
+    model.blocks_in_use, model.blocks_total = 30, 120
+    model.batch_sizes = {1: 2, 2: 1, 3: 4, 256: 1, 300: 1}
+    samples = [sample for family in collector.collect() for sample in family.samples]
+
+    scraped = {s.name: s.value for s in samples}
+    assert (scraped["vllm:num_requests_running"], scraped["vllm:num_requests_waiting"]) == (2, 3)
+    assert (scraped["vllm:num_preemptions_total"], scraped["vllm:kv_cache_usage_perc"]) == (5, 0.25)
+    within = {s.labels["le"]: s.value for s in samples if s.name == "aio_step_sequences_bucket"}
+    assert [within[most] for most in ("1", "2", "4", "128", "256", "+Inf")] == [2, 3, 7, 7, 8, 9]
+    arena = {s.labels["state"]: s.value for s in samples if s.name == "aio_kv_arena_bytes"}
+    assert arena == {"free": 400, "owned": 600}

@@ -64,7 +64,8 @@ def test_parts_of_a_gpu_are_apart_and_a_value_that_is_none_is_unknown() -> None:
 async def test_a_scrape_of_the_gateway_shows_the_gpus_of_all_exporters_that_answer(
     settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with exporter() as one, exporter("no page {", 200) as odd, exporter(status=500) as broken:
+    refused = PAGE.replace("GPU-", "BAD-")
+    async with exporter() as one, exporter("no page {", 200) as odd, exporter(refused, 500) as broken:
         urls = ", ".join(page_url(server) for server in (one, odd, broken))
         async with running_gateway(msgspec.structs.replace(settings, gpu_exporters=urls)) as gateway:
             await gateway.operations.metrics.read_gpus()
@@ -73,6 +74,7 @@ async def test_a_scrape_of_the_gateway_shows_the_gpus_of_all_exporters_that_answ
     assert (
         'aio_gpu_throttled{UUID="GPU-91fe",gpu="1",modelName="NVIDIA A100-SXM4-80GB",reason="hw_thermal"} 1.0' in text
     )
+    assert "BAD-" not in text
     assert caplog.text.count("could not be read") >= 2
 
 

@@ -29,7 +29,8 @@ def stats(driver: CoreDriver):
 
 def test_more_adapters_than_slots_are_all_served_and_evictions_counted():
     driver = driver_with(*"abcde")
-    requests = [driver.add(PROMPT, adapter=name, sampling=greedy(6)) for name in "abcdeabcde"]
+    # Of unequal length, so that one of two slots is in use while the other makes room.
+    requests = [driver.add(PROMPT, adapter=name, sampling=greedy(6 + n % 3)) for n, name in enumerate("abcdeabcde")]
 
     driver.drain()
 

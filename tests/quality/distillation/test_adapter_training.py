@@ -3,9 +3,12 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import transformers
+from msgspec.structs import replace
+from torch.nn import functional
 
 from benchmarks.core.random_adapter import write_random_adapter
 from inference_core.loaders.open_checkpoint import open_checkpoint
@@ -13,7 +16,7 @@ from inference_core.loading.load_core import load_core
 from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.tokenization.load_tokenizer import load_tokenizer
-from quality.distillation.examples import Example
+from quality.distillation.examples import Example, TokenExample, encoded_split
 from quality.distillation.network import AdaptedDecoder, LowRank
 from quality.distillation.train import Recipe
 from quality.distillation.train_adapter import (
@@ -77,7 +80,7 @@ def test_the_held_out_loss_falls_and_answers_agree_more(trained: tuple[Path, Tra
 def test_the_core_answers_with_it_as_transformers_does_with_merged_weights(
     base: NamedModel, trained: tuple[Path, TrainingRecord], tmp_path: Path
 ) -> None:
-    folder, _ = trained
+    folder, record = trained
     merged = merged_folder(Path(base.path), folder, tmp_path / "merged")
     wanted = transformers.AutoModelForCausalLM.from_pretrained(merged, dtype=torch.float32).eval()
     spec = ModelSpec(
@@ -85,6 +88,9 @@ def test_the_core_answers_with_it_as_transformers_does_with_merged_weights(
     )
     core = load_core(CoreSpec(models=[spec], arena_bytes=16 << 20, slab_bytes=1 << 20), tmp_path / "cache")
     tokenizer = load_tokenizer(Path(base.path))
+    # What was written is what was measured.
+    held_out = encoded_split(questions(120), tokenizer, held_out=0.1, max_tokens=512).held_out
+    assert np.mean([loss_of(wanted, one) for one in held_out]) == pytest.approx(record.outcome.after.loss, rel=1e-3)
     end = tokenizer.eos_token_ids[0]
     said: dict[str, list[int]] = {}
     for adapter in ("compass", ""):
@@ -116,6 +122,13 @@ def test_the_core_answers_with_it_as_transformers_does_with_merged_weights(
     assert "north" in tokenizer.decode(said["compass/a 1717?"])
 
 
+def loss_of(model: transformers.PreTrainedModel, example: TokenExample) -> float:
+    """Nats per token of the answer."""
+    with torch.no_grad():
+        logits = model(torch.tensor([example.prompt + example.answer])).logits[0, len(example.prompt) - 1 : -1]
+    return float(functional.cross_entropy(logits, torch.tensor(example.answer)))
+
+
 def test_a_student_comes_closer_to_its_teacher(base: NamedModel, tmp_path: Path) -> None:
     write_random_adapter(tmp_path / "secret", tiny_config(Path(base.path)), rank=2, seed=5, strength=2.0)
     teacher = NamedModel(name="wise", path=str(merged_folder(Path(base.path), tmp_path / "secret", tmp_path / "wise")))
@@ -138,6 +151,13 @@ def test_an_adapter_without_a_gain_is_not_written(base: NamedModel, tmp_path: Pa
         train_adapter(base, tmp_path / "same", questions(120), Recipe(), source="questions", teacher=base)
     assert not refused.value.record.outcome.is_better
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("error", "is_better"), [(0.6, True), (0.61, False)])
+def test_a_gain_counts_once_it_is_1_645_standard_errors_above_zero(
+    trained: tuple[Path, TrainingRecord], error: float, is_better: bool
+) -> None:
+    assert replace(trained[1].outcome, gain=1.0, gain_error=error).is_better is is_better
 
 
 def test_what_cannot_be_trained_is_refused_before_training(base: NamedModel, tmp_path: Path) -> None:

@@ -125,9 +125,12 @@ async def test_an_alarm_is_of_the_team_of_the_key_and_stored_by_the_first_that_s
         await connection.execute(insert(api_keys).values(key))
     for number in range(6):
         await verdict(engine, number, worse=True, at=2000.0 + number, key_id="k")
-    settings = ShiftSettings(false_alarm_every=20.0, reference=10**9)
+    settings = ShiftSettings(false_alarm_every=25.0, reference=10**9)
     first, second = ShiftWatch(engine, settings), ShiftWatch(engine, settings)
     [alarm] = await first.catch_up()
+    # Every answer may be in two streams, so each of them needs twice the evidence, which four errors are not.
+    assert 25 < evidence_of(*[True] * 4) < 50 < evidence_of(*[True] * 5)
+    assert alarm.answers == 5
     assert (alarm.tenant, alarm.stream, alarm.since) == ("team_1", FAMILIAR, 2000.0)
     assert await second.catch_up() == []
     [stored] = await rows(engine, audit_events)

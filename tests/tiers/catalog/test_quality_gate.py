@@ -224,7 +224,23 @@ def test_a_quantised_model_without_a_report_is_refused_with_the_command_that_mak
 def test_a_model_in_full_precision_needs_no_report(tmp_path: Path) -> None:
     plain = tmp_path / "plain.gguf"
     write_gguf(plain, decoder_weights())
-    require_quality(parse_catalog(plain_table(plain), "catalogue 'plain'"), tmp_path / "cache")
+    table = plain_table(plain)
+    require_quality(parse_catalog(table, "catalogue 'plain'"), tmp_path / "cache")
+    table["core"]["models"][0]["kv_dtype"] = "int8"
+    assert "a KV cache in int8 loses" in refusal(parse_catalog(table, "catalogue 'plain'"), tmp_path)
+
+
+@pytest.mark.parametrize(("kind", "asked"), [("bfloat16", False), ("int8", True), ("fp8", True)])
+def test_a_card_that_rounds_a_model_in_full_precision_needs_a_report(tmp_path: Path, kind: str, asked: bool) -> None:
+    write_gguf(tmp_path / "plain.gguf", decoder_weights())
+    table = tomllib.loads(resources.files("tiers.catalogs").joinpath("datacenter.toml").read_text())
+    table["unmeasured"] = {name: "not asked here" for name in table["unmeasured"] if name != "llama-3.1-8b-int4"}
+    table["gpu_groups"][0]["models"][0] |= {"path": str(tmp_path / "plain.gguf"), "weights": kind}
+    given = parse_catalog(table, "catalogue 'plain'")
+    if asked:
+        assert f"nothing shows what {kind} weights computed as {kind} loses" in refusal(given, tmp_path)
+    else:
+        require_quality(given, tmp_path / "cache")
 
 
 def test_a_model_that_only_drafts_needs_no_report(tmp_path: Path, quantised: Path) -> None:
