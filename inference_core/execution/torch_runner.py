@@ -54,6 +54,8 @@ class DecoderRunner(LogitsRunner):
         """See `LayeredModel.layers`."""
         if hidden is None:
             hidden = self.decoder.embedding.rows([token for sequence in sequences for token in sequence.token_ids])
+        if not sequences:
+            return hidden  # all have ended at an earlier layer
         batch, adapted = self._addresses.batch(sequences), None if self._bank is None else self._bank.rows(sequences)
         self.decoder.compute(hidden, batch, self.attention, adapted, range(begin, end))
         return hidden

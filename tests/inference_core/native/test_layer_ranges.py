@@ -92,10 +92,13 @@ def test_exiting_sequences_do_not_change_other_logits_and_get_the_same_states_as
     assert [len(states) for states in layered.states] == [32, 1, 0]
 
 
-def test_a_step_of_only_exiting_sequences_has_no_logits(models):
-    layered = LayeredForward(models.native, [share(0, 8, 0, sampled=False, state=StateSpec(3, 0, exits=True))])
+@pytest.mark.parametrize("kind", ["native", "operators"])
+def test_a_step_of_only_exiting_sequences_has_no_logits(models, kind):
+    model = getattr(models, kind)
+    layered = LayeredForward(model, [share(0, 8, 0, sampled=False, state=StateSpec(3, 0, exits=True))])
 
     assert layered.logits(layered.active).shape == (0, 49152)
+    assert layered.states[0].shape == (8, 576)
 
 
 def test_ranges_that_are_none_are_refused(models):
