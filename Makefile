@@ -60,7 +60,8 @@ test-properties: install
 test-processes: install
 	$(BIN)/pytest -n $(GATEWAY_WORKERS) --dist loadfile --durations 10 -m "$(GROUPS) and processes" $(call files_with,mark\.processes)
 
-# The laptop catalogue's weights: exactness against transformers, batch invariance, what quantisation loses.
+# The laptop catalogue's weights, and each architecture and format: exactness against transformers, batch invariance, what
+# quantisation loses.
 test-models: install
 	$(BIN)/pytest --durations 10 -m "$(GROUPS) and models" $(call files_with,mark\.models)
 

@@ -17,6 +17,7 @@ from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.protocol import AddRequest, Knobs, SamplingParams, TokenLogprob
 from tests.inference_core.models.test_decoder_against_transformers import ARCHITECTURES, checkpoint_folder
 
+pytestmark = pytest.mark.models
 # What docs/results/exactness.md promises of log-probabilities in float32.
 BOUND = 1e-3
 ANSWER = 24

@@ -20,6 +20,7 @@ from tests.inference_core.model_files import FAMILIES, FORMATS, GGUF_FAMILIES, W
 from tests.inference_core.models.test_decoder_against_transformers import SLAB, last_logits, runner_for
 from tests.inference_core.parallel.device_meshes import device_core, on_one_device
 
+pytestmark = pytest.mark.models
 NAMED = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, logprobs=4)
 FILES: dict[str, Write] = FORMATS | {f"GGUF {name}": write for name, write in GGUF_FAMILIES.items()}
 # Cards multiply these with activations of 8 bits.

@@ -34,6 +34,7 @@ from tests.inference_core.models.test_decoder_against_transformers import (
 from tests.inference_core.parallel.meshes import greedy_answers
 from tests.inference_core.tiny_gguf import LAYERS, decoder_weights, write_gguf
 
+pytestmark = pytest.mark.models
 TIED: dict[str, Any] = {**SHAPE, "tie_word_embeddings": True}
 MODELS: dict[str, transformers.PretrainedConfig] = {
     "llama": transformers.LlamaConfig(**SHAPE),

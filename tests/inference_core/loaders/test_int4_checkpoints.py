@@ -24,6 +24,7 @@ from tests.inference_core.loaders.int4_checkpoints import (
 )
 from tests.inference_core.loaders.tensor_parts import check_parts
 
+pytestmark = pytest.mark.models
 FORMS = ["awq", "gptq", "gptq_v2"]
 SIZES = [32, 64, 128]
 
