@@ -29,19 +29,9 @@ from quality.privacy.erase_user import erase_user, forget_erased
 from quality.rollout.classifier_versions import ClassifierVersions
 from quality.verification.training_rows import Tensors, encode_prompt, export_rows
 from tests.quality.loop_world import rows
-from tests.quality.retraining.tiny_classifier import SETTINGS, base_artefact, experience_row, fresh_registry, model_in
+from tests.quality.retraining.tiny_classifier import SETTINGS, experience_row, model_in
 
 WORDS = ("table", "window", "garden", "river", "market", "silver", "bridge", "forest", "winter", "morning")
-
-
-@pytest.fixture(scope="module")
-def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return base_artefact(tmp_path_factory.mktemp("shipped"))
-
-
-@pytest.fixture
-def registry(shipped: Path, tmp_path: Path) -> ArtefactRegistry:
-    return fresh_registry(tmp_path / "registry", shipped)
 
 
 def prompts(key_id: str) -> list[str]:

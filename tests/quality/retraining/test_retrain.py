@@ -30,9 +30,7 @@ from tests.gateway.gateway_only import without_extras
 from tests.quality.loop_world import rows
 from tests.quality.retraining.tiny_classifier import (
     SETTINGS,
-    base_artefact,
     experience_row,
-    fresh_registry,
     model_in,
     prompt_about,
     store_experience,
@@ -42,16 +40,6 @@ pytestmark = pytest.mark.processes
 
 # Tiers whose fingerprints are not known.
 FOUR = [""] * 4
-
-
-@pytest.fixture(scope="module")
-def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return base_artefact(tmp_path_factory.mktemp("shipped"))
-
-
-@pytest.fixture
-def registry(shipped: Path, tmp_path: Path) -> ArtefactRegistry:
-    return fresh_registry(tmp_path / "registry", shipped)
 
 
 async def _retrain(engine: AsyncEngine, registry: ArtefactRegistry, **options: Any) -> RetrainResult:
