@@ -27,7 +27,8 @@ class _Generation(Extension):
 
 class ChatTemplate:
     """The constructor compiles `source` and raises ModelFileError for a syntax error. `uses_tools`: whether it reads
-    the variable `tools`, so that it can describe functions to the model."""
+    the variable `tools`, so that it can describe functions to the model. `literals`: the texts that it writes or
+    compares with; `inspected`: those that it looks for in the messages, as in `content.split('</think>')`."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
         environment = ImmutableSandboxedEnvironment(
@@ -40,10 +41,13 @@ class ChatTemplate:
         self.source = source
         try:
             self._template = environment.from_string(source)
-            free = find_undeclared_variables(environment.parse(source))
+            parsed = environment.parse(source)
         except jinja2.TemplateError as error:
             raise ModelFileError(f"the chat template is not valid Jinja: {error}") from error
-        self.uses_tools = "tools" in free
+        self.uses_tools = "tools" in find_undeclared_variables(parsed)
+        self.literals = (*(data.data for data in parsed.find_all(nodes.TemplateData)), *_constants(parsed))
+        tests = parsed.find_all((nodes.Compare, nodes.Call, nodes.Filter, nodes.Test))
+        self.inspected = frozenset(text for test in tests for text in _constants(test))
 
     def render(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool, extra: Mapping[str, Any]
@@ -58,6 +62,10 @@ class ChatTemplate:
             raise InvalidRequestError(
                 f"the model's chat template refuses these messages: {error or type(error).__name__}", "messages"
             ) from error
+
+
+def _constants(node: nodes.Node) -> list[str]:
+    return [constant.value for constant in node.find_all(nodes.Const) if isinstance(constant.value, str)]
 
 
 def _refuse(message: str) -> NoReturn:

@@ -1,7 +1,12 @@
-"""Control tokens in rendered chats: parsed if the template wrote them, plain text if a user did."""
+"""Control tokens in rendered chats: parsed if the template wrote them, plain text if a user did.
+
+So is every other added token that the template writes: its `special` flag says whether a reader sees it, not who may
+write it (DeepSeek's `<｜User｜>` and Qwen3's `<tool_call>` are not special).
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -75,9 +80,7 @@ class TextMask:
     """
 
     def __init__(self, control_texts: tuple[str, ...], outside: Any) -> None:
-        self._texts = control_texts
-        self._longest = max(map(len, control_texts), default=0)
-        self._starts = _starts(control_texts)
+        self._watch(control_texts)
         used: set[str] = set()
         for text in _strings(outside):
             # In pieces, so that the interpreter lock is not held for the whole text.
@@ -88,6 +91,17 @@ class TextMask:
             self._masks = {first: next(free) for first in dict.fromkeys(text[0] for text in control_texts)}
         except StopIteration:
             raise InvalidRequestError("the messages use up all private-use characters", "messages") from None
+
+    def only(self, control_texts: tuple[str, ...]) -> "TextMask":
+        """Return a mask of these of the control tokens, which `remove` of this one takes off, too."""
+        narrower = copy(self)
+        narrower._watch(control_texts)
+        return narrower
+
+    def _watch(self, control_texts: tuple[str, ...]) -> None:
+        self._texts = control_texts
+        self._longest = max(map(len, control_texts), default=0)
+        self._starts = _starts(control_texts)
 
     def apply(self, value: Any) -> Any:
         """Return `value` (JSON-like) with every string masked, including keys of mappings."""

@@ -103,7 +103,7 @@ def read_gguf_vocabulary(path: Path) -> Vocabulary:
         backend=backend,
         continued=backend,
         controls=[ControlToken(tokens[i], i) for i in controls],
-        literal_tokens={i: tokens[i] for i in literals},
+        literals=[ControlToken(tokens[i], i) for i in literals],
         to_bytes=to_bytes,
         chat_template=_chat_template(metadata),
         bos_token_id=bos,

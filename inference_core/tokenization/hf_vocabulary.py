@@ -28,6 +28,10 @@ class _AddedToken(msgspec.Struct):
     rstrip: bool = False
     normalized: bool = False
 
+    @property
+    def control(self) -> ControlToken:
+        return ControlToken(self.content, self.id, self.lstrip, self.rstrip)
+
 
 class _Step(msgspec.Struct):
     """A stage of the pipeline; a `Sequence` contains others."""
@@ -78,12 +82,8 @@ def read_hf_vocabulary(folder: Path) -> Vocabulary:
     return Vocabulary(
         backend=backend,
         continued=_without_prefix(file, content) if starts_with_space else backend,
-        controls=[
-            ControlToken(token.content, token.id, token.lstrip, token.rstrip)
-            for token in described.added_tokens
-            if token.special
-        ],
-        literal_tokens={token.id: token.content for token in described.added_tokens if not token.special},
+        controls=[token.control for token in described.added_tokens if token.special],
+        literals=[token.control for token in described.added_tokens if not token.special],
         to_bytes=_bytes_rule(file, described),
         chat_template=_chat_template(folder, settings, special),
         bos_token_id=ids.get("bos_token"),

@@ -1,12 +1,15 @@
 """One model's tokeniser: text to token ids and back, safe against control tokens in untrusted text."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from inference_core.errors import InvalidRequestError
 from inference_core.tokenization.control_tokens import ControlToken, ControlTokens, TextMask
+from inference_core.tokenization.token_bytes import SPM_SPACE
 
 if TYPE_CHECKING:
     import tokenizers
@@ -20,6 +23,11 @@ LONG_TEXT = 4096
 
 # Plain text, and the id of a control token.
 Piece = str | int
+# What an assistant's turn says: its model has written it, so it may have tokens that its template looks for.
+_OWN_TEXTS = ("content", "reasoning_content", "reasoning")
+# Of tokens that stand for white space alone.
+_BLANK = f" \t\r\n{SPM_SPACE}"
+_PROBE = [{"role": role, "content": "x"} for role in ("user", "assistant", "user")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,14 +35,14 @@ class Vocabulary:
     """The contents of a tokeniser file of any format.
 
     `backend` encodes text at the start of a prompt, `continued` text after a control token; they differ only if a space
-    is added before the start. `literal_tokens`: added tokens that stand for their own text. `to_bytes` converts the
+    is added before the start. `literals`: added tokens that stand for their own text. `to_bytes` converts the
     printable form of any other token to bytes. `bound`: lower bound on a text's tokens; None if unknown.
     """
 
     backend: "tokenizers.Tokenizer"
     continued: "tokenizers.Tokenizer"
     controls: Sequence[ControlToken]
-    literal_tokens: Mapping[int, str]
+    literals: Sequence[ControlToken]
     to_bytes: Callable[[str], bytes]
     chat_template: "ChatTemplate | None"
     bos_token_id: int | None
@@ -43,17 +51,23 @@ class Vocabulary:
 
 
 class Tokenizer:
-    """`encode` never produces control tokens; only a chat template can (`encode_chat`). Thread-safe."""
+    """`encode` never produces control tokens; only a chat template can (`encode_chat`). In a chat only the template can
+    produce the other added tokens that it writes. Thread-safe."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._controls = ControlTokens(vocabulary.controls)
         self._control_ids = frozenset(self._controls.ids.values())
-        self._literals = dict(vocabulary.literal_tokens) | {token.token_id: token.text for token in vocabulary.controls}
+        self._literals = {token.token_id: token.text for token in (*vocabulary.literals, *vocabulary.controls)}
         self._bytes: dict[int, bytes] = {}
         self._texts: dict[int, str | None] = {}
-        for backend in (vocabulary.backend, vocabulary.continued):
-            backend.encode_special_tokens = True  # Control tokens in text stay text.
+        written = [] if vocabulary.chat_template is None else _written_by(vocabulary.chat_template, vocabulary.literals)
+        # Added tokens of the template's own turns: text in what users say, tokens in a prompt without a template.
+        self._written = ControlTokens(written)
+        self._of_template = ControlTokens([*vocabulary.controls, *written])
+        for backend in {id(one): one for one in (vocabulary.backend, vocabulary.continued)}.values():
+            backend.encode_special_tokens = True  # Control tokens in text stay text, and so do these.
+            backend.add_special_tokens([token.text for token in written])
 
     @property
     def vocab_size(self) -> int:
@@ -93,18 +107,33 @@ class Tokenizer:
         `add_special_tokens` adds the tokens before (and after) it that the model's file requires, usually the begin
         token. Other threads run while a long text is encoded.
         """
-        return self.encode_pieces([text], add_special_tokens=add_special_tokens).ids()
+        return self.encode_pieces(self.text_pieces(text), add_special_tokens=add_special_tokens).ids()
 
     def encode_continued(self, text: str) -> list[int]:
         """Encode `text` literally, as text that continues other text."""
-        _require_unicode(text)
-        return self._vocabulary.continued.encode(text, add_special_tokens=False).ids
+        pieces = self.text_pieces(text)
+        for piece in pieces:
+            if isinstance(piece, str):
+                _require_unicode(piece)
+        encode = self._vocabulary.continued.encode
+        return [
+            token
+            for piece in pieces
+            for token in ([piece] if isinstance(piece, int) else encode(piece, add_special_tokens=False).ids)
+        ]
+
+    def text_pieces(self, text: str) -> list[Piece]:
+        """Return `text` without a template, not yet encoded: added tokens that are no control tokens stand for
+        themselves in it."""
+        return list(self._written.split(text)) if self._written.ids and text else [text]
 
     def encode_chat(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **extra: Any
     ) -> list[int]:
-        """Encode the rendered chat: control tokens that the template writes are parsed, those in `messages` and
-        `extra` are plain text, so that no caller can forge a turn. Raises InvalidRequestError(param="messages").
+        """Encode the rendered chat: control tokens and other added tokens that the template writes are parsed, the same
+        in `messages` and `extra` are plain text, so that no caller can forge a turn or the result of a tool. In an
+        assistant's own turn those stay tokens that the template looks for there, as it does for the end of thoughts.
+        Raises InvalidRequestError(param="messages").
         """
         pieces = self.chat_pieces(messages, add_generation_prompt=add_generation_prompt, **extra)
         return self.encode_pieces(pieces).ids()
@@ -113,11 +142,16 @@ class Tokenizer:
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **extra: Any
     ) -> list[Piece]:
         """The rendered chat of `encode_chat`, not yet encoded."""
-        disguise = TextMask(self._controls.texts, [messages, extra])
-        rendered = self._template.render(
-            disguise.apply(messages), add_generation_prompt=add_generation_prompt, extra=disguise.apply(extra)
-        )
-        return [piece if isinstance(piece, int) else disguise.remove(piece) for piece in self._controls.split(rendered)]
+        template, tokens = self._template, self._of_template
+        disguise = TextMask(tokens.texts, [messages, extra])
+        turns = disguise.apply(messages)
+        if own := template.inspected.intersection(self._written.texts):
+            kept = disguise.only(tuple(text for text in tokens.texts if text not in own))
+            for turn, masked in zip(messages, turns, strict=True):
+                if turn.get("role") == "assistant":
+                    masked |= {name: kept.apply(turn[name]) for name in _OWN_TEXTS if name in turn}
+        rendered = template.render(turns, add_generation_prompt=add_generation_prompt, extra=disguise.apply(extra))
+        return [piece if isinstance(piece, int) else disguise.remove(piece) for piece in tokens.split(rendered)]
 
     def least_tokens(self, pieces: Iterable[Piece]) -> int:
         """A lower bound on the tokens of `pieces`, from their bytes; takes some milliseconds per MiB."""
@@ -132,6 +166,8 @@ class Tokenizer:
 
     def encode_pieces(self, pieces: Sequence[Piece], *, add_special_tokens: bool = False) -> "EncodedPieces":
         """Encode `pieces`, the first of which starts a prompt."""
+        if add_special_tokens and (len(pieces) > 1 or isinstance(pieces[0], int)):
+            return self.encode_pieces(pieces).between(*self._around)
         texts = [piece for piece in pieces if not isinstance(piece, int)]
         for text in texts:
             _require_unicode(text)
@@ -140,6 +176,13 @@ class Tokenizer:
         encoded = _encoded(self._vocabulary.backend, first, add_special_tokens)
         encoded += _encoded(self._vocabulary.continued, rest, add_special_tokens)
         return EncodedPieces(pieces, encoded)
+
+    @cached_property
+    def _around(self) -> tuple[list[int], list[int]]:
+        """The tokens that the model's file requires before and after a text."""
+        bare, full = (self._vocabulary.backend.encode("a", add_special_tokens=added).ids for added in (False, True))
+        start = next(at for at in range(len(full)) if full[at : at + len(bare)] == bare)
+        return full[:start], full[start + len(bare) :]
 
     def render_chat(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **extra: Any
@@ -206,6 +249,10 @@ class EncodedPieces:
     def __len__(self) -> int:
         return len(self._pieces) - len(self._encoded) + sum(map(len, self._encoded))
 
+    def between(self, before: Sequence[int], after: Sequence[int]) -> "EncodedPieces":
+        """These with other tokens around them."""
+        return EncodedPieces([*before, *self._pieces, *after], self._encoded)
+
     def ids(self) -> list[int]:
         """All token ids, including control tokens."""
         encoded = iter(self._encoded)
@@ -218,6 +265,15 @@ def _encoded(
     if sum(map(len, texts)) > LONG_TEXT:
         return backend.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
     return [backend.encode(text, add_special_tokens=add_special_tokens) for text in texts]
+
+
+def _written_by(template: "ChatTemplate", tokens: Iterable[ControlToken]) -> list[ControlToken]:
+    """Return those of `tokens` that `template` writes or compares with; white space marks no turn."""
+    texts = list(template.literals)
+    with suppress(InvalidRequestError):
+        # Marks that it puts together, as in `'<|' + role + '|>'`.
+        texts.append(template.render(_PROBE, add_generation_prompt=True, extra={}))
+    return [token for token in tokens if token.text.strip(_BLANK) and any(token.text in text for text in texts)]
 
 
 def _require_unicode(text: str) -> None:

@@ -66,7 +66,8 @@ class Decoder:
 
     def _prompt(self, request: GenerationRequest, instruction: str) -> Prompt:
         if request.messages is None:
-            return TextPrompt(self.tokenizer, lambda: [str(request.prompt)], marked=True, param="prompt")
+            text = str(request.prompt)
+            return TextPrompt(self.tokenizer, lambda: self.tokenizer.text_pieces(text), marked=True, param="prompt")
         return TextPrompt(self.tokenizer, lambda: self._chat(request, instruction), marked=False, param="messages")
 
     def _chat(self, request: GenerationRequest, instruction: str) -> list[Piece]:

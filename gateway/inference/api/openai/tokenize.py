@@ -125,7 +125,10 @@ def _tokens(
 ) -> tuple[bytes, int]:
     param = "prompt" if messages is None else "messages"
     try:
-        pieces = [body.prompt or ""] if messages is None else _chat_pieces(tokenizer, body, messages)
+        if messages is None:
+            pieces = tokenizer.text_pieces(body.prompt or "")
+        else:
+            pieces = _chat_pieces(tokenizer, body, messages)
         _require_few(tokenizer.least_tokens(pieces), param)
         marked = messages is None and body.add_special_tokens is not False
         encoded = tokenizer.encode_pieces(pieces, add_special_tokens=marked)
