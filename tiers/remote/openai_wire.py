@@ -9,7 +9,8 @@ from tiers.catalog.tier_spec import RemoteSpec
 from tiers.errors import TierError, TierRequestError
 from tiers.native_content import Form
 from tiers.remote import responses_answer, responses_request
-from tiers.remote.openai_format import TEMPLATED, WireError, parse_chunk, parse_error, request_body
+from tiers.remote.openai_answer import parse_chunk
+from tiers.remote.openai_format import TEMPLATED, WireError, parse_error, request_body
 from tiers.remote.optional_fields import (
     ALL_SAMPLING,
     BUDGET,

@@ -7,7 +7,8 @@ import msgspec
 
 from inference_core.protocol import Grammar, SamplingParams
 from tests.tiers.tier_world import GREEDY, remote_spec
-from tiers.remote.openai_format import parse_chunk, request_body
+from tiers.remote.openai_answer import parse_chunk
+from tiers.remote.openai_format import request_body
 from tiers.tier import ChatMessage, GenerationRequest
 from tiers.tool_types import Tool, ToolCall, ToolCallDelta, Tooling
 
