@@ -28,9 +28,11 @@ class _Generation(Extension):
 class ChatTemplate:
     """The constructor compiles `source` and raises ModelFileError for a syntax error. `uses_tools`: whether it reads
     the variable `tools`, so that it can describe functions to the model. `literals`: the texts that it writes or
-    compares with; `inspected`: those that it looks for in the messages, as in `content.split('</think>')`."""
+    compares with; `inspected`: those that it looks for in the messages, as in `content.split('</think>')`.
+    `with_tools`: the source that renders chats with tools, where the model has another for them; `tool_source`: the one
+    that does."""
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+    def __init__(self, source: str, special_tokens: Mapping[str, str], with_tools: str | None = None) -> None:
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
         )
@@ -48,11 +50,19 @@ class ChatTemplate:
         self.literals = (*(data.data for data in parsed.find_all(nodes.TemplateData)), *_constants(parsed))
         tests = parsed.find_all((nodes.Compare, nodes.Call, nodes.Filter, nodes.Test))
         self.inspected = frozenset(text for test in tests for text in _constants(test))
+        self.tool_source = source
+        self._with_tools: ChatTemplate | None = None
+        if with_tools is not None:
+            other = self._with_tools = ChatTemplate(with_tools, special_tokens)
+            self.tool_source, self.uses_tools = with_tools, other.uses_tools
+            self.literals, self.inspected = self.literals + other.literals, self.inspected | other.inspected
 
     def render(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool, extra: Mapping[str, Any]
     ) -> str:
         """Render the prompt. Raises InvalidRequestError(param="messages") with the template's error."""
+        if self._with_tools is not None and extra.get("tools"):
+            return self._with_tools.render(messages, add_generation_prompt=add_generation_prompt, extra=extra)
         variables = {"tools": None, "documents": None, **self._special_tokens, **extra}
         try:
             return self._template.render(

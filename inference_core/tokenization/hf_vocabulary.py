@@ -4,33 +4,18 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import tokenizers
 from tokenizers import Tokenizer
 
 from inference_core.errors import ModelFileError
-from inference_core.io.json_errors import JSON_ERRORS
 from inference_core.loaders.huggingface.hf_config import end_token_ids
-from inference_core.tokenization.chat_template import ChatTemplate
-from inference_core.tokenization.control_tokens import ControlToken
+from inference_core.tokenization.hf_settings import AddedToken, TokenizerSettings, decode, read_bytes
 from inference_core.tokenization.token_bound import TokenBound, byte_fallback_bound, byte_level_bound, producible
 from inference_core.tokenization.token_bytes import SPM_SPACE, byte_fallback_token, byte_level_token
 from inference_core.tokenization.tokenizer import Vocabulary
 
 # Pre-tokenisers that drop no text.
 _LOSSLESS = ("ByteLevel", "Digits", "Metaspace", "Punctuation", "Sequence", "Split")
-_SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
-
-
-class _AddedToken(msgspec.Struct):
-    id: int
-    content: str
-    special: bool
-    lstrip: bool = False
-    rstrip: bool = False
-    normalized: bool = False
-
-    @property
-    def control(self) -> ControlToken:
-        return ControlToken(self.content, self.id, self.lstrip, self.rstrip)
 
 
 class _Step(msgspec.Struct):
@@ -60,7 +45,7 @@ class _TokenizerFile(msgspec.Struct):
     """The keys of tokenizer.json that determine the tokens' bytes."""
 
     model: _Model
-    added_tokens: list[_AddedToken] = []
+    added_tokens: list[AddedToken] = []
     decoder: _Step | None = None
     pre_tokenizer: _Step | None = None
     normalizer: _Step | None = None
@@ -69,27 +54,50 @@ class _TokenizerFile(msgspec.Struct):
 def read_hf_vocabulary(folder: Path) -> Vocabulary:
     """Raises ModelFileError if tokenizer.json is missing, corrupt or neither byte-level nor with byte fallback."""
     file = folder / "tokenizer.json"
-    content = _read(file)
-    described = _decode(file, content, _TokenizerFile)
+    content = read_bytes(file)
+    described = decode(file, content, _TokenizerFile)
     backend = _backend(file, content)
-    settings = _settings(folder)
-    special = {name: text for name in _SPECIAL_NAMES if (text := _token_text(settings.get(name))) is not None}
-    ids = {name: backend.token_to_id(text) for name, text in special.items()}
-    ends = dict.fromkeys([*end_token_ids(folder), ids.get("eos_token")])
+    settings = TokenizerSettings(folder)
     starts_with_space = any(
         step.type == "Metaspace" and step.prepend_scheme == "first" for step in _steps(described.pre_tokenizer)
     )
+    continued = _without_prefix(file, content) if starts_with_space else backend
+    described.added_tokens += _added(file, described, settings, backend, continued)
+    ids = {name: backend.token_to_id(text) for name, text in settings.special.items()}
+    ends = dict.fromkeys([*end_token_ids(folder), ids.get("eos_token")])
     return Vocabulary(
         backend=backend,
-        continued=_without_prefix(file, content) if starts_with_space else backend,
+        continued=continued,
         controls=[token.control for token in described.added_tokens if token.special],
         literals=[token.control for token in described.added_tokens if not token.special],
         to_bytes=_bytes_rule(file, described),
-        chat_template=_chat_template(folder, settings, special),
+        chat_template=settings.chat_template(),
         bos_token_id=ids.get("bos_token"),
         eos_token_ids=tuple(end for end in ends if end is not None),
         bound=_bound(described, backend),
     )
+
+
+def _added(
+    file: Path, described: _TokenizerFile, settings: TokenizerSettings, *backends: Tokenizer
+) -> list[AddedToken]:
+    """Add the tokens that only the settings list to `backends`, and return them."""
+    known = {token.content for token in described.added_tokens}
+    more = {token.content: token for token in settings.added if token.content not in known}
+    for text in settings.special.values():
+        if text not in known and text not in more and (number := backends[0].token_to_id(text)) is not None:
+            more[text] = AddedToken(id=number, content=text, special=True)
+    for token in more.values():
+        options = {"lstrip": token.lstrip, "rstrip": token.rstrip, "normalized": token.normalized}
+        added = tokenizers.AddedToken(token.content, special=token.special, **options)
+        for backend in dict.fromkeys(backends):
+            (backend.add_special_tokens if token.special else backend.add_tokens)([added])
+            if (number := backend.token_to_id(token.content)) != token.id:
+                raise ModelFileError(
+                    f"{file} has no token {token.id}: tokenizer_config.json calls it {token.content!r}, which would be "
+                    f"{number} here; take both files from the same model"
+                )
+    return list(more.values())
 
 
 def _bytes_rule(file: Path, described: _TokenizerFile) -> Any:
@@ -162,44 +170,3 @@ def _backend(file: Path, content: bytes) -> Tokenizer:
     backend.no_truncation()
     backend.no_padding()
     return backend
-
-
-def _settings(folder: Path) -> dict[str, Any]:
-    file = folder / "tokenizer_config.json"
-    return _decode(file, _read(file), dict[str, Any]) if file.exists() else {}
-
-
-def _token_text(value: Any) -> str | None:
-    """A token's text, which files write as a string or as an object with a `content`."""
-    text = value.get("content") if isinstance(value, dict) else value
-    return text if isinstance(text, str) else None
-
-
-def _chat_template(folder: Path, settings: dict[str, Any], special: dict[str, str]) -> ChatTemplate | None:
-    file = folder / "chat_template.jinja"
-    source: Any = _text(file) if file.exists() else settings.get("chat_template")
-    if isinstance(source, list):  # Several named templates; the one for chats is called default.
-        named = [entry for entry in source if isinstance(entry, dict)]
-        source = next((entry.get("template") for entry in named if entry.get("name") == "default"), None)
-    return ChatTemplate(source, special) if isinstance(source, str) else None
-
-
-def _text(file: Path) -> str:
-    try:
-        return _read(file).decode()
-    except UnicodeDecodeError as error:
-        raise ModelFileError(f"{file} is not UTF-8: {error}") from error
-
-
-def _read(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise ModelFileError(f"cannot read {file}: {error.strerror or error}") from error
-
-
-def _decode(file: Path, content: bytes, kind: Any) -> Any:
-    try:
-        return msgspec.json.decode(content, type=kind)
-    except JSON_ERRORS as error:
-        raise ModelFileError(f"{file} is corrupt: {error}") from error

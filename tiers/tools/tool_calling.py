@@ -42,7 +42,7 @@ class ToolCalling:
         template = tokenizer.chat_template
         self._knows_tools = template is not None and template.uses_tools
         # For a template without tools our own instructions describe them, in Hermes' dialect.
-        source = template.source if template is not None and self._knows_tools else None
+        source = template.tool_source if template is not None and self._knows_tools else None
         chosen = dialect if self._knows_tools else None
         self.dialect = dialect_of(source) if chosen is None else DIALECTS[chosen]
         self._controls = tokenizer.control_tokens

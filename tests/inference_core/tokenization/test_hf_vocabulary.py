@@ -123,6 +123,63 @@ def test_a_template_may_lie_in_the_settings_too(tmp_path: Path) -> None:
         assert load_tokenizer(tmp_path).render_chat(CHAT) == "T"
 
 
+@pytest.mark.parametrize("form", ["object", "list", "files"])
+def test_chats_with_tools_have_a_template_of_their_own_where_the_folder_has_one(tmp_path: Path, form: str) -> None:
+    save(tmp_path, byte_level_backend(), None)
+    named = {"default": "plain", "tool_use": "{{ tools[0].name }}"}
+    if form == "files":
+        (tmp_path / "chat_template.jinja").write_text(named["default"])
+        (tmp_path / "additional_chat_templates").mkdir()
+        (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text(named["tool_use"])
+    else:
+        templates = named if form == "object" else [{"name": n, "template": t} for n, t in named.items()]
+        _change(tmp_path / "tokenizer_config.json", chat_template=templates)
+    tokenizer = load_tokenizer(tmp_path)
+
+    assert tokenizer.render_chat(CHAT, tools=None) == "plain"
+    assert tokenizer.render_chat(CHAT, tools=[{"name": "find"}]) == "find"
+    assert tokenizer.chat_template is not None
+    assert tokenizer.chat_template.uses_tools
+
+
+@pytest.mark.parametrize("value", ["<|im_start|>", {"content": "<|im_start|>", "lstrip": False, "rstrip": False}])
+def test_a_begin_token_that_only_the_special_tokens_map_names_is_known(tmp_path: Path, value: Any) -> None:
+    save(tmp_path, byte_level_backend(), "{{ bos_token }}x")
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps({"bos_token": value}))
+    tokenizer = load_tokenizer(tmp_path)
+
+    assert (tokenizer.bos_token_id, tokenizer.render_chat(CHAT)) == (1, "<|im_start|>x")
+
+
+def test_tokens_that_only_the_settings_list_are_added_as_transformers_adds_them(tmp_path: Path) -> None:
+    reference = save(tmp_path, byte_level_backend(), CHATML)
+    size = len(reference)
+    listed = {
+        str(size): {"content": "<tool>", "special": False, "normalized": False},
+        str(size + 1): {"content": "<|eot|>", "special": True, "rstrip": True, "normalized": False},
+    }
+    _change(tmp_path / "tokenizer_config.json", added_tokens_decoder=listed, eos_token="<|eot|>")
+    reference, tokenizer = PreTrainedTokenizerFast.from_pretrained(tmp_path), load_tokenizer(tmp_path)
+
+    text = "a <tool> b <|eot|>"
+    assert tokenizer.encode(text) == reference(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    assert tokenizer.eos_token_ids == (reference.eos_token_id,) == (size + 1,)
+    assert tokenizer.is_control(size + 1)
+    assert not tokenizer.is_control(size)
+
+
+def test_settings_of_another_models_tokens_are_refused(tmp_path: Path) -> None:
+    save(tmp_path, byte_level_backend(), CHATML)
+    _change(tmp_path / "tokenizer_config.json", added_tokens_decoder={"5000": {"content": "<far>", "special": True}})
+
+    with pytest.raises(ModelFileError, match="no token 5000"):
+        load_tokenizer(tmp_path)
+
+
+def _change(file: Path, **changes: Any) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
 def test_the_byte_level_alphabet_is_gpt2s() -> None:
     assert byte_level_alphabet() == {character: byte for byte, character in bytes_to_unicode().items()}
 
