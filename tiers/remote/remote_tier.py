@@ -76,7 +76,7 @@ class RemoteTier(Tier):
         self._running = 0
         self._queue = ServerQueue()
         self._watching: asyncio.Task[None] | None = None
-        self._wire = wire_of(spec.remote)
+        self._wire = wire_of(spec.remote, spec.provider)
         self._makers = makers
         sign = self._wire.signature if self._wire.signs else None
         headers, seconds = self._wire.key_headers(key), spec.remote.connect_timeout_seconds
@@ -136,7 +136,7 @@ class RemoteTier(Tier):
                 raise TierUnavailableError(f"{self._failures.where} {several}")
             self.model = self.name if found is None else found.name
             self._remote = msgspec.structs.replace(self._remote, model=self.model)
-            self._wire = wire_of(self._remote)
+            self._wire = wire_of(self._remote, self._spec.provider)
         if found is None or found.name != self.model:
             return
         if self._remote.max_context is None:

@@ -10,6 +10,7 @@ from tiers.errors import TierRequestError
 from tiers.native_content import Form
 from tiers.remote.openai_format import WireError, parse_error
 from tiers.remote.prometheus_queue import sum_of_samples
+from tiers.remote.rules import Rules
 from tiers.remote.server_queue import QueueReport
 from tiers.remote.sse import EventParser, ServerSentEvent
 from tiers.remote.usage_counter import Tally
@@ -68,7 +69,7 @@ class RemoteWire(ABC):
     does; `models_path`: where it lists all its models, as OpenAI does. `signs`: whether each request is signed, by
     `signature`. `needs_limit`: whether a request must bound its answer; those of other servers do so only where caller,
     catalogue or a budget does. `form`: of what is sent and answered as it is. `marks_cache`: whether a request says
-    what the server caches.
+    what the server caches. `rules`: of its server and model.
     """
 
     health_path: str
@@ -79,6 +80,7 @@ class RemoteWire(ABC):
     needs_limit: bool = False
     form: Form | None = None
     marks_cache: bool = False
+    rules = Rules()
 
     def key_headers(self, key: str) -> list[tuple[bytes, bytes]]:
         """Return the headers of every request that carry the API key; `key` is "" without one."""

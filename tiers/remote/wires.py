@@ -2,7 +2,8 @@
 
 from importlib import import_module
 
-from tiers.catalog.tier_spec import RemoteKind, RemoteSpec
+from tiers.catalog.tier_spec import ProviderName, RemoteKind, RemoteSpec
+from tiers.remote.rules import rules_of, server_of
 from tiers.remote.wire import RemoteWire
 
 # Module and class.
@@ -23,8 +24,9 @@ WIRES: dict[RemoteKind, tuple[str, str]] = {
 }
 
 
-def wire_of(remote: RemoteSpec) -> RemoteWire:
-    """Return the wire to such a server."""
+def wire_of(remote: RemoteSpec, provider: ProviderName | None = None) -> RemoteWire:
+    """Return the wire to such a server, of `provider` where the catalogue names one."""
     module, name = WIRES[remote.kind]
     wire: RemoteWire = getattr(import_module(f"tiers.remote.{module}"), name)(remote)
+    wire.rules = rules_of(server_of(remote, provider), remote.model)
     return wire

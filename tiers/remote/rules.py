@@ -1,0 +1,262 @@
+"""What each kind of server refuses or needs, by family of models: rows of data with their sources. A request is adapted
+by them (`adapted_request`), and each change is named to the caller."""
+
+import re
+from functools import cache
+from typing import Any, Literal, NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+
+from tiers.catalog.tier_spec import ProviderName, RemoteKind, RemoteSpec
+
+Names = tuple[str, int]
+"""A class of characters of a regular expression, and the most of them."""
+
+_USUAL_NAMES: Names = ("A-Za-z0-9_-", 64)
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """The rules of one server and model.
+
+    `server`: its name in `ROWS`. `tool_names`, `call_ids`: None takes any. `call_id_length`: exactly so many
+    characters; 0 for any number up to the most. `unique_call_ids`: whether an id may stand for one call alone.
+    `stops`: the most stop strings; None for any number. `blank_stops`: whether one may be of white space.
+    `refused`: parameters that are never sent, by the caller's names.
+    `efforts`: the values of `reasoning_effort`, ascending; empty takes all.
+    `system`: where turns of the system may stand: `anywhere`, at the start and `after-user`, or `first` alone, as one.
+    `starts_with_user`: whether the assistant may not begin. `prefill`: whether a last turn of the assistant is taken,
+    needs a mark (`prefix`), or is refused. `blank_answers`: whether an assistant's turn may be empty.
+    `combined_schemas`: whether a tool's schema may have `anyOf`, `oneOf` or `allOf` at its top. `needs_properties`:
+    whether it must have `properties`. `cache_points`: whether marks of a cache are Bedrock's `cachePoint`.
+    """
+
+    server: str = "compatible"
+    tool_names: Names | None = None
+    call_ids: Names | None = None
+    call_id_length: int = 0
+    unique_call_ids: bool = False
+    stops: int | None = None
+    blank_stops: bool = True
+    refused: frozenset[str] = frozenset()
+    efforts: tuple[str, ...] = ()
+    system: Literal["anywhere", "after-user", "first"] = "anywhere"
+    starts_with_user: bool = False
+    prefill: Literal["taken", "marked", "refused"] = "taken"
+    blank_answers: bool = True
+    combined_schemas: bool = True
+    needs_properties: bool = False
+    cache_points: bool = False
+
+
+class Row(NamedTuple):
+    """Fields of `Rules` for `servers` (empty: all) with models that match `models` (empty: all). `source`: a published
+    page, or the report of a refusal; `seen`: the month in which it was read."""
+
+    servers: tuple[str, ...]
+    models: str
+    rules: dict[str, Any]
+    source: str
+    seen: str
+
+
+SAMPLING = frozenset({"temperature", "top_p", "top_k"})
+_PENALTIES = frozenset({"presence_penalty", "frequency_penalty"})
+# Models of OpenAI's that think before each answer.
+_REASONING = r"^(o[1-9]|gpt-5)(?!.*-chat)"
+# Claude from Opus 4.7 on, and every later generation.
+_LATER_CLAUDE = r"claude-(opus-4-([7-9]|\d\d)(?!\d)|(opus|sonnet|haiku|fable|mythos)-([5-9]|\d\d)(?!\d))"
+_MISTRAL = r"(?i)(mistral|ministral|magistral|devstral|codestral|pixtral)"
+_TEMPLATED = ("vllm", "sglang", "llama-server", "tensorrt-llm", "tgi", "ollama", "compatible")
+
+ROWS: list[Row] = [
+    # OpenAI
+    Row(
+        ("openai", "azure"), "",
+        {"tool_names": _USUAL_NAMES, "call_ids": (r"\x21-\x7e", 40), "stops": 4, "combined_schemas": False,
+         "needs_properties": True},
+        "https://platform.openai.com/docs/api-reference/chat/create", "2026-11",
+    ),
+    Row(
+        ("openai", "azure"), _REASONING,
+        {"refused": SAMPLING | _PENALTIES | {"logit_bias"}},
+        "https://platform.openai.com/docs/guides/reasoning", "2026-11",
+    ),
+    Row(
+        ("openai", "azure"), r"^(o3|o4-mini|gpt-5)(?!.*-chat)", {"stops": 0},
+        "https://platform.openai.com/docs/api-reference/chat/create#chat-create-stop", "2026-11",
+    ),
+    Row(
+        ("openai", "azure"), r"^o[1-9]", {"efforts": ("low", "medium", "high")},
+        "https://platform.openai.com/docs/guides/reasoning", "2026-11",
+    ),
+    Row(
+        ("openai", "azure"), r"^gpt-5(-mini|-nano|-codex|-\d{4}.*)?$",
+        {"efforts": ("minimal", "low", "medium", "high")},
+        "https://platform.openai.com/docs/guides/latest-model", "2026-11",
+    ),
+    Row(
+        ("openai", "azure"), r"^gpt-5\.1", {"efforts": ("none", "low", "medium", "high")},
+        "https://platform.openai.com/docs/guides/latest-model", "2026-11",
+    ),
+    Row(
+        ("openai", "azure"), r"^gpt-5\.[2-5]", {"efforts": ("none", "low", "medium", "high", "xhigh")},
+        "https://platform.openai.com/docs/guides/latest-model", "2026-11",
+    ),
+    # Anthropic
+    Row(
+        ("anthropic",), "",
+        {"tool_names": ("A-Za-z0-9_-", 128), "call_ids": ("A-Za-z0-9_-", 256), "unique_call_ids": True,
+         "blank_stops": False, "starts_with_user": True, "system": "first", "blank_answers": False,
+         "combined_schemas": False},
+        "https://platform.claude.com/docs/en/api/messages", "2026-11",
+    ),
+    Row(
+        ("anthropic",), r"claude-(opus-4-([89]|\d\d)(?!\d)|(opus|sonnet|haiku|fable|mythos)-([5-9]|\d\d)(?!\d))",
+        {"system": "after-user"},
+        "https://platform.claude.com/docs/en/build-with-claude/mid-conversation-system-messages", "2026-11",
+    ),
+    Row(
+        ("anthropic", "bedrock"), _LATER_CLAUDE, {"refused": SAMPLING},
+        "https://platform.claude.com/docs/en/about-claude/models/migration-guide", "2026-11",
+    ),
+    Row(
+        ("anthropic", "bedrock"), rf"({_LATER_CLAUDE}|claude-(opus|sonnet)-4-6)", {"prefill": "refused"},
+        "https://platform.claude.com/docs/en/about-claude/models/migration-guide", "2026-11",
+    ),
+    # Amazon Bedrock
+    Row(
+        ("bedrock",), "",
+        {"tool_names": _USUAL_NAMES, "call_ids": ("A-Za-z0-9_-", 64), "unique_call_ids": True, "system": "first",
+         "starts_with_user": True, "blank_answers": False},
+        "https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_ToolUseBlock.html", "2026-11",
+    ),
+    Row(
+        ("bedrock",), r"anthropic\.", {"combined_schemas": False, "blank_stops": False, "cache_points": True},
+        "https://docs.aws.amazon.com/bedrock/latest/userguide/prompt-caching.html", "2026-11",
+    ),
+    Row(
+        ("bedrock",), r"amazon\.nova", {"stops": 4, "combined_schemas": False, "cache_points": True},
+        "https://docs.aws.amazon.com/nova/latest/userguide/complete-request-schema.html", "2026-11",
+    ),
+    # Google
+    Row(
+        ("gemini",), "",
+        {"tool_names": ("A-Za-z0-9_.:-", 64), "stops": 5, "system": "first", "starts_with_user": True,
+         "blank_answers": False},
+        "https://ai.google.dev/api/caching#FunctionDeclaration", "2026-11",
+    ),
+    # Providers with OpenAI's API
+    Row(
+        ("mistral",), "",
+        {"tool_names": _USUAL_NAMES, "system": "first", "prefill": "marked", "blank_answers": False},
+        "https://github.com/mistralai/mistral-common/blob/main/src/mistral_common/protocol/instruct/validator.py",
+        "2026-11",
+    ),
+    Row(
+        ("deepseek",), "", {"tool_names": _USUAL_NAMES, "stops": 16},
+        "https://api-docs.deepseek.com/api/create-chat-completion", "2026-11",
+    ),
+    Row(
+        ("deepseek",), r"reasoner",
+        {"refused": frozenset({"temperature", "top_p", *_PENALTIES})},
+        "https://api-docs.deepseek.com/guides/reasoning_model", "2026-11",
+    ),
+    Row(
+        ("groq",), "", {"tool_names": _USUAL_NAMES, "stops": 4},
+        "https://console.groq.com/docs/api-reference", "2026-11",
+    ),
+    Row(
+        ("groq",), r"gpt-oss", {"efforts": ("low", "medium", "high")},
+        "https://console.groq.com/docs/reasoning", "2026-11",
+    ),
+    Row(
+        ("openrouter",), "",
+        # It passes calls on to providers with rules of their own; these fit all of them but Mistral's.
+        {"tool_names": _USUAL_NAMES, "call_ids": ("A-Za-z0-9_-", 40), "stops": 4},
+        "https://openrouter.ai/docs/api-reference/parameters", "2026-11",
+    ),
+    Row(
+        ("together", "fireworks"), "", {"tool_names": _USUAL_NAMES},
+        "https://docs.together.ai/reference/chat-completions-1", "2026-11",
+    ),
+    Row(
+        ("xai",), r"grok-(4|code|3-mini|[5-9])", {"refused": _PENALTIES, "stops": 0},
+        "https://docs.x.ai/docs/guides/reasoning", "2026-11",
+    ),
+    Row(
+        ("xai",), r"grok-3-mini", {"efforts": ("low", "high")},
+        "https://docs.x.ai/docs/guides/reasoning", "2026-11",
+    ),
+    # Servers that render the model's chat template, or may
+    Row(
+        _TEMPLATED, "", {"system": "first"},
+        # "System message must be at the beginning."
+        "https://huggingface.co/Qwen/Qwen3.5-9B/blob/main/chat_template.jinja", "2026-11",
+    ),
+    Row(
+        ("vllm", "sglang"), r"(?i)gpt-oss", {"efforts": ("low", "medium", "high")},
+        "https://docs.vllm.ai/projects/recipes/en/latest/OpenAI/GPT-OSS.html", "2026-11",
+    ),
+    Row(
+        ("mistral", "openrouter", "together", "fireworks", *_TEMPLATED), _MISTRAL,
+        {"call_ids": ("A-Za-z0-9", 9), "call_id_length": 9},
+        "https://github.com/mistralai/mistral-common/blob/main/src/mistral_common/protocol/instruct/validator.py",
+        "2026-11",
+    ),
+    Row(
+        ("mistral",), "", {"call_ids": ("A-Za-z0-9", 9), "call_id_length": 9},
+        "https://docs.mistral.ai/capabilities/function_calling", "2026-11",
+    ),
+]  # fmt: skip
+
+# By the end of a server's host name, for servers that the catalogue gives by their address.
+HOSTS = {
+    "api.openai.com": "openai",
+    "openai.azure.com": "azure",
+    "api.mistral.ai": "mistral",
+    "api.deepseek.com": "deepseek",
+    "openrouter.ai": "openrouter",
+    "api.groq.com": "groq",
+    "api.x.ai": "xai",
+    "api.together.xyz": "together",
+    "api.fireworks.ai": "fireworks",
+    "api.moonshot.ai": "moonshot",
+    "api.moonshot.cn": "moonshot",
+    "api.z.ai": "zai",
+    "open.bigmodel.cn": "zai",
+    "api.cerebras.ai": "cerebras",
+}
+_OLLAMA_PORT = 11434
+_OF_KIND: dict[RemoteKind, str] = {
+    "openai": "compatible",
+    "openai-provider": "provider",
+    "triton-tensorrt-llm": "triton",
+    "triton-vllm": "triton",
+}
+
+
+def server_of(remote: RemoteSpec, provider: ProviderName | None = None) -> str:
+    """Return the name of the server in `ROWS`: the `provider` of the catalogue, else by its address, else its kind."""
+    if provider is not None:
+        return provider
+    if remote.kind in ("openai", "openai-provider"):
+        address = urlsplit(remote.base_url)
+        host = address.hostname or ""
+        for end, name in HOSTS.items():
+            if host == end or host.endswith(f".{end}"):
+                return name
+        with_port = address.netloc.rpartition(":")[2]
+        if remote.kind == "openai" and with_port == str(_OLLAMA_PORT):
+            return "ollama"
+    return _OF_KIND.get(remote.kind, remote.kind)
+
+
+@cache
+def rules_of(server: str, model: str) -> Rules:
+    """Return the rules of a server and one of its models: later rows add to earlier ones, or replace them."""
+    fields: dict[str, Any] = {"server": server}
+    for row in ROWS:
+        if (not row.servers or server in row.servers) and (not row.models or re.search(row.models, model)):
+            fields |= row.rules
+    return Rules(**fields)
