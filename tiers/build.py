@@ -103,7 +103,7 @@ def build_remote(catalog: Catalog, spec: TierSpec) -> Tier:
 def _labelled(tier: T, catalog: Catalog, spec: TierSpec) -> T:
     """Return `tier` with what its entry in `catalog`, `spec`, says of it."""
     tier.version, tier.is_local = catalog.fingerprint_of(spec), spec.is_local
-    tier.is_target = isinstance(spec, TargetSpec)
+    tier.is_target, tier.asks_credential = isinstance(spec, TargetSpec), spec.asks_credential
     remotes = [one.remote for one in (*catalog.tiers, *catalog.targets) if one.remote is not None]
     kinds = [remote.kind for remote in remotes]
     tier.is_only_maker = spec.remote is not None and kinds.count(spec.remote.kind) == 1

@@ -11,6 +11,7 @@ verification, probes, shadows, judges and training."""
 NOT_ALLOWED = "the key may not use it"
 NOT_LOCAL = "only tiers that are labelled local may see the request"
 ANSWER_ALONE = "the request may be used for its answer alone"
+NO_CREDENTIAL = "it is asked only first, with the caller's own credential (x-aio-upstream-authorization)"
 
 
 class Consent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -26,7 +27,7 @@ class Consent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_for_all(self) -> bool:
-        """Whether every tier may see it for its answer."""
+        """Whether every tier may see it for its answer, those that ask for a credential aside."""
         return self.tiers is None and not self.local
 
     def narrowed(self, other: "Consent") -> "Consent":
@@ -42,8 +43,27 @@ class Consent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             reuse=self.reuse and other.reuse,
         )
 
+    @property
+    def recorded(self) -> "Consent":
+        """What is kept of it."""
+        return self
+
 
 ALL = Consent()
+
+
+class CredentialConsent(Consent, frozen=True, kw_only=True, omit_defaults=True):
+    """The consent of a request that brings its owner's own credential, for a tier that asks for one; never recorded."""
+
+    @classmethod
+    def of(cls, consent: Consent) -> "CredentialConsent":
+        """Return `consent`, with a credential."""
+        return cls(tiers=consent.tiers, local=consent.local, reuse=consent.reuse)
+
+    @property
+    def recorded(self) -> Consent:
+        """See `Consent.recorded`."""
+        return Consent(tiers=self.tiers, local=self.local, reuse=self.reuse)
 
 
 class Reader(Protocol):
@@ -55,6 +75,9 @@ class Reader(Protocol):
     @property
     def is_local(self) -> bool: ...
 
+    @property
+    def asks_credential(self) -> bool: ...
+
 
 def hidden_from(tier: Reader, consent: Consent, use: Use = "answer") -> str | None:
     """Return why `tier` may not see a request of this `consent` for this `use`; None if it may."""
@@ -64,4 +87,6 @@ def hidden_from(tier: Reader, consent: Consent, use: Use = "answer") -> str | No
         return NOT_ALLOWED
     if consent.local and not tier.is_local:
         return NOT_LOCAL
+    if tier.asks_credential and not (use == "answer" and isinstance(consent, CredentialConsent)):
+        return NO_CREDENTIAL
     return None

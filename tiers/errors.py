@@ -1,6 +1,7 @@
 """Errors of the tiers, one type per thing the gateway can do about it."""
 
 from tiers.attempt import ReplicaTry
+from tiers.credential import HEADER
 
 
 class TierError(Exception):
@@ -52,6 +53,15 @@ class TierRequestError(TierError):
         super().__init__(message)
         self.param = param
         self.code = code
+
+
+class CallerCredentialError(TierRequestError):
+    """The server refuses the caller's own credential, or limits its account, with `status`: nothing that the tier or
+    another one can help. `retry_after_seconds`: as the server asks; None if it does not."""
+
+    def __init__(self, message: str, status: int, code: str | None, retry_after_seconds: float | None = None) -> None:
+        super().__init__(message, HEADER, code)
+        self.status, self.retry_after_seconds = status, retry_after_seconds
 
 
 class CatalogError(ValueError):

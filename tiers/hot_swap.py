@@ -45,6 +45,7 @@ class ReloadableTier(Tier):
         self.core_name, self.num_layers, self.version = tier.core_name, tier.num_layers, tier.version
         self.max_output = tier.max_output
         self.is_local, self.is_target = tier.is_local, tier.is_target
+        self.asks_credential = tier.asks_credential
 
     async def close(self) -> None:
         """See `Tier.close`."""

@@ -12,6 +12,7 @@ from inference_core.tokenization.tokenizer import LONG_TEXT, Tokenizer
 from tiers.answer_limit import answer_limit
 from tiers.attempt import ReplicaStatus, ReplicaTry
 from tiers.content_parts import ContentPart
+from tiers.credential import CallerCredential
 from tiers.engines.engine_status import EngineStatus
 from tiers.errors import TierRequestError
 from tiers.native_content import NativeContent, NativePiece, NativeRequest
@@ -166,6 +167,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     once. `native`: the request's other fields in the form of the caller's API. `wants_native`: the answer is also
     wanted in the form of the server's API, because its reasoning may have to be given back. `cache_reuse`: the
     expected share of such requests whose conversation goes on while the provider's cache holds it; 0 marks nothing.
+    `credential`: the caller's own, for a tier that asks for it; what is learned from the answer holds for it alone.
     """
 
     request_id: str
@@ -196,6 +198,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     native: NativeRequest | None = None
     wants_native: bool = False
     cache_reuse: float = 0.0
+    credential: CallerCredential | None = None
     sent: Sent = msgspec.field(default_factory=Sent)
     meter: UsageMeter = msgspec.field(default_factory=UsageMeter)
     prompts_read: dict[Any, Any] = msgspec.field(default_factory=dict)
@@ -324,6 +327,7 @@ class Tier(ABC):
     - `is_only_maker`: whether no other tier of the catalogue has the API of its server, so that sealed reasoning of
       that API can only be its own.
     - `is_local`: that entry's label (`tiers.consent`); False for one of no catalogue.
+    - `asks_credential`: whether it answers with the caller's own credential alone, that of the request.
     - `is_target`: whether it is a target of the catalogue; `number` is then that of the tier that it stands for.
     """
 
@@ -337,6 +341,7 @@ class Tier(ABC):
     max_output: int | None = None
     is_local: bool = False
     is_only_maker: bool = False
+    asks_credential: bool = False
     is_target: bool = False
 
     async def prepare(self) -> None:  # noqa: B027 - most have nothing to prepare

@@ -13,7 +13,14 @@ from litestar.exceptions import HTTPException
 from litestar.response import Response
 
 from gateway.base.requests.identity import caller_request_id, new_request_id
-from tiers.errors import TierAnswerError, TierAnswerTooLongError, TierError, TierRequestError, TierUnavailableError
+from tiers.errors import (
+    CallerCredentialError,
+    TierAnswerError,
+    TierAnswerTooLongError,
+    TierError,
+    TierRequestError,
+    TierUnavailableError,
+)
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +107,10 @@ def as_api_error(error: BaseException) -> ApiError:
 
 def _of_tier_error(error: TierError) -> ApiError:
     tried = f" {error.chain}." if error.chain else ""
+    if isinstance(error, CallerCredentialError):
+        wait = error.retry_after_seconds
+        headers = None if wait is None else {"retry-after": str(max(1, math.ceil(wait)))}
+        return ApiError(error.status, f"{error}{tried}", param=error.param, code=error.code, headers=headers)
     if isinstance(error, TierRequestError):
         return ApiError(400, f"{error}{tried}", param=error.param, code=error.code)
     if isinstance(error, TierUnavailableError):

@@ -201,7 +201,9 @@ class Service:
         routed = self.routing.routed(request)
         decision = routed.decision
         tier = self.routing.served.chosen(decision)
-        agreement = None if self.agreements is None else self.agreements.plan(request, decision)
+        agreement = None
+        if self.agreements is not None and request.credential is None:
+            agreement = self.agreements.plan(request, decision)
         if agreement is not None and agreement.kind is None and self._is_judged(request, decision):
             # What only the answer shows is compared where nothing judges the answer.
             agreement = None

@@ -24,8 +24,6 @@ class AskedTiers:
         """Return why a request may not be verified for this purpose: a tier that would be asked may not see it; None if
         all may, and for tiers that there are none of, of which the job fails before anything is sent. The strongest
         answers or judges in every case."""
-        if consent.is_for_all and consent.reuse:
-            return None
         asked = self._asked(purpose, served, would_be)
         return next(filter(None, (hidden_from(self._tiers[number], consent, "reuse") for number in asked)), None)
 

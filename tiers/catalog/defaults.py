@@ -83,6 +83,11 @@ def _long_form(tier: Mapping[str, Any], models: list[Any]) -> dict[str, Any]:
             remote["api_keys"] = written.pop("api_keys")
             if key_variable is None:
                 remote.pop("api_key_env", None)
+        if "credentials" in tier:
+            # Its own key is not wanted then.
+            remote["credentials"] = written.pop("credentials")
+            if key_variable is None and remote["credentials"] == "caller":
+                remote.pop("api_key_env", None)
         remote["max_context"] = written.pop("max_context", None)  # else the price list's, or the provider's
         return {**written, "remote": remote}
     if "url" in tier and "remote" not in tier:

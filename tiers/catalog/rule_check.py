@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.rule_spec import ANY, RuleSpec, RuleWhen, minutes_of
 from tiers.catalog.tier_spec import TierSpec
+from tiers.credential import HEADER
 
 _DAY_MINUTES = 24 * 60
 
@@ -72,6 +73,8 @@ def check_routing_rules(catalog: Catalog) -> Iterator[str]:
     for rule in catalog.rules:
         where = f"rules '{rule.name}'"
         yield from _check_when(f"{where}.when", rule.when)
+        if HEADER in map(str.lower, rule.when.header):
+            yield f"{where}.when.header: {HEADER} is a caller's credential, which is for one server alone"
         if rule.allow is None and rule.floor is None and rule.target is None and rule.quality is None:
             yield f"{where}: does nothing; give allow, floor, target or quality"
         problems = list(_check_names(catalog, where, rule))

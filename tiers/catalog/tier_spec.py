@@ -91,6 +91,7 @@ class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     `store`, `metadata`, `prompt_cache_key` and the like); switch it off for a server that refuses them.
     `responses`: whether chats reach the server by OpenAI's Responses API: `needed`, where a request loses something as
     a chat (reasoning next to tools, tools that the provider runs), `always`, or `never`.
+    `credentials`: whose the server gets: those that the catalogue names, or the caller's own, sent with the request.
     `model`: empty is the server's only model, found when the tier starts. `max_context`: in tokens; None is what the
     server tells, else `USUAL_CONTEXT`. `engine`, instead of an address: the server is a process that AIO starts itself,
     at an address of its own choice.
@@ -109,6 +110,7 @@ class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     max_context: Annotated[int, msgspec.Meta(ge=2)] | None = None
     api_key_env: str | None = None
     api_keys: list[ApiKeySpec] = []
+    credentials: Literal["catalogue", "caller"] = "catalogue"
     connect_timeout_seconds: Positive = 5.0
     read_timeout_seconds: Positive = 60.0
     total_timeout_seconds: Positive = 600.0
@@ -301,7 +303,7 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `SHORT_FORM`: further keys of an entry in TOML, which the reader moves to `remote`.
     """
 
-    SHORT_FORM: ClassVar[tuple[str, ...]] = ("url", "kind", "api_key_env", "api_keys", "max_context")
+    SHORT_FORM: ClassVar[tuple[str, ...]] = ("url", "kind", "api_key_env", "api_keys", "credentials", "max_context")
 
     number: TierNumber = 0
     name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -348,6 +350,11 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Whether what the tier is sent stays in the operator's network: as declared, else where its model runs in AIO
         or in an engine that AIO starts. Of a server with an address nothing is assumed."""
         return self.remote is None or self.remote.engine is not None if self.local is None else self.local
+
+    @property
+    def asks_credential(self) -> bool:
+        """Whether its server is asked with the caller's own credential."""
+        return self.remote is not None and self.remote.credentials == "caller"
 
     @property
     def has(self) -> frozenset[Capability]:

@@ -293,6 +293,8 @@ def _check_remote(where: str, tier: TierSpec, remote: RemoteSpec) -> Iterator[st
         yield from check_key_name(at, server.api_key_env)
     yield from check_key_name(where, remote.api_key_env)
     yield from _check_keys(where, remote)
+    if remote.credentials == "caller":
+        yield from _check_callers(where, remote)
     if remote.is_replicated:
         places = ((server.base_url.rstrip("/"), server.api_key_env) for server in remote.servers)
         named = (url if key is None else f"{url} with the key in {key}" for url, key in places if "@" not in url)
@@ -334,6 +336,18 @@ def _check_keys(where: str, remote: RemoteSpec) -> Iterator[str]:
         yield f"{where}.api_keys: for one base_url; give each of several replicas an api_key_env of its own"
     if remote.api_keys and remote.api_key_env is not None:
         yield f"{where}: api_key_env and api_keys are both set; list all keys in api_keys"
+
+
+def _check_callers(where: str, remote: RemoteSpec) -> Iterator[str]:
+    given = [name for name in ("api_key_env", "api_keys", "engine") if getattr(remote, name)]
+    if given:
+        yield f"{where}.credentials = 'caller': the server gets the caller's credential; leave out {', '.join(given)}"
+    if not remote.base_url and not remote.engine:
+        yield f"{where}.credentials = 'caller': the caller's credential is for one address; give base_url"
+    if remote.is_triton:
+        yield f"{where}.credentials = 'caller': a server of kind '{remote.kind}' takes none"
+    if not remote.model:
+        yield f"{where}.model: is needed where credentials = 'caller': nothing else asks the server which it has"
 
 
 def _check_engine(where: str, remote: RemoteSpec, engine: EngineSpec) -> Iterator[str]:

@@ -61,7 +61,7 @@ class BedrockWire(RemoteWire):
 
     def __init__(self, remote: RemoteSpec) -> None:
         self._remote = remote
-        self.signs = remote.api_key_env is None
+        self.signs = remote.api_key_env is None and remote.credentials != "caller"
         self._credentials: Any = None
         found = _REGION.search(remote.base_url)
         self._region = found[1] if found else os.environ.get("AWS_REGION", "us-east-1")

@@ -16,7 +16,15 @@ from inference_core.io.background_tasks import repeated
 from inference_core.protocol import StepTimes
 from tiers.catalog.pricing import write_pays
 from tiers.catalog.tier_spec import ONE_CHOICE, USUAL_CONTEXT, TierSpec
-from tiers.errors import CatalogError, MissingKeyError, TierError, TierRequestError, TierUnavailableError
+from tiers.credential import HEADER, CallerCredential
+from tiers.errors import (
+    CallerCredentialError,
+    CatalogError,
+    MissingKeyError,
+    TierError,
+    TierRequestError,
+    TierUnavailableError,
+)
 from tiers.merge_streams import merged_answers
 from tiers.prompt_bounds import prompt_bounds
 from tiers.remote.answer_bounds import bounds_of
@@ -78,6 +86,7 @@ class RemoteTier(Tier):
         self._watching: asyncio.Task[None] | None = None
         self._wire = wire_of(spec.remote, spec.provider)
         self._makers = makers
+        self.asks_credential = spec.asks_credential
         sign = self._wire.signature if self._wire.signs else None
         headers, seconds = self._wire.key_headers(key), spec.remote.connect_timeout_seconds
         self._http = HttpClient(spec.remote.base_url, headers, seconds, connect, sign)
@@ -99,6 +108,10 @@ class RemoteTier(Tier):
             raise TierUnavailableError(f"{self._failures.where}: {error}") from error
         if not self._wire.health_path:
             return
+        if self.asks_credential:
+            # Without any credential, so whatever it answers, it is there.
+            await self._reply_to(self._wire.health_path, MAX_ERROR_BYTES)
+            return
         seen = await self._look(self._wire.health_path, MAX_MODELS_BYTES)
         is_known = self._remote.model and self._remote.max_context is not None
         is_seen = self._wire.models_path == self._wire.health_path
@@ -117,7 +130,7 @@ class RemoteTier(Tier):
         """Return the server's models; None if it does not list them. Raises `TierUnavailableError`."""
         self._require_key()
         path = self._wire.models_path
-        return None if path is None else parse_models(*await self._look(path, MAX_MODELS_BYTES))
+        return None if path is None or self.asks_credential else parse_models(*await self._look(path, MAX_MODELS_BYTES))
 
     def _require_key(self) -> None:
         if self._remote.api_key_env is not None and not self._key:
@@ -146,10 +159,7 @@ class RemoteTier(Tier):
 
     async def _look(self, path: str, most: int = MAX_ERROR_BYTES) -> tuple[int, bytes]:
         """Return status and body of a GET. Raises `TierUnavailableError` if the server is unreachable or refuses."""
-        try:
-            response, body = await self._http.get(path, self._remote.read_timeout_seconds, most)
-        except (httpx.TransportError, httpx.DecodingError) as error:
-            raise self._failures.unavailable(error) from error
+        response, body = await self._reply_to(path, most)
         if body.count(b",") > MAX_MODELS_COMMAS:
             too_many = f"answered GET {path} with more values than any list of models"
             raise TierUnavailableError(f"{self._failures.where} {too_many}")
@@ -158,6 +168,12 @@ class RemoteTier(Tier):
         if response.status_code in (401, 403) or response.status_code >= 500 or is_operators:
             raise self._failures.of_status(response, refusal, self._wire, self.model)
         return response.status_code, body
+
+    async def _reply_to(self, path: str, most: int) -> tuple[Reply | httpx.Response, bytes]:
+        try:
+            return await self._http.get(path, self._remote.read_timeout_seconds, most)
+        except (httpx.TransportError, httpx.DecodingError) as error:
+            raise self._failures.unavailable(error) from error
 
     @property
     def base_url(self) -> str:
@@ -218,7 +234,9 @@ class RemoteTier(Tier):
         response: Reply | httpx.Response | None = None
         stream: Stream | None = None
         try:
+            credential = request.credential if self.asks_credential else None
             call = self._call(request, tally)
+            more = call.headers if credential is None else (*call.headers, *self._credential_headers(credential))
             deadline = asyncio.get_running_loop().time() + seconds
             patience = min(self._remote.read_timeout_seconds, seconds) if call.streamed else seconds
             tally.sent = True
@@ -226,14 +244,17 @@ class RemoteTier(Tier):
                 stream = self._queue.send(self._clock(), tally.prompt_tokens)
             for may_adapt in (True, False):
                 response = reply = await self._http.send(
-                    "POST", call.path, call.body, patience, deadline, request.trace, call.headers
+                    "POST", call.path, call.body, patience, deadline, request.trace, more
                 )
                 pieces = pieces_of(reply, deadline)
                 try:
-                    await self._check(reply, call, pieces)
+                    await self._check(reply, call, pieces, credential)
                     break
                 except TierRequestError as error:
-                    if not (may_adapt and (self._wire.adapts_to(error) or self._learns_limit(error, tally))):
+                    # What one caller's account is refused says nothing of the others'.
+                    if credential is not None or not (
+                        may_adapt and (self._wire.adapts_to(error) or self._learns_limit(error, tally))
+                    ):
                         raise
                     await reply.aclose()
                     call = self._call(request, tally)
@@ -271,6 +292,8 @@ class RemoteTier(Tier):
                 yield Delta(end=end)
                 await read_rest(reply, pieces)
         except FAILURES as error:
+            if self.asks_credential and request.credential is not None:
+                error.args = (request.credential.scrub(str(error)), *error.args[1:])
             named = self._failures.of_answer(error)
             if named is error:
                 raise
@@ -348,6 +371,13 @@ class RemoteTier(Tier):
         """Return what to send. Raises TierRequestError for what the server does not support."""
         if (refusal := self.refusal(request)) is not None:
             raise refusal
+        if self.asks_credential and request.credential is None:
+            raise CallerCredentialError(
+                f"tier '{self.name}' is asked with the caller's own credential alone, and there is none: send it as "
+                f"{HEADER}",
+                403,
+                "upstream_authorization_missing",
+            )
         stated = self._spec.stated_limit(request.max_tokens or None)
         tally.max_tokens = self.most_answer_tokens(stated, tally.prompt_tokens)
         sent = None if stated is None and not self._wire.needs_limit else tally.max_tokens
@@ -387,15 +417,33 @@ class RemoteTier(Tier):
         self.max_output = most
         return True
 
-    async def _check(self, response: Reply | httpx.Response, call: WireCall, pieces: AsyncIterator[bytes]) -> None:
+    def _credential_headers(self, credential: CallerCredential) -> list[tuple[bytes, bytes]]:
+        """Return the headers that carry a caller's credential: `authorization` as it is, or a key where the kind of
+        server has its keys."""
+        if (authorization := credential.authorization) is not None:
+            return [(b"authorization", authorization)]
+        always = self._wire.key_headers("")
+        return [header for header in self._wire.key_headers(credential.key) if header not in always]
+
+    async def _check(
+        self,
+        response: Reply | httpx.Response,
+        call: WireCall,
+        pieces: AsyncIterator[bytes],
+        credential: CallerCredential | None,
+    ) -> None:
         """Raise unless this is the expected kind of answer."""
         kind = response.headers.get("content-type", "")
         if response.status_code == 200 and ("json" in kind) is not call.streamed and "html" not in kind:
             return
         error = self._wire.read_error(await up_to(MAX_ERROR_BYTES, pieces))
+        if credential is not None:
+            error.message = credential.scrub(error.message)
         if response.status_code == 200:
             wanted = "a stream" if call.streamed else "JSON"
             raise TierError(
                 f"answered {kind[:100] or 'bytes without a type'} instead of {wanted}: {error.message[:200]}"
             )
+        if credential is not None and (refused := self._failures.of_caller(response, error, self._wire)) is not None:
+            raise refused
         raise self._failures.of_status(response, error, self._wire, self.model)

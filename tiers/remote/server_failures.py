@@ -8,6 +8,7 @@ import httpx
 
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.errors import (
+    CallerCredentialError,
     TierAnswerError,
     TierAnswerTooLongError,
     TierBusyError,
@@ -90,6 +91,22 @@ class ServerFailures:
             return TierUnavailableError(message)
         param, code = (None if said is None else one_line(str(said), 128) for said in (error.param, error.code))
         return TierRequestError(message, param=param, code=code)
+
+    def of_caller(
+        self, response: Reply | httpx.Response, error: WireError, wire: RemoteWire
+    ) -> CallerCredentialError | None:
+        """Return what the server says of the caller's own credential or its account, by which the tier is not avoided;
+        None if it says something else."""
+        status = response.status_code
+        if status not in (*OPERATOR_STATUSES, 429) and not wire.is_about_model(error):
+            return None
+        later = parse_retry_after(response.headers)
+        return CallerCredentialError(
+            f"{self.where} answered {status} to your credential: {self.scrub(error.message)}",
+            403 if status == 407 else status,
+            None if error.code is None else one_line(str(error.code), 128),
+            error.retry_after_seconds if later is None else later,
+        )
 
     def _asked_to_wait(self, error: TierUnavailableError, seconds: float | None) -> TierUnavailableError:
         self.cool_down(seconds)

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from tiers.consent import ALL, Consent, Reader, hidden_from
+from tiers.consent import ALL, NO_CREDENTIAL, Consent, Reader, hidden_from
 
 Scope = Literal["inference", "viewer", "admin"]
 # `viewer` reads what `/v1/admin` and `/admin/api` show, `admin` changes it too, and only `inference` asks for answers.
@@ -65,8 +65,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
         return self.team or self.key_id or ""
 
     def may_use(self, tier: Reader) -> bool:
-        """Whether the caller may be answered by this tier."""
-        return tier.number >= (self.min_tier or 1) and hidden_from(tier, self.consent) is None
+        """Whether the caller may be answered by this tier; one that asks for a credential, by a request with one."""
+        return tier.number >= (self.min_tier or 1) and hidden_from(tier, self.consent) in (None, NO_CREDENTIAL)
 
 
 # Every caller while no keys are configured.

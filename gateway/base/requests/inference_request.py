@@ -9,7 +9,8 @@ from gateway.base.requests.client_turn import ClientTurn
 from gateway.base.requests.identity import TraceContext
 from gateway.base.requests.slo_class import SLO_CLASSES, SloName
 from tiers.catalog.tier_spec import SamplingDefaults, TierSpec
-from tiers.consent import ALL, Consent
+from tiers.consent import ALL, Consent, CredentialConsent
+from tiers.credential import CallerCredential
 from tiers.prompt_bounds import Conversation, most_tokens_of, most_tokens_raw
 from tiers.tier import GenerationRequest, ReasoningEffort, Sent, UsageMeter
 
@@ -48,6 +49,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     says of it, None where nothing is recognised. `slo`: its service class.
     `cache`: how the response cache may be used, None for its default rule. `agree`: whether cheap tiers are compared,
     None for the knob's rule. `ruled_headers`: those that the catalogue's rules look at, None without any.
+    `credential`: the caller's own, for the tier that is asked first, if that asks for one.
     `dropped_turns`: how many of its oldest turns were left out, because no tier could read
     them all.
     """
@@ -79,6 +81,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     agree: bool | None = None
     dropped_turns: int = 0
     ruled_headers: dict[str, str] | None = None
+    credential: CallerCredential | None = None
 
     @property
     def request_id(self) -> str:
@@ -89,6 +92,10 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
         """Return the request with these fields of its generation part."""
         return msgspec.structs.replace(self, generation=msgspec.structs.replace(self.generation, **changes))
 
+    def without_credential(self) -> "InferenceRequest":
+        """Return the request as any tier but the first may see it."""
+        return self if self.credential is None else msgspec.structs.replace(self, credential=None)
+
     @property
     def wanted_quality(self) -> float | None:
         """The quality target that the request asks for, else that of its key; None for neither."""
@@ -98,7 +105,8 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     def consent(self) -> Consent:
         """Which tiers may see it, and whether for more than its answer: what both its key and itself consent to."""
         own, keys = self.own_consent, self.caller.consent
-        return keys if own is ALL else keys.narrowed(own)
+        both = keys if own is ALL else keys.narrowed(own)
+        return both if self.credential is None else CredentialConsent.of(both)
 
     @property
     def key_id(self) -> str | None:
@@ -201,6 +209,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
             salt=self.caller.tenant,
             trace=None if self.trace is None else self.trace.headers,
             whole=not self.stream,
+            credential=self.credential if self.credential is not None and spec.asks_credential else None,
             # Each attempt counts its own.
             sent=Sent(),
             meter=UsageMeter(),

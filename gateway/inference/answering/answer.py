@@ -261,7 +261,7 @@ class Answer:
             baseline_cost_usd=self._baseline_usd(usage) if bill.paid else 0.0,
             timings=self._timings(self.stamps.finished),
             response_format=request.generation.response_format if consent.reuse else None,
-            consent=consent,
+            consent=consent.recorded,
             cache=self.source.cached,
             tags=request.metadata,
             replica=self._replica,

@@ -82,10 +82,13 @@ class Generation:
         self._let_go = False
         self._over = False
         self._lost: TierLostError | None = None
+        # The request as the next tier may see it: only the first has the caller's own credential.
+        self._asking = request
         escalation = None
         if probes is not None and agreement is None:
             escalation = probes.escalation(request, decision, tier.number, routing)
         self._go_on_with(tier, escalation)
+        self._asking = request.without_credential()
 
     def __aiter__(self) -> "Generation":
         return self
@@ -227,7 +230,7 @@ class Generation:
         if verdict is None or not verdict.escalate:
             return False
         again = escalation.second_sample(self._attempt.requests[0])
-        if again is not None and self._affords(self.tier):
+        if again is not None and again.credential is None and self._affords(self.tier):
             text = await self._second_sample(again)
             verdict = verdict if text is None else escalation.compared(text)
         return verdict.escalate and await self._escalate(verdict)
@@ -338,9 +341,9 @@ class Generation:
 
             served = self._routing.served
             names = chain_of(served.catalog, self._attempt.spec)
-            self._chain = FallbackChain(names, self.request, self.decision, served, self._affords)
+            self._chain = FallbackChain(names, self._asking, self.decision, served, self._affords)
             return self._chain.next()
-        ordinary = await self._routing.ordinary_route(self.request, self.decision)
+        ordinary = await self._routing.ordinary_route(self._asking, self.decision)
         if ordinary is None or not self._affords(tier := self._routing.served.tier(ordinary.tier)):
             return None
         self.decision, self.rerouted = ordinary, True
@@ -348,7 +351,7 @@ class Generation:
 
     def _next_up(self) -> Tier | None:
         """Return the next tier that is allowed and that the caller's budgets cover."""
-        higher = self._routing.next_up(self.request, self.decision, self.tier.number)
+        higher = self._routing.next_up(self._asking, self.decision, self.tier.number)
         return higher if higher is not None and self._affords(higher) else None
 
     def _affords(self, tier: Tier) -> bool:
@@ -373,7 +376,7 @@ class Generation:
         """Begin an attempt of `tier` with `n` choices. Charged to a budget, it is bounded by the tokens that are held;
         of an answer that is `judged` the tier reports how uncertain it is."""
         spec = self._routing.served.spec_of(tier)
-        requests, most = self.request.generations(spec), None
+        requests, most = self._asking.generations(spec), None
         if self._admission.hold is not None:
             most = most_tokens(self.request, tier, spec)
             requests = [msgspec.structs.replace(one, max_tokens=most.choice) for one in requests]
@@ -384,7 +387,7 @@ class Generation:
     def _generated(self, tier: Tier, requests: list[GenerationRequest], n: int) -> AsyncGenerator[Delta, None]:
         """The deltas of `n` choices for each of `requests` by `tier`, if it may still see them: every attempt and every
         sample begins here, and a reload may have changed the tier since the request was routed."""
-        if (hidden := hidden_from(tier, self.request.consent)) is not None:
+        if (hidden := hidden_from(tier, self._asking.consent)) is not None:
             return _refused(tier, hidden)
         if len(requests) == 1 and requests[0].n == n:
             # Contract of `Tier`: the iterator can be closed early, so it is a generator.

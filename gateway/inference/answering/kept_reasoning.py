@@ -41,7 +41,7 @@ class KeptReasoning:
         """Keep what an answer's server said, if its caller cannot give it back."""
         request = answer.request
         carried = None if request.generation.native is None else request.generation.native.form
-        if not request.consent.reuse:
+        if not request.consent.reuse or (request.credential is not None and request.key_id is None):
             return
         for choice in answer.choices:
             blocks = tuple(piece.block for piece in choice.native if piece.block is not None)

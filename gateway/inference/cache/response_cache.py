@@ -75,7 +75,11 @@ class ResponseCache:
     def _concerns(self, request: InferenceRequest, decision: Decision) -> bool:
         if request.cache == "off" or not self.knobs.active.enabled or decision.target is not None:
             return False
-        return request.cache in ("use", "refresh") or request.is_deterministic(self._routing.served.spec(decision.tier))
+        spec = self._routing.served.spec(decision.tier)
+        # An answer that its caller's own credential has paid is for that caller alone.
+        if spec.asks_credential:
+            return False
+        return request.cache in ("use", "refresh") or request.is_deterministic(spec)
 
     def _wording(self, request: InferenceRequest, decision: Decision, embedding: Embedding | None) -> Wording | None:
         if not self.knobs.active.semantic or embedding is None or not _may_be_kept(request):

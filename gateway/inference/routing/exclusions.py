@@ -114,7 +114,6 @@ def exclusions(
     """Return the tiers that cannot take the request now, of all, or of `pinned` alone. `loads`: of every tier."""
     excluded = Excluded()
     plain, consent = is_plain(request), request.consent
-    for_all = consent.is_for_all
     needs = [] if plain and request.generation.tooling is None else needs_of(request)
     most, many_scores = request.most_prompt_tokens(), request.generation.echo and request.most_scores() > MAX_SCORES
     may_be_too_long = many_scores or not _fits_every_context(request, most, tiers)
@@ -122,7 +121,7 @@ def exclusions(
         number, tier = spec.number, tiers.get(spec.number)
         if pinned is not None and number != pinned:
             continue
-        reason = None if for_all else hidden_from(spec, consent)
+        reason = hidden_from(spec, consent)
         if reason is not None or tier is None:
             pass
         elif (needs or not plain) and (lacks := lacks_of(request, needs, tier, spec)):

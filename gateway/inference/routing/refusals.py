@@ -11,12 +11,21 @@ from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.catalogue.served_catalogue import ServedCatalogue
 from gateway.inference.routing.exclusions import Excluded, lacks_of, needs_of
 from tiers.catalog.capabilities import MEDIA
-from tiers.consent import hidden_from
+from tiers.consent import NO_CREDENTIAL, hidden_from
+from tiers.credential import HEADER
 
 
 def not_allowed(request: InferenceRequest, hidden: str | None, least: int) -> ApiError:
     """Return the 403, in the words of OpenAI's own, for a key that may not use what the request asks for. `hidden`: why
     a tier that it may use must not see the request; `least`: the lowest tier that was asked for."""
+    if hidden == NO_CREDENTIAL:
+        return ApiError(
+            403,
+            f"Model {request.requested_model!r} answers with your own credential alone: send the key of its provider "
+            f"as {HEADER}.",
+            param=HEADER,
+            code="upstream_authorization_missing",
+        )
     if hidden is not None:
         refusal = ApiError(
             403,

@@ -72,6 +72,7 @@ class _Outsider(NamedTuple):
 
     is_local: bool
     number: int = 0
+    asks_credential: bool = False
 
 
 class Guardrail:

@@ -205,7 +205,8 @@ class QualityLoop:
         if labels and before.state == "trusted" and newest == self._newest_verdict:
             return False
         self.judge, self._newest_verdict = await self._judge_state(), newest
-        if self._judge_wanted and self.judge.may_be_tested and judging_cap(self._settings) and self._is_idle():
+        may_be_asked = not self._tiers[max(self._tiers)].asks_credential and self.judge.may_be_tested
+        if self._judge_wanted and may_be_asked and judging_cap(self._settings) and self._is_idle():
             more = await self._self_calibration().step()
             self.judge = await self._judge_state()
         if labels is not (self.judge.state == "trusted") or (labels and self.judge.calibration != before.calibration):

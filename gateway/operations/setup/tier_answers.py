@@ -24,6 +24,7 @@ from tiers.tier import ChatMessage, GenerationRequest, Tier, Usage
 
 QUESTION = "What is the capital of Japan? Answer with one word."
 MAX_TOKENS = 32
+NOT_ASKED = "not asked: it answers with its callers' own credentials"
 PATIENCE_SECONDS = 60.0
 MOST_NAMED = 8
 
@@ -98,6 +99,8 @@ async def _asked(catalog: Catalog, spec: TierSpec, tier: Tier, problem: str | No
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
             await tier.start()
+            if tier.asks_credential:
+                return msgspec.structs.replace(answer, model=_shown(spec, tier), answer=NOT_ASKED)
             return await _answer(spec, tier, msgspec.structs.replace(answer, model=_shown(spec, tier)))
     except TimeoutError:
         problem = (

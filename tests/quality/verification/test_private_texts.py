@@ -27,7 +27,7 @@ from tests.quality.loop_world import price, record, rows, store_request
 from tiers.build import build_tiers
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import load_catalog
-from tiers.consent import ALL, Consent
+from tiers.consent import ALL, Consent, CredentialConsent
 
 PRIVATE = {
     "key with tiers": Consent(tiers=frozenset({1})),
@@ -103,6 +103,18 @@ async def test_texts_of_an_open_request_are_verified_elsewhere(world: World, pur
 @pytest.mark.parametrize("consent", PRIVATE.values(), ids=PRIVATE)
 @pytest.mark.parametrize("purpose", DRAWN)
 async def test_texts_of_a_private_request_are_not(world: World, purpose: Purpose, consent: Consent) -> None:
+    await world.verify(purpose, consent)
+    assert world.sinks.away == []
+    assert await rows(world.engine, verifications) == []
+
+
+@pytest.mark.parametrize("consent", [ALL, CredentialConsent()])
+@pytest.mark.parametrize("purpose", DRAWN)
+async def test_no_tier_verifies_that_answers_with_callers_credentials(
+    world: World, purpose: Purpose, consent: Consent
+) -> None:
+    for tier in world.tiers[1:]:
+        tier.asks_credential = True
     await world.verify(purpose, consent)
     assert world.sinks.away == []
     assert await rows(world.engine, verifications) == []

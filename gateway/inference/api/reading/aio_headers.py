@@ -13,6 +13,7 @@ from gateway.base.numbers import number, whole_number
 from gateway.base.requests.inference_request import CacheMode, PrivateMark
 from gateway.base.requests.slo_class import SLO_CLASSES, SloName
 from tiers.consent import ALL, Consent
+from tiers.credential import HEADER, CallerCredential
 
 _CONVERSATION = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
 
@@ -28,7 +29,8 @@ class RoutingHeaders(msgspec.Struct, frozen=True, kw_only=True):
     `x-aio-consent` (answer: to be used for its answer alone, local: to be seen by local tiers alone, or both),
     `x-aio-private` (true: the same as local, for the rest of its session too; false: nothing),
     `x-aio-cache` (use: of sampled answers too, refresh: a new answer, exact: of an equal request only, off),
-    `x-aio-agree` (true, false: whether cheap tiers answer at once and are compared)."""
+    `x-aio-agree` (true, false: whether cheap tiers answer at once and are compared),
+    `x-aio-upstream-authorization` (the caller's own credential, for a tier that asks for it)."""
 
     quality_target: float | None = None
     min_tier: int | None = None
@@ -40,11 +42,12 @@ class RoutingHeaders(msgspec.Struct, frozen=True, kw_only=True):
     agree: bool | None = None
     consent: Consent = ALL
     private: PrivateMark | None = None
+    credential: CallerCredential | None = None
 
 
 _NAMES = frozenset({
     "x-aio-quality", "x-aio-min-tier", "x-aio-max-cost", "x-aio-deadline-ms", "x-aio-conversation", "x-aio-slo",
-    CONSENT, PRIVATE, "x-aio-cache", "x-aio-agree",
+    CONSENT, PRIVATE, "x-aio-cache", "x-aio-agree", HEADER,
 })  # fmt: skip
 _USUAL = RoutingHeaders()
 
@@ -66,6 +69,7 @@ def routing_headers(headers: Mapping[str, str], tiers: int) -> RoutingHeaders:
         agree=_agree(headers.get("x-aio-agree")),
         consent=consent if private is None else consent.narrowed(Consent(local=True)),
         private=private,
+        credential=_credential(headers),
     )
 
 
@@ -130,6 +134,15 @@ def _private(headers: Mapping[str, str]) -> PrivateMark | None:
                 f"Invalid header {PRIVATE}: {value[:64]!r}; allowed are true and false.", PRIVATE, "invalid_value"
             )
     return PrivateMark("asked for", PRIVATE) if "true" in values else None
+
+
+def _credential(headers: Mapping[str, str]) -> CallerCredential | None:
+    if HEADER not in headers:
+        return None
+    try:
+        return CallerCredential(headers[HEADER].strip())
+    except ValueError as error:
+        raise bad_request(f"Invalid header {HEADER}: {error}.", HEADER, "invalid_value") from None
 
 
 def _cache(value: str | None) -> CacheMode | None:

@@ -103,6 +103,7 @@ def chat_request(serving: Serving, head: Received, body: ChatRequest) -> Inferen
         slo=headers.slo,
         cache=headers.cache,
         agree=headers.agree,
+        credential=headers.credential,
         ruled_headers=None if routing.served.rules is None else ruled_headers(serving, head),
         trace=_traced(serving, head),
     )
@@ -148,6 +149,7 @@ def completion_request(serving: Serving, head: Received, body: CompletionRequest
         slo=headers.slo,
         cache=headers.cache,
         agree=headers.agree,
+        credential=headers.credential,
         ruled_headers=None if routing.served.rules is None else ruled_headers(serving, head),
         trace=_traced(serving, head),
     )
@@ -220,6 +222,7 @@ def dry_run_request(
         client=recognised(head.headers, metadata, messages),
         slo=headers.slo,
         cache=headers.cache,
+        credential=headers.credential,
         own_consent=headers.consent,
         private=headers.private,
     )

@@ -146,7 +146,7 @@ def _table(answers: "list[TierAnswer]") -> str:
             f"→ {answer.tier}" if answer.target else str(answer.tier),
             answer.name,
             answer.model,
-            "PROBLEM" if answer.problem else "ok",
+            "PROBLEM" if answer.problem else "reached" if answer.ttft_seconds is None else "ok",
             "" if answer.ttft_seconds is None else f"{answer.ttft_seconds:.2f} s",
             "" if answer.tokens_per_second is None else f"{answer.tokens_per_second:.0f}",
             f"{'~' if answer.price_estimated else ''}${answer.usd_per_1000:.4g}",
