@@ -47,7 +47,10 @@ class TierLostError(TierUnavailableError):
 
 
 class TierRequestError(TierError):
-    """The request is invalid for this tier; `param` names the field. Never retried."""
+    """The request is invalid for this tier; `param` names the field. Never retried. `refused`: parameters that a server
+    elsewhere refuses as such, whatever their value."""
+
+    refused: frozenset[str] = frozenset()
 
     def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)

@@ -19,7 +19,7 @@ from tiers.native_content import NativeContent, NativePiece, NativeRequest
 from tiers.tool_types import ToolCall, ToolCallDelta, Tooling
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"]
-ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 # Why a thought was ended early: its probes agreed, or the model was sure of the answer of one (SPEC TI-16).
 ThoughtEnd = Literal["agreement", "confidence"]
 
@@ -134,14 +134,15 @@ class UsageMeter:
 
 class Sent:
     """What became of a request at a server elsewhere: `max_tokens`, the limit of a choice that it was sent with, None
-    without one; `dropped`, the names of the caller's fields that the server's API does not have; `added`, the names of
-    fields that no caller set."""
+    without one; `dropped`, the names of the caller's fields that the server does not take; `changed`, of those that it
+    was sent in another form (`tiers.remote.rules`); `added`, the names of fields that no caller set."""
 
-    __slots__ = ("added", "dropped", "max_tokens")
+    __slots__ = ("added", "changed", "dropped", "max_tokens")
 
     def __init__(self) -> None:
         self.max_tokens: int | None = None
         self.dropped: tuple[str, ...] = ()
+        self.changed: tuple[str, ...] = ()
         self.added: tuple[str, ...] = ()
 
 

@@ -24,6 +24,7 @@ EFFORT_SHARES: dict[ReasoningEffort, float] = {
     "medium": 0.5,
     "high": 1.0,
     "xhigh": 1.0,
+    "max": 1.0,
 }
 
 

@@ -2,6 +2,7 @@
 in this form goes on as it is; what a chat said is put into it."""
 
 from collections.abc import Sequence
+from itertools import dropwhile, takewhile
 from typing import Any
 
 import msgspec
@@ -38,7 +39,7 @@ BUDGET_MODELS = (
 HYBRID_MODELS = ("claude-opus-4-6", "claude-sonnet-4-6")
 # By OpenAI's names: which classes of service Anthropic's API has.
 SERVICE_TIERS = {"auto": "auto", "default": "standard_only"}
-EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh"}
+EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "max"}
 # Fields of a caller of the same API that no other has, or that are said more exactly there.
 SAME_FIELDS = (
     "tools",
@@ -59,11 +60,13 @@ Block = dict[str, Any] | msgspec.Raw
 
 
 def system_of(messages: Sequence[ChatMessage]) -> str | list[Block]:
-    """Return the system prompt: as text, or as blocks where the caller gave it so; empty for none."""
-    if not any(is_system(message) and message.native is not None for message in messages):
-        return system_text(list(messages))
+    """Return the system prompt, which is what the system says at the start: as text, or as blocks where the caller gave
+    it so; empty for none."""
+    start = list(takewhile(is_system, messages))
+    if not any(message.native is not None for message in start):
+        return system_text(start)
     blocks: list[Block] = []
-    for message in filter(is_system, messages):
+    for message in start:
         if message.native is not None:
             blocks += [msgspec.Raw(block.json) for block in message.native.blocks]
         elif message.content:
@@ -72,11 +75,10 @@ def system_of(messages: Sequence[ChatMessage]) -> str | list[Block]:
 
 
 def message_turns(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """Return the conversation as Anthropic has it: results of tools are a user's blocks, and no text is empty."""
+    """Return the conversation as Anthropic has it: results of tools are a user's blocks, and no text is empty. A later
+    turn of the system stands where it stood (`tiers.remote.rules` says for which models)."""
     turns: list[dict[str, Any]] = []
-    for message in messages:
-        if is_system(message):
-            continue
+    for message in dropwhile(is_system, messages):
         role, blocks = _blocks_of(message)
         if not blocks:
             continue
@@ -94,7 +96,7 @@ def message_turns(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
 
 
 def _blocks_of(message: ChatMessage) -> tuple[str, list[Block]]:
-    role = "assistant" if message.role == "assistant" else "user"
+    role = message.role if message.role in ("assistant", "system") else "user"
     said = message.native or message.kept
     if said is not None:
         return role, [msgspec.Raw(block.json) for block in said.blocks]

@@ -40,7 +40,9 @@ _ANSWER, _PART = f"an answer of {NAME}'s", f"a part of {NAME}'s"
 # Google's own value for calls whose thoughts come from elsewhere, or are not known here any more: without any signature
 # Gemini 3 refuses the turn.
 UNSIGNED = "skip_thought_signature_validator"
-LEVELS = {"none": "low", "minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high"}
+LEVELS = {"none": "low", "minimal": "low", "low": "low", "medium": "medium"} | dict.fromkeys(
+    ("high", "xhigh", "max"), "high"
+)
 # OpenAI's names, Gemini's and the neutral values.
 _SAMPLING = (("temperature", "temperature", 1.0), ("top_p", "topP", 1.0), ("top_k", "topK", 0), ("seed", "seed", None))
 _KNOWN = frozenset({*(name for name, _, _ in _SAMPLING), "reasoning_effort", BUDGET})

@@ -14,7 +14,6 @@ from tiers.remote.openai_format import TEMPLATED, WireError, parse_error, reques
 from tiers.remote.optional_fields import (
     ALL_SAMPLING,
     BUDGET,
-    SAMPLING,
     SERVICE_FIELDS,
     THOUGHTS,
     VARIABLES,
@@ -25,9 +24,6 @@ from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import QueueMetric, RemoteWire, WireCall
 from tiers.tier import Delta, GenerationRequest
 
-# What a request can do without, and a model may refuse.
-_HINTS = (*SAMPLING, "reasoning_effort", *SERVICE_FIELDS)
-_REFUSALS = ("unsupported_value", "unsupported_parameter", "unknown_parameter")
 _CHAT_FIELDS = frozenset({*ALL_SAMPLING, "reasoning_effort", "parallel_tool_calls"})
 _TEXT_FIELDS = frozenset(ALL_SAMPLING)
 _encode = msgspec.json.Encoder().encode
@@ -159,15 +155,10 @@ class TgiWire(TensorRtLlmWire):
 
 
 class OpenAIProviderWire(OpenAIWire):
-    """A provider with OpenAI's API on the internet: OpenAI itself, OpenRouter, Groq and others.
-
-    Reasoning models refuse `temperature`, `top_p` and penalties. A parameter that the model once refused is not sent
-    again.
-    """
+    """A provider with OpenAI's API on the internet: OpenAI itself, OpenRouter, Groq and others."""
 
     def __init__(self, remote: RemoteSpec) -> None:
         super().__init__(remote)
-        self._refused: set[str] = set()
         self.form: Form | None = None if remote.responses == "never" else "responses"
 
     def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
@@ -194,30 +185,13 @@ class OpenAIProviderWire(OpenAIWire):
             responses_answer.read_whole(body, tally) if tally.form == "responses" else super().read_whole(body, tally)
         )
 
-    def adapts_to(self, refusal: TierRequestError) -> bool:
-        """See `RemoteWire.adapts_to`."""
-        known = refusal.code in _REFUSALS and refusal.param in _HINTS
-        if not known or refusal.param in self._refused:
-            return False
-        self._refused.add(str(refusal.param))
-        return True
-
     def is_about_model(self, error: WireError) -> bool:
         """See `RemoteWire.is_about_model`."""
         return error.code in ("model_not_found", "DeploymentNotFound", "invalid_api_key")
 
-    def extended(self, body: dict[str, Any], request: GenerationRequest) -> dict[str, Any]:
-        """Leave out what the model refused."""
-        # With its neutral value, too, it would be refused again.
-        return {name: value for name, value in body.items() if name not in self._refused} if self._refused else body
-
     def check(self, request: GenerationRequest) -> None:
         """See `RemoteWire.check`."""
         require_form(request, "this tier's provider")
-
-    def known_fields(self, *, is_chat: bool) -> frozenset[str]:
-        """See `OpenAIWire.known_fields`."""
-        return super().known_fields(is_chat=is_chat) - self._refused
 
 
 class AzureWire(OpenAIProviderWire):

@@ -20,7 +20,7 @@ T = TypeVar("T")
 CONTEXT_CODE = "context_length_exceeded"
 # Anthropic's least budget of thinking tokens, and what is kept free of it for the answer.
 MIN_THINKING_TOKENS = 1024
-THINKING_TOKENS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 24_576, "xhigh": 32_768}
+THINKING_TOKENS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 24_576, "xhigh": 32_768, "max": 49_152}
 _DATA_URL = re.compile(r"data:(?P<type>[\w.+-]+/[\w.+-]+)(?:;[\w=.+-]+)*;base64,")
 
 

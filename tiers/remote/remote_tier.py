@@ -27,16 +27,20 @@ from tiers.errors import (
 )
 from tiers.merge_streams import merged_answers
 from tiers.prompt_bounds import prompt_bounds
+from tiers.remote.adapted_request import Adapted, adapted, restored
 from tiers.remote.answer_bounds import bounds_of
 from tiers.remote.answer_reader import AnswerReader
 from tiers.remote.http_client import HttpClient
 from tiers.remote.http_exchange import pieces_of, read_rest, up_to
 from tiers.remote.http_transport import Reply, transport_to
+from tiers.remote.learned_refusals import NOTHING, REFUSALS, LearnedRefusals, Place, without
 from tiers.remote.openai_format import WireError
 from tiers.remote.reasoning_makers import MAKERS, ReasoningMakers
+from tiers.remote.refusals import refused_parameters
 from tiers.remote.server_failures import FAILURES, ServerFailures, told_limit
 from tiers.remote.server_models import ServerModel, chosen_model, parse_models
 from tiers.remote.server_queue import ServerQueue, Stream
+from tiers.remote.stops_here import StopsHere
 from tiers.remote.usage_counter import Tally, estimated_prompt_tokens
 from tiers.remote.wire import WireCall
 from tiers.remote.wires import wire_of
@@ -50,6 +54,8 @@ MAX_MODELS_BYTES = 4 * 2**20
 # Of a list of models; a provider with 400 of them has 30,000.
 MAX_MODELS_COMMAS = 200_000
 MOST_NAMED = 12
+MOST_ADAPTED = 3
+"""Refusals of one request that are answered by the same request without what was refused."""
 # Time limit of a look at the server's queue, and the pause after one without a report.
 QUEUE_SECONDS, SILENT_SECONDS = 1.0, 10.0
 
@@ -71,8 +77,10 @@ class RemoteTier(Tier):
         clock: Callable[[], float] = time.monotonic,
         connect: Callable[[httpx.URL], httpx.AsyncBaseTransport] = transport_to,
         makers: ReasoningMakers = MAKERS,
+        refusals: LearnedRefusals = REFUSALS,
     ) -> None:
-        """`makers`: where it notes the reasoning that its model has sealed, and looks up whose an earlier one is."""
+        """`makers`: where it notes the reasoning that its model has sealed, and looks up whose an earlier one is.
+        `refusals`: where it notes the parameters that its server refuses."""
         if spec.remote is None:
             raise CatalogError(f"tier '{spec.name}' has no remote table")
         self.name, self.number, self.model = spec.name, spec.number, spec.model_name
@@ -85,7 +93,7 @@ class RemoteTier(Tier):
         self._queue = ServerQueue()
         self._watching: asyncio.Task[None] | None = None
         self._wire = wire_of(spec.remote, spec.provider)
-        self._makers = makers
+        self._makers, self._refusals = makers, refusals
         self.asks_credential = spec.asks_credential
         sign = self._wire.signature if self._wire.signs else None
         headers, seconds = self._wire.key_headers(key), spec.remote.connect_timeout_seconds
@@ -235,16 +243,17 @@ class RemoteTier(Tier):
         stream: Stream | None = None
         try:
             credential = request.credential if self.asks_credential else None
-            call = self._call(request, tally)
-            more = call.headers if credential is None else (*call.headers, *self._credential_headers(credential))
+            own_headers = [] if credential is None else self._credential_headers(credential)
+            call, fitted = self._call(request, tally)
             deadline = asyncio.get_running_loop().time() + seconds
             patience = min(self._remote.read_timeout_seconds, seconds) if call.streamed else seconds
             tally.sent = True
             if call.streamed:
                 stream = self._queue.send(self._clock(), tally.prompt_tokens)
-            for may_adapt in (True, False):
+            refused = NOTHING
+            for tries_left in range(MOST_ADAPTED, -1, -1):
                 response = reply = await self._http.send(
-                    "POST", call.path, call.body, patience, deadline, request.trace, more
+                    "POST", call.path, call.body, patience, deadline, request.trace, (*call.headers, *own_headers)
                 )
                 pieces = pieces_of(reply, deadline)
                 try:
@@ -252,16 +261,22 @@ class RemoteTier(Tier):
                     break
                 except TierRequestError as error:
                     # What one caller's account is refused says nothing of the others'.
-                    if credential is not None or not (
-                        may_adapt and (self._wire.adapts_to(error) or self._learns_limit(error, tally))
-                    ):
+                    learns = credential is None and self._learns_limit(error, tally)
+                    if not tries_left or not (error.refused - refused or learns):
+                        raise
+                    refused |= error.refused
+                    again, fitted = self._call(request, tally, refused)
+                    if again.body == call.body:
                         raise
                     await reply.aclose()
-                    call = self._call(request, tally)
+                    call = again
+            if refused and credential is None:
+                self._refusals.learn(self._place(call), refused)
             logprobs = request.sampling.logprobs
             tally.scored = logprobs is not None
             bounds = bounds_of(request.n, tally.max_tokens, logprobs, cumulative=self._remote.cumulative_text)
             reader = AnswerReader(self._wire, tally, bounds, self._note_seals)
+            cut = StopsHere(fitted.stops, tally, include=request.include_stop) if fitted.stops else None
             if stream is not None:
                 parser, size = self._wire.parser(), 0
                 async for piece in pieces:
@@ -271,15 +286,15 @@ class RemoteTier(Tier):
                     deltas = reader.events(parser.feed(piece))
                     if deltas:
                         self._queue.first_token(stream, self._clock())
-                    for delta in deltas:
+                    for delta in _as_asked(deltas, fitted, cut):
                         yield delta
-                    if reader.ended:
+                    if reader.ended or (cut is not None and not tally.unfinished):
                         break
                 else:
-                    for delta in reader.last_events(parser.flush()):
+                    for delta in _as_asked(reader.last_events(parser.flush()), fitted, cut):
                         yield delta
             else:
-                for delta in reader.whole(await up_to(bounds.whole + 1, pieces)):
+                for delta in _as_asked(reader.whole(await up_to(bounds.whole + 1, pieces)), fitted, cut):
                     yield delta
             if tally.unfinished:
                 raise TierError("the answer ended before its choices were finished")
@@ -290,7 +305,8 @@ class RemoteTier(Tier):
                 times = StepTimes(queue_seconds=stream.queue_seconds)
                 end = AnswerEnd(usage=tally.usage(), times=times, streamed_tokens=tally.streamed_tokens())
                 yield Delta(end=end)
-                await read_rest(reply, pieces)
+                if cut is None:
+                    await read_rest(reply, pieces)
         except FAILURES as error:
             if self.asks_credential and request.credential is not None:
                 error.args = (request.credential.scrub(str(error)), *error.args[1:])
@@ -367,8 +383,11 @@ class RemoteTier(Tier):
         place = self._remote.base_url if self._queue.is_told else self.name
         return {place: self._queue.waiting(self._clock())}
 
-    def _call(self, request: GenerationRequest, tally: Tally) -> WireCall:
-        """Return what to send. Raises TierRequestError for what the server does not support."""
+    def _call(
+        self, request: GenerationRequest, tally: Tally, refused: frozenset[str] = NOTHING
+    ) -> tuple[WireCall, Adapted]:
+        """Return what to send, without what the server is known to have `refused`, and how the request was adapted.
+        Raises TierRequestError for what the server does not support."""
         if (refusal := self.refusal(request)) is not None:
             raise refusal
         if self.asks_credential and request.credential is None:
@@ -380,15 +399,29 @@ class RemoteTier(Tier):
             )
         stated = self._spec.stated_limit(request.max_tokens or None)
         tally.max_tokens = self.most_answer_tokens(stated, tally.prompt_tokens)
-        sent = None if stated is None and not self._wire.needs_limit else tally.max_tokens
-        call = self._wire.call(self._readable(request), sent)
-        request.sent.max_tokens, request.sent.dropped, request.sent.added = sent, call.dropped, call.added
+        limit = None if stated is None and not self._wire.needs_limit else tally.max_tokens
+        readable = self._readable(request)
+        fitted = adapted(readable, self._wire.rules, refused)
+        call = self._wire.call(fitted.request, limit)
+        if (known := self._refusals.at(self._place(call)) | refused) != refused:
+            fitted = adapted(readable, self._wire.rules, known)
+            call = self._wire.call(fitted.request, limit)
+        renamed: tuple[str, ...] = ()
+        if known and self._wire.form in (None, "responses") and call.path == "chat/completions":
+            body, renamed = without(call.body, known)
+            call = msgspec.structs.replace(call, body=body)
+        sent = request.sent
+        sent.max_tokens, sent.added = limit, call.added
+        sent.dropped, sent.changed = (*call.dropped, *fitted.left_out), (*fitted.changed, *renamed)
         tally.form = call.form or self._wire.form
         same_form = request.native is not None and request.native.form == tally.form
         if request.native is not None and not same_form:
-            request.sent.dropped += request.native.unsaid
-        tally.native = tally.form not in (None, "chat") and (request.wants_native or same_form)
-        return call
+            sent.dropped += request.native.unsaid
+        tally.native = tally.form not in (None, "chat") and (request.wants_native or same_form) and not fitted.stops
+        return call, fitted
+
+    def _place(self, call: WireCall) -> Place:
+        return Place(self.name, self._remote.base_url, call.form or call.path.partition("?")[0], self.model)
 
     def _readable(self, request: GenerationRequest) -> GenerationRequest:
         """Return the request without what is in the form of another API, or is reasoning that another model made."""
@@ -436,7 +469,8 @@ class RemoteTier(Tier):
         kind = response.headers.get("content-type", "")
         if response.status_code == 200 and ("json" in kind) is not call.streamed and "html" not in kind:
             return
-        error = self._wire.read_error(await up_to(MAX_ERROR_BYTES, pieces))
+        body = await up_to(MAX_ERROR_BYTES, pieces)
+        error = self._wire.read_error(body)
         if credential is not None:
             error.message = credential.scrub(error.message)
         if response.status_code == 200:
@@ -446,4 +480,14 @@ class RemoteTier(Tier):
             )
         if credential is not None and (refused := self._failures.of_caller(response, error, self._wire)) is not None:
             raise refused
-        raise self._failures.of_status(response, error, self._wire, self.model)
+        failure = self._failures.of_status(response, error, self._wire, self.model)
+        if isinstance(failure, TierRequestError):
+            failure.refused = refused_parameters(body, error.message, error.param, error.code)
+        raise failure
+
+
+def _as_asked(deltas: list[Delta], fitted: Adapted, cut: StopsHere | None) -> list[Delta]:
+    """Return the deltas in the caller's words: with its names of tools, and up to its stop strings."""
+    if fitted.tool_names and deltas:
+        deltas = restored(deltas, fitted.tool_names)
+    return deltas if cut is None else cut.cut(deltas)

@@ -65,7 +65,8 @@ def effort_of(request: GenerationRequest) -> str | None:
         return request.reasoning_effort
     if request.reasoning_budget == 0:
         return "none"
-    enough = (effort for effort, tokens in THINKING_TOKENS.items() if tokens >= request.reasoning_budget)
+    # Not all models have `max`.
+    enough = (name for name, tokens in THINKING_TOKENS.items() if tokens >= request.reasoning_budget and name != "max")
     return next(enough, "xhigh")
 
 

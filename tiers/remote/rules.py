@@ -23,6 +23,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     characters; 0 for any number up to the most. `unique_call_ids`: whether an id may stand for one call alone.
     `stops`: the most stop strings; None for any number. `blank_stops`: whether one may be of white space.
     `refused`: parameters that are never sent, by the caller's names.
+    `refused_thinking`: those that are not sent with an effort to think.
     `efforts`: the values of `reasoning_effort`, ascending; empty takes all.
     `system`: where turns of the system may stand: `anywhere`, at the start and `after-user`, or `first` alone, as one.
     `starts_with_user`: whether the assistant may not begin. `prefill`: whether a last turn of the assistant is taken,
@@ -39,6 +40,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     stops: int | None = None
     blank_stops: bool = True
     refused: frozenset[str] = frozenset()
+    refused_thinking: frozenset[str] = frozenset()
     efforts: tuple[str, ...] = ()
     system: Literal["anywhere", "after-user", "first"] = "anywhere"
     starts_with_user: bool = False
@@ -62,10 +64,11 @@ class Row(NamedTuple):
 
 SAMPLING = frozenset({"temperature", "top_p", "top_k"})
 _PENALTIES = frozenset({"presence_penalty", "frequency_penalty"})
-# Models of OpenAI's that think before each answer.
-_REASONING = r"^(o[1-9]|gpt-5)(?!.*-chat)"
+# Models of OpenAI's that think before each answer, and those that do so only if asked to.
+_REASONING = r"^(o[1-9]|gpt-5(?![.\d]))(?!.*-chat)"
+_HYBRID = r"^gpt-(5\.\d|[6-9])(?!.*-chat)"
 # Claude from Opus 4.7 on, and every later generation.
-_LATER_CLAUDE = r"claude-(opus-4-([7-9]|\d\d)(?!\d)|(opus|sonnet|haiku|fable|mythos)-([5-9]|\d\d)(?!\d))"
+_LATER_CLAUDE = r"claude-(mythos-preview|opus-4-([7-9]|\d\d)(?!\d)|(opus|sonnet|haiku|fable|mythos)-([5-9]|\d\d)(?!\d))"
 _MISTRAL = r"(?i)(mistral|ministral|magistral|devstral|codestral|pixtral)"
 _TEMPLATED = ("vllm", "sglang", "llama-server", "tensorrt-llm", "tgi", "ollama", "compatible")
 
@@ -81,6 +84,10 @@ ROWS: list[Row] = [
         ("openai", "azure"), _REASONING,
         {"refused": SAMPLING | _PENALTIES | {"logit_bias"}},
         "https://platform.openai.com/docs/guides/reasoning", "2026-11",
+    ),
+    Row(
+        ("openai", "azure"), _HYBRID, {"refused_thinking": SAMPLING | _PENALTIES},
+        "https://platform.openai.com/docs/guides/latest-model", "2026-11",
     ),
     Row(
         ("openai", "azure"), r"^(o3|o4-mini|gpt-5)(?!.*-chat)", {"stops": 0},
@@ -123,6 +130,14 @@ ROWS: list[Row] = [
     Row(
         ("anthropic", "bedrock"), rf"({_LATER_CLAUDE}|claude-(opus|sonnet)-4-6)", {"prefill": "refused"},
         "https://platform.claude.com/docs/en/about-claude/models/migration-guide", "2026-11",
+    ),
+    Row(
+        ("anthropic", "bedrock"), r"claude-opus-4-5", {"efforts": ("none", "low", "medium", "high")},
+        "https://platform.claude.com/docs/en/build-with-claude/effort", "2026-11",
+    ),
+    Row(
+        ("anthropic", "bedrock"), r"claude-(opus|sonnet)-4-6", {"efforts": ("none", "low", "medium", "high", "max")},
+        "https://platform.claude.com/docs/en/build-with-claude/effort", "2026-11",
     ),
     # Amazon Bedrock
     Row(

@@ -6,7 +6,6 @@ from typing import Literal, NamedTuple, Protocol
 import httpx
 import msgspec
 
-from tiers.errors import TierRequestError
 from tiers.native_content import Form
 from tiers.remote.openai_format import WireError, parse_error
 from tiers.remote.prometheus_queue import sum_of_samples
@@ -113,11 +112,6 @@ class RemoteWire(ABC):
     def is_about_model(self, error: WireError) -> bool:
         """Return whether a request was refused because of its model, its key or the account, which is the operator's
         concern and never the caller's."""
-        return False
-
-    def adapts_to(self, refusal: TierRequestError) -> bool:
-        """Return whether `call` is now different from what the server refused, for this and all further requests, so
-        that it may be sent once more."""
         return False
 
     def check(self, request: GenerationRequest) -> None:  # noqa: B027 - some kinds support everything

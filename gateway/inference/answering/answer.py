@@ -51,7 +51,11 @@ class AnswerSource(Protocol):
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """The caller's fields that the server behind the tier has not got, because its API lacks them."""
+        """The caller's fields that the server behind the tier has not got, because it does not take them."""
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """The caller's fields that the server behind the tier got in another form, because of its rules."""
 
     async def __anext__(self) -> Delta: ...
 

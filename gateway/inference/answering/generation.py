@@ -151,12 +151,17 @@ class Generation:
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """The caller's fields that the server of the tier has not got, because its API lacks them."""
+        """See `AnswerSource`."""
         if self._attempt.spec.remote is None:
             asked = self.request.generation
             unsaid = () if asked.native is None else asked.native.unsaid
             return (*(name for name in _NOT_IN_PROCESS if name in asked.passed), *unsaid)
         return self._attempt.requests[0].sent.dropped
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """See `AnswerSource`."""
+        return self._attempt.requests[0].sent.changed
 
     def bill(self) -> Bill:
         """The bill so far; before the end, as if the generation were aborted now."""

@@ -57,6 +57,7 @@ class Replay:
 
     # No server gets the request.
     dropped: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
 
     def __init__(self, kept: KeptAnswer, decision: Decision, tier: Tier, cached: CacheUse) -> None:
         self.decision, self.tier, self.cached = decision, tier, cached

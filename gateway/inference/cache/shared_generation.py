@@ -160,6 +160,11 @@ class SharedGenerationReader:
         return self._current.generation.dropped
 
     @property
+    def changed(self) -> tuple[str, ...]:
+        """See `AnswerSource`."""
+        return self._current.generation.changed
+
+    @property
     def cached(self) -> CacheUse | None:
         """A miss for the payer of any of its generations, also of one that failed before the one that it shares."""
         return "miss" if any(shared.payer is self for shared in self._generations) else "shared"

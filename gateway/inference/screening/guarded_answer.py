@@ -72,6 +72,11 @@ class GuardedAnswer:
         """See `AnswerSource`."""
         return self._source.dropped
 
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """See `AnswerSource`."""
+        return self._source.changed
+
     def __aiter__(self) -> "GuardedAnswer":
         return self
 

@@ -305,7 +305,8 @@ async def test_a_conversation_with_calls_has_anthropics_form(monkeypatch: pytest
 
 
 async def test_a_first_question_is_not_written_into_anthropics_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with provider("anthropic", playing("anthropic", HELLO["anthropic"]), monkeypatch) as (tier, server):
+    playing_hello = playing("anthropic", HELLO["anthropic"])
+    async with provider("anthropic", playing_hello, monkeypatch, "claude-sonnet-4-5") as (tier, server):
         await deltas_of(tier, chat())
         assert server.calls[0].body["messages"] == [
             {"role": "user", "content": [{"type": "text", "text": "Hello there"}]}
@@ -382,7 +383,8 @@ async def test_a_conversation_with_calls_has_geminis_form(monkeypatch: pytest.Mo
 
 async def test_a_conversation_with_calls_has_bedrocks_form(monkeypatch: pytest.MonkeyPatch) -> None:
     request = asking(*LOOP, sampling=SamplingParams(temperature=0.5))
-    async with provider("bedrock", playing("bedrock", HELLO["bedrock"]), monkeypatch) as (tier, server):
+    playing_hello = playing("bedrock", HELLO["bedrock"])
+    async with provider("bedrock", playing_hello, monkeypatch, "anthropic.claude-sonnet-4-5") as (tier, server):
         await deltas_of(tier, request)
         body = server.calls[0].body
     assert body["system"] == [{"text": "Be brief."}]

@@ -112,7 +112,7 @@ def chat_of(body: CountTokensRequest, betas: str = "") -> Chat:
         tool_choice=None if choice is None or (own and not tools) else _choice(choice),
         parallel_tool_calls=False if choice is not None and choice.disable_parallel_tool_use else None,
         response_format=_format(body),
-        reasoning_effort="xhigh" if effort == "max" else effort,
+        reasoning_effort=effort,
         thinking_token_budget=None if body.thinking is None else _thinking_budget(body.thinking),
         **sampling,
     )

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from tiers.tier import ReasoningEffort
+
 Unsupported = Any
 
 MAX_CHOICES = 16
@@ -253,7 +255,7 @@ class ChatRequest(Sampling, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     function_call: Unsupported = None
     audio: Unsupported = None
     prediction: Unsupported = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    reasoning_effort: ReasoningEffort | None = None
     thinking_token_budget: NaturalInt | None = None
     chat_template_kwargs: TemplateVariables | None = None
     verbosity: Literal["low", "medium", "high"] | None = None

@@ -15,6 +15,7 @@ from gateway.inference.api.reading.schemas import (
     TopP,
     Unsupported,
 )
+from tiers.tier import ReasoningEffort
 
 FunctionName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 
@@ -119,7 +120,7 @@ class TextOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class Reasoning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How much to think. `summary`: thoughts are given as a summary, which is all of them, and not as content."""
 
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    effort: ReasoningEffort | None = None
     summary: str | None = None
     generate_summary: str | None = None
 

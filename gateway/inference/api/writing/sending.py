@@ -110,6 +110,8 @@ def _headers(request: HttpRequest, answer: Answer, answer_format: AnswerFormat) 
     if answer.rate_headers:
         found += [(name.encode(), value.encode()) for name, value in answer.rate_headers.items()]
     found += _id_headers(request, answer.request.request_id, answer_format)
+    if changed := answer.source.changed:
+        found.append((b"x-aio-changed-fields", shown_names(list(changed)).encode()))
     return found + ignored_header(request, answer.source.dropped)
 
 

@@ -29,7 +29,7 @@ _CAPABILITIES = {
     "supports_function_calling": "tools",
     "supports_response_schema": "json_schema",
 }
-_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _CHAT_MODES = (None, "chat", "completion", "responses")
 WHY_OF_PARAMS = {
     "max_parallel_requests": "AIO limits requests in flight per key (`concurrency`) and in all (AIO_MAX_IN_FLIGHT)",

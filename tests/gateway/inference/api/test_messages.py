@@ -247,7 +247,7 @@ async def test_a_schema_binds_the_answer_and_is_parsed(
     assert grammar is not None
     assert "words" in grammar.text
     assert (await ask(gateway, output_config={"effort": "max"}))["type"] == "message"
-    assert gateway.tier(1).requests[1].reasoning_effort == "xhigh"
+    assert gateway.tier(1).requests[1].reasoning_effort == "max"
 
 
 async def test_an_answer_may_be_cut_to_the_context_but_a_prompt_must_leave_room(gateway: RunningGateway) -> None:

@@ -1,0 +1,231 @@
+"""A request as the rules of a server take it: names and ids in its characters, turns where they may stand, no parameter
+that it refuses. What was changed is named, and the names of tools are mapped back in the answer."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from inference_core.protocol import SamplingParams
+from tiers.native_content import NativePiece, NativeRequest
+from tiers.remote.adapted_turns import adapted_turns
+from tiers.remote.fitting_names import fits, fitting_name
+from tiers.remote.optional_fields import ALL_SAMPLING, BUDGET
+from tiers.remote.rules import Rules
+from tiers.remote.tool_schemas import fitting_schema
+from tiers.tier import Delta, GenerationRequest
+from tiers.tool_types import Tool, Tooling
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""Values of `reasoning_effort`, ascending."""
+# In the order in which they are named to the caller.
+_CHANGES = (
+    "tools.name",
+    "tools.parameters",
+    "messages",
+    "messages.role",
+    "messages.tool_calls.id",
+    "messages.image_url",
+    "reasoning_effort",
+    "stop",
+)
+_NEUTRAL = SamplingParams()
+
+
+class Adapted(msgspec.Struct, frozen=True, kw_only=True):
+    """`request`: as it is sent. `tool_names`: the caller's, by those that are sent, where they differ. `left_out`:
+    parameters that were set and are not sent. `changed`: what is sent in another form. `stops`: stop strings that the
+    server does not take, so that the answer is cut here."""
+
+    request: GenerationRequest
+    tool_names: dict[str, str] = {}
+    left_out: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    stops: tuple[str, ...] = ()
+
+
+def adapted(request: GenerationRequest, rules: Rules, refused: frozenset[str] = frozenset()) -> Adapted:
+    """Return the request as a server with these `rules` takes it; `refused`: parameters that it was found to refuse."""
+    fields: dict[str, Any] = {}
+    changed: set[str] = set()
+    renamed = _renamed_tools(request, rules)
+    messages = request.messages
+    if messages is not None:
+        turns = adapted_turns(messages, rules, renamed, changed)
+        if turns is not messages:
+            fields["messages"] = turns
+    if request.tooling is not None:
+        tooling = _tooling(request.tooling, rules, renamed, changed)
+        if tooling is not request.tooling:
+            fields["tooling"] = tooling
+            if request.native is not None:
+                fields["native"] = _native_tools(request.native, tooling, renamed)
+    stops = request.stop
+    if stops and (rules.stops is not None or not rules.blank_stops):
+        taken = [stop for stop in stops if rules.blank_stops or stop.strip()][: rules.stops]
+        if len(taken) < len(stops):
+            fields["stop"] = tuple(taken)
+            changed.add("stop")
+    if rules.efforts and request.reasoning_effort not in (None, *rules.efforts):
+        fields["reasoning_effort"] = nearest_effort(str(request.reasoning_effort), rules.efforts)
+        changed.add("reasoning_effort")
+    unwanted = rules.refused | refused if refused else rules.refused
+    if rules.refused_thinking and (fields.get("reasoning_effort") or request.reasoning_effort) not in (None, "none"):
+        unwanted |= rules.refused_thinking
+    left_out = _leave_out(request, unwanted, fields) if unwanted else ()
+    if not fields:
+        return Adapted(request=request)
+    return Adapted(
+        request=msgspec.structs.replace(request, **fields),
+        tool_names={sent: name for name, sent in renamed.items()},
+        left_out=left_out,
+        changed=tuple(name for name in _CHANGES if name in changed),
+        stops=tuple(stop for stop in stops if stop not in fields.get("stop", stops)),
+    )
+
+
+def restored(deltas: list[Delta], tool_names: dict[str, str]) -> list[Delta]:
+    """Return the deltas of an answer with the caller's names of its tools."""
+    for delta in deltas:
+        if any(call.name in tool_names for call in delta.tool_calls):
+            delta.tool_calls = [
+                msgspec.structs.replace(call, name=tool_names.get(call.name, call.name)) for call in delta.tool_calls
+            ]
+        native = delta.native
+        if native is not None and (native.event or native.block is not None):
+            block = native.block
+            block = None if block is None else msgspec.structs.replace(block, json=_renamed(block.json, tool_names))
+            delta.native = NativePiece(native.form, _renamed(native.event, tool_names), block)
+    return deltas
+
+
+def nearest_effort(asked: str, taken: Sequence[str]) -> str:
+    """Return the effort of those that a server takes (ascending) which is not below the one that was asked for; the
+    highest if there is none."""
+    if asked not in EFFORTS:
+        return taken[-1]
+    wanted = EFFORTS.index(asked)
+    return next((one for one in taken if one in EFFORTS and EFFORTS.index(one) >= wanted), taken[-1])
+
+
+def _renamed_tools(request: GenerationRequest, rules: Rules) -> dict[str, str]:
+    """The names to send, by the caller's, of tools whose names the server does not take."""
+    if rules.tool_names is None:
+        return {}
+    fitting = fits(rules.tool_names)
+    tools = () if request.tooling is None else request.tooling.tools
+    named = [tool.name for tool in tools]
+    for message in request.messages or ():
+        if message.tool_calls:
+            named += [call.name for call in message.tool_calls]
+    return {name: fitting_name(name, rules.tool_names) for name in named if not fitting(name)}
+
+
+def _tooling(tooling: Tooling, rules: Rules, renamed: dict[str, str], changed: set[str]) -> Tooling:
+    tools: list[Tool] = []
+    combined, needed = rules.combined_schemas, rules.needs_properties
+    for tool in tooling.tools:
+        fields: dict[str, Any] = {}
+        if tool.name in renamed:
+            fields["name"] = renamed[tool.name]
+            changed.add("tools.name")
+        if tool.parameters is not None and (needed or not combined):
+            schema = fitting_schema(tool.parameters, combined=combined, needs_properties=needed)
+            if schema is not tool.parameters:
+                fields["parameters"] = schema
+                if not _says_the_same(schema, tool.parameters):
+                    changed.add("tools.parameters")
+        tools.append(msgspec.structs.replace(tool, **fields) if fields else tool)
+    if all(new is old for new, old in zip(tools, tooling.tools, strict=True)):
+        return tooling
+    name = None if tooling.name is None else renamed.get(tooling.name, tooling.name)
+    return msgspec.structs.replace(tooling, tools=tuple(tools), name=name)
+
+
+def _says_the_same(schema: dict[str, Any], given: dict[str, Any]) -> bool:
+    """Whether the schema differs in nothing but what an object says of itself anyway."""
+    usual: dict[str, Any] = {"type": "object", "properties": {}}
+    return usual | given == usual | schema
+
+
+def _native_tools(native: NativeRequest, tooling: Tooling, renamed: dict[str, str]) -> NativeRequest:
+    """The tools of a caller of the server's own API, with the changes that the same tools needed as those of a chat."""
+    if "tools" not in native.fields:
+        return native
+    by_name = {tool.name: tool for tool in tooling.tools}
+    listed = msgspec.json.decode(native.fields["tools"], type=list[dict[str, Any]])
+    for entry in listed:
+        given = entry.get("name")
+        if not isinstance(given, str) or (tool := by_name.get(renamed.get(given, given))) is None:
+            continue
+        entry["name"] = tool.name
+        for key in ("input_schema", "parameters"):
+            if isinstance(entry.get(key), dict) and tool.parameters is not None:
+                entry[key] = tool.parameters
+    fields = native.fields | {"tools": _encode(listed)}
+    if "tool_choice" in fields:
+        fields["tool_choice"] = _renamed(fields["tool_choice"], renamed)
+    return msgspec.structs.replace(native, fields=fields)
+
+
+def _leave_out(request: GenerationRequest, refused: frozenset[str], fields: dict[str, Any]) -> tuple[str, ...]:
+    """Set the parameters that are not sent to their neutral values in `fields`; return the names of those that were
+    set. A neutral value counts only if the caller gave it."""
+    sampling, given = request.sampling, request.given
+    neutral: dict[str, Any] = {}
+    named: list[str] = []
+    for name in ALL_SAMPLING:
+        if name in refused and (getattr(sampling, name) != getattr(_NEUTRAL, name) or name in given):
+            neutral[name] = getattr(_NEUTRAL, name)
+            named.append(name)
+    if "logit_bias" in refused and sampling.logit_bias:
+        neutral["logit_bias"] = _NEUTRAL.logit_bias
+        named.append("logit_bias")
+    if neutral:
+        fields["sampling"] = msgspec.structs.replace(sampling, **neutral)
+    if "reasoning_effort" in refused:
+        for field, name in (("reasoning_effort", "reasoning_effort"), ("reasoning_budget", BUDGET)):
+            if getattr(request, field) is not None:
+                fields[field] = None
+                named.append(name)
+        native = fields.get("native", request.native)
+        if native is not None and (said := _without_effort(native)) is not native:
+            fields["native"] = said
+            named.append("reasoning_effort")
+    tooling: Tooling | None = fields.get("tooling", request.tooling)
+    if "parallel_tool_calls" in refused and tooling is not None:
+        if not tooling.parallel or "parallel_tool_calls" in given:
+            fields["tooling"] = msgspec.structs.replace(tooling, parallel=True)
+            named.append("parallel_tool_calls")
+        native = fields.get("native", request.native)
+        if native is not None and "parallel_tool_calls" in native.fields:
+            kept = {name: value for name, value in native.fields.items() if name != "parallel_tool_calls"}
+            fields["native"] = msgspec.structs.replace(native, fields=kept)
+    if named:
+        fields["given"] = tuple(name for name in given if name not in named)
+    return tuple(dict.fromkeys(named))
+
+
+def _without_effort(native: NativeRequest) -> NativeRequest:
+    name = "output_config" if native.form == "anthropic" else "reasoning"
+    if name not in native.fields:
+        return native
+    said = msgspec.json.decode(native.fields[name], type=dict[str, Any])
+    if said.pop("effort", None) is None:
+        return native
+    fields = {key: value for key, value in native.fields.items() if key != name}
+    return msgspec.structs.replace(native, fields=fields | ({name: _encode(said)} if said else {}))
+
+
+def _renamed(json: bytes, names: dict[str, str]) -> bytes:
+    """A JSON object with the value of each `name` that is among `names` replaced, in what describes a call."""
+    if b'"name"' not in json:
+        return json
+    said = msgspec.json.decode(json)
+    for where in (said, *(said.get(key) for key in ("content_block", "item", "functionCall", "toolUse", "function"))):
+        if isinstance(where, dict) and isinstance(where.get("name"), str):
+            where["name"] = names.get(where["name"], where["name"])
+    return _encode(said)
+
+
+_encode = msgspec.json.Encoder().encode

@@ -1,0 +1,237 @@
+"""The turns of a conversation as the rules of a server take them: where the system may speak, who begins and ends, and
+ids of calls and names of tools in its characters."""
+
+import re
+from collections import defaultdict, deque
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from tiers.content_parts import ContentPart
+from tiers.native_content import NativeBlock, NativeContent
+from tiers.remote.fitting_names import fits, fitting_id
+from tiers.remote.rules import Rules
+from tiers.tier import ChatMessage
+from tiers.tool_types import ToolCall
+
+OPENING, GO_ON = "(The conversation starts here.)", "Please continue."
+"""What a user says where a server wants a turn of the user: before the assistant's first, and after its last."""
+_JPG = re.compile(r"data:image/jpg(?=[;,])", re.IGNORECASE)
+_JPG_TYPE = re.compile(rb'("media_type"\s*:\s*)"image/jpg"', re.IGNORECASE)
+_BETWEEN = "\n\n"
+_ID_FIELDS = {
+    "tool_use": "id",
+    "tool_result": "tool_use_id",
+    "function_call": "call_id",
+    "function_call_output": "call_id",
+}
+
+
+def adapted_turns(
+    messages: list[ChatMessage], rules: Rules, renamed: dict[str, str], changed: set[str]
+) -> list[ChatMessage]:
+    """Return the conversation as a server with these `rules` takes it: `messages` itself, if it does. `renamed`: names
+    of tools to send, by the caller's. `changed` gets the names of what is changed."""
+    turns = messages
+    if any(message.parts or message.native is not None for message in turns):
+        turns = _right_types(turns, changed)
+    if rules.system != "anywhere":
+        turns = _placed(turns, rules.system, changed)
+    if not rules.blank_answers and any(map(_is_blank, turns)):
+        turns = [turn for turn in turns if not _is_blank(turn)]
+        changed.add("messages")
+    if rules.starts_with_user:
+        first = next((place for place, turn in enumerate(turns) if turn.role != "system"), None)
+        if first is not None and turns[first].role == "assistant":
+            turns = [*turns[:first], ChatMessage(role="user", content=OPENING), *turns[first:]]
+            changed.add("messages")
+    if rules.prefill == "refused" and turns and turns[-1].role == "assistant" and not turns[-1].tool_calls:
+        turns = [*turns, ChatMessage(role="user", content=GO_ON)]
+        changed.add("messages")
+    if renamed or rules.call_ids is not None:
+        turns = _named(turns, rules, renamed, changed)
+    return turns
+
+
+def _is_blank(turn: ChatMessage) -> bool:
+    blank = turn.role == "assistant" and not (turn.content.strip() or turn.parts or turn.tool_calls)
+    return blank and not turn.reasoning and turn.native is None and turn.kept is None
+
+
+def _placed(turns: list[ChatMessage], where: str, changed: set[str]) -> list[ChatMessage]:
+    """The conversation with its turns of the system where they may stand: others become turns of the user, at the same
+    place, so that what was said before them keeps its meaning, and its place in a cache."""
+    first = next((place for place, turn in enumerate(turns) if turn.role != "system"), len(turns))
+    misplaced = any(turn.role == "system" for turn in turns[first:])
+    if not misplaced and (first < 2 or any(turn.native is not None for turn in turns[:first])):
+        return turns
+    found = _joined_start(turns[:first])
+    for place in range(first, len(turns)):
+        turn = turns[place]
+        if turn.role == "system" and not (where == "after-user" and _may_stay(turns, place)):
+            changed.add("messages.role")
+            turn = _as_user(turn)
+            if found and found[-1].role == "user":
+                found[-1] = _joined(found[-1], turn)
+                continue
+        elif turn.role == "user" and place > first and turns[place - 1].role == "system" and found[-1].role == "user":
+            found[-1] = _joined(found[-1], turn)
+            continue
+        found.append(turn)
+    return found
+
+
+def _joined_start(turns: list[ChatMessage]) -> list[ChatMessage]:
+    """The turns of the system at the start, as one where they are texts."""
+    if len(turns) < 2 or any(turn.native is not None for turn in turns):
+        return list(turns)
+    return [ChatMessage(role="system", content=_BETWEEN.join(turn.content for turn in turns if turn.content))]
+
+
+def _may_stay(turns: list[ChatMessage], place: int) -> bool:
+    """Anthropic's rule: right after a user's turn or a tool's result, and before an answer or at the end."""
+    after = place == len(turns) - 1 or turns[place + 1].role == "assistant"
+    return turns[place - 1].role in ("user", "tool") and after and bool(turns[place].content.strip())
+
+
+def _as_user(turn: ChatMessage) -> ChatMessage:
+    text = f"<system>\n{turn.content}\n</system>"
+    native = turn.native
+    if native is None or native.form != "anthropic":
+        return ChatMessage(role="user", content=text, native=native)
+    marks = [msgspec.json.decode(block.json, type=dict[str, Any]).get("cache_control") for block in native.blocks]
+    block = {"type": "text", "text": text} | ({"cache_control": marks[-1]} if marks and marks[-1] else {})
+    return ChatMessage(
+        role="user", content=text, native=NativeContent("anthropic", (NativeBlock(json=_encode(block), type="text"),))
+    )
+
+
+def _joined(first: ChatMessage, second: ChatMessage) -> ChatMessage:
+    """Two turns of the user as one."""
+    content = _BETWEEN.join(filter(None, [first.content, second.content]))
+    parts: tuple[ContentPart, ...] = ()
+    if first.parts or second.parts:
+        parts = tuple(_parts(first)) + tuple(_parts(second))
+    native = None
+    if first.native is not None or second.native is not None:
+        form = (first.native or second.native).form  # type: ignore[union-attr]
+        native = NativeContent(form, (*_blocks(first), *_blocks(second)))
+    return msgspec.structs.replace(first, content=content, parts=parts, native=native)
+
+
+def _parts(turn: ChatMessage) -> Iterator[ContentPart]:
+    if turn.parts:
+        yield from turn.parts
+    elif turn.content:
+        yield ContentPart(type="text", text=turn.content)
+
+
+def _blocks(turn: ChatMessage) -> Iterator[NativeBlock]:
+    if turn.native is not None:
+        yield from turn.native.blocks
+    elif turn.content:
+        yield NativeBlock(json=_encode({"type": "text", "text": turn.content}), type="text")
+
+
+def _right_types(turns: list[ChatMessage], changed: set[str]) -> list[ChatMessage]:
+    """The conversation with the registered name of the type of JPEG images, which some clients write as `image/jpg`."""
+    found = [_right_type(turn) for turn in turns]
+    if all(new is old for new, old in zip(found, turns, strict=True)):
+        return turns
+    changed.add("messages.image_url")
+    return found
+
+
+def _right_type(turn: ChatMessage) -> ChatMessage:
+    fields: dict[str, Any] = {}
+    if any(_is_jpg(part) for part in turn.parts):
+        fields["parts"] = tuple(_right_part(part) if _is_jpg(part) else part for part in turn.parts)
+    if turn.native is not None and any(
+        block.type != "text" and _JPG_TYPE.search(block.json) for block in turn.native.blocks
+    ):
+        blocks = tuple(
+            msgspec.structs.replace(block, json=_JPG_TYPE.sub(rb'\1"image/jpeg"', block.json))
+            if block.type != "text"
+            else block
+            for block in turn.native.blocks
+        )
+        fields["native"] = NativeContent(turn.native.form, blocks)
+    return msgspec.structs.replace(turn, **fields) if fields else turn
+
+
+def _is_jpg(part: ContentPart) -> bool:
+    url = (part.data or {}).get("url") if part.type == "image_url" else None
+    return isinstance(url, str) and _JPG.match(url) is not None
+
+
+def _right_part(part: ContentPart) -> ContentPart:
+    data = part.data or {}
+    return msgspec.structs.replace(part, data=data | {"url": _JPG.sub("data:image/jpeg", data["url"], count=1)})
+
+
+def _named(turns: list[ChatMessage], rules: Rules, renamed: dict[str, str], changed: set[str]) -> list[ChatMessage]:
+    """The conversation with names of tools and ids of calls that the server takes. A result belongs to the earliest
+    call of its id that has none yet."""
+    taken = None if rules.call_ids is None else fits(rules.call_ids, rules.call_id_length)
+    waiting: defaultdict[str, deque[str]] = defaultdict(deque)
+    last: dict[str, str] = {}
+    seen: defaultdict[str, int] = defaultdict(int)
+    found: list[ChatMessage] = []
+    for turn in turns:
+        fields: dict[str, Any] = {}
+        ids: dict[str, deque[str]] = defaultdict(deque)
+        if turn.tool_calls:
+            calls: list[ToolCall] = []
+            for call in turn.tool_calls:
+                sent = call.id
+                if taken is not None:
+                    occurrence = seen[call.id] if rules.unique_call_ids else 0
+                    seen[call.id] += 1
+                    if occurrence or not taken(call.id):
+                        sent = fitting_id(call.id, rules, occurrence)
+                waiting[call.id].append(sent)
+                ids[call.id].append(sent)
+                last[call.id] = sent
+                name = renamed.get(call.name, call.name)
+                same = sent == call.id and name == call.name
+                calls.append(call if same else msgspec.structs.replace(call, id=sent, name=name))
+            if any(new is not old for new, old in zip(calls, turn.tool_calls, strict=True)):
+                fields["tool_calls"] = tuple(calls)
+        elif turn.tool_call_id is not None and taken is not None:
+            given = turn.tool_call_id
+            queue = waiting.get(given)
+            sent = queue.popleft() if queue else last.get(given, given)
+            if given not in last and not taken(given):
+                sent = fitting_id(given, rules, 0)
+            ids[given].append(sent)
+            if sent != given:
+                fields["tool_call_id"] = sent
+        if not fields:
+            found.append(turn)
+            continue
+        if any(new != old for old, sent_ids in ids.items() for new in sent_ids):
+            changed.add("messages.tool_calls.id")
+        for place in ("native", "kept"):
+            said: NativeContent | None = getattr(turn, place)
+            if said is not None:
+                blocks = tuple(_named_block(block, renamed, ids) for block in said.blocks)
+                fields[place] = NativeContent(said.form, blocks)
+        found.append(msgspec.structs.replace(turn, **fields))
+    return found if any(new is not old for new, old in zip(found, turns, strict=True)) else turns
+
+
+def _named_block(block: NativeBlock, renamed: dict[str, str], ids: dict[str, deque[str]]) -> NativeBlock:
+    field = _ID_FIELDS.get(block.type)
+    if field is None:
+        return block
+    said = msgspec.json.decode(block.json, type=dict[str, Any])
+    queue = ids.get(str(said.get(field)))
+    if queue:
+        said[field] = queue.popleft() if len(queue) > 1 else queue[0]
+    if said.get("name") in renamed:
+        said["name"] = renamed[said["name"]]
+    return msgspec.structs.replace(block, json=_encode(said))
+
+
+_encode = msgspec.json.Encoder().encode

@@ -1,0 +1,125 @@
+"""Which parameters a server refuses as such: from the wordings of its 400s and 422s, as providers write them."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from inference_core.io.json_errors import JSON_ERRORS
+from tiers.remote.optional_fields import ALL_SAMPLING, BUDGET
+
+STREAM_OPTIONS = "stream_options"
+LEFT_OUT = frozenset(
+    {*ALL_SAMPLING, "logit_bias", "reasoning_effort", "parallel_tool_calls", STREAM_OPTIONS}
+    - {"min_tokens", "ignore_eos", "stop_token_ids"}
+)
+"""Parameters that an answer can do without. Limits, tools, formats, safety, `store` and what was said are not among
+them: a server that refuses these refuses the request."""
+RENAMED = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
+"""Limits are never left out: they have another name."""
+_CODES = ("unsupported_parameter", "unknown_parameter", "unrecognized_parameter")
+# Other names of the same: Anthropic's, Gemini's and Bedrock's, in lower case with underlines.
+_SAME = {"effort": "reasoning_effort", BUDGET: "reasoning_effort", "reasoning": "reasoning_effort"}
+
+_NAME = r"[`'\"]?(?P<name>\b[A-Za-z_][\w.]{0,63})[`'\"]?"
+_END = r"(?=\s*(?:$|[.,;:!)]|(?:field|parameter|param|argument|with|for|on|in|by)\b))"
+# What is refused is a value, so that another one is taken.
+_VALUE = re.compile(
+    r"supported values|must be|may only be|should be|range|between|less than|greater than|at most|at least|"
+    r"invalid value|is not one of",
+    re.IGNORECASE,
+)
+_VALUE_CODES = re.compile(r"invalid_(?:value|type)|_(?:above|below)_")
+_WORDINGS = [
+    re.compile(wording, re.IGNORECASE)
+    for wording in (
+        # OpenAI, Azure: https://platform.openai.com/docs/guides/error-codes
+        rf"unsupported parameter:? {_NAME}",
+        rf"unknown parameter:? {_NAME}",
+        rf"{_NAME} does not support \S{{1,32}} with this model",
+        r"unrecognized request arguments? supplied: (?P<names>[\w., ]{1,200})",
+        # Anthropic: https://platform.claude.com/docs/en/api/errors
+        rf"{_NAME} is deprecated",
+        rf"{_NAME}: extra inputs are not permitted",
+        rf" and {_NAME} cannot both be (?:specified|set)",
+        # Gemini: https://ai.google.dev/gemini-api/docs/troubleshooting
+        rf"unknown name {_NAME}",
+        # Bedrock: https://docs.aws.amazon.com/bedrock/latest/userguide/troubleshooting-api-error-codes.html
+        rf"extraneous key \[{_NAME}\] is not permitted",
+        # xAI: https://docs.x.ai/docs/guides/reasoning
+        rf"not supported (?:on|by|for|with) this model: {_NAME}",
+        # Groq: https://console.groq.com/docs/errors
+        rf"property {_NAME} is unsupported",
+        # Servers written in Rust, TGI among them
+        rf"unknown field {_NAME}",
+        # vLLM, SGLang, Fireworks, Together and others
+        rf"{_NAME}(?: (?:parameter|field|argument|option))? (?:is|are) (?:currently )?"
+        r"(?:not (?:supported|allowed|permitted|available|enabled)|unsupported)",
+        rf"does(?:n't| not) (?:support|allow|accept) (?:the )?(?:use of )?(?:parameters?:? |field )?{_NAME}{_END}",
+        rf"unexpected (?:keyword )?argument:? {_NAME}",
+    )
+]
+_PENALTIES = re.compile(r"penalty is not enabled for", re.IGNORECASE)
+# A list of Pydantic's errors, written by Python into a text.
+_LOC = re.compile(
+    r"'type': '(?:extra_forbidden|value_error\.extra)', 'loc': [(\[]'body', '(?P<name>\w+)'[,)\]]", re.IGNORECASE
+)
+_MOST_BYTES, _MOST_CHARS = 64 * 1024, 4000
+_MOST_DEPTH = 6
+
+
+def refused_parameters(body: bytes, message: str, param: str | None, code: str | int | None) -> frozenset[str]:
+    """Return the parameters that a refusal with this `body` names as such, by the caller's names: unsupported,
+    deprecated or not allowed, whatever their value; only those of `LEFT_OUT` and `RENAMED`. `message`, `param`, `code`:
+    what was read of it."""
+    message = message[:_MOST_CHARS]
+    names = {*_pydantic_names(body), *(match["name"] for match in _LOC.finditer(message))}
+    is_value = _VALUE.search(message) is not None or _VALUE_CODES.search(str(code)) is not None
+    if param is not None and code in _CODES:
+        names.add(param)
+    if not is_value:
+        for wording in _WORDINGS:
+            for match in wording.finditer(message):
+                found = match.groupdict()
+                names |= set(re.split(r"[,\s]+", found["names"])) if found.get("names") else {found["name"]}
+        if _PENALTIES.search(message):
+            names |= {"presence_penalty", "frequency_penalty"}
+    known = {_own_name(name) for name in names}
+    return frozenset(known & (LEFT_OUT | RENAMED.keys()))
+
+
+def _own_name(name: str) -> str:
+    last = name.strip("`'\". ").rpartition(".")[2]
+    snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", last).lower()
+    return _SAME.get(snake, snake)
+
+
+def _pydantic_names(body: bytes) -> Iterator[str]:
+    """The names of fields that Pydantic does not permit: `{"type": "extra_forbidden", "loc": ["body", NAME]}`."""
+    if b'"loc"' not in body or len(body) > _MOST_BYTES:
+        return
+    try:
+        said = msgspec.json.decode(body)
+    except JSON_ERRORS:
+        return
+    yield from _of_errors(said, _MOST_DEPTH)
+
+
+def _of_errors(said: Any, depth: int) -> Iterator[str]:
+    if not depth:
+        return
+    if isinstance(said, list):
+        for one in said:
+            yield from _of_errors(one, depth - 1)
+        return
+    if not isinstance(said, dict):
+        return
+    loc = said.get("loc")
+    if isinstance(loc, list) and str(said.get("type")).lower() in ("extra_forbidden", "value_error.extra"):
+        path = [part for part in loc if part != "body"]
+        if len(path) == 1 and isinstance(path[0], str):
+            yield path[0]
+        return
+    for one in said.values():
+        yield from _of_errors(one, depth - 1)
