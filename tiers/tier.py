@@ -11,6 +11,7 @@ from inference_core.protocol.evidence import Evidence, EvidenceRequest
 from inference_core.tokenization.tokenizer import LONG_TEXT, Tokenizer
 from tiers.answer_limit import answer_limit
 from tiers.attempt import ReplicaStatus, ReplicaTry
+from tiers.citations import UrlCitation
 from tiers.content_parts import ContentPart
 from tiers.credential import CallerCredential
 from tiers.engines.engine_status import EngineStatus
@@ -87,7 +88,8 @@ class TraceHeaders(msgspec.Struct, frozen=True):
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """Billed token counts. `completion_tokens` includes `reasoning_tokens` and discarded samples; `prompt_tokens`
     includes `cached_tokens`, read from a prefix cache, and `cache_write_tokens`, which a provider wrote into its cache
-    and bills at a price of their own; `cache_write_1h_tokens` are those of the latter that stay for an hour."""
+    and bills at a price of their own; `cache_write_1h_tokens` are those of the latter that stay for an hour.
+    `cost_usd`: the US dollars that the server says it charges for all this; 0 where it does not tell."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -95,12 +97,16 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     cache_write_tokens: int = 0
     cache_write_1h_tokens: int = 0
     reasoning_tokens: int = 0
+    cost_usd: float = 0.0
 
     @classmethod
     def total(cls, usages: Iterable["Usage"]) -> "Usage":
-        """Return the sum."""
+        """Return the sum; its cost is told only if that of each part with tokens is."""
         every = list(usages)
-        return cls(**{name: sum(getattr(usage, name) for usage in every) for name in cls.__struct_fields__})
+        total = cls(**{name: sum([getattr(usage, name) for usage in every]) for name in cls.__struct_fields__})
+        if total.cost_usd and not all(usage.cost_usd or not usage.completion_tokens for usage in every):
+            return msgspec.structs.replace(total, cost_usd=0.0)
+        return total
 
 
 class UsageMeter:
@@ -272,7 +278,8 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     answer that arrived whole, so its arrival is not the time of its first token. `made_at`: when its tier gave it,
     monotonic seconds; for a delta that may have been held back since. A server elsewhere gives no token ids: `pieces`
     is how many pieces of output came at once, in the first delta of them. `native`: the same piece in the form of the
-    server's API, if that was wanted; a delta may be nothing else.
+    server's API, if that was wanted; a delta may be nothing else. `refusal`: the text is what the model says instead of
+    an answer. `annotations`: what the choice's text cites.
     """
 
     index: int = 0
@@ -292,6 +299,8 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     made_at: float | None = None
     pieces: int = 0
     native: NativePiece | None = None
+    refusal: bool = False
+    annotations: list[UrlCitation] | None = None
 
     @classmethod
     def last_of(cls, last: "Sequence[Delta]") -> "Delta":

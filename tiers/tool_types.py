@@ -1,6 +1,7 @@
 """Tools, the choice among them, and calls of them, as passed between gateway and tiers."""
 
 import json
+import secrets
 from typing import Any, Literal
 
 import msgspec
@@ -84,3 +85,8 @@ class Tooling(msgspec.Struct, frozen=True, kw_only=True):
         if self.choice == "none":
             return []
         return [(i, tool) for i, tool in enumerate(self.tools) if self.choice != "named" or tool.name == self.name]
+
+
+def new_call_id() -> str:
+    """Return a call id in OpenAI's format."""
+    return f"call_{secrets.token_hex(12)}"

@@ -35,7 +35,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     these for an hour. `added`: fields that the server was sent and no caller set. `guarded`: the guardrail that
     replaced or blocked the answer, after which it is no evidence about the tier. `target`: the name of the target
     that stood in for the tier, which says nothing of the tier's own answers. `price`: what its
-    tokens were billed at, with the step of a long prompt; `cost_usd` follows from it and the tokens.
+    tokens were billed at, with the step of a long prompt; `cost_usd` follows from it and the tokens, unless the server
+    said what it charges: then `charged_usd` is that, within what was held, and it was billed.
     """
 
     tier: int
@@ -59,6 +60,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     price: Price | None = None
+    charged_usd: float | None = None
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):

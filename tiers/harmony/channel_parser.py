@@ -8,8 +8,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Literal, NamedTuple
 
-from tiers.tool_types import ToolCallDelta
-from tiers.tools.call_parser import new_call_id
+from tiers.tool_types import ToolCallDelta, new_call_id
 
 # A control token as a text that no model can write: lone surrogates are in no decoded text.
 MARKS: Mapping[str, str] = {

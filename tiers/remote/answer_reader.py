@@ -3,6 +3,8 @@
 from collections.abc import Callable
 
 from tiers.remote.answer_bounds import UNCOUNTED_JSON_BYTES, AnswerBounds
+from tiers.remote.http_exchange import is_whole
+from tiers.remote.split_characters import SplitCharacters
 from tiers.remote.sse import ServerSentEvent
 from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import RemoteWire
@@ -18,6 +20,7 @@ class AnswerReader:
     ) -> None:
         self.ended = False
         self._wire, self._tally, self._bounds, self._note_seals = wire, tally, bounds, note_seals
+        self._characters = SplitCharacters()
 
     def events(self, events: list[ServerSentEvent]) -> list[Delta]:
         """Return the deltas of events that came at once."""
@@ -29,7 +32,10 @@ class AnswerReader:
             deltas = self._wire.read_event(event, tally)
             if deltas is None:
                 self.ended = True
+                said += self._ending(marked=True)
                 break
+            if tally.joins_characters:
+                deltas = self._characters.joined(deltas)
             deltas = tally.passed(deltas)
             if tally.native:
                 self._note_seals(deltas)
@@ -42,22 +48,38 @@ class AnswerReader:
     def last_events(self, events: list[ServerSentEvent]) -> list[Delta]:
         """Return the deltas of those events that the end of a stream completes, and of the end itself."""
         said = self.events(events)
-        return said if self.ended else _with_pieces(said + self._tally.passed(self._wire.read_end(self._tally)))
+        if not self.ended:
+            said += self._tally.passed(self._wire.read_end(self._tally)) + self._ending(marked=False)
+        return _with_pieces(said)
 
     def whole(self, body: bytes) -> list[Delta]:
-        """Return the deltas of an answer in one piece."""
+        """Return the deltas of an answer in one piece, or of all events of a stream that is sent in its place."""
         bounds, tally = self._bounds, self._tally
+        if not is_whole(body):
+            parser = self._wire.parser()
+            if events := [*parser.feed(body), *parser.flush()]:
+                return [_at_once(delta) for delta in self.last_events(events)]
         if len(body) > UNCOUNTED_JSON_BYTES:
             bounds.require_wire(len(body), bounds.whole)
             bounds.require_json(body)
-        deltas = tally.passed(self._wire.read_whole(body, tally))
+        deltas = self._wire.read_whole(body, tally)
+        if tally.joins_characters:
+            deltas = self._characters.joined(deltas)
+        deltas = tally.passed(deltas) + self._ending(marked=True)
         if tally.native:
             self._note_seals(deltas)
         if tally.said > bounds.said:
             bounds.require_said(tally.said)
-        for delta in deltas:
-            delta.at_once = True
-        return deltas
+        self.ended = True
+        return [_at_once(delta) for delta in deltas]
+
+    def _ending(self, *, marked: bool) -> list[Delta]:
+        return self._tally.passed(self._characters.rest()) + self._tally.ended(marked=marked)
+
+
+def _at_once(delta: Delta) -> Delta:
+    delta.at_once, delta.pieces = True, 0
+    return delta
 
 
 def _with_pieces(deltas: list[Delta]) -> list[Delta]:

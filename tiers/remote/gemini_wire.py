@@ -1,7 +1,6 @@
 """Google's Gemini API (`generateContent`) as a remote wire."""
 
 import re
-import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -33,7 +32,7 @@ from tiers.remote.sse import ServerSentEvent
 from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import RemoteWire, WireCall
 from tiers.tier import ChatMessage, Delta, FinishReason, GenerationRequest, Usage
-from tiers.tool_types import ToolCallDelta
+from tiers.tool_types import ToolCallDelta, new_call_id
 
 NAME = "Gemini"
 _ANSWER, _PART = f"an answer of {NAME}'s", f"a part of {NAME}'s"
@@ -290,7 +289,7 @@ def _said(part: _Part, blocks: Blocks) -> list[Delta]:
         call = part.function_call
         number = len(blocks.calls)
         blocks.calls[number] = number
-        call_id = call.id or f"call_{uuid.uuid4().hex[:24]}"
+        call_id = call.id or new_call_id()
         arguments = _encode(call.args).decode()
         return [
             blocks.passed(

@@ -9,6 +9,7 @@ import httpx
 
 from tiers.remote.http_connection import READ_BYTES
 from tiers.remote.http_transport import Reply
+from tiers.remote.sse import BOM
 from tiers.tier import TraceHeaders
 
 MAX_REST_BYTES = 64 * 1024
@@ -16,6 +17,7 @@ MAX_REST_BYTES = 64 * 1024
 ENDING_SECONDS = 0.2
 IDENTITY = {"accept-encoding": "identity"}
 """Header of requests whose answer `pieces_of` or `bounded_answer` reads."""
+_JSON_STARTS = (b"{", b"[")
 _ZIPPED = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
 
 
@@ -73,6 +75,11 @@ async def up_to(size: int, pieces: AsyncIterator[bytes]) -> bytes:
         if len(body) >= size:
             break
     return bytes(body)
+
+
+def is_whole(start: bytes) -> bool:
+    """Return whether an answer that starts so is JSON in one piece, and not a stream of events, whatever its type."""
+    return start.removeprefix(BOM).lstrip()[:1] in _JSON_STARTS
 
 
 async def lines_of(pieces: AsyncIterator[bytes], most: int) -> AsyncIterator[bytes]:

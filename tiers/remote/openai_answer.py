@@ -1,14 +1,23 @@
-"""Answers of OpenAI's chat and completion API, chunk by chunk or whole, as deltas."""
+"""Answers of OpenAI's chat and completion API, chunk by chunk or whole, as deltas.
 
-from collections.abc import Sequence
+Servers of this API differ in many small things. Each is read as what it plainly means (`lenient_json`); only what
+cannot be understood is an error.
+"""
+
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import msgspec
 
-from inference_core.io.json_errors import JSON_ERRORS
+from tiers.citations import UrlCitation
 from tiers.errors import TierError
+from tiers.remote.call_pieces import CallPiece, Calls
+from tiers.remote.lenient_json import LenientDecoder
 from tiers.remote.openai_format import WireError
-from tiers.tier import Delta, FinishReason, TextLogprob, Usage
+from tiers.remote.openai_usage import ChatUsage
+from tiers.remote.split_characters import whole
+from tiers.remote.usage_counter import Tally
+from tiers.tier import Delta, FinishReason, TextLogprob
 from tiers.tool_types import ToolCallDelta
 
 
@@ -33,33 +42,94 @@ class _Logprobs(msgspec.Struct):
 
 
 class _Function(msgspec.Struct):
+    """`arguments`: text; an object in some servers' answers."""
+
     name: str | None = None
-    arguments: str | None = None
+    arguments: Any = None
 
 
 class _ToolCall(msgspec.Struct):
-    index: int = 0
+    """`name` and `arguments` stand here where a server knows no `function`."""
+
+    index: int | None = None
     id: str | None = None
     function: _Function | None = None
+    name: str | None = None
+    arguments: Any = None
 
-    def delta(self, index: int) -> ToolCallDelta:
+    def piece(self) -> CallPiece:
         function = self.function or _Function()
-        return ToolCallDelta(
-            index=index, id=self.id or "", name=function.name or "", arguments=function.arguments or ""
+        arguments = self.arguments if function.arguments is None else function.arguments
+        return CallPiece(self.index, self.id or "", function.name or self.name or "", arguments)
+
+
+class _Part(msgspec.Struct):
+    """A part of a content that is a list: of OpenAI's form, and Mistral's whose thoughts are lists of their own."""
+
+    type: str | None = None
+    text: str | None = None
+    refusal: str | None = None
+    thinking: "str | list[_Part] | None" = None
+    reasoning: "str | list[_Part] | None" = None
+
+
+_Text = str | list[_Part] | None
+
+
+class _Annotation(msgspec.Struct):
+    """What is cited; some servers leave out the table of its own."""
+
+    url_citation: UrlCitation | None = None
+    url: str | None = None
+    title: str | None = None
+    start_index: int | None = None
+    end_index: int | None = None
+
+    @property
+    def citation(self) -> UrlCitation:
+        """Of either form; without an address it is none."""
+        return self.url_citation or UrlCitation(
+            self.url or "", self.title or "", self.start_index or 0, self.end_index or 0
         )
 
 
 class _Message(msgspec.Struct):
-    content: str | None = None
+    """Thoughts have a name of their own at each server. `function_call`: of the API's first years."""
+
+    content: _Text = None
     tool_calls: list[_ToolCall] | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
+    reasoning_content: _Text = None
+    reasoning: _Text = None
+    refusal: str | None = None
+    reasoning_text: str | None = None
+    thinking: _Text = None
+    function_call: _Function | None = None
+    annotations: list[_Annotation] | None = None
+
+    @property
+    def says_more(self) -> bool:
+        """Whether there is more than a content."""
+        more = self.reasoning_content or self.reasoning or self.tool_calls or self.refusal or self.annotations
+        return bool(more or self.function_call or self.thinking or self.reasoning_text)
+
+    @property
+    def thoughts(self) -> str:
+        """What was thought."""
+        named = self.reasoning_content or self.reasoning or self.thinking or self.reasoning_text or ""
+        return named if isinstance(named, str) else _text_of(named)
+
+    @property
+    def calls(self) -> list[_ToolCall]:
+        """The pieces of calls."""
+        legacy = self.function_call
+        return self.tool_calls or ([] if legacy is None else [_ToolCall(function=legacy)])
 
 
 class _Choice(msgspec.Struct):
     """A choice of a stream (`delta`), of a whole chat (`message`), or of a completion (`text`).
 
-    `stop_reason` (vLLM), `matched_stop` (SGLang): the stop string or the stop token's id that ended it.
+    `stop_reason` (vLLM), `matched_stop` (SGLang): the stop string or the stop token's id that ended it. `usage`: where
+    Moonshot's streams have it. `error`: OpenRouter's, of a provider that failed in mid-answer.
     """
 
     index: int = 0
@@ -70,6 +140,8 @@ class _Choice(msgspec.Struct):
     finish_reason: str | None = None
     stop_reason: Any = None
     matched_stop: Any = None
+    usage: ChatUsage | None = None
+    error: WireError | str | None = None
 
     @property
     def stop_sequence(self) -> str | None:
@@ -77,100 +149,114 @@ class _Choice(msgspec.Struct):
         return next((stop for stop in (self.stop_reason, self.matched_stop) if isinstance(stop, str)), None)
 
 
-class _PromptDetails(msgspec.Struct):
-    """`cache_write_tokens` as OpenRouter reports them."""
-
-    cached_tokens: int | None = None
-    cache_write_tokens: int | None = None
-
-
-class _CompletionDetails(msgspec.Struct):
-    reasoning_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct):
-    """`total_tokens` is read for xAI, which counts reasoning there and not in `completion_tokens`."""
-
-    prompt_tokens: int = 0
-    completion_tokens: int | None = None
-    total_tokens: int | None = None
-    prompt_tokens_details: _PromptDetails | None = None
-    completion_tokens_details: _CompletionDetails | None = None
-
-    def counts(self) -> Usage:
-        """Return the token counts."""
-        prompt, completion = self.prompt_tokens_details, self.completion_tokens_details
-        return Usage(
-            prompt_tokens=self.prompt_tokens,
-            completion_tokens=max(
-                self.completion_tokens or 0, (self.total_tokens - self.prompt_tokens) if self.total_tokens else 0
-            ),
-            cached_tokens=(prompt and prompt.cached_tokens) or 0,
-            cache_write_tokens=(prompt and prompt.cache_write_tokens) or 0,
-            reasoning_tokens=(completion and completion.reasoning_tokens) or 0,
-        )
-
-
 class Chunk(msgspec.Struct):
     """One event of a stream, or a whole answer. Unknown fields are ignored, missing ones have neutral values."""
 
     choices: list[_Choice] | None = None
-    usage: _Usage | None = None
+    usage: ChatUsage | None = None
     error: WireError | str | None = None
 
-    def deltas(self) -> list[Delta]:
-        """Return this chunk's deltas in the order that `Delta` promises."""
-        choices = self.choices or []
-        return _deltas(choices[0]) if len(choices) == 1 else [delta for one in choices for delta in _deltas(one)]
+
+_decode = LenientDecoder(Chunk, "a chunk of an answer")
+_NO_MESSAGE = _Message()
+_CALLS = "calls"
+# OpenAI's reasons and `error`; every other reason is a stop.
+_FINISH_REASONS: dict[str, FinishReason] = {
+    "length": "length",
+    "max_tokens": "length",
+    "model_length": "length",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    "content_filter": "content_filter",
+    "error": "error",
+}
+_NO_REASONS = ("null", "none", "None")
 
 
-def parse_chunk(data: bytes) -> Chunk:
-    """Parse one event's data, or a whole answer. Bytes that are not UTF-8 become U+FFFD.
+def read_chunk(data: bytes, tally: Tally) -> list[Delta]:
+    """Return the deltas of one event's data, or of a whole answer, in the order that `Delta` promises, and note its
+    counts. Raises TierError for one that reports a failure, or cannot be understood."""
+    chunk = _decode(data, tally)
+    if chunk.error:
+        raise _failure(chunk.error)
+    if chunk.usage is not None:
+        chunk.usage.report(tally)
+    choices = chunk.choices
+    if not choices:
+        return []
+    return _deltas(choices[0], tally) if len(choices) == 1 else [d for one in choices for d in _deltas(one, tally)]
 
-    Raises TierError if it violates the protocol.
-    """
-    try:
-        try:
-            return _decode(data)
-        except UnicodeDecodeError:
-            return _decode(data.decode(errors="replace"))
-    except JSON_ERRORS as error:
-        shown = data[:200].decode(errors="replace")
-        raise TierError(f"the server sent what is not a chunk of an answer ({error}): {shown!r}") from error
+
+def _failure(error: WireError | str) -> TierError:
+    return TierError(whole(error if isinstance(error, str) else error.message))
 
 
-def _deltas(choice: _Choice) -> list[Delta]:
+def _deltas(choice: _Choice, tally: Tally) -> list[Delta]:
     message = choice.delta or choice.message or _NO_MESSAGE
-    text = message.content or choice.text or ""
-    reasoning = message.reasoning_content or message.reasoning or ""
+    text: Any = message.content or choice.text or ""
+    if choice.usage is not None:
+        choice.usage.report(tally)
+    if choice.error:
+        raise _failure(choice.error)
     deltas: list[Delta] = []
-    if not (reasoning or choice.logprobs or message.tool_calls):
+    if text.__class__ is str and choice.logprobs is None and not message.says_more:
         # Only a piece of text, as nearly every chunk is.
         if text:
             deltas.append(Delta(index=choice.index, text=text))
     else:
-        logprobs = _logprobs(choice.logprobs) if choice.logprobs is not None else None
-        # In a whole message calls are numbered by their position alone.
-        numbered = enumerate(message.tool_calls or [])
-        calls = [call.delta(call.index if choice.message is None else place) for place, call in numbered]
-        if text or reasoning or logprobs or calls:
-            more = Delta(index=choice.index, text=text, reasoning=reasoning, logprobs=logprobs, tool_calls=calls)
-            deltas.append(more)
-    if choice.finish_reason:
+        deltas = list(_said(choice, message, tally))
+    if choice.finish_reason and choice.finish_reason not in _NO_REASONS:
         reason = _FINISH_REASONS.get(choice.finish_reason, "stop")
         deltas.append(Delta(index=choice.index, finish_reason=reason, stop_sequence=choice.stop_sequence))
     return deltas
 
 
-_decode = msgspec.json.Decoder(Chunk).decode
-_NO_MESSAGE = _Message()
-# OpenAI's reasons and `error`; every other reason is a stop.
-_FINISH_REASONS: dict[str, FinishReason] = {
-    "length": "length",
-    "tool_calls": "tool_calls",
-    "content_filter": "content_filter",
-    "error": "error",
-}
+def _said(choice: _Choice, message: _Message, tally: Tally) -> Iterator[Delta]:
+    """The deltas of a chunk with more than a text: thoughts, text, refusal and calls, or a list's parts in their order;
+    log-probabilities belong to the first of them, and so does what is cited."""
+    content, index = message.content or choice.text or "", choice.index
+    first = Delta(index=index, reasoning=message.thoughts)
+    if isinstance(content, str):
+        first.text, parts = content, list[Delta]()
+    else:
+        parts = [delta for part in content for delta in _of_part(part, index)]
+    first.logprobs = _logprobs(choice.logprobs) if choice.logprobs is not None else None
+    first.annotations = [one.citation for one in message.annotations or () if one.citation.url] or None
+    first.tool_calls = [] if parts or message.refusal else _calls(choice, message, tally)
+    if first.text or first.reasoning or first.logprobs or first.tool_calls or first.annotations:
+        yield first
+    yield from parts
+    if message.refusal:
+        yield Delta(index=index, text=message.refusal, refusal=True)
+    if (parts or message.refusal) and (calls := _calls(choice, message, tally)):
+        yield Delta(index=index, tool_calls=calls)
+
+
+def _of_part(part: _Part, index: int) -> Iterator[Delta]:
+    thoughts = part.thinking or part.reasoning
+    if thoughts or part.type in ("thinking", "reasoning"):
+        yield Delta(index=index, reasoning=_text_of(thoughts or part.text or ""))
+    elif part.refusal:
+        yield Delta(index=index, text=part.refusal, refusal=True)
+    elif part.text:
+        yield Delta(index=index, text=part.text)
+
+
+def _text_of(said: str | list[_Part]) -> str:
+    if isinstance(said, str):
+        return said
+    return "".join([part.text or _text_of(part.thinking or part.reasoning or "") for part in said])
+
+
+def _calls(choice: _Choice, message: _Message, tally: Tally) -> list[ToolCallDelta]:
+    """The pieces of calls. In a whole message calls are numbered by their position alone."""
+    given = message.calls
+    if not given:
+        return []
+    known: Calls = tally.notes.setdefault((_CALLS, choice.index), Calls())
+    if choice.message is None:
+        return [known.read(call.piece()) for call in given]
+    return [known.begin(call.piece()) for call in given]
 
 
 def _logprobs(logprobs: _Logprobs) -> list[TextLogprob] | None:

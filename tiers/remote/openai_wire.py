@@ -9,7 +9,7 @@ from tiers.catalog.tier_spec import RemoteSpec
 from tiers.errors import TierError, TierRequestError
 from tiers.native_content import Form
 from tiers.remote import responses_answer, responses_request
-from tiers.remote.openai_answer import parse_chunk
+from tiers.remote.openai_answer import read_chunk
 from tiers.remote.openai_format import TEMPLATED, WireError, parse_error, request_body
 from tiers.remote.optional_fields import (
     ALL_SAMPLING,
@@ -76,11 +76,11 @@ class OpenAIWire(RemoteWire):
             return None
         if event.event == "error":
             raise TierError(parse_error(data).message)
-        return _read(data, tally)
+        return read_chunk(data, tally)
 
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
         """See `RemoteWire.read_whole`."""
-        return _read(body, tally)
+        return read_chunk(body, tally)
 
 
 class VllmWire(OpenAIWire):
@@ -209,12 +209,3 @@ def require_form(request: GenerationRequest, server: str) -> None:
             f"structured_outputs: {server} takes response_format alone; leave it out or name another tier",
             "structured_outputs",
         )
-
-
-def _read(data: bytes, tally: Tally) -> list[Delta]:
-    chunk = parse_chunk(data)
-    if chunk.error is not None:
-        raise TierError(chunk.error if isinstance(chunk.error, str) else chunk.error.message)
-    if chunk.usage is not None:
-        tally.report(chunk.usage.counts())
-    return chunk.deltas()

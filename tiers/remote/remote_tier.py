@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from functools import partial
 
 import httpx
@@ -31,7 +31,7 @@ from tiers.remote.adapted_request import Adapted, adapted, restored
 from tiers.remote.answer_bounds import bounds_of
 from tiers.remote.answer_reader import AnswerReader
 from tiers.remote.http_client import HttpClient
-from tiers.remote.http_exchange import pieces_of, read_rest, up_to
+from tiers.remote.http_exchange import is_whole, pieces_of, read_rest, up_to
 from tiers.remote.http_transport import Reply, transport_to
 from tiers.remote.learned_refusals import NOTHING, REFUSALS, LearnedRefusals, Place, without
 from tiers.remote.openai_format import WireError
@@ -90,6 +90,7 @@ class RemoteTier(Tier):
         self._clock = clock
         self._failures = ServerFailures(spec.name, spec.remote, key, cooldown_seconds, clock)
         self._running = 0
+        self._ignores_n = False
         self._queue = ServerQueue()
         self._watching: asyncio.Task[None] | None = None
         self._wire = wire_of(spec.remote, spec.provider)
@@ -224,7 +225,7 @@ class RemoteTier(Tier):
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta, None]:
         """See `Tier.generate`; closing the iterator closes the connection, which tells the server."""
-        if request.n > 1 and self._remote.kind in ONE_CHOICE:
+        if request.n > 1 and (self._ignores_n or self._remote.kind in ONE_CHOICE):
             one = msgspec.structs.replace(request, n=1)
             return merged_answers([self.generate(one) for _ in range(request.n)], 1)
         tally = self.tally(request)
@@ -279,22 +280,34 @@ class RemoteTier(Tier):
             cut = StopsHere(fitted.stops, tally, include=request.include_stop) if fitted.stops else None
             if stream is not None:
                 parser, size = self._wire.parser(), 0
-                async for piece in pieces:
-                    size += len(piece)
-                    if size > bounds.wire:
-                        bounds.require_wire(size, bounds.wire)
-                    deltas = reader.events(parser.feed(piece))
-                    if deltas:
-                        self._queue.first_token(stream, self._clock())
-                    for delta in _as_asked(deltas, fitted, cut):
-                        yield delta
-                    if reader.ended or (cut is not None and not tally.unfinished):
-                        break
-                else:
+                try:
+                    async for piece in pieces:
+                        if not size and is_whole(piece):
+                            deltas = reader.whole(piece + await up_to(bounds.whole, pieces))
+                        else:
+                            size += len(piece)
+                            if size > bounds.wire:
+                                bounds.require_wire(size, bounds.wire)
+                            deltas = reader.events(parser.feed(piece))
+                        if deltas:
+                            self._queue.first_token(stream, self._clock())
+                        for delta in _as_asked(deltas, fitted, cut):
+                            yield delta
+                        if reader.ended or (cut is not None and not tally.unfinished):
+                            break
+                except httpx.TransportError:
+                    # All has come but the mark of the end.
+                    if not tally.is_ended:
+                        raise
+                if not reader.ended and tally.unfinished:
                     for delta in _as_asked(reader.last_events(parser.flush()), fitted, cut):
                         yield delta
             else:
                 for delta in _as_asked(reader.whole(await up_to(bounds.whole + 1, pieces)), fitted, cut):
+                    yield delta
+            if tally.left_out:
+                self._ignores_n = True
+                async for delta in self._further(request, tally, deadline):
                     yield delta
             if tally.unfinished:
                 raise TierError("the answer ended before its choices were finished")
@@ -322,6 +335,19 @@ class RemoteTier(Tier):
                 self._queue.end(stream)
             if response is not None:
                 await response.aclose()
+
+    async def _further(self, request: GenerationRequest, tally: Tally, deadline: float) -> AsyncGenerator[Delta, None]:
+        """Ask again for each choice that the server left out, because it takes no notice of `n`."""
+        one, places = msgspec.structs.replace(request, n=1), tally.left_out
+        seconds = max(0.0, deadline - asyncio.get_running_loop().time())
+        tally.further = [self.tally(one) for _ in places]
+        answers = [self.answer(one, further, seconds) for further in tally.further]
+        async with aclosing(merged_answers(answers, 1)) as deltas:
+            async for delta in deltas:
+                if delta.end is None:
+                    delta.index = places[delta.index]
+                    yield delta
+        tally.unfinished.difference_update(places)
 
     def _note_claim(self, request: GenerationRequest, tally: Tally) -> None:
         """Log counts of the server that cannot be, and note them for the record."""
@@ -467,7 +493,8 @@ class RemoteTier(Tier):
     ) -> None:
         """Raise unless this is the expected kind of answer."""
         kind = response.headers.get("content-type", "")
-        if response.status_code == 200 and ("json" in kind) is not call.streamed and "html" not in kind:
+        if response.status_code == 200 and "html" not in kind:
+            # Some servers send events as JSON or as text, or a whole answer where a stream was asked for.
             return
         body = await up_to(MAX_ERROR_BYTES, pieces)
         error = self._wire.read_error(body)

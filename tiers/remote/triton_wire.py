@@ -158,7 +158,7 @@ class TritonWire(RemoteWire):
     def read_end(self, tally: Tally) -> list[Delta]:
         """The end of the stream is the end of the answer unless the backend ended it before; its length gives the
         finish reason."""
-        if tally.heard is None or not tally.unfinished:
+        if tally.heard is None or tally.is_ended:
             return []
         used = 0 if tally.reported is None else tally.reported.completion_tokens
         return [Delta(finish_reason="length" if 0 < tally.max_tokens <= used else "stop")]

@@ -13,6 +13,7 @@ from tiers.native_content import Form
 from tiers.prompt_bounds import SERVER_TOKENS, TOLERANCE, PromptBounds, least_tokens
 from tiers.remote.answer_bounds import MOST_CALLS
 from tiers.tier import Delta, GenerationRequest, Usage
+from tiers.tool_types import ToolCallDelta
 
 # What a log-probability counts as output.
 LOGPROB_BYTES = 64
@@ -30,7 +31,8 @@ class Tally:
     a wire remembers of the answer between its events. `said`: bytes of all output so far, scores and ids included.
     `native`: whether the answer is wanted in the form of the server's API, too; `form`: that form, where a wire has
     several. `scored`: whether log-probabilities were asked for; others are dropped. `find_bounds`: of the prompt; None
-    once no more is reported, because it holds the request, whose meter holds this count.
+    once no more is reported, because it holds the request, whose meter holds this count. `joins_characters`: whether
+    halves of characters were seen. `further`: the counts of further requests for choices that the server left out.
     """
 
     def __init__(self, n: int, prompt_tokens: int, bounds: Callable[[], PromptBounds] | None = None) -> None:
@@ -56,6 +58,13 @@ class Tally:
         self._reasoning: dict[int, int] = {}
         self._covered = False
         self._has_thought = False
+        self.joins_characters = False
+        self.further: list[Tally] = []
+        # The last finish reason of each choice: some servers send one early, or with every event.
+        self._ends: dict[int, Delta] = {}
+        self._spoken: set[int] = set()
+        self._calling: set[int] = set()
+        self._without_arguments: set[tuple[int, int]] = set()
 
     @property
     def has_spoken(self) -> bool:
@@ -75,6 +84,7 @@ class Tally:
             cache_write_tokens=written,
             cache_write_1h_tokens=_within(usage.cache_write_1h_tokens, written),
             reasoning_tokens=_within(usage.reasoning_tokens, completion),
+            cost_usd=usage.cost_usd,
         )
 
     def read_prompt(self, tokens: int) -> None:
@@ -82,12 +92,15 @@ class Tally:
         self.prompt_tokens = self._possible_prompt(tokens)
 
     def passed(self, deltas: list[Delta]) -> list[Delta]:
-        """Return those of an event's `deltas` that may be passed on, and count them: nothing follows a choice's finish
-        reason. Raises `TierAnswerTooLongError` for too many calls."""
+        """Return those of an event's `deltas` that may be passed on, and count them. Finish reasons wait for `ended`,
+        and choices that were not asked for are dropped. Raises `TierAnswerTooLongError` for too many calls."""
         passed = []
         for delta in deltas:
             index = delta.index
             if index not in self.unfinished:
+                continue
+            if delta.finish_reason is not None:
+                self._ends[index] = delta
                 continue
             passed.append(delta)
             size = len(delta.text.encode())
@@ -102,18 +115,53 @@ class Tally:
                     raise TierAnswerTooLongError(f"the server answered more than {MOST_CALLS} tool calls")
                 size += len((call.name + call.arguments).encode())
                 self.said += len(call.id)
+                self._calling.add(index)
+                if call.arguments:
+                    self._without_arguments.discard((index, call.index))
+                elif call.name:
+                    self._without_arguments.add((index, call.index))
             self._text[index] = self._text.get(index, 0) + size
             self.said += size
             self._size += size
             if delta.logprobs is not None:
                 self._count_logprobs(delta)
-            if delta.finish_reason is not None:
-                self.unfinished.remove(index)
+            if size or delta.reasoning:
+                self._spoken.add(index)
         if self._covered:
             self._text.clear()
             self._reasoning.clear()
             self._covered = False
         return passed
+
+    def ended(self, *, marked: bool) -> list[Delta]:
+        """Return the last deltas of the choices that have ended. `marked`: the server said that the answer is whole, so
+        that a choice which said something has ended without a reason, too."""
+        deltas: list[Delta] = []
+        for index in sorted(self.unfinished):
+            end = self._ends.pop(index, None)
+            if end is None:
+                if not (marked and index in self._spoken):
+                    continue
+                end = Delta(index=index, finish_reason="stop")
+            if end.finish_reason == "stop" and index in self._calling:
+                end.finish_reason = "tool_calls"
+            if end.finish_reason == "tool_calls" and self._without_arguments:
+                calls = sorted(call for choice, call in self._without_arguments if choice == index)
+                pieces = [ToolCallDelta(index=call, arguments="{}") for call in calls]
+                deltas += [Delta(index=index, tool_calls=pieces)] if pieces else []
+            self.unfinished.discard(index)
+            deltas.append(end)
+        return deltas
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the server has said of every choice why it ended."""
+        return not self.unfinished - self._ends.keys()
+
+    @property
+    def left_out(self) -> list[int]:
+        """The choices of which nothing has come, where others have ended."""
+        return sorted(self.unfinished - self._spoken) if len(self.unfinished) < self._n else []
 
     def _count_logprobs(self, delta: Delta) -> None:
         if not self.scored:
@@ -127,6 +175,11 @@ class Tally:
         The output is at most the limit. Where the counts are too few for the text that was heard, our own count is
         billed instead. Nothing is used before the request is sent.
         """
+        if self.further:
+            return Usage.total([self._usage(), *(one.usage() for one in self.further)])
+        return self._usage()
+
+    def _usage(self) -> Usage:
         if not self.sent:
             return Usage()
         known = self.reported or Usage(prompt_tokens=self.prompt_tokens)

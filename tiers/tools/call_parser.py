@@ -1,10 +1,9 @@
 """Parse tool calls from a streaming answer: text stays text, calls become deltas, nothing is repeated."""
 
-import secrets
 from collections.abc import Collection
 from typing import Literal, NamedTuple
 
-from tiers.tool_types import ToolCallDelta
+from tiers.tool_types import ToolCallDelta, new_call_id
 from tiers.tools.call_scanner import CallScanner
 from tiers.tools.dialect import Dialect
 
@@ -139,11 +138,6 @@ class CallParser:
     def _back_to_text(self, read: str) -> None:
         self._text.append(read)
         self._led, self._state = "", "text"
-
-
-def new_call_id() -> str:
-    """Return a call id in OpenAI's format."""
-    return f"call_{secrets.token_hex(12)}"
 
 
 def _held_back(text: str, opener: str) -> int:

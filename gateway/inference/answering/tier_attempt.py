@@ -4,13 +4,18 @@ import time
 from collections.abc import AsyncGenerator
 from typing import Any
 
+import msgspec
+
 from gateway.tenancy.budgets.cost_bound import MostTokens
 from quality.records.record import Attempt, AttemptStatus
 from tiers.attempt import ReplicaTry
-from tiers.catalog.pricing import cost_usd, long_price
+from tiers.catalog.pricing import cost_usd, long_price, most_cost_usd
 from tiers.catalog.tier_spec import TierSpec
 from tiers.errors import TierAnswerError, TierError, TierRequestError, TierUnavailableError
 from tiers.tier import Delta, GenerationRequest, Tier, Usage
+
+MOST_CHARGED_USD = 100.0
+"""The most that a server is believed to charge for an attempt without a budget: no honest answer costs so much."""
 
 
 class TierAttempt:
@@ -33,8 +38,14 @@ class TierAttempt:
         self.usage: Usage | None = None
 
     def within_hold(self, usage: Usage) -> Usage:
-        """Return what is billed of `usage`: at most what is held, whatever a server counts."""
-        return usage if self.most is None else self.most.bound(usage)
+        """Return what is billed of `usage`: at most what is held, whatever a server counts or charges."""
+        if self.most is None:
+            return usage
+        bounded = self.most.bound(usage)
+        if bounded.cost_usd:
+            held = most_cost_usd(self.spec.price, self.most.prompt, self.most.answer)
+            return msgspec.structs.replace(bounded, cost_usd=min(bounded.cost_usd, held))
+        return bounded
 
     def used_so_far(self, error: Exception | None = None) -> Usage:
         """Return the tokens to bill of an attempt that was cut short: none if the tier never accepted the request or
@@ -66,8 +77,10 @@ def billed(spec: TierSpec, usage: Usage, *, prompts: int, choices: int) -> dict[
     """The fields of an attempt of `prompts` with `choices` each that say what is billed at which price, and what of its
     prompt a server's cache had, and got."""
     price = long_price(spec, usage, prompts, choices) if spec.price.steps else spec.price
+    charged = min(usage.cost_usd, MOST_CHARGED_USD)
     return {
-        "cost_usd": cost_usd(spec, usage, price),
+        "cost_usd": charged or cost_usd(spec, usage, price),
+        "charged_usd": charged or None,
         "price": price,
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,

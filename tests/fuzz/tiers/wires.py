@@ -10,6 +10,8 @@ from tests.fuzz.target import Target, fuzz_target
 from tests.tiers.remote import provider_shapes as shapes
 from tiers.catalog.tier_spec import RemoteKind, RemoteSpec
 from tiers.errors import TierError
+from tiers.remote.answer_bounds import AnswerBounds
+from tiers.remote.answer_reader import AnswerReader
 from tiers.remote.openai_format import parse_error, parse_retry_after
 from tiers.remote.prometheus_queue import sum_of_samples
 from tiers.remote.server_models import chosen_model, parse_models
@@ -25,6 +27,12 @@ _MOST_TOKENS = 2**40
 def wire(kind: RemoteKind) -> RemoteWire:
     """Return the wire to a server of this kind."""
     return wire_of(RemoteSpec(base_url="http://127.0.0.1:1/v1", kind=kind, model="m"))
+
+
+def reader_of(server: RemoteWire, tally: Tally) -> AnswerReader:
+    """Return a reader of an answer of any size."""
+    most = AnswerBounds(*[2**40] * len(AnswerBounds._fields))
+    return AnswerReader(server, tally, most, lambda deltas: None)
 
 
 def checked(deltas: Iterable[Delta], tally: Tally) -> str:
@@ -49,15 +57,14 @@ def checked(deltas: Iterable[Delta], tally: Tally) -> str:
 def read_stream(kind: RemoteKind, pieces: Iterable[bytes]) -> tuple[str, str]:
     """Read a streamed answer as `RemoteTier` does; return what was said, and the error."""
     server, tally, said, error = wire(kind), Tally(1, 7), list[Delta](), ""
-    parser = server.parser()
+    parser, reader = server.parser(), reader_of(server, tally)
     try:
         for events in (*(parser.feed(piece) for piece in pieces), parser.flush()):
             for event in events:
-                deltas = server.read_event(event, tally)
-                if deltas is None:
+                said += reader.events([event])
+                if reader.ended:
                     return checked(said, tally), "end"
-                said += tally.passed(deltas)
-        said += tally.passed(server.read_end(tally))
+        said += reader.last_events([])
     except EventTooLargeError:
         error = "too large"
     except TierError as refusal:
@@ -91,7 +98,7 @@ def whole_of(kind: RemoteKind, seeds: list[bytes], name: str) -> Target:
     def run(data: bytes) -> str:
         tally = Tally(1, 7)
         try:
-            deltas = tally.passed(wire(kind).read_whole(data, tally))
+            deltas = reader_of(wire(kind), tally).whole(data)
         except TierError as refusal:
             _require_plain(refusal)
             str(refusal).encode()
@@ -238,7 +245,7 @@ _BEDROCK_EVENTS = [
 def bedrock_stream(data: bytes) -> str:
     """Messages with right lengths and checksums: each line is the number of its kind and its payload."""
     server, tally, said = wire("bedrock"), Tally(1, 7), list[Delta]()
-    message = b""
+    reader, message = reader_of(server, tally), b""
     for line in data.split(b"\n")[:64]:
         kind = _BEDROCK_KINDS[(line[0] if line else 0) % len(_BEDROCK_KINDS)]
         message += shapes.event_stream_message(kind, {}, "exception" if kind == "exception" else "event")[:0]
@@ -247,7 +254,7 @@ def bedrock_stream(data: bytes) -> str:
     try:
         for piece in pieces_of(message):
             for event in parser.feed(piece):
-                said += tally.passed(server.read_event(event, tally) or [])
+                said += reader.events([event])
     except TierError as refusal:
         _require_plain(refusal)
         return f"refused {str(refusal)[:16]}"

@@ -46,12 +46,14 @@ def test_an_output_of_another_kind_than_tritons_is_refused() -> None:
         wire("triton-tensorrt-llm").read_whole(answer, Tally(1, 7))
 
 
-def test_bytes_of_a_token_that_are_none_are_refused() -> None:
+def test_bytes_of_a_token_that_are_none_are_those_of_its_text() -> None:
     token = {"token": "a", "logprob": -1.0, "bytes": [256, -1]}
     answer = {"choices": [{"message": {"content": "a"}, "logprobs": {"content": [token]}}]}
 
-    with pytest.raises(TierError):
-        wire("openai").read_whole(json.dumps(answer).encode(), Tally(1, 7))
+    (delta,) = wire("openai").read_whole(json.dumps(answer).encode(), Tally(1, 7))
+
+    assert delta.logprobs is not None
+    assert delta.logprobs[0].token_bytes == b"a"
 
 
 @pytest.mark.parametrize(

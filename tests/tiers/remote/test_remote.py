@@ -322,7 +322,7 @@ async def test_an_error_event_in_mid_stream_ends_the_answer(event: bytes) -> Non
     assert "out of memory" in str(raised)
 
 
-@pytest.mark.parametrize("junk", [b"data: {not json\n\n", b'data: {"choices": 7}\n\n', b'data: "text"\n\n'])
+@pytest.mark.parametrize("junk", [b"data: {not json\n\n", b"data: [7]\n\n", b'data: "text"\n\n'])
 async def test_an_event_that_is_no_chunk_ends_the_answer(junk: bytes) -> None:
     async def babble(call: Call) -> None:
         await call.begin()
@@ -339,11 +339,6 @@ async def test_a_stream_that_just_ends_is_not_taken_for_an_answer() -> None:
 
     async with upstream(vanish) as (tier, _):
         assert "before its choices were finished" in str(await failure(tier))
-
-
-async def test_a_server_that_does_not_stream_is_named() -> None:
-    async with upstream(refusing(200, {"choices": []})) as (tier, _):
-        assert "answered application/json instead of a stream" in str(await failure(tier))
 
 
 @pytest.mark.parametrize("begun", [False, True])

@@ -55,6 +55,7 @@ def claimed(kind: RemoteKind, prompt: int, completion: int) -> Tally:
     tally.sent, tally.max_tokens = True, LIMIT
     wire = wire_of(RemoteSpec(base_url="http://127.0.0.1:1/v1", kind=kind, model="m"))
     tally.passed(wire.read_whole(whole_answer(kind, TEXT, prompt, completion), tally))
+    tally.ended(marked=True)
     return tally
 
 
@@ -99,7 +100,8 @@ def test_hidden_thoughts_are_billed_up_to_the_limit(said: int, billed: int, is_p
     tally = Tally(2, 100, lambda: BOUNDS)
     tally.sent, tally.max_tokens = True, 500
     tally.report(Usage(prompt_tokens=100, completion_tokens=said, reasoning_tokens=990))
-    tally.passed([Delta(index=index, text="yes", finish_reason="stop") for index in (0, 1)])
+    tally.passed([Delta(index=index, text="yes") for index in (0, 1)])
+    tally.ended(marked=True)
     assert tally.usage().completion_tokens == billed
     assert (tally.impossible_claim() is None) is is_possible
 

@@ -7,8 +7,9 @@ import msgspec
 
 from inference_core.protocol import Grammar, SamplingParams
 from tests.tiers.tier_world import GREEDY, remote_spec
-from tiers.remote.openai_answer import parse_chunk
+from tiers.remote.openai_answer import read_chunk
 from tiers.remote.openai_format import request_body
+from tiers.remote.usage_counter import Tally
 from tiers.tier import ChatMessage, GenerationRequest
 from tiers.tool_types import Tool, ToolCall, ToolCallDelta, Tooling
 
@@ -77,12 +78,13 @@ def test_a_servers_calls_become_deltas() -> None:
         {"index": 0, "id": "call_9", "type": "function", "function": {"name": "add", "arguments": ""}},
         {"index": 0, "function": {"arguments": '{"a"'}},
     ]
-    chunk = parse_chunk(json.dumps({"choices": [{"index": 0, "delta": {"tool_calls": pieces}}]}))
-    assert [call for delta in chunk.deltas() for call in delta.tool_calls] == [
+    tally = Tally(1, 7)
+    said = read_chunk(json.dumps({"choices": [{"index": 0, "delta": {"tool_calls": pieces}}]}).encode(), tally)
+    assert [call for delta in said for call in delta.tool_calls] == [
         ToolCallDelta(index=0, id="call_9", name="add"),
         ToolCallDelta(index=0, arguments='{"a"'),
     ]
-    (last,) = parse_chunk(json.dumps({"choices": [{"index": 0, "finish_reason": "tool_calls"}]})).deltas()
+    (last,) = read_chunk(json.dumps({"choices": [{"index": 0, "finish_reason": "tool_calls"}]}).encode(), tally)
     assert last.finish_reason == "tool_calls"
 
 
