@@ -101,7 +101,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def total(cls, usages: Iterable["Usage"]) -> "Usage":
-        """Return the sum; its cost is told only if that of each part with tokens is."""
+        """Return the sum; its cost is 0 unless each part with tokens states one."""
         every = list(usages)
         total = cls(**{name: sum([getattr(usage, name) for usage in every]) for name in cls.__struct_fields__})
         if total.cost_usd and not all(usage.cost_usd or not usage.completion_tokens for usage in every):

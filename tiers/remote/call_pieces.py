@@ -78,7 +78,7 @@ class Calls:
         if not self._calls:
             return None
         last = self._calls[-1]
-        # The usual piece of a call that has begun: more of its arguments.
+        # The usual piece: more arguments of an open call.
         if not piece.id and not piece.name:
             return last if piece.place is None else self._at(piece.place) or last
         same_id = next((call for call in reversed(self._calls) if piece.id and call.given_id == piece.id), None)

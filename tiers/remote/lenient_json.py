@@ -131,7 +131,7 @@ def _items(value: Any, form: inspect.Type) -> list[Any]:
         try:
             items.append(_fitted(item, form))
         except _OddError:
-            # Lists of plain values stand beside others of the same length.
+            # Lists of plain values are read in step with others of the same length.
             if not isinstance(form, inspect.StructType):
                 raise
     return items
