@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote
 
-from httptools import HttpParserError, HttpParserUpgrade, parse_url
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, parse_url
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.base.errors import ApiError
 from gateway.edge.client_connection import CLIENT_CONNECTION
+from gateway.edge.client_paths import DEPLOYMENT, served_path
 from gateway.edge.refusals import MAX_HEADERS, refusal_response, too_large, too_many_headers
 from gateway.edge.response_cycle import ResponseCycle
 from gateway.edge.trusted_proxies import is_authority
@@ -120,7 +121,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._ended = False
             try:
                 self.parser.feed_data(data)
-            except (HttpParserUpgrade, HttpParserError) as error:
+            except HttpParserUpgrade as upgrade:
+                if self._goes_on_after(upgrade):
+                    self._parse_in_pieces(data[upgrade.args[0] :])
+            except HttpParserError as error:
                 self._stop(error)
             else:
                 if not self._ended:
@@ -148,6 +152,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             raise too_many_headers()
         if self._follows:
             self._require_limits()
+        if self._is_ignored_upgrade():
+            # Read again without it.
+            return
         hosts = [value for name, value in self.headers if name == b"host"]
         if hosts and (len(hosts) > 1 or not is_authority(hosts[0])):
             # RFC 9112, section 3.2.
@@ -175,13 +182,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         scope["http_version"] = self.parser.get_http_version()
         url = parse_url(self.url)
         path = url.path.decode("ascii")
-        scope["path"] = unquote(path) if "%" in path else path
+        served = served_path(unquote(path) if "%" in path else path)
+        scope["path"] = served.path
         scope["raw_path"] = url.path
         scope["query_string"] = url.query or b""
         scope["extensions"] = {CLIENT_CONNECTION: self}
+        if served.deployment is not None:
+            scope["extensions"][DEPLOYMENT] = served.deployment
 
     def _begin_cycle(self) -> None:
-        before = self.cycle
+        before, is_old = self.cycle, self.scope["http_version"] == "1.0"
         self.cycle = ResponseCycle(
             scope=self.scope,
             transport=self.transport,
@@ -191,8 +201,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             access_log=self.access_log,
             default_headers=self.server_state.default_headers,
             message_event=asyncio.Event(),
-            expect_100_continue=self.expect_100_continue,
-            keep_alive=not self._stops and self.scope["http_version"] != "1.0" and self.parser.should_keep_alive(),
+            expect_100_continue=self.expect_100_continue and not is_old,
+            keep_alive=not self._stops and not is_old and self.parser.should_keep_alive(),
             on_response=self.on_response_complete,
         )
         self.cycle.loop = self.loop
@@ -220,6 +230,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """See httptools."""
+        if self._is_ignored_upgrade():
+            return
         self._arriving = False
         self._ended = self._in_head = True
         self._room = self._request_line_limit
@@ -289,25 +301,51 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._ended = False
             try:
                 self.parser.feed_data(view[start:end])
-            except (HttpParserUpgrade, HttpParserError) as error:
+            except HttpParserUpgrade as upgrade:
+                if not self._goes_on_after(upgrade):
+                    return
+                end = start + upgrade.args[0]
+            except HttpParserError as error:
                 self._stop(error)
                 return
             if not self._ended:
                 self._count(data, start, end)
             start = end
 
-    def _stop(self, error: Exception) -> None:
+    def _stop(self, error: HttpParserError) -> None:
         """Act on the reason why the parser stopped."""
-        if isinstance(error, HttpParserError):
-            # An exception of our callbacks is the context.
-            refusal = error.__context__
-            if not isinstance(refusal, ApiError):
-                refusal = ApiError(400, "The request is not valid HTTP.", code="invalid_http")
-            self._refuse(refusal)
-        elif self._should_upgrade():
+        # An exception of our callbacks is the context.
+        refusal = error.__context__
+        if not isinstance(refusal, ApiError):
+            refusal = ApiError(400, "The request is not valid HTTP.", code="invalid_http")
+        self._refuse(refusal)
+
+    def _goes_on_after(self, upgrade: HttpParserUpgrade) -> bool:
+        """Act on an upgrade that the client asks for; return whether the bytes behind the head are still HTTP/1.1.
+
+        An upgrade that is not known is ignored (RFC 9110, section 7.8): Java's client asks for h2c with every first
+        request. The parser has skipped the request's body, so a new one reads the head again, without `Upgrade`.
+        """
+        if self._should_upgrade():
             self.handle_websocket_upgrade()
-        else:
-            log.debug("an upgrade to an unknown protocol was ignored")
+            return False
+        if not self._is_ignored_upgrade():
+            log.debug("a tunnel was not made")
+            return False
+        version = self.parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
+        lines += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
+        self.parser = HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        try:
+            self.parser.feed_data(b"\r\n".join([*lines, b"", b""]))
+        except HttpParserError as error:
+            self._stop(error)
+            return False
+        return True
+
+    def _is_ignored_upgrade(self) -> bool:
+        return self.parser.should_upgrade() and not self._should_upgrade() and self.parser.get_method() != b"CONNECT"
 
     def _count(self, data: bytes, start: int, end: int) -> None:
         """Count bytes parsed while the request continues; reject it if it must be too long."""

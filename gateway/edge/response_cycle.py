@@ -28,6 +28,8 @@ class ResponseCycle(RequestResponseCycle):
     loop: asyncio.AbstractEventLoop  # set by the protocol
     # What is not written yet.
     _head = b""
+    # Whether the end of the connection is that of the body: HTTP/1.0 has no chunks.
+    _until_close = False
 
     async def send(self, message: Any) -> None:
         """See ASGI. Raises `RuntimeError` for events in a wrong order, for names and values that no header may have,
@@ -69,8 +71,11 @@ class ResponseCycle(RequestResponseCycle):
         if not self.keep_alive and not says_close:
             head += b"connection: close\r\n"
         if self.chunked_encoding is None and self.scope["method"] != "HEAD" and status not in _BODILESS:
-            self.chunked_encoding = True
-            head += b"transfer-encoding: chunked\r\n"
+            if self.scope["http_version"] == "1.0":
+                self._until_close = True
+            else:
+                self.chunked_encoding = True
+                head += b"transfer-encoding: chunked\r\n"
         return head + b"\r\n"
 
     def _continue(self, message: Any) -> None:
@@ -81,7 +86,7 @@ class ResponseCycle(RequestResponseCycle):
             self.expected_content_length, body = 0, b""
         elif self.chunked_encoding:
             body = (b"%x\r\n%b\r\n" % (len(body), body) if body else b"") + (b"" if more else b"0\r\n\r\n")
-        else:
+        elif not self._until_close:
             self.expected_content_length -= len(body)
             if self.expected_content_length < 0:
                 raise RuntimeError("a response is longer than its content-length")

@@ -149,9 +149,10 @@ def may_see_private_metrics(connection: Connection) -> bool:
 
 
 def authorization_of(headers: Mapping[str, str]) -> str | None:
-    """The `Authorization` header; without one, the key in Anthropic's `x-api-key`, in the same form."""
+    """The `Authorization` header; without one, the key in Anthropic's `x-api-key` or Azure's `api-key`, in the same
+    form."""
     given = headers.get("authorization")
-    if given is None and (key := headers.get("x-api-key")) is not None:
+    if given is None and (key := headers.get("x-api-key") or headers.get("api-key")) is not None:
         return f"Bearer {key}"
     return given
 
@@ -194,9 +195,19 @@ def begun(connection: Connection, handler: BaseRouteHandler) -> Any:
     state["headers"] = {
         name.decode("latin-1"): value.decode("latin-1") for name, value in [*connection.scope["headers"]][::-1]
     }
+    if "content-encoding" in state["headers"]:
+        _decode_body(connection, state["headers"]["content-encoding"])
     LOG_CONTEXT.set(LogContext(state["request_id"]))
     _refuse_other_sites(connection, state["headers"])
     return state
+
+
+def _decode_body(connection: Connection, coding: str) -> None:
+    """Let the request's body be read decoded."""
+    if isinstance(connection, Request) and coding.strip().lower() not in ("", "identity"):
+        from gateway.edge.body_coding import DecodedBody
+
+        connection.receive = DecodedBody(connection.receive, coding, access_of(connection).settings.body_limit)
 
 
 def _refuse_other_sites(connection: Connection, headers: Mapping[str, str]) -> None:

@@ -38,7 +38,7 @@ class Exchange:
         self.wire, self.ended = Wire(), 0
         transport = cast(Any, self.wire)
         self.cycle = ResponseCycle(
-            scope={"type": "http", "method": method},
+            scope={"type": "http", "http_version": "1.1", "method": method},
             transport=transport,
             flow=FlowControl(transport),
             logger=LOG,

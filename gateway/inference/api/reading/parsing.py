@@ -12,6 +12,7 @@ from gateway.base.errors import ApiError, bad_request
 from gateway.base.requests.caller import CALLER, Caller
 from gateway.base.requests.inference_request import TIER_DEFAULTS, Prompt
 from gateway.base.requests.slo_class import SERVICE_TIERS, SloName, slo_class
+from gateway.edge.client_paths import DEPLOYMENT
 from gateway.edge.http_request import HttpRequest
 from gateway.edge.json_bounds import json_excess, structure_refusal
 from gateway.inference.api.reading.chat_turns import turns_of
@@ -117,7 +118,20 @@ async def _json_of(request: HttpRequest) -> bytes:
     media_type = request.scope["state"]["headers"].get("content-type", "").partition(";")[0].strip().lower()
     if media_type and media_type != "application/json" and not media_type.endswith("+json"):
         raise ApiError(415, f"Send the body as application/json, not as {media_type[:64]!r}.")
-    return await request.body()
+    body = await request.body()
+    deployment: Any = (request.scope.get("extensions") or {}).get(DEPLOYMENT)
+    return body if deployment is None else _with_model(body, deployment)
+
+
+def _with_model(body: bytes, model: str) -> bytes:
+    """The body with the model that a client of Azure names in its path; as it is where it is no object of JSON."""
+    if json_excess(body) is not None:
+        return body
+    try:
+        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return body
+    return msgspec.json.encode(fields | {"model": msgspec.Raw(msgspec.json.encode(model))})
 
 
 def decode_body(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:

@@ -1,0 +1,34 @@
+"""The paths under which clients look for an API: without `/v1`, with it twice, below a provider's name, Azure's."""
+
+import re
+from typing import NamedTuple
+
+DEPLOYMENT = "aio.deployment"
+"""The extension of a request's scope with the deployment that its path names: the model, whatever the body says."""
+
+_VERSION = "/v1"
+# Endpoints that clients with a base URL without `/v1` ask for. The gateway's own paths stay as they are.
+_ENDPOINT = (
+    r"/(?:audio|batches|chat|completions|embeddings|files|images|messages|models|moderations|rerank|responses)(?:/.*)?"
+)
+# https://learn.microsoft.com/azure/ai-foundry/openai/reference (2026-11). A deployment's name may have slashes.
+_DEPLOYMENT = re.compile(rf"/openai/deployments/(.+?)({_ENDPOINT})", re.DOTALL)
+# What SDKs of a provider put before their paths; and /v1 twice, where a base URL ends with it already.
+_PREFIXED = re.compile(rf"(?:/openai|/anthropic|/v1)?(?:/v1)?({_ENDPOINT})", re.DOTALL)
+
+
+class ServedPath(NamedTuple):
+    """The path of the endpoint, and the deployment that the client's path names, if any."""
+
+    path: str
+    deployment: str | None = None
+
+
+def served_path(path: str) -> ServedPath:
+    """Return the path that this server has for what a client asked as `path`; most are its own already."""
+    if path.startswith("/v1/") and not path.startswith("/v1/v1/"):
+        return ServedPath(path)
+    if (azure := _DEPLOYMENT.fullmatch(path)) is not None:
+        return ServedPath(_VERSION + azure[2], azure[1])
+    prefixed = _PREFIXED.fullmatch(path)
+    return ServedPath(path if prefixed is None else _VERSION + prefixed[1])

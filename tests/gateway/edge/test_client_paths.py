@@ -1,0 +1,186 @@
+"""The paths and headers under which clients look for each API: all lead to the same endpoints."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+import pytest_asyncio
+
+from gateway.base.settings import Settings
+from gateway.edge.client_paths import ServedPath, served_path
+from gateway.tenancy.keys.key_secrets import make_key
+from tests.gateway.edge.raw_http import exchanged, head
+from tests.gateway.running_gateway import RunningGateway, running_gateway
+from tests.gateway.walk import BOUNDED
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+SAID = "Hello there, how are you?"
+HELLO: list[Any] = [{"role": "user", "content": "Say hello."}]
+KEY = make_key().key
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def bounded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+    """A gateway with the HTTP protocol of production, and a key that it asks for."""
+    folder: Path = tmp_path_factory.mktemp("data")
+    settings = Settings(data_dir=str(folder), monitor=False, drain_seconds=5, api_keys=f"tests={KEY}")
+    async with running_gateway(settings, protocol=BOUNDED) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("path", "served"),
+    [
+        ("/v1/chat/completions", "/v1/chat/completions"),
+        ("/chat/completions", "/v1/chat/completions"),
+        ("/v1/v1/messages/count_tokens", "/v1/messages/count_tokens"),
+        ("/anthropic/v1/messages", "/v1/messages"),
+        ("/openai/v1/responses", "/v1/responses"),
+        ("/openai/responses/resp_1", "/v1/responses/resp_1"),
+        ("/models/openai/gpt-5", "/v1/models/openai/gpt-5"),
+        # A model's name may look like a prefix, and the gateway's own paths are its own.
+        ("/v1/models/v1/models", "/v1/models/v1/models"),
+        ("/chats", "/chats"),
+        ("/openai/deployments/a", "/openai/deployments/a"),
+        ("/metrics", "/metrics"),
+        ("/tokenize", "/tokenize"),
+        ("/admin/models", "/admin/models"),
+        ("/", "/"),
+    ],
+)
+async def test_each_path_is_that_of_one_endpoint(path: str, served: str) -> None:
+    assert served_path(path) == ServedPath(served)
+
+
+@pytest.mark.parametrize("base", ["", "/v1", "/v1/", "/openai/v1", "/v1/v1"])
+async def test_openais_client_reaches_every_api_whatever_its_base_url(bounded: RunningGateway, base: str) -> None:
+    async with openai.AsyncOpenAI(base_url=bounded.url + base, api_key=KEY, max_retries=0) as client:
+        chat = await client.chat.completions.create(model="tier-1", messages=HELLO)
+        assert chat.choices[0].message.content == SAID
+        assert (await client.responses.create(model="tier-1", input="Say hello.")).output_text == SAID
+        assert "tier-1" in [model.id async for model in client.models.list()]
+        assert (await client.models.retrieve("tier-1")).id == "tier-1"
+
+
+@pytest.mark.parametrize("base", ["", "/v1", "/anthropic"])
+async def test_anthropics_client_does_too(bounded: RunningGateway, base: str) -> None:
+    async with anthropic.AsyncAnthropic(base_url=bounded.url + base, api_key=KEY, max_retries=0) as client:
+        answer = await client.beta.messages.create(model="tier-1", max_tokens=9, messages=HELLO, betas=["a-beta-2026"])
+        assert [block.text for block in answer.content if block.type == "text"] == [SAID]
+        counted = await client.messages.count_tokens(model="tier-1", messages=HELLO)
+        assert counted.input_tokens > 0
+
+
+async def test_azures_client_names_the_model_in_its_path(bounded: RunningGateway) -> None:
+    async with openai.AsyncAzureOpenAI(
+        azure_endpoint=bounded.url, api_key=KEY, api_version="2024-10-21", max_retries=0
+    ) as client:
+        answer = await client.chat.completions.create(model="tier-2", messages=HELLO)
+        assert (answer.choices[0].message.content, answer.model) == (SAID, "smollm2-bf16")
+
+
+@pytest.mark.parametrize(
+    ("deployment", "body", "status"),
+    [
+        ("tier-1", {"messages": HELLO}, 200),
+        ("tier-1", {"messages": HELLO, "model": "no such model"}, 200),
+        ("no-such-model", {"messages": HELLO, "model": "tier-1"}, 404),
+        ("tier-1", {"messages": "?"}, 400),
+    ],
+)
+async def test_the_deployment_is_the_model_whatever_the_body_says(
+    bounded: RunningGateway, deployment: str, body: dict[str, Any], status: int
+) -> None:
+    path = f"/openai/deployments/{deployment}/chat/completions?api-version=2024-10-21"
+    answer = await bounded.http.post(path, json=body, headers={"api-key": KEY}, auth=None)
+    assert answer.status_code == status, answer.text
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[1]", b"\xff", b"[" * 200])
+async def test_a_deployments_body_that_is_no_object_is_a_400(bounded: RunningGateway, body: bytes) -> None:
+    path, kind = "/openai/deployments/tier-1/chat/completions", "application/json"
+    answer = await bounded.http.post(path, content=body, headers={"api-key": KEY, "content-type": kind}, auth=None)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [({"api-key": KEY}, 200), ({"x-api-key": KEY}, 200), ({"api-key": "wrong"}, 401), ({}, 401)],
+)
+async def test_azures_header_has_the_key(bounded: RunningGateway, headers: dict[str, str], status: int) -> None:
+    answer = await bounded.http.get("/openai/models?api-version=2024-10-21", headers=headers, auth=None)
+    assert answer.status_code == status
+
+
+async def test_a_failure_on_another_path_of_messages_has_anthropics_envelope(bounded: RunningGateway) -> None:
+    answer = await bounded.http.post("/messages", json={"model": "tier-1"}, headers={"x-api-key": KEY}, auth=None)
+    assert (answer.status_code, answer.json()["type"]) == (400, "error")
+
+
+CHAT = json.dumps({"model": "tier-1", "messages": HELLO}).encode()
+STREAMED = json.dumps({"model": "tier-1", "messages": HELLO, "stream": True}).encode()
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_of_http_1_0_gets_no_chunks_and_the_end_of_the_connection(
+    bounded: RunningGateway, path: str, stream: bool
+) -> None:
+    fields = {"input": "Hi"} if path == "/v1/responses" else {"messages": HELLO, "max_tokens": 9}
+    body = json.dumps({"model": "tier-1", "stream": stream} | fields).encode()
+    answer = await exchanged(bounded.port, head(path, len(body), "1.0", KEY) + body)
+    start, _, rest = answer.partition(b"\r\n\r\n")
+    assert start.startswith(b"HTTP/1.1 200")
+    assert b"transfer-encoding" not in start
+    assert b"connection: close" in start
+    if stream:
+        assert rest.startswith(b"data: " if path == "/v1/chat/completions" else b"event: ")
+        assert rest.endswith(b"\n\n")
+    else:
+        json.loads(rest)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "expect: 100-continue",
+        "connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAAP__",
+        "connection: keep-alive, upgrade\r\nupgrade: tls/1.2",
+    ],
+)
+async def test_what_a_client_offers_besides_is_no_hindrance(bounded: RunningGateway, more: str) -> None:
+    # Both on one connection: the first answer leaves it as it was.
+    first = head("/v1/chat/completions", len(CHAT), "1.1", KEY, more) + CHAT
+    last = head("/v1/chat/completions", len(STREAMED), "1.1", KEY, "connection: close") + STREAMED
+    answer = await exchanged(bounded.port, first, last)
+    assert answer.count(b"HTTP/1.1 200") == 2
+    assert b"data: [DONE]" in answer
+    assert answer.startswith(b"HTTP/1.1 100") == more.startswith("expect")
+
+
+async def test_a_client_of_http_1_0_gets_no_100_continue(bounded: RunningGateway) -> None:
+    answer = await exchanged(bounded.port, head("/v1/models", 0, "1.0", KEY, "expect: 100-continue"))
+    assert b" 100 " not in answer
+
+
+async def test_a_body_in_chunks_of_single_bytes_is_read(bounded: RunningGateway) -> None:
+    start = head("/v1/chat/completions", None, "1.1", KEY, "transfer-encoding: chunked\r\nconnection: close")
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in CHAT)
+    assert (await exchanged(bounded.port, start + chunks + b"0\r\n\r\n")).startswith(b"HTTP/1.1 200")
+
+
+async def test_several_paths_on_one_connection(bounded: RunningGateway) -> None:
+    """Requests in one packet under several paths are answered in their order."""
+    paths = ("/models", "/v1/models", "/openai/v1/models")
+    asked = b"".join(head(path, 0, "1.1", KEY) for path in paths[:-1]) + head(
+        paths[-1], 0, "1.1", KEY, "connection: close"
+    )
+    async with asyncio.timeout(20):
+        answer = await exchanged(bounded.port, asked.replace(b"POST", b"GET"))
+    assert answer.count(b"HTTP/1.1 200") == 3
