@@ -3,12 +3,14 @@ half, and constants of an architecture folded into its norms. Nothing is copied 
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from inference_core.errors import ModelFileError
 from inference_core.loaders.decoder_tensors import Shape
 from inference_core.loaders.packed_tensor import PackedTensor, dequantize
 from inference_core.model_config import ModelConfig
@@ -95,6 +97,18 @@ def views(config: ModelConfig, stored: Iterable[str], logits_divisor: float, plu
             if ".q_proj." in name or ".k_proj." in name:
                 wanted[name] = msgspec.structs.replace(wanted.get(name, View(source=name)), **sizes)
     return wanted
+
+
+def check_fused(path: Path, config: ModelConfig, stored: Mapping[str, Shape]) -> None:
+    """Raise ModelFileError for a fused projection whose rows are not those that the settings divide it into."""
+    for suffix, cuts in _fused(config).items():
+        rows = sum(cut["count"] for cut in cuts.values())
+        for name, shape in stored.items():
+            if suffix in name and shape[:1] != (rows,):
+                raise ModelFileError(
+                    f"{path}: tensor '{name}' has shape {shape}; num_attention_heads, num_key_value_heads, head_dim "
+                    f"and intermediate_size of config.json give it {rows} rows"
+                )
 
 
 def _renamed(name: str) -> str:

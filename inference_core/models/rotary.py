@@ -73,5 +73,5 @@ def _yarn(inverse: torch.Tensor, scaling: RopeScaling, theta: float) -> torch.Te
     if scaling.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, 2 * half - 1)
-    ramp = ((torch.arange(half).float() - low) / max(high - low, 0.001)).clamp(0, 1)
+    ramp = ((torch.arange(half).float() - low) / ((high - low) or 0.001)).clamp(0, 1)
     return inverse / scaling.factor * ramp + inverse * (1 - ramp)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import cast
 
 import msgspec
+import numpy as np
 
 from inference_core.errors import ModelFileError
 from inference_core.io.json_errors import JSON_ERRORS
@@ -21,12 +22,12 @@ from inference_core.loaders.huggingface.hf_config import (
 from inference_core.loaders.huggingface.quantized_layer import Files, QuantizedLayer, without_parts
 from inference_core.loaders.huggingface.safetensors_file import SafetensorsFile
 from inference_core.loaders.packed_tensor import PLAIN_DTYPES, Kind, PackedTensor
-from inference_core.loaders.tensor_views import View, gpt_oss_views, views
+from inference_core.loaders.tensor_views import View, check_fused, gpt_oss_views, views
 from inference_core.model_config import ModelConfig
 
 INDEX = "model.safetensors.index.json"
 _DERIVED = "rotary_emb.inv_freq"
-_LM_HEAD = "lm_head.weight"
+_LM_HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 
 
 class _Index(msgspec.Struct):
@@ -56,6 +57,7 @@ class HFCheckpoint(Checkpoint):
                 )
         shapes: dict[str, Shape] = {name: file.entries[name].shape for name, file in self._files.items()}
         shapes |= {name: layer.shape for name, layer in self._layers.items()}
+        check_fused(path, self._config, shapes)
         self._views = views(self._config, shapes, logits_divisor(path), norm_offset(self._config))
         self._views |= gpt_oss_views(self._config, shapes)
         changed = {name: view.shape(shapes[view.source]) for name, view in self._views.items() if view.source in shapes}
@@ -110,12 +112,23 @@ class HFCheckpoint(Checkpoint):
             found = {tensor: shards[shard] for tensor, shard in listed.items()}
         if not found:
             raise ModelFileError(_no_weights(self.path))
-        return {
-            name: file
-            for name, file in found.items()
-            # Old files store the rotary table, and some with a tied head store it twice.
-            if not name.endswith(_DERIVED) and not (name == _LM_HEAD and self._config.tie_embeddings)
-        }
+        if self._config.tie_embeddings and _LM_HEAD in found:
+            # Some files with a tied head store it twice, and some have a head of their own.
+            if _is_copy(found, _LM_HEAD, _EMBEDDING):
+                del found[_LM_HEAD]
+            else:
+                self._config = msgspec.structs.replace(self._config, tie_embeddings=False)
+        # Old files store the rotary table.
+        return {name: file for name, file in found.items() if not name.endswith(_DERIVED)}
+
+
+def _is_copy(found: Mapping[str, SafetensorsFile], name: str, source: str) -> bool:
+    """Whether two tensors are the same, bit by bit."""
+    if source not in found:
+        return False
+    copied, copy = found[source], found[name]
+    is_like = copied.entries[source].dtype == copy.entries[name].dtype
+    return is_like and np.array_equal(copied[source].view(np.uint8), copy[name].view(np.uint8))
 
 
 # A folder has one format of weights, and does without the readers of the others.

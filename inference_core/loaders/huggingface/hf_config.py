@@ -1,6 +1,8 @@
 """Reads a Hugging Face config.json as ModelConfig, with transformers' defaults; unsupported settings are refused."""
 
+import logging
 import math
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
 
@@ -8,15 +10,17 @@ import msgspec
 
 from inference_core.errors import ModelFileError
 from inference_core.io.json_errors import JSON_ERRORS
+from inference_core.loaders.huggingface.hf_defaults import ignored_keys, keys_of
 from inference_core.loaders.huggingface.hf_quantization import LayerFormat, Sparsity, layer_format, sparsity
 from inference_core.loaders.huggingface.rope_keys import Rope, read_ropes, rope_scaling
 from inference_core.model_config import Activation, Architecture, ModelConfig
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
 _GEMMAS = ("gemma2", "gemma3_text")
 _MIXTURES = ("mixtral", "qwen3_moe", "gpt_oss")
-_BASES = {"gemma3_text": 1e6, "gpt_oss": 150000.0}
 # What a file of gpt-oss that has no rotary settings means.
 _GPT_OSS_ROPE = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "truncate": False}
 # Settings that change the computation, and the architectures for which they are read. Elsewhere a file that sets one
@@ -25,22 +29,25 @@ COMPUTATION: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("embedding_multiplier", "residual_multiplier", "attention_multiplier"), ("granite",)),
     **dict.fromkeys(("num_experts", "num_local_experts"), _MIXTURES),
     "moe_intermediate_size": ("qwen3_moe",),
-    **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping"), _GEMMAS),
+    # Gemma 3's class has the first one, and its attention does without.
+    "attn_logit_softcapping": ("gemma2",),
+    "final_logit_softcapping": _GEMMAS,
     **dict.fromkeys(("swiglu_alpha", "swiglu_limit"), ("gpt_oss",)),
     "logits_scaling": ("granite",),
     "no_rope_layers": ("smollm3",),
+    "partial_rotary_factor": ("phi3",),
+    "sliding_window": ("mistral", "qwen2", "qwen3", "phi3", "smollm3", "mixtral", "qwen3_moe", "gpt_oss", *_GEMMAS),
     **dict.fromkeys(
         ("attention_chunk_size", "clip_qkv", "kv_lora_rank", "logit_scale", "n_routed_experts",
          "parallel_attn", "q_lora_rank", "qk_layernorm", "use_qk_norm"),
         (),
     ),
 }  # fmt: skip
-_NEUTRAL: tuple[Any, ...] = (None, False, 0, 1.0, [])
 _ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu-tanh"}
 
 
 class _Config(msgspec.Struct):
-    """The keys of config.json that affect the computation."""
+    """The keys of config.json that affect the computation. Defaults are those of no class: see `hf_defaults`."""
 
     model_type: str
     vocab_size: int
@@ -49,27 +56,27 @@ class _Config(msgspec.Struct):
     num_hidden_layers: int
     num_attention_heads: int
     max_position_embeddings: int
+    rms_norm_eps: float
+    rope_theta: float
+    tie_word_embeddings: bool
     num_key_value_heads: int | None = None
     head_dim: int | None = None
-    rms_norm_eps: float = 1e-6
-    rope_theta: float | None = None
     rope_local_base_freq: float | None = None
     rope_scaling: dict[str, Any] | None = None
     rope_parameters: dict[str, Any] | None = None
     original_max_position_embeddings: int | None = None
     partial_rotary_factor: float | None = None
     no_rope_layers: list[int] | None = None
-    no_rope_layer_interval: int = 4
-    tie_word_embeddings: bool | None = None
-    attention_bias: bool | None = None
+    no_rope_layer_interval: int = 0
+    attention_bias: bool = False
     mlp_bias: bool = False
-    hidden_act: str = "silu"
+    hidden_act: str | None = None
     hidden_activation: str | None = None
     use_sliding_window: bool = False
     sliding_window: int | None = None
     sliding_window_pattern: int | None = None
     layer_types: list[str] | None = None
-    query_pre_attn_scalar: float = 256.0
+    query_pre_attn_scalar: float = 0.0
     attn_logit_softcapping: float | None = None
     final_logit_softcapping: float | None = None
     use_bidirectional_attention: bool | None = None
@@ -89,9 +96,14 @@ class _Config(msgspec.Struct):
     bos_token_id: int | None = None
     quantization_config: dict[str, Any] | None = None
 
+    @property
+    def activation(self) -> str:
+        """The activation's name, by either of its keys."""
+        return self.hidden_activation or self.hidden_act or ""
 
-class _Kind(msgspec.Struct):
-    model_type: str
+
+class _Quantised(msgspec.Struct):
+    quantization_config: dict[str, Any] | None = None
 
 
 class _EndTokens(msgspec.Struct):
@@ -101,16 +113,16 @@ class _EndTokens(msgspec.Struct):
 def read_config(folder: Path) -> ModelConfig:
     """Read `folder`/config.json, with the end tokens of generation_config.json if it names any."""
     file = folder / "config.json"
-    # First, since other architectures have other keys.
-    _refuse_architecture(file, _decode(file, _Kind).model_type)
-    config = _decode(file, _Config)
-    _refuse_unsupported(file, config)
+    stated = _decode(file, dict[str, Any])
+    config = _config(file, stated)
+    _refuse_unsupported(file, config, stated)
     kind, heads = config.model_type, config.num_attention_heads
     gpt_oss = kind == "gpt_oss"
-    usual = _GPT_OSS_ROPE if gpt_oss else None
-    rope, local = read_ropes(file, config.rope_parameters or config.rope_scaling or usual)
-    scaling = rope_scaling(file, rope, config.max_position_embeddings, config.original_max_position_embeddings)
-    head_dim = config.head_dim or (256 if kind in _GEMMAS else config.hidden_size // max(heads, 1))
+    rope, local = read_ropes(file, _rope_settings(config))
+    # Where each kind of layers has its own settings, the key of the whole model has no effect.
+    original = config.original_max_position_embeddings if local is None else None
+    scaling = rope_scaling(file, rope, config.max_position_embeddings, original)
+    head_dim = config.head_dim or config.hidden_size // max(heads, 1)
     gemma, residual = kind in _GEMMAS, _positive(file, "residual_multiplier", config.residual_multiplier)
     embedding_scale = math.sqrt(config.hidden_size) if gemma else config.embedding_multiplier / residual
     return ModelConfig(
@@ -126,11 +138,11 @@ def read_config(folder: Path) -> ModelConfig:
         # What is added to a stream that is divided by Granite's residual multiplier needs no multiplier, and norms of
         # it differ in this number alone.
         rms_eps=config.rms_norm_eps / residual**2,
-        rope_theta=rope.rope_theta or config.rope_theta or _BASES.get(kind, 10000.0),
+        rope_theta=rope.rope_theta or config.rope_theta,
         rope_scaling=scaling,
-        tie_embeddings=gemma or kind == "smollm3" if config.tie_word_embeddings is None else config.tie_word_embeddings,
-        qkv_bias=kind == "qwen2" or (gpt_oss and config.attention_bias is not False),
-        output_bias=gpt_oss and config.attention_bias is not False,
+        tie_embeddings=config.tie_word_embeddings,
+        qkv_bias=kind == "qwen2" or (gpt_oss and config.attention_bias),
+        output_bias=gpt_oss and config.attention_bias,
         qk_norm=kind in ("qwen3", "qwen3_moe", "olmo2", "gemma3_text"),
         qk_norm_whole=kind == "olmo2",
         sliding_window=config.sliding_window if kind in ("mistral", "mixtral", "phi3", "gpt_oss", *_GEMMAS) else None,
@@ -140,14 +152,14 @@ def read_config(folder: Path) -> ModelConfig:
         no_rope_layers=_no_rope_layers(config) if kind == "smollm3" else (),
         attention_scale=_attention_scale(file, config),
         embedding_scale=embedding_scale,
-        activation="clamped-swiglu" if gpt_oss else _ACTIVATIONS[config.hidden_activation or config.hidden_act],
+        activation="clamped-swiglu" if gpt_oss else _ACTIVATIONS[config.activation],
         swiglu_alpha=config.swiglu_alpha,
         swiglu_limit=config.swiglu_limit,
         pre_norm=kind != "olmo2",
         post_norm=kind in ("olmo2", *_GEMMAS),
         attention_sinks=gpt_oss,
-        attention_softcap=config.attn_logit_softcapping if gemma else None,
-        final_softcap=config.final_logit_softcapping if gemma else None,
+        attention_softcap=config.attn_logit_softcapping,
+        final_softcap=config.final_logit_softcapping,
         num_experts=(config.num_local_experts or config.num_experts or 8) if kind in _MIXTURES else 0,
         experts_per_token=config.num_experts_per_tok if kind in _MIXTURES else 0,
         normalise_experts=kind in ("mixtral", "gpt_oss") or config.norm_topk_prob,
@@ -157,10 +169,16 @@ def read_config(folder: Path) -> ModelConfig:
     )
 
 
+def _rope_settings(config: _Config) -> dict[str, Any]:
+    """The older key has the last word, as in transformers."""
+    usual = _GPT_OSS_ROPE if config.model_type == "gpt_oss" else {}
+    return config.rope_scaling or config.rope_parameters or usual
+
+
 def logits_divisor(folder: Path) -> float:
     """What the logits of the folder's model are divided by (Granite)."""
     file = folder / "config.json"
-    return _positive(file, "logits_scaling", _decode(file, _Config).logits_scaling)
+    return _positive(file, "logits_scaling", _config(file, _decode(file, dict[str, Any])).logits_scaling)
 
 
 def norm_offset(config: ModelConfig) -> float:
@@ -184,7 +202,8 @@ def _positive(file: Path, name: str, value: float) -> float:
 
 def _window_layers(file: Path, config: _Config) -> tuple[int, ...] | None:
     """The layers with a window, where only some have one."""
-    if config.model_type not in (*_GEMMAS, "gpt_oss"):
+    by_layer = (*_GEMMAS, "gpt_oss") if config.layer_types is None else (*_GEMMAS, "gpt_oss", "mistral")
+    if config.model_type not in by_layer:
         return None
     layers = range(config.num_hidden_layers)
     if config.layer_types is not None:
@@ -220,43 +239,82 @@ def _rotary_dim(file: Path, factor: float | None, head_dim: int) -> int | None:
 def read_layer_format(folder: Path) -> LayerFormat | None:
     """The quantisation format of the folder's linear layers, None if unquantised."""
     file = folder / "config.json"
-    return layer_format(file, _decode(file, _Config).quantization_config)
+    return layer_format(file, _decode(file, _Quantised).quantization_config)
 
 
 def read_sparsity(folder: Path) -> Sparsity:
     """What the folder's settings say of zeros in its weights."""
     file = folder / "config.json"
-    return sparsity(file, _decode(file, _Config).quantization_config)
+    return sparsity(file, _decode(file, _Quantised).quantization_config)
 
 
-def _refuse_architecture(file: Path, kind: str) -> None:
+def _config(file: Path, stated: dict[str, Any]) -> _Config:
+    """What a file states, with the defaults of its architecture's class."""
+    kind = stated.get("model_type")
     if kind not in ARCHITECTURES:
         raise ModelFileError(
-            f"{file}: model_type '{kind}' is not supported; supported are {', '.join(ARCHITECTURES)}. "
+            f"{file}: model_type {kind!r} is not supported; supported are {', '.join(ARCHITECTURES)}. "
             'An installed program may serve it: engine = "vllm" in the catalogue'
         )
+    # null stands for a default where nothing else would be possible.
+    values = (keys_of(kind).defaults, stated)
+    given = {n: value for table in values for n, value in table.items() if value is not None or n in _nullable()}
+    try:
+        return msgspec.convert(_with_whole_numbers(given), _Config)
+    except JSON_ERRORS as error:
+        raise ModelFileError(f"{file} cannot be read: {error}") from error
 
 
-def _refuse_unsupported(file: Path, config: _Config) -> None:
-    for key, value in _decode(file, dict[str, Any]).items():
-        if key in COMPUTATION and config.model_type not in COMPUTATION[key] and value not in _NEUTRAL:
-            raise ModelFileError(f"{file}: {key} = {value!r} is not supported for {config.model_type}")
+def _is_neutral(value: Any) -> bool:
+    """Whether a setting with this value does nothing: a number that multiplies, or anything that is off."""
+    return value is None or value is False or value == [] or (not isinstance(value, bool) and value in (0, 1.0))
+
+
+@cache
+def _nullable() -> frozenset[str]:
+    fields = msgspec.structs.fields(_Config)
+    return frozenset(field.name for field in fields if type(None) in get_args(field.type))
+
+
+def _with_whole_numbers(values: dict[str, Any]) -> dict[str, Any]:
+    """Numbers such as 32.0 as the whole numbers that they are: settings of both kinds are read from them."""
+    return {
+        name: int(value) if isinstance(value, float) and value.is_integer() else value for name, value in values.items()
+    }
+
+
+def _refuse_unsupported(file: Path, config: _Config, stated: dict[str, Any]) -> None:
+    kind, read = config.model_type, _Config.__struct_fields__
+    keys = keys_of(kind)
+    for key, value in stated.items():
+        foreign = key in COMPUTATION and kind not in COMPUTATION[key]
+        unread = key in keys.effective and key not in read
+        if (foreign or unread) and not _is_neutral(value) and value != keys.defaults.get(key):
+            raise ModelFileError(f"{file}: {key} = {value!r} is not supported for {kind}")
+    known = {*read, *COMPUTATION, *keys.defaults, *keys.effective, *keys.without_effect, *ignored_keys()}
+    if unknown := sorted(stated.keys() - known):
+        log.warning("%s: unknown to this version and to transformers' %s: %s", file, kind, ", ".join(unknown))
     other_layers = set(config.layer_types or ()) - {"full_attention"}
-    activation = config.hidden_activation or config.hidden_act
     unsupported = {
         f"layer_types {', '.join(sorted(other_layers))}": other_layers
-        and config.model_type not in (*_GEMMAS, "mistral", "mixtral", "phi3", "gpt_oss"),
-        "attention_bias": bool(config.attention_bias) and config.model_type != "gpt_oss",
+        and kind not in (*_GEMMAS, "mistral", "gpt_oss")
+        # Layers of one type are what the window alone says, too.
+        and not (kind in ("mixtral", "phi3") and set(config.layer_types or ()) == {"sliding_attention"}),
+        "partial_rotary_factor": kind != "phi3"
+        and _rope_settings(config).get("partial_rotary_factor") not in (None, 1.0),
+        "attention_bias": config.attention_bias and kind != "gpt_oss",
         "mlp_bias": config.mlp_bias,
         "use_sliding_window": config.use_sliding_window,
-        "a mixture of experts in some layers": config.model_type in _MIXTURES
+        "num_experts that differs from num_local_experts": kind in _MIXTURES
+        and len({stated[key] for key in ("num_experts", "num_local_experts") if stated.get(key)}) > 1,
+        "a mixture of experts in some layers": kind in _MIXTURES
         and bool(config.mlp_only_layers or config.decoder_sparse_step != 1),
         "use_bidirectional_attention": bool(config.use_bidirectional_attention),
-        f"hidden_act '{activation}'": activation not in _ACTIVATIONS,
+        f"hidden_act '{config.activation}'": config.activation not in _ACTIVATIONS,
     }
     for setting, present in unsupported.items():
         if present:
-            raise ModelFileError(f"{file}: {setting} is not supported for {config.model_type}")
+            raise ModelFileError(f"{file}: {setting} is not supported for {kind}")
 
 
 def end_token_ids(folder: Path) -> tuple[int, ...]:

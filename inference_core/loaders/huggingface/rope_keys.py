@@ -46,10 +46,11 @@ def read_ropes(file: Path, settings: dict[str, Any] | None) -> tuple[Rope, Rope 
 
 
 def rope_scaling(file: Path, rope: Rope, max_position: int, original: int | None) -> RopeScaling | None:
-    """The frequency scaling of `rope`. `max_position`, `original`: the file's lengths, longrope's and yarn's defaults.
+    """The frequency scaling of `rope`. `max_position`: the file's length, a default. `original`: the length before
+    scaling as the file states it outside its rotary settings, which has precedence, as in transformers.
     Raises ModelFileError for a kind that is not supported."""
     kind = rope.rope_type or rope.type or "default"
-    length = rope.original_max_position_embeddings or original or max_position
+    length = original or rope.original_max_position_embeddings or max_position
     if kind == "default":
         return None
     if kind == "linear":
@@ -60,7 +61,7 @@ def rope_scaling(file: Path, rope: Rope, max_position: int, original: int | None
             factor=1.0 if rope.factor is None else rope.factor,
             low_freq_factor=rope.low_freq_factor,
             high_freq_factor=rope.high_freq_factor,
-            original_max_position=rope.original_max_position_embeddings or 8192,
+            original_max_position=length,
         )
     if kind == "yarn":
         factor = max_position / length if rope.factor is None else rope.factor

@@ -154,6 +154,42 @@ def test_settings_that_do_not_fit_are_refused(folder: Path, changes: dict[str, A
         open_checkpoint(folder)
 
 
+def test_a_head_of_its_own_is_used_whatever_the_settings_say_of_it(tmp_path: Path) -> None:
+    model = LlamaForCausalLM(LlamaConfig(**SHAPE))
+    save(tmp_path, model)
+    change_config(tmp_path, tie_word_embeddings=True)
+
+    assert not open_checkpoint(tmp_path).config.tie_embeddings
+    assert_same_weights(tmp_path, model)
+
+
+def test_a_tied_head_that_is_stored_again_is_the_embedding(tmp_path: Path) -> None:
+    save(tmp_path, LlamaForCausalLM(LlamaConfig(**SHAPE, tie_word_embeddings=True)))
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file(tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"].copy()}, tmp_path / "model.safetensors")
+    checkpoint = open_checkpoint(tmp_path)
+
+    assert checkpoint.config.tie_embeddings
+    assert "lm_head.weight" not in checkpoint.tensors
+
+
+def test_whole_numbers_may_be_written_as_fractions_and_null_stands_for_the_default(folder: Path) -> None:
+    usual = open_checkpoint(folder).config
+    change_config(folder, num_hidden_layers=2.0, vocab_size=40.0, rope_theta=10000, attention_bias=None, mlp_bias=None)
+
+    assert open_checkpoint(folder).config == usual
+
+
+def test_an_unknown_key_is_named(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    open_checkpoint(folder)
+    assert caplog.messages == []
+
+    change_config(folder, head_gates=True, pretraining_tp=1)
+    open_checkpoint(folder)
+
+    assert [message.endswith("transformers' llama: head_gates") for message in caplog.messages] == [True]
+
+
 def test_pickled_weights_are_refused(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
@@ -225,7 +261,15 @@ def test_an_index_may_not_point_outside_its_folder(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("attn_logit_softcapping", 50.0), ("num_experts", 8), ("clip_qkv", 6.0), ("logits_scaling", 8.0)],
+    [
+        ("attn_logit_softcapping", 50.0),
+        ("num_experts", 8),
+        ("clip_qkv", 6.0),
+        ("logits_scaling", 8.0),
+        ("use_qk_norm", True),
+        ("sliding_window", 8),
+        ("partial_rotary_factor", 0.5),
+    ],
 )
 def test_a_setting_that_would_change_the_computation_is_refused_by_name(
     tmp_path: Path, setting: str, value: float
