@@ -18,6 +18,7 @@ FOR_DEVELOPMENT = ("clients", "dev")
 IMPORTED_AS = {
     "argon2-cffi": "argon2",
     "genai-prices": "genai_prices",
+    "google-auth": "google.auth",
     "huggingface-hub": "huggingface_hub",
     "nvidia-ml-py": "pynvml",
     "opentelemetry-exporter-otlp-proto-http": "opentelemetry.exporter",

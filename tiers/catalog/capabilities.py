@@ -19,6 +19,8 @@ USUAL_OF_KIND: Mapping[str, frozenset[Capability]] = {
     "anthropic": frozenset({"vision", "files", "tools", "json_schema"}),
     "gemini": frozenset({"vision", "audio", "files", "tools", "json_schema"}),
     "bedrock": frozenset({"tools"}),
+    "vertex-gemini": frozenset({"vision", "audio", "files", "tools", "json_schema"}),
+    "vertex-anthropic": frozenset({"vision", "files", "tools", "json_schema"}),
 }
 # Kinds of servers of which every model gives log-probabilities; some of OpenAI's reject a request for them.
 LOGPROB_KINDS = frozenset({"vllm", "sglang"})

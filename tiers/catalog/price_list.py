@@ -88,6 +88,8 @@ def _owner_of(base_url: str) -> str | None:
 
 def _entry_of(model: str, provider: str | None, base_url: str) -> "tuple[Provider, ModelInfo] | None":
     name = model.rpartition("/")[2] if provider == "gemini" else model
+    if provider == "vertex":
+        return _find_closed(name.replace("@", "-"))
     if provider is not None:
         return _find(_LISTED_AS.get(provider, provider), name)
     return _find(owner, name) if (owner := _owner_of(base_url)) else _find_closed(name)

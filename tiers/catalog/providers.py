@@ -8,18 +8,24 @@ import msgspec
 
 from tiers.catalog.tier_spec import ProviderName
 
+ProviderKind = Literal[
+    "openai-provider", "azure", "anthropic", "gemini", "bedrock", "vertex-gemini", "vertex-anthropic"
+]
+
 
 class Provider(msgspec.Struct, frozen=True, kw_only=True):
     """What a provider's name stands for in a catalogue.
 
-    `kind`: of its `remote` table. `base_url`: its address; `{region}` is the AWS region. Without one the tier's `url`
-    or the environment variable `url_variable` gives it. `path` is appended to an address that has none.
+    `kind`: of its `remote` table; `kinds`: others, by how their models' names start. `base_url`: its address;
+    `{region}` is the AWS region, `{host}`, `{project}` and `{location}` are those of Google Cloud. Without one the
+    tier's `url` or the environment variable `url_variable` gives it. `path` is appended to an address that has none.
     `key_variables`: where its users keep the key; the first that is set is used. `needs_key`: whether there is no other
     way to sign in. `max_context`: what its current models take at least, in tokens. `remote`: further fields of the
     `remote` table.
     """
 
-    kind: Literal["openai-provider", "azure", "anthropic", "gemini", "bedrock"] = "openai-provider"
+    kind: ProviderKind = "openai-provider"
+    kinds: dict[str, ProviderKind] = {}
     base_url: str = ""
     url_variable: str = ""
     path: str
@@ -85,11 +91,22 @@ PROVIDERS: dict[ProviderName, Provider] = {
         base_url="https://openrouter.ai/api/v1", path="/api/v1", key_variables=("OPENROUTER_API_KEY",)
     ),
     "together": Provider(base_url="https://api.together.xyz/v1", path="/v1", key_variables=("TOGETHER_API_KEY",)),
+    "vertex": Provider(
+        kind="vertex-gemini",
+        kinds={"claude": "vertex-anthropic"},
+        base_url="https://{host}/v1/projects/{project}/locations/{location}",
+        url_variable="GOOGLE_CLOUD_PROJECT",
+        path="",
+        # The path of a file; without one, the credentials of `gcloud` or of the machine.
+        key_variables=("GOOGLE_APPLICATION_CREDENTIALS",),
+        needs_key=False,
+        max_context=200_000,
+    ),
     "xai": Provider(base_url="https://api.x.ai/v1", path="/v1", key_variables=("XAI_API_KEY",)),
 }
 
 
-PROVIDER_KINDS = frozenset(provider.kind for provider in PROVIDERS.values())
+PROVIDER_KINDS = frozenset(kind for one in PROVIDERS.values() for kind in (one.kind, *one.kinds.values()))
 
 
 def provider_remote(
@@ -97,7 +114,8 @@ def provider_remote(
 ) -> dict[str, Any]:
     """Return the `remote` table of a tier on a provider. `url` and `key_variable` replace the provider's own."""
     provider = PROVIDERS[name]
-    remote = {"kind": provider.kind, "model": model, "max_context": provider.max_context} | provider.remote
+    kind = next((kind for start, kind in provider.kinds.items() if model.startswith(start)), provider.kind)
+    remote = {"kind": kind, "model": model, "max_context": provider.max_context} | provider.remote
     remote["base_url"] = _address(provider, url, environ)
     key_variable = key_variable or _key_variable(provider, environ)
     return remote if key_variable is None else remote | {"api_key_env": key_variable}
@@ -110,9 +128,26 @@ def _key_variable(provider: Provider, environ: Mapping[str, str]) -> str | None:
 
 def _address(provider: Provider, url: str | None, environ: Mapping[str, str]) -> str:
     """Return the base URL; "" if nothing gives it."""
+    if "{project}" in provider.base_url:
+        return (url or "").rstrip("/") or _on_google_cloud(provider, environ)
     given = url or environ.get(provider.url_variable, "").strip()
     if not given:
         region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or "us-east-1"
         return provider.base_url.format(region=region)
     given = given.rstrip("/")
     return given if urlsplit(given).path else given + provider.path
+
+
+def _on_google_cloud(provider: Provider, environ: Mapping[str, str]) -> str:
+    """Return the address of a project's models; "" without a project. `global`, `us` and `eu` have hosts of their own
+    (https://cloud.google.com/vertex-ai/generative-ai/docs/learn/locations)."""
+    project = environ.get("GOOGLE_CLOUD_PROJECT", "").strip()
+    location = environ.get("GOOGLE_CLOUD_LOCATION", "").strip() or "global"
+    if not project:
+        return ""
+    host = f"{location}-aiplatform.googleapis.com"
+    if location == "global":
+        host = "aiplatform.googleapis.com"
+    elif location in ("us", "eu"):
+        host = f"aiplatform.{location}.rep.googleapis.com"
+    return provider.base_url.format(host=host, project=project, location=location)

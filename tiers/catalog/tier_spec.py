@@ -47,8 +47,10 @@ RemoteKind = Literal[
     "anthropic",
     "gemini",
     "bedrock",
+    "vertex-gemini",
+    "vertex-anthropic",
 ]
-ONE_CHOICE: tuple[RemoteKind, ...] = ("anthropic", "gemini", "bedrock")
+ONE_CHOICE: tuple[RemoteKind, ...] = ("anthropic", "gemini", "bedrock", "vertex-gemini", "vertex-anthropic")
 """Kinds of servers whose answers have one choice, so that several are several requests."""
 
 ProviderName = Literal[
@@ -63,6 +65,7 @@ ProviderName = Literal[
     "openai",
     "openrouter",
     "together",
+    "vertex",
     "xai",
 ]
 
@@ -75,7 +78,8 @@ class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     any OpenAI-compatible server. The others are vLLM, SGLang, `llama-server`, `trtllm-serve`, Hugging Face's Text
     Generation Inference (`tgi`), and Triton Inference Server with the TensorRT-LLM or the vLLM backend, where `model`
     is the name in Triton's model repository; and a provider's API (`TierSpec.provider`): OpenAI's as providers have it,
-    Azure OpenAI, Anthropic Messages, Gemini, Bedrock's Converse.
+    Azure OpenAI, Anthropic Messages, Gemini, Bedrock's Converse, and Vertex AI, whose `api_key_env` names a file of
+    credentials.
     `tokenizer` (Triton only): model file or folder whose chat template formats conversations; without it only raw
     prompts are answered.
     `cumulative_text` (Triton with TensorRT-LLM): each event repeats the text before it, as the model `tensorrt_llm_bls`

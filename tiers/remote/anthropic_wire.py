@@ -99,8 +99,8 @@ class AnthropicWire(RemoteWire):
         assert max_tokens is not None, "the API needs a limit"
         messages, native = request.messages or [], request.native
         streamed = not request.whole or self._remote.stream_whole
-        body: dict[str, Any] = {
-            "model": self._remote.model,
+        path, head = self._addressed(streamed=streamed)
+        body: dict[str, Any] = head | {
             "max_tokens": max_tokens,
             "messages": message_turns(messages),
             "stream": streamed,
@@ -120,7 +120,11 @@ class AnthropicWire(RemoteWire):
         dropped = dropped_fields(request, _KNOWN | known)
         dropped += dropped_sampling(request, sampling) + dropped_thinking(request, thinking)
         headers = ((b"anthropic-beta", native.betas.encode()),) if native is not None and native.betas else ()
-        return WireCall("messages", _encode(body | thinking | sampling | passed), streamed, dropped, added, headers)
+        return WireCall(path, _encode(body | thinking | sampling | passed), streamed, dropped, added, headers)
+
+    def _addressed(self, *, streamed: bool) -> tuple[str, dict[str, Any]]:
+        """Return the path of a call, and the fields of its body that name model and version."""
+        return "messages", {"model": self._remote.model}
 
     def _thinking(self, request: GenerationRequest, max_tokens: int) -> dict[str, Any]:
         """Return `thinking` and `output_config`: of a caller of the same API as they are, where the model takes them

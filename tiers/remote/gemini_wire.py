@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from mimetypes import guess_type
 from typing import Any
 from urllib.parse import quote
 
@@ -221,7 +222,10 @@ def content_parts(message: ChatMessage) -> list[dict[str, Any]]:
             continue
         media = media_of(part, NAME)
         if media.url:
-            parts.append({"fileData": {"fileUri": media.url}})
+            guessed = guess_type(media.url.partition("?")[0])[0]
+            usual = "image/jpeg" if media.kind == "image" else "application/pdf"
+            # Vertex AI needs the type, which an address rarely says.
+            parts.append({"fileData": {"fileUri": media.url, "mimeType": guessed or usual}})
         else:
             parts.append({"inlineData": {"mimeType": media.type, "data": media.data}})
     return parts

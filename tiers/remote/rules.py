@@ -246,6 +246,8 @@ _OLLAMA_PORT = 11434
 _OF_KIND: dict[RemoteKind, str] = {
     "openai": "compatible",
     "openai-provider": "provider",
+    "vertex-gemini": "gemini",
+    "vertex-anthropic": "anthropic",
     "triton-tensorrt-llm": "triton",
     "triton-vllm": "triton",
 }
@@ -253,7 +255,7 @@ _OF_KIND: dict[RemoteKind, str] = {
 
 def server_of(remote: RemoteSpec, provider: ProviderName | None = None) -> str:
     """Return the name of the server in `ROWS`: the `provider` of the catalogue, else by its address, else its kind."""
-    if provider is not None:
+    if provider is not None and provider != "vertex":
         return provider
     if remote.kind in ("openai", "openai-provider"):
         address = urlsplit(remote.base_url)

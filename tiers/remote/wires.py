@@ -21,6 +21,8 @@ WIRES: dict[RemoteKind, tuple[str, str]] = {
     "anthropic": ("anthropic_wire", "AnthropicWire"),
     "gemini": ("gemini_wire", "GeminiWire"),
     "bedrock": ("bedrock_wire", "BedrockWire"),
+    "vertex-gemini": ("vertex_wire", "VertexGeminiWire"),
+    "vertex-anthropic": ("vertex_wire", "VertexAnthropicWire"),
 }
 
 

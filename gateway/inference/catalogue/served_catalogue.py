@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 # Kinds of servers whose models seal their reasoning, and those whose requests say what to cache.
-_SEALING = ("anthropic", "gemini", "openai-provider", "azure")
-_MARKING = ("anthropic",)
+_SEALING = ("anthropic", "gemini", "openai-provider", "azure", "vertex-gemini", "vertex-anthropic")
+_MARKING = ("anthropic", "vertex-anthropic")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,13 +11,14 @@ Handler = Callable[["Call"], Coroutine[Any, Any, None]]
 
 @dataclass
 class Call:
-    """One request as received, and the way to answer it."""
+    """One request as received, and the way to answer it. `body`: its JSON, {} for another type; `raw`: its bytes."""
 
     path: str
     headers: dict[str, str]
     body: dict[str, Any]
     reader: asyncio.StreamReader = field(repr=False)
     writer: asyncio.StreamWriter = field(repr=False)
+    raw: bytes = b""
 
     async def begin(self, status: int = 200, kind: str = "text/event-stream; charset=utf-8") -> None:
         head = f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\nconnection: close\r\n\r\n"
@@ -124,7 +125,8 @@ class LoopbackServer:
         method, path, _ = head[0].split(" ")
         headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in head[1:] if line)}
         body = await reader.readexactly(int(headers.get("content-length", 0)))
-        call = Call(path, headers, json.loads(body) if body else {}, reader, writer)
+        is_json = bool(body) and "json" in headers.get("content-type", "json")
+        call = Call(path, headers, json.loads(body) if is_json else {}, reader, writer, body)
         if method == "GET":
             self.looks.append(path)
             await self.looked_at(call)

@@ -1,0 +1,106 @@
+"""Google's Vertex AI as remote wires: Gemini's API and Anthropic's Messages at addresses of a project's own, with
+tokens of Google Cloud instead of keys."""
+
+import re
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import msgspec
+
+from tiers.catalog.tier_spec import RemoteSpec
+from tiers.errors import TierRequestError
+from tiers.remote.anthropic_wire import AnthropicWire
+from tiers.remote.gemini_wire import GeminiWire
+from tiers.remote.google_credentials import GoogleCredentials
+from tiers.remote.provider_format import media_of, media_parts
+from tiers.remote.wire import RemoteWire, WireCall
+from tiers.tier import GenerationRequest
+
+STANDARD = "GOOGLE_APPLICATION_CREDENTIALS"
+NAME = "Claude on Vertex AI"
+VERSION = "vertex-2023-10-16"
+# Families of Anthropic's beta features that Vertex AI refuses by name, and one that has another name there
+# (https://github.com/BerriAI/litellm/blob/main/litellm/anthropic_beta_headers_config.json, 2026-11).
+_BETAS_REFUSED = re.compile(
+    r"(advisor-tool|agent-memory|bash_|cache-diagnosis|code-execution|computer-use-2024|extended-cache-ttl|fast-mode"
+    r"|files-api|managed-agents|mcp-|message-batches|message-threads|oauth|output-300k|prompt-caching|redact-thinking"
+    r"|skills|text_editor_|user-profiles|web-fetch)"
+)
+_BETAS_RENAMED = {"advanced-tool-use-2025-11-20": "tool-search-tool-2025-10-19"}
+
+
+class _OnVertex(RemoteWire):
+    """What both have: no page describes the model to those who may only ask it, so a start looks for credentials."""
+
+    _google: GoogleCredentials
+
+    def _sign_in(self, remote: RemoteSpec) -> None:
+        self.health_path, self.model_path = "", None
+        self.signs = remote.credentials != "caller"
+        variable = remote.api_key_env
+        # google-auth's own variable may name a file of any kind.
+        self._google = GoogleCredentials(None if variable == STANDARD else variable)
+
+    def key_headers(self, key: str) -> list[tuple[bytes, bytes]]:
+        """See `RemoteWire.key_headers`: the variable of the key names a file, so only a caller's is a token."""
+        return [] if self.signs or not key else [(b"authorization", f"Bearer {key}".encode())]
+
+    def prepare(self) -> None:
+        """See `RemoteWire.prepare`: find the credentials."""
+        if self.signs:
+            self._google.find()
+
+    def signature(self, request: httpx.Request) -> list[tuple[bytes, bytes]]:
+        """See `RemoteWire.signature`: an access token."""
+        headers = self._google.headers(request.method, str(request.url))
+        return [(name.encode(), value.encode()) for name, value in headers.items()]
+
+
+class VertexGeminiWire(_OnVertex, GeminiWire):
+    """Gemini on Vertex AI."""
+
+    def __init__(self, remote: RemoteSpec) -> None:
+        super().__init__(remote)
+        self._path = f"publishers/google/{self._path}"
+        self._sign_in(remote)
+
+
+class VertexAnthropicWire(_OnVertex, AnthropicWire):
+    """Claude on Vertex AI."""
+
+    def __init__(self, remote: RemoteSpec) -> None:
+        super().__init__(remote)
+        self._model = f"publishers/anthropic/models/{quote(remote.model, safe='@')}"
+        self._sign_in(remote)
+
+    def check(self, request: GenerationRequest) -> None:
+        """See `RemoteWire.check`: images and files are sent as data, because Vertex AI fetches none."""
+        super().check(request)
+        for part in media_parts(request):
+            if media_of(part, NAME).url:
+                raise TierRequestError(f"messages: {NAME} fetches no image or file; send its data", "messages")
+
+    def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
+        """See `RemoteWire.call`. It has one class of service, and not all betas of Anthropic's own API."""
+        native, passed = request.native, request.passed
+        lost: tuple[str, ...] = ()
+        if native is not None and native.betas and (betas := taken_betas(native.betas)) != native.betas:
+            request = msgspec.structs.replace(request, native=msgspec.structs.replace(native, betas=betas))
+            lost += ("anthropic-beta",)
+        if "service_tier" in passed:
+            others = {name: value for name, value in passed.items() if name != "service_tier"}
+            request = msgspec.structs.replace(request, passed=others)
+            lost += ("service_tier",)
+        call = super().call(request, max_tokens)
+        return msgspec.structs.replace(call, dropped=call.dropped + lost) if lost else call
+
+    def _addressed(self, *, streamed: bool) -> tuple[str, dict[str, Any]]:
+        method = "streamRawPredict" if streamed else "rawPredict"
+        return f"{self._model}:{method}", {"anthropic_version": VERSION}
+
+
+def taken_betas(betas: str) -> str:
+    """Return those of the header `anthropic-beta` that Vertex AI takes, by its names."""
+    named = (_BETAS_RENAMED.get(one.strip(), one.strip()) for one in betas.split(","))
+    return ",".join(dict.fromkeys(one for one in named if one and not _BETAS_REFUSED.match(one)))
