@@ -2,6 +2,7 @@
 
 import msgspec
 
+from tiers.citations import UrlCitation
 from tiers.native_content import NativePiece
 from tiers.tier import Delta, FinishReason, TextLogprob, Usage
 from tiers.tool_types import ToolCall, ToolCallDelta
@@ -12,7 +13,8 @@ class CollectedChoice(msgspec.Struct):
 
     `echo`: the prompt that it repeats before its answer; `logprobs` are of both. `usage`: the request's, once it has
     ended. `native`: the finished blocks in the form of the server's API, if that was wanted, and
-    `native_end`: the event that ended the answer.
+    `native_end`: the event that ended the answer. `refused`: the places of the pieces that are a refusal.
+    `annotations`: what the text cites.
     """
 
     echo: str = ""
@@ -25,13 +27,19 @@ class CollectedChoice(msgspec.Struct):
     usage: Usage | None = None
     native: list[NativePiece] = []
     native_end: NativePiece | None = None
+    refused: list[int] = []
+    annotations: list[UrlCitation] = []
 
     def take(self, delta: Delta) -> None:
         """Add `delta`."""
         if delta.echo:
             self.echo = delta.text
         elif delta.text:
+            if delta.refusal:
+                self.refused.append(len(self.pieces))
             self.pieces.append(delta.text)
+        if delta.annotations:
+            self.annotations += delta.annotations
         if delta.reasoning:
             self.thoughts.append(delta.reasoning)
         if delta.logprobs and not delta.reasoning:
@@ -64,8 +72,21 @@ class CollectedChoice(msgspec.Struct):
 
     @property
     def text(self) -> str:
-        """The answer."""
+        """The answer, or what the model said instead of one."""
         return "".join(self.pieces)
+
+    @property
+    def content(self) -> str:
+        """The answer without what is a refusal."""
+        if not self.refused:
+            return self.text
+        refused = set(self.refused)
+        return "".join([piece for place, piece in enumerate(self.pieces) if place not in refused])
+
+    @property
+    def refusal(self) -> str:
+        """What the model said instead of an answer."""
+        return "".join([self.pieces[place] for place in self.refused])
 
     @property
     def reasoning(self) -> str:

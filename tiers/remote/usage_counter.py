@@ -125,6 +125,8 @@ class Tally:
             self._size += size
             if delta.logprobs is not None:
                 self._count_logprobs(delta)
+            if delta.annotations is not None:
+                self.said += sum([len(one.url) + len(one.title) for one in delta.annotations])
             if size or delta.reasoning:
                 self._spoken.add(index)
         if self._covered:

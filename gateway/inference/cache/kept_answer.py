@@ -49,6 +49,8 @@ def _words(delta: Delta) -> Delta:
         stop_sequence=delta.stop_sequence,
         echo=delta.echo,
         native=delta.native,
+        refusal=delta.refusal,
+        annotations=delta.annotations,
     )
 
 

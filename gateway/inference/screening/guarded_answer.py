@@ -152,7 +152,7 @@ def _rewritten(index: int, choice: CollectedChoice, texts: Sequence[str]) -> Ite
     if reasoning:
         yield Delta(index=index, reasoning=reasoning, at_once=True)
     if text:
-        yield Delta(index=index, text=text, at_once=True)
+        yield Delta(index=index, text=text, refusal=bool(choice.refused) and not choice.content, at_once=True)
     for number, (call, new) in enumerate(zip(choice.tool_calls, arguments, strict=True)):
         piece = ToolCallDelta(index=number, id=call.id, name=call.name, arguments=new)
         yield Delta(index=index, tool_calls=[piece], at_once=True)

@@ -172,7 +172,7 @@ def usage_of(usage: Usage | None, answer: Answer, end: NativeEnd | None = None) 
 def stop_of(answer: Answer) -> tuple[StopReason, str | None]:
     """Why the answer ended, and the stop sequence that ended it."""
     choice = answer.choices[0]
-    reason = _REASONS.get(choice.finish_reason or "stop")
+    reason = "refusal" if choice.refused else _REASONS.get(choice.finish_reason or "stop")
     if reason is None and choice.stop_sequence in answer.request.generation.stop:
         return "stop_sequence", choice.stop_sequence
     if reason is None:

@@ -1,6 +1,7 @@
 """A Response as OpenAI shapes it: what was asked for, and the items of the answer so far."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from gateway.inference.api.responses.tools import CalledTool, called_tools, show
 from gateway.inference.api.writing.answers import billed_usage, routed
 from gateway.inference.api.writing.logprobs import chat_logprobs
 from tiers.catalog.tier_spec import SamplingDefaults
+from tiers.citations import UrlCitation
 from tiers.tier import TextLogprob, Usage
 from tiers.tool_types import ToolCall
 
@@ -108,9 +110,11 @@ class ResponseBody:
         if choice.reasoning:
             items.append(self.reasoning_item(choice.reasoning))
         calls = [(place, call) for place, call in enumerate(choice.tool_calls) if call.id or call.name]
-        if choice.text or not calls:
+        if choice.content or not (calls or choice.refused):
             drawn = logprobs_of(choice.logprobs) if self.logprobs else []
-            items.append(self.message_item(choice.text, self.status, drawn))
+            items.append(self.message_item(text_part(choice.content, drawn, choice.annotations), self.status))
+        if choice.refused:
+            items.append(self.message_item(refusal_part(choice.refusal), self.status))
         return items + [self.call_item(place, call, self.status) for place, call in calls]
 
     def add(self, item: dict[str, Any]) -> None:
@@ -129,9 +133,9 @@ class ResponseBody:
         """The only part of a reasoning item."""
         return {"type": "summary_text" if self.summarises else "reasoning_text", "text": text}
 
-    def message_item(self, text: str, status: str, logprobs: list[Any]) -> dict[str, Any]:
-        """The text, with its log-probabilities."""
-        content = [] if status == "in_progress" else [text_part(text, logprobs)]
+    def message_item(self, part: dict[str, Any], status: str) -> dict[str, Any]:
+        """A message with this part, which is left out while it is in progress."""
+        content = [] if status == "in_progress" else [part]
         item_id = self._item_id("msg")
         return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": content}
 
@@ -160,9 +164,19 @@ class ResponseBody:
         return self._answer.request.request_id
 
 
-def text_part(text: str, logprobs: list[Any]) -> dict[str, Any]:
-    """The only part of a message."""
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+def text_part(text: str, logprobs: list[Any], cited: Sequence[UrlCitation] = ()) -> dict[str, Any]:
+    """The only part of a message: its text, with its log-probabilities and what it cites."""
+    return {"type": "output_text", "text": text, "annotations": list(map(annotation, cited)), "logprobs": logprobs}
+
+
+def refusal_part(text: str) -> dict[str, Any]:
+    """The only part of a message that is no answer."""
+    return {"type": "refusal", "refusal": text}
+
+
+def annotation(cited: UrlCitation) -> dict[str, Any]:
+    """What a text cites, as this API shows it."""
+    return {"type": "url_citation", **msgspec.structs.asdict(cited)}
 
 
 def logprobs_of(drawn: list[TextLogprob]) -> list[Any]:

@@ -8,8 +8,9 @@ import msgspec
 from gateway.base.errors import as_api_error
 from gateway.inference.answering.answer import Answer
 from gateway.inference.api.reading.custom_tools import InputReader
-from gateway.inference.api.responses.body import ResponseBody, logprobs_of, text_part
+from gateway.inference.api.responses.body import ResponseBody, annotation, logprobs_of, refusal_part, text_part
 from gateway.inference.api.writing.block_order import BlockOrder, Piece, pieces_of
+from tiers.citations import UrlCitation
 from tiers.tier import Delta, TextLogprob
 from tiers.tool_types import ToolCall, ToolCallDelta
 
@@ -25,8 +26,9 @@ class ResponseEvents:
         self._number = 0
         self._open: Piece | None = None  # the first piece of the item under way
         self._item_id = ""
-        self._said: list[str] = []  # of the item under way, as are the next two
+        self._said: list[str] = []  # of the item under way, as are the next three
         self._logprobs: list[Any] = []
+        self._cited: list[UrlCitation] = []
         self._custom: InputReader | None = None  # if it is a call of a custom tool
         self._drawn: list[TextLogprob] = []  # of tokens whose text has not come yet
         self._last: bytes | None = None
@@ -42,9 +44,11 @@ class ResponseEvents:
             return self._as_is(delta.native.event)
         if delta.logprobs and self._body.logprobs and not delta.reasoning:
             self._drawn += delta.logprobs
-        if delta.text and self._order.passes_text and not (delta.reasoning or delta.tool_calls):
+        plain = not (delta.reasoning or delta.tool_calls or delta.refusal or delta.annotations)
+        if delta.text and self._order.passes_text and plain:
             return self._grow(delta.text)
-        return b"".join(self._show(ready) for piece in pieces_of(delta) for ready in self._order.put(piece))
+        events = b"".join(self._show(ready) for piece in pieces_of(delta) for ready in self._order.put(piece))
+        return events + self._cite(delta.annotations) if delta.annotations else events
 
     def end(self) -> None:
         """No further delta comes: make the events of what is still open or waits. The body then holds all items."""
@@ -84,13 +88,14 @@ class ResponseEvents:
         return self._done() + self._begin(piece) + self._grow(piece.text)
 
     def _begin(self, piece: Piece) -> bytes:
-        self._open, self._said, self._logprobs = piece, [], []
+        self._open, self._said, self._logprobs, self._cited = piece, [], [], []
         item = self._item("in_progress")
         self._item_id = item["id"]
         self._custom = InputReader() if item["type"] == "custom_tool_call" else None
         events = self._event("response.output_item.added", output_index=self._index, item=item)
-        if piece.key == "text":
-            events += self._growth("response.content_part.added", content_index=0, part=text_part("", []))
+        if piece.key in ("text", "refusal"):
+            part = text_part("", []) if piece.key == "text" else refusal_part("")
+            events += self._growth("response.content_part.added", content_index=0, part=part)
         elif piece.key == "thinking":
             events += self._thoughts_part("added", "")
         return events
@@ -106,9 +111,24 @@ class ResponseEvents:
             return self._growth("response.output_text.delta", content_index=0, delta=text, logprobs=drawn)
         if self._open.key == "thinking":
             return self._thoughts("delta", delta=text)
+        if self._open.key == "refusal":
+            return self._growth("response.refusal.delta", content_index=0, delta=text)
         if self._custom is None:
             return self._growth("response.function_call_arguments.delta", delta=text)
         return self._input(self._custom.take(text))
+
+    def _cite(self, cited: list[UrlCitation]) -> bytes:
+        """What the text under way cites."""
+        events = b""
+        if self._open is None or self._open.key != "text":
+            events = b"".join(map(self._show, self._order.put(Piece("text", ""))))
+        if self._open is None or self._open.key != "text":
+            return events
+        for one in cited:
+            where = {"content_index": 0, "annotation_index": len(self._cited)}
+            events += self._growth("response.output_text.annotation.added", **where, annotation=annotation(one))
+            self._cited.append(one)
+        return events
 
     def _done(self) -> bytes:
         """End the item under way, if there is one."""
@@ -124,6 +144,9 @@ class ResponseEvents:
             (part,) = item["content"]
             events = self._growth("response.output_text.done", content_index=0, text=said, logprobs=part["logprobs"])
             events += self._growth("response.content_part.done", content_index=0, part=part)
+        elif self._open.key == "refusal":
+            events = self._growth("response.refusal.done", content_index=0, refusal=said)
+            events += self._growth("response.content_part.done", content_index=0, part=refusal_part(said))
         elif self._custom is not None:
             events = self._input(self._custom.rest())
             events += self._growth("response.custom_tool_call_input.done", input=item["input"])
@@ -140,7 +163,9 @@ class ResponseEvents:
         if piece.key == "thinking":
             return self._body.reasoning_item(said)
         if piece.key == "text":
-            return self._body.message_item(said, status, self._logprobs)
+            return self._body.message_item(text_part(said, self._logprobs, self._cited), status)
+        if piece.key == "refusal":
+            return self._body.message_item(refusal_part(said), status)
         first = piece.call or ToolCallDelta(index=0)
         call = ToolCall(id=first.id, name=first.name, arguments=said)
         return self._body.call_item(first.index, call, status)

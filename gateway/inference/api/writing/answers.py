@@ -9,6 +9,7 @@ from gateway.inference.answering.answer import Answer
 from gateway.inference.api.reading.custom_tools import CUSTOM, custom_names, input_of
 from gateway.inference.api.writing.logprobs import ChatLogprobs, CompletionLogprobs, chat_logprobs, completion_logprobs
 from quality.records.record import CacheUse, Record
+from tiers.citations import UrlCitation
 from tiers.collected_choice import CollectedChoice
 from tiers.tier import ThoughtEnd, Usage
 from tiers.tool_types import ToolCall
@@ -93,12 +94,13 @@ class ChatMessageBody(msgspec.Struct, frozen=True, omit_defaults=True):
     """An assistant's turn; `reasoning_content` is what a chain-of-thought tier thought before it answered, and so is
     `reasoning`: clients read one name or the other.
 
-    `content` is null where there is nothing but calls.
+    `content` is null where there is nothing but calls, or a `refusal`: what the model says instead of an answer.
+    `annotations`: what the content cites.
     """
 
     role: str
     content: str | None
-    refusal: None
+    refusal: str | None
     annotations: list[Any]
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -171,10 +173,17 @@ def _chat_choice(index: int, choice: CollectedChoice, answer: Answer) -> ChatCho
     tooling = answer.request.generation.tooling
     custom = frozenset() if tooling is None else custom_names(tooling)
     calls = [_call(call, custom) for call in choice.tool_calls]
-    content, thoughts = choice.text or (None if calls else ""), choice.reasoning or None
-    message = ChatMessageBody("assistant", content, None, [], thoughts, thoughts, calls or None)
+    refusal, thoughts = choice.refusal or None, choice.reasoning or None
+    content = choice.content or (None if calls or refusal else "")
+    cited = annotations_of(choice.annotations)
+    message = ChatMessageBody("assistant", content, refusal, cited, thoughts, thoughts, calls or None)
     drawn = chat_logprobs(choice.logprobs) if answer.request.generation.sampling.logprobs is not None else None
     return ChatChoice(index, message, drawn, choice.finish_reason)
+
+
+def annotations_of(cited: list[UrlCitation]) -> list[Any]:
+    """What a text cites, as chats show it."""
+    return [{"type": "url_citation", "url_citation": msgspec.structs.asdict(one)} for one in cited]
 
 
 def _call(call: ToolCall, custom: frozenset[str]) -> ToolCallBody:

@@ -12,7 +12,7 @@ import msgspec
 from tiers.tier import Delta
 from tiers.tool_types import ToolCallDelta
 
-BlockKey = Literal["thinking", "text"] | int
+BlockKey = Literal["thinking", "text", "refusal"] | int
 
 # In text between strings: what opens or closes something. In a string: what ends it, or an escape, which may be cut.
 _OUTSIDE = re.compile(r'[{}\[\]"]')
@@ -20,7 +20,7 @@ _INSIDE = re.compile(r'"|\\(.|\Z)', re.DOTALL)
 
 
 class Piece(NamedTuple):
-    """A piece of the block `key`: `thinking`, `text`, or the call of that number."""
+    """A piece of the block `key`: `thinking`, `text`, `refusal`, or the call of that number."""
 
     key: BlockKey
     text: str
@@ -33,7 +33,7 @@ def pieces_of(delta: Delta) -> list[Piece]:
     if delta.reasoning:
         pieces.append(Piece("thinking", delta.reasoning))
     if delta.text:
-        pieces.append(Piece("text", delta.text))
+        pieces.append(Piece("refusal" if delta.refusal else "text", delta.text))
     pieces += [Piece(call.index, call.arguments, call) for call in delta.tool_calls]
     return pieces
 

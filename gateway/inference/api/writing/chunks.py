@@ -8,7 +8,15 @@ from gateway.base.errors import ErrorBody, ErrorEnvelope, as_api_error
 from gateway.inference.answering.answer import Answer
 from gateway.inference.api.reading.custom_tools import CUSTOM, InputReader, custom_names
 from gateway.inference.api.reading.schemas import StreamOptions
-from gateway.inference.api.writing.answers import Routed, UsageBody, billed_usage, routed, usage_body, whole_answer
+from gateway.inference.api.writing.answers import (
+    Routed,
+    UsageBody,
+    annotations_of,
+    billed_usage,
+    routed,
+    usage_body,
+    whole_answer,
+)
 from gateway.inference.api.writing.block_order import BlockOrder, Piece
 from gateway.inference.api.writing.logprobs import chat_logprobs, completion_logprobs
 from gateway.inference.serving import Serving
@@ -99,7 +107,9 @@ class ChatChunks:
 
     def piece(self, delta: Delta) -> bytes:
         """A chunk with the new text, and one with the finish reason if the choice has ended."""
-        if delta.text and not (delta.reasoning or delta.logprobs or delta.finish_reason or delta.tool_calls):
+        if delta.text and not (
+            delta.reasoning or delta.logprobs or delta.finish_reason or delta.tool_calls or delta.refusal
+        ):
             return self._before[delta.index] + _encode(delta.text) + self._after
         events = b""
         if delta.reasoning:
@@ -109,7 +119,10 @@ class ChatChunks:
         if delta.logprobs and not delta.reasoning:
             drawn = _encode(chat_logprobs(delta.logprobs))
         if delta.text or drawn != b"null":
-            events += self._chunk(delta.index, b'{"content":' + _encode(delta.text) + b"}", drawn)
+            name = b'{"refusal":' if delta.refusal else b'{"content":'
+            events += self._chunk(delta.index, name + _encode(delta.text) + b"}", drawn)
+        if delta.annotations:
+            events += self._chunk(delta.index, _encode({"annotations": annotations_of(delta.annotations)}))
         if delta.tool_calls:
             order = self._calls.setdefault(delta.index, BlockOrder())
             ready = (piece for one in delta.tool_calls for piece in order.put(Piece(one.index, one.arguments, one)))
