@@ -3,7 +3,7 @@
 import msgspec
 
 
-class UrlCitation(msgspec.Struct, frozen=True, omit_defaults=True):
+class UrlCitation(msgspec.Struct, frozen=True):
     """A page that a part of the text rests on, from character `start_index` to `end_index` of the choice's text."""
 
     url: str

@@ -4,12 +4,14 @@ from typing import Any
 
 import msgspec
 
-from inference_core.io.json_errors import JSON_ERRORS
 from tiers.errors import TierError
 from tiers.native_content import Form, NativeBlock, NativePiece
 from tiers.remote.anthropic_request import NAME
-from tiers.remote.openai_format import parse_error
+from tiers.remote.call_pieces import arguments_text
+from tiers.remote.lenient_json import LenientDecoder
+from tiers.remote.openai_format import WireError, parse_error
 from tiers.remote.provider_format import Blocks, blocks_of
+from tiers.remote.split_characters import whole as whole_characters
 from tiers.remote.sse import ServerSentEvent
 from tiers.remote.usage_counter import Tally
 from tiers.tier import Delta, FinishReason, Usage
@@ -21,7 +23,7 @@ _NOTHING = msgspec.Raw(b"")
 
 
 class _Block(msgspec.Struct):
-    type: str
+    type: str = ""
     text: str = ""
     thinking: str = ""
     signature: str = ""
@@ -47,7 +49,7 @@ class _Delta(msgspec.Struct):
 class _Written(msgspec.Struct):
     """What was written into the cache, by how long it stays."""
 
-    ephemeral_1h_input_tokens: int = 0
+    ephemeral_1h_input_tokens: int | None = None
 
 
 class _Usage(msgspec.Struct):
@@ -55,18 +57,19 @@ class _Usage(msgspec.Struct):
     cache_read_input_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
     cache_creation: _Written | None = None
-    output_tokens: int = 0
+    output_tokens: int | None = None
 
 
 class _Message(msgspec.Struct):
-    content: list[msgspec.Raw] = []
+    content: list[msgspec.Raw] | str | None = None
     stop_reason: str | None = None
     stop_sequence: str | None = None
     usage: _Usage | None = None
+    error: WireError | str | None = None
 
 
 class _Event(msgspec.Struct):
-    type: str
+    type: str = ""
     index: int = 0
     message: _Message | None = None
     content_block: msgspec.Raw = _NOTHING
@@ -110,8 +113,8 @@ class _OpenBlock:
 
 def read_event(event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
     """See `RemoteWire.read_event`."""
-    said, blocks = _parsed(event.data), blocks_of(tally)
-    match said.type:
+    said, blocks = _decode(event.data, tally), blocks_of(tally)
+    match said.type or event.event:
         case "content_block_delta":
             deltas = _delta(said, blocks)
         case "content_block_start":
@@ -131,7 +134,7 @@ def read_event(event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         case "ping":
             return []
         case _:
-            blocks.unknown = blocks.unknown or f"events of the type {said.type!r}"
+            blocks.unknown = blocks.unknown or f"events of the type {said.type or event.event!r}"
             return []
     return _with_native(said, event.data, deltas, tally) if tally.native else deltas
 
@@ -155,19 +158,16 @@ def _with_native(said: _Event, data: bytes, deltas: list[Delta], tally: Tally) -
 
 def read_whole(body: bytes, tally: Tally) -> list[Delta]:
     """See `RemoteWire.read_whole`."""
-    try:
-        message = _decode_message(body)
-        read = [_decode_block(raw) for raw in message.content]
-    except JSON_ERRORS as error:
-        raise TierError(f"the server sent what is not a message of {NAME}'s ({error}): {_shown(body)}") from error
-    blocks = blocks_of(tally)
+    message, blocks = _decode_message(body, tally), blocks_of(tally)
+    if message.error:
+        raise TierError(whole_characters(message.error if isinstance(message.error, str) else message.error.message))
     _report(message.usage, tally)
     deltas: list[Delta] = []
-    for index, (raw, block) in enumerate(zip(message.content, read, strict=True)):
-        deltas += _start(index, raw, blocks)
-        if block.type == "tool_use" and block.input:
-            deltas += blocks.arguments(index, _encode(block.input).decode())
-        deltas += blocks.close(index)
+    if isinstance(message.content, str):
+        deltas, message.content = blocks.text(message.content), None
+    for index, raw in enumerate(message.content or ()):
+        block = _decode_block(raw, tally)
+        deltas += _start(index, raw, blocks) + blocks.close(index)
         if tally.native:
             whole = NativeBlock(json=bytes(raw), type=block.type, seal=block.signature or block.data)
             deltas.append(Delta(native=NativePiece(form=_FORM, block=whole)))
@@ -188,17 +188,14 @@ def _ending(body: bytes) -> bytes:
 def _start(index: int, raw: msgspec.Raw, blocks: Blocks) -> list[Delta]:
     if not raw:
         raise TierError("the server started a block without saying which")
-    try:
-        block = _decode_block(raw)
-    except JSON_ERRORS as error:
-        raise TierError(f"the server sent what is no block of {NAME}'s ({error}): {_shown(bytes(raw))}") from error
+    block = _decode_block(raw)
     match block.type:
         case "text":
             return blocks.text(block.text)
         case "thinking":
             return blocks.reasoning(block.thinking)
         case "tool_use":
-            return [blocks.open_call(index, block.id, block.name)]
+            return [blocks.open_call(index, block.id, block.name, arguments_text(block.input))]
     if not block.type.endswith(_OWN_BLOCKS):
         blocks.unknown = blocks.unknown or f"blocks of the type {block.type!r}"
     blocks.own.add(index)
@@ -244,11 +241,11 @@ def _report(usage: _Usage | None, tally: Tally) -> None:
         cached, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
         prompt = usage.input_tokens + cached + written
     if usage.cache_creation is not None:
-        for_an_hour = usage.cache_creation.ephemeral_1h_input_tokens
+        for_an_hour = usage.cache_creation.ephemeral_1h_input_tokens or 0
     tally.report(
         Usage(
             prompt_tokens=prompt or tally.prompt_tokens,
-            completion_tokens=usage.output_tokens,
+            completion_tokens=known.completion_tokens if usage.output_tokens is None else usage.output_tokens,
             cached_tokens=cached,
             cache_write_tokens=written,
             cache_write_1h_tokens=for_an_hour,
@@ -256,18 +253,7 @@ def _report(usage: _Usage | None, tally: Tally) -> None:
     )
 
 
-def _parsed(data: bytes) -> _Event:
-    try:
-        return _decode(data)
-    except JSON_ERRORS as error:
-        raise TierError(f"the server sent what is not an event of {NAME}'s ({error}): {_shown(data)}") from error
-
-
-def _shown(data: bytes) -> str:
-    return repr(data[:200].decode(errors="replace"))
-
-
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(_Event).decode
-_decode_message = msgspec.json.Decoder(_Message).decode
-_decode_block = msgspec.json.Decoder(_Block).decode
+_decode = LenientDecoder(_Event, f"an event of {NAME}'s")
+_decode_message = LenientDecoder(_Message, f"a message of {NAME}'s")
+_decode_block = LenientDecoder(_Block, f"a block of {NAME}'s")

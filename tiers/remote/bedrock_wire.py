@@ -12,7 +12,9 @@ from tiers.catalog.tier_spec import RemoteSpec
 from tiers.content_parts import ContentPart
 from tiers.errors import TierError, TierRequestError, TierUnavailableError
 from tiers.remote.anthropic_request import dropped_sampling, dropped_thinking, sampling_fields, thinking_fields
+from tiers.remote.call_pieces import arguments_text
 from tiers.remote.event_stream import EventStreamParser
+from tiers.remote.lenient_json import LenientDecoder
 from tiers.remote.openai_format import WireError, parse_error
 from tiers.remote.optional_fields import BUDGET, dropped_fields
 from tiers.remote.provider_format import (
@@ -26,7 +28,6 @@ from tiers.remote.provider_format import (
     check_provider,
     media_of,
     media_parts,
-    read_json,
     system_text,
 )
 from tiers.remote.sse import ServerSentEvent
@@ -35,7 +36,6 @@ from tiers.remote.wire import RemoteWire, StreamParser, WireCall
 from tiers.tier import ChatMessage, Delta, FinishReason, GenerationRequest, Usage
 
 NAME = "Bedrock"
-_ANSWER = f"an answer of {NAME}'s"
 MISSING_EXTRA = (
     "AWS credentials need botocore, which is not installed: pip install 'aio-gateway[providers]', or set "
     "AWS_BEARER_TOKEN_BEDROCK to an API key of Bedrock's"
@@ -159,14 +159,15 @@ class BedrockWire(RemoteWire):
         blocks = blocks_of(tally)
         if event.event == "exception":
             raise TierError(parse_error(event.data).message)
-        said = read_json(_decode, event.data, _ANSWER)
+        said = _decode(event.data, tally)
         match event.event:
             case "contentBlockDelta" if said.delta is not None:
                 return _delta(said.content_block_index, said.delta, blocks)
             case "contentBlockStart":
                 call = said.start.tool_use if said.start is not None else None
                 if call is not None:
-                    return [blocks.open_call(said.content_block_index, call.tool_use_id, call.name)]
+                    given = arguments_text(call.input) or "{}"
+                    return [blocks.open_call(said.content_block_index, call.tool_use_id, call.name, given)]
             case "contentBlockStop":
                 return blocks.close(said.content_block_index)
             case "messageStop" if said.stop_reason is not None:
@@ -182,14 +183,15 @@ class BedrockWire(RemoteWire):
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
         """See `RemoteWire.read_whole`."""
         blocks = blocks_of(tally)
-        said = read_json(_decode, body, _ANSWER)
+        said = _decode(body, tally)
         _report(said.usage, tally)
-        content = said.output.message.content if said.output is not None else []
+        message = said.output.message if said.output is not None else None
+        content = message.content if message is not None else []
         deltas: list[Delta] = []
         for index, block in enumerate(content):
             if block.tool_use is not None:
                 deltas.append(blocks.open_call(index, block.tool_use.tool_use_id, block.tool_use.name))
-                deltas += blocks.arguments(index, _encode(block.tool_use.input).decode())
+                deltas += blocks.arguments(index, arguments_text(block.tool_use.input) or "{}")
             elif block.reasoning_content is not None:
                 thought = block.reasoning_content.reasoning_text
                 deltas += blocks.reasoning(thought.text if thought is not None else "")
@@ -208,13 +210,15 @@ class BedrockWire(RemoteWire):
 class _ToolUse(msgspec.Struct, rename="camel"):
     """As it starts, or whole with its input (an object)."""
 
-    tool_use_id: str
-    name: str
+    tool_use_id: str = ""
+    name: str = ""
     input: Any = None
 
 
 class _ToolInput(msgspec.Struct):
-    input: str
+    """A piece of the text; some models' whole object."""
+
+    input: Any = None
 
 
 class _Thought(msgspec.Struct):
@@ -247,7 +251,7 @@ class _Message(msgspec.Struct):
 
 
 class _Output(msgspec.Struct):
-    message: _Message
+    message: _Message | None = None
 
 
 class _Counts(msgspec.Struct, rename="camel"):
@@ -352,7 +356,7 @@ def _delta(block: int, delta: _Piece, blocks: Blocks) -> list[Delta]:
     if delta.text is not None:
         return blocks.text(delta.text)
     if delta.tool_use is not None:
-        return blocks.arguments(block, delta.tool_use.input)
+        return blocks.arguments(block, arguments_text(delta.tool_use.input))
     if delta.reasoning_content is not None:
         return blocks.reasoning(delta.reasoning_content.text or "")
     blocks.unknown = blocks.unknown or "deltas of an unknown kind"
@@ -361,6 +365,8 @@ def _delta(block: int, delta: _Piece, blocks: Blocks) -> list[Delta]:
 
 def _end(stop_reason: str, blocks: Blocks) -> list[Delta]:
     blocks.check_form()
+    if stop_reason in ("malformed_model_output", "malformed_tool_use"):
+        raise TierError(f"the model's answer cannot be read ({stop_reason})")
     reasons: dict[str, FinishReason] = {
         "max_tokens": "length",
         "model_context_window_exceeded": "length",
@@ -387,4 +393,4 @@ def _report(counts: _Counts | None, tally: Tally) -> None:
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(_Event).decode
+_decode = LenientDecoder(_Event, f"an answer of {NAME}'s")

@@ -1,6 +1,7 @@
 """Which call a piece of a streamed chat's tool calls belongs to, where a server gives no index, one for all of them, an
 empty id, or name and id again in every piece."""
 
+import json
 from typing import Any
 
 import msgspec
@@ -101,7 +102,13 @@ def arguments_text(arguments: Any) -> str:
     """Return the arguments as JSON text, as a server gave them: as text, as an object, or not at all."""
     if isinstance(arguments, str):
         return arguments
-    return "" if arguments is None else msgspec.json.encode(arguments).decode()
+    if arguments is None:
+        return ""
+    try:
+        return msgspec.json.encode(arguments).decode()
+    except UnicodeEncodeError:
+        # Halves of characters stay escapes.
+        return json.dumps(arguments)
 
 
 def _is_json(text: str) -> bool:

@@ -11,6 +11,8 @@ import msgspec
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.errors import TierError
 from tiers.native_content import Form, NativeBlock, NativePiece
+from tiers.remote.call_pieces import arguments_text
+from tiers.remote.lenient_json import LenientDecoder
 from tiers.remote.openai_format import MAX_RETRY_AFTER_SECONDS, WireError, parse_error
 from tiers.remote.optional_fields import BUDGET, dropped_fields
 from tiers.remote.provider_format import (
@@ -26,9 +28,9 @@ from tiers.remote.provider_format import (
     media_parts,
     missing_model,
     published_by,
-    read_json,
     system_text,
 )
+from tiers.remote.split_characters import whole as whole_characters
 from tiers.remote.sse import ServerSentEvent
 from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import RemoteWire, WireCall
@@ -36,7 +38,6 @@ from tiers.tier import ChatMessage, Delta, FinishReason, GenerationRequest, Usag
 from tiers.tool_types import ToolCallDelta, new_call_id
 
 NAME = "Gemini"
-_ANSWER, _PART = f"an answer of {NAME}'s", f"a part of {NAME}'s"
 # Google's own value for calls whose thoughts come from elsewhere, or are not known here any more: without any signature
 # Gemini 3 refuses the turn.
 UNSIGNED = "skip_thought_signature_validator"
@@ -49,7 +50,26 @@ _KNOWN = frozenset({*(name for name, _, _ in _SAMPLING), "reasoning_effort", BUD
 _VERSION = re.compile(r"gemini-(\d+)")
 # Least budget of the models that cannot stop thinking.
 _LEAST_BUDGET = 128
-_FILTERED = ("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY")
+# Reasons of Gemini's and of Vertex AI's (ai.google.dev/api/generate-content#FinishReason).
+_FILTERED = (
+    "SAFETY",
+    "RECITATION",
+    "LANGUAGE",
+    "BLOCKLIST",
+    "PROHIBITED_CONTENT",
+    "SPII",
+    "IMAGE_SAFETY",
+    "IMAGE_PROHIBITED_CONTENT",
+    "IMAGE_RECITATION",
+    "MODEL_ARMOR",
+)
+_BROKEN = (
+    "MALFORMED_FUNCTION_CALL",
+    "UNEXPECTED_TOOL_CALL",
+    "TOO_MANY_TOOL_CALLS",
+    "MISSING_THOUGHT_SIGNATURE",
+    "MALFORMED_RESPONSE",
+)
 
 
 class GeminiWire(RemoteWire):
@@ -112,11 +132,14 @@ class GeminiWire(RemoteWire):
 
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         """See `RemoteWire.read_event`. The stream has no last event: it ends with the connection's body."""
-        return _deltas(read_json(_decode, event.data, _ANSWER), tally)
+        return _deltas(_decode(event.data, tally), tally)
 
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
         """See `RemoteWire.read_whole`."""
-        return _deltas(read_json(_decode, body, _ANSWER), tally)
+        if body.lstrip()[:1] != b"[":
+            return _deltas(_decode(body, tally), tally)
+        # The stream as Google sends it without `alt=sse`.
+        return [delta for answer in _decode.each(body, tally) for delta in _deltas(answer, tally)]
 
     def _generation(self, request: GenerationRequest, max_tokens: int | None) -> dict[str, Any]:
         fields: dict[str, Any] = {}
@@ -137,7 +160,7 @@ class GeminiWire(RemoteWire):
 
 
 class _Call(msgspec.Struct):
-    name: str
+    name: str = ""
     id: str | None = None
     args: dict[str, Any] = {}
 
@@ -174,7 +197,7 @@ class _Answer(msgspec.Struct, rename="camel"):
     candidates: list[_Candidate] | None = None
     usage_metadata: _Counts | None = None
     prompt_feedback: _Feedback | None = None
-    error: dict[str, Any] | None = None
+    error: dict[str, Any] | str | None = None
 
 
 def contents(messages: list[ChatMessage]) -> list[dict[str, Any]]:
@@ -262,27 +285,29 @@ def _tools(request: GenerationRequest) -> dict[str, Any]:
 def _deltas(answer: _Answer, tally: Tally) -> list[Delta]:
     blocks = blocks_of(tally)
     if answer.error is not None:
-        raise TierError(str(answer.error.get("message") or answer.error))
+        told = answer.error if isinstance(answer.error, str) else answer.error.get("message") or answer.error
+        raise TierError(whole_characters(str(told)))
     if answer.usage_metadata is not None:
         _report(answer.usage_metadata, tally)
     blocked = answer.prompt_feedback and answer.prompt_feedback.block_reason
     if blocked and not answer.candidates:
-        raise TierError(f"{NAME} answers no such prompt: {blocked}")
+        # The prompt was read and refused: no failure of the server's, and nothing to try again.
+        return [Delta(finish_reason="content_filter")]
     if answer.candidates is None and answer.usage_metadata is None:
         blocks.unknown = blocks.unknown or "an event without candidates"
     deltas: list[Delta] = []
     for candidate in answer.candidates or []:
         for raw in candidate.content.parts if candidate.content is not None else []:
-            deltas += _read_part(raw, blocks, native=tally.native)
+            deltas += _read_part(raw, blocks, tally)
         if candidate.finish_reason is not None:
             deltas.append(Delta(finish_reason=_finish(candidate.finish_reason, blocks)))
     return deltas
 
 
-def _read_part(raw: msgspec.Raw, blocks: Blocks, *, native: bool) -> list[Delta]:
-    part = read_json(_decode_part, raw, _PART)
+def _read_part(raw: msgspec.Raw, blocks: Blocks, tally: Tally) -> list[Delta]:
+    part = _decode_part(raw, tally)
     deltas = _said(part, blocks)
-    if native:
+    if tally.native:
         block = NativeBlock(json=bytes(raw), type="part", seal=part.thought_signature or "")
         deltas.append(Delta(native=NativePiece(form="gemini", block=block)))
     return deltas
@@ -294,7 +319,7 @@ def _said(part: _Part, blocks: Blocks) -> list[Delta]:
         number = len(blocks.calls)
         blocks.calls[number] = number
         call_id = call.id or new_call_id()
-        arguments = _encode(call.args).decode()
+        arguments = arguments_text(call.args)
         return [
             blocks.passed(
                 Delta(tool_calls=[ToolCallDelta(index=number, id=call_id, name=call.name, arguments=arguments)])
@@ -307,8 +332,8 @@ def _said(part: _Part, blocks: Blocks) -> list[Delta]:
 
 def _finish(reason: str, blocks: Blocks) -> FinishReason:
     blocks.check_form()
-    if reason in ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"):
-        raise TierError(f"the model's call cannot be read ({reason})")
+    if reason in _BROKEN:
+        raise TierError(f"the model's answer cannot be read ({reason})")
     if reason == "MAX_TOKENS":
         return "length"
     if reason in _FILTERED:
@@ -334,5 +359,5 @@ def _report(counts: _Counts, tally: Tally) -> None:
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(_Answer).decode
-_decode_part = msgspec.json.Decoder(_Part).decode
+_decode = LenientDecoder(_Answer, f"an answer of {NAME}'s")
+_decode_part = LenientDecoder(_Part, f"a part of {NAME}'s")

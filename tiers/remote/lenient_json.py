@@ -40,14 +40,21 @@ class LenientDecoder(Generic[T]):
         except JSON_ERRORS as error:
             return self._read(bytes(data), tally, error)
 
+    def each(self, data: bytes, tally: Tally) -> list[T]:
+        """Return the items of a list of `kind`. Raises TierError for what is not JSON, or not such a list."""
+        found: list[T] = self._fitted(data, tally, list[self._kind], None)  # type: ignore[name-defined]
+        return found
+
     def _read(self, data: bytes, tally: Tally | None, error: Exception) -> T:
+        found: T = self._fitted(data, tally, self._kind, error)
+        return found
+
+    def _fitted(self, data: bytes, tally: Tally | None, kind: Any, error: Exception | None) -> Any:
         try:
-            value = plain_json(data, tally)
-            fitted: T = _fitted(value, _form(self._kind))
-            return fitted
+            return _fitted(plain_json(data, tally), _form(kind))
         except (_OddError, *_UNREADABLE) as reason:
             shown = repr(data[:200].decode(errors="replace"))
-            why = error if isinstance(reason, _OddError) else reason
+            why = (error or "another form") if isinstance(reason, _OddError) else reason
             raise TierError(f"the server sent what is not {self._what} ({why}): {shown}") from error
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -13,9 +13,7 @@ from tiers.remote.openai_format import parse_error
 from tiers.remote.server_models import published_output
 from tiers.remote.usage_counter import Tally
 from tiers.tier import ChatMessage, Delta, GenerationRequest
-from tiers.tool_types import ToolCall, ToolCallDelta
-
-T = TypeVar("T")
+from tiers.tool_types import ToolCall, ToolCallDelta, new_call_id
 
 CONTEXT_CODE = "context_length_exceeded"
 # Anthropic's least budget of thinking tokens, and what is kept free of it for the answer.
@@ -86,15 +84,6 @@ def published_by(body: bytes, fields: tuple[str, ...]) -> int | None:
 def missing_model(model: str, body: bytes) -> str:
     """Return what to say of a 404 with this body for the model of the catalogue."""
     return f"has no model {model!r}: {parse_error(body).message[:200]}; check model in the catalogue"
-
-
-def read_json(decode: Callable[[bytes], T], data: bytes, what: str) -> T:
-    """Return `data`, decoded. Raises TierError if it is not `what` the server should have sent."""
-    try:
-        return decode(data)
-    except JSON_ERRORS as error:
-        shown = bytes(data)[:200].decode(errors="replace")
-        raise TierError(f"the server sent what is not {what} ({error}): {shown!r}") from error
 
 
 Turns = list[dict[str, Any]]
@@ -175,16 +164,22 @@ class Blocks:
 
     def __init__(self) -> None:
         self.calls: dict[int, int] = {}
-        self.without_arguments: set[int] = set()
+        # What stands in for the arguments of calls of which no piece has come.
+        self.without_arguments: dict[int, str] = {}
+        self._opened: dict[str, int] = {}
         # Blocks of the provider's own tools, which are no calls.
         self.own: set[int] = set()
         self.said = False
         self.unknown = ""
 
-    def open_call(self, block: int, call_id: str, name: str) -> Delta:
-        """Return the start of the call in `block`."""
-        number = self.calls[block] = len(self.calls)
-        self.without_arguments.add(block)
+    def open_call(self, block: int, call_id: str, name: str, arguments: str = "{}") -> Delta:
+        """Return the start of the call in `block`, with an id in every case. `arguments`: those of a call of which no
+        further piece comes. Some servers give all calls the same block."""
+        number = self.calls[block] = len(self._opened)
+        if not call_id or call_id in self._opened:
+            call_id = new_call_id()
+        self._opened[call_id] = number
+        self.without_arguments[block] = arguments
         return self.passed(Delta(tool_calls=[ToolCallDelta(index=number, id=call_id, name=name)]))
 
     def arguments(self, block: int, text: str) -> list[Delta]:
@@ -193,14 +188,12 @@ class Blocks:
             raise TierError(f"the server sent arguments of a call that it has not named (block {block})")
         if not text:
             return []
-        self.without_arguments.discard(block)
+        self.without_arguments.pop(block, None)
         return [Delta(tool_calls=[ToolCallDelta(index=self.calls[block], arguments=text)])]
 
     def close(self, block: int) -> list[Delta]:
-        """Return what is missing at the end of `block`: a call without arguments has empty ones."""
-        if block not in self.without_arguments:
-            return []
-        return self.arguments(block, "{}")
+        """Return what is missing at the end of `block`: a call without arguments has those of its start."""
+        return self.arguments(block, self.without_arguments[block]) if block in self.without_arguments else []
 
     def passed(self, delta: Delta) -> Delta:
         """Note that something was said."""
