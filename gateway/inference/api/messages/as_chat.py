@@ -117,6 +117,7 @@ def chat_of(body: CountTokensRequest, betas: str = "") -> Chat:
         **sampling,
     )
     own += [name for name in _PROVIDERS_OWN if getattr(body, name, None) is not None]
+    own += dict.fromkeys(conversation.foreign)
     own += sorted({block.type for said in conversation.natives if said for block in said.blocks} & _UPLOADS)
     unsaid = tuple(name for name in _UNSAID if getattr(body, name, None) is not None)
     native = NativeRequest("anthropic", _native_fields(body), tuple(own), betas, unsaid)

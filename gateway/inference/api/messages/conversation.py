@@ -2,6 +2,7 @@
 they were."""
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 import msgspec
@@ -44,11 +45,13 @@ class Placed(NamedTuple):
 
 
 class Conversation(NamedTuple):
-    """The messages of the chat, for each the path of the message that it comes from, and what it was there."""
+    """The messages of the chat, for each the path of the message that it comes from, and what it was there. `foreign`:
+    types of blocks and sources that only a server with this API can read, newer ones among them."""
 
     messages: list[Message]
     origins: list[str]
     natives: list[NativeContent | None]
+    foreign: list[str]
 
 
 Said = tuple[Message, Sequence[Placed]]
@@ -64,25 +67,22 @@ def conversation_of(system: str | list[msgspec.Raw] | None, turns: Sequence[Turn
             "messages",
             "unsupported_content",
         )
-    chat = Conversation([], [], [])
+    chat = Conversation([], [], [], [])
     blocks = _system_blocks(system)
     if text := _BETWEEN.join(one.block.text or "" for one in blocks):
         chat.messages.append(Message(role="system", content=text))
         chat.origins.append("system")
         chat.natives.append(None if isinstance(system, str) else native_of(blocks))
-    number = 0
-    while number < len(turns):
-        first, role = number, turns[number].role
-        placed = _placed(number, turns[number])
-        number += 1
-        # As Anthropic does it: consecutive turns of the same role are one turn.
-        while number < len(turns) and turns[number].role == role:
-            placed += _placed(number, turns[number])
-            number += 1
+    # Earlier turns without content say nothing.
+    said_turns = [(place, turn) for place, turn in enumerate(turns) if turn.content or place == len(turns) - 1]
+    # As Anthropic does it: consecutive turns of the same role are one turn.
+    for role, group in groupby(said_turns, key=lambda one: one[1].role):
+        same = list(group)
+        first, placed = same[0][0], [one for place, turn in same for one in _placed(place, turn)]
         where = f"messages.{first}"
         if role == "user" and not placed:
             raise bad_request(f"{where}: a user message must have content.", where, "invalid_value")
-        for message, said in _CONVERSIONS[role](placed):
+        for message, said in _CONVERSIONS[role](placed, chat.foreign):
             chat.messages.append(message)
             chat.origins.append(where)
             chat.natives.append(native_of(said))
@@ -101,6 +101,8 @@ def _system_blocks(system: str | list[msgspec.Raw] | None) -> list[Placed]:
 
 
 def _placed(number: int, turn: Turn) -> list[Placed]:
+    if not turn.content:
+        return []
     if isinstance(turn.content, str):
         return [Placed(number, 0, Block(type="text", text=turn.content))]
     return [
@@ -109,32 +111,32 @@ def _placed(number: int, turn: Turn) -> list[Placed]:
     ]
 
 
-def _user(placed: Sequence[Placed]) -> list[Said]:
+def _user(placed: Sequence[Placed], foreign: list[str]) -> list[Said]:
     """Results of tools come first: they answer the calls right before."""
     messages: list[Said] = []
     parts: list[ContentPart] = []
     for one in placed:
         if one.block.type == "tool_result":
-            message, shown = _result(one)
+            message, shown = _result(one, foreign)
             messages.append((message, [one]))
             parts += shown
     others = [one for one in placed if one.block.type != "tool_result"]
     for one in others:
-        parts += [] if one.is_own else _read(one.block, one)
+        parts += [] if one.is_own else _read(one.block, one, foreign)
     if parts or others:
         is_text = all(part.type == "text" for part in parts)
         messages.append((Message(role="user", content=_text_of(parts) if is_text else parts), others))
     return messages
 
 
-def _result(placed: Placed) -> tuple[Message, list[ContentPart]]:
+def _result(placed: Placed, foreign: list[str]) -> tuple[Message, list[ContentPart]]:
     """The result of a tool, which is text in OpenAI's API, and what else it has, for the user's own turn."""
     block, shown = placed.block, []
     if not block.tool_use_id:
         raise _missing(f"{placed.where}.tool_use_id")
     if isinstance(block.content, list):
         blocks = decoded(block.content, list[ResultBlock], f"{placed.where}.content")
-        read = [part for one in blocks for part in _read(one, placed)]
+        read = [part for one in blocks for part in _read(one, placed, foreign)]
         text, shown = _text_of(read), [part for part in read if part.type != "text"]
     else:
         text = "" if block.content is None else decoded(block.content, str, f"{placed.where}.content")
@@ -149,7 +151,7 @@ def _text_of(parts: Sequence[ContentPart]) -> str:
     return _BETWEEN.join(part.text or "" for part in parts if part.type == "text")
 
 
-def _assistant(placed: Sequence[Placed]) -> list[Said]:
+def _assistant(placed: Sequence[Placed], foreign: list[str]) -> list[Said]:
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[MessageToolCall] = []
@@ -163,18 +165,17 @@ def _assistant(placed: Sequence[Placed]) -> list[Said]:
             # Signed thoughts are for their maker alone.
             thoughts.append(block.thinking or "" if block.signature in (None, "", UNSIGNED) else "")
         elif not one.is_own:
-            raise _unknown(block.type, one, "text, thinking, redacted_thinking and tool_use")
+            foreign.append(block.type)
     thought = _BETWEEN.join(filter(None, thoughts)) or None
     said = "".join(texts)
     turn = Message(role="assistant", content=said, reasoning_content=thought, tool_calls=calls or None)
     return [(turn, [one for one in placed if one.block.type != "thinking" or one.block.signature != UNSIGNED])]
 
 
-def _system(placed: Sequence[Placed]) -> list[Said]:
-    for one in placed:
-        if one.block.type != "text":
-            raise _unknown(one.block.type, one, "text")
-    return [(Message(role="system", content=_BETWEEN.join(_text(one.block.text, one) for one in placed)), placed)]
+def _system(placed: Sequence[Placed], foreign: list[str]) -> list[Said]:
+    foreign += [one.block.type for one in placed if one.block.type != "text"]
+    texts = [_text(one.block.text, one) for one in placed if one.block.type == "text"]
+    return [(Message(role="system", content=_BETWEEN.join(texts)), placed)]
 
 
 _CONVERSIONS = {"user": _user, "assistant": _assistant, "system": _system}
@@ -185,22 +186,32 @@ def _call(block: Block, placed: Placed) -> MessageToolCall:
         raise _missing(f"{placed.where}.id")
     if not block.name:
         raise _missing(f"{placed.where}.name")
-    arguments = _encode(block.input or {}).decode()
+    # Arguments that were cut off are texts in some clients' histories.
+    arguments = block.input if isinstance(block.input, str) else _encode(block.input or {}).decode()
     return MessageToolCall(id=block.id, function=FunctionCall(name=block.name, arguments=arguments))
 
 
-def _read(block: Block | ResultBlock, placed: Placed) -> list[ContentPart]:
-    """The parts that a block of a user's turn, or of a tool's result, is."""
+def _read(block: Block | ResultBlock, placed: Placed, foreign: list[str]) -> list[ContentPart]:
+    """The parts that a block of a user's turn, or of a tool's result, is; none for what is `foreign`."""
     if block.type == "text":
         return [_text_part(_text(block.text, placed))]
     if block.type == "image":
-        return [_image(_source(block, placed), placed)]
+        image = _image(_source(block, placed), placed)
+        foreign += [] if image else [_foreign_source(block)]
+        return image
     if block.type == "document":
-        return _document(block, _source(block, placed), placed)
+        document = _document(block, _source(block, placed), placed)
+        foreign += [] if document else [_foreign_source(block)]
+        return document
     if block.type == "search_result":
         head = " ".join(filter(None, [block.title, f"({block.source})" if isinstance(block.source, str) else None]))
         return [_text_part(_lines(head, _joined(block.content, f"{placed.where}.content")))]
-    raise _unknown(block.type, placed, "text, image, document, search_result and tool_result")
+    foreign.append(block.type)
+    return []
+
+
+def _foreign_source(block: Block | ResultBlock) -> str:
+    return f"{block.type} with source {block.source.type if isinstance(block.source, Source) else ''}"
 
 
 def _source(block: Block | ResultBlock, placed: Placed) -> Source:
@@ -209,12 +220,12 @@ def _source(block: Block | ResultBlock, placed: Placed) -> Source:
     return block.source
 
 
-def _image(source: Source, placed: Placed) -> ContentPart:
+def _image(source: Source, placed: Placed) -> list[ContentPart]:
     if source.type == "base64":
-        return ContentPart(type="image_url", image_url={"url": _data_url(source, placed)})
+        return [ContentPart(type="image_url", image_url={"url": _data_url(source, placed)})]
     if source.type == "url" and source.url:
-        return ContentPart(type="image_url", image_url={"url": source.url})
-    raise _unknown_source(source, placed, "base64 and url")
+        return [ContentPart(type="image_url", image_url={"url": source.url})]
+    return []
 
 
 def _document(block: Block | ResultBlock, source: Source, placed: Placed) -> list[ContentPart]:
@@ -227,7 +238,7 @@ def _document(block: Block | ResultBlock, source: Source, placed: Placed) -> lis
         file = {"filename": block.title or "document.pdf", "file_data": _data_url(source, placed)}
         part = ContentPart(type="file", file=file)
         return [_text_part(block.context), part] if block.context else [part]
-    raise _unknown_source(source, placed, "base64, text and content")
+    return []
 
 
 def _data_url(source: Source, placed: Placed) -> str:
@@ -260,15 +271,3 @@ def _text(text: str | None, placed: Placed) -> str:
 
 def _missing(where: str) -> ApiError:
     return bad_request(f"{where}: Field required.", where, "missing_required_parameter")
-
-
-def _unknown(kind: str, placed: Placed, allowed: str) -> ApiError:
-    where = f"{placed.where}.type"
-    message = f"{where}: blocks of type {kind!r} are not supported here; allowed are {allowed}."
-    return bad_request(message, where, "unsupported_content")
-
-
-def _unknown_source(source: Source, placed: Placed, allowed: str) -> ApiError:
-    where = f"{placed.where}.source.type"
-    message = f"{where}: sources of type {source.type!r} are not supported here; allowed are {allowed}."
-    return bad_request(message, where, "unsupported_content")

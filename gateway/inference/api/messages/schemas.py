@@ -28,7 +28,7 @@ class Text(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     citations: Any = None
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Source(msgspec.Struct, frozen=True, kw_only=True):
     """Where an image or a document is: `base64` or `text` (`media_type`, `data`), `url`, `content`, `file`."""
 
     type: str
@@ -72,7 +72,7 @@ class Block(_Readable, frozen=True, kw_only=True):
     data: str | None = None
     id: str | None = None
     name: str | None = None
-    input: dict[str, Any] | None = None
+    input: Any = None
     tool_use_id: str | None = None
     is_error: bool | None = None
 
@@ -81,7 +81,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """One message: a text, or blocks (`Block`)."""
 
     role: Literal["user", "assistant", "system"]
-    content: str | list[msgspec.Raw]
+    content: str | list[msgspec.Raw] | None = None
 
 
 class ToolEntry(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,6 +33,9 @@ MEDIA_TYPES: Mapping[str, tuple[str, ...]] = {
     "file": ("file_data", "file_id"),
 }
 MAX_MEDIA_FIELDS = 16
+# The last two are what the same part is called in the Responses API.
+_TEXTS = ("text", "input_text", "output_text")
+_THOUGHTS = ("thinking", "redacted_thinking", "reasoning")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -51,7 +54,28 @@ def turns_of(messages: list[Message]) -> list[ChatMessage]:
             "messages",
             "array_too_long",
         )
-    return [_turn(message, f"messages[{place}]") for place, message in enumerate(messages)]
+    ids, last = _CallIds(), len(messages) - 1
+    return [_turn(message, place, ids, is_last=place == last) for place, message in enumerate(messages)]
+
+
+class _CallIds:
+    """Ids for calls and results that have none, as some servers' have: results answer the calls in their order."""
+
+    def __init__(self) -> None:
+        self._unanswered: list[str] = []
+
+    def of_calls(self, message: int, calls: Sequence[MessageToolCall]) -> list[str]:
+        """The ids of a message's calls."""
+        self._unanswered = [call.id or f"call_{message}_{place}" for place, call in enumerate(calls)]
+        return list(self._unanswered)
+
+    def of_result(self, given: str | None) -> str | None:
+        """The id of the call that a result answers; None if it is unknown."""
+        if given in self._unanswered:
+            self._unanswered.remove(given)
+        elif not given and self._unanswered:
+            return self._unanswered.pop(0)
+        return given or None
 
 
 def _num_parts(message: Message) -> int:
@@ -59,7 +83,8 @@ def _num_parts(message: Message) -> int:
     return parts if message.tool_calls is None else parts + len(message.tool_calls)
 
 
-def _turn(message: Message, where: str) -> ChatMessage:
+def _turn(message: Message, number: int, ids: _CallIds, *, is_last: bool) -> ChatMessage:
+    where = f"messages[{number}]"
     if message.role not in ROLES:
         raise bad_request(
             f"Invalid role {message.role!r}: allowed are system, developer, user, assistant and tool.", f"{where}.role"
@@ -73,8 +98,9 @@ def _turn(message: Message, where: str) -> ChatMessage:
     if message.function_call or message.audio:
         name = "function_call" if message.function_call else "audio"
         raise bad_request(f"Unsupported {name} in a message.", f"{where}.{name}", "unsupported_parameter")
-    calls = _calls(message, where)
-    if message.role == "tool" and not message.tool_call_id:
+    calls = _calls(message, number, ids)
+    answered = ids.of_result(message.tool_call_id) if message.role == "tool" else message.tool_call_id
+    if message.role == "tool" and answered is None:
         raise bad_request(
             "A message of the role tool needs the tool_call_id that it answers.",
             f"{where}.tool_call_id",
@@ -83,12 +109,16 @@ def _turn(message: Message, where: str) -> ChatMessage:
     role = "system" if message.role == "developer" else message.role
     if isinstance(message.content, list) and any(part.type in MEDIA_TYPES for part in message.content):
         parts = (_content_part(part, f"{where}.content[{place}]") for place, part in enumerate(message.content))
-        return ChatMessage.of_parts(role, parts, name=message.name, tool_calls=calls, tool_call_id=message.tool_call_id)
-    content = "" if calls and not message.content else _text(message.content, f"{where}.content")
+        return ChatMessage.of_parts(role, parts, name=message.name, tool_calls=calls, tool_call_id=answered)
+    # What is asked for is not empty; earlier turns may be.
+    must_say = is_last and role == "user"
+    content = _text(message.content, f"{where}.content", role, must_say=must_say) or message.refusal or ""
     if role == "system":
         # It changes with every request, so that no prefix would ever be cached, and means nothing to other servers.
         content = without_billing(content)
-    thoughts = (message.reasoning_content or message.reasoning) if role == "assistant" else ""
+    thoughts: Any = ""
+    if role == "assistant":
+        thoughts = message.reasoning_content or message.reasoning or _thoughts(message.content)
     native = None
     if isinstance(message.content, list) and any(part.cache_control is not None for part in message.content):
         native = None if calls else _marked(message, message.content)
@@ -97,7 +127,7 @@ def _turn(message: Message, where: str) -> ChatMessage:
         content=content,
         name=message.name,
         tool_calls=calls,
-        tool_call_id=message.tool_call_id,
+        tool_call_id=answered,
         reasoning=thoughts if isinstance(thoughts, str) else "",
         native=native,
     )
@@ -116,49 +146,76 @@ def _marked(message: Message, parts: Sequence[ContentPart]) -> NativeContent:
     return NativeContent("anthropic", tuple(NativeBlock(json=_encode(one), type=one["type"]) for one in blocks))
 
 
-def _calls(message: Message, where: str) -> tuple[ToolCall, ...]:
+def _calls(message: Message, number: int, ids: _CallIds) -> tuple[ToolCall, ...]:
     if not message.tool_calls:
         return ()
+    where = f"messages[{number}]"
     if message.role != "assistant":
         raise bad_request(
             f"Only an assistant calls tools, not a {message.role}.", f"{where}.tool_calls", "invalid_value"
         )
     for place, call in enumerate(message.tool_calls):
-        if call.type not in ("function", CUSTOM):
+        if _type(call) not in ("function", CUSTOM):
             raise bad_request(
                 f"Unsupported tool call type {call.type!r}.", f"{where}.tool_calls[{place}].type", "invalid_value"
             )
-        if (call.function if call.type == "function" else call.custom) is None:
+        if (call.function if _type(call) == "function" else call.custom) is None:
             raise bad_request(
-                f"A tool call of type {call.type!r} needs the object {call.type}.",
-                f"{where}.tool_calls[{place}].{call.type}",
+                f"A tool call of type {_type(call)!r} needs the object {_type(call)}.",
+                f"{where}.tool_calls[{place}].{_type(call)}",
                 "missing_required_parameter",
             )
-    return tuple(map(_call, message.tool_calls))
+    return tuple(map(_call, message.tool_calls, ids.of_calls(number, message.tool_calls)))
 
 
-def _call(call: MessageToolCall) -> ToolCall:
+def _type(call: MessageToolCall) -> str:
+    return call.type or "function"
+
+
+def _call(call: MessageToolCall, call_id: str) -> ToolCall:
     if call.custom is not None and call.type == CUSTOM:
-        return ToolCall(id=call.id, name=call.custom.name, arguments=arguments_of(call.custom.input))
-    function = call.function or FunctionCall(name="", arguments="")
-    return ToolCall(id=call.id, name=function.name, arguments=function.arguments)
+        return ToolCall(id=call_id, name=call.custom.name, arguments=arguments_of(call.custom.input))
+    function = call.function or FunctionCall(name="")
+    arguments = function.arguments or "{}"
+    text = arguments if isinstance(arguments, str) else _encode(arguments).decode()
+    return ToolCall(id=call_id, name=function.name, arguments=text)
 
 
-def _text(content: str | list[ContentPart] | None, where: str) -> str:
+def _text(content: str | list[ContentPart] | None, where: str, role: str, *, must_say: bool) -> str:
     if isinstance(content, str):
         return content
     if not content:
-        raise bad_request("A message needs content: a string or a list of parts.", where, "invalid_value")
-    return "\n".join(_part(part, f"{where}[{place}]") for place, part in enumerate(content))
+        if must_say:
+            raise bad_request("A message needs content: a string or a list of parts.", where, "invalid_value")
+        return ""
+    texts = [
+        _part(part, f"{where}[{place}]", must_say=must_say)
+        for place, part in enumerate(content)
+        if role != "assistant" or part.type not in _THOUGHTS
+    ]
+    return "\n".join(texts)
 
 
-def _part(part: ContentPart, where: str) -> str:
-    if part.type == "text" and part.text is not None:
-        return part.text
+def _thoughts(content: str | list[ContentPart] | None) -> str:
+    """What an assistant's parts say of its thoughts; servers give them as a text, or as parts (Mistral)."""
+    if not isinstance(content, list):
+        return ""
+    found: list[str] = []
+    for part in content:
+        if part.type in _THOUGHTS:
+            given = part.thinking if isinstance(part.thinking, list) else [{"text": part.thinking or part.text}]
+            found += [one["text"] for one in given if isinstance(one, dict) and isinstance(one.get("text"), str)]
+    return "".join(found)
+
+
+def _part(part: ContentPart, where: str, *, must_say: bool = True) -> str:
+    if part.type in _TEXTS and (part.text is not None or not must_say):
+        return part.text or ""
     if part.type == "refusal" and part.refusal is not None:
         return part.refusal
-    if part.type in ("text", "refusal"):
-        raise bad_request(f"A part of type {part.type!r} needs the field {part.type}.", f"{where}.{part.type}")
+    if part.type in (*_TEXTS, "refusal"):
+        name = "refusal" if part.type == "refusal" else "text"
+        raise bad_request(f"A part of type {part.type!r} needs the field {name}.", f"{where}.{name}")
     raise bad_request(
         f"Invalid content type {part.type!r}: allowed are text, refusal, {', '.join(MEDIA_TYPES)}.", f"{where}.type"
     )

@@ -28,7 +28,7 @@ from tiers.tier import ChatMessage
 Body = TypeVar("Body", bound=msgspec.Struct)
 Decoded = TypeVar("Decoded")
 
-UNKNOWN = "unknown_parameter"
+UNKNOWN, INVALID = "unknown_parameter", "invalid_value"
 IGNORED = "ignored_fields"
 """Where a request's state holds the names of its fields that were ignored, if there are any."""
 
@@ -101,7 +101,7 @@ def _decode_fields(serving: Serving, fields: FieldReader[Body], body: bytes, cal
     try:
         found = _decoded(fields.decode, body)
     except ApiError as error:
-        if strict or error.body.code != UNKNOWN:
+        if strict or error.body.code not in (UNKNOWN, INVALID):
             raise
         found, ignored = _decoded(fields.known_part, body)
     given = [name for name in fields.harmless if getattr(found, name) is not None]
@@ -163,7 +163,7 @@ def refusal_of(error: msgspec.ValidationError) -> ApiError:
         name = _join(path, missing[1])
         return bad_request(f"You must provide the parameter {name}.", name, "missing_required_parameter")
     name = path.replace("[...]", "")
-    return bad_request(f"Invalid value for {name or 'the body'}: {what}.", name or None, "invalid_value")
+    return bad_request(f"Invalid value for {name or 'the body'}: {what}.", name or None, INVALID)
 
 
 def _join(path: str, name: str) -> str:

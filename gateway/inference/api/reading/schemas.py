@@ -53,12 +53,13 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class ContentPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A piece of a message; only `text` (and an assistant's `refusal`) is understood. `cache_control`: a mark that
+    """A piece of a message: `text`, an assistant's `refusal` or thoughts, or a medium. `cache_control`: a mark that
     tiers of Anthropic get."""
 
     type: str
     text: str | None = None
     refusal: str | None = None
+    thinking: Any = None
     image_url: Unsupported = None
     input_audio: Unsupported = None
     file: Unsupported = None
@@ -66,10 +67,11 @@ class ContentPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class FunctionCall(msgspec.Struct, frozen=True, kw_only=True):
-    """What an assistant called; `arguments` is JSON text. Clients add fields of their own."""
+    """What an assistant called; `arguments` is JSON text, or JSON itself as some servers give it. Clients add fields of
+    their own."""
 
     name: str
-    arguments: str
+    arguments: str | dict[str, Any] | None = None
 
 
 class CustomCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,12 +82,12 @@ class CustomCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call in an assistant's earlier turn, of a function or of a custom tool."""
+    """A call in an assistant's earlier turn, of a function or of a custom tool; some servers give it no id."""
 
-    id: str
+    id: str | None = None
     function: FunctionCall | None = None
     custom: CustomCall | None = None
-    type: str = "function"
+    type: str | None = None
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

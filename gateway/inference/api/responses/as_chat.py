@@ -195,15 +195,15 @@ def _turns(item: Item, where: str, *, is_native: bool) -> Iterator[Message]:
         yield Message(role=item.role, content=_content(item.content, where))
     elif item.type in ("function_call", "custom_tool_call"):
         custom = item.type == "custom_tool_call"
-        field, arguments = ("input", item.input) if custom else ("arguments", item.arguments)
-        if item.call_id is None or item.name is None or arguments is None:
-            raise bad_request(f"A {item.type} needs call_id, name and {field}.", where, "missing_required_parameter")
+        if item.call_id is None or item.name is None:
+            raise bad_request(f"A {item.type} needs call_id and name.", where, "missing_required_parameter")
         called = flat_name(item.name, item.namespace)
-        function = FunctionCall(name=called, arguments=arguments_of(arguments) if custom else arguments)
+        arguments = arguments_of(item.input or "") if custom else item.arguments
+        function = FunctionCall(name=called, arguments=arguments)
         yield Message(role="assistant", tool_calls=[MessageToolCall(id=item.call_id, function=function)])
     elif item.type in ("function_call_output", "custom_tool_call_output"):
-        if item.call_id is None or item.output is None:
-            raise bad_request(f"A {item.type} needs call_id and output.", where, "missing_required_parameter")
+        if item.call_id is None:
+            raise bad_request(f"A {item.type} needs call_id.", where, "missing_required_parameter")
         yield Message(role="tool", tool_call_id=item.call_id, content=_content(item.output, where))
     elif item.type == "reasoning":
         if (thoughts := _thoughts(item)) or is_native:

@@ -52,7 +52,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     call_id: str | None = None
     name: str | None = None
     namespace: str | None = None
-    arguments: str | None = None
+    arguments: str | dict[str, Any] | None = None
     input: str | None = None
     output: str | list[Part] | None = None
     summary: list[Part] | None = None

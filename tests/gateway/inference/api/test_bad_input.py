@@ -141,7 +141,7 @@ CHAT_CASES: list[tuple[dict[str, Any], str]] = [
     ({"modalities": ["audio"]}, "modalities"),
     ({"reasoning_effort": "extreme"}, "reasoning_effort"),
     ({"thinking_token_budget": -1}, "thinking_token_budget"),
-    ({"include_stop_str_in_output": 1}, "include_stop_str_in_output"),
+    ({"include_stop_str_in_output": 2}, "include_stop_str_in_output"),
     ({"metadata": {"a": 1}}, "metadata"),
     ({"model": ""}, "model"),
     ({"model": None}, "model"),

@@ -1,0 +1,178 @@
+"""Histories and fields as clients send them: read as they are meant, on each API."""
+
+from typing import Any
+
+import pytest
+
+from tests.gateway.running_gateway import RunningGateway
+from tests.gateway.served_process import UNCACHED
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+ASKED = {"role": "user", "content": "Go on."}
+CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+TOOL = {"type": "function", "function": {"name": "f"}}
+
+
+def called(**fields: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": None, "tool_calls": [CALL | fields]}
+
+
+def function(arguments: Any) -> dict[str, Any]:
+    return {"function": {"name": "f", "arguments": arguments}}
+
+
+async def turns_of(gateway: RunningGateway, path: str, fields: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """What the tier is given: roles, texts, calls (id, arguments), answered calls."""
+    answer = await gateway.http.post(path, json={"model": "tier-1"} | fields, headers=UNCACHED)
+    assert answer.status_code == 200, answer.text
+    return [
+        (
+            turn.role,
+            turn.content,
+            *[(call.id, call.arguments) for call in turn.tool_calls],
+            *([turn.tool_call_id] if turn.tool_call_id else []),
+        )
+        for turn in gateway.tier(1).requests[-1].messages or ()
+    ]
+
+
+CHAT: dict[str, tuple[list[dict[str, Any]], list[tuple[Any, ...]]]] = {
+    "no content, a refusal": ([{"role": "assistant", "content": None, "refusal": "No."}], [("assistant", "No.")]),
+    "null content": ([{"role": "assistant", "content": None}], [("assistant", "")]),
+    "no content at all": ([{"role": "assistant"}], [("assistant", "")]),
+    "an empty list": ([{"role": "assistant", "content": []}], [("assistant", "")]),
+    "an empty text": ([{"role": "assistant", "content": ""}], [("assistant", "")]),
+    "an empty turn of the user": ([{"role": "user", "content": None}], [("user", "")]),
+    "an empty system turn": ([{"role": "system", "content": []}], [("system", "")]),
+    "a part without a text": (
+        [{"role": "assistant", "content": [{"type": "text", "text": None}]}], [("assistant", "")],
+    ),
+    "parts in each role": (
+        [{"role": role, "content": [{"type": "text", "text": "a"}]} for role in ("developer", "user", "assistant")],
+        [("system", "a"), ("user", "a"), ("assistant", "a")],
+    ),
+    "parts named as in Responses": (
+        [{"role": "user", "content": [{"type": "input_text", "text": "a"}]}], [("user", "a")],
+    ),
+    "thoughts as a part": (
+        [{"role": "assistant", "content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "a"}]}],
+        [("assistant", "a")],
+    ),
+    "a name": ([{"role": "user", "content": "a", "name": "ann"}], [("user", "a")]),
+    "no calls": ([{"role": "assistant", "content": "a", "tool_calls": []}], [("assistant", "a")]),
+    "null for calls": ([{"role": "assistant", "content": "a", "tool_calls": None}], [("assistant", "a")]),
+    "broken arguments": ([called(**function('{"a": '))], [("assistant", "", ("c1", '{"a": '))]),
+    "arguments as an object": ([called(**function({"a": 1}))], [("assistant", "", ("c1", '{"a":1}'))]),
+    "null for arguments": ([called(**function(None))], [("assistant", "", ("c1", "{}"))]),
+    "no arguments": ([called(function={"name": "f"})], [("assistant", "", ("c1", "{}"))]),
+    "null for a call's type": ([called(type=None)], [("assistant", "", ("c1", "{}"))]),
+    "an empty result": (
+        [called(), {"role": "tool", "tool_call_id": "c1", "content": None}],
+        [("assistant", "", ("c1", "{}")), ("tool", "", "c1")],
+    ),
+    "calls and results without ids": (
+        [
+            {"role": "assistant", "content": None, "tool_calls": [CALL | {"id": ""}, CALL | {"id": None}]},
+            {"role": "tool", "content": "one", "tool_call_id": ""},
+            {"role": "tool", "content": "two"},
+        ],
+        [
+            ("assistant", "", ("call_0_0", "{}"), ("call_0_1", "{}")),
+            ("tool", "one", "call_0_0"),
+            ("tool", "two", "call_0_1"),
+        ],
+    ),
+    "a result without a call": (
+        [{"role": "tool", "tool_call_id": "lost", "content": "r"}], [("tool", "r", "lost")],
+    ),
+    "the assistant first": ([{"role": "assistant", "content": "Hello."}], [("assistant", "Hello.")]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("habit", CHAT)
+async def test_a_history_of_a_chat_is_read(gateway: RunningGateway, habit: str) -> None:
+    history, read = CHAT[habit]
+    fields = {"messages": [*history, ASKED], "tools": [TOOL]}
+    assert await turns_of(gateway, "/v1/chat/completions", fields) == [*read, ("user", "Go on.")]
+
+
+async def test_thoughts_as_parts_are_thoughts(gateway: RunningGateway) -> None:
+    parts = [{"type": "thinking", "thinking": [{"type": "text", "text": "h"}, {"type": "text", "text": "m"}]}]
+    await turns_of(gateway, "/v1/chat/completions", {"messages": [{"role": "assistant", "content": parts}, ASKED]})
+    assert gateway.tier(1).requests[-1].messages[0].reasoning == "hm"  # type: ignore[index]
+
+
+USE = {"type": "tool_use", "id": "c1", "name": "f", "input": {}}
+RESULT = {"type": "tool_result", "tool_use_id": "c1"}
+USED, FIRST = [ASKED, {"role": "assistant", "content": [USE]}], ("user", "Go on.")
+MESSAGES: dict[str, tuple[list[dict[str, Any]], list[tuple[Any, ...]]]] = {
+    "null content": ([ASKED, {"role": "assistant", "content": None}, ASKED], [("user", "Go on.\n\nGo on.")]),
+    "no content at all": ([ASKED, {"role": "assistant"}, ASKED], [("user", "Go on.\n\nGo on.")]),
+    "an empty list": ([ASKED, {"role": "assistant", "content": []}, ASKED], [("user", "Go on.\n\nGo on.")]),
+    "an empty text": ([ASKED, {"role": "assistant", "content": ""}, ASKED], [("user", "Go on.\n\nGo on.")]),
+    "an empty turn of the user": ([{"role": "user", "content": []}, ASKED], [("user", "Go on.")]),
+    "null for an input": (
+        [ASKED, {"role": "assistant", "content": [USE | {"input": None}]}, {"role": "user", "content": [RESULT]}],
+        [FIRST, ("assistant", "", ("c1", "{}")), ("tool", "", "c1")],
+    ),
+    "an input that was cut off": (
+        [ASKED, {"role": "assistant", "content": [USE | {"input": '{"a": '}]}, {"role": "user", "content": [RESULT]}],
+        [FIRST, ("assistant", "", ("c1", '{"a": ')), ("tool", "", "c1")],
+    ),
+    "an empty result": (
+        [*USED, {"role": "user", "content": [RESULT | {"content": []}]}],
+        [FIRST, ("assistant", "", ("c1", "{}")), ("tool", "", "c1")],
+    ),
+}
+
+
+@pytest.mark.parametrize("habit", MESSAGES)
+async def test_a_history_of_messages_is_read(gateway: RunningGateway, habit: str) -> None:
+    history, read = MESSAGES[habit]
+    assert await turns_of(gateway, "/v1/messages", {"messages": history, "max_tokens": 9}) == read
+
+
+ITEM_CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+OUTPUT = {"type": "function_call_output", "call_id": "c1"}
+RESPONSES: dict[str, tuple[list[dict[str, Any]], list[tuple[Any, ...]]]] = {
+    "null content": ([{"role": "assistant", "content": None}], [("assistant", "")]),
+    "no content at all": ([{"type": "message", "role": "assistant"}], [("assistant", "")]),
+    "an empty list": ([{"role": "assistant", "content": []}], [("assistant", "")]),
+    "broken arguments": (
+        [ITEM_CALL | {"arguments": '{"a": '}, OUTPUT | {"output": "r"}],
+        [("assistant", "", ("c1", '{"a": ')), ("tool", "r", "c1")],
+    ),
+    "arguments as an object": (
+        [ITEM_CALL | {"arguments": {"a": 1}}, OUTPUT | {"output": "r"}],
+        [("assistant", "", ("c1", '{"a":1}')), ("tool", "r", "c1")],
+    ),
+    "nothing said or returned": (
+        [ITEM_CALL | {"arguments": None}, OUTPUT | {"output": None}],
+        [("assistant", "", ("c1", "{}")), ("tool", "", "c1")],
+    ),
+    "no output": ([ITEM_CALL, OUTPUT], [("assistant", "", ("c1", "{}")), ("tool", "", "c1")]),
+    "an empty list as output": (
+        [ITEM_CALL, OUTPUT | {"output": []}], [("assistant", "", ("c1", "{}")), ("tool", "", "c1")],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("habit", RESPONSES)
+async def test_a_history_of_responses_is_read(gateway: RunningGateway, habit: str) -> None:
+    history, read = RESPONSES[habit]
+    fields = {"input": [*history, ASKED], "store": False}
+    assert await turns_of(gateway, "/v1/responses", fields) == [*read, ("user", "Go on.")]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/chat/completions", {"messages": [ASKED], "max_tokens": "9", "temperature": "0.5", "stream": "false"}),
+        ("/v1/messages", {"messages": [ASKED], "max_tokens": "9", "temperature": "0.5", "stream": "false"}),
+        ("/v1/responses", {"input": "Hi", "max_output_tokens": "9", "temperature": "0.5", "stream": "false"}),
+    ],
+)
+async def test_numbers_and_truth_values_may_be_texts(gateway: RunningGateway, path: str, fields: Any) -> None:
+    await turns_of(gateway, path, fields)
+    asked = gateway.tier(1).requests[-1]
+    assert (asked.max_tokens, asked.sampling.temperature) == (9, 0.5)
