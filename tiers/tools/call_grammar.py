@@ -1,6 +1,7 @@
 """The grammar of an answer with tool calls: for forced calls always, for optional ones if a tool is strict."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,10 @@ from inference_core.protocol import Grammar
 from tiers.errors import TierRequestError
 from tiers.tool_types import Tool, Tooling
 from tiers.tools.dialect import Dialect
+from tiers.tools.marked_grammar import marked_arguments
+from tiers.tools.named_dialect import NamedDialect
+
+AnyDialect = Dialect | NamedDialect
 
 # A small model that may call repeatedly does so without end.
 MORE_CALLS = "{0,7}"
@@ -16,7 +21,7 @@ ANY_ARGUMENTS: dict[str, Any] = {"type": "object"}
 
 
 def call_grammar(
-    tooling: Tooling, dialect: Dialect, control_tokens: Mapping[str, int], answer: Grammar | None
+    tooling: Tooling, dialect: AnyDialect, control_tokens: Mapping[str, int], answer: Grammar | None
 ) -> Grammar | None:
     """Return the grammar of the answer; None if it is free. `answer`: the grammar of an answer without calls.
 
@@ -65,21 +70,39 @@ def _json_rule(schema: dict[str, Any]) -> str:
 
 
 class _Rules:
-    """Lark rules, one for each tool's call."""
+    """Lark rules, one for each tool's call: `section` around all calls, `opener` and `closer` around each."""
 
-    def __init__(self, dialect: Dialect, control_tokens: Mapping[str, int]) -> None:
+    def __init__(self, dialect: AnyDialect, control_tokens: Mapping[str, int]) -> None:
         self._dialect, self._control_tokens = dialect, control_tokens
+        if isinstance(dialect, NamedDialect):
+            self._section, self._opener, self._closer = dialect.section, dialect.opener, dialect.closer
+        elif dialect.wraps_each:
+            self._section, self._opener, self._closer = ("", ""), dialect.opener, dialect.closer
+        else:
+            self._section, self._opener, self._closer = (dialect.opener, dialect.closer), "", ""
         self._rules: list[str] = []
         self._names: list[str] = []
 
     def add(self, tool: Tool, schema: dict[str, Any]) -> None:
         number = len(self._names)
+        self._names.append(f"call_{number}")
+        if isinstance(self._dialect, NamedDialect):
+            self._add_named(self._dialect, number, tool, schema)
+            return
         # Pieces like those of a JSON schema, because a longer one would win over an answer with the same start.
-        pieces = ["{", '"name"', ": ", json.dumps(tool.name), ", ", f'"{self._dialect.arguments_key}"', ": "]
+        pieces = ["{", f'"{self._dialect.name_key}"', ": ", json.dumps(tool.name), ", "]
+        pieces += [f'"{self._dialect.arguments_key}"', ": "]
         head = " ".join(json.dumps(piece) for piece in pieces)
         self._rules.append(f'call_{number}: {head} args_{number} "}}"')
         self._rules.append(f"args_{number}: {_json_rule(schema)}")
-        self._names.append(f"call_{number}")
+
+    def _add_named(self, dialect: NamedDialect, number: int, tool: Tool, schema: dict[str, Any]) -> None:
+        head = f"call_{number}: {_literal(tool.name)} {self._markup(dialect.after_name)}"
+        if dialect.arguments is None:
+            self._rules += [f"{head} args_{number}", f"args_{number}: {_json_rule(schema)}"]
+            return
+        values, rules = marked_arguments(dialect.arguments, schema, f"args_{number}", self._markup)
+        self._rules += [f"{head} {values}", *rules]
 
     def forced(self, parallel: bool) -> str:
         """Return the rules for calls only."""
@@ -91,47 +114,57 @@ class _Rules:
 
     def free(self, parallel: bool) -> str:
         """Return the rules for any text, in which a started call must be valid."""
-        if self._dialect.at_start:
-            return self._lark("start: calls | TEXT?\nTEXT: /[^{](.|\\n)*/", parallel)
-        marker = self._dialect.opener.strip().removesuffix("[")
-        rest = self._dialect.opener.removeprefix(marker)
-        special = self._control_tokens.get(marker)
+        anchor = (self._section[0] + self._opener).lstrip()
+        if not anchor:
+            # What begins as a call of JSON does is one; a name may begin any answer.
+            start = r"/[^{](.|\n)*/" if isinstance(self._dialect, Dialect) else r"/(.|\n)*/"
+            return self._lark(f"start: calls | TEXT?\nTEXT: {start}", parallel)
+        marker, special = self._first_mark(anchor)
+        rest = self._markup(anchor.removeprefix(marker))
         if special is None:
-            head = f"head: lead {_literal(rest)}\nlead[lazy]: TEXT {_literal(marker)}"
+            head = f"head: lead {rest}\nlead[lazy]: TEXT {_literal(marker)}"
         else:
-            head = f"head: TEXT <[{special}]> {_literal(rest)}"
-        body = f"one {self._markup(self._dialect.closer)}"
-        if not self._dialect.wraps_each:
-            more = f" ({_literal(self._dialect.separator)} one)*" if parallel else ""
-            return self._lark(f"start: (head one{more} {self._markup(self._dialect.closer)})? tail\n{head}", None)
-        times = "*" if parallel else "?"
-        return self._lark(f"start: (head {body}){times} tail\n{head}", None)
+            head = f"head: TEXT <[{special}]> {rest}"
+        parallel = parallel and self._dialect.parallel
+        closer = self._markup(self._closer)
+        if any(self._section):
+            more = f" ({self._between()} one {closer})*" if parallel else ""
+            return self._lark(f"start: (head one {closer}{more} {self._markup(self._section[1])})? tail\n{head}", None)
+        return self._lark(f"start: (head one {closer}){'*' if parallel else '?'} tail\n{head}", None)
+
+    def _first_mark(self, anchor: str) -> tuple[str, int | None]:
+        """What begins a call, and its token if it is a control token."""
+        for text in sorted(self._control_tokens, key=len, reverse=True):
+            if anchor.startswith(text):
+                return text, self._control_tokens[text]
+        words = re.split(r"(?<=\S)(?=\s)|\[$", anchor)
+        return words[0] or anchor, None
+
+    def _between(self) -> str:
+        return f"{_literal(self._dialect.separator)} {self._markup(self._opener)}"
 
     def _lark(self, start: str, parallel: bool | None) -> str:
         lines = [start, f"one: {' | '.join(self._names)}", *self._rules]
         if parallel is None:
-            lines.append("tail: TEXT\nTEXT: /(.|\\n)*/")
+            lines.append("tail: TEXT\nTEXT: /(.|\n)*/")
         else:
-            opener, closer = self._markup(self._dialect.opener), self._markup(self._dialect.closer)
-            separator = _literal(self._dialect.separator)
-            if self._dialect.wraps_each:
-                call = f"{opener} one {closer}"
-                more = f" ({separator} {call}){MORE_CALLS}" if parallel else ""
-                lines.append(f"calls: {call}{more}")
-            else:
-                more = f" ({separator} one){MORE_CALLS}" if parallel else ""
-                lines.append(f"calls: {opener} one{more} {closer}")
+            closer = self._markup(self._closer)
+            more = f" ({self._between()} one {closer}){MORE_CALLS}" if parallel and self._dialect.parallel else ""
+            begin, end = self._markup(self._section[0] + self._opener), self._markup(self._section[1])
+            lines.append(f"calls: {begin} one {closer}{more} {end}")
+        if any("RAW" in line for line in lines):
+            lines.append("RAW: /(.|\n)*/")
         return "\n".join(lines)
 
     def _markup(self, text: str) -> str:
-        """Return a marker as the vocabulary has it: a control token, or its text."""
-        for marker in self._dialect.markers:
-            core = marker.removesuffix("[")
-            token_id = self._control_tokens.get(core)
-            if token_id is not None and core in text:
-                before, _, after = text.partition(core)
-                return " ".join(filter(None, [_literal(before), f"<[{token_id}]>", _literal(after)]))
-        return _literal(text)
+        """Return a mark as the vocabulary has it: control tokens and literal text. Ids and numbers are free."""
+        if not text:
+            return ""
+        special = sorted((token for token in self._control_tokens if token in text), key=len, reverse=True)
+        pieces = re.split(f"({'|'.join(map(re.escape, [*special, '{id}', '{index}']))})", text)
+        free = {"{id}": "/[a-zA-Z0-9]{9}/", "{index}": "/[0-9]{1,2}/"}
+        known = {token: f"<[{self._control_tokens[token]}]>" for token in special}
+        return " ".join((free | known).get(piece, _literal(piece)) for piece in pieces if piece)
 
 
 def _literal(text: str) -> str:

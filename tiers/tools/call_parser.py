@@ -23,13 +23,15 @@ class CallParser:
     def __init__(self, dialect: Dialect, names: Collection[str], most: int | None = None) -> None:
         self.count = 0
         self._opener = dialect.opener.strip().removesuffix("[")
-        self._skipped = tuple(m for m in (dialect.also_opens, self._opener, dialect.closer.strip()) if m)
+        closer = dialect.closer.strip(" \n\r\t[]")
+        self._skipped = tuple(m for m in (dialect.also_opens, self._opener, closer) if m)
         self._at_start = dialect.at_start
+        self._name_key = dialect.name_key
         self._names, self._most = names, most
         self._state: Literal["start", "text", "between", "call", "ended"] = "start" if dialect.at_start else "text"
         self._buffer = ""
         self._led = ""  # what was read since the last text, to be restored if no call follows
-        self._scanner = CallScanner()
+        self._scanner = CallScanner(self._name_key)
         self._announced = False
         self._text: list[str] = []
         self._calls: list[ToolCallDelta] = []
@@ -87,14 +89,15 @@ class CallParser:
             self._buffer = self._buffer[place + len(self._opener) :]
             self._state = "between"
             return True
-        kept = _held_back(self._buffer, self._opener)
+        kept = held_back(self._buffer, self._opener)
         self._text.append(self._buffer[: len(self._buffer) - kept])
         self._buffer = self._buffer[len(self._buffer) - kept :]
         return False
 
     def _read_between(self) -> bool:
         """Read markers, brackets and white space between calls."""
-        if self._buffer[0] in _BETWEEN or self._buffer[0] in "[]":
+        # Small models close an object once too often.
+        if self._buffer[0] in _BETWEEN or self._buffer[0] in "[]" or (self.count and self._buffer[0] == "}"):
             self._lead(1)
             return True
         for marker in self._skipped:
@@ -102,7 +105,7 @@ class CallParser:
                 self._lead(len(marker))
                 return True
         if self._buffer[0] == "{" and (self._most is None or self.count < self._most):
-            self._state, self._scanner, self._announced = "call", CallScanner(), False
+            self._state, self._scanner, self._announced = "call", CallScanner(self._name_key), False
             return True
         if any(marker.startswith(self._buffer) for marker in self._skipped):
             return False
@@ -140,7 +143,7 @@ class CallParser:
         self._led, self._state = "", "text"
 
 
-def _held_back(text: str, opener: str) -> int:
+def held_back(text: str, opener: str) -> int:
     """Return how many characters at the end may be white space before an opener, or the start of one."""
     for length in range(min(len(opener) - 1, len(text)), 0, -1):
         if text.endswith(opener[:length]):

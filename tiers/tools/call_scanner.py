@@ -9,7 +9,8 @@ class CallScanner:
     """Feed it text that starts with `{`. `name` is set once it is known, `done` when the object has closed; `failed` if
     it is no call. `raw` is all text read. Arguments stream as the model wrote them."""
 
-    def __init__(self) -> None:
+    def __init__(self, name_key: str = "name") -> None:
+        self._name_key = name_key
         self.name: str | None = None
         self.raw = ""
         self.done = False
@@ -121,7 +122,7 @@ class CallScanner:
 
     def _end_value(self) -> None:
         value = self._value.strip()
-        if self._key == "name":
+        if self._key == self._name_key:
             name = _decoded(value)
             # The first one may have been announced.
             self.failed = self.failed or not name or self.name is not None

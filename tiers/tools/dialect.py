@@ -11,11 +11,11 @@ class Dialect(NamedTuple):
     """Calls are `opener`, a JSON object each, and `closer`; `separator` is between two of them.
 
     `wraps_each`: opener and closer enclose every call, not all of them together. `at_start`: an answer that starts with
-    a call has only calls, without an opener. `also_opens` may precede the first call. `arguments_key`: the key of the
-    arguments.
+    a call has only calls, without an opener. `also_opens` may precede the first call. `arguments_key`, `name_key`: the
+    keys of the object. `parallel`: whether an answer may have several calls.
     """
 
-    name: DialectName
+    name: str
     opener: str
     closer: str
     separator: str
@@ -23,10 +23,12 @@ class Dialect(NamedTuple):
     at_start: bool
     also_opens: str
     arguments_key: str
+    name_key: str = "name"
+    parallel: bool = True
 
     def call_text(self, name: str, arguments: str) -> str:
         """Return the JSON object of one call; `arguments` is JSON text."""
-        return f'{{"name": {json.dumps(name, ensure_ascii=False)}, "{self.arguments_key}": {arguments}}}'
+        return f'{{"{self.name_key}": {json.dumps(name, ensure_ascii=False)}, "{self.arguments_key}": {arguments}}}'
 
     @property
     def markers(self) -> tuple[str, ...]:

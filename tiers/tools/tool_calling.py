@@ -4,17 +4,20 @@ import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 
 from inference_core.errors import InvalidRequestError
+from inference_core.tokenization.chat_template import ChatTemplate
 from inference_core.tokenization.stop_strings import StopStrings
 from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.tier import ChatMessage, Delta, GenerationRequest
 from tiers.tool_types import Tool, Tooling
 from tiers.tools.call_grammar import call_grammar
-from tiers.tools.call_parser import CallParser, Said
+from tiers.tools.call_parser import Said
 from tiers.tools.dialect import DIALECTS, HERMES, Dialect, DialectName, dialect_of
+from tiers.tools.probe_dialect import UNKNOWN, AnyParser, Probed, parser_of, probed
 
 # For models whose chat template knows nothing of tools; docs/structured-output.md shows it.
 INSTRUCTIONS = """\
@@ -42,13 +45,18 @@ class ToolCalling:
         template = tokenizer.chat_template
         self._knows_tools = template is not None and template.uses_tools
         # For a template without tools our own instructions describe them, in Hermes' dialect.
-        source = template.tool_source if template is not None and self._knows_tools else None
-        chosen = dialect if self._knows_tools else None
-        self.dialect = dialect_of(source) if chosen is None else DIALECTS[chosen]
+        probed = _probed(tokenizer, template) if template is not None and self._knows_tools else Probed(HERMES)
+        self._written = probed
+        # None: its template does not show how the model writes calls.
+        self.shown = probed.dialect
+        chosen = DIALECTS[dialect] if dialect is not None and self._knows_tools else probed.dialect
+        self.dialect = dialect_of(None if template is None else template.tool_source) if chosen is None else chosen
         self._controls = tokenizer.control_tokens
         # Control tokens around calls are not part of the text, but the parser needs them.
-        markers = [marker.removesuffix("[") for marker in self.dialect.markers]
-        self._visible = {self._controls[marker]: marker for marker in markers if marker in self._controls}
+        markers = self.dialect.markers
+        self._visible = {
+            token: text for text, token in self._controls.items() if any(text in marker for marker in markers)
+        }
 
     def turns(self, messages: Sequence[ChatMessage], tooling: Tooling | None) -> tuple[list[dict[str, Any]], Any]:
         """Return the conversation for the chat template, and the tools for it (None if they are in the
@@ -59,7 +67,7 @@ class ToolCalling:
             )
         tools: list[Tool] = [] if tooling is None or tooling.choice == "none" else list(tooling.tools)
         if self._knows_tools:
-            return template_turns(messages), [tool.definition() for tool in tools] or None
+            return template_turns(messages, self._written), [tool.definition() for tool in tools] or None
         return template_turns(plain_messages(messages, tools, HERMES)), None
 
     def prepared(self, request: GenerationRequest) -> GenerationRequest:
@@ -83,9 +91,9 @@ class ToolCalling:
     ) -> AsyncGenerator[Delta, None]:
         """Yield the deltas of an answer that is read, with the calls in its text taken out of it."""
         assert request.tooling is not None
-        names = {tool.name for _, tool in request.tooling.callable_tools}
+        tools = {tool.name: tool for _, tool in request.tooling.callable_tools}
         most = None if request.tooling.parallel else 1
-        parsers = [CallParser(self.dialect, names, most) for _ in range(request.n)]
+        parsers = [parser_of(self.dialect, tools, most) for _ in range(request.n)]
         async with aclosing(deltas):
             async for delta in deltas:
                 for read in _read(delta, parsers):
@@ -97,7 +105,23 @@ def may_call(request: GenerationRequest) -> bool:
     return request.tooling is not None and bool(request.tooling.callable_tools)
 
 
-def _read(delta: Delta, parsers: list[CallParser]) -> list[Delta]:
+def _probed(tokenizer: Tokenizer, template: ChatTemplate) -> Probed:
+    """Return how the template writes calls, found out once for each template."""
+    known = _PROBED.get(template)
+    if known is None:
+        ends = [tokenizer.token_bytes(token).decode(errors="replace") for token in tokenizer.eos_token_ids]
+
+        def render(turns: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> str:
+            return tokenizer.render_chat(turns, add_generation_prompt=False, tools=tools)
+
+        known = _PROBED[template] = probed(render, ends)
+    return known
+
+
+_PROBED: WeakKeyDictionary[ChatTemplate, Probed] = WeakKeyDictionary()
+
+
+def _read(delta: Delta, parsers: Sequence[AnyParser]) -> list[Delta]:
     if delta.end is not None:
         return [delta]
     parser = parsers[delta.index]
@@ -113,13 +137,16 @@ def _read(delta: Delta, parsers: list[CallParser]) -> list[Delta]:
     return [delta]
 
 
-def template_turns(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """For a template that knows of tools: calls as transformers' templates read them, arguments as data."""
-    return [_turn(message) for message in messages]
+def template_turns(messages: Sequence[ChatMessage], written: Probed = UNKNOWN) -> list[dict[str, Any]]:
+    """For a template that knows of tools: calls as transformers' templates read them, arguments as data where it does
+    not want them as text."""
+    return [_turn(message, written) for message in messages]
 
 
-def _turn(message: ChatMessage) -> dict[str, Any]:
+def _turn(message: ChatMessage, written: Probed) -> dict[str, Any]:
     turn: dict[str, Any] = {"role": message.role, "content": message.content}
+    if written.no_content and message.tool_calls and not message.content:
+        turn["content"] = None
     if message.reasoning:
         turn["reasoning_content"] = message.reasoning
     if message.name is not None:
@@ -128,7 +155,14 @@ def _turn(message: ChatMessage) -> dict[str, Any]:
         turn["tool_call_id"] = message.tool_call_id
     if message.tool_calls:
         turn["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.parsed_arguments()}}
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {
+                    "name": call.name,
+                    "arguments": call.arguments if written.text_arguments else call.parsed_arguments(),
+                },
+            }
             for call in message.tool_calls
         ]
     return turn
