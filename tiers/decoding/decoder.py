@@ -1,6 +1,7 @@
 """One model of a core with its tokeniser: from requests to token ids, and from outputs to deltas."""
 
 import itertools
+import logging
 import os
 import re
 import time
@@ -26,6 +27,8 @@ from tiers.tools.tool_calling import ToolCalling
 
 T = TypeVar("T")
 
+log = logging.getLogger(__name__)
+
 _serial = itertools.count()
 
 
@@ -47,7 +50,7 @@ class Decoder:
         threads: TextThreads | None = None,
     ) -> None:
         self.tokenizer = tokenizer
-        self.calling = _calling(tokenizer, tool_dialect)
+        self.calling = _calling(tokenizer, tool_dialect, tier)
         self.max_context = max_context
         self.threads = threads or TextThreads()
         self._core, self._model, self._tier = core, model, tier
@@ -211,14 +214,22 @@ class Decoder:
         return TierError(message)
 
 
-def _calling(tokenizer: Tokenizer, dialect: DialectName | None) -> ToolCalling:
+def _calling(tokenizer: Tokenizer, dialect: DialectName | None, tier: str) -> ToolCalling:
     if "<|channel|>" in tokenizer.control_tokens:
         # Few vocabularies have it, and a process that serves none of them does without the format.
         from tiers.harmony.harmony_format import HarmonyFormat, speaks_harmony
 
         if speaks_harmony(tokenizer):
             return HarmonyFormat(tokenizer)
-    return ToolCalling(tokenizer, dialect)
+    calling = ToolCalling(tokenizer, dialect)
+    if calling.shown is None and dialect is None:
+        log.warning(
+            "tier '%s': the model's chat template takes tools, and does not show how the model writes calls; they are "
+            "read as %s models write them (tool_dialect in the catalogue names another way)",
+            tier,
+            calling.dialect.name,
+        )
+    return calling
 
 
 class _Tally:

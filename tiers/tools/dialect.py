@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
+from tiers.tools.named_dialect import ArgumentMarks, NamedDialect
+
 DialectName = Literal["hermes", "llama3", "mistral"]
 
 
@@ -43,12 +45,29 @@ LLAMA3 = Dialect("llama3", "", "", "; ", False, True, "<|python_tag|>", "paramet
 # Mistral's instruction models: [TOOL_CALLS][{"name": …, "arguments": {…}}, …]
 MISTRAL = Dialect("mistral", "[TOOL_CALLS][", "]", ", ", False, False, "", "arguments")
 
+# Granite 3 and Phi-4-mini, whose templates show no calls: <|tool_call|>[{"name": …, "arguments": {…}}, …]
+LISTED = Dialect("listed", "<|tool_call|>[", "]", ", ", False, False, "", "arguments")
+# LFM2, likewise: <|tool_call_start|>[name(key="value"), …]<|tool_call_end|>
+PYTHON_CALLS = NamedDialect(
+    section=("<|tool_call_start|>[", "]<|tool_call_end|>"),
+    opener="",
+    closer=")",
+    separator=", ",
+    after_name="(",
+    arguments=ArgumentMarks("", "=", "", "=", "", ", ", "json"),
+    name="python",
+)
+
 DIALECTS: Mapping[str, Dialect] = {dialect.name: dialect for dialect in (HERMES, LLAMA3, MISTRAL)}
 
 
-def dialect_of(template: str | None) -> Dialect:
+def dialect_of(template: str | None) -> Dialect | NamedDialect:
     """Return the dialect of a chat template, by the text it contains; Hermes' for templates without tools."""
     source = template or ""
+    if "<|tool_call|>" in source:
+        return LISTED._replace(closer="]<|/tool_call|>") if "<|/tool_call|>" in source else LISTED
+    if "<|tool_call_start|>" in source:
+        return PYTHON_CALLS
     if "[TOOL_CALLS]" in source:
         return MISTRAL
     if "<tool_call>" not in source and ("<|python_tag|>" in source or '"parameters": dictionary' in source):

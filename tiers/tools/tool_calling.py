@@ -51,6 +51,8 @@ class ToolCalling:
         self.shown = probed.dialect
         chosen = DIALECTS[dialect] if dialect is not None and self._knows_tools else probed.dialect
         self.dialect = dialect_of(None if template is None else template.tool_source) if chosen is None else chosen
+        # Some templates refuse a system turn, and some leave it out.
+        self._has_system = self._knows_tools or template is None or _shows_system(tokenizer)
         self._controls = tokenizer.control_tokens
         # Control tokens around calls are not part of the text, but the parser needs them.
         markers = self.dialect.markers
@@ -68,7 +70,7 @@ class ToolCalling:
         tools: list[Tool] = [] if tooling is None or tooling.choice == "none" else list(tooling.tools)
         if self._knows_tools:
             return template_turns(messages, self._written), [tool.definition() for tool in tools] or None
-        return template_turns(plain_messages(messages, tools, HERMES)), None
+        return template_turns(plain_messages(messages, tools, HERMES, in_system=self._has_system)), None
 
     def prepared(self, request: GenerationRequest) -> GenerationRequest:
         """Return the request with the grammar that its tools need. Raises `TierRequestError`."""
@@ -116,6 +118,16 @@ def _probed(tokenizer: Tokenizer, template: ChatTemplate) -> Probed:
 
         known = _PROBED[template] = probed(render, ends)
     return known
+
+
+def _shows_system(tokenizer: Tokenizer) -> bool:
+    """Whether a system turn reaches the model: the template takes it, and writes what it says."""
+    said = "Words of the system."
+    turns = [{"role": "system", "content": said}, {"role": "user", "content": "Hello"}]
+    try:
+        return said in tokenizer.render_chat(turns)
+    except InvalidRequestError:
+        return False
 
 
 _PROBED: WeakKeyDictionary[ChatTemplate, Probed] = WeakKeyDictionary()
@@ -168,8 +180,11 @@ def _turn(message: ChatMessage, written: Probed) -> dict[str, Any]:
     return turn
 
 
-def plain_messages(messages: Sequence[ChatMessage], tools: Sequence[Tool], dialect: Dialect) -> list[ChatMessage]:
-    """For any other template: tools in the system turn, calls as text, results as a user's turn."""
+def plain_messages(
+    messages: Sequence[ChatMessage], tools: Sequence[Tool], dialect: Dialect, *, in_system: bool = True
+) -> list[ChatMessage]:
+    """For any other template: tools in the system turn (or in the user's first one), calls as text, results as a user's
+    turn."""
     plain: list[ChatMessage] = []
     for message in messages:
         if message.role == "tool":
@@ -191,6 +206,11 @@ def plain_messages(messages: Sequence[ChatMessage], tools: Sequence[Tool], diale
         return plain
     shown = "\n".join(json.dumps(tool.definition(), ensure_ascii=False, check_circular=False) for tool in tools)
     instructions = INSTRUCTIONS.format(tools=shown)
+    if not in_system:
+        place = next((place for place, message in enumerate(plain) if message.role == "user"), len(plain))
+        asked = plain[place].content if place < len(plain) else ""
+        told = ChatMessage(role="user", content=f"{instructions}\n\n{asked}".rstrip())
+        return [*plain[:place], told, *plain[place + 1 :]]
     if plain and plain[0].role == "system":
         first = msgspec.structs.replace(plain[0], content=f"{plain[0].content}\n\n{instructions}")
         return [first, *plain[1:]]

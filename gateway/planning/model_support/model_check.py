@@ -8,7 +8,7 @@ import tempfile
 from collections import Counter
 from math import prod
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -25,6 +25,9 @@ from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.placement.weight_formats import model_weights
 from tiers.catalog.planned_numbers import numbers_of
 from tiers.engines.programs import PROGRAMS
+
+if TYPE_CHECKING:
+    from inference_core.tokenization.tokenizer import Tokenizer
 
 DeviceName = Literal["cpu", "gpu", "mesh"]
 DEVICES: tuple[DeviceName, ...] = ("cpu", "gpu", "mesh")
@@ -103,7 +106,7 @@ def _checked(text: str, path: Path, headers: HubHeaders | None) -> ModelCheck:
         return str(problem).replace(str(path), text) if headers is not None else str(problem)
 
     form: FileFormat = "safetensors" if path.is_dir() else "gguf"
-    problem, has_template = _tokenizer(path)
+    problem, tokenizer = _tokenizer(path)
     try:
         checkpoint = open_checkpoint(path)
     except ModelFileError as error:
@@ -120,9 +123,9 @@ def _checked(text: str, path: Path, headers: HubHeaders | None) -> ModelCheck:
         facts=facts,
         devices=devices,
         tokenizer_problem=None if problem is None else named(problem),
-        has_chat_template=has_template,
+        has_chat_template=tokenizer is not None and tokenizer.chat_template is not None,
         engine=engine_line(form),
-        notes=notes,
+        notes=[*notes, *_template_notes(tokenizer)],
     )
 
 
@@ -257,14 +260,25 @@ def _raw_facts(path: Path, form: FileFormat) -> ModelFacts:
         return ModelFacts(format=form, stored_bytes=0)
 
 
-def _tokenizer(path: Path) -> tuple[Exception | None, bool]:
-    """Why the tokeniser cannot be loaded, and whether the model has a chat template."""
+def _tokenizer(path: Path) -> "tuple[Exception | None, Tokenizer | None]":
+    """The tokeniser, or why it cannot be loaded."""
     from inference_core.tokenization.load_tokenizer import load_tokenizer
 
     try:
-        return None, load_tokenizer(path).chat_template is not None
+        return None, load_tokenizer(path)
     except ModelFileError as error:
-        return error, False
+        return error, None
+
+
+def _template_notes(tokenizer: "Tokenizer | None") -> list[str]:
+    """What the chat template leaves open."""
+    from tiers.tools.tool_calling import ToolCalling
+
+    if tokenizer is None or tokenizer.chat_template is None or ToolCalling(tokenizer).shown is not None:
+        return []
+    return [
+        "the chat template takes tools, and does not show how the model writes calls: see tool_dialect in the catalogue"
+    ]
 
 
 def _notes(checkpoint: Checkpoint) -> list[str]:

@@ -17,6 +17,7 @@ from tests.inference_core.grammar.test_answers_obey import COMPILER, VOCABULARY,
 from tests.inference_core.grammar.test_matcher import allowed
 from tiers.tool_types import Tool, Tooling
 from tiers.tools.call_grammar import call_grammar
+from tiers.tools.dialect import dialect_of as named_by_marks
 from tiers.tools.probe_dialect import AnyDialect, parser_of, probed
 
 TURN = "{% for m in messages %}<|{{ m.role }}|>{{ m.content or '' }}@<|end|>{% endfor %}{{ tools and '' }}"
@@ -234,6 +235,20 @@ def test_what_a_template_writes_is_what_a_forced_answer_may_be(name: str) -> Non
     answer = written(BODIES[name], calls, text_arguments=text_arguments).strip()
 
     assert is_allowed(grammar, answer.replace(', "id": "id0000000"', "").replace('"tool_call_id": "0", ', ""))
+
+
+@pytest.mark.parametrize(
+    ("source", "answer"),
+    [
+        ("{{ '<|tool_call|>' }}", '<|tool_call|>[{"name": "now", "arguments": {}}]'),
+        ("<|tool_call|>…<|/tool_call|>", '<|tool_call|>[{"name": "now", "arguments": {}}]<|/tool_call|>'),
+        ("<|tool_call_start|>", "<|tool_call_start|>[now()]<|tool_call_end|>"),
+        ("<tool_call>", '<tool_call>\n{"name": "now", "arguments": {}}}\n</tool_call>'),
+    ],
+    ids=["Granite", "Phi-4-mini", "LFM2", "a brace too many"],
+)
+def test_families_whose_templates_show_no_calls_are_known_by_their_marks(source: str, answer: str) -> None:
+    assert read(named_by_marks(source), list(answer)) == ("", [("now", {})])
 
 
 def test_a_template_that_shows_no_calls_has_no_dialect() -> None:

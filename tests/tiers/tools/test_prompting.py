@@ -1,12 +1,18 @@
 """How tools, calls and results are presented to a model, by templates with and without tools."""
 
 import json
+from pathlib import Path
+
+import pytest
+from tokenizers import pre_tokenizers
 
 from inference_core.tokenization.chat_template import ChatTemplate
+from inference_core.tokenization.load_tokenizer import load_tokenizer
+from tests.inference_core.tokenization.vocabularies import train_byte_level, write_vocabulary
 from tiers.tier import ChatMessage
-from tiers.tool_types import Tool, ToolCall
+from tiers.tool_types import Tool, ToolCall, Tooling
 from tiers.tools.dialect import HERMES
-from tiers.tools.tool_calling import plain_messages, template_turns
+from tiers.tools.tool_calling import ToolCalling, plain_messages, template_turns
 
 ADD = Tool(name="add", description="Adds.", parameters={"type": "object", "properties": {"a": {"type": "integer"}}})
 CALL = ToolCall(id="call_1", name="add", arguments='{"a": 1}')
@@ -44,6 +50,31 @@ def test_instructions_follow_a_system_turn_of_the_callers() -> None:
     first, *_ = plain_messages([ChatMessage(role="system", content="Be brief."), *CONVERSATION], [ADD], HERMES)
     assert first.content.startswith("Be brief.\n\n")
     assert '"add"' in first.content
+
+
+@pytest.mark.parametrize(
+    ("template", "role"),
+    [
+        ("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}", "system"),
+        ("{% for m in messages if m.role != 'system' %}{{ m.role }}: {{ m.content }}\n{% endfor %}", "user"),
+        (
+            "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system turn') }}{% endif %}"
+            "{{ m.role }}: {{ m.content }}\n{% endfor %}",
+            "user",
+        ),
+    ],
+)
+def test_instructions_go_where_the_template_shows_them(tmp_path: Path, template: str, role: str) -> None:
+    tokens, merges = train_byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False), size=300)
+    keys = {"model": "gpt2", "pre": "gpt-2", "tokens": tokens, "merges": [" ".join(pair) for pair in merges]}
+    keys["token_type"] = [3] * 3 + [1] * (len(tokens) - 3)
+    calling = ToolCalling(load_tokenizer(write_vocabulary(tmp_path / "v.gguf", keys, template)))
+
+    turns, _ = calling.turns([ChatMessage(role="user", content="Add one.")], Tooling(tools=(ADD,)))
+
+    assert turns[0]["role"] == role
+    assert '"add"' in turns[0]["content"]
+    assert turns[-1]["content"].endswith("Add one.")
 
 
 def test_without_tools_nothing_is_added() -> None:
