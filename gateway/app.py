@@ -24,6 +24,7 @@ from gateway.edge.trusted_proxies import START_SECONDS, TrustedProxies
 from gateway.http import Lifespan, http_app
 from gateway.inference.answering.active_probes import ActiveProbes
 from gateway.inference.answering.agreement import Agreements
+from gateway.inference.answering.turn_stores import DatabaseTurns, RedisTurns
 from gateway.inference.cache.running_cache import running_cache
 from gateway.inference.catalogue.replica_knobs import ReplicaKnobs
 from gateway.inference.embedding.embedders import close_clients, embedders_of
@@ -257,7 +258,10 @@ class Composition:
         service = Service(routing, self.sinks, probes, tenancy, overload, cache, self._redaction, agreements)
         service.screen = self._screen
         stack.push_async_callback(service.close_screen)
-        privacy = Privacy(settings, database, ledger, loop, service.kept_reasoning.forget)
+        if self._redaction is None:
+            # Where texts are stored without what is private, they are not stored as they are.
+            service.kept_reasoning.store = DatabaseTurns(database) if redis is None else RedisTurns(redis)
+        privacy = Privacy(settings, database, ledger, loop, service.kept_reasoning.erase)
         await self._keep(privacy.keep, "deletion of old records")
         learning = LearningRecord(database)
         stack.push_async_callback(learning.close)

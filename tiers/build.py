@@ -10,7 +10,7 @@ from inference_core.tokenization.tokenizer import Tokenizer
 from inference_core.transport.client import CoreClient
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.target_spec import TargetSpec
-from tiers.catalog.tier_spec import TierSpec
+from tiers.catalog.tier_spec import OWN_SERVERS, TierSpec
 from tiers.decoding.text_threads import TextThreads
 from tiers.engines.engine_status import EngineStatus, StatusOf
 from tiers.errors import CatalogError
@@ -107,6 +107,7 @@ def _labelled(tier: T, catalog: Catalog, spec: TierSpec) -> T:
     remotes = [one.remote for one in (*catalog.tiers, *catalog.targets) if one.remote is not None]
     kinds = [remote.kind for remote in remotes]
     tier.is_only_maker = spec.remote is not None and kinds.count(spec.remote.kind) == 1
+    tier.is_only_server = len(remotes) == 1 or OWN_SERVERS.issuperset(kinds)
     return tier
 
 

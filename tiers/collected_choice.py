@@ -66,6 +66,7 @@ class CollectedChoice(msgspec.Struct):
                 id="".join(piece.id for piece in pieces),
                 name="".join(piece.name for piece in pieces),
                 arguments="".join(piece.arguments for piece in pieces),
+                extra_content=next((piece.extra_content for piece in pieces if piece.extra_content), b""),
             )
             for pieces in self.calls
         ]

@@ -5,8 +5,9 @@ from typing import Literal
 
 import msgspec
 
-Form = Literal["anthropic", "responses", "gemini", "bedrock"]
-"""Anthropic's Messages, OpenAI's Responses, Gemini's `generateContent`, and Bedrock's Converse."""
+Form = Literal["anthropic", "responses", "gemini", "bedrock", "chat"]
+"""Anthropic's Messages, OpenAI's Responses, Gemini's `generateContent`, Bedrock's Converse (its reasoning alone), and
+OpenAI's chat (what it has of `tiers.chat_state`)."""
 
 
 class NativeBlock(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

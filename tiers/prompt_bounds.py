@@ -47,7 +47,10 @@ class Conversation(msgspec.Struct, frozen=True):
             own = num_bytes(message.recorded_content())
             if message.parts or message.reasoning:
                 own += num_bytes(message.reasoning) + message.media_tokens
-            text += own if message.native is message.kept is None else max(own, _native_size(message))
+            if message.native is message.kept is None:
+                text += own if not message.state else own + sum(len(block.json) for block in message.state)
+            else:
+                text += max(own, _native_size(message)) + sum(len(block.json) for block in message.state)
         if self.tooling is not None or self.native is not None:
             tools = () if self.tooling is None else self.tooling.tools
             size = sum(len(msgspec.json.encode(tool.definition())) for tool in tools)

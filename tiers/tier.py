@@ -16,7 +16,7 @@ from tiers.content_parts import ContentPart
 from tiers.credential import CallerCredential
 from tiers.engines.engine_status import EngineStatus
 from tiers.errors import TierRequestError
-from tiers.native_content import NativeContent, NativePiece, NativeRequest
+from tiers.native_content import NativeBlock, NativeContent, NativePiece, NativeRequest
 from tiers.tool_types import ToolCall, ToolCallDelta, Tooling
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"]
@@ -32,7 +32,8 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     `parts`: the whole content in order, texts included, if there is more than text; else empty. `content` is the text
     of the text parts, each on lines of its own. `reasoning`: the thoughts before an assistant's answer, for servers
     that read them again. `native`: the same turn in the form of the API that it comes from, and `kept`: in that
-    of the server that answered with it; each is for servers of that API.
+    of the server that answered with it; each is for servers of that API. `state`: fields of `tiers.chat_state`.
+    `maker`: the server and model that all these are from, "" if that is not known; no other one gets them.
     """
 
     role: str
@@ -44,6 +45,8 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     reasoning: str = ""
     native: NativeContent | None = None
     kept: NativeContent | None = None
+    state: tuple[NativeBlock, ...] = ()
+    maker: str = ""
 
     @classmethod
     def of_parts(cls, role: str, parts: Iterable[ContentPart], **fields: Any) -> "ChatMessage":
@@ -245,13 +248,14 @@ class AnswerEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `thought_end`: why a thought was ended before its model ended it; of several choices the first such reason. A server
     elsewhere gives no token ids: `streamed_tokens` is how many tokens all `pieces` of the deltas were, None where it
-    does not say.
+    does not say. `maker`: that server and its model, as `ChatMessage.maker`.
     """
 
     usage: Usage
     times: StepTimes = NO_TIMES
     thought_end: ThoughtEnd | None = None
     streamed_tokens: int | None = None
+    maker: str = ""
 
     @classmethod
     def of_all(cls, ends: "Sequence[AnswerEnd]") -> "AnswerEnd":
@@ -262,6 +266,7 @@ class AnswerEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             times=StepTimes.of_all(end.times for end in ends),
             thought_end=next((end.thought_end for end in ends if end.thought_end is not None), None),
             streamed_tokens=sum(counts) if len(counts) == len(ends) else None,
+            maker=next((end.maker for end in ends), ""),
         )
 
 
@@ -335,7 +340,8 @@ class Tier(ABC):
     - `version`: `Catalog.tier_fingerprint` of the entry that it was built from; "" for one of no catalogue.
     - `max_output`: the most tokens that its model can answer, as published for a server elsewhere; None: not known.
     - `is_only_maker`: whether no other tier of the catalogue has the API of its server, so that sealed reasoning of
-      that API can only be its own.
+      that API can only be its own. `is_only_server`: whether state of an unknown maker may go to the server: it
+      is the catalogue's only one, or all are servers of one's own.
     - `is_local`: that entry's label (`tiers.consent`); False for one of no catalogue.
     - `asks_credential`: whether it answers with the caller's own credential alone, that of the request.
     - `is_target`: whether it is a target of the catalogue; `number` is then that of the tier that it stands for.
@@ -351,6 +357,7 @@ class Tier(ABC):
     max_output: int | None = None
     is_local: bool = False
     is_only_maker: bool = False
+    is_only_server: bool = True
     asks_credential: bool = False
     is_target: bool = False
 

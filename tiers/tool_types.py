@@ -39,12 +39,13 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
         return NO_PARAMETERS if self.parameters is None else self.parameters
 
 
-class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call in a conversation; `arguments` is JSON text."""
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A call in a conversation; `arguments` is JSON text. `extra_content`: JSON that its server needs back."""
 
     id: str
     name: str
     arguments: str
+    extra_content: bytes = b""
 
     def parsed_arguments(self) -> Any:
         """Return the arguments as data; text that is not JSON stays text."""
@@ -54,13 +55,15 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
             return self.arguments
 
 
-class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of the call number `index` of a choice: first `id` and `name`, then pieces of the arguments' JSON."""
+class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A piece of the call number `index` of a choice: first `id` and `name`, then pieces of the arguments' JSON.
+    `extra_content`: see `ToolCall`; whole."""
 
     index: int
     id: str = ""
     name: str = ""
     arguments: str = ""
+    extra_content: bytes = b""
 
 
 class Tooling(msgspec.Struct, frozen=True, kw_only=True):

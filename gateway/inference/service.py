@@ -153,7 +153,7 @@ class Service:
                 request = request.with_generation(adapter=adapter)
             if self.routing.knobs.active.truncate_chats and request.generation.messages:
                 request = await truncated(self.routing, request)
-            request = self._as_a_step(request)
+            request = await self._as_a_step(request)
             await self.routing.prepare(request)
             source = await self._source(request, admission)
             if screen is not None:
@@ -163,27 +163,33 @@ class Service:
             admission.close(None)
             raise
         finished = partial(self._finished, admission, entered)
-        answer = Answer(request, source, self.routing, finished, self.replica, admission.headers)
+        ending = self._keep_state if request.generation.messages and self.routing.served.has_servers else None
+        answer = Answer(request, source, self.routing, finished, self.replica, admission.headers, ending)
         self._open.add(answer)
         self._idle.clear()
         return answer
 
-    def _as_a_step(self, request: InferenceRequest) -> InferenceRequest:
-        """The request with what its conversation's earlier steps mean for servers elsewhere: their reasoning, where the
-        caller could not carry it, and that its beginning will be read again."""
+    async def _as_a_step(self, request: InferenceRequest) -> InferenceRequest:
+        """The request with what its conversation's earlier steps mean for servers elsewhere: who made them, their
+        reasoning where the caller could not carry it, and that its beginning will be read again."""
         asked, reuse = request.generation, self.routing.knobs.active.cache_reuse
         messages, served = asked.messages, self.routing.served
-        if messages is None or not served.seals_reasoning:
+        if messages is None or not served.has_servers:
             return request
         changes: dict[str, Any] = {}
         goes_on = any(message.role == "assistant" for message in messages)
         if goes_on and reuse and served.marks_caches:
             changes["cache_reuse"] = reuse
-        if asked.tooling is not None:
+        if asked.tooling is not None and served.seals_reasoning:
             changes["wants_native"] = request.consent.reuse
-            if goes_on:
-                changes["messages"] = self.kept_reasoning.given_back(request)
+        if goes_on:
+            changes["messages"] = await self.kept_reasoning.given_back(request)
         return request.with_generation(**changes) if changes else request
+
+    async def _keep_state(self, answer: Answer) -> None:
+        """Keep what the server of an answer needs back, before a next step can come."""
+        if rows := self.kept_reasoning.keep(answer):
+            await self.kept_reasoning.save(rows)
 
     async def _enter(self, request: InferenceRequest) -> tuple[Admission, float]:
         """Admission by the caller's limits, and the time of entry to `overload`. Raises `ApiError` 429 or 503."""
@@ -238,8 +244,6 @@ class Service:
         """Account for an answer that has ended."""
         if record.status == "ok":
             self.routing.remember(answer.request, record.decision.would_be or record.tier, _answered(answer, record))
-            if answer.request.generation.wants_native:
-                self.kept_reasoning.keep(answer)
         self._open.discard(answer)
         self.overload.leave(entered, answered=record.status == "ok")
         admission.close(record)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
@@ -44,9 +44,9 @@ class Privacy:
         engine: AsyncEngine,
         ledger: Ledger,
         loop: QualityLoop | None,
-        forget: Callable[[str], None],
+        forget: Callable[[str], Awaitable[None]],
     ) -> None:
-        """`forget`: drops what this process has in memory for a key."""
+        """`forget`: drops what is kept for a key elsewhere than in the database."""
         self._engine, self._ledger, self._loop, self._forget = engine, ledger, loop, forget
         self._registry = ArtefactRegistry(settings.registry_path)
         self.retention = Retention(
@@ -80,7 +80,7 @@ class Privacy:
         version was trained on the user's rows. Raises `ArtefactError` for an unreadable version, `TimeoutError` if the
         journal cannot be emptied because the database is down.
         """
-        self._forget(key_id)
+        await self._forget(key_id)
         async with asyncio.timeout(FLUSH_SECONDS):
             await self._ledger.flush()
         erased = await erase_user(self._engine, self._registry, key_id, actor=actor, reason=reason, now=time.time())

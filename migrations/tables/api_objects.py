@@ -106,3 +106,18 @@ stored_responses = Table(
     Index(None, "created_at"),
     Index(None, "key_id", "created_at"),
 )
+
+# What assistants said in tool loops as only their server can read it, for the next step; for a day.
+kept_turns = Table(
+    "kept_turns",
+    metadata,
+    Column("turn_id", String(64), primary_key=True),  # digest of whose it is, and of the call
+    Column("key_id", String(128)),
+    Column("tenant", String(128), nullable=False),  # as of files
+    Column("content", LargeBinary, nullable=False),
+    Column("size", Integer, nullable=False),  # bytes of the content
+    Column("created_at", Double, nullable=False),
+    Index(None, "created_at"),
+    Index(None, "key_id", "created_at"),
+    Index(None, "tenant", "created_at"),
+)

@@ -10,7 +10,7 @@ from sqlalchemy import Row, Select, delete, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from classifier.registry.erasure import embedding_digest
-from migrations.tables.api_objects import batches, files, stored_responses
+from migrations.tables.api_objects import batches, files, kept_turns, stored_responses
 from migrations.tables.audit import audit_events, erased_embeddings, erasures
 from migrations.tables.quality import tool_definitions, training_rows, verifications
 from migrations.tables.requests import requests, routing_decisions, session_steps
@@ -96,6 +96,9 @@ async def delete_key_data(engine: AsyncEngine, key_id: str, *, now: float) -> Er
         for table in (training_rows, verifications, requests, files, batches, stored_responses):
             mine = delete(table).where(table.c.key_id == key_id, table.c.created_at <= now)
             counts[table.name] = (await connection.execute(mine)).rowcount
+        await connection.execute(
+            delete(kept_turns).where(kept_turns.c.key_id == key_id, kept_turns.c.created_at <= now)
+        )
         unused = tool_definitions.c.used_at <= now
         await connection.execute(delete(tool_definitions).where(tool_definitions.c.key_id == key_id, unused))
     await checkpoint(engine)

@@ -52,6 +52,10 @@ RemoteKind = Literal[
 ]
 ONE_CHOICE: tuple[RemoteKind, ...] = ("anthropic", "gemini", "bedrock", "vertex-gemini", "vertex-anthropic")
 """Kinds of servers whose answers have one choice, so that several are several requests."""
+OWN_SERVERS: frozenset[RemoteKind] = frozenset(
+    {"vllm", "sglang", "llama-server", "tensorrt-llm", "tgi", "triton-tensorrt-llm", "triton-vllm"}
+)
+"""Kinds of servers that one runs oneself."""
 
 ProviderName = Literal[
     "anthropic",

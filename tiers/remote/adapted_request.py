@@ -92,7 +92,7 @@ def restored(deltas: list[Delta], tool_names: dict[str, str]) -> list[Delta]:
                 msgspec.structs.replace(call, name=tool_names.get(call.name, call.name)) for call in delta.tool_calls
             ]
         native = delta.native
-        if native is not None and (native.event or native.block is not None):
+        if native is not None and native.form != "chat" and (native.event or native.block is not None):
             block = native.block
             block = None if block is None else msgspec.structs.replace(block, json=_renamed(block.json, tool_names))
             delta.native = NativePiece(native.form, _renamed(native.event, tool_names), block)

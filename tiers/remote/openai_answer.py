@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from tiers.chat_state import DETAILS, EXTRA, state_json, state_pieces
 from tiers.citations import UrlCitation
 from tiers.errors import TierError
 from tiers.remote.call_pieces import CallPiece, Calls
@@ -56,11 +57,17 @@ class _ToolCall(msgspec.Struct):
     function: _Function | None = None
     name: str | None = None
     arguments: Any = None
+    extra_content: msgspec.Raw = msgspec.Raw()
 
     def piece(self) -> CallPiece:
         function = self.function or _Function()
         arguments = self.arguments if function.arguments is None else function.arguments
         return CallPiece(self.index, self.id or "", function.name or self.name or "", arguments)
+
+    def with_state(self, piece: ToolCallDelta) -> ToolCallDelta:
+        """Return the piece with what its server needs back."""
+        extra = state_json(self.extra_content) if self.extra_content else b""
+        return msgspec.structs.replace(piece, extra_content=extra) if extra else piece
 
 
 class _Part(msgspec.Struct):
@@ -105,12 +112,19 @@ class _Message(msgspec.Struct):
     thinking: _Text = None
     function_call: _Function | None = None
     annotations: list[_Annotation] | None = None
+    reasoning_details: msgspec.Raw = msgspec.Raw()
+    extra_content: msgspec.Raw = msgspec.Raw()
+
+    @property
+    def has_state(self) -> bool:
+        """Whether there is what the server needs back."""
+        return bool(self.reasoning_details or self.extra_content)
 
     @property
     def says_more(self) -> bool:
         """Whether there is more than a content."""
         more = self.reasoning_content or self.reasoning or self.tool_calls or self.refusal or self.annotations
-        return bool(more or self.function_call or self.thinking or self.reasoning_text)
+        return bool(more or self.has_state or self.function_call or self.thinking or self.reasoning_text)
 
     @property
     def thoughts(self) -> str:
@@ -230,6 +244,9 @@ def _said(choice: _Choice, message: _Message, tally: Tally) -> Iterator[Delta]:
         yield Delta(index=index, text=message.refusal, refusal=True)
     if (parts or message.refusal) and (calls := _calls(choice, message, tally)):
         yield Delta(index=index, tool_calls=calls)
+    if message.has_state:
+        for piece in state_pieces({DETAILS: message.reasoning_details, EXTRA: message.extra_content}):
+            yield Delta(index=index, native=piece)
 
 
 def _of_part(part: _Part, index: int) -> Iterator[Delta]:
@@ -255,8 +272,8 @@ def _calls(choice: _Choice, message: _Message, tally: Tally) -> list[ToolCallDel
         return []
     known: Calls = tally.notes.setdefault((_CALLS, choice.index), Calls())
     if choice.message is None:
-        return [known.read(call.piece()) for call in given]
-    return [known.begin(call.piece()) for call in given]
+        return [call.with_state(known.read(call.piece())) for call in given]
+    return [call.with_state(known.begin(call.piece())) for call in given]
 
 
 def _logprobs(logprobs: _Logprobs) -> list[TextLogprob] | None:

@@ -14,7 +14,7 @@ from tiers.tier import ChatMessage, GenerationRequest
 from tiers.tool_types import Tool
 
 MAX_RETRY_AFTER_SECONDS = 300.0
-# Kinds of servers that render the model's own chat template: they take its variables, and earlier thoughts.
+# Kinds of servers that render the model's own chat template, and take its variables.
 TEMPLATED = ("vllm", "sglang", "llama-server")
 # All that text completions have of the fields that mean something to a provider alone.
 _OF_COMPLETIONS = ("user",)
@@ -42,7 +42,7 @@ def request_body(
         body[remote.max_tokens_field if is_chat else "max_tokens"] = max_tokens
     if request.messages is not None:
         templated = remote.kind in TEMPLATED
-        body["messages"] = [_wire_message(message, templated) for message in request.messages]
+        body["messages"] = [_wire_message(message) for message in request.messages]
         if templated and request.template_variables:
             body["chat_template_kwargs"] = request.template_variables
     else:
@@ -76,11 +76,8 @@ def request_body(
     return body
 
 
-def _wire_message(message: ChatMessage, with_thoughts: bool) -> dict[str, Any]:
+def _wire_message(message: ChatMessage) -> dict[str, Any]:
     wire: dict[str, Any] = {"role": message.role, "content": message.content}
-    if with_thoughts and message.reasoning:
-        # Older and newer servers read one name or the other.
-        wire["reasoning_content"] = wire["reasoning"] = message.reasoning
     if message.parts:
         wire["content"] = [part.wire for part in message.parts]
     if message.name is not None:

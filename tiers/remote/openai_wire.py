@@ -9,6 +9,7 @@ from tiers.catalog.tier_spec import RemoteSpec
 from tiers.errors import TierError, TierRequestError
 from tiers.native_content import Form
 from tiers.remote import responses_answer, responses_request
+from tiers.remote.given_back import give_back
 from tiers.remote.openai_answer import read_chunk
 from tiers.remote.openai_format import TEMPLATED, WireError, parse_error, request_body
 from tiers.remote.optional_fields import (
@@ -40,7 +41,8 @@ class OpenAIWire(RemoteWire):
 
     def __init__(self, remote: RemoteSpec) -> None:
         self._remote = remote
-        own = {VARIABLES, THOUGHTS} if remote.kind in TEMPLATED else set()
+        # `give_back` writes the thoughts, and returns those that are left out.
+        own = {VARIABLES, THOUGHTS} if remote.kind in TEMPLATED else {THOUGHTS}
         own |= {BUDGET} if self.bounds_thoughts else set()
         services = self.service_fields if remote.service_fields else frozenset()
         self._chat_fields = _CHAT_FIELDS | own | services
@@ -58,6 +60,8 @@ class OpenAIWire(RemoteWire):
         dropped = dropped_fields(request, known)
         for name in dropped:
             body.pop(name, None)
+        if request.messages is not None:
+            dropped += give_back(body["messages"], request.messages, self.rules)
         path = "completions" if request.messages is None else "chat/completions"
         return WireCall(path, _encode(body), streamed, dropped)
 
@@ -170,7 +174,7 @@ class OpenAIProviderWire(OpenAIWire):
             return msgspec.structs.replace(call, form="chat") if self.form is not None else call
         streamed = not request.whole or self._remote.stream_whole
         body = responses_request.request_body(self._remote, request, max_tokens, streamed=streamed)
-        dropped = dropped_fields(request, self.known_fields(is_chat=True) - {"store"} | {BUDGET})
+        dropped = dropped_fields(request, self.known_fields(is_chat=True) - {"store", THOUGHTS} | {BUDGET})
         return WireCall("responses", _encode(self.extended(body, request)), streamed, dropped, form="responses")
 
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:

@@ -2,10 +2,13 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from urllib.parse import urlsplit
 
 import msgspec
 
+from tiers.catalog.tier_spec import ProviderName, RemoteSpec
+from tiers.chat_state import FORM, has_state, state_names, with_kept_state, without_state
 from tiers.native_content import Form, NativeContent
 from tiers.tier import ChatMessage, Delta
 
@@ -39,7 +42,8 @@ class ReasoningMakers:
             del self._makers[next(iter(self._makers))]
 
     def may_read(self, seal: str, model: str, *, is_only: bool) -> bool:
-        """Whether `model` gets the reasoning of this `seal`. `is_only`: no other tier could have made it."""
+        """Whether `model` gets the reasoning of this `seal`. `is_only`: no other tier could have made it, or
+        its turn is known as the model's."""
         known = self._makers.get(_digest(seal))
         if known is None or known[1] < self._clock() - self._seconds:
             return is_only
@@ -50,7 +54,8 @@ class ReasoningMakers:
         said = next((one for one in (message.native, message.kept) if one and one.form == form), None)
         if said is not None and said.is_sealed:
             blocks = said.blocks
-            own = tuple(one for one in blocks if not one.seal or self.may_read(one.seal, model, is_only=is_only))
+            is_own = message.maker == model if message.maker else is_only
+            own = tuple(one for one in blocks if not one.seal or self.may_read(one.seal, model, is_only=is_own))
             if len(own) < len(blocks):
                 # Gemini's seals are on the calls themselves, so the turn is said again without them.
                 said = None if said.form == "gemini" else NativeContent(said.form, own)
@@ -63,6 +68,31 @@ class ReasoningMakers:
         for delta in deltas:
             if delta.native is not None and delta.native.block is not None and delta.native.block.seal:
                 self.note(delta.native.block.seal, maker)
+
+
+def maker_of(remote: RemoteSpec, provider: ProviderName | None) -> str:
+    """Return the name of a server and its model: of all servers of a provider, or of one address."""
+    address = urlsplit(remote.base_url)
+    server = provider or f"{address.netloc.rpartition('@')[2]}{address.path.rstrip('/')}"
+    return f"{remote.kind}/{server}/{remote.model}"
+
+
+def owned(messages: Sequence[ChatMessage], maker: str, *, is_only: bool) -> tuple[list[ChatMessage], tuple[str, ...]]:
+    """Return the turns as the model of `maker` gets them: thoughts and other state of the chat API that are another
+    one's are left out, its own that were kept are there. `is_only`: state of an unknown maker can only
+    be the model's. Then the names of what the caller gave and is left out."""
+    read: list[ChatMessage] = []
+    lost: dict[str, None] = {}
+    for message in messages:
+        if not has_state(message):
+            read.append(message)
+        elif (message.maker == maker) if message.maker else is_only:
+            kept = message.kept
+            read.append(message if kept is None or kept.form != FORM else with_kept_state(message, kept))
+        else:
+            lost |= dict.fromkeys(state_names(message))
+            read.append(without_state(message))
+    return read, tuple(lost)
 
 
 def _digest(seal: str) -> bytes:

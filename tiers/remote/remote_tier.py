@@ -16,6 +16,7 @@ from inference_core.io.background_tasks import repeated
 from inference_core.protocol import StepTimes
 from tiers.catalog.pricing import write_pays
 from tiers.catalog.tier_spec import ONE_CHOICE, USUAL_CONTEXT, TierSpec
+from tiers.chat_state import has_state
 from tiers.credential import HEADER, CallerCredential
 from tiers.errors import (
     CallerCredentialError,
@@ -35,7 +36,7 @@ from tiers.remote.http_exchange import is_whole, pieces_of, read_rest, up_to
 from tiers.remote.http_transport import Reply, transport_to
 from tiers.remote.learned_refusals import NOTHING, REFUSALS, LearnedRefusals, Place, without
 from tiers.remote.openai_format import WireError
-from tiers.remote.reasoning_makers import MAKERS, ReasoningMakers
+from tiers.remote.reasoning_makers import MAKERS, ReasoningMakers, maker_of, owned
 from tiers.remote.refusals import refused_parameters
 from tiers.remote.server_failures import FAILURES, ServerFailures, told_limit
 from tiers.remote.server_models import ServerModel, chosen_model, parse_models
@@ -95,6 +96,7 @@ class RemoteTier(Tier):
         self._watching: asyncio.Task[None] | None = None
         self._wire = wire_of(spec.remote, spec.provider)
         self._makers, self._refusals = makers, refusals
+        self.maker = maker_of(spec.remote, spec.provider)
         self.asks_credential = spec.asks_credential
         sign = self._wire.signature if self._wire.signs else None
         headers, seconds = self._wire.key_headers(key), spec.remote.connect_timeout_seconds
@@ -158,6 +160,7 @@ class RemoteTier(Tier):
                 raise TierUnavailableError(f"{self._failures.where} {several}")
             self.model = self.name if found is None else found.name
             self._remote = msgspec.structs.replace(self._remote, model=self.model)
+            self.maker = maker_of(self._remote, self._spec.provider)
             self._wire = wire_of(self._remote, self._spec.provider)
         if found is None or found.name != self.model:
             return
@@ -313,10 +316,11 @@ class RemoteTier(Tier):
                 raise TierError("the answer ended before its choices were finished")
             self._failures.unhealthy_until = -math.inf
             if stream is None:
-                yield Delta(end=AnswerEnd(usage=tally.usage()), at_once=True)
+                yield Delta(end=AnswerEnd(usage=tally.usage(), maker=self.maker), at_once=True)
             else:
                 times = StepTimes(queue_seconds=stream.queue_seconds)
-                end = AnswerEnd(usage=tally.usage(), times=times, streamed_tokens=tally.streamed_tokens())
+                told = tally.streamed_tokens()
+                end = AnswerEnd(usage=tally.usage(), times=times, streamed_tokens=told, maker=self.maker)
                 yield Delta(end=end)
                 if cut is None:
                     await read_rest(reply, pieces)
@@ -426,7 +430,7 @@ class RemoteTier(Tier):
         stated = self._spec.stated_limit(request.max_tokens or None)
         tally.max_tokens = self.most_answer_tokens(stated, tally.prompt_tokens)
         limit = None if stated is None and not self._wire.needs_limit else tally.max_tokens
-        readable = self._readable(request)
+        readable, lost = self._readable(request)
         fitted = adapted(readable, self._wire.rules, refused)
         call = self._wire.call(fitted.request, limit)
         if (known := self._refusals.at(self._place(call)) | refused) != refused:
@@ -438,7 +442,8 @@ class RemoteTier(Tier):
             call = msgspec.structs.replace(call, body=body)
         sent = request.sent
         sent.max_tokens, sent.added = limit, call.added
-        sent.dropped, sent.changed = (*call.dropped, *fitted.left_out), (*fitted.changed, *renamed)
+        lost = tuple(name for name in lost if name not in call.dropped)
+        sent.dropped, sent.changed = (*call.dropped, *fitted.left_out, *lost), (*fitted.changed, *renamed)
         tally.form = call.form or self._wire.form
         same_form = request.native is not None and request.native.form == tally.form
         if request.native is not None and not same_form:
@@ -449,25 +454,24 @@ class RemoteTier(Tier):
     def _place(self, call: WireCall) -> Place:
         return Place(self.name, self._remote.base_url, call.form or call.path.partition("?")[0], self.model)
 
-    def _readable(self, request: GenerationRequest) -> GenerationRequest:
-        """Return the request without what is in the form of another API, or is reasoning that another model made."""
+    def _readable(self, request: GenerationRequest) -> tuple[GenerationRequest, tuple[str, ...]]:
+        """Return the request without what is in the form of another API, or is reasoning that another model made; and
+        the names of what a chat's caller gave of the latter."""
         messages, native, reuse = request.messages, request.native, request.cache_reuse
+        lost: tuple[str, ...] = ()
         if reuse and not (self._wire.marks_cache and write_pays(self._spec.price, reuse)):
             reuse = 0.0
-        if messages is not None and any(message.native or message.kept for message in messages):
-            read, form, maker = self._makers.readable, self._wire.form, self._maker
-            messages = [read(message, form, maker, is_only=self.is_only_maker) for message in messages]
+        if messages is not None and any(message.native or has_state(message) for message in messages):
+            own, lost = owned(messages, self.maker, is_only=self.is_only_server)
+            read, form, maker = self._makers.readable, self._wire.form, self.maker
+            messages = [read(message, form, maker, is_only=self.is_only_maker) for message in own]
         elif native is None and reuse == request.cache_reuse:
-            return request
+            return request, lost
         native = native if native is not None and native.form == self._wire.form else None
-        return msgspec.structs.replace(request, messages=messages, native=native, cache_reuse=reuse)
+        return msgspec.structs.replace(request, messages=messages, native=native, cache_reuse=reuse), lost
 
     def _note_seals(self, deltas: list[Delta]) -> None:
-        self._makers.note_all(deltas, self._maker)
-
-    @property
-    def _maker(self) -> str:
-        return f"{self._remote.kind}/{self._remote.model}"
+        self._makers.note_all(deltas, self.maker)
 
     def _learns_limit(self, refusal: TierRequestError, tally: Tally) -> bool:
         """Return whether a limit was refused with the most that the model can answer, which is known from now on."""

@@ -30,6 +30,9 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     needs a mark (`prefix`), or is refused. `blank_answers`: whether an assistant's turn may be empty.
     `combined_schemas`: whether a tool's schema may have `anyOf`, `oneOf` or `allOf` at its top. `needs_properties`:
     whether it must have `properties`. `cache_points`: whether marks of a cache are Bedrock's `cachePoint`.
+    `thoughts`: the fields that earlier thoughts of its own go back in; empty for none, `content` for a part of it.
+    `thoughts_of`: of `all` turns, or of those in a loop of tools (`loops`). `needs_thoughts`: whether a turn there
+    must have some. `signs_calls`: whether calls must have Gemini's signature in `extra_content`.
     """
 
     server: str = "compatible"
@@ -49,6 +52,10 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     combined_schemas: bool = True
     needs_properties: bool = False
     cache_points: bool = False
+    thoughts: tuple[str, ...] = ("reasoning_content",)
+    thoughts_of: Literal["all", "loops"] = "loops"
+    needs_thoughts: bool = False
+    signs_calls: bool = False
 
 
 class Row(NamedTuple):
@@ -202,6 +209,46 @@ ROWS: list[Row] = [
     Row(
         ("xai",), r"grok-3-mini", {"efforts": ("low", "high")},
         "https://docs.x.ai/docs/guides/reasoning", "2026-11",
+    ),
+    # Thoughts of earlier turns
+    Row(
+        ("openai", "azure", "tensorrt-llm", "tgi"), "", {"thoughts": ()},
+        # They take no further fields, and their thoughts are not shown.
+        "https://platform.openai.com/docs/api-reference/chat/create", "2026-11",
+    ),
+    Row(
+        ("vllm", "sglang", "llama-server"), "",
+        # Older and newer servers read one name or the other, and the model's template decides.
+        {"thoughts": ("reasoning_content", "reasoning"), "thoughts_of": "all"},
+        "https://docs.vllm.ai/en/latest/features/reasoning_outputs.html", "2026-11",
+    ),
+    Row(
+        ("compatible",), "", {"thoughts": ("reasoning_content", "reasoning")},
+        "https://docs.vllm.ai/en/latest/features/reasoning_outputs.html", "2026-11",
+    ),
+    Row(
+        ("ollama", "openrouter", "together", "cerebras"), "", {"thoughts": ("reasoning",)},
+        "https://openrouter.ai/docs/use-cases/reasoning-tokens#preserving-reasoning-blocks", "2026-11",
+    ),
+    Row(
+        ("groq",), "", {"thoughts": ("reasoning",)},
+        "https://console.groq.com/docs/api-reference", "2026-11",
+    ),
+    Row(
+        ("mistral",), "", {"thoughts": ("content",)},
+        "https://docs.mistral.ai/capabilities/reasoning", "2026-11",
+    ),
+    Row(
+        ("deepseek", "moonshot", "provider", "compatible"),
+        r"(?i)(deepseek.*(reasoner|v3\.[2-9]|v[4-9])|kimi-k(2-thinking|2\.[5-9]|[3-9]))",
+        # "For turns that do perform tool calls, the reasoning_content must be fully passed back"; of other turns it is
+        # ignored, or refused by the first deepseek-reasoner.
+        {"thoughts": ("reasoning_content",), "needs_thoughts": True},
+        "https://api-docs.deepseek.com/guides/thinking_mode", "2026-11",
+    ),
+    Row(
+        ("provider", "compatible"), r"(?i)gemini-([3-9]|\d\d)", {"signs_calls": True},
+        "https://ai.google.dev/gemini-api/docs/thought-signatures", "2026-11",
     ),
     # Servers that render the model's chat template, or may
     Row(

@@ -1,7 +1,7 @@
 """An Answer: what one caller reads, and exactly one Record at its end."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Literal, Protocol
 
 from classifier.decision import Decision
@@ -77,18 +77,21 @@ class Answer:
         finished: "Callable[[Answer, Record], None]",
         replica: str | None = None,
         rate_headers: Mapping[str, str] = NO_HEADERS,
+        ending: "Callable[[Answer], Awaitable[None]] | None" = None,
     ) -> None:
         """`finished` is called exactly once per opened answer. `replica`: the name of this process, for the record.
-        `rate_headers`: what is left of the caller's limits, for the response."""
+        `rate_headers`: what is left of the caller's limits, for the response. `ending`: awaited after the last delta of
+        a whole answer, before its caller sees that it has ended."""
         self.request = request
         self.source = source
         self.stamps = Stamps(arrival=request.generation.arrival, routed=time.monotonic(), attempted=source.attempted)
         self.choices = [CollectedChoice() for _ in range(request.choices)]
         self.usage: Usage | None = None
         self.thought_end: ThoughtEnd | None = None
+        self.maker = ""
         self.record: Record | None = None
         self.rate_headers = rate_headers
-        self._routing, self._finished, self._replica = routing, finished, replica
+        self._routing, self._finished, self._replica, self._ending = routing, finished, replica, ending
         self._opening: Delta | None = None
 
     async def open(self) -> None:
@@ -120,7 +123,11 @@ class Answer:
         try:
             delta = await anext(self.source)
         except StopAsyncIteration:
-            self._finish("ok", 200, None)
+            try:
+                if self._ending is not None:
+                    await self._ending(self)
+            finally:
+                self._finish("ok", 200, None)
             raise
         except Exception as error:
             await self.source.aclose()
@@ -220,6 +227,7 @@ class Answer:
             self.stamps.take(now, len(delta.token_ids), delta.index, delta.made_at)
         if (end := delta.end) is not None:
             self.usage, self.thought_end, self.stamps.times = end.usage, end.thought_end, end.times
+            self.maker = end.maker
             if end.streamed_tokens is not None:
                 self.stamps.scale_to(end.streamed_tokens)
             return

@@ -17,13 +17,14 @@ DELTAS_AT_ONCE = 64
 
 
 class KeptAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What `tier` said: the `pieces` of its choices, and the `usage` at the end."""
+    """What `tier` said: the `pieces` of its choices, and the `usage` at the end. `maker`: as `AnswerEnd.maker`."""
 
     tier: int
     p_ok: float
     attempts: list[Attempt]
     usage: Usage
     pieces: list[Delta]
+    maker: str = ""
 
 
 def kept_answer(generation: Generation, deltas: Iterable[Delta]) -> KeptAnswer:
@@ -35,6 +36,7 @@ def kept_answer(generation: Generation, deltas: Iterable[Delta]) -> KeptAnswer:
         attempts=[msgspec.structs.replace(attempt, replicas=[]) for attempt in bill.unpaid().attempts],
         usage=bill.usage,
         pieces=[_words(delta) for delta in deltas if delta.end is None],
+        maker=next((delta.end.maker for delta in deltas if delta.end is not None), ""),
     )
 
 
@@ -66,7 +68,7 @@ class Replay:
         self.attempted = time.monotonic()
         self.attempts, self.p_ok = kept.attempts, kept.p_ok
         self._usage = kept.usage
-        end = Delta(end=AnswerEnd(usage=kept.usage))
+        end = Delta(end=AnswerEnd(usage=kept.usage, maker=kept.maker))
         self._deltas = enumerate((*kept.pieces, end), start=1)
 
     async def __anext__(self) -> Delta:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 # Kinds of servers whose models seal their reasoning, and those whose requests say what to cache.
-_SEALING = ("anthropic", "gemini", "openai-provider", "azure", "vertex-gemini", "vertex-anthropic")
+_SEALING = ("anthropic", "bedrock", "gemini", "openai-provider", "azure", "vertex-gemini", "vertex-anthropic")
 _MARKING = ("anthropic", "vertex-anthropic")
 
 
@@ -28,7 +28,8 @@ class ServedCatalogue:
     once.
 
     `fingerprint`: of all that affects answers. `strongest`: the number of the dearest tier. `names`: every value of
-    `model` that a request may carry, aliases and adapters of other tiers aside. `seals_reasoning`: whether a server may
+    `model` that a request may carry, aliases and adapters of other tiers aside. `has_servers`: whether a tier or target
+    is served elsewhere; `seals_reasoning`: whether a server may
     give reasoning that it has to get back; `marks_caches`: whether requests to one say what to cache;
     `has_responses`: whether one has the Responses API; `has_estimates`: whether a price is one. `targets`: by name,
     what stands in for tiers. `rules`: the catalogue's, compiled; None without any.
@@ -40,6 +41,7 @@ class ServedCatalogue:
     fingerprint: str = field(init=False)
     strongest: int = field(init=False)
     names: tuple[str, ...] = field(init=False)
+    has_servers: bool = field(init=False)
     seals_reasoning: bool = field(init=False)
     marks_caches: bool = field(init=False)
     has_responses: bool = field(init=False)
@@ -57,6 +59,7 @@ class ServedCatalogue:
         remotes = [spec.remote for spec in every if spec.remote is not None]
         kinds = {remote.kind for remote in remotes}
         computed = {
+            "has_servers": bool(remotes),
             "seals_reasoning": not kinds.isdisjoint(_SEALING),
             "has_responses": any(remote.responses != "never" for remote in remotes),
             "has_estimates": any(spec.price.estimated for spec in every),

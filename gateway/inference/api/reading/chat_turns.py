@@ -17,6 +17,7 @@ from gateway.inference.api.reading.schemas import (
     Message,
     MessageToolCall,
 )
+from tiers.chat_state import DETAILS, EXTRA, state_blocks, state_json
 from tiers.content_parts import ContentPart as MessagePart
 from tiers.content_parts import MediaType, media_part, text_part
 from tiers.metadata_addresses import is_metadata_host
@@ -130,7 +131,14 @@ def _turn(message: Message, number: int, ids: _CallIds, *, is_last: bool) -> Cha
         tool_call_id=answered,
         reasoning=thoughts if isinstance(thoughts, str) else "",
         native=native,
+        state=_state(message) if role == "assistant" else (),
     )
+
+
+def _state(message: Message) -> tuple[NativeBlock, ...]:
+    """What an assistant's turn has that its server needs back."""
+    details, extra = message.reasoning_details, message.extra_content
+    return () if details is extra is msgspec.UNSET else state_blocks({DETAILS: details, EXTRA: extra})
 
 
 def _marked(message: Message, parts: Sequence[ContentPart]) -> NativeContent:
@@ -175,10 +183,10 @@ def _type(call: MessageToolCall) -> str:
 def _call(call: MessageToolCall, call_id: str) -> ToolCall:
     if call.custom is not None and call.type == CUSTOM:
         return ToolCall(id=call_id, name=call.custom.name, arguments=arguments_of(call.custom.input))
-    function = call.function or FunctionCall(name="")
+    function, extra = call.function or FunctionCall(name=""), state_json(call.extra_content)
     arguments = function.arguments or "{}"
     text = arguments if isinstance(arguments, str) else _encode(arguments).decode()
-    return ToolCall(id=call_id, name=function.name, arguments=text)
+    return ToolCall(id=call_id, name=function.name, arguments=text, extra_content=extra)
 
 
 def _text(content: str | list[ContentPart] | None, where: str, role: str, *, must_say: bool) -> str:

@@ -88,10 +88,12 @@ class MessageToolCall(msgspec.Struct, frozen=True, kw_only=True):
     function: FunctionCall | None = None
     custom: CustomCall | None = None
     type: str | None = None
+    extra_content: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One turn as OpenAI clients send it, answers of earlier turns included; their thoughts have either name."""
+    """One turn as OpenAI clients send it, answers of earlier turns included; their thoughts have either name, and what
+    their server needs back is as it was given."""
 
     role: str
     content: str | list[ContentPart] | None = None
@@ -99,6 +101,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     refusal: str | None = None
     reasoning_content: Any = None
     reasoning: Any = None
+    reasoning_details: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    extra_content: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     annotations: Any = None
     audio: Unsupported = None
     tool_calls: list[MessageToolCall] | None = None

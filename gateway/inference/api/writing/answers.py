@@ -9,6 +9,7 @@ from gateway.inference.answering.answer import Answer
 from gateway.inference.api.reading.custom_tools import CUSTOM, custom_names, input_of
 from gateway.inference.api.writing.logprobs import ChatLogprobs, CompletionLogprobs, chat_logprobs, completion_logprobs
 from quality.records.record import CacheUse, Record
+from tiers.chat_state import collected_state
 from tiers.citations import UrlCitation
 from tiers.collected_choice import CollectedChoice
 from tiers.tier import ThoughtEnd, Usage
@@ -82,12 +83,13 @@ class CustomBody(msgspec.Struct, frozen=True):
 
 
 class ToolCallBody(msgspec.Struct, frozen=True):
-    """A call of a function or of a custom tool."""
+    """A call of a function or of a custom tool. `extra_content`: as the server gave it, which needs it back."""
 
     id: str
     type: str
     function: FunctionBody | UnsetType = UNSET
     custom: CustomBody | UnsetType = UNSET
+    extra_content: msgspec.Raw | UnsetType = UNSET
 
 
 class ChatMessageBody(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -95,7 +97,8 @@ class ChatMessageBody(msgspec.Struct, frozen=True, omit_defaults=True):
     `reasoning`: clients read one name or the other.
 
     `content` is null where there is nothing but calls, or a `refusal`: what the model says instead of an answer.
-    `annotations`: what the content cites.
+    `annotations`: what the content cites. `reasoning_details`, `extra_content`: as the server gave them, which needs
+    them back.
     """
 
     role: str
@@ -105,6 +108,8 @@ class ChatMessageBody(msgspec.Struct, frozen=True, omit_defaults=True):
     reasoning_content: str | None = None
     reasoning: str | None = None
     tool_calls: list[ToolCallBody] | None = None
+    reasoning_details: msgspec.Raw | UnsetType = UNSET
+    extra_content: msgspec.Raw | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True):
@@ -177,6 +182,8 @@ def _chat_choice(index: int, choice: CollectedChoice, answer: Answer) -> ChatCho
     content = choice.content or (None if calls or refusal else "")
     cited = annotations_of(choice.annotations)
     message = ChatMessageBody("assistant", content, refusal, cited, thoughts, thoughts, calls or None)
+    if choice.native and (state := collected_state(choice)):
+        message = msgspec.structs.replace(message, **{block.type: msgspec.Raw(block.json) for block in state})
     drawn = chat_logprobs(choice.logprobs) if answer.request.generation.sampling.logprobs is not None else None
     return ChatChoice(index, message, drawn, choice.finish_reason)
 
@@ -189,7 +196,8 @@ def annotations_of(cited: list[UrlCitation]) -> list[Any]:
 def _call(call: ToolCall, custom: frozenset[str]) -> ToolCallBody:
     if call.name in custom:
         return ToolCallBody(call.id, CUSTOM, custom=CustomBody(call.name, input_of(call.arguments)))
-    return ToolCallBody(call.id, "function", FunctionBody(call.name, call.arguments))
+    extra = msgspec.Raw(call.extra_content) if call.extra_content else UNSET
+    return ToolCallBody(call.id, "function", FunctionBody(call.name, call.arguments), extra_content=extra)
 
 
 def _completion_choice(index: int, choice: CollectedChoice, answer: Answer) -> CompletionChoice:

@@ -20,6 +20,7 @@ from gateway.inference.api.writing.answers import (
 from gateway.inference.api.writing.block_order import BlockOrder, Piece
 from gateway.inference.api.writing.logprobs import chat_logprobs, completion_logprobs
 from gateway.inference.serving import Serving
+from tiers.chat_state import EXTRA, FORM
 from tiers.tier import Delta
 from tiers.tool_types import ToolCallDelta
 
@@ -123,6 +124,8 @@ class ChatChunks:
             events += self._chunk(delta.index, name + _encode(delta.text) + b"}", drawn)
         if delta.annotations:
             events += self._chunk(delta.index, _encode({"annotations": annotations_of(delta.annotations)}))
+        if delta.native is not None and delta.native.form == FORM and (block := delta.native.block) is not None:
+            events += self._chunk(delta.index, b'{"%b":%b}' % (block.type.encode(), block.json))
         if delta.tool_calls:
             order = self._calls.setdefault(delta.index, BlockOrder())
             ready = (piece for one in delta.tool_calls for piece in order.put(Piece(one.index, one.arguments, one)))
@@ -272,9 +275,11 @@ class CompletionsFormat(OpenAIStream):
 def _call_piece(call: ToolCallDelta) -> dict[str, Any]:
     """A call's first piece has its id, type and name; later ones only more of its arguments."""
     if not call.id and not call.name:
-        return {"index": call.index, "function": {"arguments": call.arguments}}
+        more = {"index": call.index, "function": {"arguments": call.arguments}}
+        return more | ({EXTRA: msgspec.Raw(call.extra_content)} if call.extra_content else {})
     function = {"name": call.name, "arguments": call.arguments}
-    return {"index": call.index, "id": call.id, "type": "function", "function": function}
+    piece = {"index": call.index, "id": call.id, "type": "function", "function": function}
+    return piece | ({EXTRA: msgspec.Raw(call.extra_content)} if call.extra_content else {})
 
 
 def error_event(error: Exception) -> bytes:

@@ -1,37 +1,162 @@
-"""Reasoning that is kept for a caller's next step belongs to one key, and is forgotten with it."""
+"""What is kept of an answer for the next step belongs to one key, is found by any process, and is forgotten with it."""
 
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
+import pytest
+
 from gateway.base.requests.caller import Caller
+from gateway.base.stores.redis_store import RedisStore
 from gateway.inference.answering.kept_reasoning import KeptReasoning
+from gateway.inference.answering.turn_stores import DatabaseTurns, KeptTurn, RedisTurns, TurnStore
+from migrations.tables.columns import metadata
+from quality.store.database import open_database
+from quality.store.queries import delete_key_data
 from tests.gateway.chats import chat
+from tiers.collected_choice import CollectedChoice
+from tiers.consent import Consent
 from tiers.native_content import NativeBlock, NativePiece
-from tiers.tier import ChatMessage
-from tiers.tool_types import ToolCall
+from tiers.tier import ChatMessage, Delta
+from tiers.tool_types import ToolCall, ToolCallDelta
 
 CALL = ToolCall(id="call_1", name="weather", arguments='{"city": "Oslo"}')
+AGAIN = ToolCall(id="call_1", name="weather", arguments='{"city":"Oslo"}')
 THOUGHT = NativePiece("anthropic", block=NativeBlock(b'{"type":"thinking"}', "thinking", seal="EqQB"))
+SAID = ChatMessage(role="assistant", content="I look it up.", tool_calls=(AGAIN,))
 
 
-def answered(key_id: str) -> Any:
-    """An answer with a sealed thought and a call, as far as it is read."""
-    choice = SimpleNamespace(native=[THOUGHT], calls=[CALL], text="I look it up.", tool_calls=[CALL])
-    return SimpleNamespace(request=chat("Weather?", caller=Caller(key_id=key_id)), choices=[choice])
+def answered(key_id: str, maker: str = "deepseek", native: NativePiece | None = None, **fields: Any) -> Any:
+    """An answer with thoughts and a call, as far as it is read."""
+    choice = CollectedChoice()
+    call = ToolCallDelta(index=0, id=CALL.id, name=CALL.name, arguments=CALL.arguments)
+    choice.take(Delta(text="I look it up.", reasoning="Oslo, then.", tool_calls=[call], native=native))
+    request = chat("Weather?", caller=Caller(key_id=key_id), **fields)
+    return SimpleNamespace(request=request, choices=[choice], maker=maker)
 
 
-def test_reasoning_is_given_back_to_its_key_until_that_is_erased() -> None:
+async def given_back(kept: KeptReasoning, key_id: str, said: ChatMessage = SAID) -> ChatMessage:
+    """The turn as `key_id` gets it back."""
+    user = ChatMessage(role="user", content="Weather?")
+    return (await kept.given_back(chat(messages=[user, said], caller=Caller(key_id=key_id))))[1]
+
+
+async def test_reasoning_is_given_back_to_its_key_until_that_is_erased() -> None:
     kept, keys = KeptReasoning(), ("ada", "bob", "eve")
     for name in keys[:2]:
-        kept.keep(answered(name))
-    said = ChatMessage(role="assistant", content="I look it up.", tool_calls=(CALL,))
+        kept.keep(answered(name, native=THOUGHT))
 
-    def given_back() -> list[bool]:
-        steps = [chat(messages=[said], caller=Caller(key_id=name)) for name in keys]
-        return [kept.given_back(step)[0].kept is not None for step in steps]
+    async def has() -> list[bool]:
+        return [(await given_back(kept, name)).kept is not None for name in keys]
 
-    assert given_back() == [True, True, False]
-    kept.forget("ada")
-    assert (given_back(), len(kept)) == ([False, True, False], 1)
-    kept.forget("bob")
+    assert await has() == [True, True, False]
+    await kept.erase("ada")
+    assert (await has(), len(kept)) == ([False, True, False], 1)
+    await kept.erase("bob")
     assert len(kept) == 0
+
+
+async def test_a_whole_turn_is_replaced_only_if_its_client_has_not_changed_it() -> None:
+    kept = KeptReasoning()
+    kept.keep(answered("ada", native=THOUGHT))
+    assert (await given_back(kept, "ada")).kept is not None
+    other = msgspec.structs.replace(SAID, content="I look nothing up.")
+    assert (await given_back(kept, "ada", other)).kept is None
+
+
+async def test_thoughts_of_two_servers_with_the_same_ids_have_their_own_makers() -> None:
+    kept = KeptReasoning()
+    kept.keep(answered("ada", "first"))
+    second = answered("ada", "second")
+    second.choices[0].thoughts = ["Something else."]
+    kept.keep(second)
+    for thought, maker in (("Oslo, then.", "first"), ("Something else.", "second")):
+        assert (await given_back(kept, "ada", msgspec.structs.replace(SAID, reasoning=thought))).maker == maker
+
+
+async def test_texts_that_may_not_be_stored_are_nowhere_but_their_maker_is_known() -> None:
+    store = Recorder()
+    kept = KeptReasoning(store=store)
+    rows = kept.keep(answered("ada", own_consent=Consent(reuse=False)))
+    assert rows == []
+    assert (await given_back(kept, "ada")).kept is None
+    assert (await given_back(kept, "ada", msgspec.structs.replace(SAID, reasoning="Oslo, then."))).maker == "deepseek"
+
+
+class Recorder(TurnStore):
+    """A store of which nothing is found; `asked` are the turns that were looked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    async def _get(self, turn_ids: Any) -> dict[str, bytes]:
+        self.asked += turn_ids
+        return {}
+
+    async def _put(self, turn: KeptTurn) -> None:
+        raise AssertionError(turn)
+
+
+async def test_a_turn_of_which_nothing_is_kept_is_looked_for_once() -> None:
+    store = Recorder()
+    kept = KeptReasoning(store=store)
+    for _ in range(2):
+        await given_back(kept, "ada")
+    assert len(store.asked) == 1
+
+
+@pytest.fixture(params=["database", "redis"])
+async def stores(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Any]:
+    """A function that opens the store of another process, bounded to 4,000 bytes, and one that erases a user."""
+    if request.param == "redis":
+        redis = RedisStore(request.getfixturevalue("redis_url"))
+        store = RedisTurns(redis, 4000)
+        yield lambda: RedisTurns(redis, 4000), lambda key_id: store.forget(key_id, time.time())
+        await redis.redis.aclose()
+        return
+    async with database(tmp_path) as engine:
+        yield lambda: DatabaseTurns(engine, 4000), lambda key_id: delete_key_data(engine, key_id, now=time.time())
+
+
+@asynccontextmanager
+async def database(folder: Path) -> AsyncIterator[Any]:
+    engine = open_database(f"sqlite:///{folder / 'aio.sqlite3'}")
+    async with engine.begin() as connection:
+        await connection.run_sync(metadata.create_all)
+    yield engine
+    await engine.dispose()
+
+
+async def test_another_process_finds_it_until_the_user_is_erased(stores: Any) -> None:
+    opened, erase = stores
+    first, second = KeptReasoning(store=opened()), KeptReasoning(store=opened())
+    answer = answered("ada")
+    await first.save(first.keep(answer))
+    found = await given_back(second, "ada")
+    assert (found.maker, found.kept is not None) == ("deepseek", True)
+    assert (await given_back(KeptReasoning(store=opened()), "bob")).kept is None
+    await erase("ada")
+    assert (await given_back(KeptReasoning(store=opened()), "ada")).kept is None
+    # An answer to a request from before the erasure comes too late.
+    await first.save(first.keep(answer))
+    assert (await given_back(KeptReasoning(store=opened()), "ada")).kept is None
+
+
+async def test_the_oldest_turns_go_first(stores: Any) -> None:
+    opened, _ = stores
+    store, now = opened(), time.time()
+    names = [f"{number:02d}" for number in range(20)]
+    turns = [
+        KeptTurn(turn_id=name, key_id="ada", tenant="ada", content=bytes(900), created_at=now + place)
+        for place, name in enumerate(names)
+    ]
+    await store.put(turns)
+    found = await opened().get(names)
+    assert "19" in found
+    assert "00" not in found
+    assert sum(map(len, found.values())) <= 4000

@@ -1,0 +1,140 @@
+"""What servers of OpenAI's chat API send next to text, thoughts and calls, and need back as it was: details of
+reasoning (`reasoning_details`), and further content of a turn or of a call (`extra_content`)."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from inference_core.io.json_errors import JSON_ERRORS
+from tiers.collected_choice import CollectedChoice
+from tiers.native_content import NativeBlock, NativeContent, NativePiece
+from tiers.tier import ChatMessage
+
+FORM: Literal["chat"] = "chat"
+DETAILS, EXTRA = "reasoning_details", "extra_content"
+MOST_STATE_BYTES = 2**20
+"""Of the state of one turn, from a client or a server."""
+_THOUGHTS, _CALL = "reasoning", "call"
+Given = msgspec.Raw | msgspec.UnsetType
+_EMPTY = (b"", b"null", b"[]", b"{}")
+
+
+def state_json(given: Given) -> bytes:
+    """Return a value as it was given, on one line; b"" for one that says nothing or is too large."""
+    json = b"" if isinstance(given, msgspec.UnsetType) else bytes(given)
+    if json in _EMPTY or len(json) > MOST_STATE_BYTES:
+        return b""
+    try:
+        msgspec.json.decode(json)
+    except JSON_ERRORS:
+        return b""
+    return msgspec.json.format(json, indent=-1) if b"\n" in json or b"\r" in json else json
+
+
+def state_blocks(fields: Mapping[str, Given]) -> tuple[NativeBlock, ...]:
+    """Return those of a turn's fields that say anything."""
+    return tuple(NativeBlock(json=json, type=name) for name, given in fields.items() if (json := state_json(given)))
+
+
+def state_pieces(fields: Mapping[str, Given]) -> list[NativePiece]:
+    """Return the same as pieces of an answer."""
+    return [NativePiece(FORM, block=block) for block in state_blocks(fields)]
+
+
+def collected_state(choice: CollectedChoice) -> tuple[NativeBlock, ...]:
+    """Return the fields of a whole turn, whose pieces `choice` has."""
+    pieces: dict[str, list[bytes]] = {}
+    for piece in choice.native:
+        if piece.form == FORM and piece.block is not None:
+            pieces.setdefault(piece.block.type, []).append(piece.block.json)
+    return tuple(NativeBlock(json=_joined(name, said), type=name) for name, said in pieces.items())
+
+
+def kept_state(choice: CollectedChoice) -> NativeContent | None:
+    """Return all that the server of an answer gets back: thoughts, fields, and further content of calls; None without
+    any, or if it is larger than `MOST_STATE_BYTES`."""
+    blocks = list(collected_state(choice))
+    if choice.reasoning:
+        blocks.append(NativeBlock(json=_encode(choice.reasoning), type=_THOUGHTS))
+    blocks += [
+        NativeBlock(json=call.extra_content, type=_CALL, seal=call.id)
+        for call in choice.tool_calls
+        if call.extra_content
+    ]
+    content = NativeContent(FORM, tuple(blocks))
+    return content if 0 < content.size <= MOST_STATE_BYTES else None
+
+
+def has_state(message: ChatMessage) -> bool:
+    """Return whether a turn has anything that is for its maker alone."""
+    if message.reasoning or message.state or message.kept is not None:
+        return True
+    return bool(message.tool_calls) and any(call.extra_content for call in message.tool_calls)
+
+
+def state_names(message: ChatMessage) -> list[str]:
+    """Return the names of a turn's fields that only its maker gets, as a client gave them."""
+    names = ["messages.reasoning_content"] if message.reasoning else []
+    names += [f"messages.{block.type}" for block in message.state]
+    return names + [f"messages.tool_calls.{EXTRA}"] * any(call.extra_content for call in message.tool_calls)
+
+
+def without_state(message: ChatMessage) -> ChatMessage:
+    """Return a turn as every model may read it."""
+    calls = tuple(msgspec.structs.replace(call, extra_content=b"") for call in message.tool_calls)
+    return msgspec.structs.replace(message, reasoning="", state=(), tool_calls=calls)
+
+
+def with_kept_state(message: ChatMessage, kept: NativeContent) -> ChatMessage:
+    """Return a turn with what its server said; what its client gave back besides stays."""
+    own = {block.type: block for block in kept.blocks if block.type != _CALL}
+    extra = {block.seal: block.json for block in kept.blocks if block.type == _CALL}
+    thought = own.pop(_THOUGHTS, None)
+    state = {block.type: block for block in message.state} | own
+    return msgspec.structs.replace(
+        message,
+        reasoning=message.reasoning if thought is None else msgspec.json.decode(thought.json, type=str),
+        state=tuple(state.values()),
+        tool_calls=tuple(
+            msgspec.structs.replace(call, extra_content=extra.get(call.id, call.extra_content))
+            for call in message.tool_calls
+        ),
+    )
+
+
+def _joined(name: str, pieces: list[bytes]) -> bytes:
+    """One field of its pieces: details follow each other, texts of one of them are joined; else the last one holds."""
+    if len(pieces) == 1 or name != DETAILS:
+        return pieces[-1]
+    joined: list[Any] = []
+    try:
+        details = [detail for piece in pieces for detail in _listed(msgspec.json.decode(piece))]
+    except JSON_ERRORS:
+        return pieces[-1]
+    for detail in details:
+        if joined and _goes_on(joined[-1], detail):
+            last = joined[-1]
+            texts = {name: f"{last.get(name) or ''}{detail[name]}" for name in _TEXTS if detail.get(name)}
+            joined[-1] = last | {name: value for name, value in detail.items() if value is not None} | texts
+        else:
+            joined.append(detail)
+    return _encode(joined)
+
+
+_TEXTS = ("text", "summary")
+
+
+def _listed(said: Any) -> list[Any]:
+    return said if isinstance(said, list) else [said]
+
+
+def _goes_on(last: Any, detail: Any) -> bool:
+    """Whether a detail is more of the last one: both are texts of the same type and place."""
+    if not (isinstance(last, dict) and isinstance(detail, dict)):
+        return False
+    same = last.get("type") == detail.get("type") and last.get("index") == detail.get("index")
+    return same and any(detail.get(name) for name in (*_TEXTS, "signature"))
+
+
+_encode = msgspec.json.Encoder().encode
