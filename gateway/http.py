@@ -97,7 +97,8 @@ def whole_app(settings: Settings, state: State) -> Litestar:
 
 def _failure(request: HttpRequest, error: Exception) -> Response[Any]:
     """Return the envelope of the path's API."""
-    is_messages = is_messages_path(request.scope["path"])
+    path = request.scope["path"]
+    is_messages = is_messages_path(path) or (path.startswith("/v1/models") and "anthropic-version" in request.headers)
     return messages_failure(request, error) if is_messages else envelope_response(request, error)
 
 

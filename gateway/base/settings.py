@@ -185,7 +185,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     strict_fields: Annotated[
         bool, Meta(description="Refuse unknown fields of requests, of every key; unset: ignore them, with a header")
     ] = False
-    body_limit: Annotated[int, Meta(ge=1024, description="Most bytes of a request body; above: 413")] = 4 * 1024 * 1024
+    body_limit: Annotated[int, Meta(ge=1024, description="Most bytes of a request body; above: 413")] = 32 * 1024 * 1024
     head_limit: Annotated[
         int,
         Meta(

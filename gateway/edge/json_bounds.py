@@ -17,9 +17,9 @@ from gateway.base.errors import ApiError, bad_request
 MAX_DEPTH = 128
 """Levels of objects and arrays: a schema may have 100 (`inference_core.grammar.limits`), and stands some levels
 down."""
-MAX_CONTAINERS = 1 << 15
+MAX_CONTAINERS = 1 << 17
 """Objects and arrays in all: several times those of the longest conversation with the most tools."""
-MAX_FIELDS = 1 << 16
+MAX_FIELDS = 1 << 18
 """Fields of all objects."""
 MAX_EXPONENTS = 1 << 12
 """Numbers with an exponent."""

@@ -27,6 +27,7 @@ from tiers.remote.openai_format import parse_error, parse_retry_after
 from tiers.server_words import one_line
 
 Input = str | list[int]
+FORM = "encoding_format"
 TOGETHER = 4
 """Calls of one request at a time."""
 # A vector of 8,192 numbers has 180 kB as text.
@@ -116,6 +117,8 @@ class EmbeddingClient:
     ) -> None:
         self.spec = spec
         self._base = httpx.URL(str(spec.url).rstrip("/") + "/")
+        # Whether the server was found to refuse `encoding_format`: then it gives numbers.
+        self._numbers_only = False
         self._key = environ.get(spec.api_key_env or "", "").strip()
         name = b"api-key" if spec.provider == "azure" else b"authorization"
         value = self._key if spec.provider == "azure" else f"Bearer {self._key}"
@@ -157,6 +160,23 @@ class EmbeddingClient:
         return Embedded(vectors=vectors, disputed=disputed)
 
     async def _call(
+        self, part: Sequence[Input], fields: Mapping[str, Any], counter: EmbeddingCounter, disputed: list[int]
+    ) -> list[Vector]:
+        """Return the vectors, in the form that was asked for or in the server's own: many know only numbers, and refuse
+        the field that asks for another form."""
+        plain = {name: value for name, value in fields.items() if name != FORM}
+        if self._numbers_only or FORM not in fields:
+            return await self._asked(part, plain, counter, disputed)
+        try:
+            return await self._asked(part, fields, counter, disputed)
+        except TierRequestError as error:
+            if error.param != FORM and FORM not in str(error):
+                raise
+        vectors = await self._asked(part, plain, counter, disputed)
+        self._numbers_only = True
+        return vectors
+
+    async def _asked(
         self, part: Sequence[Input], fields: Mapping[str, Any], counter: EmbeddingCounter, disputed: list[int]
     ) -> list[Vector]:
         body = msgspec.json.encode({"model": self.spec.model, "input": part} | dict(fields))

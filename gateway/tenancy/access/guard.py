@@ -37,9 +37,22 @@ _ORIGIN_OF = {
 }
 
 
+LARGE_BODY, MOST_HELD = 1 << 22, 1 << 28
+"""Bytes of a body from which it counts as large, and of all large ones that a process holds at once."""
+
+
+class _LargeBodies:
+    """How many bytes of large bodies the requests of this process hold."""
+
+    held = 0
+
+
 class PlainRequest(Request[Any, Any, State]):
     """A request whose whole body is read from the server's messages. litestar reads it through an asynchronous
     generator and looks up its length in headers that it makes again, which takes several times as long."""
+
+    held = 0
+    """Bytes that it holds of those that large bodies may have together."""
 
     async def body(self) -> bytes:
         """The body. Raises `RequestEntityTooLarge` if more than the limit is announced or has arrived, and
@@ -47,6 +60,21 @@ class PlainRequest(Request[Any, Any, State]):
         if self._body is Empty:
             self._body = await self._whole()
         return self._body
+
+    def let_go(self) -> None:
+        """Say that the body is not needed any more."""
+        _LargeBodies.held -= self.held
+        self.held = 0
+
+    def _hold(self, more: int) -> None:
+        if _LargeBodies.held + more > MOST_HELD:
+            raise ApiError(
+                503,
+                f"Bodies of more than {LARGE_BODY} bytes may have {MOST_HELD} bytes together here. Try again later.",
+                code="too_many_large_bodies",
+            )
+        _LargeBodies.held += more
+        self.held += more
 
     async def _whole(self) -> bytes:
         most = self.route_handler.resolve_request_max_body_size()
@@ -63,6 +91,8 @@ class PlainRequest(Request[Any, Any, State]):
             size += len(part)
             if most is not None and size > most:
                 raise RequestEntityTooLarge
+            if size > LARGE_BODY:
+                self._hold(size - self.held)
             parts.append(part)
             more = message.get("more_body", False)
         self.is_connected = False
@@ -86,10 +116,14 @@ class InferenceRoute(HTTPRouteHandler):
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             request = PlainRequest(scope, receive, send)
-            for guard in guards:
-                await guard(request, self)  # type: ignore[misc]
-            response: ASGIApp = await endpoint(request)
-            await response(scope, receive, send)
+            try:
+                for guard in guards:
+                    await guard(request, self)  # type: ignore[misc]
+                response: ASGIApp = await endpoint(request)
+                await response(scope, receive, send)
+            finally:
+                if request.held:
+                    request.let_go()
 
         def in_place(app: ASGIApp) -> ASGIApp:
             return answer

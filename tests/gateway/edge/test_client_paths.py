@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from gateway.base.settings import Settings
 from gateway.edge.client_paths import ServedPath, served_path
+from gateway.tenancy.access import guard
 from gateway.tenancy.keys.key_secrets import make_key
 from tests.gateway.edge.raw_http import exchanged, head
 from tests.gateway.running_gateway import RunningGateway, running_gateway
@@ -184,3 +185,61 @@ async def test_several_paths_on_one_connection(bounded: RunningGateway) -> None:
     async with asyncio.timeout(20):
         answer = await exchanged(bounded.port, asked.replace(b"POST", b"GET"))
     assert answer.count(b"HTTP/1.1 200") == 3
+
+
+ANTHROPIC = {"x-api-key": KEY, "anthropic-version": "2023-06-01"}
+
+
+async def test_anthropics_client_lists_all_models_page_by_page(bounded: RunningGateway) -> None:
+    plain = await bounded.http.get("/v1/models", headers={"x-api-key": KEY}, auth=None)
+    ids = [model["id"] for model in plain.json()["data"]]
+    async with anthropic.AsyncAnthropic(base_url=bounded.url, api_key=KEY, max_retries=0) as client:
+        for limit in (1, 2, 1000):
+            models = [model async for model in client.models.list(limit=limit)]
+            assert [model.id for model in models] == ids
+            assert all(model.type == "model" and model.display_name and model.created_at for model in models)
+        one = await client.models.retrieve("tier-1")
+        assert (one.id, one.display_name) == ("tier-1", "tier-1")
+        assert one.max_input_tokens == bounded.tier(1).max_context
+        with pytest.raises(anthropic.NotFoundError) as unknown:
+            await client.models.retrieve("no-such-model")
+        assert unknown.value.body["error"]["type"] == "not_found_error"  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("query", "places", "has_more"),
+    [
+        ("limit=2", slice(0, 2), True),
+        ("after_id=auto&limit=1", slice(1, 2), True),
+        ("before_id=tier-2&limit=1", slice(1, 2), True),
+        ("before_id=tier-1", slice(0, 1), False),
+        ("limit=1000", slice(0, None), False),
+    ],
+)
+async def test_a_page_of_models_says_what_it_is(
+    bounded: RunningGateway, query: str, places: slice, has_more: bool
+) -> None:
+    ids = [model["id"] for model in (await bounded.http.get("/v1/models", headers=ANTHROPIC, auth=None)).json()["data"]]
+    page = (await bounded.http.get(f"/v1/models?{query}", headers=ANTHROPIC, auth=None)).json()
+    wanted = ids[places]
+    assert [model["id"] for model in page["data"]] == wanted
+    assert (page["has_more"], page["first_id"], page["last_id"]) == (has_more, wanted[0], wanted[-1])
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=x", "after_id=nothing", "before_id=nothing"])
+async def test_a_page_that_cannot_be_is_anthropics_400(bounded: RunningGateway, query: str) -> None:
+    answer = await bounded.http.get(f"/v1/models?{query}", headers=ANTHROPIC, auth=None)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
+
+
+async def test_large_bodies_share_a_bound_and_give_it_back(
+    bounded: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "LARGE_BODY", 1000)
+    monkeypatch.setattr(guard, "MOST_HELD", 5000)
+    fields, headers = {"model": "tier-1", "messages": HELLO}, {"x-api-key": KEY, "content-type": "application/json"}
+    for size, status in ((4000, 200), (4000, 200), (6000, 503), (4000, 200), (900, 200)):
+        body = json.dumps(fields).encode()[:-1] + b" " * size + b"}"
+        answer = await bounded.http.post("/v1/chat/completions", content=body, headers=headers, auth=None)
+        assert answer.status_code == status, (size, answer.text)
+    assert guard._LargeBodies.held == 0

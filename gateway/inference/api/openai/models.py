@@ -1,5 +1,6 @@
-"""`GET /v1/models`: what a request may name as its model."""
+"""`GET /v1/models`: what a request may name as its model, in OpenAI's shape, and in Anthropic's for its clients."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -7,13 +8,17 @@ from litestar import get
 from litestar.params import FromPath
 from litestar.response import Response
 
-from gateway.base.errors import ApiError
+from gateway.base.errors import ApiError, bad_request
+from gateway.base.numbers import whole_number
 from gateway.base.requests.caller import Caller
 from gateway.edge.http_request import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.serving import Serving, serving_of
 from gateway.tenancy.access.guard import caller_of
 from tiers.catalog.tier_spec import TierSpec
+
+# Anthropic's own.
+_PAGE, _LONGEST_PAGE = 20, 1000
 
 
 class ModelTier(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +54,25 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
 
     data: list[ModelCard]
     object: str = "list"
+
+
+class AnthropicModel(msgspec.Struct, frozen=True, kw_only=True):
+    """One model in Anthropic's shape. `max_input_tokens`: the longest context of its tiers."""
+
+    type: str = "model"
+    id: str
+    display_name: str
+    created_at: str
+    max_input_tokens: int | None = None
+
+
+class AnthropicPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of models."""
+
+    data: list[AnthropicModel]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
 
 
 async def model_cards(serving: Serving, caller: Caller) -> list[ModelCard]:
@@ -97,6 +121,8 @@ async def list_models(request: HttpRequest) -> Response[Any]:
     """`auto`, the tiers, the catalogue's models, those that loaded adapters make of them (`MODEL:ADAPTER`), and aliases
     of all these; what the caller's key may use."""
     cards = await model_cards(serving_of(request), caller_of(request))
+    if is_anthropics(request):
+        return Response(_page(cards, request), media_type="application/json")
     return Response(ModelList(data=cards), media_type="application/json")
 
 
@@ -107,4 +133,38 @@ async def show_model(request: HttpRequest, model: FromPath[str]) -> Response[Any
     card = _card(serving_of(request), name, caller_of(request))
     if card is None:
         raise ApiError(404, f"This key does not have access to model {name!r}.", param="model", code="model_not_found")
-    return Response(card, media_type="application/json")
+    return Response(_as_anthropics(card) if is_anthropics(request) else card, media_type="application/json")
+
+
+def is_anthropics(request: HttpRequest) -> bool:
+    """Whether a client of Anthropic's asks, which says so in every request."""
+    return "anthropic-version" in request.scope["state"]["headers"]
+
+
+def _as_anthropics(card: ModelCard) -> AnthropicModel:
+    contexts = [tier.max_context for tier in card.x_aio]
+    made = datetime.fromtimestamp(card.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return AnthropicModel(
+        id=card.id, display_name=card.id, created_at=made, max_input_tokens=max(contexts, default=None)
+    )
+
+
+def _page(cards: list[ModelCard], request: HttpRequest) -> AnthropicPage:
+    """The page that `limit`, `after_id` and `before_id` ask for. Raises `ApiError` 400."""
+    query = request.query_params
+    limit = whole_number(query.get("limit", str(_PAGE)), "limit", 1, _LONGEST_PAGE)
+    ids = [card.id for card in cards]
+    for name in ("after_id", "before_id"):
+        if name in query and query[name] not in ids:
+            raise bad_request(f"{name}: there is no model {query[name][:64]!r}.", name, "invalid_value")
+    before = "before_id" in query
+    if before:
+        left = cards[: ids.index(query["before_id"])]
+        page = left[-limit:]
+    else:
+        left = cards[ids.index(query["after_id"]) + 1 :] if "after_id" in query else cards
+        page = left[:limit]
+    first, last = (page[0].id, page[-1].id) if page else (None, None)
+    return AnthropicPage(
+        data=[_as_anthropics(card) for card in page], has_more=len(left) > limit, first_id=first, last_id=last
+    )

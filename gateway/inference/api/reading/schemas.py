@@ -18,10 +18,11 @@ MAX_CHOICES = 16
 MAX_PROMPTS = 64
 MAX_STOPS = 4
 MAX_TOOLS = 128
-# OpenAI's own bound of a conversation, which keeps what is done for each turn short.
-MAX_MESSAGES = 2048
+# Ten times OpenAI's own bound of a conversation, and far beyond what agents send to Anthropic, whose bound is 100,000.
+# They take some tens of milliseconds.
+MAX_MESSAGES = 20_000
 # Parts of messages and calls in them, over a conversation; also items that it is given as.
-MAX_PARTS = 8192
+MAX_PARTS = 40_000
 
 # Fields of a chat that change at most the speed of an answer: accepted without effect.
 HARMLESS = ("prediction",)

@@ -38,10 +38,14 @@ CALLED = {"name": "f", "arguments": "{}"}
 CHAT_CASES: list[tuple[dict[str, Any], str]] = [
     ({"messages": []}, "messages"),
     ({"messages": None}, "messages"),
-    ({"messages": HELLO * 2049}, "messages"),
-    ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 4097}] * 2}, "messages"),
+    ({"messages": HELLO * 20_001}, "messages"),
+    ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 20_001}] * 2}, "messages"),
     (
-        {"messages": [{"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": CALLED}] * 8193}]},
+        {
+            "messages": [
+                {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": CALLED}] * 40_001}
+            ]
+        },
         "messages",
     ),
     ({"messages": "hello"}, "messages"),
@@ -284,13 +288,13 @@ async def test_token_ids_need_a_model_of_their_own(gateway: RunningGateway) -> N
 
 
 async def test_a_body_over_the_limit_is_413_announced_or_not(gateway: RunningGateway) -> None:
-    body = json.dumps({"model": "auto", "messages": [{"role": "user", "content": "x" * (5 << 20)}]}).encode()
+    body = json.dumps({"model": "auto", "messages": [{"role": "user", "content": "x" * (33 << 20)}]}).encode()
     headers = {"content-type": "application/json"}
     check_envelope(await gateway.http.post(CHAT, content=body, headers=headers), 413, None, "request_too_large")
 
     async def pieces() -> Any:
-        for start in range(0, len(body), 1 << 16):
-            yield body[start : start + (1 << 16)]
+        for start in range(0, len(body), 1 << 20):
+            yield body[start : start + (1 << 20)]
 
     check_envelope(await gateway.http.post(CHAT, content=pieces(), headers=headers), 413, None, "request_too_large")
 

@@ -285,3 +285,45 @@ def test_a_provider_gives_address_key_and_price(tmp_path: Path) -> None:
 def test_an_entry_that_cannot_work_is_refused(tmp_path: Path, entry: str, said: str) -> None:
     with pytest.raises(CatalogError, match=said):
         catalogued(tmp_path, entry)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"error": {"message": "vertex_ai does not support parameters: {'encoding_format': 'base64'}"}},
+        {"error": {"message": "Unsupported", "param": "encoding_format"}},
+        {"detail": [{"type": "extra_forbidden", "loc": ["body", "encoding_format"], "msg": "Extra inputs"}]},
+    ],
+)
+async def test_a_server_that_knows_only_numbers_is_asked_for_them_and_the_gateway_encodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: Any
+) -> None:
+    asked: list[bool] = []
+
+    async def strict(call: Call) -> None:
+        asked.append("encoding_format" in call.body)
+        await (call.reply(400, words) if asked[-1] else answering(call))
+
+    async with embedding_gateway(tmp_path, monkeypatch, strict) as (gateway, _):
+        for form in ("base64", "float", "base64"):
+            answer = await ask(gateway, ["abc"], encoding_format=form)
+            assert answer.status_code == 200, answer.text
+            found = answer.json()["data"][0]["embedding"]
+            numbers = list(struct.unpack("<4f", base64.b64decode(found))) if form == "base64" else found
+            assert numbers == pytest.approx(vector("abc"))
+    # The refusal is asked for once.
+    assert asked == [True, False, False, False]
+
+
+async def test_another_refusal_is_the_callers_even_where_a_form_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    async def refuses(call: Call) -> None:
+        asked.append(call.body)
+        await call.reply(400, {"error": {"message": "bad input", "param": "input"}})
+
+    async with embedding_gateway(tmp_path, monkeypatch, refuses) as (gateway, _):
+        assert (await ask(gateway, ["abc"], encoding_format="base64")).status_code == 400
+    assert len(asked) == 1
