@@ -68,7 +68,8 @@ def prompt_bounds(request: GenerationRequest, max_context: int) -> PromptBounds:
         own = most_tokens_of(request.prompt or "")
         least = _least(own if isinstance(request.prompt, list) else _estimate(own))
         return PromptBounds(least, own + TEMPLATE_TOKENS + SERVER_TOKENS)
-    conversation = Conversation(request.messages, request.tooling, request.template_variables, request.native)
+    variables = request.template_variables | request.extra
+    conversation = Conversation(request.messages, request.tooling, variables, request.native)
     most = SERVER_TOKENS + conversation.most_tokens()
     if any(message.parts for message in request.messages) or (request.native and request.native.server_tools):
         # A tool that the provider runs may read as much.

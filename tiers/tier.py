@@ -163,7 +163,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     most what the context allows. `given`: fields that caller or catalogue set, so that a server elsewhere gets them
     even with their neutral value. `passed`: the caller's fields that mean something to a provider alone, by OpenAI's
     names. `sent`: filled as a server elsewhere gets the request; copies of it share it. `sampling.max_tokens` is
-    ignored. `strict_deadline`: an answer that starts after `deadline` is useless, so it may be refused early.
+    ignored. `extra`: the caller's fields beyond OpenAI's API that some servers know.
+    `strict_deadline`: an answer that starts after `deadline` is useless, so it may be refused early.
     `reasoning_budget` bounds the thinking tokens of a chain-of-thought tier; None is its default, or a share of it by
     `reasoning_effort`. `template_variables`: further ones of the model's chat template, plain JSON; a remote server
     gets them if its kind takes any. `include_stop`: the stop string that ends an answer is part of it. `echo`: every
@@ -205,6 +206,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     trace: TraceHeaders | None = None
     given: tuple[str, ...] = ()
     passed: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
     native: NativeRequest | None = None
     wants_native: bool = False
     cache_reuse: float = 0.0

@@ -100,6 +100,9 @@ class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     `responses`: whether chats reach the server by OpenAI's Responses API: `needed`, where a request loses something as
     a chat (reasoning next to tools, tools that the provider runs), `always`, or `never`.
     `credentials`: whose the server gets: those that the catalogue names, or the caller's own, sent with the request.
+    `body`: further fields of every request, as `{ chat_template_kwargs = { enable_thinking = false } }`, where the
+    caller has not set them. `forward`: names of fields beyond OpenAI's API that the server gets from callers, in
+    addition to those that its kind is known to have.
     `model`: empty is the server's only model, found when the tier starts. `max_context`: in tokens; None is what the
     server tells, else `USUAL_CONTEXT`. `engine`, instead of an address: the server is a process that AIO starts itself,
     at an address of its own choice.
@@ -127,6 +130,8 @@ class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     service_fields: bool = True
     responses: Literal["never", "needed", "always"] = "never"
+    body: dict[str, Any] = {}
+    forward: list[str] = []
 
     @property
     def servers(self) -> list[ReplicaSpec]:
@@ -311,7 +316,9 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `SHORT_FORM`: further keys of an entry in TOML, which the reader moves to `remote`.
     """
 
-    SHORT_FORM: ClassVar[tuple[str, ...]] = ("url", "kind", "api_key_env", "api_keys", "credentials", "max_context")
+    SHORT_FORM: ClassVar[tuple[str, ...]] = (
+        "url", "kind", "api_key_env", "api_keys", "credentials", "max_context", "body", "forward",
+    )  # fmt: skip
 
     number: TierNumber = 0
     name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]

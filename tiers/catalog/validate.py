@@ -292,6 +292,7 @@ def _check_remote(where: str, tier: TierSpec, remote: RemoteSpec) -> Iterator[st
         yield from check_url(f"{at}.base_urls[{i}]" if remote.base_urls else f"{at}.base_url", server.base_url)
         yield from check_key_name(at, server.api_key_env)
     yield from check_key_name(where, remote.api_key_env)
+    yield from _check_fields(where, remote)
     yield from _check_keys(where, remote)
     if remote.credentials == "caller":
         yield from _check_callers(where, remote)
@@ -326,6 +327,16 @@ def _check_remote(where: str, tier: TierSpec, remote: RemoteSpec) -> Iterator[st
             f"{where}.read_timeout_seconds = {remote.read_timeout_seconds:g}: shorter than the objective "
             f"ttft_ms = {tier.objective.ttft_ms:g}, so good answers would be cut off"
         )
+
+
+def _check_fields(where: str, remote: RemoteSpec) -> Iterator[str]:
+    from tiers.remote.extra_fields import RESERVED
+
+    for key, names in (("body", list(remote.body)), ("forward", remote.forward)):
+        if reserved := sorted(RESERVED.intersection(names)):
+            yield f"{where}.{key}: {', '.join(reserved)} is set by each request; leave it out"
+    if remote.is_triton and (remote.body or remote.forward):
+        yield f"{where}: body and forward are for servers with a provider's or OpenAI's API, not for Triton's"
 
 
 def _check_keys(where: str, remote: RemoteSpec) -> Iterator[str]:

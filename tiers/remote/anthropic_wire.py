@@ -120,7 +120,8 @@ class AnthropicWire(RemoteWire):
         dropped = dropped_fields(request, _KNOWN | known)
         dropped += dropped_sampling(request, sampling) + dropped_thinking(request, thinking)
         headers = ((b"anthropic-beta", native.betas.encode()),) if native is not None and native.betas else ()
-        return WireCall(path, _encode(body | thinking | sampling | passed), streamed, dropped, added, headers)
+        body, unknown = self.with_own_fields(body | thinking | sampling | passed, request, self._remote)
+        return WireCall(path, _encode(body), streamed, dropped + unknown, added, headers)
 
     def _addressed(self, *, streamed: bool) -> tuple[str, dict[str, Any]]:
         """Return the path of a call, and the fields of its body that name model and version."""

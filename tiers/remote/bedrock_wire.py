@@ -152,7 +152,8 @@ class BedrockWire(RemoteWire):
             dropped += ("tool_choice",)
         path = f"model/{quote(self._remote.model, safe='')}/"
         path += "converse-stream" if streamed else "converse"
-        return WireCall(path, _encode(body | passed), streamed, dropped)
+        body, unknown = self.with_own_fields(body | passed, request, self._remote)
+        return WireCall(path, _encode(body), streamed, dropped + unknown)
 
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         """See `RemoteWire.read_event`: the usage comes last."""

@@ -128,7 +128,8 @@ class GeminiWire(RemoteWire):
             body["systemInstruction"] = {"parts": [{"text": system}]}
         method = "streamGenerateContent?alt=sse" if streamed else "generateContent"
         dropped = dropped_fields(request, _KNOWN)
-        return WireCall(f"{self._path}:{method}", _encode(body | _tools(request)), streamed, dropped)
+        body, unknown = self.with_own_fields(body | _tools(request), request, self._remote)
+        return WireCall(f"{self._path}:{method}", _encode(body), streamed, dropped + unknown)
 
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         """See `RemoteWire.read_event`. The stream has no last event: it ends with the connection's body."""

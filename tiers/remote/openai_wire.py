@@ -62,8 +62,12 @@ class OpenAIWire(RemoteWire):
             body.pop(name, None)
         if request.messages is not None:
             dropped += give_back(body["messages"], request.messages, self.rules)
+        body, unknown = self.with_own_fields(body, request, self._remote)
+        if self.rules.prefill == "marked" and request.messages is not None and request.messages[-1].role == "assistant":
+            # As Mistral's API has it: the answer goes on from this turn.
+            body["messages"][-1]["prefix"] = True
         path = "completions" if request.messages is None else "chat/completions"
-        return WireCall(path, _encode(body), streamed, dropped)
+        return WireCall(path, _encode(body), streamed, dropped + unknown)
 
     def known_fields(self, *, is_chat: bool) -> frozenset[str]:
         """Return which of the fields that an answer can do without the server gets."""
@@ -175,7 +179,8 @@ class OpenAIProviderWire(OpenAIWire):
         streamed = not request.whole or self._remote.stream_whole
         body = responses_request.request_body(self._remote, request, max_tokens, streamed=streamed)
         dropped = dropped_fields(request, self.known_fields(is_chat=True) - {"store", THOUGHTS} | {BUDGET})
-        return WireCall("responses", _encode(self.extended(body, request)), streamed, dropped, form="responses")
+        body, unknown = self.with_own_fields(self.extended(body, request), request, self._remote)
+        return WireCall("responses", _encode(body), streamed, dropped + unknown, form="responses")
 
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         """See `RemoteWire.read_event`."""

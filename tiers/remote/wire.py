@@ -1,12 +1,14 @@
 """The interface between a remote tier and the kind of its server: how requests are sent and answers are read."""
 
 from abc import ABC, abstractmethod
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import httpx
 import msgspec
 
+from tiers.catalog.tier_spec import RemoteSpec
 from tiers.native_content import Form
+from tiers.remote.extra_fields import FORWARDED, with_fields
 from tiers.remote.openai_format import WireError, parse_error
 from tiers.remote.prometheus_queue import sum_of_samples
 from tiers.remote.rules import Rules
@@ -15,6 +17,7 @@ from tiers.remote.sse import EventParser, ServerSentEvent
 from tiers.remote.usage_counter import Tally
 from tiers.tier import Delta, GenerationRequest
 
+_NOTHING: frozenset[str] = frozenset()
 MOST_REQUESTS = 1_000_000
 """Of a server at one time: a report of more is none."""
 
@@ -117,6 +120,18 @@ class RemoteWire(ABC):
     def check(self, request: GenerationRequest) -> None:  # noqa: B027 - some kinds support everything
         """Raise `TierRequestError` for what this kind of server does not support and an answer cannot do without.
         Routing asks before it chooses a tier, so it takes no longer than to look at the fields."""
+
+    def with_own_fields(
+        self, body: dict[str, Any], request: GenerationRequest, own: RemoteSpec
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Return the body with the caller's fields that this server knows beyond its kind's API, and with those of the
+        catalogue's entry `own`; and the names of the caller's that it does not get."""
+        if not (request.extra or own.body):
+            return body, ()
+        known = FORWARDED.get(self.rules.server, _NOTHING)
+        extra = {name: value for name, value in request.extra.items() if name in known or name in own.forward}
+        dropped = tuple(name for name in request.extra if name not in extra)
+        return with_fields(with_fields(body, extra), own.body), dropped
 
     @abstractmethod
     def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:

@@ -63,17 +63,20 @@ class LineAnswers:
 
 
 async def _chat_line(serving: Serving, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
-    asked, _ = await decoded_fields(serving, CHAT, body, given.caller)
+    asked, _, extra = await decoded_fields(serving, CHAT, body, given.caller)
+    given = msgspec.structs.replace(given, extra=extra)
     return await _generated(serving, chat_request(serving, given, asked), CompletionsFormat(serving, None), tags)
 
 
 async def _completion_line(serving: Serving, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
-    asked, _ = await decoded_fields(serving, COMPLETION, body, given.caller)
+    asked, _, extra = await decoded_fields(serving, COMPLETION, body, given.caller)
+    given = msgspec.structs.replace(given, extra=extra)
     return await _generated(serving, completion_request(serving, given, asked), CompletionsFormat(serving, None), tags)
 
 
 async def _responses_line(serving: Serving, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
-    asked, _ = await decoded_fields(serving, RESPONSES, body, given.caller)
+    asked, _, extra = await decoded_fields(serving, RESPONSES, body, given.caller)
+    given = msgspec.structs.replace(given, extra=extra)
     exchange = await exchange_of(serving, given, asked, body)
     answer_format = ResponsesFormat(serving, exchange)
     try:
@@ -83,7 +86,7 @@ async def _responses_line(serving: Serving, given: Received, body: bytes, tags: 
 
 
 async def _embeddings_line(serving: Serving, given: Received, body: bytes, tags: dict[str, str]) -> bytes:
-    asked, _ = await decoded_fields(serving, EMBEDDINGS, body, given.caller)
+    asked, _, _ = await decoded_fields(serving, EMBEDDINGS, body, given.caller)
     asked = msgspec.structs.replace(asked, metadata=(asked.metadata or {}) | tags)
     answer, _ = await embedded(serving, given, asked, _BATCH.priority)
     return msgspec.json.encode(answer)

@@ -155,7 +155,7 @@ class Generation:
         if self._attempt.spec.remote is None:
             asked = self.request.generation
             unsaid = () if asked.native is None else asked.native.unsaid
-            return (*(name for name in _NOT_IN_PROCESS if name in asked.passed), *unsaid)
+            return (*(name for name in _NOT_IN_PROCESS if name in asked.passed), *unsaid, *asked.extra)
         return self._attempt.requests[0].sent.dropped
 
     @property

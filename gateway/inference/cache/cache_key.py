@@ -43,6 +43,7 @@ def cache_key(request: InferenceRequest, decision: Decision, spec: TierSpec, cat
         asked.reasoning_effort,
         asked.reasoning_budget,
         asked.template_variables,
+        asked.extra,
         asked.tooling,
         asked.response_format,
         asked.native,

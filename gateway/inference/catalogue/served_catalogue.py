@@ -32,7 +32,8 @@ class ServedCatalogue:
     is served elsewhere; `seals_reasoning`: whether a server may
     give reasoning that it has to get back; `marks_caches`: whether requests to one say what to cache;
     `has_responses`: whether one has the Responses API; `has_estimates`: whether a price is one. `targets`: by name,
-    what stands in for tiers. `rules`: the catalogue's, compiled; None without any.
+    what stands in for tiers. `forwarded_fields`: names of requests' fields that the catalogue passes on.
+    `rules`: the catalogue's, compiled; None without any.
     """
 
     catalog: Catalog
@@ -46,6 +47,7 @@ class ServedCatalogue:
     marks_caches: bool = field(init=False)
     has_responses: bool = field(init=False)
     has_estimates: bool = field(init=False)
+    forwarded_fields: frozenset[str] = field(init=False)
     rules: "RoutingRules | None" = field(init=False)
     _named: Mapping[str, TierSpec] = field(init=False, repr=False)
 
@@ -62,6 +64,7 @@ class ServedCatalogue:
             "has_servers": bool(remotes),
             "seals_reasoning": not kinds.isdisjoint(_SEALING),
             "has_responses": any(remote.responses != "never" for remote in remotes),
+            "forwarded_fields": frozenset(name for remote in remotes for name in remote.forward),
             "has_estimates": any(spec.price.estimated for spec in every),
             "marks_caches": not kinds.isdisjoint(_MARKING),
             "tiers": MappingProxyType(dict(self.tiers)),

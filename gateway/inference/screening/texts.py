@@ -51,6 +51,7 @@ def all_texts(request: InferenceRequest) -> Iterator[tuple[str, str]]:
     for name, value in (
         *asked.passed.items(),
         *asked.template_variables.items(),
+        *asked.extra.items(),
         ("response_format", asked.response_format),
         ("stop", asked.stop),
     ):

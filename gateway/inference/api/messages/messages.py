@@ -23,7 +23,7 @@ from gateway.inference.serving import serving_of
 from gateway.tenancy.access.guard import InferenceRoute
 
 _BETAS = re.compile(r"[A-Za-z0-9._-]+(?:, ?[A-Za-z0-9._-]+){0,31}")
-MESSAGES = FieldReader("/v1/messages", MessagesRequest)
+MESSAGES = FieldReader("/v1/messages", MessagesRequest, forwards="any")
 
 
 @InferenceRoute(

@@ -14,8 +14,8 @@ from gateway.inference.api.writing.sending import respond
 from gateway.inference.serving import serving_of
 from gateway.tenancy.access.guard import InferenceRoute
 
-CHAT = FieldReader("/v1/chat/completions", ChatRequest, HARMLESS)
-COMPLETION = FieldReader("/v1/completions", CompletionRequest)
+CHAT = FieldReader("/v1/chat/completions", ChatRequest, HARMLESS, "known")
+COMPLETION = FieldReader("/v1/completions", CompletionRequest, forwards="known")
 
 
 @InferenceRoute(

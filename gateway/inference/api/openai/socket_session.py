@@ -74,7 +74,7 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 _heading = msgspec.json.Decoder(Heading)
 _cancel = msgspec.json.Decoder(Cancel)
-_chat = FieldReader("/v1/chat/completions/ws", SocketChat, HARMLESS)
+_chat = FieldReader("/v1/chat/completions/ws", SocketChat, HARMLESS, "known")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -123,8 +123,8 @@ class SocketSession:
                 self._cancel(await decoded_body(serving, _cancel, message, caller))
             elif heading.type == "chat":
                 self._require_room(name)
-                body, ignored = await decoded_fields(serving, _chat, message, caller)
-                self._chats[name] = group.create_task(self._answer(body, ignored))
+                body, ignored, extra = await decoded_fields(serving, _chat, message, caller)
+                self._chats[name] = group.create_task(self._answer(body, ignored, extra))
                 # A task that is cancelled before its first step would never run, nor say that it was.
                 await asyncio.sleep(0)
             else:
@@ -150,13 +150,13 @@ class SocketSession:
         if len(self._chats) >= most:
             raise ApiError(429, f"At most {most} chats at a time on one connection.", code="too_many_chats")
 
-    async def _answer(self, body: SocketChat, ignored: list[str]) -> None:
+    async def _answer(self, body: SocketChat, ignored: list[str], extra: dict[str, Any]) -> None:
         name, answer, status = body.request, None, "completed"
         try:
             if body.stream is False:
                 raise bad_request("Answers on a WebSocket are streamed: leave stream out.", "stream", "invalid_value")
             await admit(self._handshake, self._socket.route_handler)
-            head = received(self._handshake)
+            head = msgspec.structs.replace(received(self._handshake), extra=extra)
             inference_request = chat_request(self._serving, head, msgspec.structs.replace(body, stream=True))
             answer = await self._serving.service.start(inference_request)
             await self._stream(answer, body)

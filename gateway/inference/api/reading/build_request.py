@@ -14,6 +14,7 @@ from gateway.base.requests.inference_request import InferenceRequest, Prompt
 from gateway.inference.api.reading.aio_headers import RoutingHeaders, routing_headers
 from gateway.inference.api.reading.constraints import format_of, template_variables_of, tooling_of
 from gateway.inference.api.reading.parsing import (
+    EXTRA,
     check_chat,
     check_completion,
     given_of,
@@ -36,13 +37,14 @@ from tiers.tier import ChatMessage, GenerationRequest
 class Received(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a request before its body is read; on a socket one connection brings many of them.
 
-    `arrival`: monotonic seconds.
+    `arrival`: monotonic seconds. `extra`: fields of its body that some servers know, once that is read.
     """
 
     request_id: str
     arrival: float
     caller: Caller
     headers: Mapping[str, str]
+    extra: dict[str, Any] = {}
 
 
 def received(connection: ASGIConnection[Any, Any, Any, Any]) -> Received:
@@ -53,6 +55,7 @@ def received(connection: ASGIConnection[Any, Any, Any, Any]) -> Received:
         arrival=state["arrival"],
         caller=state[CALLER],
         headers=state["headers"],
+        extra=state.get(EXTRA) or {},
     )
 
 
@@ -73,6 +76,7 @@ def chat_request(serving: Serving, head: Received, body: ChatRequest) -> Inferen
             arrival=head.arrival,
             given=given_of(body),
             passed=passed_of(body, caller.priority_ceiling),
+            extra=head.extra,
             messages=messages,
             max_tokens=token_limit(body),
             stop=stops_of(body),
@@ -124,6 +128,7 @@ def completion_request(serving: Serving, head: Received, body: CompletionRequest
             arrival=head.arrival,
             given=given_of(body),
             passed=passed_of(body),
+            extra=head.extra,
             max_tokens=token_limit(body),
             stop=stops_of(body),
             n=body.n or 1,

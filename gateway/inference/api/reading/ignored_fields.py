@@ -1,12 +1,14 @@
 """Fields of a request that this API does not know: removed from a copy of the body, and named to the caller."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cache
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import inspect
+
+from tiers.remote.extra_fields import FORWARDABLE
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
@@ -20,29 +22,53 @@ class FieldReader(Generic[Body]):
     """Reads the JSON of a request of the type `body`, of `endpoint`.
 
     `harmless`: fields that are known but without effect here, although they are accepted: leaving them out changes
-    nothing that the caller could miss.
+    nothing that the caller could miss. `forwards`: whether fields at the top that some server knows are kept for it:
+    those of OpenAI's form, or `any` of Anthropic's.
     """
 
-    def __init__(self, endpoint: str, body: type[Body], harmless: tuple[str, ...] = ()) -> None:
-        self.endpoint = endpoint
+    def __init__(
+        self,
+        endpoint: str,
+        body: type[Body],
+        harmless: tuple[str, ...] = (),
+        forwards: Literal["none", "known", "any"] = "none",
+    ) -> None:
+        self.endpoint, self.forwards = endpoint, forwards
         self.decode: Callable[[bytes], Body] = msgspec.json.Decoder(body).decode
         self.harmless = harmless
         self._body = body
 
-    def known_part(self, body: bytes) -> tuple[Body, list[str]]:
-        """Return the request in `body` without fields that its types do not know, and the names of these. Numbers and
-        truth values may be given as texts.
+    def known_part(self, body: bytes, forward: Collection[str] = ()) -> tuple[Body, list[str], dict[str, Any]]:
+        """Return the request in `body` without fields that its types do not know, the names of these, and those at the
+        top that are kept for a server. `forward`: further names of such fields. Numbers and truth
+        values may be given as texts.
 
         Raises what `decode` does, but for unknown fields. Takes about three times as long.
         """
         data = msgspec.json.decode(body)
         found: dict[str, None] = {}
+        extra: dict[str, Any] = {}
+        if self.forwards != "none" and isinstance(data, dict):
+            extra = self._taken(data, forward)
         pruner = _pruner_of_body(self._body)
         if pruner is not None:
             for name in pruner(data, ""):
                 found[name] = None
         # Not `convert`, which makes no `Raw`.
-        return msgspec.json.decode(msgspec.json.encode(data), type=self._body, strict=False), list(found)
+        return msgspec.json.decode(msgspec.json.encode(data), type=self._body, strict=False), list(found), extra
+
+    def _taken(self, data: dict[str, Any], forward: Collection[str]) -> dict[str, Any]:
+        """Take out of `data` the fields that are kept for a server. Clients that do not send the fields of an
+        `extra_body` at the top mean the same."""
+        if isinstance(inner := data.get("extra_body"), dict):
+            del data["extra_body"]
+            for name, value in inner.items():
+                data.setdefault(name, value)
+        known = {field.encode_name for field in msgspec.structs.fields(self._body)}
+        names = [name for name in data if name not in known]
+        if self.forwards == "known":
+            names = [name for name in names if name in FORWARDABLE or name in forward]
+        return {name: data.pop(name) for name in names[:MOST_NAMES]}
 
 
 def shown_names(names: list[str]) -> str:

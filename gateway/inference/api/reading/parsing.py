@@ -31,6 +31,8 @@ Decoded = TypeVar("Decoded")
 UNKNOWN, INVALID = "unknown_parameter", "invalid_value"
 IGNORED = "ignored_fields"
 """Where a request's state holds the names of its fields that were ignored, if there are any."""
+EXTRA = "extra_fields"
+"""Where it holds those that some servers know, by name."""
 
 PRIORITY_OF_SERVICE_TIER = {"auto": 1, "default": 1, "scale": 1, "priority": 0, "flex": 2, "batch": 2}
 # Those that providers have; `batch` is our own.
@@ -70,9 +72,11 @@ async def read_fields(request: HttpRequest, fields: FieldReader[Body]) -> Body:
     """Like `read_body`, but unless the caller's key or the server is strict, fields that have no meaning here are left
     out; a header of the answer names them."""
     found = await _json_of(request)
-    body, ignored = await decoded_fields(serving_of(request), fields, found, request.scope["state"][CALLER])
+    body, ignored, extra = await decoded_fields(serving_of(request), fields, found, request.scope["state"][CALLER])
     if ignored:
         request.scope["state"][IGNORED] = ignored
+    if extra:
+        request.scope["state"][EXTRA] = extra
     return body
 
 
@@ -83,8 +87,9 @@ def decoded_body(serving: Serving, decoder: msgspec.json.Decoder[Body], body: by
 
 def decoded_fields(
     serving: Serving, fields: FieldReader[Body], body: bytes, caller: Caller
-) -> Awaitable[tuple[Body, list[str]]]:
-    """The request in `body`, and the names of its fields that are ignored. Raises `ApiError` as `read_body` does."""
+) -> Awaitable[tuple[Body, list[str], dict[str, Any]]]:
+    """The request in `body`, the names of its fields that are ignored, and those that some servers know. Raises
+    `ApiError` as `read_body` does."""
     return _apart(serving, caller, body, partial(_decode_fields, serving, fields, body, caller))
 
 
@@ -95,22 +100,25 @@ async def _apart(serving: Serving, caller: Caller, body: bytes, decode: Callable
     return await serving.routing.threads.run(caller.tenant, decode)
 
 
-def _decode_fields(serving: Serving, fields: FieldReader[Body], body: bytes, caller: Caller) -> tuple[Body, list[str]]:
+def _decode_fields(
+    serving: Serving, fields: FieldReader[Body], body: bytes, caller: Caller
+) -> tuple[Body, list[str], dict[str, Any]]:
     strict = caller.strict or serving.settings.strict_fields
-    ignored: list[str] = []
+    ignored, extra = list[str](), dict[str, Any]()
     try:
         found = _decoded(fields.decode, body)
     except ApiError as error:
         if strict or error.body.code not in (UNKNOWN, INVALID):
             raise
-        found, ignored = _decoded(fields.known_part, body)
+        forward = serving.routing.served.forwarded_fields
+        found, ignored, extra = _decoded(partial(fields.known_part, forward=forward), body)
     given = [name for name in fields.harmless if getattr(found, name) is not None]
     if given and strict:
         refuse_given(found, fields.harmless)
     if given or ignored:
         serving.count_ignored(fields.endpoint)
         ignored += given
-    return found, ignored
+    return found, ignored, extra
 
 
 async def _json_of(request: HttpRequest) -> bytes:

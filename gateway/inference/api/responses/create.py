@@ -20,7 +20,7 @@ from gateway.inference.api.writing.sending import respond
 from gateway.inference.serving import Serving, serving_of
 from gateway.tenancy.access.guard import InferenceRoute
 
-RESPONSES = FieldReader("/v1/responses", ResponsesRequest)
+RESPONSES = FieldReader("/v1/responses", ResponsesRequest, forwards="known")
 
 
 @InferenceRoute(

@@ -193,7 +193,7 @@ async def test_the_known_part_of_a_body_is_what_the_body_says_without_the_rest()
     extended["tools"][0]["function"]["more"] = 1
     extended["more"] = {"any": [1]}
 
-    known, names = CHAT.known_part(msgspec.json.encode(extended))
+    known, names, _ = CHAT.known_part(msgspec.json.encode(extended))
 
     assert known == CHAT.decode(msgspec.json.encode(body))
     assert sorted(names) == ["messages[].content[].more", "more", "tools[].function.more"]
