@@ -26,6 +26,12 @@ from tiers.metadata_addresses import is_metadata_host
 
 Changes = Mapping[str, KnobValue]
 
+# What each request says itself.
+_OF_REQUESTS = frozenset(
+    {"model", "models", "messages", "input", "prompt", "contents", "system", "tools", "stream", "stream_options", "n"}
+    | {"max_tokens", "max_completion_tokens", "max_output_tokens", "inferenceConfig", "generationConfig"}
+)
+
 
 def check_rules(catalog: Catalog) -> list[str]:
     """Return every violated rule as one sentence naming the entry, the value and what is allowed."""
@@ -330,10 +336,8 @@ def _check_remote(where: str, tier: TierSpec, remote: RemoteSpec) -> Iterator[st
 
 
 def _check_fields(where: str, remote: RemoteSpec) -> Iterator[str]:
-    from tiers.remote.extra_fields import RESERVED
-
     for key, names in (("body", list(remote.body)), ("forward", remote.forward)):
-        if reserved := sorted(RESERVED.intersection(names)):
+        if reserved := sorted(_OF_REQUESTS.intersection(names)):
             yield f"{where}.{key}: {', '.join(reserved)} is set by each request; leave it out"
     if remote.is_triton and (remote.body or remote.forward):
         yield f"{where}: body and forward are for servers with a provider's or OpenAI's API, not for Triton's"

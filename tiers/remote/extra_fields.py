@@ -141,27 +141,6 @@ FORWARDED: dict[str, frozenset[str]] = {
 }
 FORWARDABLE = frozenset().union(*FORWARDED.values())
 """Fields that at least one kind of server knows."""
-RESERVED = frozenset(
-    [
-        "model",
-        "models",
-        "messages",
-        "input",
-        "prompt",
-        "contents",
-        "system",
-        "tools",
-        "stream",
-        "stream_options",
-        "n",
-        "max_tokens",
-        "max_completion_tokens",
-        "max_output_tokens",
-        "inferenceConfig",
-        "generationConfig",
-    ]
-)
-"""Fields that a catalogue cannot set for all requests of a tier."""
 
 
 def with_fields(body: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
