@@ -16,7 +16,7 @@ model = "models/Qwen3-8B-Q4_0.gguf"
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, TypeVar
 
@@ -95,7 +95,7 @@ def _long_form(tier: Mapping[str, Any], models: list[Any]) -> dict[str, Any]:
         remote = {"base_url": written.pop("url")}
         remote |= {key: written.pop(key) for key in ("model", *TierSpec.SHORT_FORM) if key in written}
         return {**written, "remote": remote}
-    entries = [one for one in models if isinstance(one, Mapping)]
+    entries = [one for one in models if isinstance(one, dict)]
     if isinstance(model, str) and (found := parse_hub_model(model)) is not None and not _is_entry(model, entries):
         found = found.at(str(written.pop("revision"))) if "revision" in tier else found
         model = written["model"] = f"{PREFIX}{found}"
@@ -105,7 +105,11 @@ def _long_form(tier: Mapping[str, Any], models: list[Any]) -> dict[str, Any]:
             name = PurePath(model).stem if model.endswith(".gguf") else PurePath(model).name
             name = re.split("[:@]", name)[0]  # of a Hugging Face id, without quantisation and revision
             models.append(known := {"name": name, "path": model, "compute": "int4-int8"})
-            known |= {"max_context": written.pop("max_context")} if "max_context" in tier else {}
+        # Tiers of one file share its context: the largest that one of them names.
+        context = written.pop("max_context", None)
+        stated = known.get("max_context")
+        if context is not None and (stated is None or (type(context) is type(stated) is int and context > stated)):
+            known["max_context"] = context
         written["model"] = known.get("name")
     return written
 
@@ -137,7 +141,7 @@ def names_provider(tier: Mapping[str, Any]) -> bool:
     return all(isinstance(field, str) for field in fields) and fields[0] in PROVIDERS and "remote" not in tier
 
 
-def _is_entry(model: str, entries: list[Mapping[str, Any]]) -> bool:
+def _is_entry(model: str, entries: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether `model` is the name or the path of an entry of `core.models`."""
     return any(model in (one.get("name"), one.get("path")) for one in entries)
 

@@ -14,6 +14,7 @@ from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import PLAIN_DTYPES
 from inference_core.model_spec import DeviceScheme, MeasuredCompute, ModelSpec, QualityGate
+from inference_core.quantization.files.record import read_record
 from inference_core.quantization.quality_report import (
     QualityReport,
     Use,
@@ -44,7 +45,8 @@ def require_quality(catalog: Catalog, cache_dir: Path, cores: Collection[str] | 
     Asked are the models that answer and have fewer than 16 bits for a weight, an activation or a number of the KV
     cache, and those with a `quality` table. A draft changes no token, so it needs none. A model that the catalogue
     names in `unmeasured` is served with a warning in the log. `cores` names the cores to serve here; None is all of the
-    catalogue's. Content hashes are cached under `cache_dir`.
+    catalogue's. Content hashes are cached under `cache_dir`. Files that others quantised need no report, since their
+    makers answer for them: the log says that nothing was measured of them here.
     """
     packed = _packed_by_path(cache_dir)
     problems = [
@@ -62,14 +64,14 @@ def require_quality(catalog: Catalog, cache_dir: Path, cores: Collection[str] | 
 
 def without_report(catalog: Catalog, cache_dir: Path) -> list[str]:
     """Return the models that `require_quality` would refuse for lack of any report, by name. Files that cannot be read
-    are left out."""
+    are left out, and so are those that others quantised."""
     found: list[str] = []
     packed = _packed_by_path(cache_dir)
     for _, model in _models(catalog, catalog.core_names):
         try:
             path = resolve_model_path(model.path)
             named = model.name in catalog.unmeasured or model.quality is not None
-            if named or not _is_quantised(model, path, packed):
+            if named or not _is_quantised(model, path, packed) or _is_others(model, path, packed):
                 continue
             compute = _compute_of(model)
             if (
@@ -114,6 +116,9 @@ def _problems(catalog: Catalog, model: Gated, cache_dir: Path, packed: Packed) -
         found = _report_of(gate, usual, fingerprint, compute)
     except ModelFileError as error:
         yield f"{error}; {again}"
+        return
+    if found is None and _is_others(model, path, packed):
+        logger.warning("model '%s' was quantised by others, and nothing was measured of it here; %s", model.name, again)
         return
     if found is None:
         yield f"nothing shows what {_what(model, compute)} loses: no report is shipped, and none is at {usual}; {again}"
@@ -166,6 +171,12 @@ def _is_quantised(model: Gated, path: Path, packed: Packed) -> bool:
     if model.kv_dtype in _QUANTISED_CACHES or (isinstance(model, GpuModelSpec) and model.compute != "dense"):
         return True
     return packed(path)
+
+
+def _is_others(model: Gated, path: Path, packed: Packed) -> bool:
+    """Whether the file was quantised by somebody else, and nothing but its weights is rounded by the catalogue."""
+    asks = model.quality is not None or model.kv_dtype in _QUANTISED_CACHES
+    return not asks and packed(path) and read_record(path) is None
 
 
 def _report_of(

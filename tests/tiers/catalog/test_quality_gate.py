@@ -2,18 +2,19 @@
 
 import copy
 import logging
-import shutil
 import tomllib
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from inference_core.loaders.fingerprint import file_fingerprint
 from inference_core.loaders.open_checkpoint import open_checkpoint
+from inference_core.quantization.files.record import RECORD, QuantizationRecord
 from inference_core.quantization.quality_report import (
     MeasuredModel,
     QualityReport,
@@ -21,6 +22,7 @@ from inference_core.quantization.quality_report import (
     TextMetrics,
     write_report,
 )
+from tests.inference_core.loaders.int4_checkpoints import random_model, write_packed
 from tests.inference_core.tiny_gguf import decoder_weights, write_gguf
 from tiers.catalog import quality_gate
 from tiers.catalog.catalog import Catalog
@@ -206,19 +208,39 @@ def plain_table(model: Path) -> dict[str, Any]:
     return table
 
 
-def test_a_quantised_model_without_a_report_is_refused_with_the_command_that_makes_one(
-    tmp_path: Path, quantised: Path
+def test_a_file_that_others_quantised_is_served_with_a_warning_that_says_how_to_measure_it(
+    tmp_path: Path, quantised: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     given = parse_catalog(plain_table(quantised), "catalogue 'plain'")
-    said = refusal(given, tmp_path)
+    require_quality(given, tmp_path / "cache")
     report = f"{quantised}.int4-int8.quality.json"
-    assert f"nothing shows what {quantised} computed as int4-int8 loses" in said
-    assert f"aio quality compare FULL_PRECISION '{quantised}' --compute int4-int8 --report '{report}'" in said
+    assert "model 'smollm2-int4' was quantised by others, and nothing was measured of it here" in caplog.text
+    assert f"aio quality compare FULL_PRECISION '{quantised}' --compute int4-int8 --report '{report}'" in caplog.text
+    assert without_report(given, tmp_path / "cache") == []
+
+
+def test_what_is_quantised_here_is_refused_without_a_report_with_the_command_that_makes_one(
+    tmp_path: Path, quantised: Path
+) -> None:
+    table = plain_table(quantised)
+    table["core"]["models"][0]["kv_dtype"] = "int8"
+    given = parse_catalog(table, "catalogue 'plain'")
+    said = refusal(given, tmp_path)
+    assert f"nothing shows what {quantised} computed as int4-int8 and a KV cache in int8 loses" in said
+    assert f"aio quality compare FULL_PRECISION '{quantised}' --compute int4-int8" in said
     assert "[unmeasured]" in said
     assert without_report(given, tmp_path / "cache") == ["smollm2-int4"]
-    shutil.move(written(tmp_path, quantised), report)
+
+
+def test_a_folder_that_was_quantised_here_is_refused_without_a_report(tmp_path: Path) -> None:
+    folder = write_packed(tmp_path / "made", random_model(32), "awq", 32)
+    given = parse_catalog(plain_table(folder), "catalogue 'plain'")
     require_quality(given, tmp_path / "cache")
-    assert without_report(given, tmp_path / "cache") == []
+
+    record = QuantizationRecord(method="awq", settings={}, dtype="bfloat16", source="0" * 64)
+    (folder / RECORD).write_bytes(msgspec.json.encode(record))
+
+    assert "nothing shows what" in refusal(given, tmp_path)
 
 
 def test_a_model_in_full_precision_needs_no_report(tmp_path: Path) -> None:

@@ -266,13 +266,21 @@ def test_a_model_file_runs_in_aio_itself(servers: Servers) -> None:
     assert catalog.unmeasured == {}, "its report is shipped"
 
 
-def test_a_quantised_file_that_was_never_measured_is_served_and_the_catalogue_says_so(servers: Servers) -> None:
+def test_a_file_named_twice_is_one_model_with_the_larger_context(servers: Servers) -> None:
+    write_gguf(Path("tiny.gguf"), decoder_weights(), matrix_kind="Q4_0")
+    result = servers.init("--tier", "tiny=./tiny.gguf", "--tier", "again=./tiny.gguf")
+    assert result.exit_code == 0, result.output
+    models = load_catalog("aio.toml").core.models
+    assert [model.name for model in models] == ["tiny"]
+
+
+def test_a_file_that_others_quantised_is_served_without_a_report(servers: Servers) -> None:
     write_gguf(Path("tiny Q4_0.gguf"), decoder_weights(), matrix_kind="Q4_0")
     write_gguf(Path("plain.gguf"), decoder_weights())
     result = servers.init("--tier", "tiny=./tiny Q4_0.gguf", "--tier", "plain=./plain.gguf")
     assert result.exit_code == 0, result.output
     catalog = load_catalog("aio.toml")
-    assert catalog.unmeasured == {"tiny Q4_0": "not measured yet"}
+    assert catalog.unmeasured == {}
     require_quality(catalog, Path("cache"))
 
 
