@@ -303,6 +303,7 @@ class Composition:
             created=int(time.time()),
             count_ignored=lambda endpoint: self.metrics.ignored_fields.labels(endpoint).inc(),
         )
+        stack.push_async_callback(serving.close_passed)
         operations = Operations(
             serving=serving,
             access=Access(

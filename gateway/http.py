@@ -32,6 +32,7 @@ from gateway.inference.api.openai.completions import chat_completions, completio
 from gateway.inference.api.openai.embeddings import embeddings
 from gateway.inference.api.openai.models import list_models, show_model
 from gateway.inference.api.openai.tokenize import detokenize, tokenize
+from gateway.inference.api.passed.routes import PASSED_ROUTES
 from gateway.inference.api.responses.create import responses
 from gateway.inference.api.responses.stored import (
     delete_response,
@@ -112,6 +113,7 @@ def _routers_of_callers() -> list[Router]:
             responses,
             messages,
             count_tokens,
+            *PASSED_ROUTES,
             show_response,
             delete_response,
             list_input_items,

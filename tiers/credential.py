@@ -1,6 +1,7 @@
 """A caller's own credential for one provider: it goes from the request's header to one server, and nowhere else."""
 
 import re
+from collections.abc import Callable
 from typing import NoReturn
 
 HEADER = "x-aio-upstream-authorization"
@@ -31,16 +32,15 @@ class CallerCredential:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a caller's credential is never stored")
 
-    @property
-    def authorization(self) -> bytes | None:
-        """The value of the header `authorization`; None for a key alone."""
-        return self._value.encode() if " " in self._value else None
-
-    @property
-    def key(self) -> str:
-        """The key or the token alone."""
-        return self._value.rpartition(" ")[2]
+    def headers(self, of_key: Callable[[str], list[tuple[bytes, bytes]]]) -> list[tuple[bytes, bytes]]:
+        """Return the headers that carry it: `authorization` as it is, or a key where the kind of server has its keys.
+        `of_key`: the headers of a server with a key, or with none."""
+        if " " in self._value:
+            return [(b"authorization", self._value.encode())]
+        always = of_key("")
+        return [header for header in of_key(self._value) if header not in always]
 
     def scrub(self, text: str) -> str:
         """Return a server's words without it."""
-        return text.replace(self.key, _SHOWN) if len(self.key) >= _LEAST_SECRET else text
+        key = self._value.rpartition(" ")[2]
+        return text.replace(key, _SHOWN) if len(key) >= _LEAST_SECRET else text

@@ -1,7 +1,7 @@
 """What the endpoints of inference use, from a body to an answer; `gateway.app` makes it once."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -17,6 +17,7 @@ from quality.verification.feedback import FeedbackDesk
 
 if TYPE_CHECKING:
     from tiers.remote.embedding_client import EmbeddingClient
+    from tiers.remote.passed_server import PassedServer
 
 SERVING = "serving"
 """The key of the app's state."""
@@ -35,7 +36,8 @@ class RecordStore(Protocol):
 @dataclass(frozen=True, slots=True)
 class Serving:
     """What an answer is made with. `created`: Unix seconds of the start. `count_ignored`: called with the endpoint of
-    a body with fields that were ignored."""
+    a body with fields that were ignored. `passed`: the clients of servers whose endpoints are passed through, by the
+    entry's name, and those that a reload has `replaced`."""
 
     settings: Settings
     routing: RoutingService
@@ -47,6 +49,13 @@ class Serving:
     database: AsyncEngine
     created: int
     count_ignored: Callable[[str], None]
+    passed: "dict[str, PassedServer]" = field(default_factory=dict)
+    replaced: "list[PassedServer]" = field(default_factory=list)
+
+    async def close_passed(self) -> None:
+        """Close the connections to servers whose endpoints are passed through."""
+        for server in (*self.passed.values(), *self.replaced):
+            await server.close()
 
     @property
     def fingerprint(self) -> str:

@@ -1,4 +1,4 @@
-"""`Recorded`: any request as the ledger keeps it, an answer by a tier or an embedding, distinguished by `api`."""
+"""`Recorded`: any request as the ledger keeps it, an answer by a tier or anything else, distinguished by `api`."""
 
 import msgspec
 
@@ -6,6 +6,9 @@ from quality.records.embedding_record import EmbeddingRecord
 from quality.records.record import Record
 
 Recorded = Record | EmbeddingRecord
+
+
+ANSWERS = ("chat", "completion")
 
 
 class _Kind(msgspec.Struct):
@@ -21,4 +24,4 @@ encoded = msgspec.msgpack.Encoder().encode
 
 def decoded(payload: bytes) -> Recorded:
     """Decode what `encoded` returned. Raises `msgspec.DecodeError`."""
-    return (_embedding if _kind.decode(payload).api == "embedding" else _answer).decode(payload)
+    return (_answer if _kind.decode(payload).api in ANSWERS else _embedding).decode(payload)

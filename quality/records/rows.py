@@ -88,7 +88,7 @@ def session_row(record: Record) -> dict[str, Any] | None:
 
 def recorded_of(request: Mapping[str, Any], decision: Mapping[str, Any]) -> Recorded:
     """Rebuild the record from its `request_row` and `decision_row`; an embedding ignores `decision`."""
-    if request["api"] == "embedding":
+    if request["api"] not in ("chat", "completion"):
         fields = {name: request[name] for name in EmbeddingRecord.__struct_fields__}
         return EmbeddingRecord(**fields | {"attempts": msgspec.convert(request["attempts"], list[Attempt])})
     timings = Timings(**{name: request[name] for name in Timings.__struct_fields__})

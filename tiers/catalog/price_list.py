@@ -49,6 +49,12 @@ def listed_model(model: str, *, provider: str | None = None, base_url: str = "")
     return ListedModel(provider=entry.id, model=info.id, price=price, max_context=info.context_window)
 
 
+def listed_info(model: str, *, provider: str | None = None, base_url: str = "") -> "ModelInfo | None":
+    """Return all that the list knows of a model; None if it has none."""
+    found = _entry_of(model, provider, base_url)
+    return None if found is None else found[1]
+
+
 def listed_embedding(model: str, *, provider: str | None = None, base_url: str = "") -> Price | None:
     """Return the list's price of an embedding model, whose output costs nothing; None if it has none."""
     found = _entry_of(model, provider, base_url)

@@ -152,7 +152,7 @@ def _unused_targets(catalog: Catalog) -> Iterator[str]:
     named = {name for tier in catalog.tiers for name in tier.fallback or ()}
     named |= {rule.target for rule in catalog.rules if rule.target is not None}
     for target in catalog.targets:
-        if target.name not in named:
+        if target.name not in named and not target.serves:
             yield f"target {target.name}: no fallback and no rule's target names it, so it never answers"
 
 

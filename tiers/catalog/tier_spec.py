@@ -74,6 +74,10 @@ ProviderName = Literal[
 ]
 
 
+ServedEndpoint = Literal["rerank", "moderations", "images", "speech", "transcriptions"]
+"""Endpoints besides answers that are passed through; `transcriptions` are translations, too, `images` also edits."""
+
+
 class RemoteSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A remote server. `base_url` is the part before `/chat/completions` (usually ending in `/v1`), Triton's before
     `/v2`.
@@ -312,6 +316,9 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     several tiers, which share its cache.
     `fallback`: the names of tiers and targets that are tried in this order if the tier fails before its answer
     starts; None: the next tier up, once.
+    `serves`: the further endpoints of its server that are passed through for it, and `unit_prices`: US dollars of each:
+    per thousand searches of `rerank` and inputs of `moderations`, per image, per million characters of `speech`, per
+    hour of `transcriptions`.
     `local`: whether what it is sent stays in the operator's network; None: as `is_local` says.
     `SHORT_FORM`: further keys of an entry in TOML, which the reader moves to `remote`.
     """
@@ -340,6 +347,8 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tool_dialect: DialectName | None = None
     capabilities: Capabilities = Capabilities()
     fallback: list[str] | None = None
+    serves: list[ServedEndpoint] = []
+    unit_prices: dict[ServedEndpoint, NonNegative] = {}
     local: bool | None = None
 
     @property

@@ -242,6 +242,8 @@ def _check_tier(catalog: Catalog, tier: TierSpec) -> Iterator[str]:
     else:
         context = contexts[tier.model]
     yield from (f"{where}.{problem}" for problem in adapter_problems(catalog, tier))
+    if tier.serves or tier.unit_prices:
+        yield from _check_served(where, tier)
     if tier.remote is None or tier.remote.is_triton:
         given = [name for name in MEDIA if getattr(tier.capabilities, name)]
         yield from (
@@ -276,6 +278,14 @@ def _check_tier(catalog: Catalog, tier: TierSpec) -> Iterator[str]:
             )
         if not all(tier.policy.end_markers):
             yield f"{where}.policy.end_markers: an empty marker would end every thought at once; remove it"
+
+
+def _check_served(where: str, tier: TierSpec) -> Iterator[str]:
+    kinds = ("openai", "vllm", "sglang", "llama-server", "tgi", "openai-provider", "azure")
+    if tier.remote is None or tier.remote.kind not in kinds or not tier.remote.base_url or tier.remote.is_replicated:
+        yield f"{where}.serves: needs one address of a server with OpenAI's API: {', '.join(kinds)}"
+    if extra := sorted(set(tier.unit_prices) - set(tier.serves)):
+        yield f"{where}.unit_prices: {', '.join(extra)}: not among what the entry serves; add it to serves"
 
 
 def _check_remote(where: str, tier: TierSpec, remote: RemoteSpec) -> Iterator[str]:

@@ -247,7 +247,7 @@ class RemoteTier(Tier):
         stream: Stream | None = None
         try:
             credential = request.credential if self.asks_credential else None
-            own_headers = [] if credential is None else self._credential_headers(credential)
+            own_headers = [] if credential is None else credential.headers(self._wire.key_headers)
             call, fitted = self._call(request, tally)
             deadline = asyncio.get_running_loop().time() + seconds
             patience = min(self._remote.read_timeout_seconds, seconds) if call.streamed else seconds
@@ -479,14 +479,6 @@ class RemoteTier(Tier):
             return False
         self.max_output = most
         return True
-
-    def _credential_headers(self, credential: CallerCredential) -> list[tuple[bytes, bytes]]:
-        """Return the headers that carry a caller's credential: `authorization` as it is, or a key where the kind of
-        server has its keys."""
-        if (authorization := credential.authorization) is not None:
-            return [(b"authorization", authorization)]
-        always = self._wire.key_headers("")
-        return [header for header in self._wire.key_headers(credential.key) if header not in always]
 
     async def _check(
         self,

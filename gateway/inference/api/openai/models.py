@@ -77,18 +77,20 @@ class AnthropicPage(msgspec.Struct, frozen=True, kw_only=True):
 
 async def model_cards(serving: Serving, caller: Caller) -> list[ModelCard]:
     """A card for `auto`, for each tier, for each model of the catalogue, for each model with a loaded adapter, for
-    each that embeds, and for each alias; of those that `caller` may use."""
+    each that embeds, each target that serves another endpoint, and for each alias; of those that `caller` may use."""
     adapted = [
         name for name in await serving.core_adapters.served_names() if serving.routing.served.split_adapter(name)[1]
     ]
     aliases = (name for name in (*caller.aliases, *serving.routing.served.catalog.aliases) if name != "*")
-    names = dict.fromkeys((*serving.routing.served.names, *adapted, *serving.embedders, *aliases))
+    passed = (one.name for one in serving.routing.served.catalog.targets if one.serves and caller.may_use(one))
+    names = dict.fromkeys((*serving.routing.served.names, *adapted, *serving.embedders, *passed, *aliases))
     return [card for name in names if (card := _card(serving, name, caller)) is not None]
 
 
 def _card(serving: Serving, name: str, caller: Caller) -> ModelCard | None:
     model = name if name in serving.embedders else serving.routing.served.unaliased(name, caller)
-    if model in serving.embedders:
+    target = serving.routing.served.catalog.target(model)
+    if model in serving.embedders or (target is not None and target.serves and caller.may_use(target)):
         return ModelCard(id=name, created=serving.created)
     try:
         pinned = serving.routing.served.pinned_tier(model)

@@ -58,7 +58,7 @@ _MISSING_FIELD = re.compile(r"Object missing required field `(.*)`")
 
 async def read_body(request: HttpRequest, form: type[Body]) -> Body:
     """The JSON body, decoded as `form`. Raises `ApiError`: 415 for another media type, 400 for what does not decode."""
-    body, caller = await _json_of(request), request.scope["state"][CALLER]
+    body, caller = await json_of(request), request.scope["state"][CALLER]
     decoder: msgspec.json.Decoder[Body] = _decoder_of(form)
     return await decoded_body(serving_of(request), decoder, body, caller)
 
@@ -71,7 +71,7 @@ def _decoder_of(form: type[Any]) -> msgspec.json.Decoder[Any]:
 async def read_fields(request: HttpRequest, fields: FieldReader[Body]) -> Body:
     """Like `read_body`, but unless the caller's key or the server is strict, fields that have no meaning here are left
     out; a header of the answer names them."""
-    found = await _json_of(request)
+    found = await json_of(request)
     body, ignored, extra = await decoded_fields(serving_of(request), fields, found, request.scope["state"][CALLER])
     if ignored:
         request.scope["state"][IGNORED] = ignored
@@ -121,7 +121,8 @@ def _decode_fields(
     return found, ignored, extra
 
 
-async def _json_of(request: HttpRequest) -> bytes:
+async def json_of(request: HttpRequest) -> bytes:
+    """Return the body of a request in JSON, with the model that its path names. Raises `ApiError` 415, 413."""
     # Forms and plain text, whatever their parameters say, are what web pages may send to other sites unasked.
     media_type = request.scope["state"]["headers"].get("content-type", "").partition(";")[0].strip().lower()
     if media_type and media_type != "application/json" and not media_type.endswith("+json"):

@@ -1,0 +1,255 @@
+"""Pass a request on to the server that has its endpoint: the caller's limits and budget before, the bill and the record
+after."""
+
+import asyncio
+import time
+from contextlib import ExitStack
+from typing import Any
+
+import msgspec
+from litestar.types import Receive, Scope, Send
+
+from gateway.base.errors import ApiError, as_api_error
+from gateway.base.numbers import usd_text
+from gateway.base.requests.inference_request import InferenceRequest
+from gateway.edge.client_watch import DisconnectWatch, StallWatch
+from gateway.edge.http_request import HttpRequest
+from gateway.inference.api.passed.endpoints import MOST_TOKENS, Asked, PassedEndpoint
+from gateway.inference.api.passed.form import PassedForm, announced_size, held_room
+from gateway.inference.api.reading.aio_headers import routing_headers
+from gateway.inference.api.reading.build_request import reading_request, received
+from gateway.inference.api.reading.parsing import decoded_body, json_of
+from gateway.inference.embedding.recording import embedding_record
+from gateway.inference.serving import Serving, serving_of
+from inference_core.io.json_errors import JSON_ERRORS
+from quality.records.record import Attempt
+from tiers.catalog.target_spec import TargetSpec
+from tiers.catalog.tier_spec import TierSpec
+from tiers.catalog.unit_prices import UnitPrice, unit_price
+from tiers.consent import NO_CREDENTIAL, Consent, CredentialConsent, hidden_from
+from tiers.credential import HEADER, CallerCredential
+from tiers.errors import TierAnswerError, TierAnswerTooLongError, TierError
+from tiers.remote.passed_server import PassedAnswer, PassedServer
+
+MOST_ANSWER_BYTES = 256 * 2**20
+MOST_JSON_BYTES = 64 * 2**20
+# A page of HTML from a server elsewhere would run in the name of this one.
+KINDS = ("application/json", "text/event-stream", "text/plain", "text/vtt", "application/x-subrip", "audio/", "image/")
+_DECODED_AT_ONCE = 256 * 1024
+
+
+class PassedOn:
+    """The ASGI application of one request."""
+
+    def __init__(self, request: HttpRequest, endpoint: PassedEndpoint) -> None:
+        self._request, self._endpoint = request, endpoint
+        self._serving, self._head = serving_of(request), received(request)
+        self._started = False
+        self._units = 0.0
+        self._usage: dict[str, Any] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        with ExitStack() as stack:
+            asked, model, form, fields = await self._read(stack)
+            spec = self._chosen(model)
+            consent, credential = self._consent()
+            if (hidden := hidden_from(spec, consent)) is not None:
+                raise _not_shown(spec, hidden)
+            if form is not None:
+                kind, body = form.written(spec.model_name)
+            else:
+                named = msgspec.Raw(msgspec.json.encode(spec.model_name))
+                kind, body = "application/json", msgspec.json.encode(fields | {"model": named})
+            disconnect = DisconnectWatch(scope, receive)
+            try:
+                await self._pass_on(spec, asked, model or spec.name, kind, body, credential, send)
+            except BaseException as error:
+                if disconnect.is_reason(error) or self._started:
+                    # Nothing is left to say: the connection ends before the body does.
+                    return
+                raise
+            finally:
+                disconnect.end()
+
+    async def _read(self, stack: ExitStack) -> tuple[Asked, str | None, PassedForm | None, dict[str, msgspec.Raw]]:
+        """Return what is asked for, of which model, and the form, or the fields of the body."""
+        endpoint = self._endpoint
+        if endpoint.body is None:
+            stack.enter_context(held_room(announced_size(self._request)))
+            form = PassedForm()
+            await form.read(self._request)
+            return endpoint.asked(form.read_fields(endpoint.file)), form.fields.get("model"), form, {}
+        raw = await json_of(self._request)
+        decoder = msgspec.json.Decoder(endpoint.body)
+        body: Any = await decoded_body(self._serving, decoder, raw, self._head.caller)
+        fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        return endpoint.asked(body), body.model, None, fields
+
+    def _chosen(self, model: str | None) -> TierSpec:
+        """Return the entry that has the endpoint: the one with this name or model, else the first. Raises `ApiError`
+        404."""
+        served, caller = self._serving.routing.served, self._head.caller
+        catalog = served.catalog
+        able = [one for one in (*catalog.tiers, *catalog.targets) if self._endpoint.serves in one.serves]
+        able = [one for one in able if caller.may_use(one)]
+        named = None if model is None else served.unaliased(model, caller)
+        for spec in able:
+            if named in (None, "auto", spec.name, spec.model_name, f"tier-{spec.number}"):
+                return spec
+        names = ", ".join(dict.fromkeys(name for one in able for name in (one.name, one.model_name)))
+        there = f"there are {names}" if names else f"no entry of the catalogue has serves = [{self._endpoint.serves!r}]"
+        raise ApiError(
+            404, f"No model {model!r} is served at /v1/{self._endpoint.path}; {there}.", param="model",
+            code="model_not_found",
+        )  # fmt: skip
+
+    def _consent(self) -> tuple[Consent, CallerCredential | None]:
+        own = routing_headers(self._head.headers, self._serving.routing.served.strongest)
+        consent = self._head.caller.consent.narrowed(own.consent)
+        return (consent, None) if own.credential is None else (CredentialConsent.of(consent), own.credential)
+
+    async def _pass_on(
+        self, spec: TierSpec, asked: Asked, model: str, kind: str, body: bytes, credential: CallerCredential | None,
+        send: Send,
+    ) -> None:  # fmt: skip
+        serving, endpoint, caller = self._serving, self._endpoint, self._head.caller
+        price = unit_price(spec, endpoint.serves)
+        failure: BaseException | None = None
+        most_usd = _most_usd(price, asked, endpoint)
+        request = reading_request(self._head, model, prompts=["x" * asked.text_bytes])
+        server = _server(serving, spec)
+        async with serving.service.reading(request) as admission:
+            await admission.reserve(caller, most_usd)
+            started = time.monotonic()
+            try:
+                async with server.sent(endpoint.path, kind, body, credential) as answer:
+                    # From here on it is billed, however it ends.
+                    self._units = asked.units
+                    await self._send(spec, asked, answer, price, dict(admission.headers), most_usd, send)
+            except TierError as error:
+                failure = as_api_error(error)
+                raise failure from error
+            except BaseException as error:
+                failure = error
+                raise
+            finally:
+                usd = price.usd(self._units, self._usage) if self._units else 0.0
+                usd = None if usd is None else min(usd, most_usd)
+                admission.settle(usd or 0.0, asked.text_bytes // 4 + 1)
+                serving.records.append(self._record(request, spec, started, failure, usd, price))
+
+    def _record(
+        self, request: InferenceRequest, spec: TierSpec, started: float, failure: Any, usd: float | None,
+        price: UnitPrice,
+    ) -> Any:  # fmt: skip
+        record = embedding_record(
+            request, spec.model_name, started, failure, 0, usd or 0.0, self._serving.service.replica, spec.price
+        )
+        attempt = Attempt(
+            tier=0,
+            model=spec.model_name,
+            status=record.status,
+            cost_usd=usd or 0.0,
+            error=record.error,
+            reason=price.said(self._units, usd),
+            target=spec.name if isinstance(spec, TargetSpec) else None,
+        )
+        return msgspec.structs.replace(record, api=self._endpoint.api, attempts=[attempt])
+
+    async def _send(
+        self, spec: TierSpec, asked: Asked, answer: PassedAnswer, price: UnitPrice, limits: dict[str, str],
+        most_usd: float, send: Send,
+    ) -> None:  # fmt: skip
+        """Send the answer: JSON whole, because it says what is billed, and all else as it comes."""
+        shown = answer.kind if answer.kind.lower().startswith(KINDS) else "application/octet-stream"
+        headers = limits | {
+            "content-type": shown,
+            "x-content-type-options": "nosniff",
+            "x-request-id": self._head.request_id,
+            "x-aio-model": spec.model_name.encode("ascii", "replace").decode(),
+        }
+        if isinstance(spec, TargetSpec):
+            headers["x-aio-target"] = spec.name
+        if shown.startswith("application/json"):
+            whole = await self._whole(asked, answer)
+            usd = price.usd(self._units, self._usage)
+            if usd is not None:
+                headers["x-aio-cost-usd"] = usd_text(min(usd, most_usd))
+            headers["content-length"] = str(len(whole))
+            await self._begin(headers, send)
+            await send({"type": "http.response.body", "body": whole, "more_body": False})
+            return
+        size, stall = 0, StallWatch(self._serving.settings.stalled_reader_seconds)
+        try:
+            async for piece in answer.pieces:
+                if not self._started:
+                    await self._begin(headers, send)
+                size += len(piece)
+                if size > MOST_ANSWER_BYTES:
+                    raise TierAnswerTooLongError(f"'{spec.name}' answered more than {MOST_ANSWER_BYTES} bytes")
+                stall.sending()
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+                stall.taken()
+        finally:
+            stall.end()
+        if not self._started:
+            raise TierAnswerError(f"'{spec.name}' answered nothing")
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _whole(self, asked: Asked, answer: PassedAnswer) -> bytes:
+        body = bytearray()
+        async for piece in answer.pieces:
+            body += piece
+            if len(body) > MOST_JSON_BYTES:
+                raise TierAnswerTooLongError(f"the answer has more than {MOST_JSON_BYTES} bytes")
+        whole = bytes(body)
+        found = await asyncio.to_thread(_read, whole) if len(whole) > _DECODED_AT_ONCE else _read(whole)
+        if found is None:
+            raise TierAnswerError("the server's answer is no object of JSON")
+        self._units, usage = self._endpoint.told(found, asked), found.get("usage")
+        self._usage = usage if isinstance(usage, dict) else None
+        return whole
+
+    async def _begin(self, headers: dict[str, str], send: Send) -> None:
+        encoded = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+        await send({"type": "http.response.start", "status": 200, "headers": encoded})
+        self._started = True
+
+
+def _read(body: bytes) -> dict[str, Any] | None:
+    try:
+        found = msgspec.json.decode(body)
+    except JSON_ERRORS:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _most_usd(price: UnitPrice, asked: Asked, endpoint: PassedEndpoint) -> float:
+    """Return the most that the request can cost."""
+    if price.usd_per_unit is not None:
+        return asked.most * price.usd_per_unit
+    if not price.rates:
+        return 0.0
+    # What is sent besides texts, images and audio, has at most as many tokens as what is made of it.
+    made = asked.most * MOST_TOKENS.get(endpoint.serves, 0)
+    return (asked.text_bytes * price.rates["input"] + made * sum(price.rates.values())) / 1e6
+
+
+def _not_shown(spec: TierSpec, hidden: str) -> ApiError:
+    if hidden == NO_CREDENTIAL:
+        return ApiError(
+            403, f"{spec.name} answers with your own credential alone: send it as {HEADER}.", param=HEADER,
+            code="upstream_authorization_missing",
+        )  # fmt: skip
+    return ApiError(403, f"{spec.name} may not see this request: {hidden}.", param="model", code="no_tier_may_see")
+
+
+def _server(serving: Serving, spec: TierSpec) -> PassedServer:
+    """Return the client of the entry's server; a reload that changes the entry makes another."""
+    known = serving.passed.get(spec.name)
+    if known is None or known.spec is not spec:
+        if known is not None:
+            serving.replaced.append(known)
+        known = serving.passed[spec.name] = PassedServer(spec)
+    return known

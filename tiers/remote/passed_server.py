@@ -1,0 +1,107 @@
+"""A server elsewhere for endpoints that are passed through: a body goes out as it is, an answer comes in pieces."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+
+import httpx
+import msgspec
+
+from tiers.catalog.tier_spec import TierSpec
+from tiers.credential import CallerCredential
+from tiers.errors import CatalogError, MissingKeyError, TierError
+from tiers.remote.http_exchange import IDENTITY, pieces_of, up_to
+from tiers.remote.http_transport import transport_to
+from tiers.remote.server_failures import FAILURES, ServerFailures
+from tiers.remote.wires import wire_of
+
+MAX_ERROR_BYTES = 64 * 1024
+
+
+class PassedAnswer(msgspec.Struct, frozen=True):
+    """An answer with status 200: its content type, and its body as it arrives; pieces raise `TierError`."""
+
+    kind: str
+    pieces: AsyncIterator[bytes]
+
+
+class PassedServer:
+    """The server of `spec`. The key is read from the environment once and never shown. Belongs to one event loop;
+    `close` it."""
+
+    def __init__(
+        self,
+        spec: TierSpec,
+        *,
+        environ: Mapping[str, str] = os.environ,
+        connect: Callable[[httpx.URL], httpx.AsyncBaseTransport] = transport_to,
+    ) -> None:
+        if spec.remote is None:
+            raise CatalogError(f"tier '{spec.name}' has no remote table")
+        self.spec, self._remote = spec, spec.remote
+        self._wire = wire_of(spec.remote, spec.provider)
+        self._key = environ.get(spec.remote.api_key_env or "", "").strip()
+        self._base = httpx.URL(spec.remote.base_url.rstrip("/") + "/")
+        self._failures = ServerFailures(spec.name, spec.remote, self._key, 0.0, time.monotonic)
+        self._client = httpx.AsyncClient(transport=connect(self._base), trust_env=False, follow_redirects=False)
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._client.aclose()
+
+    @asynccontextmanager
+    async def sent(
+        self, path: str, kind: str, body: bytes, credential: CallerCredential | None
+    ) -> AsyncIterator[PassedAnswer]:
+        """Post `body`, of the content type `kind`, and yield the answer, all within `total_timeout_seconds`.
+
+        `credential`: the caller's own, for a tier that asks for one. Raises `TierError`."""
+        if self._remote.api_key_env is not None and not self._key:
+            raise MissingKeyError(
+                f"tier '{self.spec.name}': its API key is expected in the environment variable "
+                f"{self._remote.api_key_env}, which is not set"
+            )
+        headers = [*self._wire.key_headers(self._key), (b"content-type", kind.encode()), (b"accept", b"*/*")]
+        if credential is not None and self.spec.asks_credential:
+            headers += credential.headers(self._wire.key_headers)
+        request = self._client.build_request("POST", self._base.join(path), headers=headers, content=body)
+        request.headers.update(IDENTITY)
+        remote = self._remote
+        timeout = httpx.Timeout(remote.read_timeout_seconds, connect=remote.connect_timeout_seconds)
+        request.extensions["timeout"] = timeout.as_dict()
+        try:
+            async with asyncio.timeout(remote.total_timeout_seconds):
+                response = await self._client.send(request, stream=True)
+                try:
+                    if response.status_code != 200:
+                        raise await self._refusal(response, credential)
+                    kind = response.headers.get("content-type", "")
+                    yield PassedAnswer(kind, self._told(pieces_of(response)))
+                finally:
+                    await response.aclose()
+        except FAILURES as error:
+            named = self._failures.of_answer(error)
+            if named is error:
+                raise
+            raise named from error
+
+    async def _told(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        try:
+            async for piece in pieces:
+                yield piece
+        except FAILURES as error:
+            named = self._failures.of_answer(error)
+            if named is error:
+                raise
+            raise named from error
+
+    async def _refusal(self, response: httpx.Response, credential: CallerCredential | None) -> TierError:
+        error = self._wire.read_error(await up_to(MAX_ERROR_BYTES, pieces_of(response)))
+        if credential is not None:
+            error.message = credential.scrub(error.message)
+            refused = self._failures.of_caller(response, error, self._wire)
+            if refused is not None:
+                return refused
+        return self._failures.of_status(response, error, self._wire, self.spec.model_name)
