@@ -207,7 +207,7 @@ async def test_what_cannot_be_passed_on_is_refused_in_openais_envelope(
 @pytest.mark.parametrize(
     ("answered", "status", "code"), [(400, 400, "bad"), (401, 503, "tier_unavailable"), (429, 503, "tier_unavailable")]
 )
-async def test_a_servers_refusal_is_told_and_costs_nothing(
+async def test_a_servers_refusal_is_the_callers_error_and_costs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answered: int, status: int, code: str
 ) -> None:
     async def refuse(call: Call) -> None:
