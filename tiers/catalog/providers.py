@@ -129,7 +129,9 @@ def _key_variable(provider: Provider, environ: Mapping[str, str]) -> str | None:
 def _address(provider: Provider, url: str | None, environ: Mapping[str, str]) -> str:
     """Return the base URL; "" if nothing gives it."""
     if "{project}" in provider.base_url:
-        return (url or "").rstrip("/") or _on_google_cloud(provider, environ)
+        project = environ.get("GOOGLE_CLOUD_PROJECT", "").strip()
+        location = environ.get("GOOGLE_CLOUD_LOCATION", "").strip() or "global"
+        return url.rstrip("/") if url else google_cloud_url(project, location) if project else ""
     given = url or environ.get(provider.url_variable, "").strip()
     if not given:
         region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or "us-east-1"
@@ -138,16 +140,12 @@ def _address(provider: Provider, url: str | None, environ: Mapping[str, str]) ->
     return given if urlsplit(given).path else given + provider.path
 
 
-def _on_google_cloud(provider: Provider, environ: Mapping[str, str]) -> str:
-    """Return the address of a project's models; "" without a project. `global`, `us` and `eu` have hosts of their own
+def google_cloud_url(project: str, location: str) -> str:
+    """Return the address of a project's models on Vertex AI; `global`, `us` and `eu` have hosts of their own
     (https://cloud.google.com/vertex-ai/generative-ai/docs/learn/locations)."""
-    project = environ.get("GOOGLE_CLOUD_PROJECT", "").strip()
-    location = environ.get("GOOGLE_CLOUD_LOCATION", "").strip() or "global"
-    if not project:
-        return ""
     host = f"{location}-aiplatform.googleapis.com"
     if location == "global":
         host = "aiplatform.googleapis.com"
     elif location in ("us", "eu"):
         host = f"aiplatform.{location}.rep.googleapis.com"
-    return provider.base_url.format(host=host, project=project, location=location)
+    return PROVIDERS["vertex"].base_url.format(host=host, project=project, location=location)

@@ -192,8 +192,9 @@ async def test_a_tier_that_takes_over_from_it_goes_without(tmp_path: Path) -> No
     ("status", "code"),
     [(401, "invalid_api_key"), (402, "no_credit"), (403, "forbidden"), (404, "no_model"), (429, "quota")],
 )
+@pytest.mark.parametrize("model", ["own", "auto"])
 async def test_a_refused_credential_is_its_callers_error_and_the_tier_stays_for_others(
-    tmp_path: Path, status: int, code: str
+    tmp_path: Path, model: str, status: int, code: str
 ) -> None:
     async def refuse(call: Call) -> None:
         said = {"error": {"message": f"Incorrect API key provided: {SECRET}.", "code": code}}
@@ -201,7 +202,8 @@ async def test_a_refused_credential_is_its_callers_error_and_the_tier_stays_for_
 
     async with world(tmp_path) as aio:
         aio.does["own"] = refuse
-        answer = await aio.ask("own")
+        aio.choose(2)
+        answer = await aio.ask(model)
         assert answer.status_code == status
         error = answer.json()["error"]
         assert (error["param"], error["code"]) == (HEADER, code)
