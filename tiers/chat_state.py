@@ -80,6 +80,15 @@ def state_names(message: ChatMessage) -> list[str]:
     return names + [f"messages.tool_calls.{EXTRA}"] * any(call.extra_content for call in message.tool_calls)
 
 
+def state_texts(message: ChatMessage) -> list[str]:
+    """Return the texts in a turn's details of reasoning."""
+    details = [
+        one for block in message.state if block.type == DETAILS for one in _listed(msgspec.json.decode(block.json))
+    ]
+    said = [detail.get(name) for detail in details if isinstance(detail, dict) for name in _TEXTS]
+    return [text for text in said if isinstance(text, str)]
+
+
 def without_state(message: ChatMessage) -> ChatMessage:
     """Return a turn as every model may read it."""
     calls = tuple(msgspec.structs.replace(call, extra_content=b"") for call in message.tool_calls)

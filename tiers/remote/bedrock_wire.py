@@ -11,6 +11,7 @@ import msgspec
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.content_parts import ContentPart
 from tiers.errors import TierError, TierRequestError, TierUnavailableError
+from tiers.native_content import Form, NativeBlock, NativePiece
 from tiers.remote.anthropic_request import dropped_sampling, dropped_thinking, sampling_fields, thinking_fields
 from tiers.remote.call_pieces import arguments_text
 from tiers.remote.event_stream import EventStreamParser
@@ -47,6 +48,7 @@ MISSING_CREDENTIALS = (
 _SAMPLING = {"temperature": "temperature", "top_p": "topP"}
 _KNOWN = frozenset({*_SAMPLING, "top_k", "reasoning_effort", BUDGET})
 _SERVICE_TIERS = ("priority", "default", "flex")
+_SEALED = "sealed thoughts"
 # What Bedrock's own client takes as a tag.
 _TAG = re.compile(r"[a-zA-Z0-9\s:_@$#=/+,.-]{0,256}")
 _REGION = re.compile(r"bedrock-runtime(?:-fips)?\.([a-z0-9-]+)\.")
@@ -58,6 +60,7 @@ class BedrockWire(RemoteWire):
 
     # The runtime answers only paid calls, so a start only looks for credentials.
     health_path = ""
+    form: Form | None = "bedrock"
 
     def __init__(self, remote: RemoteSpec) -> None:
         self._remote = remote
@@ -163,6 +166,8 @@ class BedrockWire(RemoteWire):
         said = _decode(event.data, tally)
         match event.event:
             case "contentBlockDelta" if said.delta is not None:
+                if tally.native and said.delta.reasoning_content is not None:
+                    _thought_of(said.content_block_index, tally).add(said.delta.reasoning_content)
                 return _delta(said.content_block_index, said.delta, blocks)
             case "contentBlockStart":
                 call = said.start.tool_use if said.start is not None else None
@@ -170,7 +175,8 @@ class BedrockWire(RemoteWire):
                     given = arguments_text(call.input) or "{}"
                     return [blocks.open_call(said.content_block_index, call.tool_use_id, call.name, given)]
             case "contentBlockStop":
-                return blocks.close(said.content_block_index)
+                thought: _Sealed | None = tally.notes.pop((_SEALED, said.content_block_index), None)
+                return blocks.close(said.content_block_index) + ([] if thought is None else thought.pieces())
             case "messageStop" if said.stop_reason is not None:
                 return _end(said.stop_reason, blocks)
             case "metadata":
@@ -194,8 +200,12 @@ class BedrockWire(RemoteWire):
                 deltas.append(blocks.open_call(index, block.tool_use.tool_use_id, block.tool_use.name))
                 deltas += blocks.arguments(index, arguments_text(block.tool_use.input) or "{}")
             elif block.reasoning_content is not None:
-                thought = block.reasoning_content.reasoning_text
-                deltas += blocks.reasoning(thought.text if thought is not None else "")
+                said_thought = block.reasoning_content.reasoning_text
+                deltas += blocks.reasoning(said_thought.text if said_thought is not None else "")
+                if tally.native:
+                    sealed = _Sealed()
+                    sealed.add(block.reasoning_content)
+                    deltas += sealed.pieces()
             elif block.text is not None:
                 deltas += blocks.text(block.text)
             else:
@@ -224,11 +234,42 @@ class _ToolInput(msgspec.Struct):
 
 class _Thought(msgspec.Struct):
     text: str = ""
+    signature: str = ""
 
 
 class _Reasoning(msgspec.Struct, rename="camel"):
+    """A piece has `text` or `signature`, a whole block `reasoning_text`; of hidden thoughts there is `redacted_content`
+    alone, in base64."""
+
     text: str | None = None
+    signature: str | None = None
+    redacted_content: str | None = None
     reasoning_text: _Thought | None = None
+
+
+class _Sealed:
+    """A block of thoughts as it grows, for its maker."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._signature = self._redacted = ""
+
+    def add(self, more: _Reasoning) -> None:
+        """Add a piece, or a whole block."""
+        whole = more.reasoning_text or _Thought()
+        self._texts += filter(None, (more.text, whole.text))
+        self._signature += (more.signature or "") + whole.signature
+        self._redacted += more.redacted_content or ""
+
+    def pieces(self) -> list[Delta]:
+        """Return the finished block; nothing without a signature, as then it is not needed."""
+        if not (seal := self._signature or self._redacted):
+            return []
+        thought: dict[str, Any] = {"redactedContent": self._redacted}
+        if self._signature:
+            thought = {"reasoningText": {"text": "".join(self._texts), "signature": self._signature}}
+        block = NativeBlock(_encode({"reasoningContent": thought}), "thinking", seal)
+        return [Delta(native=NativePiece("bedrock", block=block))]
 
 
 class _Start(msgspec.Struct, rename="camel"):
@@ -278,8 +319,11 @@ def message_turns(messages: list[ChatMessage]) -> list[dict[str, Any]]:
     return alternating(messages, _blocks_of)
 
 
-def _blocks_of(message: ChatMessage) -> list[dict[str, Any]]:
-    content = content_blocks(message)
+def _blocks_of(message: ChatMessage) -> list[Any]:
+    content: list[Any] = content_blocks(message)
+    if message.native is not None and message.native.form == "bedrock":
+        # Thoughts of its own come first.
+        content = [*(msgspec.Raw(block.json) for block in message.native.blocks), *content]
     if message.role == "tool":
         result = {"toolUseId": message.tool_call_id or "", "content": content or [{"text": " "}]}
         content = [{"toolResult": result}]
@@ -351,6 +395,11 @@ def _tools(request: GenerationRequest, messages: list[ChatMessage]) -> dict[str,
     elif tooling is not None and tooling.choice == "named":
         config["toolChoice"] = {"tool": {"name": tooling.name}}
     return config
+
+
+def _thought_of(block: int, tally: Tally) -> _Sealed:
+    found: _Sealed = tally.notes.setdefault((_SEALED, block), _Sealed())
+    return found
 
 
 def _delta(block: int, delta: _Piece, blocks: Blocks) -> list[Delta]:

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from gateway.base.requests.inference_request import InferenceRequest
+from tiers.chat_state import state_texts
 from tiers.content_parts import ContentPart
 from tiers.native_content import NativeContent
 from tiers.tier import ChatMessage
@@ -102,6 +103,8 @@ def _of_message(place: int, message: ChatMessage) -> Iterator[Passage]:
     for number, call in enumerate(message.tool_calls):
         yield Passage(message.role, call.arguments, place, "arguments", number)
     yield Passage(message.role, message.reasoning, place, "reasoning")
+    for text in state_texts(message) if message.state else ():
+        yield Passage(message.role, text, place, "native")
     if message.native is not None:
         for text in _only_native(message, message.native):
             yield Passage(message.role, text, place, "native")
@@ -139,6 +142,7 @@ def _changed(message: ChatMessage, changes: list[tuple[Passage, str]]) -> ChatMe
         reasoning=reasoning,
         native=None,
         kept=None,
+        state=(),
     )
 
 

@@ -1,0 +1,56 @@
+"""Sealed thoughts of Converse are read as blocks, streamed or whole, and stand before the turn when they go back."""
+
+import json
+
+import msgspec
+import pytest
+
+from tests.tiers.remote.provider_shapes import bedrock_end, bedrock_stream
+from tiers.catalog.tier_spec import RemoteSpec
+from tiers.native_content import NativeContent
+from tiers.remote.bedrock_wire import BedrockWire, message_turns
+from tiers.remote.usage_counter import Tally
+from tiers.tier import ChatMessage, Delta
+from tiers.tool_types import ToolCall
+
+THOUGHTS = [
+    {"reasoningContent": {"reasoningText": {"text": "Is it cold?", "signature": "EqQB"}}},
+    {"reasoningContent": {"redactedContent": "SGlkZGVu"}},
+]
+CALL = {"toolUse": {"toolUseId": "call_1", "name": "weather", "input": {"city": "Oslo"}}}
+
+
+def streamed(wire: BedrockWire, tally: Tally) -> list[Delta]:
+    """The deltas of the same answer in pieces."""
+    pieces = [(0, {"text": "Is it "}), (0, {"text": "cold?"}), (0, {"signature": "EqQB"})]
+    pieces.append((1, {"redactedContent": "SGlkZGVu"}))
+    events = [
+        ("contentBlockDelta", {"contentBlockIndex": index, "delta": {"reasoningContent": piece}})
+        for index, piece in pieces
+    ]
+    events += [("contentBlockStop", {"contentBlockIndex": index}) for index in (0, 1)]
+    events.append(("contentBlockDelta", {"contentBlockIndex": 2, "delta": {"text": "Yes."}}))
+    parsed = wire.parser().feed(bedrock_stream([*events, *bedrock_end()]))
+    return [delta for event in parsed for delta in wire.read_event(event, tally) or ()]
+
+
+def whole(wire: BedrockWire, tally: Tally) -> list[Delta]:
+    """The deltas of the whole answer."""
+    message = {"role": "assistant", "content": [*THOUGHTS, {"text": "Yes."}]}
+    return wire.read_whole(json.dumps({"output": {"message": message}, "stopReason": "end_turn"}).encode(), tally)
+
+
+@pytest.mark.parametrize("read", [streamed, whole])
+@pytest.mark.parametrize("wanted", [False, True])
+def test_sealed_thoughts_go_back_as_they_came(read: object, wanted: bool) -> None:
+    wire = BedrockWire(RemoteSpec(base_url="https://x/", model="anthropic.claude", kind="bedrock", api_key_env="K"))
+    tally = Tally(1, 9, lambda: None)  # type: ignore[arg-type, return-value]
+    tally.native = wanted
+    deltas: list[Delta] = read(wire, tally)  # type: ignore[operator]
+    assert "".join(delta.reasoning for delta in deltas) == "Is it cold?"
+    blocks = tuple(delta.native.block for delta in deltas if delta.native is not None and delta.native.block)
+    assert [json.loads(block.json) for block in blocks] == (THOUGHTS if wanted else [])
+    call = ToolCall(id="call_1", name="weather", arguments='{"city": "Oslo"}')
+    said = ChatMessage(role="assistant", content="", tool_calls=(call,), native=NativeContent("bedrock", blocks))
+    [_, turn] = message_turns([ChatMessage(role="user", content="Cold?"), said])
+    assert json.loads(msgspec.json.encode(turn))["content"] == [*(THOUGHTS if wanted else []), CALL]
