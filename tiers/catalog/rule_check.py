@@ -148,9 +148,14 @@ def routing_warnings(catalog: Catalog) -> list[str]:
     return [*_unused_targets(catalog), *_idle_rules(catalog), *_conflicts(catalog)]
 
 
-def _unused_targets(catalog: Catalog) -> Iterator[str]:
+def named_targets(catalog: Catalog) -> set[str]:
+    """Return the names of the targets that answer: chains or rules name them."""
     named = {name for tier in catalog.tiers for name in tier.fallback or ()}
-    named |= {rule.target for rule in catalog.rules if rule.target is not None}
+    return named | {rule.target for rule in catalog.rules if rule.target is not None}
+
+
+def _unused_targets(catalog: Catalog) -> Iterator[str]:
+    named = named_targets(catalog)
     for target in catalog.targets:
         if target.name not in named and not target.serves:
             yield f"target {target.name}: no fallback and no rule's target names it, so it never answers"

@@ -99,8 +99,9 @@ async def _asked(catalog: Catalog, spec: TierSpec, tier: Tier, problem: str | No
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
             await tier.start()
-            if tier.asks_credential:
-                return msgspec.structs.replace(answer, model=_shown(spec, tier), answer=NOT_ASKED)
+            if tier.asks_credential or _answers_nothing(catalog, spec, tier):
+                said = NOT_ASKED if tier.asks_credential else f"not asked: it serves {', '.join(spec.serves)} alone"
+                return msgspec.structs.replace(answer, model=_shown(spec, tier), answer=said)
             return await _answer(spec, tier, msgspec.structs.replace(answer, model=_shown(spec, tier)))
     except TimeoutError:
         problem = (
@@ -110,6 +111,15 @@ async def _asked(catalog: Catalog, spec: TierSpec, tier: Tier, problem: str | No
     except TierError as error:
         problem = str(error) + await _models_there(spec, tier, error)
     return msgspec.structs.replace(answer, problem=problem, model=_shown(spec, tier))
+
+
+def _answers_nothing(catalog: Catalog, spec: TierSpec, tier: Tier) -> bool:
+    """Whether it is there for endpoints that are passed through alone."""
+    if not (tier.is_target and spec.serves):
+        return False
+    from tiers.catalog.rule_check import named_targets
+
+    return spec.name not in named_targets(catalog)
 
 
 def _shown(spec: TierSpec, tier: Tier) -> str:

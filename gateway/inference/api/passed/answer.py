@@ -2,6 +2,7 @@
 after."""
 
 import asyncio
+import json
 import time
 from contextlib import ExitStack
 from typing import Any
@@ -36,6 +37,8 @@ MOST_JSON_BYTES = 64 * 2**20
 # A page of HTML from a server elsewhere would run in the name of this one.
 KINDS = ("application/json", "text/event-stream", "text/plain", "text/vtt", "application/x-subrip", "audio/", "image/")
 _DECODED_AT_ONCE = 256 * 1024
+_TAIL_BYTES = 4096
+"""Of a stream of events: its last one ends with the usage, after an image of megabytes."""
 
 
 class PassedOn:
@@ -65,7 +68,7 @@ class PassedOn:
             try:
                 await self._pass_on(spec, asked, model or spec.name, kind, body, credential, send)
             except BaseException as error:
-                if disconnect.is_reason(error) or self._started:
+                if disconnect.is_reason(error) or (self._started and isinstance(error, Exception)):
                     # Nothing is left to say: the connection ends before the body does.
                     return
                 raise
@@ -180,7 +183,7 @@ class PassedOn:
             await self._begin(headers, send)
             await send({"type": "http.response.body", "body": whole, "more_body": False})
             return
-        size, stall = 0, StallWatch(self._serving.settings.stalled_reader_seconds)
+        size, tail, stall = 0, b"", StallWatch(self._serving.settings.stalled_reader_seconds)
         try:
             async for piece in answer.pieces:
                 if not self._started:
@@ -188,6 +191,7 @@ class PassedOn:
                 size += len(piece)
                 if size > MOST_ANSWER_BYTES:
                     raise TierAnswerTooLongError(f"'{spec.name}' answered more than {MOST_ANSWER_BYTES} bytes")
+                tail = (tail + piece)[-_TAIL_BYTES:] if len(piece) < _TAIL_BYTES else piece[-_TAIL_BYTES:]
                 stall.sending()
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
                 stall.taken()
@@ -195,6 +199,8 @@ class PassedOn:
             stall.end()
         if not self._started:
             raise TierAnswerError(f"'{spec.name}' answered nothing")
+        if shown.startswith("text/event-stream") and (usage := _usage_at_end(tail)) is not None:
+            self._units, self._usage = self._endpoint.told({"usage": usage}, asked), usage
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _whole(self, asked: Asked, answer: PassedAnswer) -> bytes:
@@ -223,6 +229,16 @@ def _read(body: bytes) -> dict[str, Any] | None:
     except JSON_ERRORS:
         return None
     return found if isinstance(found, dict) else None
+
+
+def _usage_at_end(tail: bytes) -> dict[str, Any] | None:
+    """Return the last `usage` of a stream's end; None without one."""
+    _, found, rest = tail.decode(errors="replace").rpartition('"usage"')
+    try:
+        usage, _ = json.JSONDecoder().raw_decode(rest.lstrip(" :")) if found else (None, 0)
+    except ValueError:
+        return None
+    return usage if isinstance(usage, dict) else None
 
 
 def _most_usd(price: UnitPrice, asked: Asked, endpoint: PassedEndpoint) -> float:

@@ -13,8 +13,8 @@ from gateway.inference.api.passed.endpoints import FormFields
 MOST_PARTS, FIELD_BYTES = 64, 128 * 1024
 MOST_BYTES = 64 * 2**20
 """Of one form; OpenAI takes 25 MB of audio, and 50 MB of an image."""
-MOST_HELD_BYTES = 4 * MOST_BYTES
-"""Of all forms that a process holds."""
+MOST_HELD_BYTES = 2 * MOST_BYTES
+"""Of all forms that a process holds, each of which it copies once or twice."""
 
 
 class _Held:
@@ -36,7 +36,7 @@ def held_room(size: int) -> Iterator[None]:
 def announced_size(request: HttpRequest) -> int:
     """Return the most bytes that the body can have. Raises `ApiError` 413 for more than a form may have."""
     length = request.headers.get("content-length")
-    if length is None:
+    if length is None or "content-encoding" in request.headers:
         return MOST_BYTES
     if not length.isdecimal() or int(length) > MOST_BYTES:
         raise _too_large()

@@ -45,7 +45,6 @@ url = "{media}"
 model = "painter-1"
 serves = ["images", "rerank", "speech"]
 unit_prices = {{ images = 0.04, rerank = 2.0 }}
-{more}
 """
 WAVE = b"RIFF" + b"\0" * 31_996
 
@@ -80,7 +79,7 @@ async def world(folder: Path, monkeypatch: pytest.MonkeyPatch, more: str = "") -
     made = World()
     async with made.chats, made.media:
         file = folder / "catalog.toml"
-        file.write_text(CATALOG.format(chats=made.chats.base_url, media=made.media.base_url, more=more))
+        file.write_text((CATALOG + more).format(chats=made.chats.base_url, media=made.media.base_url))
         settings = Settings(data_dir=str(folder / "data"), catalog=str(file), monitor=False, drain_seconds=5)
         async with running_gateway(settings, scripted=False) as made.gateway:
             made.client = made.gateway.openai
@@ -257,7 +256,7 @@ async def test_keys_limits_budgets_and_labels_apply(tmp_path: Path, monkeypatch:
     more = """
 [[targets]]
 name = "own"
-url = "http://127.0.0.1:9/v1"
+url = "{media}"
 model = "own-rerank"
 credentials = "caller"
 serves = ["rerank"]
@@ -289,7 +288,69 @@ serves = ["rerank"]
         body = {"query": "q", "documents": ["a"], "model": "own"}
         refused = await aio.post("rerank", json=body, headers=rich)
         assert (refused.status_code, refused.json()["error"]["param"]) == (403, HEADER)
+        taken = await aio.post("rerank", json=body, headers=rich | {HEADER: "own-key-0123456789"})
+        assert taken.status_code == 200, taken.text
+        assert aio.media.calls[-1].headers["authorization"] == "Bearer own-key-0123456789"
+        assert (await aio.record(taken)).attempts[0].reason == "1 searches, unpriced"
         listed = await http.get("/v1/models", headers=rich)
         assert {"media", "painter", "own"} <= {card["id"] for card in listed.json()["data"]}
         chat = await http.post("/v1/chat/completions", json={"model": "painter", "messages": HELLO}, headers=rich)
         assert chat.status_code == 404
+
+
+async def test_the_usage_at_the_end_of_events_is_billed_by_the_lists_rates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = """
+[[targets]]
+name = "drawer"
+provider = "openai"
+url = "{media}"
+model = "gpt-image-1"
+api_key_env = "AIO_TEST_MEDIA_KEY"
+serves = ["images"]
+"""
+    usage = {"input_tokens": 50, "output_tokens": 1000, "input_tokens_details": {"text_tokens": 40, "image_tokens": 10}}
+
+    async def events(call: Call) -> None:
+        await call.begin()
+        done = {"type": "image_generation.completed", "b64_json": "a" * 9000, "usage": usage}
+        await call.event(done)
+
+    async with world(tmp_path, monkeypatch, more) as aio:
+        aio.answers["images/generations"] = events
+        response = await aio.post("images/generations", json={"prompt": "a", "model": "drawer", "stream": True})
+        record = await aio.record(response)
+    # The list: $5 and $10 a million tokens of text and images in, $40 out.
+    assert record.cost_usd == pytest.approx((40 * 5 + 10 * 10 + 1000 * 40) / 1e6)
+
+
+async def test_a_reader_who_leaves_ends_the_servers_work_and_is_billed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def speak(call: Call) -> None:
+        await call.begin(200, "audio/mpeg")
+        while True:
+            await call.send(b"\xff" * 65_536)
+
+    async with world(tmp_path, monkeypatch) as aio:
+        aio.answers["audio/speech"] = speak
+        body = {"model": "media", "input": "hi" * 500, "voice": "a"}
+        async with aio.gateway.http.stream("POST", "/v1/audio/speech", json=body) as response:
+            await anext(response.aiter_raw())
+        await aio.media.disconnected.wait()
+        record = await aio.record(response)
+    assert (record.status, record.attempts[0].reason) == ("aborted", "1000 characters, unpriced")
+
+
+async def test_forms_beyond_what_a_process_may_hold_are_refused_and_room_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path, monkeypatch) as aio:
+        aio.answers["audio/transcriptions"] = {"text": "hello"}
+        sent = {"data": {"model": "media"}, "files": {"file": ("a.wav", WAVE)}}
+        monkeypatch.setattr(form, "MOST_HELD_BYTES", 40_000)
+        assert [(await aio.post("audio/transcriptions", **sent)).status_code for _ in range(3)] == [200] * 3
+        monkeypatch.setattr(form, "MOST_HELD_BYTES", 30_000)
+        refused = await aio.post("audio/transcriptions", **sent)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "overloaded")

@@ -155,3 +155,19 @@ floor = "b"
     assert "rule strict: every request → at least b" in result.output
     assert "warning: target idle: no fallback and no rule's target names it" in result.output
     assert "warning: rules night and strict: leave no tier together" in result.output
+
+
+def test_what_answers_no_chat_of_the_operators_is_reached_and_asked_nothing() -> None:
+    with model_server(vllm_pages("m")) as chats, model_server(openai_pages("m"), key=SECRET) as locked:
+        own = f'name = "own"\nurl = "{locked.url}"\nmodel = "m"\ncredentials = "caller"'
+        catalogue(f'name = "a"\nurl = "{chats.url}"', own)
+        file = Path("aio.toml")
+        ranks = f'[[targets]]\nname = "r"\nurl = "{chats.url}"\nmodel = "m"\nserves = ["rerank"]\n'
+        file.write_text(file.read_text() + ranks)
+        result = aio("check")
+        assert result.exit_code == 0, result.output
+        assert result.output.count("reached") == 2
+        said = {answer["name"]: answer["answer"] for answer in json.loads(aio("check", "--json").output)}
+        assert (len(locked.bodies), len(chats.bodies)) == (0, 2)
+    assert said["own"].startswith("not asked: it answers with its callers' own credentials")
+    assert said["r"] == "not asked: it serves rerank alone"
