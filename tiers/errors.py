@@ -3,6 +3,9 @@
 from tiers.attempt import ReplicaTry
 from tiers.credential import HEADER
 
+CONTEXT_CODE = "context_length_exceeded"
+"""OpenAI's code for a prompt that is too long, by which clients decide to make it shorter."""
+
 
 class TierError(Exception):
     """Base class; raised itself if a tier failed in a way that a retry on another tier may fix.
@@ -65,6 +68,32 @@ class CallerCredentialError(TierRequestError):
     def __init__(self, message: str, status: int, code: str | None, retry_after_seconds: float | None = None) -> None:
         super().__init__(message, HEADER, code)
         self.status, self.retry_after_seconds = status, retry_after_seconds
+
+
+class TierCapabilityError(TierRequestError):
+    """This tier cannot serve the request, which another tier may."""
+
+
+class TierContextError(TierCapabilityError):
+    """The prompt, alone or with its answer, exceeds what this tier takes; `TierRequestError.code` is CONTEXT_CODE.
+
+    `prompt_tokens`, `answer_tokens`: as the server counts them; 0 where it does not say. `max_context`: the most of
+    both, in tokens; 0 if unknown. `in_bytes`: the body itself is too large, and its tokens are not what is refused.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        param: str | None = None,
+        *,
+        prompt_tokens: int = 0,
+        answer_tokens: int = 0,
+        max_context: int = 0,
+        in_bytes: bool = False,
+    ) -> None:
+        super().__init__(message, param, CONTEXT_CODE)
+        self.prompt_tokens, self.answer_tokens, self.max_context = prompt_tokens, answer_tokens, max_context
+        self.in_bytes = in_bytes
 
 
 class CatalogError(ValueError):

@@ -14,9 +14,11 @@ from litestar.response import Response
 
 from gateway.base.requests.identity import caller_request_id, new_request_id
 from tiers.errors import (
+    CONTEXT_CODE,
     CallerCredentialError,
     TierAnswerError,
     TierAnswerTooLongError,
+    TierContextError,
     TierError,
     TierRequestError,
     TierUnavailableError,
@@ -82,6 +84,43 @@ class ApiError(Exception):
         )
 
 
+class ContextLengthError(ApiError):
+    """400 for a prompt that is too long, in OpenAI's words, by which its clients make it shorter. The Messages API has
+    words of its own for it.
+
+    `prompt_tokens`, `answer_tokens`: of the request; 0 if unknown. `max_context`: the most of both, in tokens; 0 if
+    unknown. `reason`: who says so, and how.
+    """
+
+    def __init__(
+        self, reason: str, param: str | None, *, prompt_tokens: int = 0, answer_tokens: int = 0, max_context: int = 0
+    ) -> None:
+        told = f"This model's maximum context length is {max_context} tokens. However, "
+        if 0 < max_context < prompt_tokens:
+            said = f"{told}your messages resulted in {prompt_tokens} tokens. Please reduce the length of the messages."
+        elif prompt_tokens and answer_tokens and max_context:
+            both = f"({prompt_tokens} in the messages, {answer_tokens} in the completion)"
+            said = (
+                f"{told}you requested {prompt_tokens + answer_tokens} tokens {both}. Please reduce the length of the "
+                "messages or completion."
+            )
+        else:
+            said = "Your input exceeds the context window of this model. Please adjust your input and try again."
+        super().__init__(400, f"{said} ({reason})", param=param, code=CONTEXT_CODE)
+        self.reason = reason
+        self.prompt_tokens, self.answer_tokens, self.max_context = prompt_tokens, answer_tokens, max_context
+
+    def named(self, param: str | None) -> "ContextLengthError":
+        """Return the same error with the name that another API has for the field."""
+        return ContextLengthError(
+            self.reason,
+            param,
+            prompt_tokens=self.prompt_tokens,
+            answer_tokens=self.answer_tokens,
+            max_context=self.max_context,
+        )
+
+
 class ClientGoneError(ApiError):
     """The caller disconnected before there was an answer."""
 
@@ -111,6 +150,14 @@ def _of_tier_error(error: TierError) -> ApiError:
         wait = error.retry_after_seconds
         headers = None if wait is None else {"retry-after": str(max(1, math.ceil(wait)))}
         return ApiError(error.status, f"{error}{tried}", param=error.param, code=error.code, headers=headers)
+    if isinstance(error, TierContextError):
+        return ContextLengthError(
+            f"{error}{tried}",
+            error.param,
+            prompt_tokens=error.prompt_tokens,
+            answer_tokens=error.answer_tokens,
+            max_context=error.max_context,
+        )
     if isinstance(error, TierRequestError):
         return ApiError(400, f"{error}{tried}", param=error.param, code=error.code)
     if isinstance(error, TierUnavailableError):

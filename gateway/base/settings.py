@@ -358,8 +358,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         float,
         Meta(
             gt=0,
-            description="Seconds without a first token after which a stream starts with comments that keep the "
-            "connection open",
+            description="Seconds of silence after which a stream sends a comment (a ping on /v1/messages) that keeps "
+            "the connection open, before its first token and between tokens",
         ),
     ] = 15.0
     stalled_reader_seconds: Annotated[

@@ -20,7 +20,7 @@ from inference_core.transport.client import CoreClient
 from tiers.decoding.choice_detokenizer import ChoiceDetokenizer
 from tiers.decoding.prompt import Prompt, TextPrompt, TokenPrompt
 from tiers.decoding.text_threads import TextThreads
-from tiers.errors import TierError, TierLostError, TierRequestError, TierUnavailableError
+from tiers.errors import TierContextError, TierError, TierLostError, TierRequestError, TierUnavailableError
 from tiers.tier import AnswerEnd, ChatMessage, Delta, GenerationRequest, Usage
 from tiers.tools.dialect import DialectName
 from tiers.tools.tool_calling import ToolCalling
@@ -102,11 +102,12 @@ class Decoder:
         room = self.max_context - prompt_tokens
         if room < 1:
             param = "messages" if request.messages is not None else "prompt"
-            raise TierRequestError(
+            raise TierContextError(
                 f"{param}: {prompt_tokens} tokens do not fit tier '{self._tier}', whose context of {self.max_context} "
                 "tokens must hold the prompt and at least one token of the answer; shorten the prompt",
                 param,
-                "context_length_exceeded",
+                prompt_tokens=prompt_tokens,
+                max_context=self.max_context,
             )
         limit = self._default_max_tokens if request.max_tokens is None else request.max_tokens
         least = 0 if request.echo else 1

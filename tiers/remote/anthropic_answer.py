@@ -11,8 +11,8 @@ from tiers.remote.call_pieces import arguments_text
 from tiers.remote.lenient_json import LenientDecoder
 from tiers.remote.openai_format import WireError, parse_error
 from tiers.remote.provider_format import Blocks, blocks_of
-from tiers.remote.split_characters import whole as whole_characters
 from tiers.remote.sse import ServerSentEvent
+from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import Tally
 from tiers.tier import Delta, FinishReason, Usage
 
@@ -130,7 +130,7 @@ def read_event(event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         case "message_stop":
             return None
         case "error":
-            raise TierError(parse_error(event.data).message)
+            raise ServerSaidError(parse_error(event.data))
         case "ping":
             return []
         case _:
@@ -160,7 +160,7 @@ def read_whole(body: bytes, tally: Tally) -> list[Delta]:
     """See `RemoteWire.read_whole`."""
     message, blocks = _decode_message(body, tally), blocks_of(tally)
     if message.error:
-        raise TierError(whole_characters(message.error if isinstance(message.error, str) else message.error.message))
+        raise ServerSaidError(WireError(message.error) if isinstance(message.error, str) else message.error)
     _report(message.usage, tally)
     deltas: list[Delta] = []
     if isinstance(message.content, str):

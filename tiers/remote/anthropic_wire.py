@@ -26,10 +26,9 @@ from tiers.remote.anthropic_request import (
     thinking_fields,
     tool_fields,
 )
-from tiers.remote.openai_format import WireError, parse_error
+from tiers.remote.openai_format import WireError
 from tiers.remote.optional_fields import BUDGET, dropped_fields
 from tiers.remote.provider_format import (
-    CONTEXT_CODE,
     answer_schema,
     check_provider,
     media_parts,
@@ -74,13 +73,6 @@ class AnthropicWire(RemoteWire):
     def is_about_model(self, error: WireError) -> bool:
         """See `RemoteWire.is_about_model`: an account without credit is refused with 400."""
         return "credit balance" in error.message
-
-    def read_error(self, body: bytes) -> WireError:
-        """See `RemoteWire.read_error`."""
-        error = parse_error(body)
-        if "prompt is too long" in error.message or "exceed context limit" in error.message:
-            error.param, error.code = "messages", CONTEXT_CODE
-        return error
 
     def check(self, request: GenerationRequest) -> None:
         """See `RemoteWire.check`."""

@@ -19,7 +19,6 @@ from tiers.remote.lenient_json import LenientDecoder
 from tiers.remote.openai_format import WireError, parse_error
 from tiers.remote.optional_fields import BUDGET, dropped_fields
 from tiers.remote.provider_format import (
-    CONTEXT_CODE,
     Blocks,
     Media,
     alternating,
@@ -32,6 +31,7 @@ from tiers.remote.provider_format import (
     system_text,
 )
 from tiers.remote.sse import ServerSentEvent
+from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import RemoteWire, StreamParser, WireCall
 from tiers.tier import ChatMessage, Delta, FinishReason, GenerationRequest, Usage
@@ -110,13 +110,6 @@ class BedrockWire(RemoteWire):
         """See `RemoteWire.is_about_model`."""
         return "model identifier" in error.message or "on-demand throughput" in error.message
 
-    def read_error(self, body: bytes) -> WireError:
-        """See `RemoteWire.read_error`."""
-        error = parse_error(body)
-        if "too long" in error.message and "nput" in error.message:
-            error.param, error.code = "messages", CONTEXT_CODE
-        return error
-
     def check(self, request: GenerationRequest) -> None:
         """See `RemoteWire.check`."""
         check_provider(request, NAME)
@@ -162,7 +155,7 @@ class BedrockWire(RemoteWire):
         """See `RemoteWire.read_event`: the usage comes last."""
         blocks = blocks_of(tally)
         if event.event == "exception":
-            raise TierError(parse_error(event.data).message)
+            raise ServerSaidError(parse_error(event.data))
         said = _decode(event.data, tally)
         match event.event:
             case "contentBlockDelta" if said.delta is not None:

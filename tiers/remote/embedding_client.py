@@ -17,6 +17,7 @@ from tiers.errors import (
     TierAnswerError,
     TierAnswerTooLongError,
     TierBusyError,
+    TierContextError,
     TierError,
     TierRequestError,
     TierUnavailableError,
@@ -24,6 +25,7 @@ from tiers.errors import (
 from tiers.remote.http_exchange import RefusedBodyError, bounded_answer, headers_of
 from tiers.remote.http_transport import transport_to
 from tiers.remote.openai_format import parse_error, parse_retry_after
+from tiers.remote.too_long import too_long
 from tiers.server_words import one_line
 
 Input = str | list[int]
@@ -224,6 +226,8 @@ class EmbeddingClient:
         if status in OPERATOR_STATUSES:
             where = self.spec.api_key_env or "api_key_env"
             return TierUnavailableError(f"{message} (check url, model and {where} in the catalogue)")
+        if (found := too_long(said, status)) is not None:
+            return TierContextError(message, "input", **found._asdict())
         if status in (408, 409, 425) or status >= 500 or status < 400:
             return TierUnavailableError(message)
         return TierRequestError(message, param=said.param, code=None if said.code is None else str(said.code))

@@ -16,7 +16,6 @@ from tiers.remote.lenient_json import LenientDecoder
 from tiers.remote.openai_format import MAX_RETRY_AFTER_SECONDS, WireError, parse_error
 from tiers.remote.optional_fields import BUDGET, dropped_fields
 from tiers.remote.provider_format import (
-    CONTEXT_CODE,
     THINKING_TOKENS,
     Blocks,
     alternating,
@@ -30,8 +29,8 @@ from tiers.remote.provider_format import (
     published_by,
     system_text,
 )
-from tiers.remote.split_characters import whole as whole_characters
 from tiers.remote.sse import ServerSentEvent
+from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import RemoteWire, WireCall
 from tiers.tier import ChatMessage, Delta, FinishReason, GenerationRequest, Usage
@@ -103,8 +102,6 @@ class GeminiWire(RemoteWire):
     def read_error(self, body: bytes) -> WireError:
         """See `RemoteWire.read_error`: how long to wait is among the details."""
         error = parse_error(body)
-        if "exceeds the maximum number of tokens" in error.message:
-            error.param, error.code = "messages", CONTEXT_CODE
         if (delay := re.search(rb'"retryDelay":\s*"(\d+(?:\.\d+)?)s"', body)) is not None:
             error.retry_after_seconds = min(float(delay[1]), MAX_RETRY_AFTER_SECONDS)
         return error
@@ -287,7 +284,7 @@ def _deltas(answer: _Answer, tally: Tally) -> list[Delta]:
     blocks = blocks_of(tally)
     if answer.error is not None:
         told = answer.error if isinstance(answer.error, str) else answer.error.get("message") or answer.error
-        raise TierError(whole_characters(str(told)))
+        raise ServerSaidError(WireError(str(told)))
     if answer.usage_metadata is not None:
         _report(answer.usage_metadata, tally)
     blocked = answer.prompt_feedback and answer.prompt_feedback.block_reason

@@ -16,7 +16,7 @@ from tiers.remote.call_pieces import CallPiece, Calls
 from tiers.remote.lenient_json import LenientDecoder
 from tiers.remote.openai_format import WireError
 from tiers.remote.openai_usage import ChatUsage
-from tiers.remote.split_characters import whole
+from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import Tally
 from tiers.tier import Delta, FinishReason, TextLogprob
 from tiers.tool_types import ToolCallDelta
@@ -202,7 +202,7 @@ def read_chunk(data: bytes, tally: Tally) -> list[Delta]:
 
 
 def _failure(error: WireError | str) -> TierError:
-    return TierError(whole(error if isinstance(error, str) else error.message))
+    return ServerSaidError(WireError(error) if isinstance(error, str) else error)
 
 
 def _deltas(choice: _Choice, tally: Tally) -> list[Delta]:

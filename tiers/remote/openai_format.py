@@ -132,10 +132,15 @@ def parse_error(body: bytes) -> WireError:
         table = msgspec.json.decode(body)
         inner = table.get("error", table) if isinstance(table, dict) else table
         if isinstance(inner, dict):
-            message = inner.get("message") or inner.get("detail") or inner
-            param, code = inner.get("param"), inner.get("code")
+            message = str(inner.get("message") or inner.get("detail") or inner)
+            param, code, kind = inner.get("param"), inner.get("code"), inner.get("type")
+            more = inner.get("metadata")
+            if isinstance(more, dict) and isinstance(more.get("raw"), str):
+                # OpenRouter's: the words of the provider behind it.
+                message += f" ({more['raw']})"
             return WireError(
-                message=str(message),
+                message=message,
+                type=kind if isinstance(kind, str) else None,
                 param=param if isinstance(param, str) else None,
                 code=code if isinstance(code, str | int) else None,
             )

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from tiers.catalog.tier_spec import RemoteSpec
-from tiers.errors import TierError, TierRequestError
+from tiers.errors import TierRequestError
 from tiers.native_content import Form
 from tiers.remote import responses_answer, responses_request
 from tiers.remote.given_back import give_back
@@ -21,6 +21,7 @@ from tiers.remote.optional_fields import (
     dropped_fields,
 )
 from tiers.remote.sse import ServerSentEvent
+from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import QueueMetric, RemoteWire, WireCall
 from tiers.tier import Delta, GenerationRequest
@@ -83,7 +84,7 @@ class OpenAIWire(RemoteWire):
         if data[:1] != b"{" and data.strip() == b"[DONE]":
             return None
         if event.event == "error":
-            raise TierError(parse_error(data).message)
+            raise ServerSaidError(parse_error(data))
         return read_chunk(data, tally)
 
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:

@@ -15,7 +15,6 @@ from tiers.remote.usage_counter import Tally
 from tiers.tier import ChatMessage, Delta, GenerationRequest
 from tiers.tool_types import ToolCall, ToolCallDelta, new_call_id
 
-CONTEXT_CODE = "context_length_exceeded"
 # Anthropic's least budget of thinking tokens, and what is kept free of it for the answer.
 MIN_THINKING_TOKENS = 1024
 THINKING_TOKENS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 24_576, "xhigh": 32_768, "max": 49_152}

@@ -22,6 +22,8 @@ from tiers.errors import (
     CallerCredentialError,
     CatalogError,
     MissingKeyError,
+    TierCapabilityError,
+    TierContextError,
     TierError,
     TierRequestError,
     TierUnavailableError,
@@ -42,6 +44,7 @@ from tiers.remote.server_failures import FAILURES, ServerFailures, told_limit
 from tiers.remote.server_models import ServerModel, chosen_model, parse_models
 from tiers.remote.server_queue import ServerQueue, Stream
 from tiers.remote.stops_here import StopsHere
+from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import Tally, estimated_prompt_tokens
 from tiers.remote.wire import WireCall
 from tiers.remote.wires import wire_of
@@ -328,6 +331,8 @@ class RemoteTier(Tier):
             if self.asks_credential and request.credential is not None:
                 error.args = (request.credential.scrub(str(error)), *error.args[1:])
             named = self._failures.of_answer(error)
+            if isinstance(named, TierContextError):
+                named.param = "messages" if request.messages is not None else "prompt"
             if named is error:
                 raise
             raise named from error
@@ -419,7 +424,7 @@ class RemoteTier(Tier):
         """Return what to send, without what the server is known to have `refused`, and how the request was adapted.
         Raises TierRequestError for what the server does not support."""
         if (refusal := self.refusal(request)) is not None:
-            raise refusal
+            raise TierCapabilityError(str(refusal), refusal.param, refusal.code)
         if self.asks_credential and request.credential is None:
             raise CallerCredentialError(
                 f"tier '{self.name}' is asked with the caller's own credential alone, and there is none: send it as "
@@ -497,6 +502,8 @@ class RemoteTier(Tier):
         if credential is not None:
             error.message = credential.scrub(error.message)
         if response.status_code == 200:
+            if error.type is not None or error.code is not None:
+                raise ServerSaidError(error)
             wanted = "a stream" if call.streamed else "JSON"
             raise TierError(
                 f"answered {kind[:100] or 'bytes without a type'} instead of {wanted}: {error.message[:200]}"

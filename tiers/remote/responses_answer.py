@@ -6,14 +6,13 @@ from typing import Any
 import msgspec
 
 from tiers.citations import UrlCitation
-from tiers.errors import TierError
 from tiers.native_content import Form, NativeBlock, NativePiece
 from tiers.remote.call_pieces import arguments_text
 from tiers.remote.lenient_json import LenientDecoder
 from tiers.remote.openai_format import WireError, parse_error
 from tiers.remote.provider_format import Blocks, blocks_of
-from tiers.remote.split_characters import whole
 from tiers.remote.sse import ServerSentEvent
+from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import Tally
 from tiers.tier import Delta, FinishReason, Usage
 from tiers.tool_types import ToolCallDelta
@@ -122,7 +121,7 @@ def _read(said: _Event, blocks: Blocks, tally: Tally, data: bytes) -> tuple[list
         return _closed(said.output_index, item, blocks, tally), _native(said.item, item)
     if kind in ("response.failed", "error"):
         error = said.response.error if said.response is not None else None
-        raise TierError(_words(error) or whole(said.message or parse_error(data).message))
+        raise ServerSaidError(_said(error) or parse_error(data))
     if kind in ("response.completed", "response.incomplete") and said.response is not None:
         unsaid = [] if blocks.said else _items(said.response, blocks, tally)
         return unsaid + _end(said.response, blocks, tally), None
@@ -135,7 +134,7 @@ def read_whole(body: bytes, tally: Tally) -> list[Delta]:
     """See `RemoteWire.read_whole`."""
     response, blocks = _decode_whole(body, tally), blocks_of(tally)
     if response.error or response.status == "failed":
-        raise TierError(_words(response.error) or "the response failed, and does not say why")
+        raise ServerSaidError(_said(response.error) or WireError("the response failed, and does not say why"))
     return _items(response, blocks, tally) + _end(response, blocks, tally)
 
 
@@ -160,8 +159,9 @@ def _refused(deltas: list[Delta]) -> list[Delta]:
     return deltas
 
 
-def _words(error: WireError | str | None) -> str:
-    return whole(error if isinstance(error, str) else error.message) if error is not None else ""
+def _said(error: WireError | str | None) -> WireError | None:
+    said = WireError(error) if isinstance(error, str) else error
+    return said if said is not None and said.message else None
 
 
 def _answers(tally: Tally) -> set[int]:

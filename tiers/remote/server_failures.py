@@ -12,6 +12,8 @@ from tiers.errors import (
     TierAnswerError,
     TierAnswerTooLongError,
     TierBusyError,
+    TierCapabilityError,
+    TierContextError,
     TierError,
     TierKeyError,
     TierRequestError,
@@ -21,6 +23,7 @@ from tiers.remote.http_connection import OversizedHeadError
 from tiers.remote.http_transport import Reply
 from tiers.remote.openai_format import WireError, parse_retry_after
 from tiers.remote.sse import EventTooLargeError
+from tiers.remote.too_long import ServerSaidError, is_unable, too_long
 from tiers.remote.wire import RemoteWire
 from tiers.server_words import one_line
 
@@ -63,6 +66,9 @@ class ServerFailures:
             return TierAnswerError(f"{self.where}: {error}")
         if isinstance(error, TierAnswerTooLongError):
             return TierAnswerTooLongError(f"{self.where}: {error}")
+        if isinstance(error, ServerSaidError):
+            message = f"{self.where}: {self.scrub(str(error))}"
+            return self._of_tier(error.said, message, 200) or TierAnswerError(message)
         if type(error) is TierError:
             return TierAnswerError(f"{self.where}: {self.scrub(str(error))}")
         return error if isinstance(error, TierError) else self.unavailable(error)
@@ -86,11 +92,19 @@ class ServerFailures:
             return self._asked_to_wait(kind(f"{message} ({self._remedy(status, wire, model)})"), later)
         if status in BUSY_STATUSES or (status == 503 and later is not None):
             return self._asked_to_wait(TierBusyError(message), later)
+        about_tier = self._of_tier(error, message, status)
+        if isinstance(about_tier, TierContextError):
+            return about_tier
         if status in TRY_LATER_STATUSES or status >= 500 or status < 400:
             self.cool_down()
             return TierUnavailableError(message)
-        param, code = (None if said is None else one_line(str(said), 128) for said in (error.param, error.code))
-        return TierRequestError(message, param=param, code=code)
+        return about_tier or TierRequestError(message, *_named(error))
+
+    def _of_tier(self, error: WireError, message: str, status: int) -> TierCapabilityError | None:
+        """Return what this tier cannot take, where another may; None if that is not what was refused."""
+        if (found := too_long(error, status)) is not None:
+            return TierContextError(message, _named(error)[0], **found._asdict())
+        return TierCapabilityError(message, *_named(error)) if is_unable(error) else None
 
     def of_caller(
         self, response: Reply | httpx.Response, error: WireError, wire: RemoteWire
@@ -129,6 +143,11 @@ class ServerFailures:
     def scrub(self, text: str) -> str:
         """Return a server's own words for an error: without the key, on one line, and not for long."""
         return one_line(text.replace(self._key, "[key]") if self._key else text)
+
+
+def _named(error: WireError) -> list[str | None]:
+    """Return the field that a refusal names, and its code."""
+    return [None if said is None else one_line(str(said), 128) for said in (error.param, error.code)]
 
 
 def told_limit(refusal: TierRequestError) -> int:

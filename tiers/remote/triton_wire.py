@@ -23,6 +23,7 @@ from tiers.errors import CatalogError, TierError, TierRequestError
 from tiers.remote.openai_format import WireError, parse_error
 from tiers.remote.optional_fields import dropped_fields
 from tiers.remote.sse import ServerSentEvent
+from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import RemoteWire, WireCall
 from tiers.tier import Delta, GenerationRequest, Usage
@@ -382,7 +383,7 @@ def _parsed(data: bytes) -> _Event:
         shown = data[:200].decode(errors="replace")
         raise TierError(f"the server sent what is not an answer of Triton ({error}): {shown!r}") from error
     if event.error is not None:
-        raise TierError(parse_error(data).message)
+        raise ServerSaidError(parse_error(data))
     return event
 
 

@@ -12,6 +12,7 @@ from tiers.catalog.tier_spec import TierSpec
 from tiers.tier import Tier
 
 NOT_AFFORDED = "the budget does not cover it"
+TOO_SHORT = "its context is too short as well"
 
 
 def chain_of(catalog: Catalog, spec: TierSpec) -> list[str]:
@@ -33,11 +34,13 @@ class FallbackChain:
         decision: Decision,
         served: ServedCatalogue,
         affords: Callable[[Tier], bool],
+        fits: Callable[[Tier], bool],
     ) -> None:
-        """`affords`: reserves what an attempt may cost, if the caller's budgets cover it."""
+        """`affords`: reserves what an attempt may cost, if the caller's budgets cover it. `fits`: whether the request
+        is not too long, by what other tiers have said of it."""
         self.passed_over: list[str] = []
         self._names, self._request, self._rules = list(names), request, decision.inputs.rules
-        self._served, self._affords = served, affords
+        self._served, self._affords, self._fits = served, affords, fits
         self._barred = barred_tiers(decision.inputs)
 
     def next(self) -> Tier | None:
@@ -62,4 +65,6 @@ class FallbackChain:
         if reason is not None:
             return None, reason
         active = tier.active_tier()
+        if not self._fits(active):
+            return None, TOO_SHORT
         return (active, None) if self._affords(active) else (None, NOT_AFFORDED)

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from gateway.inference.answering.agreement import AgreementStage
 from gateway.inference.answering.bill import Bill
 from gateway.inference.answering.comparison import Comparison
 from gateway.inference.answering.escalation import Escalation, EscalationDecision
+from gateway.inference.answering.refused_lengths import RefusedLengths
 from gateway.inference.answering.side_answer import SideAnswer
 from gateway.inference.answering.tier_attempt import TierAttempt, billed, claimed
 from gateway.inference.answering.tier_deltas import tier_deltas
@@ -27,7 +28,14 @@ from gateway.tenancy.budgets.cost_bound import most_tokens, most_usd
 from quality.records.record import Attempt, AttemptStatus, CacheUse, ComparedAs
 from tiers.collected_choice import CollectedChoice
 from tiers.consent import hidden_from
-from tiers.errors import TierError, TierLostError, TierRequestError, TierUnavailableError
+from tiers.errors import (
+    TierCapabilityError,
+    TierContextError,
+    TierError,
+    TierLostError,
+    TierRequestError,
+    TierUnavailableError,
+)
 from tiers.tier import Delta, GenerationRequest, Tier, Usage
 from tiers.uncertainty import asking_uncertainty
 
@@ -44,11 +52,12 @@ class Generation:
     """The deltas of one answer, over all tiers that are tried for it. Iterate over it, and always `aclose` it.
 
     A stream cannot move to another tier after its first delta. A whole answer can at any time, because nothing has
-    reached the caller. A request falls over at most once (SPEC RT-11), or along the `fallback` of its tier, and
-    escalates at most once: the answer's own evidence may show that it is not good enough before any of it is passed on.
-    If the fast path fails, normal routing runs: `rerouted` is then True and `decision` is the new one. `fell_over`:
-    what failed and what took over, in words, which the decision's reason repeats. `attempted`: start of the current
-    attempt, monotonic seconds; when it changes, all earlier deltas are void.
+    reached the caller. A request falls over at most once (SPEC RT-11), or along the `fallback` of its tier; from a tier
+    that cannot take it, because it is too long for example, to any other that may. It escalates at most once: the
+    answer's own evidence may show that it is not good enough before any of it is passed on. If the fast path fails,
+    normal routing runs: `rerouted` is then True and `decision` is the new one. `fell_over`: what failed and what took
+    over, in words, which the decision's reason repeats. `attempted`: start of the current attempt, monotonic seconds;
+    when it changes, all earlier deltas are void.
     """
 
     # This answer has one reader and is not kept.
@@ -73,6 +82,7 @@ class Generation:
         self.attempts: list[Attempt] = []
         self._routing, self._admission, self._agreement = routing, admission, agreement
         self._chain: FallbackChain | None = None
+        self._refusals, self._lengths = 0, RefusedLengths()
         self._escalation: Escalation | None = None
         self._compared_as: ComparedAs | None = None
         self._reason: str | None = None
@@ -173,7 +183,8 @@ class Generation:
     async def _take_over(self, error: Exception) -> None:
         """Go on after `error` with what stands in for the tier, or raise it and end."""
         try:
-            if isinstance(error, TierRequestError) and self._chain is None:
+            is_of_tier = isinstance(error, TierCapabilityError)
+            if isinstance(error, TierRequestError) and not is_of_tier and self._chain is None:
                 raise error
             await self._fall_over(error)
         except Exception as final:
@@ -292,7 +303,9 @@ class Generation:
         if isinstance(error, TierLostError):
             self._lost = error
         committed = self.request.stream and self._let_go
-        stand_in = None if committed else await self._stand_in()
+        if isinstance(error, TierContextError):
+            self._lengths.note(error, self.tier, self._attempt.spec)
+        stand_in = None if committed else await self._stand_in(is_refused=isinstance(error, TierCapabilityError))
         if stand_in is None and self._comparison is not None and not committed:
             comparison, self._comparison = self._comparison, None
             if comparison.spare is not None:
@@ -310,6 +323,7 @@ class Generation:
             raise lost
         await self._attempt.deltas.aclose()
         self._close_attempt("error", error)
+        self._refusals += isinstance(error, TierCapabilityError)
         self._tell(f"{_named(self.tier)} failed ({type(error).__name__}), {_named(stand_in)} took over")
         log.warning("request %s: %s", self.request.request_id, self.fell_over)
         self._go_on_with(stand_in)
@@ -333,31 +347,49 @@ class Generation:
             return ""
         return "; ".join([f"Tried in this order: {', '.join([*names, _named(self.tier)])}", *passed])
 
-    async def _stand_in(self) -> Tier | None:
+    async def _stand_in(self, *, is_refused: bool) -> Tier | None:
         """Return what replaces a failed tier: the ordinary route's if the fast path failed, the next of the tier's
-        chain if it has one, else once the next one up."""
+        chain if it has one, else once the next one up. One that cannot take the request at all (`is_refused`) is not
+        counted as a failure, and any other tier may stand in."""
         if self._chain is not None:
             return self._chain.next()
-        failed_before = any(attempt.status == "error" for attempt in self.attempts)
+        failed_before = sum(attempt.status == "error" for attempt in self.attempts) > self._refusals
         if failed_before or not self.decision.by_edge:
             if self._attempt.spec.fallback is None and not self.tier.is_target:
+                if is_refused:
+                    return self._another()
                 return None if failed_before else self._next_up()
             from gateway.inference.answering.fallback_chain import FallbackChain, chain_of
 
             served = self._routing.served
             names = chain_of(served.catalog, self._attempt.spec)
-            self._chain = FallbackChain(names, self._asking, self.decision, served, self._affords)
+            self._chain = FallbackChain(names, self._asking, self.decision, served, self._affords, self._fits)
             return self._chain.next()
         ordinary = await self._routing.ordinary_route(self._asking, self.decision)
-        if ordinary is None or not self._affords(tier := self._routing.served.tier(ordinary.tier)):
-            return None
+        if ordinary is None or not self._takes(tier := self._routing.served.tier(ordinary.tier)):
+            return self._another() if is_refused else None
         self.decision, self.rerouted = ordinary, True
         return tier
 
     def _next_up(self) -> Tier | None:
-        """Return the next tier that is allowed and that the caller's budgets cover."""
-        higher = self._routing.next_up(self._asking, self.decision, self.tier.number)
-        return higher if higher is not None and self._affords(higher) else None
+        """Return the next tier that is allowed, long enough, and that the caller's budgets cover."""
+        return self._allowed(range(self.tier.number + 1, self._routing.served.strongest + 1))
+
+    def _another(self) -> Tier | None:
+        """Like `_next_up`, but also of the tiers below, where none above takes the request, and each once."""
+        number, strongest = self.tier.number, self._routing.served.strongest
+        tried = {attempt.tier for attempt in self.attempts if attempt.status == "error"}
+        others = [*range(number + 1, strongest + 1), *range(number - 1, 0, -1)]
+        return self._allowed([k for k in others if k not in tried])
+
+    def _allowed(self, numbers: Iterable[int]) -> Tier | None:
+        return self._routing.first_allowed(self._asking, self.decision, numbers, self._takes)
+
+    def _takes(self, tier: Tier) -> bool:
+        return self._fits(tier) and self._affords(tier)
+
+    def _fits(self, tier: Tier) -> bool:
+        return self._lengths.admit(tier, self._routing.served.spec_of(tier))
 
     def _affords(self, tier: Tier) -> bool:
         """Whether the caller's budgets cover another attempt, by `tier`; its maximum cost is then reserved."""

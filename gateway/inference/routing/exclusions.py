@@ -192,6 +192,15 @@ def context_problem(request: InferenceRequest, most: int, tier: Tier, spec: Tier
     return f"at least {prompt} prompt tokens and {wanted} answer tokens exceed the context of {tier.max_context} tokens"
 
 
+def overflow_of(request: InferenceRequest, tier: Tier, spec: TierSpec) -> dict[str, int]:
+    """Return the counts by which the request does not fit the tier's context, as `ContextLengthError` takes them: those
+    of the prompt are the least, as it is counted only until it is known not to fit. Empty if it fits."""
+    wanted, prompt = request.least_room(tier.max_context), _longest(request, tier, spec)
+    if prompt + wanted <= tier.max_context:
+        return {}
+    return {"prompt_tokens": prompt, "answer_tokens": wanted, "max_context": tier.max_context}
+
+
 def _scores_problem(request: InferenceRequest, tier: Tier, spec: TierSpec) -> str | None:
     """Why the answer would have too many log-probabilities of its prompts, which each choice repeats."""
     each, tokens = request.scores_per_token, sum(_lengths(request, tier, spec))

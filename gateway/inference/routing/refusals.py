@@ -6,10 +6,10 @@ import msgspec
 
 from classifier.decision import PolicyInputs
 from classifier.errors import NoTierAllowedError
-from gateway.base.errors import ApiError, bad_request
+from gateway.base.errors import ApiError, ContextLengthError, bad_request
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.catalogue.served_catalogue import ServedCatalogue
-from gateway.inference.routing.exclusions import Excluded, lacks_of, needs_of
+from gateway.inference.routing.exclusions import Excluded, lacks_of, needs_of, overflow_of
 from tiers.catalog.capabilities import MEDIA
 from tiers.consent import NO_CREDENTIAL, hidden_from
 from tiers.credential import HEADER
@@ -66,10 +66,11 @@ def no_tier(
         return _unsupported(request, excluded, own, served)
     never = all(k in excluded.incapable or k in excluded.too_long for k in own)
     if never and (too_long := [k for k in own if k in excluded.too_long]):
-        return bad_request(
-            f"The request does not fit: {reasons[too_long[-1]]}. Shorten it or ask for fewer tokens.",
+        last = too_long[-1]
+        return ContextLengthError(
+            f"The request does not fit: {reasons[last]}. Shorten it or ask for fewer tokens.",
             "messages" if request.generation.messages is not None else "prompt",
-            "context_length_exceeded",
+            **overflow_of(request, served.tier(last), served.spec(last)),
         )
     return ApiError(503, str(error), code="no_tier_available")
 

@@ -1,7 +1,7 @@
 """Routing: from an InferenceRequest to a Decision, on the CPU alone and in well under a millisecond."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -243,13 +243,25 @@ class RoutingService:
         return None if split is None else assigned(split, request)
 
     def next_up(self, request: InferenceRequest, decision: Decision, number: int) -> Tier | None:
-        """The next tier above `number` that this decision's constraints allow, and that may see the request as the
-        catalogue is now; a pinned request has none."""
+        """The next tier above `number` that may answer, as `first_allowed` has it; a pinned request has none."""
+        return self.first_allowed(request, decision, range(number + 1, self.served.strongest + 1))
+
+    def first_allowed(
+        self,
+        request: InferenceRequest,
+        decision: Decision,
+        numbers: Iterable[int],
+        takes: Callable[[Tier], bool] = lambda tier: True,
+    ) -> Tier | None:
+        """The first tier of `numbers` that this decision's constraints allow, that may see the request as the catalogue
+        is now, and that `takes` it."""
         barred, consent = barred_tiers(decision.inputs), request.consent
-        for k in range(number + 1, self.served.strongest + 1):
+        for k in numbers:
             tier = self.served.tiers[k]
-            if k not in barred and hidden_from(self.served.spec(k), consent) is None and tier.load().healthy:
-                return tier.active_tier()
+            if k in barred or hidden_from(self.served.spec(k), consent) is not None or not tier.load().healthy:
+                continue
+            if takes(active := tier.active_tier()):
+                return active
         return None
 
     def _observed_tier(self) -> int | None:

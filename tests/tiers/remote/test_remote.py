@@ -186,7 +186,7 @@ async def test_finish_reasons_keep_their_meaning() -> None:
         assert answer.finish_reason == ours
 
 
-@pytest.mark.parametrize("status", [400, 413, 422])
+@pytest.mark.parametrize("status", [400, 422])
 async def test_what_the_caller_did_wrong_is_the_callers_with_its_parameter(status: int) -> None:
     error = {"message": "too hot", "type": "invalid_request_error", "param": "temperature", "code": "range"}
     async with upstream(refusing(status, {"error": error})) as (tier, _):

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.base.errors import ApiError, bad_request
+from gateway.base.errors import ApiError, ContextLengthError, bad_request
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.api.messages.conversation import conversation_of
 from gateway.inference.api.messages.errors import dotted
@@ -73,6 +73,8 @@ class Chat(msgspec.Struct, frozen=True):
         if given is None:
             return error
         param = self._path(given)
+        if isinstance(error, ContextLengthError):
+            return error.named(param)
         message = error.body.message if param == given else error.body.message.replace(given, param)
         name = given.partition("[")[0].partition(".")[0]
         if name in _NAMES:

@@ -8,7 +8,7 @@ from litestar.connection import Request
 from litestar.datastructures import State
 from litestar.response import Response
 
-from gateway.base.errors import ApiError, as_api_error, envelope_response, request_id_of
+from gateway.base.errors import ApiError, ContextLengthError, as_api_error, envelope_response, request_id_of
 from gateway.edge.openapi import ERRORS
 
 PATH = "/v1/messages"
@@ -59,11 +59,28 @@ def envelope_of(failure: ApiError, request_id: str) -> MessagesErrorEnvelope:
     if kind is None:
         kind = "api_error" if failure.status >= 500 else "invalid_request_error"
     message = body.message
-    if body.param is not None:
+    if isinstance(failure, ContextLengthError):
+        message = _too_long(failure)
+    elif body.param is not None:
         param = dotted(body.param)
         message = message.replace(body.param, param)
         message = message if param in message else f"{param}: {message}"
     return MessagesErrorEnvelope(error=MessagesErrorBody(kind, message), request_id=request_id)
+
+
+def _too_long(failure: ContextLengthError) -> str:
+    """Anthropic's words for it, which its clients look for: they make the conversation shorter, or the answer."""
+    prompt, answer, most = failure.prompt_tokens, failure.answer_tokens, failure.max_context
+    if 0 < most < prompt:
+        said = f"prompt is too long: {prompt} tokens > {most} maximum"
+    elif prompt and answer and most:
+        said = (
+            "prompt is too long for its answer: input length and `max_tokens` exceed context limit: "
+            f"{prompt} + {answer} > {most}, decrease input length or `max_tokens` and try again"
+        )
+    else:
+        said = "prompt is too long"
+    return f"{said} ({failure.reason})"
 
 
 def dotted(path: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import msgspec
 from litestar.types import ASGIApp
 
-from gateway.base.errors import ApiError
+from gateway.base.errors import ApiError, as_api_error
 from gateway.edge.http_request import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.answering.answer import Answer
@@ -21,6 +21,7 @@ from gateway.inference.api.reading.parsing import read_fields
 from gateway.inference.api.writing.sending import respond
 from gateway.inference.serving import serving_of
 from gateway.tenancy.access.guard import InferenceRoute
+from tiers.errors import TierRequestError
 
 _BETAS = re.compile(r"[A-Za-z0-9._-]+(?:, ?[A-Za-z0-9._-]+){0,31}")
 MESSAGES = FieldReader("/v1/messages", MessagesRequest, forwards="any")
@@ -47,8 +48,8 @@ async def messages(request: HttpRequest) -> ASGIApp:
         passed = {name: value for name, value in inference_request.generation.passed.items() if name != "metadata"}
         inference_request = inference_request.with_generation(passed=passed)
         return await respond(request, serving, inference_request, MessagesFormat(given.request_id, body.thinking))
-    except ApiError as error:
-        raise chat.renamed(error) from None
+    except (ApiError, TierRequestError) as error:
+        raise chat.renamed(as_api_error(error)) from None
 
 
 def betas_of(headers: Mapping[str, str]) -> str:
@@ -76,6 +77,10 @@ class MessagesFormat:
     def chunks(self, answer: Answer) -> MessageEvents:
         """See `AnswerFormat.chunks`."""
         return MessageEvents(answer, self._thinking)
+
+    def is_told_in_stream(self, error: Exception) -> bool:
+        """See `AnswerFormat.is_told_in_stream`."""
+        return False
 
     def failed(self, error: Exception) -> bytes:
         """See `AnswerFormat.failed`."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gateway.base.errors import ApiError, bad_request
+from gateway.base.errors import ApiError, ContextLengthError, bad_request
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.api.reading.custom_tools import arguments_of
 from gateway.inference.api.reading.parsing import refuse_given
@@ -132,6 +132,8 @@ def renamed(error: ApiError) -> ApiError:
     if param is None or name not in _NAMES:
         return error
     message = error.body.message.replace(name, _NAMES[name])
+    if isinstance(error, ContextLengthError):
+        return error.named(_NAMES[name])
     # Where instructions stand before it, a place in the chat is none in the input.
     where = _NAMES[name] + ("" if name == "messages" else bracket + place + dot + rest)
     return ApiError(error.status, message, param=where, code=error.body.code, type_=error.body.type)

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from gateway.base.errors import ErrorBody
+from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.answering.answer import Answer
 from gateway.inference.api.reading.custom_tools import input_of
 from gateway.inference.api.responses.as_chat import SEALED_REASONING, sealed, wants_logprobs
@@ -37,7 +38,7 @@ class ResponseBody:
         """`sampling`: of the tier that answers, for what the caller left open."""
         body = exchange.body
         self._exchange, self._answer = exchange, answer
-        self._own = _own(exchange, answer, sampling)
+        self._own = _own(exchange, answer.request, answer.tier.model, sampling)
         self.streamed: list[dict[str, Any]] = []
         self.ids = ItemIds(answer.request.request_id)
         self._sealed: list[dict[str, Any]] = []  # items of a server with this API, with all that they hold
@@ -83,7 +84,7 @@ class ResponseBody:
             "store": self._exchange.stored and status != "failed",
             "completed_at": int(record.created_at + record.timings.e2e_ms / 1e3) if completed and record else None,
             "incomplete_details": {"reason": self._why_incomplete} if status == "incomplete" else None,
-            "error": None if error is None else {"code": error.code or error.type, "message": error.message},
+            "error": None if error is None else _shown_error(error),
             "usage": _usage(billed_usage(record)) if over and record else None,
         }
         return shown | {"x_aio": routed(self._answer)} if over and record else shown
@@ -185,15 +186,33 @@ def logprobs_of(drawn: list[TextLogprob]) -> list[Any]:
     return shown
 
 
-def _own(exchange: Exchange, answer: Answer, sampling: SamplingDefaults) -> dict[str, Any]:
+def failed_response(exchange: Exchange, error: ErrorBody) -> dict[str, Any]:
+    """The Response of a request that no tier has begun to answer."""
+    own = _own(exchange, exchange.request, exchange.request.requested_model, SamplingDefaults())
+    return own | {
+        "status": "failed",
+        "output": [],
+        "store": False,
+        "completed_at": None,
+        "incomplete_details": None,
+        "error": _shown_error(error),
+        "usage": None,
+    }
+
+
+def _shown_error(error: ErrorBody) -> dict[str, Any]:
+    return {"code": error.code or error.type, "message": error.message}
+
+
+def _own(exchange: Exchange, request: InferenceRequest, model: str, sampling: SamplingDefaults) -> dict[str, Any]:
     body = exchange.body
     form = {"type": "text"} if body.text is None or body.text.format is None else _given(body.text.format)
     reasoning = body.reasoning
     return {
-        "id": answer.request.request_id,
+        "id": request.request_id,
         "object": "response",
-        "created_at": int(answer.request.created_at),
-        "model": answer.tier.model,
+        "created_at": int(request.created_at),
+        "model": model,
         "previous_response_id": body.previous_response_id,
         "instructions": body.instructions,
         "tools": _shown_tools(exchange),
@@ -210,7 +229,7 @@ def _own(exchange: Exchange, answer: Answer, sampling: SamplingDefaults) -> dict
         "max_output_tokens": body.max_output_tokens,
         "max_tool_calls": body.max_tool_calls,
         "background": False,
-        "service_tier": answer.request.service_tier or "default",
+        "service_tier": request.service_tier or "default",
         "metadata": body.metadata or {},
         "user": body.user,
         "safety_identifier": body.safety_identifier,

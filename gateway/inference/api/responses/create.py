@@ -3,7 +3,7 @@
 import msgspec
 from litestar.types import ASGIApp
 
-from gateway.base.errors import ApiError
+from gateway.base.errors import ApiError, ContextLengthError, as_api_error
 from gateway.edge.http_request import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.answering.answer import Answer
@@ -11,14 +11,15 @@ from gateway.inference.api.reading.build_request import received
 from gateway.inference.api.reading.ignored_fields import FieldReader
 from gateway.inference.api.reading.parsing import read_fields
 from gateway.inference.api.responses.as_chat import renamed
-from gateway.inference.api.responses.body import ResponseBody
-from gateway.inference.api.responses.events import ResponseEvents
+from gateway.inference.api.responses.body import ResponseBody, failed_response
+from gateway.inference.api.responses.events import ResponseEvents, failed_before_a_word
 from gateway.inference.api.responses.exchange import Exchange, exchange_of
 from gateway.inference.api.responses.schemas import ResponsesRequest
 from gateway.inference.api.writing.chunks import OpenAIStream
 from gateway.inference.api.writing.sending import respond
 from gateway.inference.serving import Serving, serving_of
 from gateway.tenancy.access.guard import InferenceRoute
+from tiers.errors import TierRequestError
 
 RESPONSES = FieldReader("/v1/responses", ResponsesRequest, forwards="known")
 
@@ -40,8 +41,8 @@ async def responses(request: HttpRequest) -> ASGIApp:
     answer_format = ResponsesFormat(serving, exchange)
     try:
         return await respond(request, serving, exchange.request, answer_format, answer_format.store)
-    except ApiError as error:
-        raise renamed(error) from None
+    except (ApiError, TierRequestError) as error:
+        raise renamed(as_api_error(error)) from None
 
 
 class ResponsesFormat(OpenAIStream):
@@ -66,6 +67,14 @@ class ResponsesFormat(OpenAIStream):
         """See `AnswerFormat.chunks`."""
         self._events = ResponseEvents(answer, self._body(answer))
         return self._events
+
+    def is_told_in_stream(self, error: Exception) -> bool:
+        """See `AnswerFormat.is_told_in_stream`: Codex makes its conversation shorter after this event alone."""
+        return isinstance(as_api_error(error), ContextLengthError)
+
+    def failed(self, error: Exception) -> bytes:
+        """See `AnswerFormat.failed`."""
+        return failed_before_a_word(failed_response(self._exchange, renamed(as_api_error(error)).body))
 
     def _body(self, answer: Answer) -> ResponseBody:
         """The body of the answer, which has started."""

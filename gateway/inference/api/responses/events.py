@@ -193,6 +193,15 @@ class ResponseEvents:
         return self._event(kind, item_id=self._item_id, output_index=self._index, **fields)
 
     def _event(self, kind: str, **fields: Any) -> bytes:
-        event = {"type": kind, "sequence_number": self._number, **fields}
         self._number += 1
-        return b"event: %b\ndata: %b\n\n" % (kind.encode(), _encode(event))
+        return _event(kind, self._number - 1, **fields)
+
+
+def failed_before_a_word(response: dict[str, Any]) -> bytes:
+    """The events of a Response that failed before anything of it came."""
+    begun = response | {"status": "in_progress", "error": None}
+    return _event("response.created", 0, response=begun) + _event("response.failed", 1, response=response)
+
+
+def _event(kind: str, number: int, **fields: Any) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), _encode({"type": kind, "sequence_number": number, **fields}))

@@ -228,7 +228,7 @@ class CompletionChunks:
 
 
 class AnswerFormat(Protocol):
-    """How an API formats its answers. `keep_alive`: what a stream sends while its first token is awaited.
+    """How an API formats its answers. `keep_alive`: what a stream sends while a token is awaited.
     `id_headers`: the names of the response headers with the request's id."""
 
     keep_alive: bytes
@@ -240,6 +240,10 @@ class AnswerFormat(Protocol):
     def chunks(self, answer: Answer) -> Chunks:
         """The events of an opened one."""
 
+    def is_told_in_stream(self, error: Exception) -> bool:
+        """Whether a stream that fails with `error` before its first token is answered with 200 and `failed`, instead of
+        with the status."""
+
     def failed(self, error: Exception) -> bytes:
         """The last events of a stream that broke before its first token."""
 
@@ -249,6 +253,10 @@ class OpenAIStream:
 
     keep_alive = b": keep-alive\n\n"
     id_headers: tuple[bytes, ...] = (b"x-request-id",)
+
+    def is_told_in_stream(self, error: Exception) -> bool:
+        """See `AnswerFormat.is_told_in_stream`."""
+        return False
 
     def failed(self, error: Exception) -> bytes:
         """See `AnswerFormat.failed`."""

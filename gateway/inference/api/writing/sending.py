@@ -80,12 +80,15 @@ async def _stream(
             error = ClientGoneError()
         if started and isinstance(error, Exception):
             return EndOfEvents(answer_format.failed(error))
+        if isinstance(error, Exception) and answer_format.is_told_in_stream(error):
+            return EndOfEvents(answer_format.failed(error), early)
         raise error from None
     return EventResponse(
         answer,
         answer_format.chunks(answer),
         _headers(request, answer, answer_format),
         disconnect,
+        waiting,
         started=started,
         stalled_seconds=settings.stalled_reader_seconds,
         before_end=before_end,
@@ -128,10 +131,11 @@ def ignored_header(request: HttpRequest, dropped: Sequence[str] = ()) -> Headers
 
 
 class KeepAlive:
-    """Sends `event` after every `seconds` without a token, since proxies drop connections that are silent.
+    """Sends `event` after every `seconds` in which nothing was sent, since proxies drop connections that are silent.
 
-    The first one starts the response: its status is then 200 and its headers are `headers`, without the tier that
-    answers, and a failure is an event. Until then it costs a timer.
+    One that comes before the first token starts the response: its status is then 200 and its headers are `headers`,
+    without the tier that answers, and a failure is an event. It costs a stream one timer per `seconds`, and each of
+    its events a look at the clock.
     """
 
     def __init__(self, send: Send, headers: Headers, event: bytes, seconds: float) -> None:
@@ -139,22 +143,51 @@ class KeepAlive:
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(seconds, self._due)
         self._speaking: asyncio.Task[None] | None = None
+        self._has_started = self._is_sending = False
+        self._last = self._loop.time()
 
     async def end(self) -> bool:
         """Send no more of them. Returns whether the response has started."""
         self._timer.cancel()
-        if self._speaking is not None:
-            # Half an event must not be left behind: a cancelled caller of this one waits for the rest of it again.
-            await asyncio.shield(self._speaking)
-        return self._speaking is not None
+        await self.spoken()
+        return self._has_started
 
-    def _due(self) -> None:
-        started = self._speaking is not None
-        self._speaking = self._loop.create_task(self._speak(started))
+    def go_on(self) -> None:
+        """Send them again, in a response that has started."""
+        self.sent()
+        self._has_started = True
         self._timer = self._loop.call_later(self._seconds, self._due)
 
-    async def _speak(self, started: bool) -> None:
-        if not started:
+    def sending(self) -> bool:
+        """Bytes of the answer are to be sent. Returns whether `spoken` must be awaited before."""
+        self._is_sending = True
+        return self._speaking is not None
+
+    def sent(self) -> None:
+        """The bytes are sent, and more are awaited."""
+        self._is_sending, self._last = False, self._loop.time()
+
+    async def spoken(self) -> None:
+        """Wait for the end of what is being sent: half an event must not be left behind."""
+        if self._speaking is not None:
+            # A cancelled caller of this one waits for the rest of it again.
+            await asyncio.shield(self._speaking)
+            self._speaking = None
+
+    def _due(self) -> None:
+        silent = 0.0 if self._is_sending else self._loop.time() - self._last
+        # A timer may be early by the resolution of the clock.
+        if silent < self._seconds * 0.99:
+            self._timer = self._loop.call_later(self._seconds - silent, self._due)
+            return
+        self._last = self._loop.time()
+        if self._speaking is None or self._speaking.done():
+            self._speaking = self._loop.create_task(self._speak())
+        self._timer = self._loop.call_later(self._seconds, self._due)
+
+    async def _speak(self) -> None:
+        if not self._has_started:
+            self._has_started = True
             headers = [*EVENT_STREAM, *self._headers]
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
         await self._send({"type": "http.response.body", "body": self._event, "more_body": True})
@@ -177,7 +210,7 @@ class EventResponse:
     """The events of an opened answer, as they come. The answer is closed at the end, and at once when the client
     disconnects or reads nothing for `stalled_seconds`.
 
-    `started`: what kept it alive has already started the response.
+    `waiting`: keeps it alive between them. `started`: it has already started the response.
     """
 
     def __init__(
@@ -186,32 +219,43 @@ class EventResponse:
         chunks: Chunks,
         headers: Headers,
         disconnect: DisconnectWatch,
+        waiting: KeepAlive,
         *,
         started: bool,
         stalled_seconds: float,
         before_end: BeforeEnd | None = None,
     ) -> None:
         self._before_end = before_end
-        self._answer, self._chunks, self._disconnect = answer, chunks, disconnect
+        self._answer, self._chunks, self._disconnect, self._waiting = answer, chunks, disconnect, waiting
         self._headers, self._started, self._stalled_seconds = [*EVENT_STREAM, *headers], started, stalled_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
-        reader = StallWatch(self._stalled_seconds)
+        reader, waiting = StallWatch(self._stalled_seconds), self._waiting
         try:
             if not self._started:
                 await send({"type": "http.response.start", "status": 200, "headers": self._headers})
+            waiting.go_on()
             async for events, more in self._events():
                 reader.sending()
+                if waiting.sending():
+                    await waiting.spoken()
                 await send({"type": "http.response.body", "body": events, "more_body": more})
                 reader.taken()
+                waiting.sent()
         except BaseException as error:
             if not (self._disconnect.is_reason(error) or reader.is_reason(error)):
                 raise
         finally:
             reader.end()
             self._disconnect.end()
+            await self._ended()
+
+    async def _ended(self) -> None:
+        try:
             await self._answer.aclose()
+        finally:
+            await self._waiting.end()
 
     async def _events(self) -> AsyncGenerator[tuple[bytes, bool], None]:
         """Yield the events as they come, and whether there are more; what a server elsewhere sent at once is passed on
@@ -233,13 +277,15 @@ class EventResponse:
 
 
 class EndOfEvents:
-    """The end of a response that has started: the last events, if there are any."""
+    """The last events of a response. `headers`: of one that has not started; it then has these events alone."""
 
-    def __init__(self, events: bytes = b"") -> None:
-        self._events = events
+    def __init__(self, events: bytes, headers: Headers | None = None) -> None:
+        self._events, self._headers = events, headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
+        if self._headers is not None:
+            await send({"type": "http.response.start", "status": 200, "headers": [*EVENT_STREAM, *self._headers]})
         await send({"type": "http.response.body", "body": self._events, "more_body": False})
 
 
