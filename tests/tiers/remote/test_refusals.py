@@ -1,0 +1,195 @@
+"""How servers say that a prompt is too long, in their own words: recognised with its counts, and not mistaken for other
+refusals."""
+
+import re
+
+import msgspec
+import pytest
+
+from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.tiers.tier_world import chat, collect, remote_spec
+from tiers.errors import (
+    TierAnswerError,
+    TierBusyError,
+    TierCapabilityError,
+    TierContextError,
+    TierError,
+    TierRequestError,
+    TierUnavailableError,
+)
+from tiers.remote.openai_format import parse_error
+from tiers.remote.refusals import WORDINGS, too_long
+from tiers.remote.remote_tier import RemoteTier
+
+# Message; tokens of the prompt, of the answer, and the most: 0 where it does not say.
+TOO_LONG = [
+    ("This model's maximum context length is 128000 tokens. However, your messages resulted in 250000 tokens. Please "
+     "reduce the length of the messages.", 250000, 0, 128000),
+    ("This model's maximum context length is 128000 tokens. However, your messages resulted in 140000 tokens (139000 "
+     "in the messages, 1000 in the functions).", 140000, 0, 128000),
+    ("Your input exceeds the context window of this model. Please adjust your input and try again.", 0, 0, 0),
+    ("This model's maximum context length is 4096 tokens. However, you requested 9000 tokens (8000 in the messages, "
+     "1000 in the completion).", 8000, 1000, 4096),
+    ("This model's maximum context length is 4097 tokens, however you requested 5000 tokens (1000 in your prompt; "
+     "4000 for the completion). Please reduce your prompt; or completion length.", 1000, 4000, 4097),
+    ("This model's maximum context length is 4096 tokens. However, your request has 9000 input tokens.", 9000, 0, 4096),
+    ("This model's maximum context length is 4096 tokens. However, you requested 100 output tokens and your prompt "
+     "contains at least 3997 input tokens, for a total of at least 4097 tokens.", 3997, 100, 4096),
+    ("'max_tokens' or 'max_completion_tokens' is too large: 5000. This model's maximum context length is 4096 tokens "
+     "and your request has 100 input tokens (5000 > 4096 - 100).", 100, 5000, 4096),
+    ("You passed 9000 input tokens and requested 100 output tokens. However, the model's context length is only 4096 "
+     "tokens, resulting in a maximum input length of 3996 tokens.", 9000, 100, 4096),
+    ("The decoder prompt (length 9000) is longer than the maximum model length of 4096.", 9000, 0, 4096),
+    ("This endpoint's maximum context length is 131072 tokens. However, you requested about 200000 tokens (199000 of "
+     "text input, 1000 in the output). Please reduce the length of either one.", 199000, 1000, 131072),
+    ("The input (9000 tokens) is longer than the model's context length (4096 tokens).", 9000, 0, 4096),
+    ("Requested token count exceeds the model's maximum context length of 4096 tokens. You requested a total of 9100 "
+     "tokens: 9000 tokens from the input messages and 100 tokens for the completion.", 9000, 100, 4096),
+    ("Input length (265330) exceeds model's maximum context length (262144).", 265330, 0, 262144),
+    ("Input length 9000 exceeds the maximum allowed input length of 8,000 tokens.", 9000, 0, 8000),
+    ("request (9000 tokens) exceeds the available context size (4096 tokens), try increasing it", 9000, 0, 4096),
+    ("the request exceeds the available context size. try increasing the context size", 0, 0, 0),
+    ("Context size has been exceeded.", 0, 0, 0),
+    ("prompt too long; exceeded max context length by 100 tokens", 0, 0, 0),
+    ("the input length exceeds the context length", 0, 0, 0),
+    ("Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 9000 `inputs` tokens and 100 "
+     "`max_new_tokens`", 9000, 100, 4096),
+    ("Prompt length (9000) exceeds maximum input length (4096). Set log level to info", 9000, 0, 4096),
+    ("`default_max_tokens` (-152) must be greater than 0, `default_max_tokens` (-152) = max_seq_len (8192) - "
+     "`splited_prompt_len` (8000) - `query_token_len` (344)", 8000, 0, 8192),
+    ("The sum of prompt length (9000.0), query length (0) should not exceed max_num_tokens (8192)", 9000, 0, 8192),
+    ("Trying to keep the first 9000 tokens when context the overflows. However, the model is loaded with context "
+     "length of only 4096 tokens, which is not enough.", 9000, 0, 4096),
+    ("prompt is too long: 250000 tokens > 200000 maximum", 250000, 0, 200000),
+    ("input length and `max_tokens` exceed context limit: 150000 + 60000 > 200000, decrease input length or "
+     "`max_tokens` and try again", 150000, 60000, 200000),
+    ("The prompt is too long: 40177, model maximum context length: 32767", 40177, 0, 32767),
+    ("The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).", 1200000, 0, 1048576),
+    ("The input token count exceeds the maximum number of tokens allowed 1048576.", 0, 0, 1048576),
+    ("Unable to submit request because the input token count is 36000 but model only supports up to 32768.",
+     36000, 0, 32768),
+    ("Input is too long for requested model.", 0, 0, 0),
+    ("Too many input tokens. Max input tokens: 8192, request input token count: 9000", 9000, 0, 8192),
+    ("Prompt contains 40000 tokens and 0 draft tokens, too large for model with 32768 maximum context length",
+     40000, 0, 32768),
+    ("Please reduce the length of the messages or completion.", 0, 0, 0),
+    ("Please reduce the length of the messages or completion. Current length is 9000 while limit is 8192",
+     9000, 0, 8192),
+    ("Request too large for model `m` in organization `o` on tokens per minute (TPM): Limit 6000, Requested 9000",
+     9000, 0, 6000),
+    ("This model's maximum prompt length is 131072 but the request contains 537812 tokens.", 537812, 0, 131072),
+    ("too many tokens: total number of tokens (prompt and prediction) cannot exceed 2048 - received 6354.",
+     6354, 0, 2048),
+    ("Invalid request: Your request exceeded model token limit: 131072 (requested: 140000)", 140000, 0, 131072),
+    ("Prompt exceeds max length", 0, 0, 0),
+    ("Range of input length should be [1, 30720]", 0, 0, 30720),
+    ("invalid params, context window exceeds limit (2013)", 0, 0, 0),
+    ("prompt token count of 9000 exceeds the limit of 8192", 9000, 0, 8192),
+    ("Request body too large for gpt-4o model. Max size: 8000 tokens.", 0, 0, 8000),
+    ("Input validation error: `inputs` must have less than 4095 tokens. Given: 9000", 9000, 0, 4095),
+    ("`inputs` tokens + `max_new_tokens` must be <= 4096", 0, 0, 0),
+    ("The number of tokens to keep from the initial prompt is greater than the context length", 0, 0, 0),
+    ("The model returned the following errors: prompt is too long", 0, 0, 0),
+    ("The input token count exceeds the maximum number of tokens allowed.", 0, 0, 0),
+    ("The prompt exceeds the model's context length", 0, 0, 0),
+    ("Prompt has 32769 tokens, but the configured context size is 32768 tokens", 32769, 0, 32768),
+]  # fmt: skip
+OTHER = [
+    "max_tokens: 100000 > 64000, which is the maximum allowed number of output tokens for this model",
+    "max_tokens is too large: 200000. This model supports at most 16384 completion tokens",
+    "Too many tokens, please wait before trying again.",
+    "Rate limit reached for gpt-4 on tokens per min. Limit: 10000 / min.",
+    "Invalid 'messages[0].content': string too long. Expected a string with maximum length 10",
+    "messages: at least one message is required",
+    "max_tokens must be at least 1, got -20",
+]
+
+
+@pytest.mark.parametrize(("message", "prompt", "answer", "most"), TOO_LONG)
+def test_a_prompt_that_is_too_long_is_read_with_its_counts(message: str, prompt: int, answer: int, most: int) -> None:
+    found = too_long(parse_error(msgspec.json.encode({"error": {"message": message}})))
+    assert found is not None
+    assert (found.prompt_tokens, found.answer_tokens, found.max_context) == (prompt, answer, most)
+    assert not found.in_bytes
+
+
+@pytest.mark.parametrize("message", OTHER)
+def test_other_refusals_are_not_mistaken_for_it(message: str) -> None:
+    assert too_long(parse_error(msgspec.json.encode({"error": {"message": message}}))) is None
+
+
+def test_each_wording_is_one_that_some_example_has() -> None:
+    patterns = [re.compile(wording.pattern, re.IGNORECASE | re.DOTALL) for wording in WORDINGS]
+    first = {next(place for place, one in enumerate(patterns) if one.search(message)) for message, *_ in TOO_LONG}
+    assert [WORDINGS[place] for place in range(len(WORDINGS)) if place not in first] == []
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"error": {"message": "no", "code": "context_length_exceeded"}}, 400),
+        ({"error": {"message": "no", "type": "exceed_context_size_error", "code": 400}}, 400),
+        ({"error": {"message": "Provider returned error", "code": 400,
+                    "metadata": {"raw": '{"message":"prompt is too long: 9 tokens > 8 maximum"}'}}}, 400),
+        ({"object": "error", "message": TOO_LONG[3][0], "type": "BadRequestError", "param": None, "code": 400}, 400),
+        ([{"error": {"message": TOO_LONG[28][0], "status": "INVALID_ARGUMENT"}}], 400),
+        ({"error": TOO_LONG[20][0], "error_type": "validation"}, 422),
+        ({"error": TOO_LONG[24][0]}, 400),
+        ({"type": "error", "error": {"type": "request_too_large", "message": "Request exceeds the maximum size"}}, 413),
+        ({"message": "Request Entity Too Large"}, 413),
+        ({"error": {"message": TOO_LONG[21][0]}}, 500),
+    ],
+)  # fmt: skip
+async def test_whatever_the_form_it_is_one_error_of_the_tier(body: object, status: int) -> None:
+    raised = await refused(status, body)
+    assert type(raised) is TierContextError
+    assert (raised.param, raised.code, raised.in_bytes) == ("messages", "context_length_exceeded", status == 413)
+
+
+@pytest.mark.parametrize("event", [{"error": {"message": TOO_LONG[0][0], "code": 400}}, {"error": TOO_LONG[0][0]}])
+@pytest.mark.parametrize("named", [b"", b"event: error\n"])
+async def test_it_is_the_same_error_in_an_event_and_in_a_body_with_200(event: object, named: bytes) -> None:
+    async def handler(call: Call) -> None:
+        await call.begin()
+        await call.send(named)
+        await call.event(event)
+
+    raised = await failure(handler)
+    assert type(raised) is TierContextError
+    assert (raised.prompt_tokens, raised.max_context) == (250000, 128000)
+    assert type(await refused(200, {"error": {"message": TOO_LONG[0][0], "type": "x"}})) is TierContextError
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "kind"),
+    [
+        (400, "Function calling with a response mime type: 'application/json' is unsupported", TierCapabilityError),
+        (400, "This model does not support tools", TierCapabilityError),
+        (422, "response_format is not supported with streaming", TierCapabilityError),
+        (400, "top_k: must be positive", TierRequestError),
+        (429, TOO_LONG[36][0], TierBusyError),
+        (500, "this model does not support tools", TierUnavailableError),
+        (200, "the engine has stopped", TierAnswerError),
+    ],
+)
+async def test_what_the_model_cannot_do_is_told_apart_from_what_the_caller_did_wrong(
+    status: int, message: str, kind: type[TierError]
+) -> None:
+    assert type(await refused(status, {"error": {"message": message, "type": "x"}})) is kind
+
+
+async def refused(status: int, body: object) -> TierError:
+    async def handler(call: Call) -> None:
+        await call.reply(status, body)
+
+    return await failure(handler)
+
+
+async def failure(handler: object) -> TierError:
+    async with LoopbackServer(handler) as server:  # type: ignore[arg-type]
+        tier = RemoteTier(remote_spec(server.base_url))
+        await tier.start()
+        with pytest.raises(TierError) as caught:
+            await collect(tier, chat())
+        await tier.close()
+    return caught.value
