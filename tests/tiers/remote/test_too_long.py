@@ -18,8 +18,8 @@ from tiers.errors import (
     TierUnavailableError,
 )
 from tiers.remote.openai_format import parse_error
-from tiers.remote.refusals import WORDINGS, too_long
 from tiers.remote.remote_tier import RemoteTier
+from tiers.remote.too_long import WORDINGS, too_long
 
 # Message; tokens of the prompt, of the answer, and the most: 0 where it does not say.
 TOO_LONG = [
