@@ -1,4 +1,4 @@
-"""What tiers that refused a request as too long have told of its length: which of the others may still take it."""
+"""The lengths at which tiers refused a request as too long: which of the others may still take it."""
 
 from tiers.catalog.tier_spec import USUAL_CONTEXT, TierSpec
 from tiers.errors import TierContextError

@@ -172,7 +172,7 @@ async def test_it_is_the_same_error_in_an_event_and_in_a_body_with_200(event: ob
         (200, "the engine has stopped", TierAnswerError),
     ],
 )
-async def test_what_the_model_cannot_do_is_told_apart_from_what_the_caller_did_wrong(
+async def test_what_the_model_cannot_do_differs_from_what_the_caller_did_wrong(
     status: int, message: str, kind: type[TierError]
 ) -> None:
     assert type(await refused(status, {"error": {"message": message, "type": "x"}})) is kind

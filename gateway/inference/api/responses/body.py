@@ -187,7 +187,7 @@ def logprobs_of(drawn: list[TextLogprob]) -> list[Any]:
 
 
 def failed_response(exchange: Exchange, error: ErrorBody) -> dict[str, Any]:
-    """The Response of a request that no tier has begun to answer."""
+    """The Response of a request that failed before a tier answered."""
     own = _own(exchange, exchange.request, exchange.request.requested_model, SamplingDefaults())
     return own | {
         "status": "failed",
