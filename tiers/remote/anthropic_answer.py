@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from inference_core.io.json_errors import JSON_ERRORS
 from tiers.errors import TierError
 from tiers.native_content import Form, NativeBlock, NativePiece
 from tiers.remote.anthropic_request import NAME
@@ -113,7 +114,11 @@ class _OpenBlock:
 
 def read_event(event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
     """See `RemoteWire.read_event`."""
-    said, blocks = _decode(event.data, tally), blocks_of(tally)
+    try:
+        said = _strict(event.data)
+    except JSON_ERRORS as error:
+        said = _decode.lenient(event.data, tally, error)
+    blocks = blocks_of(tally)
     match said.type or event.event:
         case "content_block_delta":
             deltas = _delta(said, blocks)
@@ -255,5 +260,6 @@ def _report(usage: _Usage | None, tally: Tally) -> None:
 
 _encode = msgspec.json.Encoder().encode
 _decode = LenientDecoder(_Event, f"an event of {NAME}'s")
+_strict = _decode.strict
 _decode_message = LenientDecoder(_Message, f"a message of {NAME}'s")
 _decode_block = LenientDecoder(_Block, f"a block of {NAME}'s")

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from tiers.errors import TierError
 from tiers.tool_types import ToolCallDelta, new_call_id
 
 
@@ -16,6 +17,11 @@ class CallPiece(msgspec.Struct, frozen=True):
     id: str
     name: str
     arguments: Any
+
+    @property
+    def says_something(self) -> bool:
+        """Whether there is anything in it."""
+        return bool(self.id or self.name or self.arguments)
 
 
 class _Open(msgspec.Struct):
@@ -46,7 +52,10 @@ class Calls:
         self._ids: set[str] = set()
 
     def read(self, piece: CallPiece) -> ToolCallDelta:
-        """Return the piece with the number of its call: id and name only in the first one, and an id in every case."""
+        """Return the piece with the number of its call: id and name only in the first one, and an id in every case.
+
+        Raises TierError for arguments of no call.
+        """
         arguments = arguments_text(piece.arguments)
         call = self._continued(piece, arguments)
         if call is not None:
@@ -63,8 +72,10 @@ class Calls:
         return self.begin(piece)
 
     def begin(self, piece: CallPiece) -> ToolCallDelta:
-        """Return the piece as the first one of a call."""
+        """Return the piece as the first one of a call. Raises TierError if it names none."""
         arguments = arguments_text(piece.arguments)
+        if not (piece.id or piece.name):
+            raise TierError("the server sent arguments of a call that it has not named")
         call = _Open(len(self._calls), piece.id, piece.name, piece.place, [arguments])
         self._calls.append(call)
         return ToolCallDelta(index=call.number, id=self._own_id(piece.id), name=piece.name, arguments=arguments)

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from inference_core.io.json_errors import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.errors import TierError
 from tiers.native_content import Form, NativeBlock, NativePiece
@@ -130,7 +131,11 @@ class GeminiWire(RemoteWire):
 
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         """See `RemoteWire.read_event`. The stream has no last event: it ends with the connection's body."""
-        return _deltas(_decode(event.data, tally), tally)
+        try:
+            answer = _strict(event.data)
+        except JSON_ERRORS as error:
+            answer = _decode.lenient(event.data, tally, error)
+        return _deltas(answer, tally)
 
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
         """See `RemoteWire.read_whole`."""
@@ -303,7 +308,10 @@ def _deltas(answer: _Answer, tally: Tally) -> list[Delta]:
 
 
 def _read_part(raw: msgspec.Raw, blocks: Blocks, tally: Tally) -> list[Delta]:
-    part = _decode_part(raw, tally)
+    try:
+        part = _strict_part(raw)
+    except JSON_ERRORS as error:
+        part = _decode_part.lenient(raw, tally, error)
     deltas = _said(part, blocks)
     if tally.native:
         block = NativeBlock(json=bytes(raw), type="part", seal=part.thought_signature or "")
@@ -358,4 +366,6 @@ def _report(counts: _Counts, tally: Tally) -> None:
 
 _encode = msgspec.json.Encoder().encode
 _decode = LenientDecoder(_Answer, f"an answer of {NAME}'s")
+_strict = _decode.strict
 _decode_part = LenientDecoder(_Part, f"a part of {NAME}'s")
+_strict_part = _decode_part.strict

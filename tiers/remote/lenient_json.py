@@ -26,7 +26,7 @@ class LenientDecoder(Generic[T]):
 
     def __init__(self, kind: type[T], what: str) -> None:
         """`what`: the name of such an object in errors."""
-        self._strict: Callable[[bytes | msgspec.Raw], T] = msgspec.json.Decoder(kind).decode
+        self.strict: Callable[[bytes | msgspec.Raw], T] = msgspec.json.Decoder(kind).decode
         self._kind: Any = kind
         self._what = what
 
@@ -36,17 +36,18 @@ class LenientDecoder(Generic[T]):
         Raises TierError for what is not JSON, or not an object.
         """
         try:
-            return self._strict(data)
+            return self.strict(data)
         except JSON_ERRORS as error:
-            return self._read(bytes(data), tally, error)
+            return self.lenient(data, tally, error)
 
     def each(self, data: bytes, tally: Tally) -> list[T]:
         """Return the items of a list of `kind`. Raises TierError for what is not JSON, or not such a list."""
         found: list[T] = self._fitted(data, tally, list[self._kind], None)  # type: ignore[name-defined]
         return found
 
-    def _read(self, data: bytes, tally: Tally | None, error: Exception) -> T:
-        found: T = self._fitted(data, tally, self._kind, error)
+    def lenient(self, data: bytes | msgspec.Raw, tally: Tally | None, error: Exception) -> T:
+        """Return what the strict decoder refused with `error`."""
+        found: T = self._fitted(bytes(data), tally, self._kind, error)
         return found
 
     def _fitted(self, data: bytes, tally: Tally | None, kind: Any, error: Exception | None) -> Any:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from inference_core.io.json_errors import JSON_ERRORS
 from tiers.chat_state import DETAILS, EXTRA, state_json, state_pieces
 from tiers.citations import UrlCitation
 from tiers.errors import TierError
@@ -121,12 +122,6 @@ class _Message(msgspec.Struct):
         return bool(self.reasoning_details or self.extra_content)
 
     @property
-    def says_more(self) -> bool:
-        """Whether there is more than a content."""
-        more = self.reasoning_content or self.reasoning or self.tool_calls or self.refusal or self.annotations
-        return bool(more or self.has_state or self.function_call or self.thinking or self.reasoning_text)
-
-    @property
     def thoughts(self) -> str:
         """What was thought."""
         named = self.reasoning_content or self.reasoning or self.thinking or self.reasoning_text or ""
@@ -172,6 +167,7 @@ class Chunk(msgspec.Struct):
 
 
 _decode = LenientDecoder(Chunk, "a chunk of an answer")
+_strict = _decode.strict
 _NO_MESSAGE = _Message()
 _CALLS = "calls"
 # OpenAI's reasons and `error`; every other reason is a stop.
@@ -190,7 +186,10 @@ _NO_REASONS = ("null", "none", "None")
 def read_chunk(data: bytes, tally: Tally) -> list[Delta]:
     """Return the deltas of one event's data, or of a whole answer, in the order that `Delta` promises, and note its
     counts. Raises TierError for one that reports a failure, or cannot be understood."""
-    chunk = _decode(data, tally)
+    try:
+        chunk = _strict(data)
+    except JSON_ERRORS as error:
+        chunk = _decode.lenient(data, tally, error)
     if chunk.error:
         raise _failure(chunk.error)
     if chunk.usage is not None:
@@ -213,7 +212,12 @@ def _deltas(choice: _Choice, tally: Tally) -> list[Delta]:
     if choice.error:
         raise _failure(choice.error)
     deltas: list[Delta] = []
-    if text.__class__ is str and choice.logprobs is None and not message.says_more:
+    more: Any = (
+        message.reasoning_content or message.reasoning or message.tool_calls or choice.logprobs or message.refusal
+    )
+    more = more or message.annotations or message.function_call or message.thinking or message.reasoning_text
+    more = more or message.reasoning_details or message.extra_content
+    if text.__class__ is str and not more:
         # Only a piece of text, as nearly every chunk is.
         if text:
             deltas.append(Delta(index=choice.index, text=text))
@@ -271,9 +275,8 @@ def _calls(choice: _Choice, message: _Message, tally: Tally) -> list[ToolCallDel
     if not given:
         return []
     known: Calls = tally.notes.setdefault((_CALLS, choice.index), Calls())
-    if choice.message is None:
-        return [call.with_state(known.read(call.piece())) for call in given]
-    return [call.with_state(known.begin(call.piece())) for call in given]
+    read = known.read if choice.message is None else known.begin
+    return [call.with_state(read(piece)) for call in given if (piece := call.piece()).says_something]
 
 
 def _logprobs(logprobs: _Logprobs) -> list[TextLogprob] | None:

@@ -127,9 +127,9 @@ class Tally:
                 self._count_logprobs(delta)
             if delta.annotations is not None:
                 self.said += sum([len(one.url) + len(one.title) for one in delta.annotations])
-            if size or delta.reasoning:
-                self._spoken.add(index)
         if self._covered:
+            if len(self._spoken) < self._n:
+                self._note_spoken()
             self._text.clear()
             self._reasoning.clear()
             self._covered = False
@@ -138,6 +138,7 @@ class Tally:
     def ended(self, *, marked: bool) -> list[Delta]:
         """Return the last deltas of the choices that have ended. `marked`: the server said that the answer is whole, so
         that a choice which said something has ended without a reason, too."""
+        self._note_spoken()
         deltas: list[Delta] = []
         for index in sorted(self.unfinished):
             end = self._ends.pop(index, None)
@@ -154,6 +155,11 @@ class Tally:
             self.unfinished.discard(index)
             deltas.append(end)
         return deltas
+
+    def _note_spoken(self) -> None:
+        for index, size in self._text.items():
+            if size or self._reasoning.get(index):
+                self._spoken.add(index)
 
     @property
     def is_ended(self) -> bool:

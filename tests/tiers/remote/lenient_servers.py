@@ -1,0 +1,325 @@
+"""Answers as servers were reported to send them, with their small liberties, and what each plainly means."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.tiers.remote.provider_shapes import (
+    EVENT_STREAM,
+    anthropic_block,
+    anthropic_end,
+    anthropic_start,
+    anthropic_stream,
+    bedrock_end,
+    bedrock_stream,
+    bedrock_text,
+    gemini_event,
+    gemini_stream,
+)
+
+Body = dict[str, Any]
+SSE = "text/event-stream; charset=utf-8"
+JSON = "application/json"
+OSLO, ROME = ("get_weather", {"city": "Oslo"}), ("get_weather", {"city": "Rome"})
+USAGE = {"prompt_tokens": 20, "completion_tokens": 8, "total_tokens": 28}
+DONE = b"data: [DONE]\n\n"
+
+
+@dataclass
+class Case:
+    """`stream`, `whole`: the two forms of an answer, None where the liberty is of one form alone. `kind`: of the wire;
+    `types`: the content types. The other fields are what it means."""
+
+    name: str
+    stream: bytes | None
+    whole: Any = None
+    kind: str = "openai"
+    types: tuple[str, str] = (SSE, JSON)
+    text: str = ""
+    reasoning: str = ""
+    refusal: str = ""
+    calls: list[tuple[str, Body]] = field(default_factory=list)
+    finish: str = "stop"
+    cited: str = ""
+
+
+def chunks(*deltas: Body, finish: str | None = "stop", end: bytes = DONE) -> bytes:
+    """A stream of chat chunks, one with the finish reason if there is one, and the end mark."""
+    events: list[Body] = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    if finish is not None:
+        events.append({"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
+    return raw_chunks(*events, end=end)
+
+
+def raw_chunks(*events: Body, end: bytes = DONE) -> bytes:
+    return b"".join(b"data: %b\n\n" % json.dumps(event).encode() for event in events) + end
+
+
+def message(finish: str | None = "stop", usage: Any = USAGE, **fields: Any) -> Body:
+    """A whole chat answer."""
+    return {
+        "choices": [{"index": 0, "message": {"role": "assistant"} | fields, "finish_reason": finish}],
+        "usage": usage,
+    }
+
+
+def call(city: str, **fields: Any) -> Body:
+    return {"type": "function", "function": {"name": "get_weather", "arguments": json.dumps({"city": city})}} | fields
+
+
+def calls_case(name: str, *pieces: Body, finish: str = "tool_calls", whole: Any = None, **means: Any) -> Case:
+    """A stream with one piece of a call in each chunk, which are calls for Oslo and Rome."""
+    deltas = [{"tool_calls": [piece]} for piece in pieces]
+    return Case(
+        name, chunks(*deltas, finish=finish), whole, **({"calls": [OSLO, ROME], "finish": "tool_calls"} | means)
+    )
+
+
+def piece(arguments: Any, **fields: Any) -> Body:
+    """A piece with its name."""
+    return fields | {"function": {"name": "get_weather", "arguments": arguments}}
+
+
+def more(arguments: str, **fields: Any) -> Body:
+    """A further piece, without a name."""
+    return fields | {"function": {"arguments": arguments}}
+
+
+def responses(*items: Body, deltas: tuple[Body, ...] = (), **fields: Any) -> Case:
+    """An answer of the Responses API whose items come as `deltas`, or at the end alone."""
+    told = {"status": "completed", "output": list(items), "usage": {"input_tokens": 20, "output_tokens": 8}}
+    ending = {"type": "response.completed", "response": told}
+    stream = b"".join(b"data: %b\n\n" % json.dumps(event).encode() for event in (*deltas, ending)) + DONE
+    return Case(stream=stream, whole=told, kind="responses", **fields)
+
+
+def said(text: str, **fields: Any) -> Body:
+    return {"type": "message", "content": [{"type": "output_text", "text": text} | fields]}
+
+
+THOUGHT = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}
+CITED = {"type": "url_citation", "url": "https://a.b/c", "title": "C", "start_index": 0, "end_index": 2}
+HALVES = (
+    b'data: {"choices":[{"delta":{"content":"a\\ud83d"}}]}\n\ndata: {"choices":[{"delta":{"content":"\\ude00b"}}]}\n\n'
+)
+TWO_TOOLS = [{"type": "tool_use", "name": "get_weather", "input": {"city": city}} for city in ("Oslo", "Rome")]
+
+CASES = [
+    # Texts.
+    Case(
+        "parts of Mistral's",
+        chunks({"content": [THOUGHT]}, {"content": "Hi "}, {"content": [{"type": "text", "text": "there"}]}),
+        message(content=[THOUGHT, {"type": "text", "text": "Hi there"}]),
+        text="Hi there",
+        reasoning="Hm.",
+    ),
+    Case(
+        "one part alone, and thoughts as an object's text",
+        chunks({"reasoning": [{"text": "Hm."}]}, {"content": {"type": "text", "text": "Hi"}}),
+        message(content={"type": "text", "text": "Hi"}, thinking="Hm."),
+        text="Hi",
+        reasoning="Hm.",
+    ),
+    Case(
+        "a refusal", chunks({"content": None, "refusal": ""}, {"refusal": "No."}), message(refusal="No."), refusal="No."
+    ),
+    Case("a refusal as a part", None, message(content=[{"type": "refusal", "refusal": "No."}]), refusal="No."),
+    Case(
+        "what is cited",
+        chunks({"content": "Hi"}, {"annotations": [{"type": "url_citation", "url_citation": CITED}]}),
+        message(content="Hi", annotations=[CITED]),
+        text="Hi",
+        cited="https://a.b/c",
+    ),
+    Case(
+        "halves of a character in two chunks",
+        HALVES + chunks(),
+        b'{"choices":[{"message":{"content":"a\\ud83d\\ude00b"},"finish_reason":"stop"}]}',
+        text="a😀b",
+    ),
+    Case(
+        "half a character and control characters",
+        b'data: {"choices":[{"delta":{"content":"a\\ud83d"}}]}\n\ndata: {"choices":[{"delta":{"content":"b\x01"}}]}\n\n'
+        + chunks(),
+        text="a\ufffdb\x01",
+    ),
+    Case("a mark of byte order", b"\xef\xbb\xbf" + chunks({"content": "Hi"}), text="Hi"),
+    Case(
+        "odd types everywhere",
+        raw_chunks(
+            {"id": 7, "choices": [{"index": "0", "delta": {"content": "Hi", "tool_calls": {}, "refusal": []}}]},
+            {"choices": [{"index": 0.0, "delta": [], "finish_reason": 5, "logprobs": 3}], "usage": 5},
+        ),
+        {"choices": {"index": None, "message": {"content": "Hi", "tool_calls": "x"}, "finish_reason": ["stop"]}},
+        text="Hi",
+    ),
+    # Types of the content.
+    Case("a whole answer to a stream", json.dumps(message(content="Hi")).encode(), types=(JSON, JSON), text="Hi"),
+    Case("a stream as JSON", chunks({"content": "Hi"}), types=(JSON, JSON), text="Hi"),
+    Case("a stream as text", chunks({"content": "Hi"}), types=("text/plain", JSON), text="Hi"),
+    Case("a stream for a whole answer", None, chunks({"content": "Hi"}), types=(SSE, SSE), text="Hi"),
+    # Ends.
+    Case(
+        "reasons that come early",
+        raw_chunks(
+            {"choices": [{"delta": {"content": "Hi "}, "finish_reason": "stop"}]},
+            {"choices": [{"delta": {"content": "there"}, "finish_reason": "null"}]},
+        ),
+        text="Hi there",
+    ),
+    Case("no reason", chunks({"content": "Hi"}, finish=None), message(None, content="Hi"), text="Hi"),
+    Case("an unknown reason", chunks({"content": "Hi"}, finish="eos"), message("eos", content="Hi"), text="Hi"),
+    # Calls.
+    calls_case(
+        "no index", call("Oslo", id="a"), call("Rome", id="b"), whole=message(tool_calls=[call("Oslo"), call("Rome")])
+    ),
+    calls_case("the same index", call("Oslo", id="a", index=0), call("Rome", id="b", index=0)),
+    calls_case("the same index and no ids", call("Oslo", index=0), call("Rome", index=0)),
+    calls_case("index null and empty ids", call("Oslo", id="", index=None), call("Rome", id="", index=None)),
+    calls_case(
+        "the same id",
+        call("Oslo", id="a", index=0),
+        call("Rome", id="a", index=1),
+        whole=message("stop", tool_calls=[call("Oslo", id="a"), call("Rome", id="a")]),
+    ),
+    calls_case(
+        "name and id again in every piece",
+        *(piece(part, id="a", index=0) for part in ('{"city"', ': "Oslo"}')),
+        *(piece(part, id="b", index=1) for part in ("", '{"city": ', '"Rome"}')),
+    ),
+    calls_case(
+        "name again in every piece, and one call sent twice",
+        *(piece(part, index=0) for part in ('{"city"', ': "Oslo"}')),
+        call("Rome", id="b", index=1),
+        call("Rome", id="b", index=1),
+    ),
+    calls_case(
+        "another id in every piece", piece('{"city"', id="a", index=0), more(':"Oslo"}', id="b", index=0), calls=[OSLO]
+    ),
+    calls_case(
+        "the index begins at one, the arguments are objects",
+        piece({"city": "Oslo"}, id="a", index=1),
+        piece({"city": "Rome"}, id="b", index=2),
+        whole=message(tool_calls=[piece({"city": "Oslo"}, id=""), piece({"city": "Rome"}, id=None)]),
+    ),
+    calls_case(
+        "stop after a call without arguments",
+        piece(None, id="a", index=0),
+        finish="stop",
+        whole=message("stop", tool_calls=[piece(None, id="a")]),
+        calls=[("get_weather", {})],
+    ),
+    Case(
+        "the function of the first years",
+        chunks(
+            {"function_call": {"name": "get_weather", "arguments": '{"city"'}},
+            {"function_call": {"arguments": ': "Oslo"}'}},
+            finish="function_call",
+        ),
+        message("function_call", function_call={"name": "get_weather", "arguments": '{"city": "Oslo"}'}),
+        calls=[OSLO],
+        finish="tool_calls",
+    ),
+    # Anthropic's API.
+    Case(
+        "a stream of Messages without ids, with the same block and the input at once",
+        anthropic_stream(
+            [anthropic_start(), *(event for tool in TWO_TOOLS for event in anthropic_block(0, tool)), *anthropic_end()]
+        ),
+        {"content": TWO_TOOLS, "stop_reason": "end_turn", "usage": {"input_tokens": "10", "output_tokens": None}},
+        "anthropic",
+        calls=[OSLO, ROME],
+        finish="tool_calls",
+    ),
+    Case(
+        "a Message without a type of its text, with odd counts and no reason",
+        b'event: content_block_delta\ndata: {"index": "0", "delta": {"text": "Hi"}}\n\n'
+        b'event: message_delta\ndata: {"delta": {}, "usage": {"output_tokens": 3.0, "input_tokens": null}}\n\n'
+        b'data: {"type": "message_stop"}\n\n',
+        {"content": "Hi", "usage": None},
+        "anthropic",
+        text="Hi",
+    ),
+    # Gemini's.
+    Case(
+        "a prompt that Gemini blocks",
+        gemini_stream([{"promptFeedback": {"blockReason": "OTHER"}, "usageMetadata": {"promptTokenCount": 20}}]),
+        {"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}, "usageMetadata": {"promptTokenCount": 20.0}},
+        "gemini",
+        finish="content_filter",
+    ),
+    Case(
+        "a reason on each of Gemini's events",
+        gemini_stream([gemini_event({"text": "Hi "}, finish="STOP"), gemini_event({"text": "there"}, finish="STOP")]),
+        [gemini_event({"text": "Hi "}), gemini_event({"text": "there", "thought": None}, finish="STOP")],
+        "gemini",
+        text="Hi there",
+    ),
+    Case(
+        "Gemini's calls with arguments as text, and counts as null",
+        gemini_stream(
+            [
+                gemini_event({"functionCall": {"name": "get_weather", "args": '{"city": "Oslo"}'}}),
+                gemini_event({"functionCall": {"name": "get_weather", "args": {"city": "Rome"}}}, finish="STOP"),
+            ]
+        ),
+        gemini_event({"functionCall": {"name": "get_weather", "args": '{"city": "Oslo"}'}}, finish="STOP")
+        | {"usageMetadata": {"promptTokenCount": None, "candidatesTokenCount": "7"}},
+        "gemini",
+        calls=[OSLO, ROME],
+        finish="tool_calls",
+    ),
+    # Bedrock's.
+    Case(
+        "a guardrail of Bedrock's",
+        bedrock_stream([*bedrock_text("No."), *bedrock_end("guardrail_intervened")]),
+        {
+            "output": {"message": {"content": {"text": "No."}}},
+            "stopReason": "content_filtered",
+            "usage": {"inputTokens": None},
+        },
+        "bedrock",
+        (EVENT_STREAM, JSON),
+        text="No.",
+        finish="content_filter",
+    ),
+    Case(
+        "Bedrock's calls without ids, with objects as input",
+        bedrock_stream(
+            [
+                ("contentBlockStart", {"start": {"toolUse": {"name": "get_weather"}}}),
+                ("contentBlockDelta", {"delta": {"toolUse": {"input": {"city": "Oslo"}}}}),
+                ("contentBlockStop", {}),
+                *bedrock_end("end_turn"),
+            ]
+        ),
+        {
+            "output": {"message": {"content": [{"toolUse": {"name": "get_weather", "input": '{"city": "Oslo"}'}}]}},
+            "stopReason": "end_turn",
+        },
+        "bedrock",
+        (EVENT_STREAM, JSON),
+        calls=[OSLO],
+        finish="tool_calls",
+    ),
+    # The Responses API.
+    responses(
+        said("Hi", annotations=[CITED]),
+        name="a response whose items come at the end alone",
+        text="Hi",
+        cited="https://a.b/c",
+    ),
+    responses(
+        {"type": "message", "content": [{"type": "refusal", "refusal": "No."}]},
+        deltas=({"type": "response.refusal.delta", "delta": "No.", "output_index": None},),
+        name="a refusal of the Responses API",
+        refusal="No.",
+    ),
+    responses(
+        *({"type": "function_call", "name": "get_weather", "arguments": {"city": city}} for city in ("Oslo", "Rome")),
+        name="calls of a response without ids, with objects as arguments",
+        calls=[OSLO, ROME],
+        finish="tool_calls",
+    ),
+]
+BY_NAME = {case.name: case for case in CASES}

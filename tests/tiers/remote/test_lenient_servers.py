@@ -1,0 +1,181 @@
+"""Answers of lenient servers mean the same as those of strict ones, streamed and whole; what cannot be understood is an
+error."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.tiers.remote.lenient_servers import CASES, DONE, Case, chunks, message, raw_chunks
+from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.tiers.tier_world import chat, collect, remote_spec
+from tiers.collected_choice import CollectedChoice
+from tiers.errors import TierError
+from tiers.remote.remote_tier import RemoteTier
+from tiers.tier import Usage
+
+
+def forms(case: Case) -> list[bool]:
+    """Whether it is whole, for each of its forms."""
+    return [whole for whole, body in ((False, case.stream), (True, case.whole)) if body is not None]
+
+
+async def send(call: Call, case: Case) -> None:
+    """Answer as `case` does."""
+    whole = not (":stream" in call.path or call.path.endswith("-stream") or call.body.get("stream"))
+    body = case.whole if whole else case.stream
+    await call.begin(200, case.types[whole])
+    await call.send(body if isinstance(body, bytes) else json.dumps(body).encode())
+
+
+async def answered(case: Case, whole: bool, **fields: Any) -> tuple[list[CollectedChoice], Usage]:
+    """Return the choices of a tier of the server, and the usage."""
+    async with LoopbackServer(lambda call: send(call, case)) as server:
+        kind = "openai-provider" if case.kind == "responses" else case.kind
+        own = {"responses": "always"} if case.kind == "responses" else {}
+        tier = RemoteTier(remote_spec(server.base_url, kind=kind, api_key_env="K", **own), environ={"K": "k"})
+        request = chat(whole=whole, **({"max_tokens": 400} | fields))
+        choices = [CollectedChoice() for _ in range(request.n)]
+        async for delta in tier.generate(request):
+            choices[delta.index].take(delta)
+        await tier.close()
+    assert choices[0].usage is not None
+    return choices, choices[0].usage
+
+
+@pytest.mark.parametrize(
+    ("case", "whole"),
+    [
+        pytest.param(case, whole, id=f"{case.name}, {'whole' if whole else 'streamed'}")
+        for case in CASES
+        for whole in forms(case)
+    ],
+)
+async def test_an_answer_means_what_it_plainly_says(case: Case, whole: bool) -> None:
+    (choice,), _ = await answered(case, whole)
+    meant = case.calls[:1] if whole and case.kind == "gemini" else case.calls
+    assert (choice.content, choice.refusal, choice.reasoning) == (case.text, case.refusal, case.reasoning)
+    assert [(one.name, json.loads(one.arguments)) for one in choice.tool_calls] == meant
+    ids = [one.id for one in choice.tool_calls]
+    assert all(ids)
+    assert len({*ids}) == len(ids)
+    assert choice.finish_reason == case.finish
+    assert [one.url for one in choice.annotations] == ([case.cited] if case.cited else [])
+
+
+COUNTS: list[tuple[Any, Usage]] = [
+    ({"prompt_tokens": 4000.0, "completion_tokens": "8"}, Usage(prompt_tokens=4000, completion_tokens=8)),
+    ({"input_tokens": 4000, "output_tokens": 8}, Usage(prompt_tokens=4000, completion_tokens=8)),
+    *(
+        (
+            {"prompt_tokens": 4000, "completion_tokens": 8} | cached,
+            Usage(prompt_tokens=4000, completion_tokens=8, cached_tokens=3900),
+        )
+        for cached in (
+            {"cached_tokens": 3900},
+            {"num_cached_tokens": 3900},
+            {"cache_read_input_tokens": 3900, "prompt_tokens_details": None},
+            {"prompt_cache_hit_tokens": 3900, "prompt_cache_miss_tokens": 100},
+            {"prompt_tokens_details": {"cached_tokens": 3900.0}, "completion_tokens_details": 0},
+        )
+    ),
+    (
+        {"prompt_tokens": 100, "completion_tokens": 8, "cache_read_input_tokens": 3900},
+        Usage(prompt_tokens=4000, completion_tokens=8, cached_tokens=3900),
+    ),
+    (
+        {"prompt_tokens": 4000, "completion_tokens": 8, "cost": 0.5},
+        Usage(prompt_tokens=4000, completion_tokens=8, cost_usd=0.5),
+    ),
+    (
+        {
+            "prompt_tokens": 4000,
+            "completion_tokens": 8,
+            "cost": 0.5,
+            "is_byok": True,
+            "cost_details": {"upstream_inference_cost": 2},
+        },
+        Usage(prompt_tokens=4000, completion_tokens=8, cost_usd=2.5),
+    ),
+    ({"prompt_tokens": 4000, "completion_tokens": 8, "cost": -1}, Usage(prompt_tokens=4000, completion_tokens=8)),
+]
+
+
+@pytest.mark.parametrize(("reported", "billed"), COUNTS)
+@pytest.mark.parametrize("where", ["whole", "stream", "choice", "before nothing"])
+async def test_counts_are_read_by_all_their_names(reported: Any, billed: Usage, where: str) -> None:
+    # Half of the text's bytes are tokens at least.
+    start = {"choices": [{"delta": {"content": "Hello"}}]}
+    ending = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
+    own = {"choices": [ending["choices"][0] | {"usage": reported}]}
+    nothing = {"choices": [], "usage": {"prompt_tokens": None, "completion_tokens": None}}
+    streams = {
+        "stream": raw_chunks(start, ending, {"choices": [], "usage": reported}),
+        "choice": raw_chunks(start, own),
+        "before nothing": raw_chunks(start, ending, {"choices": [], "usage": reported}, nothing),
+    }
+    case = Case("counts", streams.get(where), message(content="Hello", usage=reported))
+    _, usage = await answered(case, where == "whole", prompt=None)
+    assert usage.completion_tokens == billed.completion_tokens
+    assert usage.cost_usd == billed.cost_usd
+    # The prompt is bounded by what a prompt of this size may have.
+    assert usage.cached_tokens == min(billed.cached_tokens, usage.prompt_tokens)
+
+
+@pytest.mark.parametrize(
+    "reported", [{"prompt_tokens": None, "completion_tokens": None}, {"prompt_tokens_details": {}}, 7]
+)
+async def test_counts_that_say_nothing_are_estimated(reported: Any) -> None:
+    _, usage = await answered(Case("", None, message(content="Hello there", usage=reported)), whole=True)
+    assert (usage.completion_tokens, usage.prompt_tokens > 0) == (3, True)
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        DONE,
+        chunks(finish=None),
+        chunks({"content": "Hi"}, finish=None, end=b""),
+        b"data: 7\n\n",
+        b"data: {\n\n",
+        b'{"choices": []}',
+        raw_chunks({"choices": [{"delta": {"content": "Hi"}, "error": {"message": "died"}, "finish_reason": "error"}]}),
+    ],
+)
+async def test_what_says_nothing_or_breaks_off_is_an_error(stream: bytes) -> None:
+    with pytest.raises(TierError):
+        await answered(Case("", stream), whole=False)
+
+
+async def test_a_connection_that_breaks_after_all_was_said_costs_no_answer() -> None:
+    async def play(call: Call) -> None:
+        await call.begin_chunked()
+        await call.chunked_event({"choices": [{"delta": {"content": "Hi"}, "finish_reason": "stop"}]})
+
+    async with LoopbackServer(play) as server:
+        tier = RemoteTier(remote_spec(server.base_url))
+        (answer,), _ = await collect(tier, chat())
+        await tier.close()
+    assert (answer.text, answer.finish_reason) == ("Hi", "stop")
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_choices_that_a_server_leaves_out_are_asked_for_again(whole: bool) -> None:
+    case = Case("", chunks({"content": "Hi"}), message(content="Hi"))
+    async with LoopbackServer(lambda call: send(call, case)) as server:
+        tier = RemoteTier(remote_spec(server.base_url))
+        for asked in (3, 6):
+            answers, usage = await collect(tier, chat(n=3, whole=whole))
+            assert [answer.text for answer in answers] == ["Hi"] * 3
+            assert len(server.calls) == asked
+            assert usage.prompt_tokens > 3
+        # It is known now that each choice is a request.
+        assert [call.body.get("n", 1) for call in server.calls] == [3, 1, 1, 1, 1, 1]
+        await tier.close()
+
+
+async def test_choices_that_were_not_asked_for_are_dropped() -> None:
+    two = message(content="Hi")
+    two["choices"].append({"index": 1, "message": {"content": "Ho"}, "finish_reason": "stop"})
+    (choice,), _ = await answered(Case("", None, two), whole=True)
+    assert choice.text == "Hi"
