@@ -13,7 +13,9 @@ import pytest
 from gateway.base.settings import Settings
 from gateway.inference.api.passed import form
 from quality.records.embedding_record import EmbeddingRecord
+from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.chained_tiers import HELLO, well
+from tests.gateway.operations.dashboard.browsing import browser, sign_in
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
@@ -122,6 +124,9 @@ async def test_json_goes_on_as_it_is_with_the_servers_model_and_is_billed_by_the
         assert record.attempts[0].reason == said
         shown = await aio.gateway.http.get(f"/v1/requests/{record.request_id}")
         assert shown.json()["api"] == api
+        async with browser(aio.gateway) as admin:
+            await sign_in(admin, ADMIN_KEY)
+            assert said in (await admin.get(f"/admin/requests/{record.request_id}")).text
         assert aio.chats.calls == []
 
 
