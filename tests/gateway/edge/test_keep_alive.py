@@ -3,9 +3,12 @@
 import asyncio
 import json
 
+import pytest
+
 from gateway.base.settings import Settings
 from tests.gateway.inference.api.test_disconnects import post
 from tests.gateway.running_gateway import running_gateway
+from tests.polling import eventually
 from tiers.errors import TierError, TierUnavailableError
 
 HELLO = [{"role": "user", "content": "Say hello."}]
@@ -39,6 +42,50 @@ async def test_comments_are_sent_until_the_first_token_and_clients_skip_them(set
         tier.go.set()
         said = [chunk.choices[0].delta.content or "" async for chunk in stream]
         assert "".join(said) == "Hello there, how are you?"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "comment"),
+    [
+        ("/v1/chat/completions", STREAM, COMMENT),
+        ("/v1/responses", {"model": "tier-1", "input": "Say hello.", "stream": True}, COMMENT),
+        ("/v1/messages", STREAM | {"max_tokens": 99}, b"event: ping\n"),
+    ],
+)
+async def test_they_go_on_while_a_later_token_is_awaited(
+    settings: Settings, path: str, body: dict[str, object], comment: bytes
+) -> None:
+    async with running_gateway(watchful(settings, keep_alive_seconds=0.02)) as gateway:
+        tier = gateway.tier(1)
+        tier.hold_at = 2
+        reader, writer = await post(gateway, path, body)
+        await reader.readuntil(b"Hello")
+        for _ in range(3):
+            await reader.readuntil(comment)
+        tier.go.set()
+        rest = await reader.readuntil(b"0\r\n\r\n")
+        assert b"you?" in rest
+        assert not [line for line in rest.split(b"\n") if line.startswith(b"data: {") and not line.endswith(b"}")]
+        writer.close()
+
+
+async def test_a_caller_who_leaves_between_tokens_stops_the_work_and_the_comments(settings: Settings) -> None:
+    async with running_gateway(watchful(settings, keep_alive_seconds=0.02)) as gateway:
+        tier = gateway.tier(1)
+        tier.hold_at = 2
+        reader, writer = await post(gateway, "/v1/chat/completions", STREAM)
+        await reader.readuntil(b"Hello")
+        await reader.readuntil(COMMENT)
+        assert keep_alive_timers()
+        writer.close()
+        await tier.ended.wait()
+        assert tier.closed_early == 1
+        await eventually(lambda: not keep_alive_timers())
+
+
+def keep_alive_timers() -> list[asyncio.TimerHandle]:
+    scheduled = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
+    return [timer for timer in scheduled if "KeepAlive" in repr(timer) and not timer.cancelled()]
 
 
 async def test_a_tier_that_fails_after_the_comments_is_an_error_event(settings: Settings) -> None:
