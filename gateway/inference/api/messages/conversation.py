@@ -9,6 +9,7 @@ import msgspec
 
 from classifier.features.client_text import BILLING_HEADER
 from gateway.base.errors import ApiError, bad_request
+from gateway.inference.api.messages.call_ids import given_call_id
 from gateway.inference.api.messages.raw_parts import decoded, native_of
 from gateway.inference.api.messages.schemas import Block, ResultBlock, Source, Text, Turn
 from gateway.inference.api.messages.signatures import UNSIGNED
@@ -144,7 +145,7 @@ def _result(placed: Placed, foreign: list[str]) -> tuple[Message, list[ContentPa
         kind = "file" if all(part.type == "file" for part in shown) else "image"
         text = _BETWEEN.join(filter(None, [text, f"(The {kind} of this result follows in the next message.)"]))
     content = f"{FAILED_RESULT}{text}" if block.is_error else text
-    return Message(role="tool", tool_call_id=block.tool_use_id, content=content), shown
+    return Message(role="tool", tool_call_id=given_call_id(block.tool_use_id), content=content), shown
 
 
 def _text_of(parts: Sequence[ContentPart]) -> str:
@@ -188,7 +189,7 @@ def _call(block: Block, placed: Placed) -> MessageToolCall:
         raise _missing(f"{placed.where}.name")
     # Arguments that were cut off are texts in some clients' histories.
     arguments = block.input if isinstance(block.input, str) else _encode(block.input or {}).decode()
-    return MessageToolCall(id=block.id, function=FunctionCall(name=block.name, arguments=arguments))
+    return MessageToolCall(id=given_call_id(block.id), function=FunctionCall(name=block.name, arguments=arguments))
 
 
 def _read(block: Block | ResultBlock, placed: Placed, foreign: list[str]) -> list[ContentPart]:

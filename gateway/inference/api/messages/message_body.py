@@ -6,6 +6,7 @@ import msgspec
 
 from gateway.base.requests.slo_class import SERVICE_TIERS
 from gateway.inference.answering.answer import Answer
+from gateway.inference.api.messages.call_ids import shown_call_id
 from gateway.inference.api.messages.signatures import UNSIGNED
 from gateway.inference.api.writing.answers import Routed, routed
 from gateway.inference.api.writing.block_order import is_object
@@ -186,7 +187,7 @@ def tool_use_id(answer: Answer, call_id: str, place: int) -> str:
     if not call_id:
         return f"toolu_{answer.request.request_id.removeprefix('msg_')}{place}"
     if answer.tier.core_name is None:
-        return call_id
+        return shown_call_id(call_id, answer.request.request_id, place)
     return f"toolu_{call_id.removeprefix('call_')}"
 
 
