@@ -34,6 +34,7 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     that read them again. `native`: the same turn in the form of the API that it comes from, and `kept`: in that
     of the server that answered with it; each is for servers of that API. `state`: fields of `tiers.chat_state`.
     `maker`: the server and model that all these are from, "" if that is not known; no other one gets them.
+    `marked`: whether the caller has marked it for a provider's cache, said without `native`.
     """
 
     role: str
@@ -45,6 +46,7 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     reasoning: str = ""
     native: NativeContent | None = None
     kept: NativeContent | None = None
+    marked: bool = False
     state: tuple[NativeBlock, ...] = ()
     maker: str = ""
 

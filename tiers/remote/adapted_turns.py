@@ -86,7 +86,8 @@ def _joined_start(turns: list[ChatMessage]) -> list[ChatMessage]:
     """The turns of the system at the start, as one where they are texts."""
     if len(turns) < 2 or any(turn.native is not None for turn in turns):
         return list(turns)
-    return [ChatMessage(role="system", content=_BETWEEN.join(turn.content for turn in turns if turn.content))]
+    text = _BETWEEN.join(turn.content for turn in turns if turn.content)
+    return [ChatMessage(role="system", content=text, marked=any(turn.marked for turn in turns))]
 
 
 def _may_stay(turns: list[ChatMessage], place: int) -> bool:
@@ -99,7 +100,7 @@ def _as_user(turn: ChatMessage) -> ChatMessage:
     text = f"<system>\n{turn.content}\n</system>"
     native = turn.native
     if native is None or native.form != "anthropic":
-        return ChatMessage(role="user", content=text, native=native)
+        return ChatMessage(role="user", content=text, native=native, marked=turn.marked)
     marks = [msgspec.json.decode(block.json, type=dict[str, Any]).get("cache_control") for block in native.blocks]
     block = {"type": "text", "text": text} | ({"cache_control": marks[-1]} if marks and marks[-1] else {})
     return ChatMessage(
@@ -117,7 +118,8 @@ def _joined(first: ChatMessage, second: ChatMessage) -> ChatMessage:
     if first.native is not None or second.native is not None:
         form = (first.native or second.native).form  # type: ignore[union-attr]
         native = NativeContent(form, (*_blocks(first), *_blocks(second)))
-    return msgspec.structs.replace(first, content=content, parts=parts, native=native)
+    marked = first.marked or second.marked
+    return msgspec.structs.replace(first, content=content, parts=parts, native=native, marked=marked)
 
 
 def _parts(turn: ChatMessage) -> Iterator[ContentPart]:

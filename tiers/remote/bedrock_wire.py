@@ -13,6 +13,7 @@ from tiers.content_parts import ContentPart
 from tiers.errors import TierError, TierRequestError, TierUnavailableError
 from tiers.native_content import Form, NativeBlock, NativePiece
 from tiers.remote.anthropic_request import dropped_sampling, dropped_thinking, sampling_fields, thinking_fields
+from tiers.remote.cache_marks import CACHE_POINT, is_marked, put_points
 from tiers.remote.call_pieces import arguments_text
 from tiers.remote.event_stream import EventStreamParser
 from tiers.remote.lenient_json import LenientDecoder
@@ -26,6 +27,7 @@ from tiers.remote.provider_format import (
     blocks_of,
     call_arguments,
     check_provider,
+    is_system,
     media_of,
     media_parts,
     system_text,
@@ -58,6 +60,7 @@ class BedrockWire(RemoteWire):
     """Bedrock's runtime in one region. Without `api_key_env` each request is signed with the AWS credentials that
     botocore finds: variables, profiles, single sign-on, roles."""
 
+    marks_cache = True
     # The runtime answers only paid calls, so a start only looks for credentials.
     health_path = ""
     form: Form | None = "bedrock"
@@ -133,6 +136,7 @@ class BedrockWire(RemoteWire):
             inference["stopSequences"] = list(request.stop)
         if tools := _tools(request, messages):
             body["toolConfig"] = tools
+        added = self._mark(body, request, messages)
         further = self._thinking(request, max_tokens)
         sampling = sampling_fields(request, further)
         sampling.pop("top_k", None)
@@ -149,7 +153,23 @@ class BedrockWire(RemoteWire):
         path = f"model/{quote(self._remote.model, safe='')}/"
         path += "converse-stream" if streamed else "converse"
         body, unknown = self.with_own_fields(body | passed, request, self._remote)
-        return WireCall(path, _encode(body), streamed, dropped + unknown)
+        return WireCall(path, _encode(body), streamed, dropped + unknown, added)
+
+    def _mark(self, body: dict[str, Any], request: GenerationRequest, messages: list[ChatMessage]) -> tuple[str, ...]:
+        """Say what is to be cached: what the caller has marked, else all so far where that pays. Returns the names of
+        fields that no caller set."""
+        if not self.rules.cache_points:
+            return ()
+        if is_marked(messages, request.tooling):
+            tools = request.tooling is not None and any(tool.cache_control for tool in request.tooling.tools)
+            tools = tools and self.rules.cache_tools
+            system = any(message.marked for message in messages if is_system(message))
+            put_points(body, tools=tools, system=system, last=False)
+            return ()
+        if not request.cache_reuse:
+            return ()
+        put_points(body, tools=self.rules.cache_tools, system=True, last=True)
+        return ("cache_control",)
 
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         """See `RemoteWire.read_event`: the usage comes last."""
@@ -309,7 +329,12 @@ class _Event(msgspec.Struct, rename="camel"):
 
 def message_turns(messages: list[ChatMessage]) -> list[dict[str, Any]]:
     """Return the conversation as Converse has it: turns alternate, and results of tools are a user's blocks."""
-    return alternating(messages, _blocks_of)
+    return alternating(messages, _marked_blocks)
+
+
+def _marked_blocks(message: ChatMessage) -> list[dict[str, Any]]:
+    blocks = _blocks_of(message)
+    return [*blocks, CACHE_POINT] if message.marked and blocks else blocks
 
 
 def _blocks_of(message: ChatMessage) -> list[Any]:

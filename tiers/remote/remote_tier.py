@@ -33,6 +33,7 @@ from tiers.prompt_bounds import prompt_bounds
 from tiers.remote.adapted_request import Adapted, adapted, restored
 from tiers.remote.answer_bounds import bounds_of
 from tiers.remote.answer_reader import AnswerReader
+from tiers.remote.cache_marks import marked_tools, with_mark
 from tiers.remote.http_client import HttpClient
 from tiers.remote.http_exchange import is_whole, pieces_of, read_rest, up_to
 from tiers.remote.http_transport import Reply, transport_to
@@ -469,11 +470,18 @@ class RemoteTier(Tier):
         if messages is not None and any(message.native or has_state(message) for message in messages):
             own, lost = owned(messages, self.maker, is_only=self.is_only_server)
             read, form, maker = self._makers.readable, self._wire.form, self.maker
+            if self._wire.rules.cache_points:
+                own = list(map(with_mark, own))
             messages = [read(message, form, maker, is_only=self.is_only_maker) for message in own]
         elif native is None and reuse == request.cache_reuse:
             return request, lost
+        tooling = request.tooling
+        if self._wire.rules.cache_points and native is not None and tooling is not None:
+            tooling = marked_tools(tooling, native)
         native = native if native is not None and native.form == self._wire.form else None
-        return msgspec.structs.replace(request, messages=messages, native=native, cache_reuse=reuse), lost
+        return msgspec.structs.replace(
+            request, messages=messages, native=native, tooling=tooling, cache_reuse=reuse
+        ), lost
 
     def _note_seals(self, deltas: list[Delta]) -> None:
         self._makers.note_all(deltas, self.maker)

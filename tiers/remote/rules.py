@@ -29,7 +29,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     `starts_with_user`: whether the assistant may not begin. `prefill`: whether a last turn of the assistant is taken,
     needs a mark (`prefix`), or is refused. `blank_answers`: whether an assistant's turn may be empty.
     `combined_schemas`: whether a tool's schema may have `anyOf`, `oneOf` or `allOf` at its top. `needs_properties`:
-    whether it must have `properties`. `cache_points`: whether marks of a cache are Bedrock's `cachePoint`.
+    whether it must have `properties`. `cache_points`: whether marks of a cache are Bedrock's `cachePoint`;
+    `cache_tools`: after tools, too.
     `thoughts`: the fields that earlier thoughts of its own go back in; empty for none, `content` for a part of it.
     `thoughts_of`: of `all` turns, or of those in a loop of tools (`loops`). `needs_thoughts`: whether a turn there
     must have some. `signs_calls`: whether calls must have Gemini's signature in `extra_content`.
@@ -52,6 +53,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     combined_schemas: bool = True
     needs_properties: bool = False
     cache_points: bool = False
+    cache_tools: bool = False
     thoughts: tuple[str, ...] = ("reasoning_content",)
     thoughts_of: Literal["all", "loops"] = "loops"
     needs_thoughts: bool = False
@@ -154,7 +156,8 @@ ROWS: list[Row] = [
         "https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_ToolUseBlock.html", "2026-11",
     ),
     Row(
-        ("bedrock",), r"anthropic\.", {"combined_schemas": False, "blank_stops": False, "cache_points": True},
+        ("bedrock",), r"anthropic\.", {"combined_schemas": False, "blank_stops": False, "cache_points": True,
+         "cache_tools": True},
         "https://docs.aws.amazon.com/bedrock/latest/userguide/prompt-caching.html", "2026-11",
     ),
     Row(

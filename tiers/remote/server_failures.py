@@ -39,6 +39,8 @@ _MOST_ANSWERED = re.compile(
     r"max_tokens: \d{1,10} > (\d{1,10}), which is the maximum|supports at most (\d{1,10}) completion tokens"
     r"|exceeds the model limit of (\d{1,10})"
 )
+_LEAST_SECRET, _LONG = 8, 16
+_WORDS = re.compile(r"[A-Za-z]{1,14}(?:[-_. ][A-Za-z]{1,14})*")
 _UNREACHED = (httpx.ConnectError, httpx.ConnectTimeout)
 
 
@@ -141,8 +143,15 @@ class ServerFailures:
         return f"check the key in {variable}" if self._key else f"set {variable}, where the key is expected"
 
     def scrub(self, text: str) -> str:
-        """Return a server's own words for an error: without the key, on one line, and not for long."""
-        return one_line(text.replace(self._key, "[key]") if self._key else text)
+        """Return a server's own words for an error: without the key, on one line, and not for long. Servers that want
+        none are often given a word, which is no secret."""
+        return one_line(text.replace(self._key, "[key]") if is_secret(self._key) else text)
+
+
+def is_secret(key: str) -> bool:
+    """Whether a key looks like one, and not like words (`ollama`, `not-needed`) or a placeholder (`sk-1234`)."""
+    is_word = _WORDS.fullmatch(key) is not None and not key.startswith("sk-")
+    return len(key) >= _LONG or (len(key) >= _LEAST_SECRET and not is_word)
 
 
 def _named(error: WireError) -> list[str | None]:

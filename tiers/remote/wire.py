@@ -1,6 +1,7 @@
 """The interface between a remote tier and the kind of its server: how requests are sent and answers are read."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from typing import Any, Literal, NamedTuple, Protocol
 
 import httpx
@@ -128,7 +129,10 @@ class RemoteWire(ABC):
         catalogue's entry `own`; and the names of the caller's that it does not get."""
         if not (request.extra or own.body):
             return body, ()
-        known = FORWARDED.get(self.rules.server, _NOTHING)
+        known: Collection[str] = FORWARDED.get(self.rules.server, _NOTHING)
+        if request.native is not None and request.native.form == self.form == "anthropic":
+            # The caller's API is the server's: it knows more of its fields than we do.
+            known = request.extra.keys()
         extra = {name: value for name, value in request.extra.items() if name in known or name in own.forward}
         dropped = tuple(name for name in request.extra if name not in extra)
         return with_fields(with_fields(body, extra), own.body), dropped

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 AUTO = "auto"
 # Kinds of servers whose models seal their reasoning, and those whose requests say what to cache.
 _SEALING = ("anthropic", "bedrock", "gemini", "openai-provider", "azure", "vertex-gemini", "vertex-anthropic")
-_MARKING = ("anthropic", "vertex-anthropic")
+_MARKING = ("anthropic", "bedrock", "vertex-anthropic")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,6 +6,7 @@ import pytest
 
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.remote.rules import ROWS, SAMPLING, rules_of, server_of
+from tiers.remote.server_failures import is_secret
 
 
 @pytest.mark.parametrize(
@@ -59,3 +60,14 @@ def test_every_row_has_its_source_and_is_reachable(row: object) -> None:
     assert rules
     re.compile(models)
     assert servers
+
+
+@pytest.mark.parametrize(
+    ("key", "secret"),
+    [
+        *((word, False) for word in ("", "ollama", "not-needed", "EMPTY", "sk-1234", "lm-studio")),
+        *((key, True) for key in ("sk-proj-4f9a8b7c6d5e", "test-key-123", "sk-ant-very-secret", "D681PevKsX2mQ")),
+    ],
+)
+def test_a_word_that_stands_for_a_key_is_no_secret(key: str, secret: bool) -> None:
+    assert is_secret(key) is secret

@@ -28,7 +28,7 @@ ADD: dict[str, Any] = {
     "input_schema": {"type": "object", "properties": {"a": {"type": "integer"}}},
 }
 CALLS = (
-    ToolCallDelta(index=0, id="call_1", name="add", arguments='{"a"'),
+    ToolCallDelta(index=0, id="call_0123456789ab", name="add", arguments='{"a"'),
     ToolCallDelta(index=0, arguments=": 1}"),
 )
 THINKING: Any = {"type": "enabled", "budget_tokens": 1024}
@@ -119,7 +119,7 @@ async def test_the_clients_accumulator_makes_of_a_stream_what_a_whole_answer_is(
     assert (thought.type, text.type, call.type) == ("thinking", "text", "tool_use")
     assert (thought.thinking, text.text) == ("Think hard.", SAID)
     assert thought.signature
-    assert (call.id, call.name, call.input) == ("call_1", "add", {"a": 1})
+    assert (call.id, call.name, call.input) == ("call_0123456789ab", "add", {"a": 1})
     assert whole.stop_reason == "tool_use"
     assert [tool.name for tool in tier.requests[0].tooling.tools] == ["add"]  # type: ignore[union-attr]
     assert tier.requests[0].reasoning_budget == 1024
