@@ -12,7 +12,7 @@ _MOST_BYTES = 64
 
 
 def shown_call_id(call_id: str, request_id: str, place: int) -> str:
-    """Return the id of the call number `place` of an answer for a client. Servers number their short ids anew for each
+    """Return the id of the call number `place` of an answer for a client. Servers may repeat short ids in each
     answer, so only long ones go on as they are."""
     if _FITS.fullmatch(call_id) and not _OWN.fullmatch(call_id):
         return call_id
