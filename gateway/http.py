@@ -33,7 +33,7 @@ from gateway.inference.api.openai.embeddings import embeddings
 from gateway.inference.api.openai.models import list_models, show_model
 from gateway.inference.api.openai.tokenize import detokenize, tokenize
 from gateway.inference.api.passed.routes import PASSED_ROUTES
-from gateway.inference.api.responses.create import responses
+from gateway.inference.api.responses.create import compact, responses
 from gateway.inference.api.responses.stored import (
     delete_response,
     list_input_items,
@@ -111,6 +111,7 @@ def _routers_of_callers() -> list[Router]:
             completions,
             embeddings,
             responses,
+            compact,
             messages,
             count_tokens,
             *PASSED_ROUTES,

@@ -33,7 +33,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def aio(upstream: Upstream, data: Path) -> Iterator[ServedProcess]:
     catalog = write_remote_catalog(data / "catalog.toml", upstream.base_url)
-    bounds = {"AIO_REQUEST_SECONDS": "1", "AIO_MAX_CONNECTIONS": str(MOST)}
+    bounds = {"AIO_REQUEST_SECONDS": "1", "AIO_MAX_CONNECTIONS": str(MOST), "AIO_BODY_LIMIT": str(4 << 20)}
     with served(data, data / "cache", "--catalog", str(catalog), environment=bounds) as process:
         yield process
 

@@ -27,7 +27,7 @@ KEY = "sk-ada-1c9e07b452d84f6aa3b1907e5d2cf886"
 BEARER = {"authorization": f"Bearer {KEY}"}
 JSON = BEARER | {"content-type": "application/json"}
 USER = [{"role": "user", "content": "Hello"}]
-DEEP, FLAT = '{"a":' * 980 + "1" + "}" * 980, "[" + "[]," * 40_000 + "[]]"
+DEEP, FLAT = '{"a":' * 980 + "1" + "}" * 980, "[" + "[]," * 140_000 + "[]]"
 HUGE = "9" * 60
 NUMBERS = ("", "-1", "0", "1.5", "1e400", "inf", "nan", "٣", "1_0", " 1", HUGE, "000003600" + "0" * 400, "9" * 5000)
 

@@ -9,9 +9,11 @@ from gateway.edge.openapi import describe
 from gateway.inference.answering.answer import Answer
 from gateway.inference.api.reading.build_request import received
 from gateway.inference.api.reading.ignored_fields import FieldReader
-from gateway.inference.api.reading.parsing import read_fields
+from gateway.inference.api.reading.parsing import IGNORED, read_fields
 from gateway.inference.api.responses.as_chat import renamed
 from gateway.inference.api.responses.body import ResponseBody, failed_response
+from gateway.inference.api.responses.compacted_body import CompactedBody, CompactedEvents, compacted
+from gateway.inference.api.responses.compaction import asks_for_compaction, compacting, without_codex_items
 from gateway.inference.api.responses.events import ResponseEvents, failed_before_a_word
 from gateway.inference.api.responses.exchange import Exchange, exchange_of
 from gateway.inference.api.responses.schemas import ResponsesRequest
@@ -35,10 +37,49 @@ RESPONSES = FieldReader("/v1/responses", ResponsesRequest, forwards="known")
 )
 async def responses(request: HttpRequest) -> ASGIApp:
     """Answer a text or a list of items, whole or as OpenAI's events; docs/clients.md says what is stored."""
+    body = await _body_of(request)
+    serving, is_compaction = serving_of(request), asks_for_compaction(body)
+    exchange = await exchange_of(
+        serving,
+        received(request),
+        compacting(body) if is_compaction else body,
+        await request.body(),
+        is_compaction=is_compaction,
+    )
+    answer_format = (CompactionFormat if is_compaction else ResponsesFormat)(serving, exchange)
+    return await _answered(request, serving, exchange, answer_format)
+
+
+@InferenceRoute(
+    "/responses/compact",
+    http_method="POST",
+    status_code=200,
+    operation_class=describe(ResponsesRequest),
+    summary="Compact a conversation",
+    opt={"id_prefix": "resp", "id_separator": "_"},
+)
+async def compact(request: HttpRequest) -> ASGIApp:
+    """The conversation as what the user said last and a summary, written by the tier that would answer; the summary
+    stands for what came before it in later requests."""
+    body = await _body_of(request)
+    serving, asked = serving_of(request), msgspec.structs.replace(compacting(body), stream=None, store=False)
+    exchange = await exchange_of(serving, received(request), asked, await request.body(), is_compaction=True)
+    return await _answered(request, serving, exchange, CompactFormat(serving, exchange, body))
+
+
+async def _body_of(request: HttpRequest) -> ResponsesRequest:
     body = await read_fields(request, RESPONSES)
-    serving = serving_of(request)
-    exchange = await exchange_of(serving, received(request), body, await request.body())
-    answer_format = ResponsesFormat(serving, exchange)
+    keeps_own = serving_of(request).routing.served.has_responses
+    body, left_out = without_codex_items(body, keeps_own=keeps_own)
+    if left_out:
+        state = request.scope["state"]
+        state[IGNORED] = [*state.get(IGNORED, ()), *left_out]
+    return body
+
+
+async def _answered(
+    request: HttpRequest, serving: Serving, exchange: Exchange, answer_format: "ResponsesFormat"
+) -> ASGIApp:
     try:
         return await respond(request, serving, exchange.request, answer_format, answer_format.store)
     except (ApiError, TierRequestError) as error:
@@ -47,6 +88,8 @@ async def responses(request: HttpRequest) -> ASGIApp:
 
 class ResponsesFormat(OpenAIStream):
     """The format of `/v1/responses`."""
+
+    _body_type, _events_type = ResponseBody, ResponseEvents
 
     def __init__(self, serving: Serving, exchange: Exchange) -> None:
         self._serving, self._exchange = serving, exchange
@@ -65,7 +108,7 @@ class ResponsesFormat(OpenAIStream):
 
     def chunks(self, answer: Answer) -> ResponseEvents:
         """See `AnswerFormat.chunks`."""
-        self._events = ResponseEvents(answer, self._body(answer))
+        self._events = self._events_type(answer, self._body(answer))
         return self._events
 
     def is_told_in_stream(self, error: Exception) -> bool:
@@ -81,5 +124,23 @@ class ResponsesFormat(OpenAIStream):
         if self._kept is None:
             sampling = self._serving.routing.served.spec(answer.tier.number).sampling
             self._exchange.answered_as(answer.request)
-            self._kept = ResponseBody(self._exchange, answer, sampling)
+            self._kept = self._body_type(self._exchange, answer, sampling)
         return self._kept
+
+
+class CompactionFormat(ResponsesFormat):
+    """The format of a compaction that `/v1/responses` is asked for."""
+
+    _body_type, _events_type = CompactedBody, CompactedEvents
+
+
+class CompactFormat(CompactionFormat):
+    """The format of `/v1/responses/compact`; `said` is what it was asked with."""
+
+    def __init__(self, serving: Serving, exchange: Exchange, said: ResponsesRequest) -> None:
+        super().__init__(serving, exchange)
+        self._said = said
+
+    def whole(self, answer: Answer) -> bytes:
+        """See `AnswerFormat.whole`."""
+        return msgspec.json.encode(compacted(self._body(answer), self._said))

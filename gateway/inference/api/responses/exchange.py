@@ -13,6 +13,7 @@ from gateway.base.stores.database_reach import reached
 from gateway.inference.api.reading.build_request import Received, chat_request
 from gateway.inference.api.reading.list_queries import is_id
 from gateway.inference.api.responses.as_chat import chat_of, renamed
+from gateway.inference.api.responses.compaction import as_sent, opened_data
 from gateway.inference.api.responses.native_items import GivenItems, given_items
 from gateway.inference.api.responses.references import resolved
 from gateway.inference.api.responses.schemas import Item, ResponsesRequest
@@ -95,16 +96,23 @@ class Exchange:
         )
 
 
-async def exchange_of(serving: Serving, head: Received, body: ResponsesRequest, raw: bytes) -> Exchange:
-    """The exchange of a request, whose JSON is `raw`. Raises `ApiError`: 400 that names the parameter, 404 for a
-    previous response that the caller's tenant has not stored, or an item of one, 503 while the database is down."""
+async def exchange_of(
+    serving: Serving, head: Received, body: ResponsesRequest, raw: bytes, *, is_compaction: bool = False
+) -> Exchange:
+    """The exchange of a request, whose JSON is `raw`; a compaction is asked for in our own words.
+
+    Raises `ApiError`: 400 that names the parameter, 404 for a previous response that the caller's tenant has not
+    stored, or an item of one, 503 while the database is down.
+    """
     context = None
     if body.previous_response_id is not None:
         context = await _context(serving, head.caller.tenant, body.previous_response_id)
     body, conversation, named_consent, named = await resolved(serving, head.caller.tenant, body)
-    before = [] if context is None else context.items
+    before = [] if context is None else [opened_data(item) for item in context.items]
     earlier = msgspec.convert(before, list[Item])
-    said = given_items(raw) if serving.routing.served.has_responses else None
+    said = None
+    if serving.routing.served.has_responses and not is_compaction:
+        said = as_sent(given_items(raw), body.tools)
     if said is not None:
         for place, item in named.items():
             said.items[place] = item

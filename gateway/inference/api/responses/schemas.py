@@ -36,29 +36,6 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     input_audio: dict[str, Any] | None = None
 
 
-class Item(msgspec.Struct, frozen=True, kw_only=True):
-    """One item of the input; `type` says which fields count.
-
-    `message` (the default): `role` and `content`. `function_call`: `call_id`, `name` (with its `namespace`) and
-    `arguments`. `custom_tool_call`: `call_id`, `name` and `input`. `function_call_output`, `custom_tool_call_output`:
-    `call_id` and `output`. `reasoning`: earlier thoughts, in `content`, `encrypted_content` or `summary`.
-    `item_reference`: the `id` of an item of a stored response.
-    """
-
-    type: str = "message"
-    id: Annotated[str, Meta(max_length=128)] | None = None
-    role: str | None = None
-    content: str | list[Part] | None = None
-    call_id: str | None = None
-    name: str | None = None
-    namespace: str | None = None
-    arguments: str | dict[str, Any] | None = None
-    input: str | None = None
-    output: str | list[Part] | None = None
-    summary: list[Part] | None = None
-    encrypted_content: str | None = None
-
-
 class ToolFormat(msgspec.Struct, frozen=True, kw_only=True):
     """The input of a custom tool: `text`, or a `grammar` whose `syntax` is lark or regex."""
 
@@ -82,6 +59,31 @@ class ResponseTool(NamespacedTool, frozen=True, kw_only=True):
     """A tool, or a `namespace` of `tools`."""
 
     tools: Annotated[list[NamespacedTool], Meta(max_length=MAX_TOOLS)] | None = None
+
+
+class Item(msgspec.Struct, frozen=True, kw_only=True):
+    """One item of the input; `type` says which fields count.
+
+    `message` (the default): `role` and `content`. `function_call`: `call_id`, `name` (with its `namespace`) and
+    `arguments`. `custom_tool_call`: `call_id`, `name` and `input`. `function_call_output`, `custom_tool_call_output`:
+    `call_id` and `output`. `reasoning`: earlier thoughts, in `content`, `encrypted_content` or `summary`.
+    `item_reference`: the `id` of an item of a stored response. `additional_tools`: `tools`, next to those of the
+    request. `compaction`: a summary in `encrypted_content`; `compaction_trigger`: asks for one.
+    """
+
+    type: str = "message"
+    id: Annotated[str, Meta(max_length=128)] | None = None
+    role: str | None = None
+    content: str | list[Part] | None = None
+    call_id: str | None = None
+    name: str | None = None
+    namespace: str | None = None
+    arguments: str | dict[str, Any] | None = None
+    input: str | None = None
+    output: str | list[Part] | None = None
+    summary: list[Part] | None = None
+    encrypted_content: str | None = None
+    tools: list[ResponseTool] | None = None
 
 
 class ChosenTool(msgspec.Struct, frozen=True, kw_only=True):

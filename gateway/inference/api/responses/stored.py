@@ -85,7 +85,7 @@ async def list_input_items(request: HttpRequest, response_id: FromPath[str]) -> 
     return Response(answer, media_type="application/json")
 
 
-@post(["/responses/compact", "/responses/input_tokens"], include_in_schema=False)
+@post("/responses/input_tokens", include_in_schema=False)
 async def refuse_other_endpoints(request: HttpRequest) -> Response[Any]:
     """OpenAI's paths below `/responses` that there is nothing behind: not found, and not methods of a response."""
     raise ApiError(
