@@ -16,6 +16,7 @@ from tiers.remote.openai_format import parse_error, parse_retry_after
 from tiers.remote.prometheus_queue import sum_of_samples
 from tiers.remote.server_models import chosen_model, parse_models
 from tiers.remote.sse import EventTooLargeError
+from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import RemoteWire
 from tiers.remote.wires import wire_of
@@ -76,7 +77,7 @@ def read_stream(kind: RemoteKind, pieces: Iterable[bytes]) -> tuple[str, str]:
 
 def _require_plain(refusal: TierError) -> None:
     """Raise what `RemoteTier` would not expect of a wire."""
-    if type(refusal) is not TierError:
+    if type(refusal) not in (TierError, ServerSaidError):
         raise refusal
 
 
