@@ -32,7 +32,7 @@ class TooLong(NamedTuple):
 
 class Wording(NamedTuple):
     """One way to say it. `pattern`: without regard to case; its groups `prompt`, `answer`, `limit` and `total` (prompt
-    and answer) are counts of tokens. `source`: where it is documented or was reported; `seen`: when that was read."""
+    and answer) are counts of tokens. `source`: where it is documented or was reported; `seen`: when it was put here."""
 
     servers: str
     pattern: str
