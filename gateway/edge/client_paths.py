@@ -25,7 +25,7 @@ class ServedPath(NamedTuple):
 
 
 def served_path(path: str) -> ServedPath:
-    """Return the path that this server has for what a client asked as `path`; most are its own already."""
+    """Return the path that this server has for what a client asked as `path`."""
     if path.startswith("/v1/") and not path.startswith("/v1/v1/"):
         return ServedPath(path)
     if (azure := _DEPLOYMENT.fullmatch(path)) is not None:

@@ -182,13 +182,19 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         scope["http_version"] = self.parser.get_http_version()
         url = parse_url(self.url)
         path = url.path.decode("ascii")
-        served = served_path(unquote(path) if "%" in path else path)
-        scope["path"] = served.path
+        scope["path"] = path = unquote(path) if "%" in path else path
         scope["raw_path"] = url.path
         scope["query_string"] = url.query or b""
         scope["extensions"] = {CLIENT_CONNECTION: self}
-        if served.deployment is not None:
-            scope["extensions"][DEPLOYMENT] = served.deployment
+        if not path.startswith("/v1/") or path.startswith("/v1/v1/"):
+            self._find_endpoint(path)
+
+    def _find_endpoint(self, path: str) -> None:
+        """Lead a path that is not this server's own to the endpoint that the client means."""
+        scope: Any = self.scope
+        scope["path"], deployment = served_path(path)
+        if deployment is not None:
+            scope["extensions"][DEPLOYMENT] = deployment
 
     def _begin_cycle(self) -> None:
         before, is_old = self.cycle, self.scope["http_version"] == "1.0"
