@@ -1,6 +1,7 @@
 """Compiles grammars against a model's tokens; errors name the failing part. Runs in a grammar's own process."""
 
 import json
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,8 +13,15 @@ from inference_core.errors import InvalidRequestError
 from inference_core.grammar.failing_subschema import failing_subschema
 from inference_core.grammar.json_style import JSON_STYLE
 from inference_core.grammar.matcher import GrammarMatcher
+from inference_core.grammar.schema_rewriting import InexpressibleError, for_library
+from inference_core.grammar.validation import AnswerValidator
 from inference_core.protocol import Grammar
 
+ErrorOf = Callable[[str], str | None]
+"""Why a text is no finished answer; None if it is one."""
+# A schema after `%json`; texts, regular expressions and comments of a Lark grammar are skipped.
+_EMBEDDED = re.compile(r'"(?:\\.|[^"\\\n])*+"?|//[^\n]*+|/(?:\\.|[^/\\\n])++/?|(?P<schema>%json\s*+(?=\{))')
+_DECODER = json.JSONDecoder()
 _LONGEST_REASON = 400
 _LIMITS = LLParserLimits(verbose_errors=False)
 
@@ -21,8 +29,11 @@ _LIMITS = LLParserLimits(verbose_errors=False)
 class GrammarCompiler:
     """Compiles against one model's tokens."""
 
-    def __init__(self, tokenizer: LLTokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(
+        self, tokenizer: LLTokenizer, checked: Callable[[ErrorOf], ErrorOf] = lambda error_of: error_of
+    ) -> None:
+        """`checked`: puts limits on the validation of one answer."""
+        self._tokenizer, self._checked = tokenizer, checked
 
     def compile(
         self, grammar: Grammar, refusing: Callable[[InvalidRequestError], object] = lambda error: None
@@ -39,16 +50,22 @@ class GrammarCompiler:
             probe = start.deep_copy()
             first = probe.compute_bitmask()
             if not probe.is_error() and any(first):
-                return partial(GrammarMatcher, start, self._tokenizer)
+                return self._factory(grammar, start)
             reason = probe.get_error() or "it allows no text at all"
         refusing(_refused(grammar.param, reason))
         raise _refusal(grammar, reason)
+
+    def _factory(self, grammar: Grammar, start: LLMatcher) -> Callable[[], GrammarMatcher]:
+        if grammar.kind != "json_schema":
+            return partial(GrammarMatcher, start, self._tokenizer)
+        validator = AnswerValidator(grammar.text)
+        return lambda: GrammarMatcher(start, self._tokenizer, self._checked(validator.error))
 
 
 def schema_error(schema: Any) -> str | None:
     """Why a parsed JSON schema cannot be compiled for any model; None if it can."""
     try:
-        source = LLMatcher.grammar_from_json_schema(schema, defaults=JSON_STYLE)
+        source = LLMatcher.grammar_from_json_schema(for_library(schema), defaults=JSON_STYLE)
     except ValueError as error:
         return str(error)
     failed, messages = LLMatcher.validate_grammar_with_warnings(source, limits=_LIMITS)
@@ -67,6 +84,10 @@ def _refusal(grammar: Grammar, reason: str) -> InvalidRequestError:
 
 
 def _refused_schema(param: str, schema: Any, reason: str) -> InvalidRequestError:
+    try:
+        for_library(schema)
+    except InexpressibleError as error:
+        return _refused(param, str(error), error.path)
     path, inner = failing_subschema(schema, schema_error)
     return _refused(param, inner or reason, path)
 
@@ -91,9 +112,21 @@ def _source(grammar: Grammar) -> str:
     if grammar.kind == "choice":
         return LLMatcher.grammar_from_lark(_choice_source(grammar))
     try:
-        return LLMatcher.grammar_from_lark(any_to_lark(grammar.text))
+        return LLMatcher.grammar_from_lark(_with_rewritten_schemas(any_to_lark(grammar.text)))
     except Exception as error:  # The converter raises plain Exception.
         raise InvalidRequestError(f"{grammar.param} is neither Lark nor GBNF: {error}", grammar.param) from error
+
+
+def _with_rewritten_schemas(lark: str) -> str:
+    """The grammar with the JSON schemas in it rewritten, as `for_library` does. Raises `ValueError` for no JSON."""
+    pieces, end = [], 0
+    for match in _EMBEDDED.finditer(lark):
+        if match["schema"] is None or match.start() < end:
+            continue
+        schema, length = _DECODER.raw_decode(lark[match.end() :])
+        pieces += [lark[end : match.end()], json.dumps(for_library(schema))]
+        end = match.end() + length
+    return "".join([*pieces, lark[end:]])
 
 
 def _schema_source(grammar: Grammar) -> str:
@@ -103,8 +136,10 @@ def _schema_source(grammar: Grammar) -> str:
     if not isinstance(schema, dict):
         raise InvalidRequestError(f"{grammar.param} must be a JSON object, a schema", grammar.param)
     try:
-        return LLMatcher.grammar_from_json_schema(schema, defaults=JSON_STYLE)
-    except ValueError as error:
+        return LLMatcher.grammar_from_json_schema(for_library(schema), defaults=JSON_STYLE)
+    except InexpressibleError as error:
+        raise _refused(grammar.param, str(error), error.path) from error
+    except (ValueError, RecursionError) as error:
         raise InvalidRequestError(f"{grammar.param} cannot be compiled: {error}", grammar.param) from error
 
 

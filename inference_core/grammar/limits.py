@@ -23,6 +23,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of a grammar's process. `compile_seconds`, `burst_seconds` and `seconds_per_mask` are CPU time.
 
     `compile_seconds`: for compiling. `locate_seconds`: for finding the place in a schema that cannot be compiled.
+    `check_seconds`: for validating an answer.
     `burst_seconds`: what all masks may take beyond `seconds_per_mask` each, on average. `answer_seconds`: how long a
     step waits for masks, and ten times `compile_seconds` is how long compiling is waited for, however busy the machine.
     `memory_bytes`: growth of the address space. `stack_bytes`: size of the stack.
@@ -30,6 +31,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     compile_seconds: float = 2.0
     locate_seconds: float = 0.5
+    check_seconds: float = 0.5
     burst_seconds: float = 0.25
     seconds_per_mask: float = 0.01
     answer_seconds: float = 10.0

@@ -1,6 +1,6 @@
 """One sequence's state in its grammar: which tokens are allowed next, and which are forced."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from llguidance import LLMatcher, LLTokenizer
 
@@ -18,9 +18,14 @@ class GrammarMatcher:
     the output tokens, so skipping ahead changes no answer. See `Matcher`.
     """
 
-    def __init__(self, start: LLMatcher, tokenizer: LLTokenizer) -> None:
-        """`start`: the grammar before the first token; it is copied, and copies share the library's caches."""
+    def __init__(
+        self, start: LLMatcher, tokenizer: LLTokenizer, error_of: Callable[[str], str | None] | None = None
+    ) -> None:
+        """`start`: the grammar before the first token; it is copied, and copies share the library's caches.
+        `error_of`: why a text is no finished answer, None if it is one; the end is allowed only after it."""
         self._state = start.deep_copy()
+        self._tokenizer, self._error_of = tokenizer, error_of
+        self._text_ids: list[int] = []  # what the state has consumed, if answers are validated
         self._eos_token_ids = frozenset(tokenizer.eos_tokens)
         self._accepted: list[int] = []  # consumed later, in parallel with the model's next step
         self._forced: list[int] | None = None
@@ -46,6 +51,8 @@ class GrammarMatcher:
         pass
 
     def forced_tokens(self) -> list[int]:
+        if self._error_of is not None:
+            self._text_ids += self._accepted
         for token_id in self._accepted:
             left = remaining_forced(self._known_forced(), token_id)
             if not self._state.consume_token(token_id):
@@ -62,10 +69,12 @@ class GrammarMatcher:
                 masks += [b"\xff" * (4 * self.num_words)] * (len(self._drafts) - place)
                 break
             self._state.consume_token(token)
+            self._text_ids.append(token)
             taken += 1
             left = remaining_forced(forced, token)
             forced = self._compute_forced() if left is None else left
             masks.append(self._mask(forced))
+        del self._text_ids[len(self._text_ids) - taken :]
         if taken and not self._state.rollback(taken):
             self._give_up(f"{taken} tokens cannot be taken back: {self._state.get_error()}")
         return masks
@@ -84,7 +93,24 @@ class GrammarMatcher:
         # On an error the library allows the end of the answer, which would then look finished.
         if self._state.is_error() or self._state.stop_reason() not in _FINE_ENDS:
             self._give_up(self._state.get_error() or self._state.stop_reason())
+        if self._error_of is not None and self.reason is None:
+            mask = self._without_invalid_end(mask, self._error_of)
         return mask if self.reason is None else bytes(4 * self.num_words)
+
+    def _without_invalid_end(self, mask: bytes, error_of: Callable[[str], str | None]) -> bytes:
+        """The mask without the tokens that end the answer, where the text so far is no valid answer."""
+        ends = [token for token in self._eos_token_ids if _holds(mask, token)]
+        if not ends:
+            return mask
+        error = error_of(self._tokenizer.decode_bytes(self._text_ids).decode("utf-8", "replace"))
+        if error is None:
+            return mask
+        rest = bytearray(mask)
+        for token in ends:
+            rest[token // 8] &= ~(1 << token % 8)
+        if not any(rest):
+            self._give_up(f"the finished answer is not valid: {error}")
+        return bytes(rest)
 
     def _compute_forced(self) -> list[int]:
         if self.reason is not None or self._state.is_stopped():

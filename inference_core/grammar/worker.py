@@ -9,6 +9,7 @@ import resource
 import signal
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,7 +17,7 @@ from llguidance import LLTokenizer
 
 from inference_core.errors import InvalidRequestError
 from inference_core.grammar.bounds import check_bounds
-from inference_core.grammar.compiler import GrammarCompiler
+from inference_core.grammar.compiler import ErrorOf, GrammarCompiler
 from inference_core.grammar.limits import Limits
 from inference_core.grammar.matcher import GrammarMatcher
 from inference_core.grammar.wire import (
@@ -65,7 +66,7 @@ def run(channel: Channel, vocabularies: Mapping[int, LLTokenizer]) -> NoReturn:
         assert isinstance(start, Start)
         _set_limits(start.limits)
         worker = _Worker(channel, start)
-        if worker.compile(GrammarCompiler(vocabularies[start.vocabulary])):
+        if worker.compile(GrammarCompiler(vocabularies[start.vocabulary], partial(_checked, start.limits))):
             worker.answer_questions()
     os._exit(0)
 
@@ -148,6 +149,20 @@ class _Worker:
     @property
     def _memory_bytes(self) -> int:
         return _most_resident_bytes() - self._shared_bytes
+
+
+def _checked(limits: Limits, error_of: ErrorOf) -> ErrorOf:
+    """Validate one answer's texts within a time of its own; the process ends where that is not enough."""
+    left = limits.check_seconds
+
+    def checked(text: str) -> str | None:
+        nonlocal left
+        others = _allow(max(1e-6, left))
+        error = error_of(text)
+        left = _allow(others)
+        return error
+
+    return checked
 
 
 def _allow(seconds: float) -> float:

@@ -1,0 +1,193 @@
+"""Narrows the branches of a `oneOf` until they exclude each other, so that it can be written as `anyOf`.
+
+A value of a branch must not hold for any other one. That is provable by types, by constants, or by a required property.
+Where it is not, a branch is narrowed: it forbids a property that another branch requires, or leaves out a type that
+another branch allows whole. What remains unproved is found when the finished answer is validated.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+TYPES = frozenset(("null", "boolean", "number", "string", "array", "object"))
+_OBJECT = frozenset(("object",))
+# Keywords that narrow nothing.
+_SILENT = frozenset(
+    ("title", "description", "default", "examples", "$comment", "$id", "id", "deprecated", "readOnly", "writeOnly")
+)
+# Of larger ones, pairs would take too long to compare.
+_MOST_BRANCHES = 64
+# How deep references, `allOf` and properties are followed.
+_MOST_LEVELS = 6
+
+Resolve = Callable[[str], Any]
+"""The part of the whole schema that a reference names; None if it names none."""
+
+
+@dataclass(slots=True)
+class Shape:
+    """What is known of the values for which a schema holds; integers are numbers.
+
+    `only_types`: they are all the values of `types`. `values`: the only ones, if known. `closed`: no other `properties`
+    than these.
+    """
+
+    types: frozenset[str] = TYPES
+    only_types: bool = True
+    values: list[Any] | None = None
+    required: frozenset[str] = frozenset()
+    properties: dict[str, list[Any]] = field(default_factory=dict)
+    closed: list[frozenset[str]] = field(default_factory=list)
+
+    def forbids(self, name: str) -> bool:
+        """Whether an object with the property `name` cannot hold."""
+        return False in self.properties.get(name, ()) or any(name not in names for names in self.closed)
+
+
+def narrowed(branches: list[Any], types: frozenset[str], resolve: Resolve) -> list[Any]:
+    """The branches, narrowed; of values of other `types` nothing has to be known."""
+    if len(branches) > _MOST_BRANCHES:
+        return branches
+    shapes = [shape_of(branch, resolve) for branch in branches]
+    for shape in shapes:
+        shape.types &= types
+    made = [
+        _narrowed(branch, shapes[place], [other for at, other in enumerate(shapes) if at != place], resolve)
+        for place, branch in enumerate(branches)
+    ]
+    return made if any(branch is not False for branch in made) else branches
+
+
+def _narrowed(branch: Any, shape: Shape, others: list[Shape], resolve: Resolve) -> Any:
+    types, forbidden, required = shape.types, set[str](), set[str]()
+    for other in others:
+        mine = replace(shape, types=types, required=shape.required | required)
+        if _are_exclusive(mine, other, resolve) or forbidden & other.required:
+            continue
+        if other.only_types:
+            types -= other.types
+            continue
+        if "object" in types and (shape.properties or shape.required):
+            types = _OBJECT  # what is said of properties holds for all that is no object
+        if types != _OBJECT:
+            continue
+        if missing := other.required - mine.required:
+            forbidden.add(min(missing))
+        else:
+            required |= _telling_apart(shape, other, resolve)
+    if not types or branch is False:
+        return False
+    part: dict[str, Any] = {}
+    if types != shape.types:
+        part["type"] = sorted(types)
+    if forbidden:
+        part["properties"] = dict.fromkeys(sorted(forbidden), False)
+    if required:
+        part["required"] = sorted(required)
+    if not part or not isinstance(branch, dict):
+        return part or branch
+    return {**branch, "allOf": [*_list(branch, "allOf"), part]}
+
+
+def _telling_apart(shape: Shape, other: Shape, resolve: Resolve) -> set[str]:
+    """A property that excludes `other` wherever an object of `shape` has it; none if there is none."""
+    for name in sorted(shape.properties.keys() & other.properties.keys()):
+        if shape.forbids(name):
+            continue
+        part, counterpart = (
+            Shape(properties=s.properties, required=frozenset((name,)), types=_OBJECT) for s in (shape, other)
+        )
+        if _are_exclusive(part, counterpart, resolve):
+            return {name}
+    return set()
+
+
+def are_exclusive(one: Any, other: Any, resolve: Resolve) -> bool:
+    """Whether it is provable that no value holds for both schemas."""
+    return _are_exclusive(shape_of(one, resolve), shape_of(other, resolve), resolve)
+
+
+def _are_exclusive(one: Shape, other: Shape, resolve: Resolve, level: int = 0) -> bool:
+    shared = one.types & other.types
+    if not shared:
+        return True
+    if one.values is not None and other.values is not None:
+        return not any(_same(a, b) for a in one.values for b in other.values)
+    if shared != _OBJECT:
+        return False
+    if any(a.forbids(name) for a, b in ((one, other), (other, one)) for name in b.required):
+        return True
+    return level < _MOST_LEVELS and any(
+        _are_exclusive(
+            shape_of(part, resolve, level + 1), shape_of(counterpart, resolve, level + 1), resolve, level + 1
+        )
+        for name in (one.required | other.required) & one.properties.keys() & other.properties.keys()
+        for part in one.properties[name]
+        for counterpart in other.properties[name]
+    )
+
+
+def shape_of(schema: Any, resolve: Resolve, level: int = 0) -> Shape:
+    """What is known of a schema, with its references and `allOf`."""
+    if not isinstance(schema, dict):
+        return Shape(types=frozenset() if schema is False else TYPES)
+    shape = Shape(_types(schema), only_types=schema.keys() <= _SILENT | {"type"} and "integer" not in _names(schema))
+    if "const" in schema:
+        shape.values = [schema["const"]]
+    elif isinstance(schema.get("enum"), list):
+        shape.values = schema["enum"]
+    if shape.values is not None:
+        shape.types &= {_type(value) for value in shape.values}
+    shape.required = frozenset(name for name in _list(schema, "required") if isinstance(name, str))
+    properties = _mapping(schema, "properties")
+    shape.properties = {name: [part] for name, part in properties.items()}
+    if schema.get("additionalProperties") is False and not schema.get("patternProperties"):
+        shape.closed = [frozenset(properties)]
+    if level < _MOST_LEVELS:
+        for key in ("anyOf", "oneOf"):
+            if parts := _list(schema, key):
+                shape.types &= frozenset().union(*(shape_of(part, resolve, level + 1).types for part in parts))
+        for part in (*_list(schema, "allOf"), *([resolve(schema["$ref"])] if "$ref" in schema else ())):
+            if part is not None:
+                _merge(shape, shape_of(part, resolve, level + 1))
+    return shape
+
+
+def _merge(shape: Shape, other: Shape) -> None:
+    shape.types &= other.types
+    shape.values = other.values if shape.values is None else shape.values
+    shape.required |= other.required
+    shape.closed += other.closed
+    for name, parts in other.properties.items():
+        shape.properties[name] = shape.properties.get(name, []) + parts
+
+
+def _types(schema: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset("number" if name == "integer" else name for name in _names(schema))
+
+
+def _names(schema: Mapping[str, Any]) -> list[str]:
+    kinds = schema.get("type", list(TYPES))
+    return [kind for kind in kinds if isinstance(kind, str)] if isinstance(kinds, list) else [str(kinds)]
+
+
+def _type(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else "boolean"
+    if isinstance(value, str):
+        return "string"
+    return "array" if isinstance(value, list) else "object" if isinstance(value, dict) else "number"
+
+
+def _same(one: Any, other: Any) -> bool:
+    return bool(_type(one) == _type(other) and one == other)
+
+
+def _list(schema: Mapping[str, Any], key: str) -> list[Any]:
+    value = schema.get(key)
+    return value if isinstance(value, list) else []
+
+
+def _mapping(schema: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = schema.get(key)
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,142 @@
+"""Regular expressions of JSON schemas (ECMA-262) in the syntax of the grammar library, and matched in linear time.
+
+The library quotes a pattern for JSON. A class that has all control characters, or all but the line feed, then also
+admits the escapes of `"` and `\\`, even if it excludes them. Without U+0000 such a class is quoted exactly.
+"""
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+
+from llguidance import LLMatcher, LLTokenizer
+
+_PIECE = re.compile(r"\\.|\[\^?|\]|.", re.DOTALL)
+# Operators on classes in the library's syntax; plain characters in ECMA-262.
+_OPERATORS = ("&", "-", "~")
+_NUL = re.compile(r"\\x00|\\u0000|\\0(?![0-9])|\x00")
+
+
+def library_pattern(pattern: str) -> str:
+    """`pattern` in the library's syntax. It matches the same texts, but none with U+0000 by a class."""
+    return "".join(_converted(pattern))
+
+
+def _converted(pattern: str) -> Iterator[str]:
+    inside, before, first = False, "", False
+    for match in _PIECE.finditer(pattern):
+        piece = match[0]
+        if not inside:
+            inside = first = piece in ("[", "[^")
+            yield "[^\\x00" if piece == "[^" and pattern[match.end() : match.end() + 1] != "]" else piece
+        elif piece == "]" and not first:
+            inside = False
+            yield piece
+        else:
+            is_operator = piece in _OPERATORS and piece == before
+            yield _NUL.sub(r"\\x01", f"\\{piece}" if is_operator or piece == "[" else _escaped_inside(piece))
+            first = False
+        before = piece
+
+
+def _escaped_inside(piece: str) -> str:
+    return "\\[\\^" if piece == "[^" else piece
+
+
+class LinearPatterns:
+    """Searches texts for patterns in linear time, by the library's automata where they have the pattern's anchors."""
+
+    def __init__(self) -> None:
+        self._tokenizer = LLTokenizer("byte")
+
+    @lru_cache(256)  # noqa: B019 - one object per process
+    def _matcher(self, pattern: str) -> LLMatcher | None:
+        whole = _as_whole(pattern)
+        if whole is None:
+            return None
+        matcher = LLMatcher(self._tokenizer, LLMatcher.grammar_from_regex(whole), log_level=0)
+        return None if matcher.is_error() else matcher
+
+    def search(self, pattern: str, text: str) -> bool:
+        """Whether `pattern` matches somewhere in `text`. Raises `re.error` for a pattern that is none."""
+        start = self._matcher(pattern)
+        if start is None:
+            return _python(pattern).search(text) is not None
+        matcher, data = start.deep_copy(), list(text.encode("utf-8", "surrogatepass"))
+        if not data:
+            return matcher.is_accepting()
+        return matcher.validate_tokens(data) == len(data) and matcher.consume_tokens(data) and matcher.is_accepting()
+
+
+@lru_cache(256)
+def _python(pattern: str) -> re.Pattern[str]:
+    """For other patterns (lookarounds, anchors inside), which the process's limit of time bounds."""
+    anchored = "".join("\\Z" if piece == "$" else piece for piece in _outside_classes(pattern))
+    return re.compile(anchored, re.ASCII)
+
+
+def _outside_classes(pattern: str) -> Iterator[str]:
+    """The pieces of a pattern; a class is one piece."""
+    inside: list[str] = []
+    for match in _PIECE.finditer(pattern):
+        piece = match[0]
+        if inside:
+            inside.append(piece.replace("[", "\\[") if not piece.startswith("\\") else piece)
+            if piece == "]":
+                yield "".join(inside)
+                inside = []
+        elif piece in ("[", "[^"):
+            inside = [piece]
+        else:
+            yield piece
+    if inside:
+        yield "".join(inside)
+
+
+def _as_whole(pattern: str) -> str | None:
+    """The pattern of the whole texts in which `pattern` is found; None if it has anchors elsewhere than at its ends."""
+    pieces = list(_outside_classes(pattern))
+    start = bool(pieces) and pieces[0] == "^"
+    end = bool(pieces) and pieces[-1] == "$"
+    inner = pieces[start : len(pieces) - end]
+    if any(piece in ("^", "$", "\\b", "\\B") for piece in inner):
+        return None
+    if (start or end) and _has_top_alternative(inner):
+        return None
+    body = "".join("[\\s\\S]" if piece == "[^]" else piece for piece in inner)
+    if "(?=" in body or "(?!" in body or "(?<" in body:
+        return None
+    anything = "(?s:.*)"
+    converted = _ascii_classes("".join(_plain(body)))
+    return f"{'' if start else anything}({converted}){'' if end else anything}"
+
+
+def _plain(pattern: str) -> Iterator[str]:
+    """As `library_pattern`, but with U+0000: no JSON is quoted here."""
+    return (piece.replace("[^\\x00", "[^", 1) for piece in _converted(pattern))
+
+
+def _ascii_classes(pattern: str) -> str:
+    """ECMA-262's digits and letters, which are those of ASCII."""
+    named = {"\\d": "0-9", "\\w": "0-9A-Za-z_"}
+    converted, inside = [], False
+    for match in _PIECE.finditer(pattern):
+        piece = match[0]
+        if piece in named:
+            piece = named[piece] if inside else f"[{named[piece]}]"
+        elif piece in ("\\D", "\\W") and not inside:
+            piece = f"[^{named[piece.lower()]}]"
+        elif piece in ("[", "[^") and not inside:
+            inside = True
+        elif piece == "]":
+            inside = False
+        converted.append(piece)
+    return "".join(converted)
+
+
+def _has_top_alternative(pieces: list[str]) -> bool:
+    depth = 0
+    for piece in pieces:
+        depth += (piece == "(") - (piece == ")")
+        if piece == "|" and depth == 0:
+            return True
+    return False

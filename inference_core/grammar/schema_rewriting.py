@@ -1,0 +1,198 @@
+"""Rewrites JSON schemas for the grammar library, which reads some keywords inexactly and refuses others.
+
+The rewritten schema allows what the original allows, or a part of it, but for `oneOf` whose branches are not
+exclusive: finished answers are therefore also validated. Every part stays in its place, so that references to it hold.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from inference_core.grammar.exclusive_branches import TYPES, Resolve, narrowed
+from inference_core.grammar.formats import ASCII_PARTS, FORMATS
+from inference_core.grammar.patterns import library_pattern
+
+# Keywords whose value is a schema, a list of schemas, or a mapping of names to schemas.
+ONE = ("items", "additionalItems", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames")
+LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
+MAPPINGS = ("$defs", "definitions", "properties", "patternProperties", "dependentSchemas")
+# Bounds of numbers that the library keeps exactly: it computes in float64.
+_EXACT = 1 << 53
+_MOST = (1 << 63) - 1024
+_LOWER, _UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
+_PATTERNS = FORMATS | ASCII_PARTS
+
+
+class InexpressibleError(ValueError):
+    """A value that no grammar of the library has. The message names it; `path`: its schema, as `.properties.age`."""
+
+    path = ""
+
+
+def for_library(schema: Any) -> Any:
+    """Rewrite a parsed schema. Raises `InexpressibleError`, `RecursionError`."""
+    return _rewritten(schema, _resolver(schema))
+
+
+def _rewritten(schema: Any, resolve: Resolve) -> Any:
+    if not isinstance(schema, dict):
+        return schema
+    rewritten = {key: _inner(key, value, resolve) for key, value in schema.items()}
+    for step in (_exact_values, _patterns, _annotations, _exact_bounds, _counted):
+        step(rewritten)
+    _exclusive(schema, rewritten, resolve)
+    return rewritten
+
+
+def _resolver(root: Any) -> Resolve:
+    def resolve(reference: str) -> Any:
+        part = root
+        if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
+            return None
+        for step in reference.split("/")[1:]:
+            name = unquote(step).replace("~1", "/").replace("~0", "~")
+            part = part.get(name) if isinstance(part, dict) else None
+        return part
+
+    return resolve
+
+
+def _inner(key: str, value: Any, resolve: Resolve) -> Any:
+    if key in MAPPINGS and isinstance(value, dict):
+        return {name: _at(f".{key}.{name}", part, resolve) for name, part in value.items()}
+    if key in LISTS and isinstance(value, list):
+        return [_at(f".{key}[{place}]", part, resolve) for place, part in enumerate(value)]
+    return _at(f".{key}", value, resolve) if key in ONE else value
+
+
+def _at(step: str, part: Any, resolve: Resolve) -> Any:
+    try:
+        return _rewritten(part, resolve)
+    except InexpressibleError as error:
+        error.path = step + error.path
+        raise
+
+
+def _patterns(schema: dict[str, Any]) -> None:
+    """Write patterns, and formats as patterns, in the library's syntax."""
+    pattern = schema.get("pattern")
+    if isinstance(pattern, str):
+        schema["pattern"] = library_pattern(pattern)
+    patterns = schema.get("patternProperties")
+    if isinstance(patterns, dict):
+        schema["patternProperties"] = {library_pattern(key): value for key, value in patterns.items()}
+    name = schema.get("format")
+    if isinstance(name, str):
+        del schema["format"]
+        if name in _PATTERNS and _allows(schema, "string"):
+            whole = {"pattern": library_pattern(f"^(?:{_PATTERNS[name]})$")}
+            if "pattern" in schema:
+                _also(schema, whole)
+            else:
+                schema |= whole
+
+
+def _annotations(schema: dict[str, Any]) -> None:
+    """Drop keywords that say nothing."""
+    if schema.get("uniqueItems") is False or not _allows(schema, "array"):
+        schema.pop("uniqueItems", None)
+    if "uniqueItems" in schema and isinstance(schema.get("maxItems"), int) and schema["maxItems"] <= 1:
+        del schema["uniqueItems"]
+    for key in ("dependencies", "dependentRequired", "dependentSchemas"):
+        if schema.get(key) == {}:
+            del schema[key]
+    if schema.get("not") is False:
+        del schema["not"]
+    if schema.get("propertyNames") in (True, {}, {"type": "string"}):
+        del schema["propertyNames"]
+    if "if" not in schema or not ("then" in schema or "else" in schema):
+        for key in ("if", "then", "else"):
+            schema.pop(key, None)
+
+
+def _exact_values(schema: dict[str, Any]) -> None:
+    """Keep the values of `const` and `enum` that the library writes as they are."""
+    if "const" in schema and not _is_exact(schema["const"]):
+        raise InexpressibleError(f"const: {_named(schema['const'])} has a number that grammars cannot hold exactly")
+    values = schema.get("enum")
+    if isinstance(values, list) and values:
+        exact = [value for value in values if _is_exact(value)]
+        if not exact:
+            raise InexpressibleError(f"enum: {_named(values[0])} has a number that grammars cannot hold exactly")
+        schema["enum"] = exact
+
+
+def _exact_bounds(schema: dict[str, Any]) -> None:
+    """Move bounds that float64 lacks inwards, to the nearest ones that it has."""
+    for keys, towards in ((_LOWER, math.inf), (_UPPER, -math.inf)):
+        for key in keys:
+            bound = schema.get(key)
+            if not isinstance(bound, int) or isinstance(bound, bool) or abs(bound) <= _EXACT:
+                continue
+            if abs(bound) > _MOST and (bound > 0) == (towards > 0):
+                raise InexpressibleError(f"{key}: {_named(bound)} is beyond the numbers of grammars")
+            near = float(max(-_MOST, min(_MOST, bound)))
+            if (near < bound) if towards > 0 else (near > bound):
+                near = math.nextafter(near, towards)
+            schema[key] = int(near)
+
+
+def _counted(schema: dict[str, Any]) -> None:
+    """Replace `minProperties` by required properties: those that are required already, and optional ones in order."""
+    least, properties = schema.get("minProperties"), schema.get("properties", {})
+    if isinstance(least, float) and least.is_integer():
+        least = schema["minProperties"] = int(least)
+    if not isinstance(least, int) or not isinstance(properties, dict):
+        return
+    required = schema.get("required", [])
+    required = list(required) if isinstance(required, list) else []
+    optional = [name for name, part in properties.items() if name not in required and part is not False]
+    missing = least - len(set(required))
+    if missing <= 0:
+        del schema["minProperties"]
+    elif least > 1 and missing <= len(optional):
+        schema["required"] = required + optional[:missing]
+        del schema["minProperties"]
+
+
+def _exclusive(schema: dict[str, Any], rewritten: dict[str, Any], resolve: Resolve) -> None:
+    """Narrow the branches of `oneOf`, which the library then reads as `anyOf`."""
+    branches = rewritten.get("oneOf")
+    if isinstance(branches, list) and branches:
+        kinds = schema.get("type", list(TYPES))
+        names = kinds if isinstance(kinds, list) else [kinds]
+        types = frozenset("number" if name == "integer" else name for name in names)
+        rewritten["oneOf"] = narrowed(branches, types, resolve)
+
+
+def _also(schema: dict[str, Any], part: dict[str, Any]) -> None:
+    others = schema.get("allOf")
+    schema["allOf"] = [*(others if isinstance(others, list) else ()), part]
+
+
+def _allows(schema: Mapping[str, Any], kind: str) -> bool:
+    kinds = schema.get("type", kind)
+    return kind in (kinds if isinstance(kinds, list) else [kinds])
+
+
+def _is_exact(value: Any) -> bool:
+    return all(
+        isinstance(n, bool) or not isinstance(n, int) or (abs(n) <= _MOST and int(float(n)) == n)
+        for n in _leaves(value)
+    )
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for inner in value:
+            yield from _leaves(inner)
+    else:
+        yield value
+
+
+def _named(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else f"{text[:40]}…"
