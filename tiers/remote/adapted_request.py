@@ -69,6 +69,9 @@ def adapted(request: GenerationRequest, rules: Rules, refused: frozenset[str] = 
     if rules.efforts and request.reasoning_effort not in (None, *rules.efforts):
         fields["reasoning_effort"] = nearest_effort(str(request.reasoning_effort), rules.efforts)
         changed.add("reasoning_effort")
+        native = fields.get("native", request.native)
+        if native is not None and (said := _with_effort(native, fields["reasoning_effort"])) is not native:
+            fields["native"] = said
     unwanted = rules.refused | refused if refused else rules.refused
     if rules.refused_thinking and (fields.get("reasoning_effort") or request.reasoning_effort) not in (None, "none"):
         unwanted |= rules.refused_thinking
@@ -189,7 +192,7 @@ def _leave_out(request: GenerationRequest, refused: frozenset[str], fields: dict
                 fields[field] = None
                 named.append(name)
         native = fields.get("native", request.native)
-        if native is not None and (said := _without_effort(native)) is not native:
+        if native is not None and (said := _with_effort(native, None)) is not native:
             fields["native"] = said
             named.append("reasoning_effort")
     tooling: Tooling | None = fields.get("tooling", request.tooling)
@@ -206,13 +209,15 @@ def _leave_out(request: GenerationRequest, refused: frozenset[str], fields: dict
     return tuple(dict.fromkeys(named))
 
 
-def _without_effort(native: NativeRequest) -> NativeRequest:
+def _with_effort(native: NativeRequest, effort: str | None) -> NativeRequest:
+    """The request with another effort where it says one; without it for None."""
     name = "output_config" if native.form == "anthropic" else "reasoning"
     if name not in native.fields:
         return native
     said = msgspec.json.decode(native.fields[name], type=dict[str, Any])
     if said.pop("effort", None) is None:
         return native
+    said |= {} if effort is None else {"effort": effort}
     fields = {key: value for key, value in native.fields.items() if key != name}
     return msgspec.structs.replace(native, fields=fields | ({name: _encode(said)} if said else {}))
 

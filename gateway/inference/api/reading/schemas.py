@@ -139,10 +139,14 @@ class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     json_object: bool | None = None
 
 
+FunctionName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.:-]{1,128}$")]
+"""As lenient as any provider; what a tier's server does not take is sent to it under another name."""
+
+
 class FunctionDefinition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A function that the model may call; `parameters` is a JSON schema of an object."""
 
-    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    name: FunctionName
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
@@ -165,7 +169,7 @@ class CustomFormat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class CustomTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A tool that takes text."""
 
-    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    name: FunctionName
     description: str | None = None
     format: CustomFormat | None = None
 

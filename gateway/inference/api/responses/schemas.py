@@ -8,6 +8,7 @@ from msgspec import Meta
 from gateway.inference.api.reading.schemas import (
     MAX_PARTS,
     MAX_TOOLS,
+    FunctionName,
     Metadata,
     PositiveInt,
     StreamOptions,
@@ -16,8 +17,6 @@ from gateway.inference.api.reading.schemas import (
     Unsupported,
 )
 from tiers.tier import ReasoningEffort
-
-FunctionName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
