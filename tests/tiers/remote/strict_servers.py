@@ -289,7 +289,7 @@ def chat_answer(body: Body) -> Body:
     if body.get("tools") and body["messages"][-1]["role"] == "user":
         function = {"name": next(names_of(body)), "arguments": "{}"}
         message = {"role": "assistant", "content": None}
-        # As some servers number them, in each answer anew.
+        # Some servers repeat the same ids in each answer.
         message["tool_calls"] = [{"id": "functions.f:0", "type": "function", "function": function}]
     finish = "tool_calls" if "tool_calls" in message else "stop"
     choice = {"index": 0, "message": message, "finish_reason": finish}
