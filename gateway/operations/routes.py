@@ -54,6 +54,7 @@ from gateway.operations.api.quality.routing_views import (
     show_traffic,
 )
 from gateway.operations.api.quality.worth import show_worth
+from gateway.operations.api.refusals import forget_refusals, show_refusals
 from gateway.operations.api.reload import reload_catalogue
 from gateway.operations.api.replicas import change_replicas, show_replicas
 from gateway.operations.api.routing import change_routing, show_routing
@@ -92,6 +93,8 @@ def operations_routers() -> list[Router]:
             show_replicas,
             change_replicas,
             reload_catalogue,
+            show_refusals,
+            forget_refusals,
             show_cache,
             change_cache,
             show_routing,

@@ -8,6 +8,7 @@ import msgspec
 from gateway.operations.running import Operations
 from gateway.runtime.peers.peer_records import PeerRecords
 from gateway.runtime.peers.peers import Answer
+from tiers.remote.learned_refusals import REFUSALS
 
 WITH_PRIVATE = "private"
 """The argument of the question `metrics` that asks for the names and costs too."""
@@ -15,7 +16,8 @@ WITH_PRIVATE = "private"
 
 def worker_answers(operations: Operations, records: PeerRecords) -> dict[str, Answer]:
     """Return the answers by question: whether it is `ready`, its own `metrics` and service `levels`, and a `record`
-    that the database does not hold yet; `reload` makes it reload the catalogue, as SIGHUP does."""
+    that the database does not hold yet; the `refusals` of servers that it knows, and to `forget` them; `reload` makes
+    it reload the catalogue, as SIGHUP does."""
 
     async def ready(_: str) -> bytes:
         # A remote tier that is down does not prevent a start; a local core will be up soon.
@@ -31,8 +33,22 @@ def worker_answers(operations: Operations, records: PeerRecords) -> dict[str, An
     async def levels(_: str) -> bytes:
         return msgspec.msgpack.encode(operations.metrics.levels.figures())
 
+    async def refusals(_: str) -> bytes:
+        return msgspec.msgpack.encode(REFUSALS.listed())
+
+    async def forget(tier: str) -> bytes:
+        return str(REFUSALS.forget(tier or None)).encode()
+
     async def reload(_: str) -> bytes:
         os.kill(os.getpid(), signal.SIGHUP)
         return b""
 
-    return {"ready": ready, "metrics": metrics, "levels": levels, "record": records.answer, "reload": reload}
+    return {
+        "ready": ready,
+        "metrics": metrics,
+        "levels": levels,
+        "record": records.answer,
+        "refusals": refusals,
+        "forget": forget,
+        "reload": reload,
+    }

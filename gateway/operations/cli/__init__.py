@@ -28,6 +28,7 @@ main = LazyGroup(
         ),
         "launch": ("gateway.operations.cli.live.launch:launch", "Start Claude Code, Codex, opencode or aider on it."),
         "knobs": ("gateway.operations.cli.live.knobs:knobs", "Show and change a running server's live knobs."),
+        "refusals": ("gateway.operations.cli.live.refusals:refusals", "Show the parameters that servers refuse."),
         "reload": ("gateway.operations.cli.live.reload:reload", "Make a running server read its catalogue again."),
         "adapters": ("gateway.operations.cli.live.adapters:adapters", "Train, load and unload LoRA adapters."),
         "quantize": (
