@@ -25,10 +25,12 @@ class StopsHere:
             if delta.text:
                 delta.text, stop = choice.push(delta.text)
                 if stop is not None:
-                    delta.tool_calls, delta.finish_reason = [], "stop"
-                    delta.stop_sequence = stop
+                    delta.tool_calls = []
+                    end = Delta(index=delta.index, finish_reason="stop", stop_sequence=stop, at_once=delta.at_once)
+                    found += [delta, end]
                     self._tally.unfinished.discard(delta.index)
                     ended.add(delta.index)
+                    continue
             elif delta.finish_reason is not None and (held := choice.flush()):
                 found.append(Delta(index=delta.index, text=held))
             found.append(delta)

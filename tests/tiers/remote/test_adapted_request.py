@@ -1,0 +1,142 @@
+"""Requests as the rules of servers change them, and answers in the caller's words again."""
+
+from typing import Any
+
+import pytest
+
+from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.tiers.remote.strict_servers import bedrock_answer
+from tests.tiers.tier_world import chat, collect, remote_spec
+from tiers.native_content import NativeBlock, NativeContent
+from tiers.remote.adapted_request import adapted, nearest_effort
+from tiers.remote.remote_tier import RemoteTier
+from tiers.remote.rules import Rules, rules_of
+from tiers.tier import ChatMessage, GenerationRequest
+from tiers.tool_types import Tool, ToolCall, Tooling
+
+LONG = "mcp__" + "x" * 80
+
+
+async def spoken(call: Call) -> None:
+    """One, two, three, in pieces or whole."""
+    if not call.body["stream"]:
+        choice = {"index": 0, "message": {"role": "assistant", "content": "one two three"}, "finish_reason": "stop"}
+        await call.reply(200, {"choices": [choice]})
+        return
+    await call.begin()
+    for piece in ("one t", "wo thr", "ee four"):
+        await call.chunk(piece)
+    await call.chunk(finish="length")
+    await call.send(b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_stop_strings_that_a_server_does_not_take_end_the_answer_here(whole: bool) -> None:
+    async with LoopbackServer(spoken) as server:
+        tier = RemoteTier(remote_spec(server.base_url, kind="openai-provider", model="gpt-5"))
+        tier._wire.rules = rules_of("openai", "gpt-5")
+        request = chat(stop=("three", "zzz"), max_tokens=50, whole=whole)
+        (answer,), _ = await collect(tier, request)
+        assert (answer.text, answer.finish_reason, answer.stop_sequence) == ("one two ", "stop", "three")
+        assert "stop" not in server.calls[0].body
+        assert request.sent.changed == ("stop",)
+        (answer,), _ = await collect(tier, chat(stop=("zzz",), max_tokens=50, whole=whole))
+        assert answer.text.startswith("one two three")
+        await tier.close()
+
+
+def asked(*turns: ChatMessage, **fields: Any) -> GenerationRequest:
+    request = chat(**fields)
+    return GenerationRequest(request_id="r", sampling=request.sampling, messages=list(turns), tooling=request.tooling)
+
+
+def turn(role: str, content: str = "", **fields: Any) -> ChatMessage:
+    return ChatMessage(role=role, content=content, **fields)
+
+
+def call(call_id: str, name: str = "f") -> ChatMessage:
+    return turn("assistant", tool_calls=(ToolCall(id=call_id, name=name, arguments="{}"),))
+
+
+@pytest.mark.parametrize("server", ["anthropic", "bedrock", "mistral"])
+def test_ids_that_repeat_or_do_not_fit_stay_pairs_in_order(server: str) -> None:
+    request = asked(
+        turn("user", "q"), call("f:0"), turn("tool", "1", tool_call_id="f:0"), call("f:0"),
+        turn("tool", "2", tool_call_id="f:0"),
+    )  # fmt: skip
+    found = adapted(request, rules_of(server, "m"))
+    _, first, one, second, two = found.request.messages or []
+    assert first.tool_calls[0].id == one.tool_call_id
+    assert second.tool_calls[0].id == two.tool_call_id
+    assert (one.tool_call_id == two.tool_call_id) is (server == "mistral")
+    assert found.changed == ("messages.tool_calls.id",)
+
+
+def test_names_are_shortened_the_same_way_each_time_and_apart() -> None:
+    tools = Tooling(tools=(Tool(name=LONG), Tool(name=LONG + "y"), Tool(name="short")), choice="named", name=LONG)
+    request = asked(turn("user", "q"), call("c", LONG), tooling=tools)
+    first, again = (adapted(request, rules_of("openai", "gpt-4.1")) for _ in range(2))
+    tooling = first.request.tooling
+    assert tooling is not None
+    names = [tool.name for tool in tooling.tools]
+    assert len(set(names)) == 3
+    assert max(map(len, names)) == 64
+    assert first.tool_names == again.tool_names == {names[0]: LONG, names[1]: LONG + "y"}
+    assert tooling.name == names[0] == (first.request.messages or [])[1].tool_calls[0].name
+
+
+def test_a_request_that_fits_is_passed_on_as_it_is() -> None:
+    request = asked(turn("system", "s"), turn("user", "q"), tooling=Tooling(tools=(Tool(name="f"),)))
+    for server in ("openai", "anthropic", "mistral", "vllm", "bedrock", "gemini"):
+        assert adapted(request, rules_of(server, "m")).request is request
+
+
+@pytest.mark.parametrize(
+    ("where", "roles"),
+    [
+        ("anywhere", ["user", "system", "assistant", "system", "user"]),
+        ("after-user", ["user", "system", "assistant", "user"]),
+        ("first", ["user", "assistant", "user"]),
+    ],
+)
+def test_a_late_system_turn_keeps_its_place(where: Any, roles: list[str]) -> None:
+    request = asked(
+        turn("user", "a"), turn("system", "S1"), turn("assistant", "b"), turn("system", "S2"), turn("user", "c")
+    )
+    found = adapted(request, Rules(system=where)).request.messages or []
+    assert [one.role for one in found] == roles
+    text = "|".join(one.content for one in found)
+    assert text.index("S1") < text.index("b") < text.index("S2") < text.index("c")
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "taken", "sent"),
+    [("max", ("low", "high"), "high"), ("none", ("low", "high"), "low"), ("medium", ("low", "high"), "high")],
+)
+def test_an_effort_is_that_which_is_not_below(asked_for: str, taken: tuple[str, ...], sent: str) -> None:
+    assert nearest_effort(asked_for, taken) == sent
+
+
+async def test_at_most_four_cache_points_reach_bedrock() -> None:
+    block = NativeBlock(json=b'{"type":"text","text":"x","cache_control":{"type":"ephemeral"}}', type="text")
+    marked = {"native": NativeContent("anthropic", (block,))}
+    turns = [turn("system", "x", **marked)]
+    for _ in range(3):
+        turns += [turn("user", "x", **marked), turn("assistant", "x", **marked)]
+    turns.append(turn("user", "x", **marked))
+
+    async def answer(call: Call) -> None:
+        await call.reply(200, bedrock_answer(call.body))
+
+    async with LoopbackServer(answer) as server:
+        model = "eu.anthropic.claude-sonnet-4-5"
+        tier = RemoteTier(
+            remote_spec(server.base_url, kind="bedrock", model=model, api_key_env="K"), environ={"K": "k"}
+        )
+        request = GenerationRequest(request_id="r", sampling=chat().sampling, messages=turns, max_tokens=9, whole=True)
+        await collect(tier, request)
+        body = server.calls[0].body
+        await tier.close()
+    point = {"cachePoint": {"type": "default"}}
+    assert body["system"][-1] == point
+    assert [point in one["content"] for one in body["messages"]] == [False] * 4 + [True] * 3
