@@ -19,7 +19,7 @@ MODULES: dict[Extra, tuple[str, ...]] = {
     "uvloop": ("uvloop",),
     "otlp": ("opentelemetry",),
     "oidc": ("joserfc",),
-    "providers": ("botocore",),
+    "providers": ("botocore", "google.auth"),
     "gpu": ("triton", "pynvml"),
     "ray": ("ray",),
 }
@@ -64,13 +64,21 @@ def optional_imports(what: str) -> Iterator[None]:
 
 def extra_of(module: str | None) -> Extra | None:
     """The extra that a module which could not be imported belongs to; None if to none."""
-    top = (module or "").partition(".")[0]
-    return next((extra for extra, names in MODULES.items() if top in names), None)
+    missing = f"{module}."
+    # `google` alone is missing where nothing below it is installed.
+    belongs = {
+        name: missing.startswith(f"{name}.") or f"{name}.".startswith(missing)
+        for names in MODULES.values()
+        for name in names
+    }
+    return next((extra for extra, names in MODULES.items() if any(belongs[name] for name in names)), None)
 
 
 def is_installed(name: str) -> bool:
     """Whether a module can be imported here; imports nothing."""
     try:
         return find_spec(name) is not None
+    except ModuleNotFoundError:  # nor is the package that it would be in
+        return False
     except ValueError:  # imported, but without a spec: something stands in for it
         return True

@@ -15,6 +15,7 @@ IMPORTED_AS = {
     "huggingface-hub": "huggingface_hub",
     "scikit-learn": "sklearn",
     "nvidia-ml-py": "pynvml",
+    "google-auth": "google.auth",
     "opentelemetry-exporter-otlp-proto-http": "opentelemetry",
     "opentelemetry-sdk": "opentelemetry",
 }

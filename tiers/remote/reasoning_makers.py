@@ -10,6 +10,7 @@ import msgspec
 from tiers.catalog.tier_spec import ProviderName, RemoteSpec
 from tiers.chat_state import FORM, has_state, state_names, with_kept_state, without_state
 from tiers.native_content import Form, NativeContent
+from tiers.remote.optional_fields import THOUGHTS
 from tiers.tier import ChatMessage, Delta
 
 MOST = 100_000
@@ -77,10 +78,13 @@ def maker_of(remote: RemoteSpec, provider: ProviderName | None) -> str:
     return f"{remote.kind}/{server}/{remote.model}"
 
 
-def owned(messages: Sequence[ChatMessage], maker: str, *, is_only: bool) -> tuple[list[ChatMessage], tuple[str, ...]]:
+def owned(
+    messages: Sequence[ChatMessage], maker: str, *, is_only: bool, is_own: bool = False
+) -> tuple[list[ChatMessage], tuple[str, ...]]:
     """Return the turns as the model of `maker` gets them: thoughts and other state of the chat API that are another
     one's are left out, its own that were kept are there. `is_only`: state of an unknown maker can only
-    be the model's. Then the names of what the caller gave and is left out."""
+    be the model's. `is_own`: the model is on a server of one's own, no provider's, which may read thoughts of an
+    unknown maker. Then the names of what the caller gave and is left out."""
     read: list[ChatMessage] = []
     lost: dict[str, None] = {}
     for message in messages:
@@ -90,8 +94,11 @@ def owned(messages: Sequence[ChatMessage], maker: str, *, is_only: bool) -> tupl
             kept = message.kept
             read.append(message if kept is None or kept.form != FORM else with_kept_state(message, kept))
         else:
-            lost |= dict.fromkeys(state_names(message))
-            read.append(without_state(message))
+            may_read = is_own and not message.maker
+            left = [name for name in state_names(message) if not (may_read and name == THOUGHTS)]
+            lost |= dict.fromkeys(left)
+            bare = without_state(message)
+            read.append(msgspec.structs.replace(bare, reasoning=message.reasoning) if may_read else bare)
     return read, tuple(lost)
 
 

@@ -15,7 +15,7 @@ import msgspec
 from inference_core.io.background_tasks import repeated
 from inference_core.protocol import StepTimes
 from tiers.catalog.pricing import write_pays
-from tiers.catalog.tier_spec import ONE_CHOICE, USUAL_CONTEXT, TierSpec
+from tiers.catalog.tier_spec import ONE_CHOICE, OWN_SERVERS, USUAL_CONTEXT, TierSpec
 from tiers.chat_state import has_state
 from tiers.credential import HEADER, CallerCredential
 from tiers.errors import (
@@ -468,7 +468,8 @@ class RemoteTier(Tier):
         if reuse and not (self._wire.marks_cache and write_pays(self._spec.price, reuse)):
             reuse = 0.0
         if messages is not None and any(message.native or has_state(message) for message in messages):
-            own, lost = owned(messages, self.maker, is_only=self.is_only_server)
+            is_own = self._remote.kind in OWN_SERVERS
+            own, lost = owned(messages, self.maker, is_only=self.is_only_server, is_own=is_own)
             read, form, maker = self._makers.readable, self._wire.form, self.maker
             if self._wire.rules.cache_points:
                 own = list(map(with_mark, own))

@@ -124,7 +124,7 @@ async def test_reading_is_in_flight_until_it_has_ended(
 async def test_a_place_is_given_back_where_nothing_comes_of_it(aio: RunningGateway, path: str) -> None:
     key = await key_of(aio, concurrency=1)
     wrong: dict[str, Any] = {
-        "/v1/tokenize": {"prompt": None, "messages": [{"role": "user", "content": "x"}] * 2049},
+        "/v1/tokenize": {"prompt": None, "messages": [{"role": "user", "content": "x"}] * 20_001},
         "/v1/detokenize": {"tokens": [99_999]},
         "/v1/route": {"prompt": "word " * 300, "max_tokens": 1},
     }

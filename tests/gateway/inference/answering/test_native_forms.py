@@ -314,7 +314,7 @@ async def test_a_chat_that_may_be_stored_gets_its_reasoning_back(recorded: Recor
 async def test_a_response_reaches_openai_with_all_its_items(recorded: Recorded) -> None:
     tools = [
         {"type": "custom", "name": "patch", "format": {"type": "grammar", "syntax": "lark", "definition": "x"}},
-        {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True},
+        {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}, "strict": True},
         {"type": "web_search"},
     ]
     asked: Body = {

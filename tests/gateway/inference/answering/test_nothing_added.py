@@ -31,7 +31,7 @@ TIERS = {
     "gemini": 'provider = "gemini"\nurl = "{url}"',
     "bedrock": 'provider = "bedrock"\nurl = "{url}"',
 }
-MODELS = {"claude": "claude-sonnet-5", "gemini": "gemini-2.5-flash", "bedrock": "us.anthropic.claude-sonnet-5-v1:0"}
+MODELS = {"claude": "claude-sonnet-4-5", "gemini": "gemini-2.5-flash", "bedrock": "us.anthropic.claude-sonnet-4-5-v1:0"}
 USAGE = {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12}
 BEDROCK_ANSWER = {
     "output": {"message": {"role": "assistant", "content": [{"text": "Hello"}]}},
@@ -95,7 +95,7 @@ WIRE_CHAT = {"messages": [{"role": "user", "content": "A\nB"}], "stream": False}
 WIRE_TURN = {"role": "user", "content": [{"type": "text", "text": "A\nB"}]}
 GEMINI_TURN = {"contents": [{"role": "user", "parts": [{"text": "A\nB"}]}], "generationConfig": {}}
 BEDROCK_TURN = {"messages": [{"role": "user", "content": [{"text": "A\nB"}]}]}
-CLAUDE_TURN = {"model": "claude-sonnet-5", "messages": [WIRE_TURN], "stream": False}
+CLAUDE_TURN = {"model": "claude-sonnet-4-5", "messages": [WIRE_TURN], "stream": False}
 TOOL = {"type": "function", "function": {"name": "f", "description": "d", "strict": True}}
 # With values that are OpenAI's usual ones among them: said is said.
 SAMPLING = {"temperature": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.5, "seed": 7, "n": 1}
@@ -206,7 +206,7 @@ async def test_a_message_reaches_a_server_as_the_chat_that_it_is(recorded: Recor
     claude, told = await recorded.got("/v1/messages", {"model": "claude", "service_tier": "auto"} | sent)
     user = {"metadata": {"user_id": "u1"}, "service_tier": "auto"}
     assert (claude, told) == (
-        {"model": "claude-sonnet-5", "max_tokens": 9, "messages": [turn], "stream": False} | user,
+        {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": [turn], "stream": False} | user,
         "",
     )
     chat = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "stream": False, "max_tokens": 9}

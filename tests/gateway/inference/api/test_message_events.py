@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 
 from gateway.inference.answering.answer import Answer
 from gateway.inference.api.messages import events as events_module
+from gateway.inference.api.messages.call_ids import given_call_id
 from gateway.inference.api.messages.events import PING, MessageEvents
 from gateway.inference.api.messages.message_body import ThinkingShown, whole_message
 from gateway.inference.api.messages.signatures import UNSIGNED
@@ -77,7 +78,7 @@ event: content_block_stop
 data: {"type":"content_block_stop","index":0}
 
 event: content_block_start
-data: {"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"toolu_7","name":"look",\
+data: {"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"toolu_01abcdefgh","name":"look",\
 "input":{}}}
 
 event: content_block_delta
@@ -152,7 +153,7 @@ def test_a_text_is_streamed_byte_for_byte_as_recorded() -> None:
 def test_a_thought_and_a_call_are_streamed_byte_for_byte_as_recorded() -> None:
     deltas = [
         Delta(reasoning="Let me look."),
-        call(0, "", "look", "toolu_7"),
+        call(0, "", "look", "toolu_01abcdefgh"),
         call(0, '{"at"'),
         call(0, ": 1}"),
         Delta(finish_reason="tool_calls"),
@@ -194,7 +195,7 @@ def test_a_forced_call_that_its_server_reports_as_a_stop_is_a_use_of_a_tool() ->
 
 @pytest.mark.parametrize(
     ("core_name", "given", "shown"),
-    [("cpu", "call_ab", "toolu_ab"), (None, "call_ab", "call_ab"), (None, "", "toolu_10")],
+    [("cpu", "call_ab", "toolu_ab"), (None, "call_0123456789ab", "call_0123456789ab"), (None, "", "toolu_10")],
 )
 def test_ids_of_calls_are_the_servers_own_or_in_anthropics_format(
     core_name: str | None, given: str, shown: str
@@ -295,7 +296,8 @@ def test_whatever_a_tier_says_blocks_are_nested_numbered_and_complete(
     assert thoughts == (choice.reasoning if blocks and texts else "")
     assert blocks or not any(kind == "thinking" for kind, _ in found)
     ids = [event["content_block"].get("id") for event in parsed(said) if event["type"] == "content_block_start"]
-    called = {name: text for name, (kind, text) in zip(ids, found, strict=True) if kind == "tool_use"}
+    named = [given_call_id(name or "") for name in ids]
+    called = {name: text for name, (kind, text) in zip(named, found, strict=True) if kind == "tool_use"}
     # Each call once; what follows the end of its object is no argument.
     assert sorted(called) == [str(index) for index, pieces in enumerate(choice.calls) if pieces]
     for name, text in called.items():

@@ -8,7 +8,7 @@ import pytest
 from gateway.edge.client_watch import DisconnectWatch
 from gateway.inference.answering.answer import Answer
 from gateway.inference.api.writing.chunks import Chunks
-from gateway.inference.api.writing.sending import EventResponse
+from gateway.inference.api.writing.sending import EventResponse, KeepAlive
 from tiers.tier import Delta
 
 
@@ -62,6 +62,7 @@ async def sent(deltas: list[Delta], error: Exception | None = None) -> list[byte
         cast(Chunks, PlainChunks()),
         [],
         DisconnectWatch(cast(Any, {}), never),
+        KeepAlive(send, [], b"", 60.0),
         started=True,
         stalled_seconds=10.0,
     )
