@@ -115,7 +115,8 @@ def test_the_front_knows_its_pools_log_probabilities_and_waits() -> None:
 def test_a_catalogue_names_as_unmeasured_exactly_the_models_without_a_report(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The gate refuses these in a cluster. Here their weights are absent and have stand-ins, or it would skip them."""
+    """The gate refuses these in a cluster, or warns of them. Here their weights have stand-ins, or it would skip
+    them."""
     write_gguf(tmp_path / "int4.gguf", decoder_weights(), matrix_kind="Q4_0")
     write_gguf(tmp_path / "dense.gguf", decoder_weights())
 
@@ -127,7 +128,8 @@ def test_a_catalogue_names_as_unmeasured_exactly_the_models_without_a_report(
     monkeypatch.setattr(quality_gate, "resolve_model_path", stand_in)
     for given in {environment(c)["AIO_CATALOG"] for pod in serving(name).values() for c in containers(pod)}:
         catalogue = catalogue_of(name, given)
-        gated = quality_gate.without_report(msgspec.structs.replace(catalogue, unmeasured={}), tmp_path / "cache")
+        bare = msgspec.structs.replace(catalogue, unmeasured={})
+        gated = quality_gate.without_report(bare, tmp_path / "cache", refused=False)
         assert sorted(gated) == sorted(catalogue.unmeasured), given
 
 

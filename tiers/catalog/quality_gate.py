@@ -62,16 +62,16 @@ def require_quality(catalog: Catalog, cache_dir: Path, cores: Collection[str] | 
         )
 
 
-def without_report(catalog: Catalog, cache_dir: Path) -> list[str]:
+def without_report(catalog: Catalog, cache_dir: Path, *, refused: bool = True) -> list[str]:
     """Return the models that `require_quality` would refuse for lack of any report, by name. Files that cannot be read
-    are left out, and so are those that others quantised."""
+    are left out. `refused` False: those, too, that others quantised, which it serves with a warning."""
     found: list[str] = []
     packed = _packed_by_path(cache_dir)
     for _, model in _models(catalog, catalog.core_names):
         try:
             path = resolve_model_path(model.path)
             named = model.name in catalog.unmeasured or model.quality is not None
-            if named or not _is_quantised(model, path, packed) or _is_others(model, path, packed):
+            if named or not _is_quantised(model, path, packed) or (refused and _is_others(model, path, packed)):
                 continue
             compute = _compute_of(model)
             if (
