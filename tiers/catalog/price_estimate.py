@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from tiers.catalog.gpu_group import GpuModelSpec
-from tiers.catalog.tier_spec import Price, TierSpec
+from tiers.catalog.tier_spec import NO_PRICE, Price, TierSpec
 
 USD_PER_BILLION = 0.05
 OUTPUT_FACTOR = 3.0
@@ -67,7 +67,7 @@ def price_of_size(billions: float) -> Price:
 
 def _first(tier: TierSpec, billions: float | None, prompt_tokens: int) -> Price | None:
     """Return the tier's own price, or one by size or seconds."""
-    if tier.price.estimated != "order":
+    if tier.price != NO_PRICE:
         return tier.price
     if billions is not None:
         return price_of_size(billions)

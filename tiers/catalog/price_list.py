@@ -1,7 +1,8 @@
 """Prices and context lengths of providers' models from the bundled data of `genai-prices`; no network.
 
-Only what is sure is answered: the provider is named, or its address is; else a model whose weights only its maker
-serves (Claude, Gemini, GPT), under any address. Open models cost what their host asks, which no list knows.
+Only what is sure is answered: the provider is named, or its address is; else, and where the provider's part of the list
+lacks the model, a model whose weights only its maker serves (Claude, Gemini, GPT), under any address. Open models cost
+what their host asks, which no list knows. `listed_family` is a guess, and its callers say so.
 """
 
 import re
@@ -27,6 +28,23 @@ _CLOSED = (
 )
 
 
+# Before a model's name where others serve it: regions and makers, as `us.anthropic.claude-…`.
+_PREFIXES = re.compile(r"^(?:[a-z-]+\.)+(?=claude-|gemini-|gpt-)")
+# Those whose models others resell, and one that lists nearly all.
+_MAKERS = (
+    "anthropic", "google", "openai", "mistral", "deepseek", "x-ai", "cohere", "moonshotai", "zai", "minimax", "meta",
+    "openrouter",
+)  # fmt: skip
+# Words of a name that say nothing of the family.
+_PLAIN_WORDS = frozenset(
+    {
+        "us", "eu", "apac", "global", "anthropic", "google", "openai", "meta", "amazon", "v", "latest", "preview",
+        "exp", "instruct", "chat", "it", "hf", "free", "beta",
+    }
+)  # fmt: skip
+_LATEST_VERSION = 100
+
+
 class ListedModel(msgspec.Struct, frozen=True, kw_only=True):
     """What the list knows of a model; `max_context` in tokens, None if it does not say."""
 
@@ -47,6 +65,30 @@ def listed_model(model: str, *, provider: str | None = None, base_url: str = "")
     if price is None:
         return None
     return ListedModel(provider=entry.id, model=info.id, price=price, max_context=info.context_window)
+
+
+def is_closed(model: str) -> bool:
+    """Whether only its maker, and those who resell it, serve a model of this name."""
+    return _closed_owner(_bare(model)) is not None
+
+
+def listed_family(model: str) -> ListedModel | None:
+    """Return the newest listed model of the family of `model`, by the words of its name; None if the list knows no such
+    family. What it costs is only a guess at the price of `model`."""
+    words = frozenset(_words_of(model)[0])
+    ranked: list[tuple[tuple[int, tuple[int, ...], float], ListedModel]] = []
+    for entry in _providers():
+        for info in entry.models if entry.id in _MAKERS else ():
+            named, version = _words_of(info.id)
+            # By the first word, a maker's name for its models; a single letter says too little.
+            if not named or named[0] not in words or (len(named[0]) == 1 and len(words) == 1):
+                continue
+            price = _price_of(info.get_prices(datetime.now(UTC)))
+            if price is not None and price.input_usd_per_million:
+                likeness = 2 * len({*named} & words) - len({*named} | words)
+                found = ListedModel(provider=entry.id, model=info.id, price=price, max_context=info.context_window)
+                ranked.append(((likeness, version, price.input_usd_per_million), found))
+    return max(ranked, key=lambda one: one[0])[1] if ranked else None
 
 
 def listed_info(model: str, *, provider: str | None = None, base_url: str = "") -> "ModelInfo | None":
@@ -97,14 +139,32 @@ def _entry_of(model: str, provider: str | None, base_url: str) -> "tuple[Provide
     if provider == "vertex":
         return _find_closed(name.replace("@", "-"))
     if provider is not None:
-        return _find(_LISTED_AS.get(provider, provider), name)
-    return _find(owner, name) if (owner := _owner_of(base_url)) else _find_closed(name)
+        return _find(_LISTED_AS.get(provider, provider), name) or _find_closed(name)
+    owner = _owner_of(base_url)
+    return (None if owner is None else _find(owner, name)) or _find_closed(name)
 
 
 def _find_closed(model: str) -> "tuple[Provider, ModelInfo] | None":
-    name = model.rpartition("/")[2]
-    owner = next((owner for owner, pattern in _CLOSED if pattern.match(name)), None)
+    name = _bare(model)
+    owner = _closed_owner(name)
     return None if owner is None else _find(owner, name)
+
+
+def _closed_owner(name: str) -> str | None:
+    return next((owner for owner, pattern in _CLOSED if pattern.match(name)), None)
+
+
+def _bare(model: str) -> str:
+    """Return a model's name without what resellers put before it."""
+    return _PREFIXES.sub("", model.rpartition("/")[2])
+
+
+def _words_of(model: str) -> tuple[list[str], tuple[int, ...]]:
+    """Return the words of a name that tell its family, and its version; dates are none."""
+    name = _bare(model).lower()
+    words = [word for word in re.findall(r"[a-z]+", name) if word not in _PLAIN_WORDS]
+    numbers = [int(number) for number in re.findall(r"[0-9]{1,6}", name)]
+    return words, tuple(number for number in numbers if number < _LATEST_VERSION)
 
 
 def _find(owner: str, model: str) -> "tuple[Provider, ModelInfo] | None":

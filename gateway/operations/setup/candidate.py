@@ -1,19 +1,25 @@
 """A model that may become a tier: where it is, and what is known of it."""
 
+import ipaddress
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
 from tiers.catalog.capabilities import Capabilities
 from tiers.catalog.gpu_group import GpuGroupSpec
 from tiers.catalog.price_estimate import named_billions, price_of_size
+from tiers.catalog.price_list import is_closed, listed_family
 from tiers.catalog.pricing import request_cost_usd
-from tiers.catalog.tier_spec import Price, RemoteKind
+from tiers.catalog.providers import PROVIDER_KINDS
+from tiers.catalog.tier_spec import OWN_SERVERS, Price, RemoteKind
 
 PROMPT_TOKENS, ANSWER_TOKENS = 200, 200
 """Of the request by which candidates are ordered; as a catalogue's defaults."""
+# Ends of names that are resolved in one's own network alone.
+_OWN_NAMES = (".local", ".internal", ".lan", ".intranet", ".home.arpa", ".localhost", ".svc")
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,27 +59,101 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         return self.price or (None if billions is None else price_of_size(billions))
 
     @property
+    def addresses(self) -> list[str]:
+        """Where its server is; empty for a model in process."""
+        table = self.remote
+        many = [one["base_url"] for one in table.get("replicas", [])] + table.get("base_urls", [])
+        return [url for url in (self.url, table.get("base_url", ""), *many) if url]
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it runs on a server of one's own, which costs the same used or idle. A model that only its maker
+        serves never does: what is at that address passes requests on."""
+        kind = self.remote.get("kind", self.kind)
+        if self.provider or kind in PROVIDER_KINDS or is_closed(self.model or str(self.remote.get("model", ""))):
+            return False
+        return kind in OWN_SERVERS or all(map(_is_own_host, self.addresses))
+
+    @property
+    def lacks_price(self) -> bool:
+        """Whether it is paid by the token, at a price that is unknown."""
+        return not self.is_own and (self.price is None or bool(self.price.estimated))
+
+    @property
     def cost_usd(self) -> float:
-        """US dollars of an ordinary request; 0 if unknown, as of a server of one's own without a size in its name."""
-        price = self.estimate
-        return 0.0 if price is None else request_cost_usd(price, PROMPT_TOKENS * 1000, ANSWER_TOKENS * 1000) / 1000
+        """US dollars of an ordinary request. Unknown is 0 for a server of one's own without a size in its name, and
+        infinite for one that is paid by the token."""
+        if (price := self.estimate) is None:
+            return 0.0 if self.is_own else float("inf")
+        return request_cost_usd(price, PROMPT_TOKENS * 1000, ANSWER_TOKENS * 1000) / 1000
 
 
 def by_cost(candidates: Iterable[Candidate]) -> list[Candidate]:
     """Return candidates, cheapest first; equal ones keep their order."""
-    return sorted(candidates, key=lambda candidate: candidate.cost_usd)
+    return sorted(map(guessed, candidates), key=lambda candidate: candidate.cost_usd)
+
+
+def guessed(one: Candidate) -> Candidate:
+    """Return a candidate that is paid by the token with a guess at its price, if it has none: that of the newest listed
+    model of its family, else by its size."""
+    if one.price is not None or one.is_own:
+        return one
+    model = one.model or str(one.remote.get("model", ""))
+    family = listed_family(model)
+    price = one.estimate if family is None else family.price
+    if price is None:
+        return one
+    like = "a guess by its size" if family is None else f"a guess: that of {family.model}"
+    return msgspec.structs.replace(one, price=_by_place(price), price_from=like)
+
+
+def price_notes(candidates: Iterable[Candidate]) -> list[str]:
+    """Return a line for each candidate whose price is unknown."""
+    return [
+        f"{one.name or one.model}: its price is unknown; it is placed "
+        + ("last" if one.price is None else f"by {one.price_from}")
+        + ". Write its price into the catalogue"
+        for one in candidates
+        if one.lacks_price
+    ]
 
 
 def in_order(candidates: Iterable[Candidate]) -> list[Candidate]:
     """Return candidates as tiers, cheapest first: models on servers of one's own, which cost the same used or idle,
-    before those that are paid by the token.
+    before those that are paid by the token. One whose price is unknown comes after all servers of one's own, and
+    after the cheapest price that is known.
 
-    Their prices are estimates, which are lowered to the cheapest paid model's, so that costs rise with the tiers.
+    Estimates are lowered to the cheapest paid model's price, or raised to that of the tier below, so that costs rise
+    with the tiers.
     """
     ordered = by_cost(candidates)
-    paid = [one for one in ordered if one.price is not None]
-    own = [one for one in ordered if one.price is None]
-    return [_at_most(one, paid[0].price) for one in own] + paid if paid else own
+    own = [one for one in ordered if one.is_own and (one.price is None or one.price.estimated)]
+    paid = [one for one in ordered if one not in own]
+    known = [one for one in paid if not one.lacks_price]
+    least = max([one.cost_usd for one in known if one.is_own] + [one.cost_usd for one in known[:1]], default=0.0)
+    paid.sort(key=lambda one: (max(one.cost_usd, least), True) if one.lacks_price else (one.cost_usd, False))
+    return [_at_most(one, paid[0].price) for one in own] + _rising(paid) if paid else own
+
+
+def _rising(paid: Sequence[Candidate]) -> list[Candidate]:
+    """Raise guesses to the price of the candidate before them."""
+    found: list[Candidate] = []
+    for one in paid:
+        least = found[-1].price if found else None
+        if one.price is not None and one.price.estimated and least is not None and one.cost_usd < found[-1].cost_usd:
+            found.append(msgspec.structs.replace(one, price=_by_place(least)))
+        else:
+            found.append(one)
+    return found
+
+
+def _by_place(price: Price) -> Price:
+    """Return the first rates of a price as a guess that keeps its place among the tiers."""
+    return Price(
+        input_usd_per_million=price.input_usd_per_million,
+        output_usd_per_million=price.output_usd_per_million,
+        estimated="order",
+    )
 
 
 def _at_most(own: Candidate, ceiling: Price | None) -> Candidate:
@@ -85,12 +165,17 @@ def _at_most(own: Candidate, ceiling: Price | None) -> Candidate:
         <= request_cost_usd(ceiling, PROMPT_TOKENS, ANSWER_TOKENS)
     ):
         return own
-    lowered = Price(
-        input_usd_per_million=ceiling.input_usd_per_million,
-        output_usd_per_million=ceiling.output_usd_per_million,
-        estimated="order",
-    )
-    return msgspec.structs.replace(own, price=lowered)
+    return msgspec.structs.replace(own, price=_by_place(ceiling))
+
+
+def _is_own_host(url: str) -> bool:
+    """Whether an address is in one's own network, as far as its name tells."""
+    host = (urlsplit(url).hostname or "").rstrip(".")
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return "." not in host or host.endswith((*_OWN_NAMES, ".cluster.local", "host.docker.internal"))
+    return address.is_private or address.is_loopback
 
 
 def proposed(candidates: Sequence[Candidate], most: int) -> list[Candidate]:

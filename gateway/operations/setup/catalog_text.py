@@ -87,7 +87,8 @@ def _entry(candidate: Candidate) -> str:
     if candidate.price is not None and not candidate.price.estimated:
         lines.append(_line("price", _price(candidate.price), candidate.price_from or f"genai-prices {list_version()}"))
     elif (estimate := candidate.estimate) is not None:
-        lines.append(_line("price", _price(estimate), "yours, without `estimated`, is better"))
+        of = f"{candidate.price_from}; " if candidate.price_from else ""
+        lines.append(_line("price", _price(estimate), f"{of}yours, without `estimated`, is better"))
     lines += [_line(key, value) for key, value in candidate.further.items()]
     if candidate.remote:
         lines += ["", "[tiers.remote]", *(_line(key, value) for key, value in candidate.remote.items())]

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import re
+import sys
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
@@ -14,6 +16,7 @@ from gateway.operations.cli.options import settings_from, table
 if TYPE_CHECKING:
     from gateway.operations.setup.candidate import Candidate
     from tiers.catalog.catalog import Catalog
+    from tiers.catalog.tier_spec import Price
 
 NOTHING_WRITTEN = 1
 
@@ -82,7 +85,7 @@ def init(
 
     _refuse_existing(output, force)
     if litellm is not None:
-        _from_litellm(litellm, given, output, force)
+        _from_litellm(litellm, given, output, force, yes)
         return
     found, tiers, notes = asyncio.run(_looked(ports, given, offline))
     for note in notes:
@@ -95,7 +98,7 @@ def init(
             "routing needs two tiers, and there is only one: name another with --tier, or choose a second one"
             + ("; --yes adds some of them" if given and not yes else "")
         )
-    chosen = with_names(chosen)
+    chosen = with_names(_priced(chosen, yes))
     text = catalog_text(chosen, date.today())
     text += unmeasured_text(_without_report(_checked(text, output)))
     catalog = _checked(text, output)
@@ -105,7 +108,7 @@ def init(
     click.echo(f"\n{labels_text(settings_from())}\n{private_text(catalog)}")
 
 
-def _from_litellm(file: Path, given: Sequence[str], output: Path, force: bool) -> None:
+def _from_litellm(file: Path, given: Sequence[str], output: Path, force: bool, yes: bool) -> None:
     """Write the catalogue and the settings of a LiteLLM proxy, and say what became of every field."""
     from gateway.operations.setup.candidate import in_order, with_names
     from gateway.operations.setup.catalog_text import catalog_text
@@ -117,7 +120,7 @@ def _from_litellm(file: Path, given: Sequence[str], output: Path, force: bool) -
         return [await given_tier(text, [], os.environ) for text in given]
 
     found, settings = migrated(file, os.environ), output.with_suffix(".env")
-    chosen = with_names(in_order([*found.candidates, *asyncio.run(further())]))
+    chosen = with_names(_priced(in_order([*found.candidates, *asyncio.run(further())]), yes))
     click.echo(f"{found.report()}\n")
     if len(chosen) < MIN_TIERS:
         raise click.ClickException(
@@ -222,6 +225,39 @@ def _chosen(found: list["Candidate"], given: list["Candidate"], yes: bool) -> li
     if any(not 1 <= number <= len(ordered) for number in picked) or not picked:
         raise click.ClickException(f"{numbers!r}: give numbers from 1 to {len(ordered)}, such as {default}")
     return [ordered[number - 1] for number in sorted(set(picked))]
+
+
+def _priced(chosen: list["Candidate"], yes: bool) -> list["Candidate"]:
+    """Ask for the prices that are unknown, on a terminal; say what stands in for the others."""
+    import msgspec
+
+    from gateway.operations.setup.candidate import in_order, price_notes
+
+    asks = not yes and sys.stdin.isatty()
+    said = [
+        msgspec.structs.replace(one, price=price, price_from="as you said")
+        if asks and one.lacks_price and (price := _asked_price(one)) is not None
+        else one
+        for one in chosen
+    ]
+    ordered = in_order(said)
+    for note in price_notes(ordered):
+        click.echo(f"note: {note}", err=True)
+    return ordered
+
+
+def _asked_price(one: "Candidate") -> "Price | None":
+    from tiers.catalog.tier_spec import Price
+
+    while text := click.prompt(
+        f"What does {one.model or one.name} cost? US dollars per million tokens in / out, as 3 / 15; empty: unknown",
+        default="", show_default=False,
+    ):  # fmt: skip
+        found = re.fullmatch(r"\s*\$?(\d+(?:\.\d+)?)\s*[/ ,]\s*\$?(\d+(?:\.\d+)?)\s*", text)
+        if found is not None:
+            return Price(input_usd_per_million=float(found[1]), output_usd_per_million=float(found[2]))
+        click.echo(f"{text!r} is not two prices such as 3 / 15")
+    return None
 
 
 def port_option(candidates: Sequence["Candidate"]) -> str:
