@@ -93,7 +93,7 @@ def read_event(event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
     deltas, block = _read(said, blocks_of(tally), tally, event.data)
     if not tally.native or said.type in _FRAMES or said.response is not None:
         return deltas
-    native = NativePiece(form=_FORM, event=event.data, block=block)
+    native = NativePiece(form=_FORM, event=_with_text(said, event.data), block=block)
     if not deltas:
         return [Delta(native=native)]
     deltas[-1].native = native
@@ -206,8 +206,22 @@ def called_name(name: str, namespace: str | None) -> str:
     return namespace + name if namespace.endswith("__") else f"{namespace}__{name}"
 
 
+def _with_text(said: _Event, data: bytes) -> bytes:
+    """The event, with the arguments of its item as a text."""
+    if not said.item:
+        return data
+    given = bytes(said.item)
+    text = _native(said.item, _decode_item(said.item)).json
+    return data if text == given else data.replace(given, text, 1)
+
+
 def _native(raw: msgspec.Raw, item: _Item) -> NativeBlock:
-    return NativeBlock(json=bytes(raw), type=item.type, seal=item.encrypted_content or "")
+    given = bytes(raw)
+    if item.type == "function_call" and isinstance(item.arguments, dict):
+        # Clients read the arguments as a text, and some servers give an object.
+        arguments = arguments_text(item.arguments)
+        given = msgspec.json.encode(msgspec.json.decode(raw, type=dict[str, Any]) | {"arguments": arguments})
+    return NativeBlock(json=given, type=item.type, seal=item.encrypted_content or "")
 
 
 def _end(response: _Response, blocks: Blocks, tally: Tally) -> list[Delta]:

@@ -99,7 +99,11 @@ def native_end(choice: CollectedChoice) -> NativeEnd | None:
     if choice.native_end is None or choice.native_end.form != "anthropic" or not choice.native_end.event:
         return None
     said = msgspec.json.decode(choice.native_end.event, type=dict[str, Any])
-    return NativeEnd(said.get("delta") or {}, said)
+    delta = said.get("delta") or {}
+    if choice.calls and delta.get("stop_reason") == "end_turn":
+        # Lenient servers say so after calls, which a client would then not make.
+        delta["stop_reason"] = "tool_use"
+    return NativeEnd(delta, said)
 
 
 class ThinkingShown(msgspec.Struct, frozen=True):
