@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.gateway.fidelity.provider import BUSY, DROP
+from benchmarks.gateway.fidelity.provider import BUSY, DROP, LENIENT, THINK
 
 Body = dict[str, Any]
 PATHS = {"chat": "/v1/chat/completions", "messages": "/v1/messages", "responses": "/v1/responses"}
@@ -17,13 +17,16 @@ _SCHEMA = {
 _TOOLS = (("weather", "The weather.", _SCHEMA), ("clock", "The time.", {"type": "object", "properties": {}}))
 _SYSTEM, _QUESTION = "Be brief.\nUse tools.", "Weather and time in San José?"
 _QUESTIONS = {"busy": f"{_QUESTION} {BUSY}", "half": f"{_QUESTION} {DROP}"}
+_QUESTIONS |= {"thinking": f"{_QUESTION} {THINK}", "moved": f"{_QUESTION} {THINK}"}
+_QUESTIONS["lenient"] = f"{_QUESTION} {THINK} {LENIENT}"
+THINKING = ("thinking", "moved", "lenient")
 _LIMIT = 6000
 
 
 def asked(api: str, model: str, case: str, *, stream: bool) -> Body:
-    """The first request of a session. `case`: `plain`, `tools`, `thinking`, `moved`, `busy` or `half`."""
+    """The first request of a session. `case`: one of the matrix's."""
     question = _QUESTIONS.get(case, _QUESTION)
-    with_tools, thinks = case in ("tools", "thinking", "moved"), case in ("thinking", "moved")
+    with_tools, thinks = case == "tools" or case in THINKING, case in THINKING
     body = {"chat": _chat, "messages": _messages, "responses": _responses}[api](question, with_tools, thinks)
     if api == "chat" and stream:
         body["stream_options"] = {"include_usage": True}

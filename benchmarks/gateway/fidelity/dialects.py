@@ -10,13 +10,16 @@ Body = dict[str, Any]
 Facts = dict[str, Any]
 
 
+# In place of thoughts that are lost, where a server refuses a turn without any.
+_NOT_KEPT = " "
 # What stands in these is the caller's own.
 _OWN_NAMES = ("args", "response", "parameters", "parametersJsonSchema", "parameters_json_schema")
 
 
 def request_facts(dialect: str, body: Mapping[str, Any]) -> Facts:
-    """What a request in the form of `dialect` (`messages`, `responses`, `chat`, `gemini`) says."""
-    return {"messages": _messages, "responses": _responses, "chat": _chat, "gemini": _gemini}[dialect](body)
+    """What a request in the form of `dialect` (`messages`, `responses`, `chat`, `gemini`, `bedrock`) says."""
+    read = {"messages": _messages, "responses": _responses, "chat": _chat, "gemini": _gemini, "bedrock": _bedrock}
+    return read[dialect](body)
 
 
 def answer_facts(dialect: str, answer: Mapping[str, Any]) -> Facts:
@@ -85,14 +88,51 @@ def _chat(body: Mapping[str, Any]) -> Facts:
     tools = [(tool["name"], tool.get("description"), tool.get("parameters")) for tool in functions]
     limit = body.get("max_completion_tokens", body.get("max_tokens"))
     system = [_text(turn["content"]) for turn in body["messages"] if turn["role"] in ("system", "developer")]
-    facts = _facts(system, tools, limit, body.get("reasoning_effort") not in (None, "none"))
+    thinks = body.get("reasoning_effort") not in (None, "none") or "thinking_token_budget" in body
+    facts = _facts(system, tools, limit, thinks)
     for turn in body["messages"]:
         if turn["role"] == "tool":
             facts["results"].append([turn["tool_call_id"], _text(turn["content"])])
         elif turn["role"] not in ("system", "developer") and turn.get("content"):
             facts["texts"].append([turn["role"], _text(turn["content"])])
+        facts["seals"] += _state(turn)
         for call in turn.get("tool_calls") or ():
             facts["calls"].append([call["id"], call["function"]["name"], json.loads(call["function"]["arguments"])])
+    return facts
+
+
+def _state(turn: Mapping[str, Any]) -> list[str]:
+    """What a turn of a chat carries of its server's: seals, else thoughts."""
+    details = [one.get("data") or one.get("signature") for one in turn.get("reasoning_details") or ()]
+    extra = [call.get("extra_content") for call in turn.get("tool_calls") or ()]
+    signed = [one["google"]["thought_signature"] for one in extra if one]
+    content = turn.get("content")
+    parts = [part for part in content if part.get("type") == "thinking"] if isinstance(content, list) else []
+    thoughts = (
+        turn.get("reasoning_content") or turn.get("reasoning") or "".join(_text(one["thinking"]) for one in parts)
+    )
+    return [one for one in details if one] or signed or ([thoughts] if thoughts and thoughts != _NOT_KEPT else [])
+
+
+def _bedrock(body: Mapping[str, Any]) -> Facts:
+    system = [block["text"] for block in body.get("system", ()) if "text" in block]
+    specs = [one["toolSpec"] for one in (body.get("toolConfig") or {}).get("tools", ()) if "toolSpec" in one]
+    tools = [(one["name"], one.get("description"), one["inputSchema"]["json"]) for one in specs]
+    thinking = (body.get("additionalModelRequestFields") or {}).get("thinking") or {}
+    limit = (body.get("inferenceConfig") or {}).get("maxTokens")
+    facts = _facts(system, tools, limit, thinking.get("type") in ("enabled", "adaptive"))
+    for turn in body["messages"]:
+        for block in turn["content"]:
+            if "text" in block:
+                facts["texts"].append([turn["role"], block["text"]])
+            elif "toolUse" in block:
+                use = block["toolUse"]
+                facts["calls"].append([use["toolUseId"], use["name"], use["input"]])
+            elif "toolResult" in block:
+                facts["results"].append([block["toolResult"]["toolUseId"], _text(block["toolResult"]["content"])])
+            elif "reasoningContent" in block:
+                said = block["reasoningContent"]
+                facts["seals"].append(said.get("redactedContent") or said["reasoningText"].get("signature"))
     return facts
 
 
@@ -121,7 +161,10 @@ def _gemini(given: Mapping[str, Any]) -> Facts:
     for turn in body["contents"]:
         for part in turn["parts"]:
             if "functionCall" in part:
-                facts["calls"].append([None, part["functionCall"]["name"], part["functionCall"]["args"]])
+                given = part["functionCall"]["args"]
+                # As the server itself gave it.
+                given = json.loads(given) if isinstance(given, str) else given
+                facts["calls"].append([None, part["functionCall"]["name"], given])
             elif "functionResponse" in part:
                 result = part["functionResponse"]["response"]
                 facts["results"].append([None, result.get("result", result.get("content", result))])

@@ -1,7 +1,9 @@
 """The matrix of APIs, servers, streams and cases: which fields of requests and answers are lost or changed in each."""
 
 import asyncio
+import itertools
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,7 +11,7 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from benchmarks.gateway.fidelity.clients import PATHS, asked, next_step, whole_answer
+from benchmarks.gateway.fidelity.clients import PATHS, THINKING, asked, next_step, whole_answer
 from benchmarks.gateway.fidelity.dialects import Body, Facts, answer_facts, differences, request_facts
 from benchmarks.gateway.fidelity.provider import (
     CACHED,
@@ -19,17 +21,16 @@ from benchmarks.gateway.fidelity.provider import (
     TEXT,
     THOUGHT,
     Provider,
+    dialect_of,
     recording_provider,
 )
+from benchmarks.gateway.fidelity.wires import BY_NAME, KEYS, catalogue, groups, installed_wires
 from gateway.base.settings import Settings
 from gateway.processes.server_process import running_server
 
-CASES = ("plain", "tools", "thinking", "moved", "half", "busy")
-SERVERS = ("anthropic", "openai", "gemini")
+CASES = ("plain", "tools", "thinking", "moved", "lenient", "half", "busy")
+SERVERS = tuple(wire.name for wire in installed_wires())
 OURS = "aio"
-_MODELS = {"anthropic": ("claude-sonnet-4-5", "claude-opus-4-5"), "openai": ("gpt-5", "gpt-5-mini")}
-_MODELS["gemini"] = ("gemini-3-flash", "gemini-3-pro")
-_KEYS = {"ANTHROPIC_API_KEY": "unused", "OPENAI_API_KEY": "unused", "GEMINI_API_KEY": "unused"}
 # Of a call whose thoughts are elsewhere, by Google's own rule.
 _NO_SEAL = "skip_thought_signature_validator"
 # What AIO says itself of each request: which model answers, how it is sent, and that nothing is stored elsewhere.
@@ -51,27 +52,28 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A gateway: its URL without a path. Its models are called `anthropic`, `openai` and `gemini`, with `-b` for the
-    second one of each."""
+    """A gateway: its URL without a path. Its models have the names of the wires, with `-b` for the second one of
+    each."""
 
     name: str
     url: str
 
 
-async def matrix(targets: Sequence[Target], provider: Provider, cases: Sequence[str] = CASES) -> AsyncIterator[Cell]:
+async def matrix(
+    targets: Sequence[Target], provider: Provider, cases: Sequence[str] = CASES, servers: Sequence[str] = SERVERS
+) -> AsyncIterator[Cell]:
     """Every cell of every target, one after another: the provider's record has no other request in it."""
     async with httpx.AsyncClient(timeout=30, headers={"authorization": "Bearer unused", "x-api-key": "unused"}) as http:
         for target in targets:
-            for api in PATHS:
-                for server in SERVERS:
-                    for case in cases:
-                        for stream in (False, True):
-                            walk = _Walk(http, target, provider, api, server, case, stream)
-                            await walk.run()
-                            if case == "busy":
-                                # So long nothing is sent to a busy server.
-                                await asyncio.sleep(RETRY_AFTER + 0.1)
-                            yield walk.cell()
+            asked_again: dict[str, float] = {}
+            for case, api, stream, server in itertools.product(cases, PATHS, (False, True), servers):
+                if case == "busy":
+                    # So long nothing is sent to a busy server.
+                    await asyncio.sleep(max(0.0, asked_again.get(server, 0.0) - time.monotonic()))
+                walk = _Walk(http, target, provider, api, server, case, stream)
+                await walk.run()
+                asked_again[server] = time.monotonic() + RETRY_AFTER + 0.1
+                yield walk.cell()
 
 
 class _Walk:
@@ -91,6 +93,7 @@ class _Walk:
         self._api, self._server, self._case, self._stream = api, server, case, stream
         self._lost: list[str] = []
         self._checked = 0
+        self._own_ids: dict[str, str] = {}
 
     def cell(self) -> Cell:
         return Cell(
@@ -118,11 +121,11 @@ class _Walk:
         if answer is None:
             self._lost.append("answer")
             return
-        thinks = self._case in ("thinking", "moved")
+        thinks = self._case in THINKING
         self._check_answer(answer, "calls" if "tools" in body else "stop", thinks)
         if "tools" not in body:
             return
-        sealed = self._seals_of_last_answer
+        sealed = list(self._provider.state)
         model = f"{self._server}-b" if self._case == "moved" else self._server
         step = next_step(self._api, body, answer, model)
         if await self._asked(step, [] if self._case == "moved" else sealed) is None:
@@ -130,14 +133,14 @@ class _Walk:
 
     async def _asked(self, body: Body, seals: Sequence[str] = ()) -> Body | None:
         """Ask, compare what the server got with what was asked, and return the answer; None if it is not whole."""
-        before, self._sealed_before = len(self._provider.calls), self._provider.sealed
+        before = len(self._provider.calls)
         headers = {"x-aio-cache": "off"}
         told = await self._http.post(self._target.url + PATHS[self._api], json=body, headers=headers)
         if len(self._provider.calls) == before:
             self._lost.append(f"request ({told.status_code})")
             return None
         path, got = self._provider.calls[-1]
-        self._check_request(_dialect(path), body, got, seals)
+        self._check_request(dialect_of(path), body, got, seals, told.headers.get("x-aio-ignored-fields", ""))
         answer = whole_answer(self._api, told.text, stream=self._stream) if told.status_code == 200 else None
         if self._case == "busy":
             self._note([] if told.status_code in (429, 503, 529) else ["status of a busy server"])
@@ -146,8 +149,8 @@ class _Walk:
             self._note([] if answer is None else ["the end of a broken answer"])
         return answer
 
-    def _check_request(self, dialect: str, body: Body, got: Body, seals: Sequence[str]) -> None:
-        if dialect == self._api:
+    def _check_request(self, dialect: str, body: Body, got: Body, seals: Sequence[str], named: str) -> None:
+        if dialect == self._api and dialect != "chat" and self._server in ("anthropic", "openai"):
             expected = {name: value for name, value in body.items() if name not in (*_OWN, "stream_options")}
             found = {name: value for name, value in got.items() if name not in (*_OWN, "stream_options")}
             if dialect == "responses":
@@ -158,7 +161,12 @@ class _Walk:
             self._note([f"request.{one}" for one in differences(expected, found)])
         else:
             expected, found = request_facts(self._api, body), request_facts(dialect, got)
+            for one in (*expected["calls"], *expected["results"]):
+                one[0] = self._own_ids.get(one[0], one[0])
             expected["seals"], found["seals"] = list(seals), [seal for seal in found["seals"] if seal != _NO_SEAL]
+            if "thinking" in named:
+                # Said to the client: the server knows no budget of thoughts.
+                found["thinks"] = expected["thinks"]
             if self._case == "moved" and expected["results"]:
                 # A budget of thoughts has to begin the turn with them, which the other model may not see.
                 found["thinks"] = expected["thinks"]
@@ -167,36 +175,34 @@ class _Walk:
             )
 
     def _check_answer(self, answer: Body, end: str, thinks: bool) -> None:
-        dialect = _dialect(self._provider.calls[-1][0])
+        dialect = dialect_of(self._provider.calls[-1][0])
         calls = [[None if dialect == "gemini" else i, name, given] for i, name, given in self._provider.made_calls()]
         expected = {
             "text": TEXT if end == "calls" else "Both are done.",
-            "thoughts": THOUGHT if thinks and dialect != "chat" else "",
+            "thoughts": THOUGHT if thinks and self._shows_thoughts else "",
             "calls": calls if end == "calls" else [],
             "end": end,
             "usage": {"prompt": PROMPT, "cached": CACHED, "output": OUTPUT},
         }
         found = answer_facts(self._api, answer)
+        self._own_ids = dict(zip([call[0] for call in found["calls"]], [call[0] for call in calls], strict=False))
+        if self._api == "messages" and len(self._own_ids) == len(calls):
+            # For these clients ids are made unique, which the next request has to undo.
+            found["calls"] = [[self._own_ids[call[0]], *call[1:]] for call in found["calls"]]
         if dialect == "gemini":
             found["calls"] = [[None, name, given] for _, name, given in found["calls"]]
         self._note([f"answer.{one}" for one in differences(expected, found)])
 
+    @property
+    def _shows_thoughts(self) -> bool:
+        """Whether the server's answers have thoughts in a form that can be shown."""
+        return BY_NAME[self._server].state != "extra_content" and not (
+            self._server in ("openai", "azure") and dialect_of(self._provider.calls[-1][0]) == "chat"
+        )
+
     def _note(self, lost: list[str]) -> None:
         self._checked += 1
         self._lost += [one for one in lost if one not in self._lost]
-
-    @property
-    def _seals_of_last_answer(self) -> list[str]:
-        numbers = range(self._sealed_before + 1, self._provider.sealed + 1)
-        return [f"EqQB/+{number:06d}==" for number in numbers]
-
-
-def _dialect(path: str) -> str:
-    if path.endswith("/messages"):
-        return "messages"
-    if path.endswith("/responses"):
-        return "responses"
-    return "gemini" if "enerateContent" in path else "chat"
 
 
 def _comparable(facts: Facts, dialect: str) -> Facts:
@@ -240,46 +246,43 @@ def _alike_but_thinking(found: Body, expected: Body) -> tuple[Body, Body]:
 
 
 @asynccontextmanager
-async def own_target(provider: Provider) -> AsyncIterator[Target]:
+async def own_target(provider: Provider, servers: Sequence[str]) -> AsyncIterator[Target]:
     """AIO in a process of its own, in front of the provider."""
     with tempfile.TemporaryDirectory(prefix="aio-fidelity-") as folder:
         catalog = Path(folder) / "fidelity.toml"
-        catalog.write_text(_catalogue(provider.base_url))
+        catalog.write_text(catalogue(provider.origin, provider.ollama, [BY_NAME[name] for name in servers]))
+        keys = dict(KEYS)
+        if "vertex" in servers:
+            account = Path(folder) / "google.json"
+            account.write_text(provider.service_account())
+            keys["GOOGLE_APPLICATION_CREDENTIALS"] = str(account)
         settings = Settings(data_dir=folder, catalog=str(catalog), monitor=False)
-        async with running_server(settings, _KEYS | {"AIO_MONITOR": "false"}) as server:
+        async with running_server(settings, keys | {"AIO_MONITOR": "false"}) as server:
             yield Target(OURS, server.url)
-
-
-def _catalogue(url: str) -> str:
-    entries = (
-        f'[[tiers]]\nname = "{name}{end}"\nprovider = "{name}"\nurl = "{url}"\nmodel = "{model}"\n'
-        f"price = {{ input_usd_per_million = {usd}, output_usd_per_million = {usd} }}\n"
-        for usd, (name, end, model) in enumerate(
-            [
-                (name, end, model)
-                for name, models in _MODELS.items()
-                for end, model in zip(("", "-b"), models, strict=True)
-            ],
-            start=1,
-        )
-    )
-    return 'name = "fidelity"\n' + "".join(entries)
 
 
 async def measured(
     targets: Sequence[Target],
     port: int = 0,
     cases: Sequence[str] = CASES,
+    servers: Sequence[str] = SERVERS,
     progress: Callable[[str, float], None] = lambda stage, share: None,
 ) -> list[Cell]:
     """All cells of AIO, and of the other `targets`, which have to be in front of the provider at `port` already."""
-    async with recording_provider(port) as provider, own_target(provider) as own:
-        cells = []
-        async for cell in matrix([own, *targets], provider, cases):
-            cells.append(cell)
-            share = len(cells) / (2 * len(PATHS) * len(SERVERS) * len(cases) * (1 + len(targets)))
-            progress(f"{cell.target}: {cell.api} to {cell.server}, {cell.case}", share)
-        return cells
+    total = 2 * len(PATHS) * len(servers) * len(cases) * (1 + len(targets))
+    cells: list[Cell] = []
+    async with recording_provider(port) as provider:
+
+        async def walk(asked: Sequence[Target], group: Sequence[str]) -> None:
+            async for cell in matrix(asked, provider, cases, group):
+                cells.append(cell)
+                progress(f"{cell.target}: {cell.api} to {cell.server}, {cell.case}", len(cells) / total)
+
+        for group in groups(servers):
+            async with own_target(provider, group) as own:
+                await walk([own], group)
+        await walk(targets, servers)
+    return cells
 
 
 class Counts(msgspec.Struct):

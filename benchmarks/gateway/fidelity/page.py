@@ -14,10 +14,11 @@ lost or changed, whole + streamed.
 
 - **tools**: two calls and their results. **thinking**: the same with thoughts, whose seals have to come back.
 - **moved**: the second step is asked of another model, which must not get the seals.
+- **lenient**: thoughts and calls with counts as texts, calls without an index, arguments in other forms, wrong ends.
 - **half**: the connection drops in mid-answer, which must not look finished.
 - **busy**: 429, whose `retry-after` has to arrive.
 - Not compared: ids of items and answers, which are the gateway's own; `model`, `stream`, `store` and `include`.
-- Not compared: ids of Gemini's calls, which this server gives none.
+- Not compared: ids of Gemini's calls, which this server gives none; a budget of thoughts that is named as left out.
 - The key permits stored texts. Without that, reasoning comes back to clients of the API that made it alone.
 
 ## What is kept, and for how long

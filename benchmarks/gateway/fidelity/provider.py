@@ -1,12 +1,18 @@
-"""A server with the APIs of Anthropic, OpenAI and Gemini that records what it gets, and answers as an agent's model
-does: thoughts that it seals, a text, two calls, then a closing text."""
+"""A server with the APIs of all wires that records what it gets, and answers as an agent's model does: thoughts that
+it seals, a text, two calls, then a closing text."""
 
 import asyncio
 import json
+import random
+import zlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+from benchmarks.gateway.fidelity.lenient import lenient_answer
+from benchmarks.gateway.fidelity.wires import BY_NAME, OLLAMA_PORT, Wire
+from benchmarks.gateway.fidelity.wires import service_account as account_of
 
 Body = dict[str, Any]
 THOUGHT, TEXT, DONE = "Two cities, two calls.", "I look both up: größe 🙂", "Both are done."
@@ -14,7 +20,7 @@ CALLS: tuple[tuple[str, str, Body], ...] = (
     ("toolu_a", "weather", {"city": "San José", "days": [1, 2.5], "deep": {"a": None}}),
     ("toolu_b", "clock", {}),
 )
-BUSY, DROP = "answer busy", "answer half"
+BUSY, DROP, THINK, LENIENT = "answer busy", "answer half", "think first", "in a lenient form"
 PROMPT, CACHED, WRITTEN, OUTPUT = 90, 40, 20, 25
 RETRY_AFTER = 1
 
@@ -22,20 +28,32 @@ RETRY_AFTER = 1
 @dataclass
 class Provider:
     """`calls`: the path and body of each request for an answer. `sealed`: how many thoughts were sealed, so that no two
-    seals are alike."""
+    seals are alike. `state`: what the last answer's server needs back. `origin`, `ollama`: its addresses without a
+    path, the second one at Ollama's port."""
 
-    base_url: str = ""
+    origin: str = ""
+    ollama: str = ""
+    state: list[str] = field(default_factory=list)
     calls: list[tuple[str, Body]] = field(default_factory=list)
     sealed: int = 0
 
     def made_calls(self) -> list[tuple[str, str, Body]]:
         """The calls of the last answer, whose ids no other one has."""
-        return [(f"{call_id}_{len(self.calls)}", name, given) for call_id, name, given in CALLS]
+        form = wire_of(self.calls[-1][0]).ids
+        number = len(self.calls)
+        return [
+            (form.format(name=call_id, short=call_id[-1], number=number), name, given) for call_id, name, given in CALLS
+        ]
 
     def seal(self) -> str:
         """A new seal, with characters that a careless copy changes."""
         self.sealed += 1
-        return f"EqQB/+{self.sealed:06d}=="
+        self.state.append(f"EqQB/+{self.sealed:06d}==")
+        return self.state[-1]
+
+    def service_account(self) -> str:
+        """The file of a Google service account whose tokens this server gives."""
+        return account_of(f"{self.origin}/token")
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one request of a connection."""
@@ -44,7 +62,10 @@ class Provider:
             length = next((line[15:] for line in head.lower().split("\r\n") if line.startswith("content-length:")), "0")
             raw = await reader.readexactly(int(length))
             method, path = head.split(" ")[:2]
-            if method == "GET":
+            if path == "/token":
+                token = {"access_token": "unused", "expires_in": 3600, "token_type": "Bearer"}
+                writer.write(_head(200, "application/json") + json.dumps(token).encode())
+            elif method == "GET":
                 writer.write(_head(200, "application/json") + json.dumps({"object": "list", "data": []}).encode())
             else:
                 self._answer(path, json.loads(raw), raw.decode(), writer)
@@ -61,32 +82,45 @@ class Provider:
             error = {"type": "error", "error": {"type": "overloaded_error", "message": "come back later"}}
             writer.write(_head(429, "application/json", f"retry-after: {RETRY_AFTER}\r\n") + json.dumps(error).encode())
             return
-        streamed = bool(body.get("stream")) or "streamGenerateContent" in path
+        streamed = bool(body.get("stream")) or "streamGenerateContent" in path or path.endswith("converse-stream")
         said = (
             "done"
             if any(
-                mark in last for mark in ("tool_result", '"tool"', "_output", "functionResponse", "function_response")
+                mark in last
+                for mark in ("tool_result", "toolResult", '"tool"', "_output", "functionResponse", "function_response")
             )
             else "calls"
         )
         if not any(name in raw for name in ("weather",)):
             said = "done"
-        thinks = any(f'"{name}"' in raw for name in ("thinking", "reasoning", "reasoning_effort", "thinkingConfig"))
-        if path.endswith("/messages"):
+        self.state = []
+        dialect, wire = dialect_of(path), wire_of(path)
+        thinks = THINK in raw
+        if dialect == "messages":
             whole, events = self._messages(said, thinks)
-        elif path.endswith("/responses"):
+        elif dialect == "responses":
             whole, events = self._responses(said, thinks)
-        elif "enerateContent" in path:
+        elif dialect == "gemini":
             whole, events = self._gemini(said, thinks)
+        elif dialect == "bedrock":
+            whole, events = self._bedrock(said, thinks)
         else:
-            whole, events = self._chat(said)
+            whole, events = self._chat(said, thinks, wire)
+        written: list[tuple[str, Any]] = list(events)
+        if LENIENT in raw:
+            whole, written = lenient_answer(dialect, whole, written)
         if not streamed:
             answer = json.dumps(whole, ensure_ascii=False).encode()
             writer.write(_head(200, "application/json") + (answer[: len(answer) // 2] if DROP in raw else answer))
             return
+        if DROP in raw:
+            written = written[: len(written) // 3]
+        if dialect == "bedrock":
+            writer.write(_head(200, "application/vnd.amazon.eventstream"))
+            writer.writelines(_amazon_event(name, event) for name, event in written)
+            return
         writer.write(_head(200, "text/event-stream"))
-        written = list(events)
-        for name, event in written[: len(written) // 3] if DROP in raw else written:
+        for name, event in written:
             data = event if isinstance(event, str) else json.dumps(event, ensure_ascii=False)
             writer.write((f"event: {name}\n" if name else "").encode() + f"data: {data}\n\n".encode())
 
@@ -195,7 +229,51 @@ class Provider:
 
         return whole, events()
 
-    def _chat(self, said: str) -> tuple[Body, Iterator[tuple[str, Any]]]:
+    def _bedrock(self, said: str, thinks: bool) -> tuple[Body, Iterator[tuple[str, Any]]]:
+        blocks: list[Body] = []
+        if thinks:
+            blocks.append({"reasoningContent": {"reasoningText": {"text": THOUGHT, "signature": self.seal()}}})
+        blocks.append({"text": TEXT if said == "calls" else DONE})
+        for call_id, name, given in self.made_calls() if said == "calls" else ():
+            blocks.append({"toolUse": {"toolUseId": call_id, "name": name, "input": given}})
+        usage = {"inputTokens": PROMPT - CACHED - WRITTEN, "outputTokens": OUTPUT, "totalTokens": PROMPT + OUTPUT}
+        usage |= {"cacheReadInputTokens": CACHED, "cacheWriteInputTokens": WRITTEN}
+        end = {"stopReason": "tool_use" if said == "calls" else "end_turn"}
+        whole: Body = {"output": {"message": {"role": "assistant", "content": blocks}}, "usage": usage, **end}
+
+        def events() -> Iterator[tuple[str, Any]]:
+            yield "messageStart", {"role": "assistant"}
+            for index, block in enumerate(blocks):
+                place = {"contentBlockIndex": index}
+                deltas: list[Body] = [block]
+                if "reasoningContent" in block:
+                    text = block["reasoningContent"]["reasoningText"]
+                    deltas = [{"reasoningContent": {name: value}} for name, value in text.items()]
+                elif "toolUse" in block:
+                    use = block["toolUse"]
+                    start = {name: use[name] for name in ("toolUseId", "name")}
+                    yield "contentBlockStart", place | {"start": {"toolUse": start}}
+                    deltas = [{"toolUse": {"input": json.dumps(use["input"], ensure_ascii=False)}}]
+                for delta in deltas:
+                    yield "contentBlockDelta", place | {"delta": delta}
+                yield "contentBlockStop", place
+            yield "messageStop", end
+            yield "metadata", {"usage": usage, "metrics": {"latencyMs": 1}}
+
+        return whole, events()
+
+    def _thoughts(self, wire: Wire) -> Body:
+        """The fields of a chat's turn with thoughts, as the wire's server writes them."""
+        if wire.state == "reasoning_details":
+            details = [{"type": "reasoning.text", "text": THOUGHT, "signature": self.seal(), "index": 0}]
+            details.append({"type": "reasoning.encrypted", "data": self.seal(), "index": 1})
+            return {"reasoning": THOUGHT, "reasoning_details": details}
+        if wire.state in ("reasoning_content", "reasoning", "content"):
+            self.state.append(THOUGHT)
+            return {} if wire.state == "content" else {wire.state: THOUGHT}
+        return {}
+
+    def _chat(self, said: str, thinks: bool, wire: Wire) -> tuple[Body, Iterator[tuple[str, Any]]]:
         calls = [
             {
                 "id": i,
@@ -205,7 +283,14 @@ class Provider:
             for i, name, given in (self.made_calls() if said == "calls" else ())
         ]
         text, finish = (TEXT, "tool_calls") if calls else (DONE, "stop")
-        message = {"role": "assistant", "content": text} | ({"tool_calls": calls} if calls else {})
+        if calls and thinks and wire.state == "extra_content":
+            calls[0] |= {"extra_content": {"google": {"thought_signature": self.seal()}}}
+        thoughts = self._thoughts(wire) if thinks else {}
+        shown: list[Any] = [text]
+        if thinks and wire.state == "content":
+            shown.insert(0, [{"type": "thinking", "thinking": [{"type": "text", "text": THOUGHT}]}])
+        content = [*shown[0], {"type": "text", "text": text}] if len(shown) > 1 else text
+        message = {"role": "assistant", "content": content} | thoughts | ({"tool_calls": calls} if calls else {})
         details = {"prompt_tokens_details": {"cached_tokens": CACHED}}
         usage = {"prompt_tokens": PROMPT, "completion_tokens": OUTPUT, "total_tokens": PROMPT + OUTPUT, **details}
         whole = {
@@ -215,7 +300,8 @@ class Provider:
         }
 
         def events() -> Iterator[tuple[str, Any]]:
-            deltas: list[Body] = [{"role": "assistant", "content": text}]
+            deltas: list[Body] = [{"role": "assistant", "content": None} | thoughts] if thoughts else []
+            deltas += [{"role": "assistant", "content": one} for one in shown]
             deltas += [{"tool_calls": [call | {"index": place}]} for place, call in enumerate(calls)]
             for delta in deltas:
                 yield "", {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
@@ -244,15 +330,49 @@ def _block_events(index: int, block: Body) -> Iterator[tuple[str, Body]]:
     yield "content_block_stop", {"type": "content_block_stop", "index": index}
 
 
+def _amazon_event(kind: str, payload: Any) -> bytes:
+    """One message of Amazon's event stream
+    (https://docs.aws.amazon.com/transcribe/latest/dg/streaming-setting-up.html)."""
+    named = {":event-type": kind, ":content-type": "application/json", ":message-type": "event"}
+    headers = b"".join(
+        bytes([len(name)]) + name.encode() + b"\x07" + len(value).to_bytes(2, "big") + value.encode()
+        for name, value in named.items()
+    )
+    body = json.dumps(payload).encode()
+    prelude = (16 + len(headers) + len(body)).to_bytes(4, "big") + len(headers).to_bytes(4, "big")
+    prelude += zlib.crc32(prelude).to_bytes(4, "big")
+    message = prelude + headers + body
+    return message + zlib.crc32(message).to_bytes(4, "big")
+
+
+def wire_of(path: str) -> Wire:
+    """The wire whose server a path is of."""
+    return BY_NAME[path.split("/")[1]]
+
+
+def dialect_of(path: str) -> str:
+    """The API of a path: `messages`, `responses`, `gemini`, `bedrock` or `chat`."""
+    if path.endswith(("/messages", ":rawPredict", ":streamRawPredict")):
+        return "messages"
+    if path.endswith("/responses"):
+        return "responses"
+    if path.endswith(("/converse", "/converse-stream")):
+        return "bedrock"
+    return "gemini" if "enerateContent" in path else "chat"
+
+
 def _head(status: int, kind: str, more: str = "") -> bytes:
     return f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\n{more}connection: close\r\n\r\n".encode()
 
 
 @asynccontextmanager
 async def recording_provider(port: int = 0) -> AsyncIterator[Provider]:
-    """Serve on `port` of this machine; 0 is a free one."""
+    """Serve on `port` of this machine, 0 is a free one, and at Ollama's port of an unused loopback address."""
     provider = Provider()
     server = await asyncio.start_server(provider.serve, "127.0.0.1", port)
-    provider.base_url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-    async with server:
+    host = "127." + ".".join(str(random.randrange(2, 250)) for _ in range(3))
+    ollama = await asyncio.start_server(provider.serve, host, OLLAMA_PORT)
+    provider.origin = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    provider.ollama = f"http://{host}:{OLLAMA_PORT}"
+    async with server, ollama:
         yield provider
