@@ -161,7 +161,7 @@ def _gemini(given: Mapping[str, Any]) -> Facts:
     for turn in body["contents"]:
         for part in turn["parts"]:
             if "functionCall" in part:
-                given = part["functionCall"]["args"]
+                given: Any = part["functionCall"]["args"]
                 # As the server itself gave it.
                 given = json.loads(given) if isinstance(given, str) else given
                 facts["calls"].append([None, part["functionCall"]["name"], given])

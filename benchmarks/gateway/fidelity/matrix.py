@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import msgspec
@@ -176,7 +177,9 @@ class _Walk:
 
     def _check_answer(self, answer: Body, end: str, thinks: bool) -> None:
         dialect = dialect_of(self._provider.calls[-1][0])
-        calls = [[None if dialect == "gemini" else i, name, given] for i, name, given in self._provider.made_calls()]
+        calls: list[list[Any]] = [
+            [None if dialect == "gemini" else i, name, given] for i, name, given in self._provider.made_calls()
+        ]
         expected = {
             "text": TEXT if end == "calls" else "Both are done.",
             "thoughts": THOUGHT if thinks and self._shows_thoughts else "",
@@ -188,7 +191,7 @@ class _Walk:
         self._own_ids = dict(zip([call[0] for call in found["calls"]], [call[0] for call in calls], strict=False))
         if self._api == "messages" and len(self._own_ids) == len(calls):
             # For these clients ids are made unique, which the next request has to undo.
-            found["calls"] = [[self._own_ids[call[0]], *call[1:]] for call in found["calls"]]
+            found["calls"] = [[self._own_ids[one], *more] for one, *more in found["calls"]]
         if dialect == "gemini":
             found["calls"] = [[None, name, given] for _, name, given in found["calls"]]
         self._note([f"answer.{one}" for one in differences(expected, found)])
