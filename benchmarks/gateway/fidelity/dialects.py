@@ -161,10 +161,10 @@ def _gemini(given: Mapping[str, Any]) -> Facts:
     for turn in body["contents"]:
         for part in turn["parts"]:
             if "functionCall" in part:
-                given: Any = part["functionCall"]["args"]
-                # As the server itself gave it.
-                given = json.loads(given) if isinstance(given, str) else given
-                facts["calls"].append([None, part["functionCall"]["name"], given])
+                args: Any = part["functionCall"]["args"]
+                # A text where the server itself gave one.
+                args = json.loads(args) if isinstance(args, str) else args
+                facts["calls"].append([None, part["functionCall"]["name"], args])
             elif "functionResponse" in part:
                 result = part["functionResponse"]["response"]
                 facts["results"].append([None, result.get("result", result.get("content", result))])
