@@ -279,6 +279,8 @@ class Composition:
         records: RecordStore = ledger if self._peers is None else PeerRecords(ledger, self._peers)
         embedders = embedders_of(self.catalog, engine.cores)
         stack.push_async_callback(close_clients, embedders)
+        if self._identity_provider is not None:
+            stack.push_async_callback(self._identity_provider.close)
         serving = Serving(
             settings=settings,
             routing=routing,

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from inference_core.errors import ModelFileError
+from inference_core.io.json_errors import JSON_ERRORS
 
 PREFIX = "hf:"
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
@@ -118,5 +119,5 @@ def read_pins(repo: str) -> dict[str, Pin]:
     """Return the recorded commits by `HubModel.key`; none if the file is missing or damaged."""
     try:
         return msgspec.json.decode(pins_file(repo).read_bytes(), type=dict[str, Pin])
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *JSON_ERRORS):
         return {}

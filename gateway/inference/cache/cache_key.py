@@ -10,7 +10,8 @@ from gateway.base.requests.inference_request import InferenceRequest
 from tiers.catalog.tier_spec import TierSpec
 
 # Another number for another form of what is kept: answers of both never meet in one Redis.
-VERSION = 3
+VERSION = 4
+_SAYING = ("parallel_tool_calls", "tool_choice")
 
 
 def cache_key(request: InferenceRequest, decision: Decision, spec: TierSpec, catalogue: bytes) -> bytes:
@@ -45,6 +46,8 @@ def cache_key(request: InferenceRequest, decision: Decision, spec: TierSpec, cat
         asked.template_variables,
         asked.extra,
         asked.tooling,
+        # Sent to a server elsewhere with their usual value only where the caller said so.
+        sorted(name for name in asked.given if name in _SAYING),
         asked.response_format,
         asked.native,
         asked.passed.get("verbosity"),

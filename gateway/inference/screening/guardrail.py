@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 from gateway.base.errors import ApiError, bad_request
+from inference_core.io.json_errors import JSON_ERRORS
 from tiers.catalog.screening_spec import GuardrailSpec, Stage
 from tiers.consent import Consent, hidden_from
 from tiers.errors import CatalogError
@@ -169,7 +170,7 @@ def _at_server(spec: GuardrailSpec, count: CountVerdict) -> Guardrail:
             raise VerdictError(f"its server answered with status {response.status_code}")
         try:
             return msgspec.json.decode(content, type=Verdict)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except JSON_ERRORS:
             raise VerdictError("its server's answer is no verdict") from None
 
     async def close() -> None:

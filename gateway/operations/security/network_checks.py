@@ -15,6 +15,7 @@ from gateway.operations.security.security_facts import (
     open_mode,
     warning,
 )
+from tiers.metadata_addresses import is_metadata_host
 
 
 def callers_need_keys(facts: Facts) -> Finding:
@@ -114,6 +115,31 @@ def reports_encrypted(facts: Facts) -> Finding:
     if plain:
         return failed(f"sent unencrypted to another machine: {', '.join(plain)}", f"an https URL in {', '.join(plain)}")
     return ok("traces, alerts and error reports leave this machine encrypted or not at all")
+
+
+def reports_reachable(facts: Facts) -> Finding:
+    """Webhook, traces, error reports and price list go to web servers, and to no cloud's credentials."""
+    settings = facts.settings
+    named = {
+        "AIO_ALERT_WEBHOOK": settings.alert_webhook,
+        "AIO_ERROR_REPORT_DSN": settings.error_report_dsn,
+        "AIO_OTLP_TRACES_ENDPOINT": settings.otlp_traces_endpoint,
+        "AIO_OTLP_ENDPOINT": settings.otlp_endpoint,
+        "AIO_PRICE_LIST_URL": settings.price_list_url,
+    }
+    odd = [name for name, url in named.items() if url and not _is_web_server(url)]
+    if odd:
+        return failed(
+            f"no server of yours can be behind {', '.join(odd)}: another scheme than http and https, no host, or an "
+            "address where clouds have their credentials",
+            f"an https URL in {', '.join(odd)}",
+        )
+    return ok("webhook, traces, error reports and price list name web servers or nothing")
+
+
+def _is_web_server(url: str) -> bool:
+    host = host_of(url)
+    return url.lower().startswith(("http://", "https://")) and host != "" and not is_metadata_host(host)
 
 
 def tiers_encrypted(facts: Facts) -> Finding:

@@ -29,6 +29,7 @@ ITEMS = (
     Item("trusted-proxies", network_checks.trusted_proxies),
     Item("sign-in-encrypted", network_checks.sign_in_encrypted),
     Item("reports-encrypted", network_checks.reports_encrypted),
+    Item("reports-reachable", network_checks.reports_reachable),
     Item("tiers-encrypted", network_checks.tiers_encrypted),
     Item("stores-encrypted", network_checks.stores_encrypted),
     Item("cores-private", network_checks.cores_private),

@@ -8,6 +8,7 @@ import httpx
 import msgspec
 
 from gateway.runtime.engines.problem import EngineProblem
+from inference_core.io.json_errors import JSON_ERRORS
 from tiers.remote.http_exchange import IDENTITY, bounded_answer, lines_of, pieces_of
 from tiers.server_words import one_line
 
@@ -56,7 +57,7 @@ async def _pull(client: httpx.AsyncClient, model: str, say: Callable[[str], None
         async for line in lines_of(pieces_of(response), _MOST_LINE_BYTES):
             try:
                 progress = msgspec.json.decode(line, type=_Progress)
-            except msgspec.DecodeError:
+            except JSON_ERRORS:
                 continue
             if progress.error:
                 raise EngineProblem(
@@ -76,5 +77,5 @@ async def _pull(client: httpx.AsyncClient, model: str, say: Callable[[str], None
 def _error(body: bytes) -> str:
     try:
         return one_line(msgspec.json.decode(body, type=_Failure).error) or "no reason given"
-    except msgspec.DecodeError:
+    except JSON_ERRORS:
         return one_line(body[:200].decode(errors="replace"))

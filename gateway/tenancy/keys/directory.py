@@ -65,7 +65,7 @@ class Directory:
         self._budgets_revision: int | None = None
         self._known = KnownKeys(catalog, {})
         self._static: Mapping[str, Allowance] = {}
-        self._stored_inference = self._stored_admin = False
+        self._stored_inference = self._stored_admin = self._may_answer = False
         self._loading = asyncio.Lock()
 
     @property
@@ -177,7 +177,14 @@ class Directory:
         if charges is not None:
             charged = {name: charges.get(("key", name)) for name in self._keys.names}
             self._static = {name: Allowance(budgets=refs) for name, refs in charged.items() if refs}
-        self._stored_inference = known.ask_for_answers
+        could_answer, self._may_answer = self._may_answer, known.may_answer(now)
+        # A gateway that asked for keys goes on asking, though the only key was given another scope.
+        self._stored_inference |= known.ask_for_answers or (self._marker.exists() and known.has_any)
+        if could_answer and not self._may_answer and not self._keys:
+            log.warning(
+                "the last stored key for answers has ended: every caller is refused until there is another one "
+                "(`aio keys create NAME`)"
+            )
         self._stored_admin = known.administer(now)
         if self._stored_inference:
             with suppress(OSError):

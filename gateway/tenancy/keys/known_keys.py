@@ -54,6 +54,17 @@ class KnownKeys:
         """Whether any key may request answers, ended ones included."""
         return bool(self._inference)
 
+    @property
+    def has_any(self) -> bool:
+        """Whether any key is stored."""
+        return bool(self._by_id)
+
+    def may_answer(self, now: float) -> bool:
+        """Whether any key valid at `now` (epoch seconds) may request answers."""
+        return any(
+            key.until > now and not key.revoked for key_id in self._inference for key in self._by_id.get(key_id, ())
+        )
+
     def administer(self, now: float) -> bool:
         """Whether any key valid at `now` (epoch seconds) may administer or view."""
         return any(

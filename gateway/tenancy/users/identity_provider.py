@@ -8,6 +8,8 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import cached_property
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, TypeVar, cast
 from urllib.parse import urlencode
 
@@ -15,8 +17,11 @@ import httpx
 import msgspec
 
 from gateway.base.settings import Settings, SettingsError
+from gateway.tenancy.users.sign_in_attempts import Attempt, AttemptSeal
 from gateway.tenancy.users.users import ROLES, ProviderUser, Role, UserName
+from inference_core.io.json_errors import JSON_ERRORS
 from tiers.remote.http_exchange import bounded_answer
+from tiers.server_words import one_line
 
 T = TypeVar("T")
 DISCOVERY = "/.well-known/openid-configuration"
@@ -39,13 +44,8 @@ class ProviderUnavailableError(SignInError):
     """The provider cannot be reached, or does not answer in time."""
 
 
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """What a browser keeps between leaving for the provider and coming back: random values, and the wanted page."""
-
-    state: str
-    nonce: str
-    verifier: str
-    page: str
+class ProviderAnswerError(SignInError):
+    """The provider's answer cannot be read: the provider or its settings are at fault, not the user."""
 
 
 class _Metadata(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +57,9 @@ class _Metadata(msgspec.Struct, frozen=True, kw_only=True):
     jwks_uri: str
     userinfo_endpoint: str | None = None
     token_endpoint_auth_methods_supported: tuple[str, ...] = ("client_secret_basic",)
+
+
+_ADDRESSES = ("authorization_endpoint", "token_endpoint", "jwks_uri", "userinfo_endpoint")
 
 
 class _Tokens(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +84,18 @@ class IdentityProvider:
         except ImportError:
             raise SettingsError("AIO_OIDC_ISSUER needs the library joserfc: pip install 'aio-gateway[oidc]'") from None
         self._known: tuple[float, _Metadata] | None = None
+        self.seal = AttemptSeal(settings)
+
+    @cached_property
+    def _client(self) -> httpx.AsyncClient:
+        """The one client of all sign-ins, made at the first of them; it keeps no cookies, which would be of others."""
+        nobody = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
+        return httpx.AsyncClient(timeout=_TIMEOUT_SECONDS, headers={"accept": "application/json"}, cookies=nobody)
+
+    async def close(self) -> None:
+        """Close the connections to the provider."""
+        if "_client" in self.__dict__:
+            await self._client.aclose()
 
     def new_attempt(self, page: str) -> Attempt:
         """Return the random values of one sign-in, each of 256 bits."""
@@ -93,8 +108,8 @@ class IdentityProvider:
 
     async def address(self, attempt: Attempt, redirect_url: str) -> str:
         """Return the provider's page to which the browser is sent. Raises `SignInError`."""
-        async with _step(self._issuer), _client() as client:
-            metadata = await self._metadata(client)
+        async with _step(self._issuer):
+            metadata = await self._metadata()
         challenge = base64.urlsafe_b64encode(hashlib.sha256(attempt.verifier.encode()).digest()).rstrip(b"=").decode()
         query = {
             "response_type": "code",
@@ -106,35 +121,40 @@ class IdentityProvider:
             "code_challenge": challenge,
             "code_challenge_method": "S256",
         }
-        joint = "&" if "?" in metadata.authorization_endpoint else "?"
-        return f"{metadata.authorization_endpoint}{joint}{urlencode(query)}"
+        page = str(httpx.URL(metadata.authorization_endpoint).copy_with(fragment=None))
+        return f"{page}{'&' if '?' in page else '?'}{urlencode(query)}"
 
     async def user(self, code: str, attempt: Attempt, redirect_url: str) -> ProviderUser:
         """Return the user that the provider gave `code` for. Raises `SignInError`, also for a user without a role."""
-        async with _step(self._issuer), _client() as client:
-            metadata = await self._metadata(client)
-            tokens = await self._tokens(client, metadata, code, attempt, redirect_url)
-            claims = await self._claims(client, metadata, tokens.id_token, attempt.nonce)
-            if self._settings.oidc_groups_claim not in claims and metadata.userinfo_endpoint and tokens.access_token:
-                claims = await self._with_userinfo(client, metadata.userinfo_endpoint, tokens.access_token, claims)
+        async with _step(self._issuer):
+            metadata = await self._metadata()
+            tokens = await self._tokens(metadata, code, attempt, redirect_url)
+            claims = await self._claims(metadata, tokens.id_token, attempt.nonce)
+            if (
+                claims.get(self._settings.oidc_groups_claim) is None
+                and metadata.userinfo_endpoint
+                and tokens.access_token
+            ):
+                claims = await self._with_userinfo(metadata.userinfo_endpoint, tokens.access_token, claims)
         name, role = _name_of(claims), self._role_of(claims)
         if role is None:
             raise SignInError(f"{name} has no role here: none of the account's groups is in AIO_OIDC_ROLES.")
         identity = hashlib.sha256(f"{metadata.issuer}\0{claims['sub']}".encode()).hexdigest()
         return ProviderUser(name=name, identity=identity, role=role)
 
-    async def _metadata(self, client: httpx.AsyncClient) -> _Metadata:
+    async def _metadata(self) -> _Metadata:
         if self._known is not None and time.monotonic() < self._known[0] + METADATA_SECONDS:
             return self._known[1]
-        found = await _json(client.build_request("GET", self._issuer + DISCOVERY), client, _Metadata)
+        found = await _json(self._client.build_request("GET", self._issuer + DISCOVERY), self._client, _Metadata)
+        for name in _ADDRESSES:
+            if (address := getattr(found, name)) is not None:
+                _demand_address(f"The provider's {name}", address)
         if found.issuer.rstrip("/") != self._issuer:
             raise SignInError(f"The provider calls itself {found.issuer!r:.200}, and AIO_OIDC_ISSUER another name.")
         self._known = (time.monotonic(), found)
         return found
 
-    async def _tokens(
-        self, client: httpx.AsyncClient, metadata: _Metadata, code: str, attempt: Attempt, redirect_url: str
-    ) -> _Tokens:
+    async def _tokens(self, metadata: _Metadata, code: str, attempt: Attempt, redirect_url: str) -> _Tokens:
         form = {
             "grant_type": "authorization_code",
             "code": code,
@@ -145,16 +165,16 @@ class IdentityProvider:
         basic = bool(secret) and "client_secret_basic" in metadata.token_endpoint_auth_methods_supported
         if not basic:
             form |= {"client_id": name} | ({"client_secret": secret} if secret else {})
-        request = client.build_request("POST", metadata.token_endpoint, data=form)
+        request = self._client.build_request("POST", metadata.token_endpoint, data=form)
         if basic:
             # RFC 6749, 2.3.1: both are form-encoded first.
             pair = ":".join(urlencode({"": part})[1:] for part in (name, secret))
             request.headers["authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
-        return await _json(request, client, _Tokens)
+        return await _json(request, self._client, _Tokens)
 
-    async def _claims(self, client: httpx.AsyncClient, metadata: _Metadata, token: str, nonce: str) -> dict[str, Any]:
+    async def _claims(self, metadata: _Metadata, token: str, nonce: str) -> dict[str, Any]:
         """Return the claims of an ID token that this provider signed for us, now, for this attempt."""
-        keys = await _json(client.build_request("GET", metadata.jwks_uri), client, dict[str, Any])
+        keys = await _json(self._client.build_request("GET", metadata.jwks_uri), self._client, dict[str, Any])
         rules = self._jose.JWTClaimsRegistry(
             leeway=_LEEWAY_SECONDS,
             iss={"essential": True, "value": metadata.issuer},
@@ -167,25 +187,63 @@ class IdentityProvider:
         try:
             claims: dict[str, Any] = self._jose.decode(token, self._keys.import_key_set(keys), ALGORITHMS).claims
             rules.validate(claims)
-        except (self._refusal, ValueError, KeyError, TypeError) as error:
-            raise SignInError(f"The provider's ID token is not valid: {error}") from None
+            if not isinstance(claims["sub"], str):
+                raise TypeError("the claim sub is no text")
+            claims["sub"].encode()
+        # The library decodes nested and mistyped parts of a token without checks of its own.
+        except (
+            self._refusal,
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            RecursionError,
+            ArithmeticError,
+        ) as error:
+            raise SignInError(f"The provider's ID token is not valid: {one_line(str(error))}") from None
         return claims
 
-    async def _with_userinfo(
-        self, client: httpx.AsyncClient, url: str, access_token: str, claims: dict[str, Any]
-    ) -> dict[str, Any]:
-        request = client.build_request("GET", url, headers={"authorization": f"Bearer {access_token}"})
-        found = await _json(request, client, dict[str, Any])
+    async def _with_userinfo(self, url: str, access_token: str, claims: dict[str, Any]) -> dict[str, Any]:
+        request = self._client.build_request("GET", url, headers={"authorization": f"Bearer {access_token}"})
+        found = await _json(request, self._client, dict[str, Any])
         if found.get("sub") != claims["sub"]:
             raise SignInError("The provider's user information is that of another account.")
-        return found | claims
+        return found | {name: value for name, value in claims.items() if value is not None}
 
     def _role_of(self, claims: Mapping[str, Any]) -> Role | None:
-        """Return the highest role of the account's groups."""
-        given = claims.get(self._settings.oidc_groups_claim, [])
-        groups = {given} if isinstance(given, str) else {group for group in given if isinstance(group, str)}
+        """Return the highest role of the account's groups. Raises `SignInError` where they cannot be told."""
+        claim = self._settings.oidc_groups_claim
+        given = claims.get(claim)
+        if given is None and _are_elsewhere(claims, claim):
+            raise SignInError(
+                f"The account has so many groups that the provider does not send them. Let it send fewer in the claim "
+                f"{claim}, such as those assigned to the application, or send roles and name their claim in "
+                "AIO_OIDC_GROUPS_CLAIM."
+            )
+        groups = _groups_of(claim, given)
         held = {role for group, role in self._roles.items() if group == "*" or group in groups}
         return next((role for role in reversed(ROLES) if role in held), None)
+
+
+def _groups_of(claim: str, given: Any) -> set[str]:
+    """Return the names of a list, of an object of objects (as Zitadel writes roles), or of one text."""
+    match given:
+        case None:
+            return set()
+        case str():
+            return {given}
+        case list():
+            return {group for group in given if isinstance(group, str)}
+        case dict():
+            return {group for group, held in given.items() if isinstance(held, dict)}
+    raise ProviderAnswerError(f"The provider's answer cannot be read: its claim {claim} is no list of names.")
+
+
+def _are_elsewhere(claims: Mapping[str, Any], claim: str) -> bool:
+    """Return whether the provider left the claim out for its length: as a distributed claim (OpenID Connect Core 1.0,
+    section 5.6.2; Microsoft Entra from 200 groups on), or marked by Entra's `hasgroups`."""
+    names = claims.get("_claim_names")
+    return (isinstance(names, dict) and claim in names) or claims.get("hasgroups") in (True, "true")
 
 
 def roles_of(setting: str) -> dict[str, Role]:
@@ -219,26 +277,35 @@ async def _step(issuer: str) -> AsyncIterator[None]:
         raise ProviderUnavailableError(f"The provider {issuer} did not answer within {_STEP_SECONDS:g} s.") from None
 
 
-def _client() -> httpx.AsyncClient:
-    return httpx.AsyncClient(timeout=_TIMEOUT_SECONDS, headers={"accept": "application/json"})
-
-
 async def _json(request: httpx.Request, client: httpx.AsyncClient, kind: type[T]) -> T:
     """Send a request and decode its answer. Raises `SignInError`."""
     where = f"The provider's {request.url.host}{request.url.path}"
-    _demand_https("the provider's address", str(request.url))
     try:
         response, body = await bounded_answer(client, request, _MOST_BYTES, _TIMEOUT_SECONDS)
         if response.status_code != 200:
-            raise SignInError(f"{where} answered {response.status_code}: {body[:200].decode(errors='replace')}")
+            said = one_line(body[:200].decode(errors="replace"))
+            raise SignInError(f"{where} answered {response.status_code}: {said}")
         return msgspec.json.decode(body, type=kind)
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ProviderUnavailableError(f"{where} cannot be reached: {type(error).__name__}.") from None
-    except msgspec.MsgspecError:
-        raise SignInError(f"{where} answered something that is not understood.") from None
+    except JSON_ERRORS:
+        raise ProviderAnswerError(f"{where}: the provider's answer cannot be read.") from None
+
+
+def _demand_address(what: str, address: str) -> None:
+    """Raise `ProviderAnswerError` unless requests and browsers may be sent to an address of the provider."""
+    try:
+        _demand_https(what, address)
+    except SettingsError as error:
+        raise ProviderAnswerError(f"The provider's answer cannot be read: {error}.") from None
 
 
 def _demand_https(what: str, address: str) -> None:
-    url = httpx.URL(address)
+    try:
+        url = httpx.URL(address)
+    except (httpx.InvalidURL, ValueError):
+        raise SettingsError(f"{what} is no URL") from None
+    if not url.host or (url.port or 1) > 65_535:
+        raise SettingsError(f"{what} is no URL")
     if url.scheme != "https" and not (url.scheme == "http" and url.host in _LOCAL):
         raise SettingsError(f"{what} must begin with https://")

@@ -7,15 +7,19 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import httpx
+import msgspec
 import pytest
-from joserfc import jwt
+from joserfc import jws
 from joserfc.jwk import KeySet, OctKey, RSAKey
 
 from gateway.base.settings import Settings, SettingsError
-from gateway.tenancy.users.identity_provider import IdentityProvider, SignInError, roles_of
+from gateway.tenancy.users.identity_provider import IdentityProvider, ProviderAnswerError, SignInError, roles_of
+from gateway.tenancy.users.sign_in_attempts import KEY_FILE, Attempt, AttemptSeal
 
 BACK = "http://127.0.0.1:8080/admin/oidc/callback"
 KEY = RSAKey.generate_key(2048, auto_kid=True)
@@ -23,7 +27,8 @@ KEY = RSAKey.generate_key(2048, auto_kid=True)
 
 class Provider:
     """Answers discovery, keys, tokens and user information; a test changes `claims`, `key`, `algorithm` and `info`, the
-    `metadata`, or with `status` and `raw` how it answers. `asked`: the paths; `authorized`: how tokens were asked for.
+    `metadata`, or how it answers: `status`, `raw` and, by path, `raw_of`. `asked`: the paths; `authorized`: how tokens
+    were asked for.
     """
 
     def __init__(self) -> None:
@@ -35,6 +40,7 @@ class Provider:
         self.forms: list[dict[str, list[str]]] = []
         self.metadata: dict[str, Any] = {}
         self.status, self.raw = 200, b""
+        self.raw_of: dict[str, bytes] = {}
         self.asked: list[str] = []
         self.authorized: list[str | None] = []
         outer = self
@@ -50,9 +56,10 @@ class Provider:
                 self.reply({"access_token": "a", "token_type": "Bearer", "id_token": outer.token()})
 
             def reply(self, body: dict[str, Any]) -> None:
-                data = outer.raw or json.dumps(body).encode()
+                data = outer.raw_of.get(self.path) or outer.raw or json.dumps(body).encode()
                 self.send_response(outer.status)
                 self.send_header("content-length", str(len(data)))
+                self.send_header("set-cookie", "who=ann")
                 self.end_headers()
                 self.wfile.write(data)
 
@@ -77,7 +84,7 @@ class Provider:
             parts = ({"alg": "none"}, self.claims)
             return ".".join(base64.urlsafe_b64encode(json.dumps(p).encode()).rstrip(b"=").decode() for p in parts) + "."
         header = {"alg": self.algorithm, "kid": KEY.kid}
-        return jwt.encode(header, self.claims, self.key, algorithms=[self.algorithm])
+        return jws.serialize_compact(header, json.dumps(self.claims), self.key, algorithms=[self.algorithm])
 
 
 @pytest.fixture
@@ -309,7 +316,7 @@ async def test_an_answer_that_is_none_is_said(provider: Provider) -> None:
     client = client_of(provider)
     attempt = client.new_attempt("/admin")
     for status, raw, said in (
-        (500, b"no \xff", "answered 500: no \ufffd"), (201, b"{}", "answered 201"), (200, b"[", "is not understood"),
+        (500, b"no \xff", "answered 500: no \ufffd"), (201, b"{}", "answered 201"), (200, b"[", "cannot be read"),
         (200, b" " * (2**20 + 1), "cannot be reached: RefusedBodyError"),
     ):  # fmt: skip
         provider.status, provider.raw = status, raw
@@ -322,7 +329,7 @@ async def test_an_answer_that_is_none_is_said(provider: Provider) -> None:
 async def test_an_endpoint_without_tls_elsewhere_gets_no_code(provider: Provider) -> None:
     provider.metadata = {"token_endpoint": "http://login.example.com/token"}
     client = client_of(provider)
-    with pytest.raises(SettingsError, match="the provider's address must begin with https"):
+    with pytest.raises(SignInError, match="must begin with https"):
         await client.user("code", client.new_attempt("/admin"), BACK)
 
 
@@ -335,3 +342,138 @@ def test_only_this_machine_is_asked_without_tls(issuer: str) -> None:
             roles_of(wrong)
     with pytest.raises(SettingsError, match="must begin with https"):
         IdentityProvider(Settings(oidc_issuer="ftp://localhost", oidc_client_id="aio", oidc_roles=roles))
+
+
+NESTED, MANGLED = b'{"a":' * 100_000, b'{"keys": "\xff\xfe"}'
+
+
+@pytest.mark.parametrize(
+    "path", ["/.well-known/openid-configuration", "/token_endpoint", "/keys", "/userinfo_endpoint"]
+)
+@pytest.mark.parametrize("raw", [NESTED, b"[" * 100_000, MANGLED, b"\xff", b"[]", b"null", b"7"])
+async def test_an_answer_that_cannot_be_read_is_the_providers_fault(provider: Provider, path: str, raw: bytes) -> None:
+    client = client_of(provider)
+    attempt = client.new_attempt("/admin")
+    provider.claims = claims_of(provider, attempt.nonce, groups=None)
+    provider.raw_of[path] = raw
+    with pytest.raises(ProviderAnswerError, match="cannot be read"):
+        await client.user("code", attempt, BACK)
+
+
+@pytest.mark.parametrize("name", ["authorization_endpoint", "token_endpoint", "jwks_uri", "userinfo_endpoint"])
+@pytest.mark.parametrize(
+    "url",
+           ["", "x", "http://[", "https://a:99999/", "https://a b\n/", "https://\x00/", "https://",
+            "javascript:alert(1)",
+            "file:///etc/passwd", "http://169.254.169.254/", "https://" + "a" * 70_000],
+)  # fmt: skip
+async def test_an_address_in_the_metadata_that_is_none_cannot_be_read(provider: Provider, name: str, url: str) -> None:
+    provider.metadata = {name: url}
+    client = client_of(provider)
+    with pytest.raises(ProviderAnswerError, match="cannot be read"):
+        await client.address(client.new_attempt("/admin"), BACK)
+
+
+@pytest.mark.parametrize("groups", [7, True, 1.5])
+async def test_groups_of_a_wrong_type_cannot_be_read(provider: Provider, groups: Any) -> None:
+    for roles in ("ops=operator", "*=viewer"):
+        with pytest.raises(ProviderAnswerError, match="claim groups is no list of names"):
+            await user_of(provider, {"groups": groups}, oidc_roles=roles)
+
+
+async def test_groups_that_are_null_are_none_and_those_of_an_object_are_its_objects(provider: Provider) -> None:
+    provider.info = {"sub": "1"}
+    with pytest.raises(SignInError, match="has no role"):
+        await user_of(provider, {"groups": None})
+    assert await user_of(provider, {"groups": {"ops": {"1": "example.com"}}}) == ("ann", "operator")
+    with pytest.raises(SignInError, match="has no role"):
+        await user_of(provider, {"groups": {"ops": False}})
+    provider.info = {"sub": "1", "groups": ["ops"]}
+    assert await user_of(provider, {"groups": None}) == ("ann", "operator")
+
+
+async def test_two_thousand_groups_sign_in_and_where_the_provider_leaves_them_out_it_says_what_to_do(
+    provider: Provider,
+) -> None:
+    many = [f"{number:08x}-0000-4000-8000-{number:012x}" for number in range(1999)]
+    assert await user_of(provider, {"groups": [*many, "ops"]}) == ("ann", "operator")
+    provider.info = {"sub": "1"}
+    for marks in (
+        {"_claim_names": {"groups": "src1"}, "_claim_sources": {"src1": {"endpoint": "https://graph.example"}}},
+        {"hasgroups": True},
+    ):
+        with pytest.raises(SignInError, match=r"so many groups .* AIO_OIDC_GROUPS_CLAIM"):
+            await user_of(provider, {"groups": None} | marks, oidc_roles="ops=operator,*=viewer")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"sub": 7}, {"sub": ["1"]}, {"sub": "\ud800"}, {"exp": "soon"}, {"exp": 1e400}, {"exp": [[]]},
+                {"aud": 7},                 {"iss": {}}, {"nonce": 1}, {"nbf": {}}, {"iat": "x"}],
+)  # fmt: skip
+async def test_claims_of_a_wrong_type_are_no_valid_token(provider: Provider, changes: dict[str, Any]) -> None:
+    with pytest.raises(SignInError, match="ID token is not valid"):
+        await user_of(provider, changes)
+
+
+@pytest.mark.parametrize("token", ["", ".", "..", "a.b.c", "\x00", "\u20ac.\u20ac.\u20ac", "a" * 300_000, "x." * 9000])
+@pytest.mark.parametrize("payload", [None, b"[]", b"7", b"[" * 50_000, b"\xff", b'{"a":' * 20_000])
+async def test_a_token_that_is_none_is_not_valid(provider: Provider, token: str, payload: bytes | None) -> None:
+    if payload is not None:
+        parts = (b'{"alg":"RS256","kid":"%s"}' % (KEY.kid or "").encode(), payload, b"x")
+        token = ".".join(base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in parts)
+    provider.raw_of["/token_endpoint"] = json.dumps({"id_token": token}).encode()
+    client = client_of(provider)
+    with pytest.raises(SignInError, match="ID token is not valid"):
+        await client.user("code", client.new_attempt("/admin"), BACK)
+
+
+@pytest.mark.parametrize(
+    "keys", [{}, {"keys": None}, {"keys": [7]}, {"keys": [{}]}, {"keys": [{"kty": "RSA", "n": "\x00", "e": {}}]},
+             {"keys": [{"kty": [], "kid": {}}]}, {"keys": {"a": 1}}, {"keys": [[[]]] * 3}, {"keys": []}],
+)  # fmt: skip
+async def test_keys_of_a_wrong_form_make_no_token_valid(provider: Provider, keys: dict[str, Any]) -> None:
+    provider.raw_of["/keys"] = json.dumps(keys).encode()
+    with pytest.raises(SignInError, match="ID token is not valid"):
+        await user_of(provider)
+
+
+async def test_one_client_serves_all_sign_ins_and_keeps_no_cookie_of_any(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[httpx.AsyncClient] = []
+    begin = httpx.AsyncClient.__init__
+
+    def counted(self: httpx.AsyncClient, **given: Any) -> None:
+        made.append(self)
+        begin(self, **given)
+
+    monkeypatch.setattr(httpx.AsyncClient, "__init__", counted)
+    client = client_of(provider)
+    for _ in range(3):
+        attempt = client.new_attempt("/admin")
+        provider.claims = claims_of(provider, attempt.nonce)
+        await client.user("code", attempt, BACK)
+    assert len(made) == 1
+    assert not made[0].cookies
+    await client.close()
+    assert made[0].is_closed
+
+
+def test_an_attempt_is_opened_by_who_knows_the_secret_until_it_expires(tmp_path: Path) -> None:
+    attempt = Attempt(state="s", nonce="n", verifier="v", page="/admin")
+    private, public = Settings(oidc_client_secret="of the client"), Settings(data_dir=str(tmp_path))
+    for settings in (private, public):
+        cookie = AttemptSeal(settings).sealed(attempt, 1000.0)
+        other_process = AttemptSeal(settings)
+        assert other_process.opened(cookie, 1599.0) == attempt
+        assert other_process.opened(cookie, 1600.0) is None
+        payload, _, signature = cookie.partition(".")
+        forged = msgspec.json.encode({"expires": 10**9, "attempt": attempt})
+        for wrong in (
+            "", ".", payload, f"{payload}.", f"{payload[:-1]}A.{signature}", cookie.swapcase(), forged.hex(),
+            "\xff.\u20ac",
+            f"{base64.urlsafe_b64encode(forged).decode()}.{signature}",
+            AttemptSeal(Settings(oidc_client_secret="x")).sealed(attempt, 1000.0),
+        ):  # fmt: skip
+            assert other_process.opened(wrong, 1001.0) is None
+    assert (tmp_path / KEY_FILE).stat().st_mode & 0o777 == 0o600

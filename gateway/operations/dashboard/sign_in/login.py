@@ -68,7 +68,7 @@ async def _by_key(request: HttpRequest, secret: str, response: Response[Any]) ->
         return await begin_session(request, holder, "key", response)
     attempt = await limits_of(request).begin(("key", network_of(client_of(request).address)))
     if attempt.wait_seconds:
-        return await _limited(request, attempt, "", "key")
+        return await limited(request, attempt, "", "key")
     return await _wrong(request, "", "key")
 
 
@@ -82,7 +82,7 @@ async def _by_password(request: HttpRequest, name: str, secret: str, response: R
         network = network_of(client_of(request).address)
         attempt = await limits.begin(("account", name[:128]), ("network", network))
     if attempt.wait_seconds:
-        return await _limited(request, attempt, name, "password")
+        return await limited(request, attempt, name, "password")
     try:
         right = await reached(password_is_right(database, name, secret, is_urgent=device is not None))
         kept = await reached(kept_password(database, name)) if right else None
@@ -110,12 +110,13 @@ async def _device(request: HttpRequest, name: str) -> str | None:
     return known_device(cookie, name, kept, operations.access.tenancy.clock.now())
 
 
-async def _limited(request: HttpRequest, attempt: Attempt, name: str, means: Means) -> Response[Any]:
+async def limited(request: HttpRequest, attempt: Attempt, name: str, means: Means) -> Response[Any]:
+    """Return the form with a 429 that says how long to wait."""
     # Once each time a limit is reached, so that repeated attempts cannot fill the database.
     if attempt.is_news:
         await note_failure(request, "session.limited", name, means)
     seconds = attempt.wait_seconds
-    return _retry_later(login_form(request, 429, f"Too many attempts failed. Wait {seconds} seconds."), seconds)
+    return _retry_later(login_form(request, 429, f"Too many attempts. Wait {seconds} seconds."), seconds)
 
 
 async def _wrong(request: HttpRequest, name: str, means: Means) -> Response[Any]:

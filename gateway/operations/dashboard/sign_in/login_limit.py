@@ -18,19 +18,23 @@ MOST_FAILURES = 5
 """Of an account from unknown devices, and of a known device."""
 MOST_FAILURES_OF_A_NETWORK = 20
 """Of an address or an IPv6 network of 64 bits: many people may share it."""
+MOST_STARTS_OF_A_NETWORK = 100
+"""Ways to an OpenID provider that a network begins; right ones too, since nothing tells them apart yet."""
 MOST_RECORDED = 200
 """Failures that are written to the log and the audit trail, of all addresses together."""
 _MOST_SUBJECTS = 10_000
 
-Kind = Literal["account", "network", "key", "device", "record"]
+Kind = Literal["account", "network", "key", "device", "provider", "callback", "record"]
 Subject = tuple[Kind, str]
-"""What failures are counted for: an account, a network that sends passwords or one that sends keys, a known device, and
-what is recorded."""
+"""What failures are counted for: an account, a known device, what is recorded, and a network that sends passwords,
+keys, its browsers to an OpenID provider, or codes of one."""
 MOST: dict[Kind, int] = {
     "account": MOST_FAILURES,
     "network": MOST_FAILURES_OF_A_NETWORK,
     "key": MOST_FAILURES_OF_A_NETWORK,
     "device": MOST_FAILURES,
+    "provider": MOST_STARTS_OF_A_NETWORK,
+    "callback": MOST_FAILURES_OF_A_NETWORK,
     "record": MOST_RECORDED,
 }
 """Failures per window of each kind of subject."""

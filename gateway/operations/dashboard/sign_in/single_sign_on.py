@@ -1,10 +1,8 @@
 """Signing in at an OpenID provider: to the provider, and back."""
 
 import hmac
-from contextlib import suppress
 from typing import Any
 
-import msgspec
 from litestar import get
 from litestar.response import Response
 
@@ -12,24 +10,29 @@ from gateway.base.errors import ApiError
 from gateway.base.settings import SettingsError
 from gateway.base.stores.database_reach import reached
 from gateway.edge.http_request import HttpRequest
+from gateway.edge.trusted_proxies import network_of
 from gateway.inference.serving import serving_of
 from gateway.operations.dashboard.html.rendering import back_to, page
 from gateway.operations.dashboard.sign_in.cookies import set_cookie
-from gateway.operations.dashboard.sign_in.login import begin_session, login_form, safe_path
-from gateway.operations.dashboard.sign_in.sign_in_trail import note_failure
+from gateway.operations.dashboard.sign_in.login import begin_session, limited, login_form, safe_path
+from gateway.operations.dashboard.sign_in.sign_in_trail import limits_of, note_failure
 from gateway.operations.running import operations_of
 from gateway.tenancy.access.access import access_of
-from gateway.tenancy.access.client_address import cookie_name, site_of
+from gateway.tenancy.access.client_address import client_of, cookie_name, site_of
 from gateway.tenancy.changes.errors import TenancyError
 from gateway.tenancy.changes.orders import Order
-from gateway.tenancy.users.identity_provider import Attempt, IdentityProvider, ProviderUnavailableError, SignInError
+from gateway.tenancy.users.identity_provider import (
+    IdentityProvider,
+    ProviderAnswerError,
+    ProviderUnavailableError,
+    SignInError,
+)
 from gateway.tenancy.users.sessions import Holder
+from gateway.tenancy.users.sign_in_attempts import ATTEMPT_SECONDS, Attempt
 from gateway.tenancy.users.users import admit_provider_user
-from inference_core.io.json_errors import JSON_ERRORS
 
 PATH = "/admin/oidc"
 COOKIE = "aio_oidc"
-ATTEMPT_SECONDS = 600
 # RFC 6749, section 4.1.2.1, and OpenID Connect Core 1.0, section 3.1.2.6.
 REFUSALS = (
     "invalid_request",
@@ -50,12 +53,15 @@ REFUSALS = (
 async def leave_for_provider(request: HttpRequest) -> Response[Any]:
     """Send the browser to the provider. What comes back must match a cookie of this browser."""
     provider = _provider(request)
+    counted = await limits_of(request).begin(("provider", network_of(client_of(request).address)))
+    if counted.wait_seconds:
+        return await limited(request, counted, "", "oidc")
     attempt = provider.new_attempt(safe_path(request.query_params.get("next", "")))
     try:
         address = await provider.address(attempt, _redirect_url(request))
     except (SignInError, SettingsError) as error:
         return await _refused(request, str(error), _status_of(error))
-    kept = msgspec.json.encode(attempt).hex()
+    kept = provider.seal.sealed(attempt, _now(request))
     # Lax: the provider's redirect back is a navigation from another site.
     name = cookie_name(request, COOKIE)
     return set_cookie(request, back_to(address), name, kept, max_age=ATTEMPT_SECONDS, samesite="lax")
@@ -64,7 +70,11 @@ async def leave_for_provider(request: HttpRequest) -> Response[Any]:
 @get("/oidc/callback")
 async def return_from_provider(request: HttpRequest) -> Response[Any]:
     """Start a session for the user that the provider named, with the role of its groups."""
-    provider, attempt = _provider(request), _attempt(request)
+    provider = _provider(request)
+    counted = await limits_of(request).begin(("callback", network_of(client_of(request).address)))
+    if counted.wait_seconds:
+        return await limited(request, counted, "", "oidc")
+    attempt = _attempt(request, provider)
     given = request.query_params
     if "code" not in given:
         # Its code alone, of those that there are: anyone can write a link with a text of their own.
@@ -74,10 +84,11 @@ async def return_from_provider(request: HttpRequest) -> Response[Any]:
         return await _refused(request, "The sign-in was not started in this browser, or took too long. Try again.")
     try:
         user = await provider.user(given["code"], attempt, _redirect_url(request))
-        order = Order(actor=f"user:{user.name}", now=access_of(request).tenancy.clock.now())
+        order = Order(actor=f"user:{user.name}", now=_now(request))
         await reached(admit_provider_user(serving_of(request).database, user, order))
     except (SignInError, SettingsError, TenancyError) as error:
         return await _refused(request, str(error), _status_of(error))
+    limits_of(request).take_back(counted)
     # The session's cookie is not sent along with a redirect that another site began, but with a page's own navigation.
     response = page(request, "signed_in.html", "Signed in", wanted=attempt.page)
     return await begin_session(request, Holder(user_name=user.name), "oidc", response)
@@ -90,10 +101,12 @@ def _provider(request: HttpRequest) -> IdentityProvider:
     return provider
 
 
-def _attempt(request: HttpRequest) -> Attempt | None:
-    with suppress(ValueError, *JSON_ERRORS):
-        return msgspec.json.decode(bytes.fromhex(request.cookies.get(cookie_name(request, COOKIE), "")), type=Attempt)
-    return None
+def _attempt(request: HttpRequest, provider: IdentityProvider) -> Attempt | None:
+    return provider.seal.opened(request.cookies.get(cookie_name(request, COOKIE), ""), _now(request))
+
+
+def _now(request: HttpRequest) -> float:
+    return access_of(request).tenancy.clock.now()
 
 
 def _redirect_url(request: HttpRequest) -> str:
@@ -101,7 +114,10 @@ def _redirect_url(request: HttpRequest) -> str:
 
 
 def _status_of(error: Exception) -> int:
-    return 503 if isinstance(error, ProviderUnavailableError) else 401
+    """Return 503 where the provider is away, 502 where its answers are no answers, 401 where it or we refuse."""
+    if isinstance(error, ProviderUnavailableError):
+        return 503
+    return 502 if isinstance(error, ProviderAnswerError) else 401
 
 
 async def _refused(request: HttpRequest, problem: str, status: int = 401) -> Response[Any]:

@@ -229,6 +229,26 @@ async def test_keys_come_in_the_header_or_as_the_first_message(settings: Setting
         assert len(gateway.tier(1).requests) == 2
 
 
+@pytest.mark.parametrize(
+    "first",
+    [b"{}", b"\xff", json.dumps({"type": "authorize", "api_key": "k"}).encode(), "7", "[]", "null", "[" * 15_000,
+     *(json.dumps({"type": kind, "api_key": key}) for kind, key in (
+         ("authorize", 7), ("authorize", None), ("authorize", ["k"]), (7, "k"), (None, "k"), ({}, {}), ("chat", "k"),
+         ("authorize", "\u20ac"), ("authorize", "\ud800"), ("authorize", "a\r\nb: c"), ("authorize", "")))],
+)  # fmt: skip
+async def test_a_first_message_of_a_wrong_type_is_answered_with_an_error(
+    settings: Settings, first: str | bytes
+) -> None:
+    _, digest = new_key()
+    keyed = Settings(data_dir=settings.data_dir, monitor=False, api_keys=f"team={digest}")
+    async with running_gateway(keyed) as gateway, opened(gateway) as socket:
+        await socket.send(first)
+        assert (await frame(socket))["error"]["message"]
+        with pytest.raises(ConnectionClosed):
+            await socket.recv()
+        assert socket.close_code == 1008
+
+
 async def test_before_the_key_a_connection_may_send_little_and_behind_it_as_much_as_any(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from tiers.catalog.load import load_catalog
 from tiers.catalog.tier_spec import TierSpec
 from tiers.consent import Consent
 from tiers.tier import ChatMessage
+from tiers.tool_types import Tooling
 
 
 def test_a_tier_or_weights_that_were_replaced_change_the_digest_of_the_catalogue() -> None:
@@ -71,6 +72,7 @@ def of_key(**fields: Any) -> InferenceRequest:
         chat(reasoning_budget=9),
         chat(template_variables={"a": 1}),
         chat(response_format={"type": "json_object"}),
+        chat(tooling=Tooling(tools=())),
         chat(passed={"verbosity": "low"}),
         chat(quality_target=0.5),
         chat(min_tier=2),
@@ -82,6 +84,13 @@ def of_key(**fields: Any) -> InferenceRequest:
 )
 def test_all_that_an_answer_depends_on_makes_another_key(request_: InferenceRequest) -> None:
     assert key(request_) != key()
+
+
+def test_parallel_calls_and_the_choice_of_tools_make_another_key_with_tools_and_without() -> None:
+    tools = {Tooling(tools=()), Tooling(tools=(), parallel=False), Tooling(tools=(), choice="required")}
+    keys = {key(chat(tooling=one)) for one in tools}
+    keys |= {key(chat(given=("parallel_tool_calls",))), key(chat(given=("tool_choice",))), key()}
+    assert len(keys) == 6
 
 
 def test_the_catalogue_the_tier_the_version_and_the_rules_make_another_key() -> None:

@@ -1,14 +1,19 @@
 """Signing in to the dashboard at a real OpenID provider in a process of its own."""
 
+import base64
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 import pytest_asyncio
 from sqlalchemy import select
 
 from gateway.base.settings import Settings
+from gateway.operations.dashboard.sign_in.login_limit import MOST_FAILURES_OF_A_NETWORK, MOST_STARTS_OF_A_NETWORK
 from gateway.tenancy.users.sessions import COOKIE
 from migrations.tables.audit import audit_events
 from migrations.tables.tenancy import dashboard_users
@@ -134,3 +139,24 @@ async def test_only_pages_of_ours_follow(aio: RunningGateway, provider: str) -> 
     async with browser(aio) as client:
         shown = await through_provider(client, account(provider, "olga", "platform"), page="https://evil.example/")
         assert 'content="0; url=/admin"' in shown.text
+
+
+async def test_an_attempt_that_is_made_up_reaches_no_provider_and_a_network_has_a_limit(
+    provider: str, tmp_path: Path
+) -> None:
+    made_up = msgspec.json.encode({"state": "s", "nonce": "n", "verifier": "v", "page": "/admin"})
+    settings = Settings(
+        data_dir=str(tmp_path), monitor=False, oidc_issuer=provider, oidc_client_id="aio", oidc_roles="*=viewer"
+    )
+    async with running_gateway(settings) as running, browser(running) as client:
+        statuses = Counter[int]()
+        for forged in (made_up.hex(), base64.urlsafe_b64encode(made_up).decode() + "." + "0" * 64):
+            for _ in range(13):
+                answer = await client.get(
+                    "/admin/oidc/callback", params={"code": "c", "state": "s"}, headers={"cookie": f"aio_oidc={forged}"}
+                )
+                statuses[answer.status_code] += 1
+                assert "not started in this browser" in answer.text or answer.headers["retry-after"]
+        assert statuses == {401: MOST_FAILURES_OF_A_NETWORK, 429: 26 - MOST_FAILURES_OF_A_NETWORK}
+        started = [(await client.get("/admin/oidc/login")).status_code for _ in range(MOST_STARTS_OF_A_NETWORK + 1)]
+        assert Counter(started) == {303: MOST_STARTS_OF_A_NETWORK, 429: 1}
