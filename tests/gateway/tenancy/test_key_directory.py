@@ -217,13 +217,17 @@ async def test_a_restart_without_the_database_opens_no_gateway_that_had_keys(dir
     assert directory.has_admin, "a viewer"
 
 
-async def test_a_key_that_answers_no_more_is_none_that_callers_need(directories: Directories) -> None:
+async def test_another_scope_for_the_only_key_opens_nothing_and_is_said(
+    directories: Directories, caplog: pytest.LogCaptureFixture
+) -> None:
     await create_key(directories.engine, "ada", None, KeyTerms(), ORDER)
     directory = await directories.loaded()
     assert directory.asks_for_keys
     await change_key(directories.engine, "ada", KeyTerms(scopes=["viewer"]), ORDER)
     await directory.load()
-    assert not directory.asks_for_keys
+    assert directory.asks_for_keys
+    assert "the last stored key for answers has ended" in caplog.text
+    assert (await directories.loaded()).asks_for_keys, "after a restart too"
 
 
 async def test_only_a_valid_key_may_administer(directories: Directories) -> None:
