@@ -211,7 +211,7 @@ class IdentityProvider:
         return found | {name: value for name, value in claims.items() if value is not None}
 
     def _role_of(self, claims: Mapping[str, Any]) -> Role | None:
-        """Return the highest role of the account's groups. Raises `SignInError` where they cannot be told."""
+        """Return the highest role of the account's groups. Raises `SignInError` where they are unknown."""
         claim = self._settings.oidc_groups_claim
         given = claims.get(claim)
         if given is None and _are_elsewhere(claims, claim):
