@@ -1,17 +1,27 @@
 """Open the store: one engine for SQLite or PostgreSQL, and migrations that several replicas may start at once."""
 
 import asyncio
+import errno
 import fcntl
+import socket
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 from sqlalchemy import Connection, event, inspect, text
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DataError, IntegrityError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    InterfaceError,
+    OperationalError,
+)
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 import migrations
@@ -36,6 +46,9 @@ _MIGRATIONS = Path(migrations.__file__).parent
 _MIGRATION_LOCK = 0x41494F01  # PostgreSQL advisory lock number: "AIO", 1
 # SQLSTATE classes of errors in the data: 22 data exception, 23 integrity constraint violation.
 _DATA_SQLSTATES = ("22", "23")
+# 08 connection, 28 authorization, 3D no such database, 53 out of resources, 57P shutting down or starting.
+_AWAY_SQLSTATES = ("08", "28", "3D", "53", "57P")
+_UNREACHABLE = (None, errno.EHOSTUNREACH, errno.ENETUNREACH)
 MOST_INTEGER = 2**63 - 1
 """The largest that an integer column of either database holds."""
 
@@ -45,7 +58,11 @@ class DatabaseUrlError(ValueError):
 
 
 class SchemaError(RuntimeError):
-    """This version of AIO cannot migrate the database's schema."""
+    """The database's schema is not the one of this version of AIO; the message says what to do."""
+
+
+class DatabaseAwayError(RuntimeError):
+    """A command needs the database, which does not answer; the message names it and the reason."""
 
 
 def open_database(url: str) -> AsyncEngine:
@@ -76,8 +93,62 @@ async def migrate(url: str) -> str:
     """
     parsed, newest = _parse(url), head_revision()
     if not await _is_migrated(parsed, newest):
+        if (current := await current_revision(url)) is not None and current > newest:
+            raise _newer_schema(parsed, current)
         await _run_alembic(parsed, "upgrade", "head")
     return newest
+
+
+async def require_schema(url: str) -> None:
+    """Make the schema of an empty database; leave any other one as it is, because an earlier server may use it.
+
+    Raises:
+        DatabaseUrlError: not a SQLite file or PostgreSQL URL.
+        SchemaError: the database is at another revision than this version's newest.
+    """
+    parsed, newest = _parse(url), head_revision()
+    current = await current_revision(url)
+    if current is None:
+        await migrate(url)
+    elif current > newest:
+        raise _newer_schema(parsed, current)
+    elif current != newest:
+        raise SchemaError(
+            f"the database {parsed.render_as_string()} has schema {current}, and this version of AIO needs {newest}: "
+            "run `aio migrate`, after which an earlier version cannot use it"
+        )
+
+
+@contextmanager
+def database_needed(url: str) -> Iterator[None]:
+    """Turn the errors of a database that does not answer into one that a command shows in a sentence.
+
+    Raises:
+        DatabaseAwayError: the database cannot be reached, or refuses the connection.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not is_away(error):
+            raise
+        shown = _parse(url).render_as_string()
+        reason = str(getattr(error, "orig", None) or error).splitlines()
+        why = reason[0] if reason else f"it did not answer within {CONNECT_SECONDS:g} s"
+        raise DatabaseAwayError(f"the database {shown} cannot be used ({why}); see AIO_DATABASE_URL") from error
+
+
+def is_away(error: Exception) -> bool:
+    """Return whether `error` says that no connection to the database could be made or kept, or that it refused one."""
+    if isinstance(error, DBAPIError) and error.connection_invalidated:
+        return True
+    # The driver's errors of connecting are not wrapped.
+    sqlstate = getattr(getattr(error, "orig", error), "sqlstate", None)
+    if isinstance(sqlstate, str):
+        return sqlstate.startswith(_AWAY_SQLSTATES)
+    if isinstance(error, (OperationalError, InterfaceError, PoolTimeoutError, ConnectionError, TimeoutError)):
+        return True
+    # asyncio joins the failures of several addresses in an error without a number.
+    return isinstance(error, socket.gaierror) or (type(error) is OSError and error.errno in _UNREACHABLE)
 
 
 async def downgrade(url: str, revision: str) -> None:
@@ -144,6 +215,13 @@ def _is_in_wal_mode(database: Path) -> bool:
             return file.read(20)[18:] == b"\2\2"
     except OSError:
         return False
+
+
+def _newer_schema(url: URL, current: str) -> SchemaError:
+    return SchemaError(
+        f"the database {url.render_as_string()} is newer than this version of AIO (schema {current}, known up to "
+        f"{head_revision()}): install the version that wrote it, or restore a backup"
+    )
 
 
 def _revision_of(connection: Connection) -> str | None:

@@ -9,7 +9,7 @@ _EXPECTED = {
     "inference_core.errors": {"ModelFileError", "MemoryPlanError", "CoreGoneError", "CoreError", "InvalidRequestError"},
     "gateway.planning.capacity.trace_file": {"TraceError"},
     "classifier.errors": {"ClassifierError"},
-    "quality.store.database": {"DatabaseUrlError", "SchemaError"},
+    "quality.store.database": {"DatabaseUrlError", "SchemaError", "DatabaseAwayError"},
     "quality.rollout.experiments": {"ExperimentError"},
     "quality.retraining.schedule": {"CronError"},
     "quality.records.redaction": {"RedactionError"},

@@ -21,7 +21,7 @@ def admin_keys(facts: Facts) -> Finding:
     """Few, known and renewed."""
     configured = [entry for entry in facts.settings.admin_keys.split(",") if entry.strip()]
     if facts.stored is None:
-        return warning("the database with its admin keys cannot be read", "see AIO_DATABASE_URL")
+        return failed("the database with its admin keys cannot be read", "see AIO_DATABASE_URL")
     valid = [key for key in facts.stored.admins if key.expires is None or key.expires > facts.now]
     if not configured and not valid:
         return warning(

@@ -1,6 +1,5 @@
 """`aio route`: a routing decision without a server, or a past one replayed from its record."""
 
-import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from classifier.decision import Decision
     from gateway.base.requests.caller import Caller
     from gateway.base.settings import Settings
-    from quality.records.any_record import Recorded
     from tiers.catalog.catalog import Catalog
 
 
@@ -131,9 +129,10 @@ def _text(decision: "Decision", catalog: "Catalog") -> str:
 def _replay(settings: "Settings", request_id: str, as_json: bool) -> None:
     from classifier.policy.decide import decide
     from quality.records.record import Record
+    from quality.store.queries import get_request
     from tiers.catalog.load import load_catalog
 
-    record = asyncio.run(_find(settings, request_id))
+    record = with_database(settings, lambda engine: get_request(engine, request_id))
     if record is None:
         raise click.ClickException(f"no request {request_id!r} is in the database {settings.database}")
     if not isinstance(record, Record):
@@ -147,14 +146,3 @@ def _replay(settings: "Settings", request_id: str, as_json: bool) -> None:
         click.echo(f"\n{'the same decision as recorded' if same else f'RECORDED DIFFERENTLY: {record.decision}'}")
     if not same:
         raise SystemExit(1)
-
-
-async def _find(settings: "Settings", request_id: str) -> "Recorded | None":
-    from quality.store.database import open_database
-    from quality.store.queries import get_request
-
-    engine = open_database(settings.database)
-    try:
-        return await get_request(engine, request_id)
-    finally:
-        await engine.dispose()

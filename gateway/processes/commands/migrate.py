@@ -22,7 +22,7 @@ def migrate(to: str | None, as_json: bool, **options: Any) -> None:
     the schema back with the later version: its tables and columns are dropped with all that is in them.
     """
     from gateway.base.stores.data_folder import private_data_folder
-    from quality.store.database import current_revision, downgrade
+    from quality.store.database import current_revision, database_needed, downgrade
     from quality.store.database import migrate as migrate_database
 
     async def run(url: str) -> tuple[str | None, str | None]:
@@ -32,7 +32,8 @@ def migrate(to: str | None, as_json: bool, **options: Any) -> None:
 
     settings = settings_from(**options)
     private_data_folder(settings.data_path)
-    before, after = asyncio.run(run(settings.database))
+    with database_needed(settings.database):
+        before, after = asyncio.run(run(settings.database))
     echo_answer(
         as_json,
         {"before": before, "after": after},

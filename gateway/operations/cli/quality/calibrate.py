@@ -102,10 +102,11 @@ async def _measure(
     from quality.judges.default_panel import measure, rule_based_judges, store_calibration
     from quality.judges.pairwise import PairwiseJudge
     from quality.judges.self_calibration import measure_model
-    from quality.store.database import migrate, open_database
+    from quality.store.database import database_needed, open_database, require_schema
 
     private_data_folder(settings.data_path)
-    await migrate(settings.database)
+    with database_needed(settings.database):
+        await require_schema(settings.database)
     database = open_database(settings.database)
     try:
         async with running_engine(settings, catalog) as engine:

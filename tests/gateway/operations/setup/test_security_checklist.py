@@ -110,7 +110,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("admin-keys", "ok", {"stored": StoredKeys(True, (AdminKey("boss", NOW - 400 * DAY, NOW + DAY),))}),
     ("admin-keys", "warning", {"stored": StoredKeys(True, (AdminKey("boss", NOW - DAY, NOW - 1),))}),
     ("admin-keys", "warning", {"stored": StoredKeys(True, tuple(AdminKey(str(n), NOW, None) for n in range(11)))}),
-    ("admin-keys", "warning", {"stored": None}),
+    ("admin-keys", "failed", {"stored": None}),
     ("keys-hashed", "warning", {"api_keys": "app=sk-aio-0123456789abcdef"}),
     ("keys-hashed", "warning", {"admin_keys": f"a={HASHED},b=sk-aio-0123456789abcdef"}),
     ("database-password", "failed", {"database_url": "postgresql://aio:aio@db.example/aio"}),
