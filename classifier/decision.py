@@ -121,7 +121,8 @@ class SessionStep(msgspec.Struct, frozen=True, kw_only=True):
 class RuledBy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The operator's rules that a request matches, by their `names`. What they leave is in the exclusions; here is what
     these do not say: `targets` that may stand in for tiers, None for all, `floor`, the least tier, and the `tier` that
-    answers in place of routing, by its own server or by `target`, one that stands for it."""
+    answers in place of routing, by its own server or by `target`, one that stands for it. A request that names a target
+    has these, too, without names of rules."""
 
     names: list[str]
     targets: list[str] | None = None
@@ -207,7 +208,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def target(self) -> str | None:
-        """The target that answers in place of the tier's own server, because a rule says so."""
+        """The target that answers in place of the tier's own server, because a rule or the request says so."""
         rules = self.inputs.rules
         return None if rules is None or rules.tier != self.tier or self.would_be is not None else rules.target
 

@@ -55,7 +55,7 @@ def decide(inputs: PolicyInputs) -> Decision:
     if inputs.rules is not None and inputs.rules.tier in allowed and inputs.pinned_tier is None:
         tier = inputs.rules.tier
     reason = _reason(inputs, tier, barred, held)
-    if inputs.rules is not None:
+    if inputs.rules is not None and inputs.rules.names:
         reason += f"; by rules: {', '.join(inputs.rules.names)}"
     if inputs.private is not None:
         reason = f"private ({inputs.private}): {reason}"
@@ -134,7 +134,8 @@ def barred_tiers(inputs: PolicyInputs) -> dict[int, str]:
 
 def _reason(inputs: PolicyInputs, tier: int, barred: dict[int, str], held: dict[int, str]) -> str:
     if inputs.pinned_tier == tier:
-        return f"pinned to tier {tier}"
+        by = "" if inputs.rules is None or inputs.rules.target is None else f", by its target {inputs.rules.target}"
+        return f"pinned to tier {tier}{by}"
     if inputs.rules is not None and inputs.rules.tier == tier:
         by = "" if inputs.rules.target is None else f", by its target {inputs.rules.target}"
         return f"a rule gives it to tier {tier}{by}{_ruled_out(barred, held)}"

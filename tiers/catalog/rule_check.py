@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.rule_spec import ANY, RuleSpec, RuleWhen, minutes_of
+from tiers.catalog.target_spec import TargetSpec
 from tiers.catalog.tier_spec import TierSpec
 from tiers.credential import HEADER
 
@@ -48,8 +49,10 @@ def check_chains(catalog: Catalog) -> Iterator[str]:
             yield f"{where}: AIO starts no engine for a target; give a url or a provider"
         if target.model is not None:
             yield f"{where}.model: a target is on a server elsewhere; give a url or a provider with it"
-        if target.fallback is not None:
-            yield f"{where}.fallback: the chain is the tier's; list what follows there"
+        others = [one.name for one in catalog.targets if one.name != target.name]
+        for name in target.fallback or ():
+            if name not in others:
+                yield f"{where}.fallback: {name!r} is no other target; there are {', '.join(others) or 'none'}"
         if target.number == 0:
             names = ", ".join(tier.name for tier in catalog.tiers)
             yield f"{where}.stands_for = {target.stands_for!r}: no such tier; there are {names}"
@@ -145,20 +148,17 @@ def routing_lines(catalog: Catalog) -> list[str]:
 
 def routing_warnings(catalog: Catalog) -> list[str]:
     """Return which rules, chains and targets can never apply, or leave no tier together."""
-    return [*_unused_targets(catalog), *_idle_rules(catalog), *_conflicts(catalog)]
+    return [*_idle_rules(catalog), *_conflicts(catalog)]
 
 
-def named_targets(catalog: Catalog) -> set[str]:
-    """Return the names of the targets that answer: chains or rules name them."""
-    named = {name for tier in catalog.tiers for name in tier.fallback or ()}
-    return named | {rule.target for rule in catalog.rules if rule.target is not None}
-
-
-def _unused_targets(catalog: Catalog) -> Iterator[str]:
-    named = named_targets(catalog)
-    for target in catalog.targets:
-        if target.name not in named and not target.serves:
-            yield f"target {target.name}: no fallback and no rule's target names it, so it never answers"
+def answers_chats(catalog: Catalog, target: TargetSpec) -> bool:
+    """Whether a target answers chats: it serves no other endpoint, or a chain or a rule names it."""
+    if not target.serves:
+        return True
+    entries = (*catalog.tiers, *catalog.targets)
+    return any(target.name in (one.fallback or ()) for one in entries) or any(
+        rule.target == target.name for rule in catalog.rules
+    )
 
 
 def _idle_rules(catalog: Catalog) -> Iterator[str]:

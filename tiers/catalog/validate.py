@@ -409,7 +409,8 @@ def check_key_name(where: str, name: str | None) -> Iterator[str]:
 def _check_aliases(catalog: Catalog) -> Iterator[str]:
     tiers = [f"tier-{tier.number}" for tier in catalog.tiers]
     models = [name for tier in catalog.tiers for name in (tier.name, tier.model_name)]
-    known = list(dict.fromkeys(["auto", *tiers, *models, *(one.name for one in catalog.embeddings)]))
+    others = [one.name for one in catalog.embeddings] + [one.name for one in catalog.targets]
+    known = list(dict.fromkeys(["auto", *tiers, *models, *others]))
     for name, target in catalog.aliases.items():
         if not name or name == "auto" or name in tiers:
             yield f"aliases: {name!r} is no name for an alias; auto and the tiers keep theirs"

@@ -15,10 +15,11 @@ NOT_AFFORDED = "the budget does not cover it"
 TOO_SHORT = "its context is too short as well"
 
 
-def chain_of(catalog: Catalog, spec: TierSpec) -> list[str]:
-    """Return the names that follow `spec`, an entry of a tier with a chain, or of a target: these are the tier that it
-    stands for, and that tier's chain."""
-    if catalog.target(spec.name) is None:
+def chain_of(catalog: Catalog, spec: TierSpec, *, is_named: bool) -> list[str]:
+    """Return the names that follow `spec`, an entry of a tier with a chain, or of a target. `is_named`: the request
+    asks for that entry. Without a chain of its own, what follows a target is the tier that it stands for, and that
+    tier's chain; for a request that names the target, nothing."""
+    if catalog.target(spec.name) is None or spec.fallback is not None or is_named:
         return list(spec.fallback or ())
     tier = catalog.tier(spec.number)
     return [tier.name, *(name for name in tier.fallback or () if name != spec.name)]

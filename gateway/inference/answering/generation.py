@@ -362,7 +362,8 @@ class Generation:
             from gateway.inference.answering.fallback_chain import FallbackChain, chain_of
 
             served = self._routing.served
-            names = chain_of(served.catalog, self._attempt.spec)
+            is_named = self.decision.inputs.pinned_tier is not None
+            names = chain_of(served.catalog, self._attempt.spec, is_named=is_named)
             self._chain = FallbackChain(names, self._asking, self.decision, served, self._affords, self._fits)
             return self._chain.next()
         ordinary = await self._routing.ordinary_route(self._asking, self.decision)

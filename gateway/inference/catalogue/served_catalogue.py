@@ -1,15 +1,18 @@
 """What is served: tiers, names, aliases and prices, as one immutable value that a reload replaces whole."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from classifier.decision import Decision
 from gateway.base.errors import ApiError
 from gateway.base.requests.caller import Caller
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import cost_usd
+from tiers.catalog.target_spec import TargetSpec
 from tiers.catalog.tier_spec import TierSpec
 from tiers.tier import Tier, Usage
 
@@ -29,10 +32,10 @@ class ServedCatalogue:
 
     `fingerprint`: of all that affects answers. `strongest`: the number of the dearest tier. `names`: every value of
     `model` that a request may carry, aliases and adapters of other tiers aside. `has_servers`: whether a tier or target
-    is served elsewhere; `seals_reasoning`: whether a server may
-    give reasoning that it has to get back; `marks_caches`: whether requests to one say what to cache;
-    `has_responses`: whether one has the Responses API; `has_estimates`: whether a price is one. `targets`: by name,
-    what stands in for tiers. `forwarded_fields`: names of requests' fields that the catalogue passes on.
+    is served elsewhere; `seals_reasoning`: whether a server may give reasoning that it has to get back; `marks_caches`:
+    whether requests to one say what to cache; `has_responses`: whether one has the Responses API; `has_estimates`:
+    whether a price is one. `targets`: by name, what stands in for tiers, and answers requests that name it.
+    `forwarded_fields`: names of requests' fields that the catalogue passes on.
     `rules`: the catalogue's, compiled; None without any.
     """
 
@@ -50,6 +53,8 @@ class ServedCatalogue:
     forwarded_fields: frozenset[str] = field(init=False)
     rules: "RoutingRules | None" = field(init=False)
     _named: Mapping[str, TierSpec] = field(init=False, repr=False)
+    _named_targets: Mapping[str, TargetSpec] = field(init=False, repr=False)
+    _views: dict[str, "ServedCatalogue"] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         specs = self.catalog.tiers
@@ -57,6 +62,8 @@ class ServedCatalogue:
         named = [(name, spec) for spec in specs for name in (f"tier-{spec.number}", spec.name, spec.served_name)]
         named += [(spec.model_name, spec) for spec in specs]
         models = [name for spec in specs for name in (spec.model_name, spec.served_name)]
+        by_name = dict(reversed(named))
+        targets = _named_targets(self.catalog, by_name)
         every = (*specs, *self.catalog.targets)
         remotes = [spec.remote for spec in every if spec.remote is not None]
         kinds = {remote.kind for remote in remotes}
@@ -72,8 +79,10 @@ class ServedCatalogue:
             "rules": _compiled_rules(self.catalog),
             "fingerprint": self.catalog.fingerprint,
             "strongest": len(specs),
-            "names": tuple(dict.fromkeys([AUTO, *(f"tier-{spec.number}" for spec in specs), *models])),
-            "_named": dict(reversed(named)),
+            "names": tuple(dict.fromkeys([AUTO, *(f"tier-{spec.number}" for spec in specs), *models, *targets])),
+            "_named": by_name,
+            "_named_targets": targets,
+            "_views": {},
         }
         for name, value in computed.items():
             object.__setattr__(self, name, value)
@@ -105,15 +114,33 @@ class ServedCatalogue:
         """US dollars of `usage` on a tier; a number that a longer catalogue stored is priced as the strongest."""
         return cost_usd(self.spec(min(number, self.strongest)), usage)
 
+    def named_target(self, model: str) -> str | None:
+        """The target that a model name asks for; None where it asks for something else."""
+        return model if model in self._named_targets else None
+
+    def seen_by(self, model: str) -> "ServedCatalogue":
+        """What a request for `model` is routed over: this, or, for a target, this with the target's entry and server
+        in the place of the tier that it stands for."""
+        spec, target = self._named_targets.get(model), self.targets.get(model)
+        if spec is None:
+            return self
+        if (view := self._views.get(model)) is None:
+            tiers = [spec if tier.number == spec.number else tier for tier in self.catalog.tiers]
+            servers = self.tiers if target is None else {**self.tiers, spec.number: target}
+            catalog = msgspec.structs.replace(self.catalog, tiers=tiers)
+            view = self._views[model] = replace(self, catalog=catalog, tiers=servers)
+        return view
+
     def pinned_tier(self, model: str) -> int | None:
-        """The tier a model name asks for, its adapter aside: the cheapest one that serves it, or None for `auto`.
+        """The tier a model name asks for, its adapter aside: the cheapest one that serves it, for a target the one that
+        it stands for, or None for `auto`.
 
         Raises `ApiError` 404 for a name that is not served.
         """
         base = model if model == AUTO else self.split_adapter(model)[0]
         if base == AUTO:
             return None
-        if (spec := self._named.get(base)) is not None:
+        if (spec := self._named.get(base) or self._named_targets.get(base)) is not None:
             return spec.number
         raise ApiError(
             404,
@@ -133,7 +160,7 @@ class ServedCatalogue:
         if "*" not in own and "*" not in common:
             return named
         base, _ = self.split_adapter(named)
-        if base == AUTO or base in self._named:
+        if base == AUTO or base in self._named or base in self._named_targets:
             return named
         other = own["*"] if "*" in own else common["*"]
         return common.get(other, other)
@@ -150,6 +177,15 @@ class ServedCatalogue:
             return model, ""
         spec = self._named.get(base)
         return (base, adapter) if spec is not None and spec.model is not None else (model, "")
+
+
+def _named_targets(catalog: Catalog, named: Mapping[str, TierSpec]) -> dict[str, TargetSpec]:
+    """Return the targets that requests may name: those that answer chats, unless a tier's model has that name."""
+    if not catalog.targets:
+        return {}
+    from tiers.catalog.rule_check import answers_chats
+
+    return {one.name: one for one in catalog.targets if one.name not in named and answers_chats(catalog, one)}
 
 
 def _compiled_rules(catalog: Catalog) -> "RoutingRules | None":

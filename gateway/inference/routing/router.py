@@ -98,21 +98,21 @@ class RoutingService:
     async def is_too_long(self, request: InferenceRequest) -> bool:
         """Whether the prompt exceeds the context of every tier that the request may go to. Raises `ApiError` 404 for
         an unknown model."""
-        pinned = self.served.pinned_tier(request.requested_model)
+        served = self.served.seen_by(request.requested_model)
+        pinned = served.pinned_tier(request.requested_model)
         await self._count_in_doubt(request)
-        excluded = exclusions(request, pinned, self.served.tiers, self.served.catalog, self._loads())
+        excluded = exclusions(request, pinned, served.tiers, served.catalog, _loads(served))
         shown = {
-            k
-            for k in self.served.tiers
-            if pinned in (None, k) and hidden_from(self.served.spec(k), request.consent) is None
+            k for k in served.tiers if pinned in (None, k) and hidden_from(served.spec(k), request.consent) is None
         }
         usable = shown - excluded.incapable.keys()
         return bool(usable) and usable <= set(excluded.too_long)
 
     async def _count_in_doubt(self, request: InferenceRequest) -> None:
-        pinned = self.served.pinned_tier(request.requested_model)
-        if is_in_doubt(request, pinned, self.served.tiers, self.served.catalog):
-            work = partial(count_in_doubt, request, pinned, self.served.tiers, self.served.catalog)
+        served = self.served.seen_by(request.requested_model)
+        pinned = served.pinned_tier(request.requested_model)
+        if is_in_doubt(request, pinned, served.tiers, served.catalog):
+            work = partial(count_in_doubt, request, pinned, served.tiers, served.catalog)
             await self.threads.run(request.caller.tenant, work)
 
     def route(self, request: InferenceRequest, failed: Exclusion | None = None) -> Decision:
@@ -133,24 +133,26 @@ class RoutingService:
 
         `failed`: the tier of the fast path, where the ordinary route has to stand in for it.
         """
-        pinned = self.served.pinned_tier(request.requested_model)
+        served = self.served.seen_by(request.requested_model)
+        pinned = served.pinned_tier(request.requested_model)
         if pinned is None and request.prompts and any(isinstance(prompt, list) for prompt in request.prompts):
             raise bad_request(
                 "A prompt of token ids belongs to one model's vocabulary: name that model or a tier, not 'auto'.",
                 "model",
             )
-        self._check_allowed(request, pinned)
+        self._check_allowed(request, pinned, served)
         history = self._history(request)
         routing_input = routing_input_of(request, history.tiers)
-        loads = self._loads()
-        excluded = exclusions(request, pinned, self.served.tiers, self.served.catalog, loads)
+        loads = _loads(served)
+        excluded = exclusions(request, pinned, served.tiers, served.catalog, loads)
         barred = excluded.exclusions
-        ruled = None if self.served.rules is None else self._ruled(request, routing_input, pinned, excluded)
+        is_ruled = served.rules is not None or served is not self.served
+        ruled = self._ruled(request, routing_input, pinned, excluded) if is_ruled else None
         if ruled is not None:
             barred = ruled.exclusions
         if failed is not None:
             barred = [*(one for one in barred if one.tier != failed.tier), failed]
-        settled = partial(self._inputs, request, routing_input, history, pinned, barred, loads, ruled)
+        settled = partial(self._inputs, request, routing_input, history, pinned, barred, loads, ruled, served)
         if (ruled is None or ruled.leaves_edge) and (edge := self._edge(request, failed)) is not None:
             inputs = settled(unclassified(routing_input, self.served.strongest, self.active_target), edge)
             if may_answer(inputs, edge.tier):
@@ -162,7 +164,7 @@ class RoutingService:
         try:
             return Routed(decide(inputs if place is None else in_experiment(inputs, place)), verdict.embedding)
         except NoTierAllowedError as error:
-            raise of_private(request, no_tier(error, request, inputs, excluded, self.served)) from None
+            raise of_private(request, no_tier(error, request, inputs, excluded, served)) from None
 
     def _edge(self, request: InferenceRequest, failed: Exclusion | None) -> EdgePath | None:
         knobs = self.knobs.active
@@ -179,6 +181,7 @@ class RoutingService:
         barred: list[Exclusion],
         loads: Mapping[int, TierLoad],
         ruled: "Ruled | None",
+        served: ServedCatalogue,
         verdict: VersionPrediction,
         edge: EdgePath | None,
     ) -> PolicyInputs:
@@ -186,7 +189,7 @@ class RoutingService:
         inputs = PolicyInputs(
             prediction=verdict.prediction,
             costs=predicted_costs(
-                self.served.catalog,
+                served.catalog,
                 routing_input.prompt_tokens,
                 request.generation.max_tokens,
                 verdict.prediction.predicted_tokens,
@@ -220,16 +223,15 @@ class RoutingService:
     def _ruled(
         self, request: InferenceRequest, routing_input: RoutingInput, pinned: int | None, excluded: Excluded
     ) -> "Ruled | None":
-        """What the catalogue's rules leave of the request; None where none matches."""
-        from gateway.inference.routing.ruled import ruled
+        """What the catalogue's rules leave of the request, and the target that it names; None without either."""
+        from gateway.inference.routing.ruled import ruled, to_target
 
-        if (rules := self.served.rules) is None:
-            return None
-        observed = pinned is None and self._observed_tier() is not None
-        return ruled(rules, request, routing_input, self.served, pinned, excluded, observed=observed)
-
-    def _loads(self) -> dict[int, TierLoad]:
-        return {number: tier.load() for number, tier in self.served.tiers.items()}
+        found = None
+        if (rules := self.served.rules) is not None:
+            observed = pinned is None and self._observed_tier() is not None
+            found = ruled(rules, request, routing_input, self.served, pinned, excluded, observed=observed)
+        named = self.served.named_target(request.requested_model)
+        return found if named is None or pinned is None else to_target(found, pinned, named, excluded)
 
     def _most_wait_seconds(self, request: InferenceRequest) -> float | None:
         """How long a queue the request accepts before it costs more; a deadline says that itself, and a batch waits."""
@@ -329,12 +331,12 @@ class RoutingService:
             return History()
         return self.conversations.history(request, agents=self._follows(request))
 
-    def _check_allowed(self, request: InferenceRequest, pinned: int | None) -> None:
+    def _check_allowed(self, request: InferenceRequest, pinned: int | None, served: ServedCatalogue) -> None:
         """Raises `ApiError` 403 where the key may not use what the request asks for."""
         least = max(request.min_tier or 1, request.caller.min_tier or 1)
         consent, hidden = request.consent, None
-        for number in range(least, self.served.strongest + 1) if pinned is None else [pinned]:
-            spec = self.served.spec(number)
+        for number in range(least, served.strongest + 1) if pinned is None else [pinned]:
+            spec = served.spec(number)
             reason = hidden_from(spec, consent)
             # What both consent to is never more than what the key does.
             if reason is None and number >= (request.caller.min_tier or 1):
@@ -342,6 +344,10 @@ class RoutingService:
             if request.caller.may_use(spec):
                 hidden = reason
         raise not_allowed(request, hidden, least if pinned is None else 1)
+
+
+def _loads(served: ServedCatalogue) -> dict[int, TierLoad]:
+    return {number: tier.load() for number, tier in served.tiers.items()}
 
 
 def routing_input_of(request: InferenceRequest, previous_tiers: tuple[int, ...] = ()) -> RoutingInput:

@@ -62,3 +62,16 @@ def ruled(
     exclusions += [Exclusion(tier=number, reason=reason) for number, reason in sorted(excluded.ruled_out.items())]
     by = RuledBy(names=by.names, targets=by.targets, floor=by.floor, tier=tier, target=target)
     return Ruled(by, exclusions, matched.quality)
+
+
+def to_target(found: Ruled | None, pinned: int, name: str, excluded: Excluded) -> Ruled:
+    """Return what rules leave (`found`) of a request that names a target, which stands for the tier `pinned`.
+    `excluded`: of the catalogue with the target in that tier's place; a rule that does not allow it is added."""
+    if found is None:
+        return Ruled(RuledBy(names=[], tier=pinned, target=name), excluded.exclusions, None)
+    exclusions = found.exclusions
+    if found.by.targets is not None and name not in found.by.targets and pinned not in excluded.ruled_out:
+        excluded.ruled_out[pinned] = reason = "the rules do not allow it"
+        exclusions = [*(one for one in exclusions if one.tier != pinned), Exclusion(tier=pinned, reason=reason)]
+    by = RuledBy(names=found.by.names, targets=found.by.targets, floor=found.by.floor, tier=pinned, target=name)
+    return Ruled(by, exclusions, found.quality)

@@ -17,6 +17,7 @@ from inference_core.transport.client import CoreClient
 from tiers.build import build_targets, build_tiers
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import request_cost_usd
+from tiers.catalog.target_spec import TargetSpec
 from tiers.catalog.tier_spec import TierSpec
 from tiers.errors import CatalogError, TierError, TierUnavailableError
 from tiers.remote.remote_tier import RemoteTier
@@ -99,7 +100,7 @@ async def _asked(catalog: Catalog, spec: TierSpec, tier: Tier, problem: str | No
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
             await tier.start()
-            if tier.asks_credential or _answers_nothing(catalog, spec, tier):
+            if tier.asks_credential or _answers_nothing(catalog, spec):
                 said = NOT_ASKED if tier.asks_credential else f"not asked: it serves {', '.join(spec.serves)} alone"
                 return msgspec.structs.replace(answer, model=_shown(spec, tier), answer=said)
             return await _answer(spec, tier, msgspec.structs.replace(answer, model=_shown(spec, tier)))
@@ -113,13 +114,13 @@ async def _asked(catalog: Catalog, spec: TierSpec, tier: Tier, problem: str | No
     return msgspec.structs.replace(answer, problem=problem, model=_shown(spec, tier))
 
 
-def _answers_nothing(catalog: Catalog, spec: TierSpec, tier: Tier) -> bool:
+def _answers_nothing(catalog: Catalog, spec: TierSpec) -> bool:
     """Whether it is there for endpoints that are passed through alone."""
-    if not (tier.is_target and spec.serves):
+    if not (isinstance(spec, TargetSpec) and spec.serves):
         return False
-    from tiers.catalog.rule_check import named_targets
+    from tiers.catalog.rule_check import answers_chats
 
-    return spec.name not in named_targets(catalog)
+    return not answers_chats(catalog, spec)
 
 
 def _shown(spec: TierSpec, tier: Tier) -> str:

@@ -47,8 +47,9 @@ async def count_tokens(request: HttpRequest) -> Response[Any]:
         async with serving.service.reading(inference_request) as admission:
             inference_request = await serving.service.marked(inference_request)
             tier = await _tier(serving.routing, inference_request)
-            read = inference_request.generations(serving.routing.served.spec(tier))[0]
-            count = serving.routing.served.tier(tier).count_prompt_tokens
+            served = serving.routing.served.seen_by(inference_request.requested_model)
+            read = inference_request.generations(served.spec(tier))[0]
+            count = served.tier(tier).count_prompt_tokens
             tokens = await serving.routing.threads.run(given.caller.tenant, lambda: count(read))
             admission.settle(0.0, 0)
     except ApiError as error:

@@ -13,6 +13,7 @@ from gateway.base.numbers import whole_number
 from gateway.base.requests.caller import Caller
 from gateway.edge.http_request import HttpRequest
 from gateway.edge.openapi import describe
+from gateway.inference.catalogue.served_catalogue import ServedCatalogue
 from gateway.inference.serving import Serving, serving_of
 from gateway.tenancy.access.guard import caller_of
 from tiers.catalog.tier_spec import TierSpec
@@ -77,7 +78,7 @@ class AnthropicPage(msgspec.Struct, frozen=True, kw_only=True):
 
 async def model_cards(serving: Serving, caller: Caller) -> list[ModelCard]:
     """A card for `auto`, for each tier, for each model of the catalogue, for each model with a loaded adapter, for
-    each that embeds, each target that serves another endpoint, and for each alias; of those that `caller` may use."""
+    each that embeds, each target, and for each alias; of those that `caller` may use."""
     adapted = [
         name for name in await serving.core_adapters.served_names() if serving.routing.served.split_adapter(name)[1]
     ]
@@ -99,18 +100,19 @@ def _card(serving: Serving, name: str, caller: Caller) -> ModelCard | None:
         if model == name:
             raise
         return None
-    specs = serving.routing.served.catalog.tiers if pinned is None else [serving.routing.served.spec(pinned)]
-    tiers = [_tier(serving, spec) for spec in specs if caller.may_use(spec)]
+    served = serving.routing.served.seen_by(model)
+    specs = served.catalog.tiers if pinned is None else [served.spec(pinned)]
+    tiers = [_tier(served, spec) for spec in specs if caller.may_use(spec)]
     return ModelCard(id=name, created=serving.created, x_aio=tiers) if tiers else None
 
 
-def _tier(serving: Serving, spec: TierSpec) -> ModelTier:
+def _tier(served: ServedCatalogue, spec: TierSpec) -> ModelTier:
     return ModelTier(
         tier=spec.number,
         tier_class=None if spec.tier_class is None else spec.tier_class.value,
         model=spec.model_name,
         adapter=spec.adapter,
-        max_context=serving.routing.served.tier(spec.number).max_context,
+        max_context=served.tier(spec.number).max_context,
         input_usd_per_million=spec.price.input_usd_per_million,
         output_usd_per_million=spec.price.output_usd_per_million,
         price_estimated=spec.price.estimated,

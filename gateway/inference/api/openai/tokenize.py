@@ -103,13 +103,14 @@ async def _answered(
 
 
 def _tokenizer(request: HttpRequest, model: str) -> tuple[Tier, Tokenizer]:
-    routing = serving_of(request).routing
-    number = routing.served.pinned_tier(routing.served.unaliased(model, caller_of(request)))
+    named = serving_of(request).routing.served.unaliased(model, caller_of(request))
+    served = serving_of(request).routing.served.seen_by(named)
+    number = served.pinned_tier(named)
     if number is None:
         raise bad_request("Tiers may differ in their tokens: name a tier or a model, not auto.", "model")
-    if not caller_of(request).may_use(routing.served.spec(number)):
+    if not caller_of(request).may_use(served.spec(number)):
         raise ApiError(403, f"This key does not have access to model {model!r}.", param="model", code="model_not_found")
-    tier = routing.served.tier(number)
+    tier = served.tier(number)
     if tier.tokenizer is None:
         raise ApiError(
             400 if tier.core_name is None else 503,

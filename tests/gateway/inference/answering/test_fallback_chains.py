@@ -270,3 +270,58 @@ async def test_a_pool_of_keys_answers_with_the_next_key_behind_a_gateway(
         replicas = stats["tiers"][0]["replicas"]
         assert [one["replica"].rpartition(" ")[2] for one in replicas] == ["(KEY_A)", "(KEY_B)"]
         assert "secret" not in json.dumps(stats)
+
+
+NAMED = BACKUP + SECOND.replace('name = "second"', 'name = "second"\nfallback = ["backup"]')
+ALIAS = '[aliases]\n"old/name" = "second"\n'
+
+
+@pytest.mark.parametrize("model", ["second", "old/name"])
+async def test_a_request_may_name_a_target_which_answers_though_its_tier_is_down(tmp_path: Path, model: str) -> None:
+    async with chained_tiers(tmp_path, ALIAS + NAMED) as (gateway, servers):
+        servers.by_model["large"] = broken
+        await ask(gateway, model="large")
+        servers.asked.clear()
+        answer = await ask(gateway, model=model)
+        assert answer.status_code == 200, answer.text
+        assert servers.asked == ["second"]
+        assert (answer.headers["x-aio-target"], answer.headers["x-aio-model"]) == ("second", "second-model")
+        record = await record_of(gateway, answer)
+        assert (record.requested_model, record.attempts[-1].target) == ("second", "second")
+        assert record.decision is not None
+        assert decide(record.decision.inputs).target == "second"
+        listed = (await gateway.http.get("/v1/models")).json()["data"]
+        assert {"second", "backup", "old/name"} <= {one["id"] for one in listed}
+
+
+@pytest.mark.parametrize(("name", "asked"), [("second", ["second", "backup"]), ("backup", ["backup"])])
+async def test_what_follows_a_target_that_a_request_names_is_its_own_chain(
+    tmp_path: Path, name: str, asked: list[str]
+) -> None:
+    async with chained_tiers(tmp_path, NAMED) as (gateway, servers):
+        servers.by_model |= {"second": broken, "backup": broken}
+        answer = await ask(gateway, model=name)
+        assert answer.status_code == 503
+        assert servers.asked == asked
+
+
+async def test_a_target_that_a_request_names_is_judged_by_its_own_entry(tmp_path: Path) -> None:
+    short = BACKUP + "max_context = 40\ncapabilities = {{ tools = false }}\n"
+    async with chained_tiers(tmp_path, short) as (gateway, servers):
+        long = await ask(gateway, model="backup", messages=[{"role": "user", "content": "word " * 200}])
+        tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+        tools = await ask(gateway, model="backup", tools=[tool])
+        dear = await ask(gateway, {"x-aio-max-cost": "0.0000001"}, model="backup")
+        assert [one.status_code for one in (long, tools, dear)] == [400, 400, 400]
+        codes = [one.json()["error"]["code"] for one in (long, tools, dear)]
+        assert codes == ["context_length_exceeded", "unsupported_parameter", "no_tier_allowed"]
+        assert "40 tokens" in long.json()["error"]["message"]
+        assert servers.asked == []
+
+
+async def test_rules_hold_for_a_target_that_a_request_names(tmp_path: Path) -> None:
+    rule = '[[rules]]\nname = "tiers alone"\nallow = ["small", "medium", "large"]\n'
+    async with chained_tiers(tmp_path, rule + BACKUP) as (gateway, servers):
+        answer = await ask(gateway, model="backup")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "no_tier_allowed")
+        assert servers.asked == []

@@ -277,7 +277,7 @@ def test_a_chain_that_cannot_be_meant_refuses_the_catalogue(fallback: list[str],
     [
         ({"name": "small"}, "targets 'small': another tier or target has this name"),
         ({"stands_for": "huge"}, "targets 'backup'.stands_for = 'huge': no such tier"),
-        ({"fallback": ["large"]}, "targets 'backup'.fallback: the chain is the tier's"),
+        ({"fallback": ["large"]}, "targets 'backup'.fallback: 'large' is no other target"),
         ({"url": "ftp://x"}, "targets 'backup'"),
     ],
 )
@@ -313,11 +313,6 @@ def test_rules_that_no_request_can_match_together_are_no_conflict() -> None:
     ):
         rules = [{"name": "a", "when": one, "allow": ["small"]}, {"name": "b", "when": other, "floor": "large"}]
         assert not [said for said in routing_warnings(catalog(*rules)) if "together" in said]
-
-
-def test_a_target_that_nothing_names_is_warned_of() -> None:
-    assert any("target backup: no fallback" in warning for warning in routing_warnings(catalog()))
-    assert not routing_warnings(catalog({"name": "r", "target": "backup"}))
 
 
 RULED = """

@@ -153,7 +153,6 @@ floor = "b"
     assert f"target spare: spare at {second.url}, counts as tier 1" in result.output
     assert "rule night: team research or sales, 22:00-06:00 UTC → allows a" in result.output
     assert "rule strict: every request → at least b" in result.output
-    assert "warning: target idle: no fallback and no rule's target names it" in result.output
     assert "warning: rules night and strict: leave no tier together" in result.output
 
 
