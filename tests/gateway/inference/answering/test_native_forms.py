@@ -15,6 +15,7 @@ from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.remote.provider_shapes import THINKING_AND_TOOLS, anthropic_stream, gemini_event, gemini_stream
+from tiers.remote.reasoning_makers import MAKERS
 
 Body = dict[str, Any]
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY")
@@ -196,6 +197,8 @@ class Recorded:
 async def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Recorded]:
     for key in KEYS:
         monkeypatch.setenv(key, "sk-test")
+    # Other tests of this process have models that made the same seals.
+    monkeypatch.setattr(MAKERS, "_makers", {})
     async with LoopbackServer(answer) as server:
         catalog = tmp_path / "native.toml"
         catalog.write_text(CATALOG.format(url=server.base_url))
