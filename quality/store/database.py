@@ -93,7 +93,9 @@ async def migrate(url: str) -> str:
     """
     parsed, newest = _parse(url), head_revision()
     if not await _is_migrated(parsed, newest):
-        if (current := await current_revision(url)) is not None and current > newest:
+        # A SQLite file that is not there yet, or not yet as we make one, is opened under its lock alone.
+        is_made = parsed.get_backend_name() != "sqlite" or _is_in_wal_mode(Path(str(parsed.database)))
+        if is_made and (current := await current_revision(url)) is not None and current > newest:
             raise _newer_schema(parsed, current)
         await _run_alembic(parsed, "upgrade", "head")
     return newest

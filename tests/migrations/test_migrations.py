@@ -209,7 +209,7 @@ async def test_a_database_from_a_newer_version_is_refused_by_name(database_url: 
         await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     await engine.dispose()
 
-    with pytest.raises(SchemaError, match=r"9999.*install the version that wrote the database"):
+    with pytest.raises(SchemaError, match=r"9999.*install the version that wrote it"):
         await migrate(database_url)
 
 
