@@ -33,14 +33,10 @@ async def check_declared_keys(settings: Settings, *, may_show: bool) -> SettingS
     from gateway.tenancy.changes.errors import TenancyError
     from gateway.tenancy.declared.declaration import read_declaration
     from gateway.tenancy.keys.key_secrets import keys_of
-    from quality.store.database import DatabaseAwayError, database_needed
 
     try:
         declared = read_declaration(Path(settings.keys_file), keys_of(settings).answers.names, os.environ)
-        with database_needed(settings.database):
-            changes = await _changes(settings, declared, may_show)
-    except DatabaseAwayError as error:
-        return SettingSaid(f"Keys file {settings.keys_file}: what it changes is not known", problem=str(error))
+        changes = await _changes(settings, declared, may_show)
     except (TenancyError, SettingsError) as error:
         return SettingSaid(f"Keys file {settings.keys_file}: PROBLEM", problem=str(error))
     budgets = [team.budgets for team in declared.teams] + [key.budgets for key in declared.keys]
@@ -52,6 +48,8 @@ async def check_declared_keys(settings: Settings, *, may_show: bool) -> SettingS
 
 async def _changes(settings: Settings, declared: "Declaration", may_show: bool) -> str:
     """What applying it would change. Raises `DeclarationError` for what cannot be done."""
+    from sqlalchemy.exc import SQLAlchemyError
+
     from gateway.operations.security.stored_keys import has_stored_keys
     from gateway.tenancy.declared.reconcile import differences
     from quality.store.database import open_database
@@ -60,6 +58,8 @@ async def _changes(settings: Settings, declared: "Declaration", may_show: bool) 
     try:
         stored = engine if await has_stored_keys(settings.database, engine) else None
         found = await differences(stored, declared, time.time(), may_show=may_show)
+    except (SQLAlchemyError, OSError) as error:
+        return f"what it changes is not known: the database cannot be read ({type(error).__name__})"
     finally:
         await engine.dispose()
     counts = Counter(change.action for change in found.changes)
