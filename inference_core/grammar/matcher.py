@@ -73,7 +73,7 @@ class GrammarMatcher:
             taken += 1
             left = remaining_forced(forced, token)
             forced = self._compute_forced() if left is None else left
-            masks.append(self._mask(forced))
+            masks.append(self._mask(forced, drafted=True))
         del self._text_ids[len(self._text_ids) - taken :]
         if taken and not self._state.rollback(taken):
             self._give_up(f"{taken} tokens cannot be taken back: {self._state.get_error()}")
@@ -84,7 +84,9 @@ class GrammarMatcher:
             self._forced = self._compute_forced()
         return self._forced
 
-    def _mask(self, forced: list[int]) -> bytes:
+    def _mask(self, forced: list[int], drafted: bool = False) -> bytes:
+        """The mask of the state. Where a `drafted` token leads to no valid end it is empty, and nothing has failed: the
+        step is repeated without drafts."""
         if forced and self.reason is None:
             row = bytearray(4 * self.num_words)
             row[forced[0] // 8] = 1 << forced[0] % 8
@@ -94,23 +96,23 @@ class GrammarMatcher:
         if self._state.is_error() or self._state.stop_reason() not in _FINE_ENDS:
             self._give_up(self._state.get_error() or self._state.stop_reason())
         if self._error_of is not None and self.reason is None:
-            mask = self._without_invalid_end(mask, self._error_of)
+            mask, error = self._without_invalid_end(mask, self._error_of)
+            if not drafted and error is not None and not any(mask):
+                self._give_up(f"the finished answer is not valid: {error}")
         return mask if self.reason is None else bytes(4 * self.num_words)
 
-    def _without_invalid_end(self, mask: bytes, error_of: Callable[[str], str | None]) -> bytes:
-        """The mask without the tokens that end the answer, where the text so far is no valid answer."""
+    def _without_invalid_end(self, mask: bytes, error_of: Callable[[str], str | None]) -> tuple[bytes, str | None]:
+        """The mask without the tokens that end the answer, where the text so far is no valid answer, and why."""
         ends = [token for token in self._eos_token_ids if _holds(mask, token)]
         if not ends:
-            return mask
+            return mask, None
         error = error_of(self._tokenizer.decode_bytes(self._text_ids).decode("utf-8", "replace"))
         if error is None:
-            return mask
+            return mask, None
         rest = bytearray(mask)
         for token in ends:
             rest[token // 8] &= ~(1 << token % 8)
-        if not any(rest):
-            self._give_up(f"the finished answer is not valid: {error}")
-        return bytes(rest)
+        return bytes(rest), error
 
     def _compute_forced(self) -> list[int]:
         if self.reason is not None or self._state.is_stopped():

@@ -311,3 +311,18 @@ def test_guesses_and_forced_tokens_together_change_no_answer(
     mixed.drain()
     assert mixed.tokens == plain.tokens
     assert {k: e.finish_reason for k, e in mixed.ends.items()} == {k: e.finish_reason for k, e in plain.ends.items()}
+
+
+def test_drafts_towards_an_invalid_end_are_rejected_and_the_answer_goes_on() -> None:
+    prompt = tuple(VOCABULARY.encode_continued('{"n": 5} {"n": 5} '))
+    values = {"oneOf": [{"type": "integer", "minimum": 0}, {"type": "integer", "maximum": 5}]}
+    schema = {"type": "object", "properties": {"n": values}, "required": ["n"], "additionalProperties": False}
+    grammar = Grammar(kind="json_schema", text=json.dumps(schema))
+    plain = World(slabs=64, max_draft_tokens=0)
+    drafted = World(slabs=64, speculation="prompt_lookup", draft_control="fixed", max_draft_tokens=7, lookup_ngram=1)
+    for world in (plain, drafted):
+        for seed in range(40):
+            world.add(f"r{seed}", bound(seed, 12, grammar), prompt)
+        world.drain()
+    assert {k: e.finish_reason for k, e in drafted.ends.items()} == {k: e.finish_reason for k, e in plain.ends.items()}
+    assert drafted.tokens == plain.tokens

@@ -9,7 +9,7 @@ from inference_core.errors import InvalidRequestError
 from inference_core.grammar.compiler import GrammarCompiler
 from inference_core.grammar.matcher import GrammarMatcher
 from inference_core.protocol import Grammar
-from tests.inference_core.grammar.byte_vocabulary import EOS, byte_compiler
+from tests.inference_core.grammar.byte_vocabulary import EOS, ByteVocabulary, byte_compiler
 
 COMPILER: GrammarCompiler = byte_compiler()
 BIG = 1234567890123456789
@@ -129,3 +129,12 @@ def test_an_end_after_drafts_is_validated_with_the_drafts() -> None:
     assert may_end == [False, False, True]
     matcher.ask_masks(list(b"4"))
     assert bool(matcher.masks()[1][EOS // 8] >> EOS % 8 & 1)
+
+
+def test_a_draft_that_could_only_end_invalid_fails_nothing() -> None:
+    schema = {"type": "object", "properties": {"n": {"oneOf": [{"minimum": 0}, {"maximum": 9}]}}, "required": ["n"]}
+    matcher = COMPILER.compile(Grammar(kind="json_schema", text=json.dumps(schema)))()
+    matcher.ask_masks(ByteVocabulary().encode_continued('{"n": 5}'))
+    assert not any(matcher.masks()[-1])
+    assert matcher.failure is None
+    assert follows(matcher, '{"n": 52}')
