@@ -19,6 +19,7 @@ _COMMANDS = {
     "kernels": ("core.kernels:kernels", "The kernels against the machine's bounds."),
     "prompts": ("core.prompts:prompts", "Fast prompts against exact ones: what they lose, and what they gain."),
     "templates": ("core.templates:templates", "Chat templates: which are read, and whose tool calls are read back."),
+    "schemas": ("core.schemas:schemas", "JSON schemas: which compile, and whether random answers are valid."),
     "step": ("core.step:step", "Where the time of one step of a model goes."),
     "experts": ("core.experts:experts", "A mixture of experts and a dense model with the same active bytes."),
     "route": ("gateway.route:route", "CPU and wall-clock time of a routing decision, by stage."),

@@ -91,6 +91,9 @@ def _narrowed(branch: Any, shape: Shape, others: list[Shape], resolve: Resolve) 
 
 def _telling_apart(shape: Shape, other: Shape, resolve: Resolve) -> set[str]:
     """A property that excludes `other` wherever an object of `shape` has it; none if there is none."""
+    for name in sorted(shape.properties):
+        if other.forbids(name) and not shape.forbids(name):
+            return {name}
     for name in sorted(shape.properties.keys() & other.properties.keys()):
         if shape.forbids(name):
             continue

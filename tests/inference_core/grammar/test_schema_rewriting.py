@@ -70,6 +70,8 @@ def follows(matcher: GrammarMatcher, answer: str) -> bool:
          ['{"kind": "cat"}', '{"kind": "wolf"}'], ['{"kind": "cow"}']),
         ({"oneOf": [{"type": "object", "properties": {"kind": {"const": c}}} for c in "ab"]},
          ['{"kind": "a"}', '{"kind": "b"}'], ["{}"]),
+        ({"type": "object", "oneOf": [{"properties": {c: {}}, "additionalProperties": False} for c in "ab"]},
+         ['{"a": 1}', '{"b": 1}'], ["{}"]),
         ({"oneOf": [{}, {"type": "null"}]}, ["1", "{}"], ["null"]),
         # Branches of which nothing is known: validated at the end.
         ({"oneOf": [{"type": "integer", "minimum": 5}, {"type": "integer", "maximum": 7}]}, ["1", "9"], ["6"]),

