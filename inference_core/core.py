@@ -157,7 +157,8 @@ class Core:
         given = request.sampling.seed
         request_seed = self._random.getrandbits(63) if given is None else given
         fast = model.computes_prompts_fast
-        public = self._pins.public_head(scheduler, request.salt, adapter_digest, request.prompt_token_ids, fast=fast)
+        prompt = request.prompt_token_ids[: request.drawn_from]
+        public = self._pins.public_head(scheduler, request.salt, adapter_digest, prompt, fast=fast)
         choices: list[Sequence] = []
         for index in range(request.n):
             sequence = Sequence.of_request(

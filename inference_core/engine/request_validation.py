@@ -16,6 +16,8 @@ def validate_request(request: AddRequest, info: ModelInfo, pool: BlockPool, knob
     prompt = request.prompt_token_ids
     if not prompt:
         _refuse("prompt_token_ids", "is empty; give at least one token")
+    if request.drawn_from is not None and not 0 <= request.drawn_from <= len(prompt):
+        _refuse("drawn_from", f"is {request.drawn_from}; the prompt's {len(prompt)} tokens are at positions from 0 on")
     validate_token_ids("prompt_token_ids", prompt, info.vocab_size)
     if len(prompt) >= info.max_context:
         _refuse(

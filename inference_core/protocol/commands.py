@@ -21,6 +21,8 @@ class AddRequest(msgspec.Struct, frozen=True, tag="add", kw_only=True):
     `adapter`: the name of a loaded adapter to compute the answer with; "" for the base model. Its content separates
     prefix-cache entries too.
     `speculate`: whether its tokens may be drafted, as far as the model's knobs allow it (SPEC SD-06).
+    `drawn_from`: the position in the prompt from which on this model drew its tokens before; None: it drew none. These
+    are computed as they were then, so that their cached blocks are found where prompts have an arithmetic of their own.
     `evidence`: what else to return about the prompt and the tokens drawn. `embed`: compute only the layers up to
     `evidence.layer`, of the prompt alone, and draw no token: the one output, with the reason "stop", carries the hidden
     state. `prefill`: compute only the prompt's full blocks that the prefix cache can hold, and draw no token: after the
@@ -42,6 +44,7 @@ class AddRequest(msgspec.Struct, frozen=True, tag="add", kw_only=True):
     evidence: EvidenceRequest | None = None
     embed: bool = False
     prefill: bool = False
+    drawn_from: int | None = None
 
 
 class AbortRequest(msgspec.Struct, frozen=True, tag="abort"):

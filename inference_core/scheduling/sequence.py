@@ -129,9 +129,10 @@ class Sequence:
         public: Iterable[bytes] = (),
     ) -> Self:
         """Choice `index` of a validated request. Choices after the first follow `leader`. `adapter_digest`
-        names the content of its adapter. `fast`: the prompt, and only it, is computed in prompt arithmetic. `public`:
-        the digests of the public prefix that it begins with."""
+        names the content of its adapter. `fast`: the prompt, up to `drawn_from`, is computed in prompt arithmetic, and
+        nothing else. `public`: the digests of the public prefix that it begins with."""
         digests = list(public)
+        drawn_from = len(request.prompt_token_ids) if request.drawn_from is None else request.drawn_from
         sampling = request.sampling
         ends = sampling.stop_token_ids if sampling.ignore_eos else eos_token_ids + sampling.stop_token_ids
         stop_ids = tuple(dict.fromkeys(ends))
@@ -161,9 +162,7 @@ class Sequence:
             token_ids=request.prompt_token_ids.copy(),
             queued_since=now,
             waiting_since=now,
-            share=ScheduledSequence(
-                sequence_id, [], 0, table, None, fast_until=len(request.prompt_token_ids) if fast else 0
-            ),
+            share=ScheduledSequence(sequence_id, [], 0, table, None, fast_until=drawn_from if fast else 0),
             sample_spec=SampleSpec(
                 sampling, request.prompt_token_ids, outputs, seed, 0, stop_ids, evidence=wants_tokens
             ),

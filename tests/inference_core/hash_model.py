@@ -201,16 +201,16 @@ class HashModelRunner(ModelRunner):
         seed: int = 0,
         adapter: bytes = b"",
         matcher: Matcher | None = None,
-        fast: bool = False,
+        fast_until: int = 0,
     ) -> list[int]:
         """The first `count` tokens after `prompt`, or fewer if a stop token ends them; computed without any cache.
 
         `adapter`: the digest of the adapter that they go through; `matcher`: of their grammar, before its first token;
-        `fast`: whether the prompt is computed in prompt arithmetic.
+        `fast_until`: tokens before it are computed in prompt arithmetic.
         """
         records, record = [], self._root
         for position, token in enumerate(prompt):
-            record = self._record(record, token, position, adapter, fast)
+            record = self._record(record, token, position, adapter, position < fast_until)
             records.append(record)
         stops = (() if sampling.ignore_eos else self.config.eos_token_ids) + sampling.stop_token_ids
         tokens: list[int] = []
@@ -231,11 +231,11 @@ class HashModelRunner(ModelRunner):
             records.append(record)
         return tokens
 
-    def expected_scores(self, prompt: list[int], adapter: bytes = b"", fast: bool = False) -> list[float]:
+    def expected_scores(self, prompt: list[int], adapter: bytes = b"", fast_until: int = 0) -> list[float]:
         """The log-probabilities of the prompt's tokens after its first; computed without any cache."""
         record, records, scores = self._root, [], []
         for position, (token, following) in enumerate(pairwise(prompt)):
-            record = self._record(record, token, position, adapter, fast)
+            record = self._record(record, token, position, adapter, position < fast_until)
             records.append(record)
             scores.append(self._score(self._history_of(records), following).logprob)
         return scores

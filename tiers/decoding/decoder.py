@@ -127,8 +127,10 @@ class Decoder:
         include_stop: bool = False,
         dropped: Set[int] = frozenset(),
         reasoning: bool = False,
+        drawn_from: int | None = None,
     ) -> AsyncGenerator[Delta, None]:
-        """Continue `prompt_ids` n times; yield text deltas as they come, then one with the usage.
+        """Continue `prompt_ids` n times; yield text deltas as they come, then one with the usage. Those from position
+        `drawn_from` on were drawn by an earlier decoding (`AddRequest`).
 
         Closing the generator aborts the core's request. A stop string that ends a choice aborts that choice, and with
         the last one the request. So does an index in `dropped`, which the caller may add between two deltas: the tokens
@@ -140,7 +142,7 @@ class Decoder:
         choices = _or_refuse("stop", lambda: [ChoiceDetokenizer(i, *made) for i in range(n)])
         unfinished = n
         tally = _Tally(choices, len(prompt_ids) if request.meter.is_empty else 0, reasoning=reasoning)
-        command = self._command(request, prompt_ids, sampling, max_tokens, n)
+        command = self._command(request, prompt_ids, sampling, max_tokens, n, drawn_from)
         try:
             async with AsyncExitStack() as stack:
                 outputs = await stack.enter_async_context(aclosing(self._core.generate(command)))
@@ -185,7 +187,13 @@ class Decoder:
             choices[output.index].push(output)
 
     def _command(
-        self, request: GenerationRequest, prompt_ids: list[int], sampling: SamplingParams, max_tokens: int, n: int
+        self,
+        request: GenerationRequest,
+        prompt_ids: list[int],
+        sampling: SamplingParams,
+        max_tokens: int,
+        n: int,
+        drawn_from: int | None,
     ) -> AddRequest:
         # One request may run on several tiers of a core, and in several phases, at the same time.
         request_id = f"{request.request_id}/{self._tier}/{os.getpid()}-{next(_serial)}"
@@ -204,6 +212,7 @@ class Decoder:
             salt=request.salt,
             adapter=request.adapter,
             evidence=request.evidence,
+            drawn_from=drawn_from,
         )
 
     def _refusal(self, request: GenerationRequest, output: SequenceOutput, *, started: bool) -> TierError:

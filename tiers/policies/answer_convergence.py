@@ -71,6 +71,7 @@ class AnswerConvergence:
             max_tokens=self._spec.probe_tokens,
             stop=("\n",),
             reasoning=True,
+            drawn_from=len(prompt_ids),
         )
         async with aclosing(decoding) as deltas:
             async for delta in deltas:

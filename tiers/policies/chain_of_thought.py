@@ -106,7 +106,7 @@ class ChainOfThought(Policy):
         assert thought_over is not None
         probed = 0 if settling is None else settling.tokens
         left = total - thought_over.usage.completion_tokens - probed
-        async with aclosing(self._answer(request, index, prompt_ids + thought, left)) as deltas:
+        async with aclosing(self._answer(request, index, prompt_ids, thought, left)) as deltas:
             async for delta in deltas:
                 if delta.end is not None:
                     delta.end = _joined(thought_over, delta.end, None if settling is None else settling.end)
@@ -154,16 +154,17 @@ class ChainOfThought(Policy):
                 yield delta
 
     async def _answer(
-        self, request: GenerationRequest, index: int, thought_ids: list[int], max_tokens: int
+        self, request: GenerationRequest, index: int, prompt_ids: list[int], thought: list[int], max_tokens: int
     ) -> AsyncGenerator[Delta, None]:
         sampling = msgspec.structs.replace(request.sampling, seed=derive_seed(request.sampling.seed, index, "answer"))
         # The deadline applied to the thought's first token; a finished thought gets its answer.
         request = msgspec.structs.replace(request, strict_deadline=False, evidence=_of_tokens(request.evidence))
         decoding = self.decoder.decode(
             request,
-            thought_ids + self._answer_opening,
+            prompt_ids + thought + self._answer_opening,
             sampling=sampling,
             max_tokens=max_tokens,
+            drawn_from=len(prompt_ids),
             stop=request.stop,
             include_stop=request.include_stop,
         )

@@ -251,7 +251,7 @@ class CoreDriver:
         know_grammars(self.core)
         self.requests: dict[str, AddRequest] = {}
         self.adapters: dict[str, bytes] = {}
-        self.fast: dict[str, bool] = {}
+        self.fast_until: dict[str, int] = {}
         self.tokens: dict[tuple[str, int], list[int]] = {}
         self.scores: dict[tuple[str, int], list[TokenLogprob]] = {}
         self.finished: dict[tuple[str, int], SequenceOutput] = {}
@@ -268,7 +268,8 @@ class CoreDriver:
             request_id=request_id, model=model, prompt_token_ids=list(prompt), sampling=sampling, **fields
         )
         self.core.add(request)
-        self.fast[request_id] = self.core._models[model].computes_prompts_fast
+        drawn_from = len(request.prompt_token_ids) if request.drawn_from is None else request.drawn_from
+        self.fast_until[request_id] = drawn_from * self.core._models[model].computes_prompts_fast
         if sampling.grammar is not None:
             # Compiled already, but queued by the next step only: it would come after what is added until then.
             for refused in self.core._admit_compiled():
@@ -351,7 +352,7 @@ class CoreDriver:
             seed,
             self.adapters[request.request_id],
             matcher_of(request.sampling.grammar),
-            self.fast[request.request_id],
+            self.fast_until[request.request_id],
         )
 
     def _verify(self, request: AddRequest, output: SequenceOutput) -> None:
@@ -374,7 +375,7 @@ class CoreDriver:
             assert not scores
             return
         truth = self.runners[request.model].expected_scores(
-            prompt, self.adapters[request.request_id], self.fast[request.request_id]
+            prompt, self.adapters[request.request_id], self.fast_until[request.request_id]
         )
         if output.finish_reason in ("abort", "error"):
             truth = truth[: len(scores)]

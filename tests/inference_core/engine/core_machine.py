@@ -129,9 +129,10 @@ class CoreMachine(RuleBasedStateMachine):
         turn=st.lists(st.just(6), max_size=2),
         salt=st.sampled_from(["", "tenant"]),
         adapter=st.sampled_from(["", "", *ADAPTERS]),
+        drawn=st.booleans(),
     )
-    def continue_conversation(self, which: int, turn: list[int], salt: str, adapter: str) -> None:
-        """Add a known prompt again, with its answer so far, perhaps of another tenant or adapter."""
+    def continue_conversation(self, which: int, turn: list[int], salt: str, adapter: str, drawn: bool) -> None:
+        """Add a known prompt again, with its answer so far, perhaps of another tenant or adapter, perhaps as drawn."""
         known = sorted(self.driver.tokens)
         request_id, index = known[which % len(known)]
         request = self.driver.requests[request_id]
@@ -144,6 +145,7 @@ class CoreMachine(RuleBasedStateMachine):
                 salt=salt,
                 adapter=adapter,
                 sampling=request.sampling,
+                drawn_from=len(request.prompt_token_ids) if drawn else None,
             )
 
     def adapters(self, model: str) -> list[str]:

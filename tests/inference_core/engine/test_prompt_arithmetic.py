@@ -5,6 +5,7 @@ import msgspec
 import pytest
 from core_driver import BLOCK, CoreDriver, greedy
 
+from inference_core.errors import InvalidRequestError
 from inference_core.kv_cache.prefix_hash import border_digest, root_digest
 from inference_core.protocol import Knobs
 from inference_core.scheduling import sequence
@@ -14,10 +15,10 @@ from tests.inference_core.hash_model import HashModelRunner
 PROMPT = [1] * (3 * BLOCK)
 
 
-def follow_up(driver: CoreDriver, first: str) -> str:
+def follow_up(driver: CoreDriver, first: str, **fields: object) -> str:
     """Ask again with the answer so far, as the next turn of a conversation does."""
     prompt = driver.requests[first].prompt_token_ids + driver.tokens[first, 0] + [6]
-    second = driver.add(prompt, sampling=greedy(6))
+    second = driver.add(prompt, sampling=greedy(6), **fields)
     driver.drain()
     return second
 
@@ -33,6 +34,27 @@ def test_a_prompt_that_repeats_an_answer_finds_the_blocks_of_its_prompt_alone(ex
     second = follow_up(driver, first)
 
     assert driver.finished[second, 0].cached_tokens == len(PROMPT)
+
+
+@pytest.mark.parametrize("extra", range(BLOCK))
+def test_a_prompt_that_says_what_was_drawn_finds_the_blocks_of_its_answer_too(extra: int) -> None:
+    """As an answer after its thought does."""
+    driver = CoreDriver(prompt_arithmetic=True)
+    first = driver.add(PROMPT + [2] * extra, sampling=greedy(3 * BLOCK))
+    driver.drain()
+
+    known = len(PROMPT) + extra
+    second = follow_up(driver, first, drawn_from=known)
+
+    computed = known + len(driver.tokens[first, 0]) - 1
+    assert driver.finished[second, 0].cached_tokens == computed // BLOCK * BLOCK
+
+
+@pytest.mark.parametrize("position", [-1, 4])
+def test_what_was_drawn_begins_in_the_prompt(position: int) -> None:
+    with pytest.raises(InvalidRequestError) as error:
+        CoreDriver().add([1, 2, 3], drawn_from=position)
+    assert error.value.param == "drawn_from"
 
 
 def test_without_such_an_arithmetic_answers_are_found_as_before() -> None:
