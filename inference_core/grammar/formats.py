@@ -1,4 +1,5 @@
-"""The string formats that answers must have, as patterns of whole texts (RFC 3339, 1123, 5321, 3986, 6901).
+"""The string formats that answers must have, as patterns of whole texts (RFC 3339, 1123, 5321, 3986, 6570,
+6901).
 
 The library's own patterns admit 29 February of any year, second 60 at any time, and hosts that are too long. Formats
 that are not listed are annotations, as JSON Schema says. Patterns of internationalised formats are their ASCII part.
@@ -53,6 +54,9 @@ _EMAIL = rf"{_ATOM}(?:\.{_ATOM})*@(?:{_HOST}|\[{_IPV4}\])"
 _HMS = r"T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S)"
 _YMD = r"(?:[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?|[0-9]+M(?:[0-9]+D)?|[0-9]+D)"
 
+_VARIABLE = rf"(?:[a-zA-Z0-9_]|{_HEX2})(?:\.?(?:[a-zA-Z0-9_]|{_HEX2}))*(?::[1-9][0-9]{{0,3}}|\*)?"
+_TEMPLATE = rf"(?:[^\x00- \"'%<>\\^`{{|}}\x7f-\xa0]|{_HEX2}|\{{[+#./;?&=,!@|]?{_VARIABLE}(?:,{_VARIABLE})*\}})*"
+
 # Names of formats and the patterns of their whole texts.
 FORMATS = {
     "date": _DATE,
@@ -66,6 +70,7 @@ FORMATS = {
     "uuid": r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
     "uri": _URI,
     "uri-reference": _REFERENCE,
+    "uri-template": _TEMPLATE,
     "json-pointer": _POINTER,
     "relative-json-pointer": rf"(?:0|[1-9][0-9]*)(?:#|{_POINTER})",
 }

@@ -13,6 +13,9 @@ from llguidance import LLMatcher, LLTokenizer
 _PIECE = re.compile(r"\\.|\[\^?|\]|.", re.DOTALL)
 # Operators on classes in the library's syntax; plain characters in ECMA-262.
 _OPERATORS = ("&", "-", "~")
+# ECMA-262's white space, and what `.` does not match; the library has Unicode's, and the line feed alone.
+_SPACE = r"\t-\r \x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}\x{feff}"
+_ECMA = {".": r"[^\n\r\x{2028}\x{2029}]", "\\s": f"[{_SPACE}]", "\\S": f"[^{_SPACE}]"}
 _NUL = re.compile(r"\\x00|\\u0000|\\0(?![0-9])|\x00")
 
 
@@ -27,19 +30,21 @@ def _converted(pattern: str) -> Iterator[str]:
         piece = match[0]
         if not inside:
             inside = first = piece in ("[", "[^")
-            yield "[^\\x00" if piece == "[^" and pattern[match.end() : match.end() + 1] != "]" else piece
+            is_class = piece == "[^" and pattern[match.end() : match.end() + 1] != "]"
+            yield "[^\\x00" if is_class else _ECMA.get(piece, piece)
         elif piece == "]" and not first:
             inside = False
             yield piece
         else:
             is_operator = piece in _OPERATORS and piece == before
-            yield _NUL.sub(r"\\x01", f"\\{piece}" if is_operator or piece == "[" else _escaped_inside(piece))
+            yield _NUL.sub(r"\\x01", f"\\{piece}" if is_operator or piece == "[" else _inside(piece))
             first = False
         before = piece
 
 
-def _escaped_inside(piece: str) -> str:
-    return "\\[\\^" if piece == "[^" else piece
+def _inside(piece: str) -> str:
+    """A piece of a class; classes may be nested in the library's syntax."""
+    return "\\[\\^" if piece == "[^" else _ECMA[piece] if piece in ("\\s", "\\S") else piece
 
 
 class LinearPatterns:
@@ -103,7 +108,7 @@ def _as_whole(pattern: str) -> str | None:
     if (start or end) and _has_top_alternative(inner):
         return None
     body = "".join("[\\s\\S]" if piece == "[^]" else piece for piece in inner)
-    if "(?=" in body or "(?!" in body or "(?<" in body:
+    if "(?=" in body or "(?!" in body or "(?<=" in body or "(?<!" in body:
         return None
     anything = "(?s:.*)"
     converted = _ascii_classes("".join(_plain(body)))

@@ -2,10 +2,14 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from gateway.operations.cli.options import json_option
+
+if TYPE_CHECKING:
+    from benchmarks.core.schemas import SchemaCompiler
 
 
 @click.command()
@@ -14,18 +18,22 @@ from gateway.operations.cli.options import json_option
 @click.option("--tokens", default=300, show_default=True, help="Tokens of an answer at most.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--every", default=1, show_default=True, help="Take every n-th schema.")
+@click.option("--suite", is_flag=True, help="FOLDER is a copy of the JSON-Schema-Test-Suite.")
 @json_option
-def schemas(folder: Path, answers: int, tokens: int, seed: int, every: int, as_json: bool) -> None:
+def schemas(folder: Path, answers: int, tokens: int, seed: int, every: int, suite: bool, as_json: bool) -> None:
     """Compile each schema of FOLDER (`*.json` files, or `*.jsonl` rows with `json_schema`) and draw random answers.
 
     Counts: compiled, refused by reason; answers finished valid, finished invalid, failed on the way, unfinished after
-    their tokens. JSONSchemaBench has such a folder.
+    their tokens. JSONSchemaBench has such a folder. With --suite the suite's own instances are tried as answers.
     """
     import msgspec
 
     from benchmarks.core.schemas import SchemaCompiler, schemas_in, try_schema
 
     compiler, rows = SchemaCompiler.of_laptop(), []
+    if suite:
+        _try_suite(compiler, folder, as_json)
+        return
     for number, (name, schema) in enumerate(schemas_in(folder)):
         if number % every:
             continue
@@ -47,3 +55,28 @@ def schemas(folder: Path, answers: int, tokens: int, seed: int, every: int, as_j
         f"answers: {outcomes['valid']} finished valid, {outcomes['invalid']} finished invalid, "
         f"{outcomes['failed']} failed in the answer, {outcomes['unfinished']} unfinished"
     )
+
+
+def _try_suite(compiler: "SchemaCompiler", folder: Path, as_json: bool) -> None:
+    import msgspec
+
+    from benchmarks.core.schema_suite import bench_suite
+
+    groups = list(bench_suite(compiler, folder))
+    compiler.close()
+    if as_json:
+        click.echo(msgspec.json.encode(groups))
+        return
+    for group in groups:
+        for description, text in group.invalid_accepted:
+            click.echo(f"{group.name}: accepted, although invalid ({description}): {text}")
+    for kind, some in (
+        ("required", [group for group in groups if "/optional/" not in group.name]),
+        ("optional", [group for group in groups if "/optional/" in group.name]),
+    ):
+        refused = sum(bool(group.refused) for group in some)
+        click.echo(
+            f"{kind} groups: {len(some)}, compiled {len(some) - refused}, refused {refused}; instances: "
+            f"{sum(len(group.invalid_accepted) for group in some)} of {sum(group.invalid for group in some)} invalid "
+            f"accepted, {sum(group.valid_accepted for group in some)} of {sum(group.valid for group in some)} valid"
+        )

@@ -44,12 +44,16 @@ def follows(matcher: GrammarMatcher, answer: str) -> bool:
         ({"type": "string", "pattern": r"^[^[\]]+$"}, ['"ab"', r'"\""'], ['"a[b"', '"a]b"']),
         ({"type": "string", "pattern": r"^[a&&b]$"}, ['"&"', '"a"'], ['"c"']),
         ({"type": "string", "pattern": r"^[\x00-!]$"}, [r'"\n"', '"!"'], [r'"\""', r'"\\"']),
+        ({"type": "string", "pattern": r"^\S.$"}, ['"ab"', '"\u0085b"'], ['"\ufeffb"', '"a\u2028"', r'"a\n"']),
+        ({"type": "string", "pattern": r"^[\s]$"}, ['"\ufeff"'], ['"a"']),
+        ({"type": "string", "pattern": r"^(?<first>a)$"}, ['"a"'], ['"b"']),
         ({"patternProperties": {'^[^"]+$': {}}, "additionalProperties": False}, ['{"ab": 1}'], [r'{"\"": 1}']),
         # Dates of the calendar, times of clocks, hosts of the DNS.
         ({"type": "string", "format": "date"}, ['"2024-02-29"', '"2000-02-29"'], ['"2023-02-29"', '"1900-02-29"']),
         ({"type": "string", "format": "time"}, ['"23:59:59Z"'], ['"23:59:60Z"']),
         ({"type": "string", "format": "date-time"}, ['"2024-02-29T00:00:00Z"'], ['"2023-02-29T00:00:00Z"']),
         ({"type": "string", "format": "hostname"}, ['"ab.example"'], [json.dumps("a" * 64), '"xn--x"', '"ab-"']),
+        ({"type": "string", "format": "uri-template"}, ['"/a/{b:3,c*}{?d}"', '"é"'], ['"{,+v}"', '"a b"', '"}"']),
         ({"type": "string", "format": "date", "pattern": "^20"}, ['"2024-01-01"'], ['"1999-01-01"']),
         # Bounds beyond 2^53 move inwards.
         ({"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}, ["0", "-9"], ["9223372036854775808"]),
