@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.__main__ import main
+from benchmarks.core.schema_suite import bench_suite
 from benchmarks.core.schemas import SchemaCompiler, error_of, schemas_in, try_schema
 from tests.inference_core.grammar.byte_vocabulary import EOS, ByteVocabulary
 
@@ -74,3 +75,26 @@ def test_the_command_prints_the_counts(tmp_path: Path, monkeypatch: pytest.Monke
     said = CliRunner().invoke(main, ["schemas", str(tmp_path), "--answers", "2"]).output
     assert "schemas: 2, compiled 1, refused 1" in said
     assert "answers: 2 finished valid, 0 finished invalid, 0 failed in the answer, 0 unfinished" in said
+
+
+def test_instances_of_the_suite_are_tried_in_every_order_of_their_properties(
+    tmp_path: Path, compiler: SchemaCompiler
+) -> None:
+    groups = [
+        {
+            "description": "known",
+            "schema": PERSON,
+            "tests": [
+                {"description": "other order", "data": {"age": 1, "name": "b"}, "valid": True},
+                {"description": "too old", "data": {"name": "b", "age": 100}, "valid": False},
+                {"description": "said to be invalid", "data": {"name": "b", "age": 9}, "valid": False},
+            ],
+        },
+        {"description": "refused", "schema": {"uniqueItems": True}, "tests": []},
+    ]
+    (tmp_path / "tests" / "draft7").mkdir(parents=True)
+    (tmp_path / "tests" / "draft7" / "some.json").write_text(json.dumps(groups))
+    known, refused = bench_suite(compiler, tmp_path)
+    assert (known.valid, known.valid_accepted, known.invalid) == (1, 1, 2)
+    assert known.invalid_accepted == [("said to be invalid", '{"name": "b", "age": 9}')]
+    assert "uniqueItems" in refused.refused
