@@ -33,7 +33,7 @@ PARAM = "schema"
 # Formats that are annotations here and not for the validator.
 _ANNOTATIONS = {"regex": lambda text: True}
 # How often a walk draws among the tokens that close something, if there are any: other draws open and lengthen.
-_CLOSING_SHARES = (0.1, 0.35, 0.7)
+_CLOSING_SHARES = (0.2, 0.5, 0.9)
 _CLOSING = (b'"', b"}", b"]", b",")
 
 Outcome = Literal["valid", "invalid", "failed", "unfinished"]

@@ -11,9 +11,21 @@ from typing import Any
 
 TYPES = frozenset(("null", "boolean", "number", "string", "array", "object"))
 _OBJECT = frozenset(("object",))
-# Keywords that narrow nothing.
-_SILENT = frozenset(
-    ("title", "description", "default", "examples", "$comment", "$id", "id", "deprecated", "readOnly", "writeOnly")
+# Keywords that narrow values of one type only, and those that narrow any; others, and formats, say nothing of types.
+_NARROWING = {
+    "string": ("minLength", "maxLength", "pattern", "format"),
+    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    "array": (
+        *("items", "prefixItems", "additionalItems", "contains", "minContains", "maxContains", "minItems", "maxItems"),
+        *("uniqueItems", "unevaluatedItems"),
+    ),
+    "object": (
+        *("properties", "patternProperties", "additionalProperties", "required", "minProperties", "maxProperties"),
+        *("propertyNames", "dependencies", "dependentRequired", "dependentSchemas", "unevaluatedProperties"),
+    ),
+}
+_NARROWING_ALL = frozenset(
+    ("enum", "const", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "$ref", "$dynamicRef", "$recursiveRef")
 )
 # Of larger ones, pairs would take too long to compare.
 _MOST_BRANCHES = 64
@@ -28,12 +40,12 @@ Resolve = Callable[[str], Any]
 class Shape:
     """What is known of the values for which a schema holds; integers are numbers.
 
-    `only_types`: they are all the values of `types`. `values`: the only ones, if known. `closed`: no other `properties`
+    `whole`: types of which it holds for every value. `values`: the only ones, if known. `closed`: no other `properties`
     than these.
     """
 
     types: frozenset[str] = TYPES
-    only_types: bool = True
+    whole: frozenset[str] = TYPES
     values: list[Any] | None = None
     required: frozenset[str] = frozenset()
     properties: dict[str, list[Any]] = field(default_factory=dict)
@@ -60,28 +72,30 @@ def narrowed(branches: list[Any], types: frozenset[str], resolve: Resolve) -> li
 
 def _narrowed(branch: Any, shape: Shape, others: list[Shape], resolve: Resolve) -> Any:
     types, forbidden, required = shape.types, set[str](), set[str]()
+    properties: dict[str, Any] = {}
     for other in others:
         mine = replace(shape, types=types, required=shape.required | required)
         if _are_exclusive(mine, other, resolve) or forbidden & other.required:
             continue
-        if other.only_types:
-            types -= other.types
-            continue
+        types -= other.whole
         if "object" in types and (shape.properties or shape.required):
             types = _OBJECT  # what is said of properties holds for all that is no object
         if types != _OBJECT:
             continue
         if missing := other.required - mine.required:
             forbidden.add(min(missing))
-        else:
-            required |= _telling_apart(shape, other, resolve)
+        elif name := _telling_apart(shape, other, resolve):
+            required.add(name)
+        elif wrong := _violating(shape, other, resolve):
+            properties |= wrong
+            required |= wrong.keys()
     if not types or branch is False:
         return False
     part: dict[str, Any] = {}
     if types != shape.types:
         part["type"] = sorted(types)
-    if forbidden:
-        part["properties"] = dict.fromkeys(sorted(forbidden), False)
+    if forbidden or properties:
+        part["properties"] = properties | dict.fromkeys(sorted(forbidden), False)
     if required:
         part["required"] = sorted(required)
     if not part or not isinstance(branch, dict):
@@ -89,11 +103,11 @@ def _narrowed(branch: Any, shape: Shape, others: list[Shape], resolve: Resolve) 
     return {**branch, "allOf": [*_list(branch, "allOf"), part]}
 
 
-def _telling_apart(shape: Shape, other: Shape, resolve: Resolve) -> set[str]:
-    """A property that excludes `other` wherever an object of `shape` has it; none if there is none."""
+def _telling_apart(shape: Shape, other: Shape, resolve: Resolve) -> str | None:
+    """A property that excludes `other` wherever an object of `shape` has it; None if there is none."""
     for name in sorted(shape.properties):
         if other.forbids(name) and not shape.forbids(name):
-            return {name}
+            return name
     for name in sorted(shape.properties.keys() & other.properties.keys()):
         if shape.forbids(name):
             continue
@@ -101,8 +115,26 @@ def _telling_apart(shape: Shape, other: Shape, resolve: Resolve) -> set[str]:
             Shape(properties=s.properties, required=frozenset((name,)), types=_OBJECT) for s in (shape, other)
         )
         if _are_exclusive(part, counterpart, resolve):
-            return {name}
-    return set()
+            return name
+    return None
+
+
+def _violating(shape: Shape, other: Shape, resolve: Resolve) -> dict[str, Any]:
+    """A property with types that `other` does not allow for it; none if there is none."""
+    for name in sorted(other.properties):
+        if shape.forbids(name):
+            continue
+        allowed = _types_of(other, name, resolve)
+        if wrong := _types_of(shape, name, resolve) - allowed:
+            return {name: {"type": sorted(wrong)}}
+    return {}
+
+
+def _types_of(shape: Shape, name: str, resolve: Resolve) -> frozenset[str]:
+    types = TYPES
+    for part in shape.properties.get(name, ()):
+        types &= shape_of(part, resolve, 1).types
+    return types
 
 
 def are_exclusive(one: Any, other: Any, resolve: Resolve) -> bool:
@@ -133,8 +165,15 @@ def _are_exclusive(one: Shape, other: Shape, resolve: Resolve, level: int = 0) -
 def shape_of(schema: Any, resolve: Resolve, level: int = 0) -> Shape:
     """What is known of a schema, with its references and `allOf`."""
     if not isinstance(schema, dict):
-        return Shape(types=frozenset() if schema is False else TYPES)
-    shape = Shape(_types(schema), only_types=schema.keys() <= _SILENT | {"type"} and "integer" not in _names(schema))
+        none = frozenset[str]()
+        return Shape(none, none) if schema is False else Shape()
+    shape = Shape(_types(schema))
+    if schema.keys() & _NARROWING_ALL:
+        shape.whole = frozenset()
+    else:
+        shape.whole = shape.types - {kind for kind, keys in _NARROWING.items() if not schema.keys().isdisjoint(keys)}
+        if "integer" in _names(schema) and "number" not in _names(schema):
+            shape.whole -= {"number"}
     if "const" in schema:
         shape.values = [schema["const"]]
     elif isinstance(schema.get("enum"), list):
@@ -158,6 +197,7 @@ def shape_of(schema: Any, resolve: Resolve, level: int = 0) -> Shape:
 
 def _merge(shape: Shape, other: Shape) -> None:
     shape.types &= other.types
+    shape.whole &= other.whole
     shape.values = other.values if shape.values is None else shape.values
     shape.required |= other.required
     shape.closed += other.closed

@@ -98,14 +98,39 @@ def _outside_classes(pattern: str) -> Iterator[str]:
 
 
 def _as_whole(pattern: str) -> str | None:
-    """The pattern of the whole texts in which `pattern` is found; None if it has anchors elsewhere than at its ends."""
-    pieces = list(_outside_classes(pattern))
+    """The pattern of the whole texts in which `pattern` is found; None if it has anchors elsewhere than at the ends of
+    its alternatives."""
+    wholes = [_alternative_as_whole(pieces) for pieces in _alternatives(list(_outside_classes(pattern)))]
+    return None if None in wholes else "|".join(f"({whole})" for whole in wholes)
+
+
+def _alternatives(pieces: list[str]) -> Iterator[list[str]]:
+    """The alternatives of a pattern, without a group around one."""
+    depth, start, closed = 0, 0, []
+    for place, piece in enumerate(pieces):
+        depth += (piece == "(") - (piece == ")")
+        if piece == "|" and depth == 0:
+            yield from _alternatives(pieces[start:place])
+            start = place + 1
+        if piece == ")" and depth == 0:
+            closed.append(place)
+    inner = pieces[start:]
+    if start == 0 and inner[:1] == ["("] and closed[:1] == [len(pieces) - 1]:
+        body = inner[3:-1] if inner[1:3] == ["?", ":"] else inner[1:-1]
+        if body[:1] != ["?"]:
+            yield from _alternatives(body)
+            return
+    if start:
+        yield from _alternatives(inner)
+    else:
+        yield inner
+
+
+def _alternative_as_whole(pieces: list[str]) -> str | None:
     start = bool(pieces) and pieces[0] == "^"
     end = bool(pieces) and pieces[-1] == "$"
     inner = pieces[start : len(pieces) - end]
     if any(piece in ("^", "$", "\\b", "\\B") for piece in inner):
-        return None
-    if (start or end) and _has_top_alternative(inner):
         return None
     body = "".join("[\\s\\S]" if piece == "[^]" else piece for piece in inner)
     if "(?=" in body or "(?!" in body or "(?<=" in body or "(?<!" in body:
@@ -136,12 +161,3 @@ def _ascii_classes(pattern: str) -> str:
             inside = False
         converted.append(piece)
     return "".join(converted)
-
-
-def _has_top_alternative(pieces: list[str]) -> bool:
-    depth = 0
-    for piece in pieces:
-        depth += (piece == "(") - (piece == ")")
-        if piece == "|" and depth == 0:
-            return True
-    return False

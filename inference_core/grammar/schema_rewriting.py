@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from inference_core.grammar.exclusive_branches import TYPES, Resolve, narrowed
-from inference_core.grammar.formats import ASCII_PARTS, FORMATS
+from inference_core.grammar.formats import FORMATS, PARTS
 from inference_core.grammar.patterns import library_pattern
 
 # Keywords whose value is a schema, a list of schemas, or a mapping of names to schemas.
@@ -21,7 +21,7 @@ MAPPINGS = ("$defs", "definitions", "properties", "patternProperties", "dependen
 _EXACT = 1 << 53
 _MOST = (1 << 63) - 1024
 _LOWER, _UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
-_PATTERNS = FORMATS | ASCII_PARTS
+_PATTERNS = FORMATS | PARTS
 
 
 class InexpressibleError(ValueError):

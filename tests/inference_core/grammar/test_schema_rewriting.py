@@ -47,6 +47,9 @@ def follows(matcher: GrammarMatcher, answer: str) -> bool:
         ({"type": "string", "pattern": r"^\S.$"}, ['"ab"', '"\u0085b"'], ['"\ufeffb"', '"a\u2028"', r'"a\n"']),
         ({"type": "string", "pattern": r"^[\s]$"}, ['"\ufeff"'], ['"a"']),
         ({"type": "string", "pattern": r"^(?<first>a)$"}, ['"a"'], ['"b"']),
+        ({"type": "string", "pattern": r"^$|(^(?:\S+\s+){0,99}\S+$)"}, ['"a b"', '""'], ['"a "']),
+        ({"type": "string", "format": "email"},
+         ['"a.b@c"', json.dumps("a" * 64 + "@b.c")], [json.dumps("a" * 65 + "@b.c"), '"a@b@c"']),
         ({"patternProperties": {'^[^"]+$': {}}, "additionalProperties": False}, ['{"ab": 1}'], [r'{"\"": 1}']),
         # Dates of the calendar, times of clocks, hosts of the DNS.
         ({"type": "string", "format": "date"}, ['"2024-02-29"', '"2000-02-29"'], ['"2023-02-29"', '"1900-02-29"']),
@@ -76,6 +79,10 @@ def follows(matcher: GrammarMatcher, answer: str) -> bool:
          ['{"kind": "a"}', '{"kind": "b"}'], ["{}"]),
         ({"type": "object", "oneOf": [{"properties": {c: {}}, "additionalProperties": False} for c in "ab"]},
          ['{"a": 1}', '{"b": 1}'], ["{}"]),
+        ({"oneOf": [{"properties": {"a": {"type": "array"}}}, {"unknown": 1}]}, ['{"a": 1}'], ['{"a": []}', "1", "{}"]),
+        ({"type": "object", "oneOf": [{"properties": {c: {"type": "string"}}} for c in "ab"]},
+         ['{"a": "x", "b": 1}', '{"a": 1}'], ["{}", '{"a": "x", "b": "x"}']),
+        ({"oneOf": [{"instanceof": "RegExp"}, {"process": "regexp", "type": "string"}]}, ["1"], ['"a"']),
         ({"oneOf": [{}, {"type": "null"}]}, ["1", "{}"], ["null"]),
         # Branches of which nothing is known: validated at the end.
         ({"oneOf": [{"type": "integer", "minimum": 5}, {"type": "integer", "maximum": 7}]}, ["1", "9"], ["6"]),
