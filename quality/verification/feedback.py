@@ -26,6 +26,8 @@ from quality.verification.training_rows import FEEDBACK, REVIEW, Encode
 log = logging.getLogger(__name__)
 
 JUDGE = PEOPLE
+# By source: the sources whose rows of the same request a new row replaces.
+_REPLACED = {FEEDBACK: (FEEDBACK,), REVIEW: ("verification", FEEDBACK, REVIEW)}
 
 
 class Feedback(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,8 +63,8 @@ class FeedbackDesk:
     """Stores feedback on recorded requests of a ladder of `tiers`; later feedback on a request replaces earlier
     feedback.
 
-    A verification that waits for the request is cancelled, and the labels of an earlier one are removed: feedback is
-    more reliable.
+    A verification that waits for the request is cancelled. A review replaces the labels of an earlier verification; a
+    caller's feedback, which counts for its own key alone, leaves them to all keys.
     """
 
     def __init__(
@@ -89,7 +91,8 @@ class FeedbackDesk:
         """
         good, why = await _verdict(record, feedback, "user" if reviewer is None else "reviewer")
         texts = await self._kept(record, feedback, why)
-        learned = await self._training_row(record, good, FEEDBACK if reviewer is None else REVIEW)
+        source = FEEDBACK if reviewer is None else REVIEW
+        learned = await self._training_row(record, good, source)
         async with self._engine.begin() as connection:
             scores: dict[str, float] = {} if feedback.score is None else {JUDGE: feedback.score}
             if reviewer is not None:
@@ -98,7 +101,7 @@ class FeedbackDesk:
                 scores |= _reviewed_scores(before, good)
             await connection.execute(self._verification(connection, record, scores, good, texts, reviewer is not None))
             if learned is not None:
-                replaced = training_rows.c.source.in_(("verification", FEEDBACK, REVIEW))
+                replaced = training_rows.c.source.in_(_REPLACED[source])
                 await connection.execute(
                     delete(training_rows).where(training_rows.c.request_id == record.request_id, replaced)
                 )

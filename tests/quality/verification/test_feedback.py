@@ -54,7 +54,10 @@ async def test_later_feedback_replaces_earlier_feedback(any_engine: AsyncEngine)
     assert lesson["no_worse"][0] is False
 
 
-async def test_feedback_removes_the_label_of_a_judge(engine: AsyncEngine) -> None:
+@pytest.mark.parametrize(("reviewer", "left"), [(None, {"verification", "feedback"}), ("ann", {"review"})])
+async def test_a_review_removes_the_label_of_a_judge_and_a_thumb_leaves_it(
+    engine: AsyncEngine, reviewer: str | None, left: set[str]
+) -> None:
     lesson = {
         "request_id": "req-1",
         "source": "verification",
@@ -67,10 +70,19 @@ async def test_feedback_removes_the_label_of_a_judge(engine: AsyncEngine) -> Non
     async with engine.begin() as connection:
         await connection.execute(insert(training_rows).values(**lesson))
 
-    await _desk(engine).take(record("req-1"), Feedback(score=0.0))
+    await _desk(engine).take(record("req-1"), Feedback(score=0.0), reviewer)
 
-    [left] = await rows(engine, training_rows)
-    assert (left["source"], left["no_worse"][0]) == ("feedback", False)
+    found = {row["source"]: row["no_worse"][0] for row in await rows(engine, training_rows)}
+    assert set(found) == left
+    assert all(good == (source == "verification") for source, good in found.items())
+
+
+async def test_a_thumb_leaves_a_review(engine: AsyncEngine) -> None:
+    await _desk(engine).take(record("req-1"), Feedback(score=1.0), "ann")
+    await _desk(engine).take(record("req-1"), Feedback(score=0.0))
+    assert {row["source"]: row["no_worse"][0] for row in await rows(engine, training_rows)} == {
+        "review": True, "feedback": False,
+    }  # fmt: skip
 
 
 async def test_a_verification_that_still_waits_is_spared(engine: AsyncEngine) -> None:
