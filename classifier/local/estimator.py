@@ -5,7 +5,7 @@ tenants, in which none outweighs the others (`classifier.local.tenant_cells`); t
 the key and of its system prompt; a kernel head of the key. The cells are averaged with the key's own rate, to which
 the parent gives pseudo-counts: unlike the cells it forgets a parent that orders prompts wrongly. The shares of cells
 and rate, and that of the head, are by the improvement of leave-one-out prediction on the key's labels (Bayesian model
-averaging over leave-one-out squared errors).
+averaging over leave-one-out squared errors), in which the parent has not seen the label either.
 
 A version with a head over all keys (`classifier.model.catalogue_head`) has it in place of the table: each cell's parent
 is then what the head says of the prompt.
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from classifier.local.cells import ClassCells, group_shifts, moved_table
+from classifier.local.cells import ClassCells, group_shifts
 from classifier.local.kernel_head import KernelHead
 from classifier.local.labels import Labels
 from classifier.local.tenant_cells import N0_CATALOGUE, TenantCells
@@ -44,7 +44,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class _Parent:
+class Parent:
     """The estimate above some labels: the sum over classes of `table` [4, tiers - 1], and where there is a `head` over
     all keys, of its estimate times `share` [4, tiers - 1]."""
 
@@ -53,7 +53,7 @@ class _Parent:
     head: LearnedHead | None
 
     @classmethod
-    def without_labels(cls, table: Float, head: LearnedHead | None) -> "_Parent":
+    def without_labels(cls, table: Float, head: LearnedHead | None) -> "Parent":
         if head is None:
             return cls(table, np.zeros_like(table), None)
         return cls(np.zeros_like(table), np.ones_like(table), head)
@@ -65,23 +65,25 @@ class _Parent:
             return found
         return found + (classes @ self.share) * self.head.p(classes, embedding, surface)
 
-    def moved_by(self, known: Labels, n0: float) -> "_Parent":
-        """Return this moved by labels of one tenant, or by those without one."""
-        if self.head is None:
-            return replace(self, table=moved_table(self.table, known.classes, known.scores, known.told, n0))
+    def moved_by(self, known: Labels, n0: float) -> tuple["Parent", Float]:
+        """Return this moved by labels of one tenant, or by those without one; and the change of the estimate of each
+        label's prompt [n, tiers - 1] without this label."""
         residual = np.nan_to_num(known.scores) - self.of(known.classes, known.embedding, known.surface)
-        cells, _ = ClassCells.fit(known.classes, residual, known.told, n0)
-        return self.plus(cells)
+        cells, others = ClassCells.fit(known.classes, residual, known.told, n0)
+        moved = self.plus(cells)
+        if self.head is None:
+            moved = replace(moved, table=np.clip(moved.table, 0.0, 1.0))
+        return moved, others - known.classes @ cells.table()
 
-    def moved_by_tenants(self, cells: TenantCells, without: int) -> "_Parent":
+    def moved_by_tenants(self, cells: TenantCells, without: int) -> "Parent":
         """Return this moved by the labels of all tenants but `without`."""
         none = replace(cells, good=np.zeros_like(cells.good))
         return replace(self, table=cells.table(self.table, without), share=none.table(self.share, without))
 
-    def plus(self, cells: ClassCells) -> "_Parent":
+    def plus(self, cells: ClassCells) -> "Parent":
         return replace(self, table=self.table + cells.table())
 
-    def mixed(self, cells: ClassCells, share: Float, rate: "_Rate") -> "_Parent":
+    def mixed(self, cells: ClassCells, share: Float, rate: "_Rate") -> "Parent":
         """Return `share` [tiers - 1] of this with `cells`, and for the rest the key's `rate`, whose parent this is."""
         kept = share + (1 - share) * rate.parents_share
         added = share * cells.table() + (1 - share) * rate.own_part
@@ -99,7 +101,7 @@ class _Rate:
 
     @classmethod
     def fit(cls, scores: Float, expected: Float, told: Float) -> "_Rate":
-        """Fit on `scores` with weights `told`, where the parent `expected`; all [n, tiers - 1]."""
+        """Fit on `scores` with weights `told`, where the parent, without each label, `expected`; all [n, tiers - 1]."""
         good = told * np.nan_to_num(scores)
         whole = N0_RATE + told.sum(axis=0)
         others = (N0_RATE * expected + good.sum(axis=0) - good) / (whole - told)
@@ -111,7 +113,7 @@ class _Stages:
     """All stages for one key: `parent` with the cells by class, `contexts` [c, tiers - 1] by system prompt, and the
     kernel head's part. `seen` and `good` [4, tiers - 1] count labels by class."""
 
-    parent: _Parent
+    parent: Parent
     contexts: Float
     head: KernelHead | None
     seen: Float
@@ -132,25 +134,22 @@ class LocalEstimator:
         """`table` [4, tiers - 1]: the estimate by class without these labels; `head`: one that replaces it. The first
         `since` labels are already part of it, and count only for their own tenants. `keys`: those that will be asked
         for; None: all."""
-        catalogue = _Catalogue(labels, _Parent.without_labels(table, head), since)
+        catalogue = Catalogue(labels, Parent.without_labels(table, head), since)
         none = np.zeros((0, table.shape[1]), np.float32)
         self._others = _Stages(catalogue.parent(), none, None, *catalogue.counts())
+        of_tenants = {int(tenant): catalogue.tenants_parent(tenant) for tenant in np.unique(labels.tenant)}
         self._tenants = {
-            int(tenant): _Stages(catalogue.tenants_parent(tenant), none, None, *_counts(catalogue.shared_by(tenant)))
-            for tenant in np.unique(labels.tenant[labels.tenant >= 0])
+            tenant: _Stages(parent, none, None, *_counts(catalogue.shared_by(tenant)))
+            for tenant, (parent, _) in of_tenants.items()
+            if tenant >= 0
         }
         self._keys, self._labels = {}, np.bincount(labels.key)
         for key in np.unique(labels.key):
             if keys is None or key in keys:
-                own = np.flatnonzero(labels.key == key)
-                self._keys[int(key)] = _stages(labels.take(own[-MOST_FOR_HEAD:]), self._parent(catalogue, int(key)))
-
-    def _parent(self, catalogue: "_Catalogue", key: int) -> _Parent:
-        """Return the estimate above the cells of `key`."""
-        tenant = catalogue.tenant_of(key)
-        if tenant in self._tenants and not catalogue.has_private(key):
-            return self._tenants[tenant].parent
-        return catalogue.tenants_parent(tenant, key)
+                own, tenant = np.flatnonzero(labels.key == key), catalogue.tenant_of(key)
+                private = catalogue.has_private(key)
+                parent, without = catalogue.tenants_parent(tenant, key) if private else of_tenants[tenant]
+                self._keys[int(key)] = _stages(labels.take(own), parent, without[own])
 
     def estimate(
         self, classes: Float, embedding: Float, surface: Float, key: int, context: int, tenant: int = -1
@@ -179,18 +178,18 @@ class LocalEstimator:
         return self._keys.get(key) or self._tenants.get(tenant, self._others)
 
 
-class _Catalogue:
+class Catalogue:
     """All labels of a catalogue, and the estimate that each tenant has of them."""
 
-    def __init__(self, labels: Labels, shipped: _Parent, since: int) -> None:
+    def __init__(self, labels: Labels, shipped: Parent, since: int) -> None:
         self._labels, self._shipped = labels, shipped
         self._new = np.arange(len(labels)) >= since
         self._open = labels.tenant < 0
         shared = ~labels.private
         self._cells = TenantCells.fit(labels.take(self._new & shared & ~self._open))
-        self._base = self._moved_by(self._new & shared & self._open)
+        self._base, _ = self._moved_by(self._new & shared & self._open)
 
-    def parent(self, without: int = -1) -> _Parent:
+    def parent(self, without: int = -1) -> Parent:
         """Return what callers without labels have: all but the tenant `without`."""
         return self._base.moved_by_tenants(self._cells, without)
 
@@ -210,30 +209,38 @@ class _Catalogue:
         """Return what all keys of `tenant` learn from."""
         return self._labels.take((self._labels.tenant == tenant) & ~self._labels.private)
 
-    def tenants_parent(self, tenant: int, key: int = -1) -> _Parent:
-        """Return the estimate for callers of `tenant`, with the private labels of `key`."""
+    def tenants_parent(self, tenant: int, key: int = -1) -> tuple[Parent, Float]:
+        """Return the estimate for callers of `tenant`, with the private labels of `key`; and the change of its estimate
+        of the prompt of each of all labels [n, tiers - 1] without this label: 0 where it has not seen it."""
         private = self._labels.private & (self._labels.key == key)
+        without = np.zeros(self._labels.scores.shape, np.float32)
         if tenant < 0:
             mine = self._open & (private | self._new & ~self._labels.private)
-            return self._moved_by(mine).moved_by_tenants(self._cells, -1)
+            base, without[mine] = self._moved_by(mine)
+            seen, _ = self._cells.counts()
+            without *= self._labels.classes @ (N0_CATALOGUE / (N0_CATALOGUE + seen)).astype(np.float32)
+            return base.moved_by_tenants(self._cells, -1), without
         mine = (self._labels.tenant == tenant) & (private | ~self._labels.private)
-        return self.parent(without=tenant).moved_by(self._labels.take(mine), N0_TENANT)
+        parent, without[mine] = self.parent(without=tenant).moved_by(self._labels.take(mine), N0_TENANT)
+        return parent, without
 
-    def _moved_by(self, rows: npt.NDArray[np.bool_]) -> _Parent:
+    def _moved_by(self, rows: npt.NDArray[np.bool_]) -> tuple[Parent, Float]:
         return self._shipped.moved_by(self._labels.take(rows), N0_CATALOGUE)
 
 
 def learned_table(labels: Labels, table: Float) -> Float:
     """Return `table` [4, tiers - 1] moved by the labels of a whole catalogue, as a tenant without labels has it."""
-    return _Catalogue(labels, _Parent.without_labels(table, None), 0).parent().table
+    return Catalogue(labels, Parent.without_labels(table, None), 0).parent().table
 
 
-def _stages(own: Labels, parent: _Parent) -> _Stages:
+def _stages(own: Labels, parent: Parent, without: Float) -> _Stages:
+    """Fit all stages of a key on its `own` labels; `without` [n, tiers - 1]: the change of the parent's estimate of
+    each label's prompt without this label."""
     told, scores = own.told, np.nan_to_num(own.scores)
     above = parent.of(own.classes, own.embedding, own.surface)
     cells, expected = ClassCells.fit(own.classes, scores - above, told, N0_KEY)
-    rate = _Rate.fit(own.scores, above, told)
-    by_cells, by_rate = scores - above - expected, scores - rate.others
+    rate = _Rate.fit(own.scores, above + without, told)
+    by_cells, by_rate = scores - above - without - expected, scores - rate.others
     cells_share = _share(by_rate, by_cells, own.scores, told)
     mixed = parent.mixed(cells, cells_share, rate)
     left = scores - mixed.of(own.classes, own.embedding, own.surface)
@@ -244,8 +251,9 @@ def _stages(own: Labels, parent: _Parent) -> _Stages:
     unseen = unseen - expected
     head = None
     if len(own) >= LEAST_FOR_HEAD:
-        whole, expected = KernelHead.fit(own.embedding, own.surface, left, told)
-        head = whole.times(_share(unseen, unseen - expected, own.scores, told))
+        new = slice(-MOST_FOR_HEAD, None)
+        whole, expected = KernelHead.fit(own.embedding[new], own.surface[new], left[new], told[new])
+        head = whole.times(_share(unseen[new], unseen[new] - expected, own.scores[new], told[new]))
     return _Stages(mixed, contexts, head, *_counts(own))
 
 

@@ -6,8 +6,9 @@ import pytest
 
 from classifier.complexity.classes import Complexity
 from classifier.complexity.prior import adequacies, adequacy
+from classifier.local import estimator
 from classifier.local.cells import ClassCells, group_shifts
-from classifier.local.estimator import N0_CATALOGUE, N0_KEY, LocalEstimator
+from classifier.local.estimator import MOST_FOR_HEAD, N0_CATALOGUE, N0_KEY, LocalEstimator
 from classifier.local.kernel_head import KernelHead
 from classifier.local.labels import Labels
 
@@ -119,6 +120,37 @@ def test_counts_say_how_many_labels_are_behind_an_estimate() -> None:
     assert at.labels.tolist() == [7.0, 7.0]
     assert at.good.tolist() == [5.0, 7.0]
     assert (found.labels_of(3), found.labels_of(0), found.labels_of(9)) == (7, 0, 0)
+
+
+def test_a_key_learns_from_all_of_its_labels_and_its_head_from_the_newest() -> None:
+    old, new = 300, MOST_FOR_HEAD
+    known = labels([[0.0, 1.0]] * old + [[1.0, 1.0]] * new, classes=[EXPERT] * old + [SIMPLE] * new)
+    nothing = np.zeros(4, np.float32)
+    found = LocalEstimator(known, TABLE).estimate(np.array(EXPERT, np.float32), nothing, nothing[:3], 0, -1)
+    assert found.labels.tolist() == [old, old]
+    assert found.p_ok[0] < 0.15
+
+
+@pytest.mark.parametrize("tenant", [-1, 0])
+def test_the_estimate_above_a_key_is_known_without_each_of_its_labels(tenant: int) -> None:
+    """Labels of keys 0 and 1 of one tenant, or of none, and of another tenant."""
+    rng = np.random.default_rng(5)
+    classes = [SIMPLE if simple else EXPERT for simple in rng.random(30) < 0.5]
+    scores = rng.integers(0, 2, (30, 2)).astype(float).tolist()
+    owners = [tenant] * 20 + [1] * 10
+    known = labels(scores, classes=classes, key=[0] * 10 + [1] * 10 + [2] * 10, tenant=owners)
+
+    def above(some: Labels) -> tuple[Float, Float]:
+        parent, without = estimator.Catalogue(some, estimator.Parent.without_labels(TABLE, None), 0).tenants_parent(
+            tenant
+        )
+        return parent.of(known.classes, known.embedding, known.surface), without
+
+    whole, without = above(known)
+    assert not without[20:].any(), "these it has not seen"
+    for i in range(20):
+        rest, _ = above(known.take(np.arange(30) != i))
+        np.testing.assert_allclose(whole[i] + without[i], rest[i], atol=1e-5)
 
 
 def test_a_head_separates_two_kinds_of_prompts_of_one_class() -> None:
