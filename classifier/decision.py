@@ -1,5 +1,6 @@
 """The data of a routing decision: its inputs and the choice, plain and replayable."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -14,6 +15,15 @@ class Exclusion(msgspec.Struct, frozen=True):
 
 # Kinds of predictions that a classifier version made; the others say nothing about its quality.
 LEARNED_KINDS = ("measured", "prior")
+# So many labels of such prompts halve their novelty.
+HALF_NOVELTY = 20.0
+
+
+def tier_novelty(novelty: float, labels: Sequence[float], tier: int) -> float:
+    """Return the novelty of a prompt for one tier, in [0, 1]: a prompt of `novelty`, which is that of the tier with
+    most labels, is more novel for `tier` where fewer of the `labels` [tiers - 1] are of its answers."""
+    own = labels[tier - 1] if tier <= len(labels) else 0.0
+    return max(novelty, HALF_NOVELTY / (HALF_NOVELTY + own)) if labels else novelty
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,8 +32,9 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     `p_ok[k-1]` = P(tier k's answer is no worse than the strongest tier's); the last is 1 (docs/classifier.md). `kind`:
     "prior" while this catalogue's models have no measured outcomes, "heuristic" when the classifier failed, "edge" when
     the fast path did not use it. `novelty` in [0, 1]: how unfamiliar such prompts are for the key, 1 without labels of
-    them. `contributions`: the features with the largest effects, as (name, signed effect on the logit of p_ok of tier
-    1). `p_correct[k-1]` = P(tier k's answer is correct); empty if the artefact has no such heads.
+    them, by the tier with most labels (`tier_novelty` for one tier). `contributions`: the features with the largest
+    effects, as (name, signed effect on the logit of p_ok of tier 1). `p_correct[k-1]` = P(tier k's answer is correct);
+    empty if the artefact has no such heads.
     `predicted_tokens[k-1]`: expected billed tokens of tier k's answer, None where unknown; empty if unknown for all.
     `classes`: P(SIMPLE, MEDIUM, COMPLEX, EXPERT) if `p_ok` is derived from them, and then P(the answer is good enough);
     else empty. `labels[k-1]`: the number of labelled answers of tier k to such prompts, for this key or, without any,

@@ -10,12 +10,11 @@ import numpy.typing as npt
 from classifier.complexity.model import shipped_complexity, standardised
 from classifier.complexity.prior import like_of
 from classifier.complexity.quality_setting import DEFAULT_TARGET
-from classifier.decision import Prediction
+from classifier.decision import HALF_NOVELTY, Prediction
 from classifier.errors import PolicyInputsError
 from classifier.features.routing_input import RoutingInput
 from classifier.features.words import tokenise
 from classifier.local.class_table import ClassTable, prior_table
-from classifier.local.estimator import N0_KEY
 from classifier.local.own import OwnOutcomes
 from classifier.model.class_refit import RefittedClasses
 from classifier.model.outcome_model import EncodedTurn, OutcomeModel, encode_turn
@@ -93,7 +92,7 @@ class ClassPredictor:
         """Return the prediction for the prompt `given`, encoded as `turn`; with the catalogue's `own` outcomes, if any.
         `tokens` as in `classes`.
 
-        Novelty is the weight of the estimate above the key's labels: 1 without labels of such prompts.
+        Novelty is that of the tier with most labels of such prompts: 1 without any.
         """
         classes = self.classes(given, turn, tokens)
         known = None if own is None else own.estimate(given, turn, classes)
@@ -112,7 +111,7 @@ class ClassPredictor:
             labels=_rounded(labels, 10.0),
             good_labels=_rounded(good, 10.0),
             kind=self._kind,
-            novelty=1.0 if known is None else round(N0_KEY / (N0_KEY + float(known.labels.max())), 4),
+            novelty=1.0 if known is None else round(HALF_NOVELTY / (HALF_NOVELTY + float(known.labels.max())), 4),
             classifier_version=self._version,
         )
 

@@ -9,13 +9,13 @@ from sqlalchemy import RowMapping, and_, func, insert, or_, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.complexity.classes import likeliest
-from classifier.decision import LEARNED_KINDS
+from classifier.decision import LEARNED_KINDS, tier_novelty
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import classifier_versions, training_rows, verifications
 from migrations.tables.requests import routing_decisions
 from migrations.tables.tenancy import api_keys
-from quality.estimates.upgrade_rate import by_a_judge, has_verdict
-from quality.monitor.e_detector import ShiftAlarm, ShiftDetector, ShiftSettings
+from quality.estimates.upgrade_rate import by_a_judge, has_verdict, upper_bound
+from quality.monitor.e_detector import Z99, ShiftAlarm, ShiftDetector, ShiftSettings
 
 # An answer belongs to a stream of its tier and one of its prompt's complexity class.
 VIEWS = 2
@@ -80,9 +80,10 @@ class ShiftWatch:
     is not hidden by the others. Answers count as served, and probes count for every tier that they asked. Evidence is
     reset when a classifier is promoted.
 
-    A second test of each tier's familiar prompts looks for good answers that became more frequent than predicted. Such
-    a recovery is stored and requests nothing: labels from before it count less, so that the tier is soon used again
-    (SPEC QM-05).
+    A second test of each tier's familiar prompts looks for good answers that became more frequent than the labels
+    behind the predictions allow: their 99% bound, so that neither a prior that was too low nor the chance of few labels
+    is a recovery. It is stored and requests nothing: labels from before it count less, so that the tier is soon used
+    again (SPEC QM-05).
 
     All evidence is computed from the database, so that it survives restarts and covers all replicas. A verdict that is
     stored late, behind verdicts that finished after it, is skipped, whatever it says.
@@ -112,18 +113,18 @@ class ShiftWatch:
 
     def _observe(self, row: RowMapping) -> list[ShiftAlarm]:
         self._cursor = (row["finished_at"], row["verification_id"])
-        streams = streams_of(row["tier"], row["novelty"], row["classes"], served=row["tier"] == row["served"])
+        streams = streams_of(row["tier"], _novelty(row), row["classes"], served=row["tier"] == row["served"])
         predicted, worse, at, tenant = _predicted(row), row["label"] == "worse", row["finished_at"], row["tenant"]
         alarms = [self._detector.observe(stream, worse, predicted, at, tenant) for stream in streams]
         return [alarm for alarm in alarms if alarm is not None]
 
     def _recovered(self, row: RowMapping) -> ShiftAlarm | None:
-        """Return what shows that the tier of `row` is better than predicted; its `rate` is of good answers."""
-        [stream] = streams_of(row["tier"], row["novelty"], None)
+        """Return what shows that the tier of `row` is better than it was; its `rate` is of good answers."""
+        [stream] = streams_of(row["tier"], _novelty(row), None)
         if changed_tier(stream) is None:
             return None
         good, at, tenant = row["label"] != "worse", row["finished_at"], row["tenant"]
-        return self._recoveries.observe(stream, good, 1.0 - _predicted(row), at, tenant)
+        return self._recoveries.observe(stream, good, 1.0 - _least_predicted(row), at, tenant)
 
     async def _begin_anew_after_a_promotion(self) -> None:
         async with self._engine.connect() as connection:
@@ -196,6 +197,21 @@ def _predicted(row: RowMapping) -> float:
     """Return the probability with which this answer was expected to be judged worse."""
     p_ok = row["inputs"]["prediction"]["p_ok"]
     return judged_worse(1.0 - p_ok[row["tier"] - 1], row["judge_reliability"])
+
+
+def _least_predicted(row: RowMapping) -> float:
+    """Return the least probability with which this answer can have been expected to be judged worse, by the labels
+    behind its prediction. Decisions of earlier releases do not say how many: then the prediction is taken."""
+    prediction, tier = row["inputs"]["prediction"], row["tier"]
+    labels, p_ok = prediction.get("labels") or (), prediction["p_ok"][tier - 1]
+    if labels:
+        p_ok = max(p_ok, upper_bound(p_ok, labels[tier - 1] if tier <= len(labels) else 0.0, Z99))
+    return judged_worse(1.0 - p_ok, row["judge_reliability"])
+
+
+def _novelty(row: RowMapping) -> float:
+    """Return the novelty of the prompt for the verified tier."""
+    return tier_novelty(row["novelty"], row["inputs"]["prediction"].get("labels") or (), row["tier"])
 
 
 def _recovery_reason(recovery: ShiftAlarm) -> str:

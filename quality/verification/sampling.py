@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from classifier.decision import tier_novelty
 from quality.records.record import Record
 
 _PERSON = b"aio-sampling-v1"
@@ -232,10 +233,20 @@ def attention(record: Record, least: float) -> float:
 
     Doubt combines the variance of the predicted outcome, over its largest value, with the prompt's novelty.
     """
+    p = record.decision.inputs.prediction.p_ok[_doubted(record) - 1]
+    return least + (1.0 - least) * doubt(p, _novelty(record))
+
+
+def _doubted(record: Record) -> int:
+    """Return the tier that is verified: the one that served, or where it is the strongest, whose P is 1, the tier
+    below, which might have been enough."""
+    return min(record.tier, max(len(record.decision.inputs.prediction.p_ok) - 1, 1))
+
+
+def _novelty(record: Record) -> float:
+    """Return the prompt's novelty for the tier that is verified."""
     prediction = record.decision.inputs.prediction
-    # The strongest tier's P is 1; the doubt is whether the tier below would have been enough.
-    p = prediction.p_ok[min(record.tier, max(len(prediction.p_ok) - 1, 1)) - 1]
-    return least + (1.0 - least) * doubt(p, min(max(prediction.novelty, 0.0), 1.0))
+    return min(max(tier_novelty(prediction.novelty, prediction.labels, _doubted(record)), 0.0), 1.0)
 
 
 def doubt(p: Number, novelty: Number) -> Number:
@@ -270,7 +281,7 @@ def _cold_start_ceiling(record: Record, settings: SamplingSettings) -> float:
     prediction = record.decision.inputs.prediction
     if not settings.cold_start_usd or prediction.kind != "prior":
         return 0.0
-    return settings.cold_start_rate * min(max(prediction.novelty, 0.0), 1.0)
+    return settings.cold_start_rate * _novelty(record)
 
 
 def refusal(record: Record, *, has_turn: bool = False) -> Reason | None:

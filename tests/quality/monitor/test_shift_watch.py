@@ -23,7 +23,7 @@ DEAF = ShiftSettings(false_alarm_every=1e9, reference=10**9)
 async def verdict(engine: AsyncEngine, number: int, *, worse: bool = False, at: float = 2000.0, **more: Any) -> None:
     """A request that tier 1 answered, good with probability 0.7, and its verdict at `at`."""
     served = record(f"r{number}", created_at=at - 1, key_id=more.pop("key_id", "alice"))
-    changes = {name: more.pop(name) for name in ("kind", "novelty") if name in more}
+    changes = {name: more.pop(name) for name in ("kind", "novelty", "labels") if name in more}
     prediction = msgspec.structs.replace(served.decision.inputs.prediction, **changes)
     inputs = msgspec.structs.replace(served.decision.inputs, prediction=prediction)
     served = msgspec.structs.replace(served, decision=msgspec.structs.replace(served.decision, inputs=inputs))
@@ -57,6 +57,7 @@ async def seen(watch: ShiftWatch) -> float:
         ({}, True), ({"label": "tie"}, True), ({"label": "uncertain"}, False), ({"label": None}, False),
         ({"sampled_reason": "feedback"}, False), ({"judge": PEOPLE}, False), ({"kind": "heuristic"}, False),
         ({"kind": "prior"}, True), ({"tier": 2}, False), ({"novelty": 0.95}, False), ({"novelty": 0.94}, True),
+        ({"labels": [0.5, 200.0, 200.0]}, False), ({"labels": [200.0, 0.0, 0.0]}, True),
     ],
 )  # fmt: skip
 async def test_verdicts_of_served_answers_by_a_judge_on_a_versions_prediction_count(
@@ -153,6 +154,18 @@ async def test_good_answers_beyond_what_was_predicted_are_a_recovery_of_familiar
         f"100% of the last {details['answers']} verified answers were as good as the strongest tier's, at most 70% "
         f"were expected (evidence {details['evidence']:.3g})"
     )
+
+
+@pytest.mark.parametrize(("labels", "recovers"), [([4.0, 200.0, 200.0], False), ([60.0, 0.0, 0.0], True)])
+async def test_good_answers_of_which_a_prior_or_few_labels_expected_less_are_no_recovery(
+    engine: AsyncEngine, labels: list[float], recovers: bool
+) -> None:
+    """As good as ever, and predicted as 70% good: after four labels that says little, after sixty much."""
+    for number in range(60):
+        await verdict(engine, number, at=2000.0 + number, labels=labels)
+    watch = ShiftWatch(engine, ShiftSettings(false_alarm_every=20.0, reference=10**9))
+    assert await watch.catch_up() == []
+    assert bool(await tenants_changes(engine)) == recovers
 
 
 async def test_a_tier_changed_when_the_latest_alarm_says(engine: AsyncEngine) -> None:
