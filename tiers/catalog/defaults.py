@@ -88,7 +88,8 @@ def _long_form(tier: Mapping[str, Any], models: list[Any]) -> dict[str, Any]:
             remote["credentials"] = written.pop("credentials")
             if key_variable is None and remote["credentials"] == "caller":
                 remote.pop("api_key_env", None)
-        remote |= {key: written.pop(key) for key in ("body", "forward") if key in written}
+        further = ("body", "forward", "read_timeout_seconds", "total_timeout_seconds", "balancing")
+        remote |= {key: written.pop(key) for key in further if key in written}
         remote["max_context"] = written.pop("max_context", None)  # else the price list's, or the provider's
         return {**written, "remote": remote}
     if "url" in tier and "remote" not in tier:

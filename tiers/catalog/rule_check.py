@@ -39,7 +39,7 @@ def bounds_of(catalog: Catalog, rule: RuleSpec) -> Bounds:
 def check_chains(catalog: Catalog) -> Iterator[str]:
     """Yield what is wrong with targets and fallback chains."""
     tier_names = {name for tier in catalog.tiers for name in (tier.name, f"tier-{tier.number}")}
-    known = _known(catalog)
+    known, target_names = _known(catalog), [target.name for target in catalog.targets]
     for name, count in Counter(target.name for target in catalog.targets).items():
         if count > 1 or name in tier_names:
             yield f"targets '{name}': another tier or target has this name; choose another"
@@ -49,7 +49,7 @@ def check_chains(catalog: Catalog) -> Iterator[str]:
             yield f"{where}: AIO starts no engine for a target; give a url or a provider"
         if target.model is not None:
             yield f"{where}.model: a target is on a server elsewhere; give a url or a provider with it"
-        others = [one.name for one in catalog.targets if one.name != target.name]
+        others = [one for one in (known if target.fallback_named else target_names) if one != target.name]
         for name in target.fallback or ():
             if name not in others:
                 yield f"{where}.fallback: {name!r} is no other target; there are {', '.join(others) or 'none'}"

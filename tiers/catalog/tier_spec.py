@@ -315,7 +315,8 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `effort`: the reasoning effort of requests that say nothing of thinking themselves; one model at several efforts is
     several tiers, which share its cache.
     `fallback`: the names of tiers and targets that are tried in this order if the tier fails before its answer
-    starts; None: the next tier up, once.
+    starts; None: the next tier up, once. `fallback_named`: a request that names the entry goes on to the tiers of its
+    `fallback`, too, instead of to its targets alone.
     `serves`: the further endpoints of its server that are passed through for it, and `unit_prices`: US dollars of each:
     per thousand searches of `rerank` and inputs of `moderations`, per image, per million characters of `speech`, per
     hour of `transcriptions`.
@@ -325,6 +326,7 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     SHORT_FORM: ClassVar[tuple[str, ...]] = (
         "url", "kind", "api_key_env", "api_keys", "credentials", "max_context", "body", "forward",
+        "read_timeout_seconds", "total_timeout_seconds", "balancing",
     )  # fmt: skip
 
     number: TierNumber = 0
@@ -347,6 +349,7 @@ class TierSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tool_dialect: DialectName | None = None
     capabilities: Capabilities = Capabilities()
     fallback: list[str] | None = None
+    fallback_named: bool = False
     serves: list[ServedEndpoint] = []
     unit_prices: dict[ServedEndpoint, NonNegative] = {}
     local: bool | None = None

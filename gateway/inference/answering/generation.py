@@ -355,16 +355,18 @@ class Generation:
             return self._chain.next()
         failed_before = sum(attempt.status == "error" for attempt in self.attempts) > self._refusals
         if failed_before or not self.decision.by_edge:
-            if self._attempt.spec.fallback is None and not self.tier.is_target:
+            served, named = self._routing.served, None
+            if self.decision.inputs.pinned_tier is not None:
+                named = served.named_spec(self.request.requested_model)
+            has_chain = self._attempt.spec if named is None else named
+            if has_chain.fallback is None and not self.tier.is_target:
                 if is_refused:
                     return self._another()
                 return None if failed_before else self._next_up()
             from gateway.inference.answering.fallback_chain import FallbackChain, chain_of
 
-            served = self._routing.served
-            is_named = self.decision.inputs.pinned_tier is not None
-            names = chain_of(served.catalog, self._attempt.spec, is_named=is_named)
-            self._chain = FallbackChain(names, self._asking, self.decision, served, self._affords, self._fits)
+            names = chain_of(served.catalog, self._attempt.spec, named)
+            self._chain = FallbackChain(names, self._asking, self.decision, served, self._affords, self._fits, named)
             return self._chain.next()
         ordinary = await self._routing.ordinary_route(self._asking, self.decision)
         if ordinary is None or not self._takes(tier := self._routing.served.tier(ordinary.tier)):

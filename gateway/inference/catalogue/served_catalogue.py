@@ -114,6 +114,11 @@ class ServedCatalogue:
         """US dollars of `usage` on a tier; a number that a longer catalogue stored is priced as the strongest."""
         return cost_usd(self.spec(min(number, self.strongest)), usage)
 
+    def named_spec(self, model: str) -> TierSpec | None:
+        """The entry that a model name asks for, its adapter aside; None for `auto` and names that are not served."""
+        base = self.split_adapter(model)[0]
+        return None if base == AUTO else self._named.get(base) or self._named_targets.get(base)
+
     def named_target(self, model: str) -> str | None:
         """The target that a model name asks for; None where it asks for something else."""
         return model if model in self._named_targets else None
@@ -159,11 +164,14 @@ class ServedCatalogue:
         named = common.get(named, named)
         if "*" not in own and "*" not in common:
             return named
-        base, _ = self.split_adapter(named)
-        if base == AUTO or base in self._named or base in self._named_targets:
+        if self.split_adapter(named)[0] == AUTO or self.named_spec(named) is not None or self._serves(named):
             return named
         other = own["*"] if "*" in own else common["*"]
         return common.get(other, other)
+
+    def _serves(self, name: str) -> bool:
+        """Whether an embedding model or a target of another endpoint has this name."""
+        return self.catalog.target(name) is not None or any(one.name == name for one in self.catalog.embeddings)
 
     def split_adapter(self, model: str) -> tuple[str, str]:
         """The base of a model name and the adapter that it asks for, as in `tier-1:sql`; "" for none.

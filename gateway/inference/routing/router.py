@@ -10,7 +10,7 @@ import msgspec
 from classifier.complexity.quality_setting import QualitySetting, target_of
 from classifier.decision import ConstantTier, Decision, EdgePath, Exclusion, PolicyInputs
 from classifier.errors import ClassifierError, NoTierAllowedError
-from classifier.features.routing_input import RoutingInput, routing_input
+from classifier.features.routing_input import RoutingInput
 from classifier.policy.decide import barred_tiers, decide, may_answer
 from classifier.policy.experiment_split import ArmName
 from classifier.policy.length_heuristic import heuristic_prediction
@@ -25,6 +25,7 @@ from gateway.inference.routing.experiment_unit import Assigned, assigned, in_exp
 from gateway.inference.routing.knobs import RoutingKnobFile
 from gateway.inference.routing.model import Classifier, EncodesAhead, Routed, RoutingRule, VersionPrediction
 from gateway.inference.routing.refusals import no_tier, not_allowed, of_private
+from gateway.inference.routing.request_input import routing_input_of
 from gateway.inference.routing.session_steps import SessionSteps
 from gateway.inference.sessions.housekeeping import cheapest_because, is_housekeeping
 from gateway.inference.sessions.learning import SessionLearning
@@ -36,7 +37,7 @@ from tiers.decoding.text_threads import TextThreads
 from tiers.tier import Tier, TierLoad
 
 if TYPE_CHECKING:
-    from gateway.inference.routing.ruled import Ruled
+    from gateway.inference.routing.ruled import Ruled, StandIn
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +107,10 @@ class RoutingService:
             k for k in served.tiers if pinned in (None, k) and hidden_from(served.spec(k), request.consent) is None
         }
         usable = shown - excluded.incapable.keys()
-        return bool(usable) and usable <= set(excluded.too_long)
+        is_too_long = bool(usable) and usable <= set(excluded.too_long)
+        if not is_too_long or pinned is None:
+            return is_too_long
+        return self._stand_in(request, routing_input_of(request), pinned, excluded, served) is None
 
     async def _count_in_doubt(self, request: InferenceRequest) -> None:
         served = self.served.seen_by(request.requested_model)
@@ -145,9 +149,14 @@ class RoutingService:
         routing_input = routing_input_of(request, history.tiers)
         loads = _loads(served)
         excluded = exclusions(request, pinned, served.tiers, served.catalog, loads)
+        name = request.requested_model
+        if (stand_in := self._stand_in(request, routing_input, pinned, excluded, served)) is not None:
+            name, served = stand_in.name, self.served.seen_by(stand_in.name)
+            pinned, loads = served.pinned_tier(name), _loads(served)
+            excluded = exclusions(request, pinned, served.tiers, served.catalog, loads)
         barred = excluded.exclusions
         is_ruled = served.rules is not None or served is not self.served
-        ruled = self._ruled(request, routing_input, pinned, excluded) if is_ruled else None
+        ruled = self._ruled(request, name, routing_input, pinned, excluded) if is_ruled else None
         if ruled is not None:
             barred = ruled.exclusions
         if failed is not None:
@@ -161,6 +170,8 @@ class RoutingService:
         usual = None if ruled is None else ruled.quality
         verdict = self._verdict(request, routing_input, None if place is None else place.arm, usual)
         inputs = settled(verdict, None)
+        if stand_in is not None:
+            inputs = msgspec.structs.replace(inputs, fell_over=stand_in.why)
         try:
             return Routed(decide(inputs if place is None else in_experiment(inputs, place)), verdict.embedding)
         except NoTierAllowedError as error:
@@ -220,17 +231,32 @@ class RoutingService:
         known = circumstances(history, self.served.catalog, routing_input.prompt_tokens)
         return msgspec.structs.replace(inputs, **known) if known else inputs
 
+    def _stand_in(
+        self,
+        request: InferenceRequest,
+        routing_input: RoutingInput,
+        pinned: int | None,
+        excluded: Excluded,
+        served: ServedCatalogue,
+    ) -> "StandIn | None":
+        """What answers in place of the entry that the request names, which cannot take it now; None if nothing does."""
+        if pinned is None or not excluded.exclusions or not served.spec(pinned).fallback:
+            return None
+        from gateway.inference.routing.ruled import stand_in_of
+
+        return stand_in_of(request, routing_input, served.spec(pinned), excluded, self.served)
+
     def _ruled(
-        self, request: InferenceRequest, routing_input: RoutingInput, pinned: int | None, excluded: Excluded
+        self, request: InferenceRequest, name: str, routing_input: RoutingInput, pinned: int | None, excluded: Excluded
     ) -> "Ruled | None":
-        """What the catalogue's rules leave of the request, and the target that it names; None without either."""
+        """What the catalogue's rules leave of a request for `name`, and the target of that name; None without both."""
         from gateway.inference.routing.ruled import ruled, to_target
 
         found = None
         if (rules := self.served.rules) is not None:
             observed = pinned is None and self._observed_tier() is not None
             found = ruled(rules, request, routing_input, self.served, pinned, excluded, observed=observed)
-        named = self.served.named_target(request.requested_model)
+        named = self.served.named_target(name)
         return found if named is None or pinned is None else to_target(found, pinned, named, excluded)
 
     def _most_wait_seconds(self, request: InferenceRequest) -> float | None:
@@ -348,34 +374,3 @@ class RoutingService:
 
 def _loads(served: ServedCatalogue) -> dict[int, TierLoad]:
     return {number: tier.load() for number, tier in served.tiers.items()}
-
-
-def routing_input_of(request: InferenceRequest, previous_tiers: tuple[int, ...] = ()) -> RoutingInput:
-    """The classifier's input for a request; of several prompts, the longest."""
-    asked = request.generation
-    if asked.messages is not None:
-        messages, media_tokens = [], 0
-        for message in asked.messages:
-            messages.append({"role": message.role, "content": message.content})
-            if message.parts:
-                media_tokens += message.media_tokens
-        return routing_input(
-            messages,
-            key=request.key_id or "",
-            tenant=request.caller.tenant,
-            max_tokens=asked.max_tokens,
-            has_tools=asked.tooling is not None,
-            has_schema=asked.sampling.grammar is not None,
-            plan_mode=request.client is not None and request.client.plan_mode,
-            previous_tiers=previous_tiers,
-            media_tokens=media_tokens,
-        )
-    longest = max(request.prompts or [""], key=len)
-    if isinstance(longest, str):
-        return routing_input(
-            [{"role": "user", "content": longest}],
-            key=request.key_id or "",
-            tenant=request.caller.tenant,
-            max_tokens=asked.max_tokens,
-        )
-    return RoutingInput(turn="", turn_chars=0, prompt_tokens=len(longest), max_tokens=asked.max_tokens)

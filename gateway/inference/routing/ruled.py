@@ -1,4 +1,4 @@
-"""What the catalogue's rules do to a routing decision; imported with the first catalogue that has any."""
+"""What the catalogue's rules and chains do to a routing decision; imported with the first catalogue that has any."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,8 @@ from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.catalogue.routing_rules import RoutingRules
 from gateway.inference.catalogue.served_catalogue import ServedCatalogue
 from gateway.inference.routing.exclusions import Excluded
-from gateway.inference.routing.targets import target_problem
+from gateway.inference.routing.targets import named_problem, target_problem
+from tiers.catalog.tier_spec import TierSpec
 
 
 class Ruled(NamedTuple):
@@ -75,3 +76,29 @@ def to_target(found: Ruled | None, pinned: int, name: str, excluded: Excluded) -
         exclusions = [*(one for one in exclusions if one.tier != pinned), Exclusion(tier=pinned, reason=reason)]
     by = RuledBy(names=found.by.names, targets=found.by.targets, floor=found.by.floor, tier=pinned, target=name)
     return Ruled(by, exclusions, found.quality)
+
+
+class StandIn(NamedTuple):
+    """The entry, by its `name`, that answers in place of one that a request names, and why, in words."""
+
+    name: str
+    why: str
+
+
+def stand_in_of(
+    request: InferenceRequest, routing_input: RoutingInput, named: TierSpec, excluded: Excluded, served: ServedCatalogue
+) -> StandIn | None:
+    """Return the first of the `fallback` of `named`, the entry that a request names and that cannot take it now, that
+    can; None if there is none, or if the rules bar the entry itself."""
+    matched = None if served.rules is None else served.rules.of(request, routing_input)
+    ruled_out = {} if matched is None else matched.barred
+    if not excluded.exclusions or named.number in ruled_out:
+        return None
+    by = None
+    if matched is not None:
+        targets = None if matched.targets is None else sorted(matched.targets)
+        by = RuledBy(names=matched.names, targets=targets, floor=matched.floor)
+    for name in named.fallback or ():
+        if named_problem(request, name, named, served, by, ruled_out) is None:
+            return StandIn(name, f"not {named.name}: {excluded.exclusions[0].reason}; {name} stands in")
+    return None

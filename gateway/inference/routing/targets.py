@@ -1,4 +1,6 @@
-"""Which targets can take a request: a rule names one, or a tier's fallback chain."""
+"""What can take a request in place of a tier: a target that a rule names, or an entry of a fallback chain."""
+
+from collections.abc import Mapping
 
 from classifier.decision import RuledBy
 from gateway.base.requests.inference_request import InferenceRequest
@@ -15,17 +17,43 @@ def target_problem(request: InferenceRequest, name: str, served: ServedCatalogue
     spec, target = served.catalog.target(name), served.targets.get(name)
     if spec is None:
         return "the catalogue has it no more"
+    is_allowed = rules is None or rules.targets is None or name in rules.targets
+    return _problem_of(request, spec, target, 1 if rules is None else rules.floor, is_allowed=is_allowed)
+
+
+def named_problem(
+    request: InferenceRequest,
+    name: str,
+    named: TierSpec,
+    served: ServedCatalogue,
+    rules: RuledBy | None,
+    ruled_out: Mapping[int, str],
+) -> str | None:
+    """Return why the tier or target `name` cannot stand in now for `named`, the entry that the request names; None if
+    it can. `rules`: that match the request; `ruled_out`: the tiers that they bar."""
+    if (number := served.catalog.numbered(name)) is None:
+        return target_problem(request, name, served, rules)
+    if not named.fallback_named:
+        return f"the request is pinned to tier {named.number}"
+    if (barred := ruled_out.get(number)) is not None:
+        return barred
+    return _problem_of(request, served.spec(number), served.tiers.get(number), 1 if rules is None else rules.floor)
+
+
+def _problem_of(
+    request: InferenceRequest, spec: TierSpec, tier: Tier | None, floor: int, *, is_allowed: bool = True
+) -> str | None:
     if (hidden := hidden_from(spec, request.consent)) is not None:
         return hidden
-    least = max(request.min_tier or 1, request.caller.min_tier or 1, 1 if rules is None else rules.floor)
+    least = max(request.min_tier or 1, request.caller.min_tier or 1, floor)
     if spec.number < least:
         return f"it counts as tier {spec.number}, and tier {least} is asked for at least"
-    if rules is not None and rules.targets is not None and name not in rules.targets:
+    if not is_allowed:
         return "the rules do not allow it"
-    if target is None:
+    if tier is None:
         # A dry run has no servers to ask.
         return None
-    return _problem_now(request, target.active_tier(), spec) or load_problem(request, target.load())
+    return _problem_now(request, tier.active_tier(), spec) or load_problem(request, tier.load())
 
 
 def _problem_now(request: InferenceRequest, tier: Tier, spec: TierSpec) -> str | None:

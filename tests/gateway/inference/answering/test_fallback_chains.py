@@ -325,3 +325,78 @@ async def test_rules_hold_for_a_target_that_a_request_names(tmp_path: Path) -> N
         answer = await ask(gateway, model="backup")
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, "no_tier_allowed")
         assert servers.asked == []
+
+
+TO_TIERS = 'fallback = ["second", "large", "backup"]\nfallback_named = true'
+
+
+async def test_a_request_that_names_its_tier_goes_on_to_tiers_where_the_entry_says_so(tmp_path: Path) -> None:
+    async with chained_tiers(tmp_path, BACKUP + SECOND, small=TO_TIERS) as (gateway, servers):
+        servers.by_model |= {"small": broken, "second": broken}
+        answer = await ask(gateway, model="small")
+        assert answer.status_code == 200, answer.text
+        assert servers.asked == ["small", "second", "large"]
+        assert answer.headers["x-aio-tier"] == "3"
+        record = await record_of(gateway, answer)
+        assert decide(record.decision.inputs) == record.decision, "it can be replayed"
+
+
+async def test_what_stands_in_answers_at_once_while_the_named_entry_is_down_and_the_chain_goes_on_behind_it(
+    tmp_path: Path,
+) -> None:
+    async with chained_tiers(tmp_path, BACKUP + SECOND, small=TO_TIERS) as (gateway, servers):
+        servers.by_model["small"] = broken
+        await ask(gateway, model="small")
+        servers.asked.clear()
+        answer = await ask(gateway, model="small-model")
+        assert servers.asked == ["second"]
+        assert answer.headers["x-aio-target"] == "second"
+        record = await record_of(gateway, answer)
+        assert "not small: the tier is down; second stands in" in record.decision.reason
+        assert decide(record.decision.inputs) == record.decision
+
+        servers.asked.clear()
+        servers.by_model["second"] = broken
+        answer = await ask(gateway, model="small")
+        assert answer.status_code == 200, answer.text
+        assert servers.asked == ["second", "large"]
+
+
+async def test_a_named_target_goes_on_to_tiers_where_its_entry_says_so(tmp_path: Path) -> None:
+    named = BACKUP + 'fallback = ["large"]\nfallback_named = true\n'
+    async with chained_tiers(tmp_path, named) as (gateway, servers):
+        servers.by_model["backup"] = broken
+        answer = await ask(gateway, model="backup")
+        assert (answer.status_code, servers.asked) == (200, ["backup", "large"])
+        servers.asked.clear()
+        answer = await ask(gateway, model="backup")
+        assert (answer.status_code, servers.asked) == (200, ["large"])
+        assert "x-aio-target" not in answer.headers
+
+
+async def test_a_prompt_too_long_for_the_named_entry_goes_to_one_that_reads_it(tmp_path: Path) -> None:
+    short = TO_TIERS + "\nmax_context = 100"
+    async with chained_tiers(tmp_path, BACKUP + SECOND + "max_context = 100\n", small=short) as (gateway, servers):
+        long = [{"role": "user", "content": "hello " * 400}]
+        answer = await ask(gateway, model="small", messages=long, max_tokens=5)
+        assert answer.status_code == 200, answer.text
+        assert servers.asked == ["large"]
+
+
+async def test_rules_hold_for_the_tiers_that_stand_in_for_a_named_one(tmp_path: Path) -> None:
+    rule = '\n[[rules]]\nname = "cheap"\nallow = ["small", "medium", "backup"]\n'
+    async with chained_tiers(tmp_path, BACKUP + SECOND + rule, small=TO_TIERS) as (gateway, servers):
+        servers.by_model["small"] = broken
+        for expected in (["small", "backup"], ["backup"]):
+            servers.asked.clear()
+            answer = await ask(gateway, model="small")
+            assert (answer.status_code, servers.asked) == (200, expected)
+
+
+async def test_the_entry_that_is_down_is_the_error_where_nothing_stands_in(tmp_path: Path) -> None:
+    async with chained_tiers(tmp_path, small='fallback = ["large"]') as (gateway, servers):
+        servers.by_model["small"] = broken
+        await ask(gateway, model="small")
+        servers.asked.clear()
+        answer = await ask(gateway, model="small")
+        assert (answer.status_code, servers.asked) == (503, [])
