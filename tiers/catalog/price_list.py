@@ -43,6 +43,12 @@ _PLAIN_WORDS = frozenset(
     }
 )  # fmt: skip
 _LATEST_VERSION = 100
+# Names of models of a provider's list that answer no chats, or not under that name.
+_NOT_CHAT = re.compile(
+    r"embed|image|audio|realtime|tts|whisper|transcribe|moderation|dall-e|sora|veo|imagen|search|computer-use|babbage|"
+    r"davinci|curie|(^|-)ada|rerank|sonic|voice|live|guard|robotics|banana|-oss-|[:*]|-$"
+)
+_SIZE = re.compile(r"[0-9.]+[bk]\b")
 
 
 class ListedModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +95,26 @@ def listed_family(model: str) -> ListedModel | None:
                 found = ListedModel(provider=entry.id, model=info.id, price=price, max_context=info.context_window)
                 ranked.append(((likeness, version, price.input_usd_per_million), found))
     return max(ranked, key=lambda one: one[0])[1] if ranked else None
+
+
+def listed_chat_models(provider: str) -> list[ListedModel]:
+    """Return the models of a provider that answer chats: those of makers who alone serve them first, of each family the
+    newest, then the others. Empty if the list has no such provider."""
+    owner, wanted = _LISTED_AS.get(provider, provider), "gemini-" if provider == "gemini" else ""
+    families: dict[tuple[str, ...], list[tuple[tuple[bool, tuple[int, ...]], ListedModel]]] = {}
+    for entry in _providers():
+        for info in entry.models if entry.id == owner else ():
+            price = _price_of(info.get_prices(datetime.now(UTC)))
+            is_other = _NOT_CHAT.search(info.id) or not info.id.startswith(wanted)
+            if price is None or not price.output_usd_per_million or is_other:
+                continue
+            words, version = _words_of(_SIZE.sub("", info.id))
+            found = ListedModel(provider=entry.id, model=info.id, price=price, max_context=info.context_window)
+            families.setdefault(tuple(words), []).append(((is_closed(info.id), version), found))
+    newest = [sorted(one, key=lambda pair: pair[0], reverse=True) for one in families.values()]
+    newest.sort(key=lambda one: one[0][0], reverse=True)
+    longest = max(map(len, newest), default=0)
+    return [one[place][1] for place in range(longest) for one in newest if place < len(one)]
 
 
 def listed_info(model: str, *, provider: str | None = None, base_url: str = "") -> "ModelInfo | None":

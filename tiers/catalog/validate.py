@@ -26,11 +26,11 @@ from tiers.metadata_addresses import is_metadata_host
 
 Changes = Mapping[str, KnobValue]
 
-# What each request says itself.
-_OF_REQUESTS = frozenset(
+OF_REQUESTS = frozenset(
     {"model", "models", "messages", "input", "prompt", "contents", "system", "tools", "stream", "stream_options", "n"}
     | {"max_tokens", "max_completion_tokens", "max_output_tokens", "inferenceConfig", "generationConfig"}
 )
+"""Fields that each request sets itself."""
 
 
 def check_rules(catalog: Catalog) -> list[str]:
@@ -347,7 +347,7 @@ def _check_remote(where: str, tier: TierSpec, remote: RemoteSpec) -> Iterator[st
 
 def _check_fields(where: str, remote: RemoteSpec) -> Iterator[str]:
     for key, names in (("body", list(remote.body)), ("forward", remote.forward)):
-        if reserved := sorted(_OF_REQUESTS.intersection(names)):
+        if reserved := sorted(OF_REQUESTS.intersection(names)):
             yield f"{where}.{key}: {', '.join(reserved)} is set by each request; leave it out"
     if remote.is_triton and (remote.body or remote.forward):
         yield f"{where}: body and forward are for servers with a provider's or OpenAI's API, not for Triton's"

@@ -1,6 +1,7 @@
 """Writes a catalogue: one short commented TOML, which names variables and never holds a key."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any
@@ -27,14 +28,24 @@ _UNMEASURED = """
 [unmeasured]"""
 
 
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
 _OF_GROUP = ("name", "cards", "card_bytes")
 # The rest is the shape's, or the file's.
 _OF_MODEL = ("name", "path", "weights", "shape", "max_context")
 
 
-def catalog_text(candidates: Sequence[Candidate], day: date, aliases: Mapping[str, str] | None = None) -> str:
-    """Return the catalogue's text; every candidate has a name. `aliases`: further names of tiers."""
-    tiers = "".join(map(_entry, candidates))
+def catalog_text(
+    candidates: Sequence[Candidate],
+    day: date,
+    aliases: Mapping[str, str] | None = None,
+    targets: Sequence[Candidate] = (),
+    embeddings: Sequence[Mapping[str, Any]] = (),
+) -> str:
+    """Return the catalogue's text; every candidate has a name. `aliases`: further names of all entries; `embeddings`:
+    tables of embedding models."""
+    tiers = "".join(map(_entry, candidates)) + "".join(_entry(one, "targets") for one in targets)
+    for table in embeddings:
+        tiers += "\n[[embeddings]]\n" + "".join(f"{_line(key, value)}\n" for key, value in table.items())
     names = [_line(json.dumps(name, ensure_ascii=False), tier) for name, tier in (aliases or {}).items()]
     further = "\n".join(["\n[aliases]", *names]) + "\n" if names else ""
     return _HEAD.format(day=day.isoformat()) + tiers + "".join(map(_group, _groups(candidates))) + further
@@ -67,8 +78,8 @@ def _group(group: GpuGroupSpec) -> str:
     return "".join(lines) + "\n"
 
 
-def _entry(candidate: Candidate) -> str:
-    lines = [f"\n[[tiers]]  # {' '.join(candidate.source.split())}", _line("name", candidate.name)]
+def _entry(candidate: Candidate, kind: str = "tiers") -> str:
+    lines = [f"\n[[{kind}]]  # {' '.join(candidate.source.split())}", _line("name", candidate.name)]
     if candidate.provider:
         lines.append(_line("provider", candidate.provider))
     if candidate.url:
@@ -91,7 +102,7 @@ def _entry(candidate: Candidate) -> str:
         lines.append(_line("price", _price(estimate), f"{of}yours, without `estimated`, is better"))
     lines += [_line(key, value) for key, value in candidate.further.items()]
     if candidate.remote:
-        lines += ["", "[tiers.remote]", *(_line(key, value) for key, value in candidate.remote.items())]
+        lines += ["", f"[{kind}.remote]", *(_line(key, value) for key, value in candidate.remote.items())]
     return "\n".join(lines) + "\n"
 
 
@@ -106,10 +117,14 @@ def _line(key: str, value: Any, note: str = "") -> str:
     return f"{line}  # {note}" if note else line
 
 
+def _key(name: str) -> str:
+    return name if _BARE.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+
+
 def _toml(value: Any) -> str:
     """Return a TOML value; JSON's strings, numbers and booleans are TOML's."""
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {_toml(each)}" for key, each in value.items()) + " }"
+        return "{ " + ", ".join(f"{_key(key)} = {_toml(each)}" for key, each in value.items()) + " }"
     if isinstance(value, list):
         return "[" + ", ".join(map(_toml, value)) + "]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -113,25 +113,36 @@ def _from_litellm(file: Path, given: Sequence[str], output: Path, force: bool, y
     from gateway.operations.setup.candidate import in_order, with_names
     from gateway.operations.setup.catalog_text import catalog_text
     from gateway.operations.setup.given_tiers import given_tier
-    from gateway.operations.setup.litellm.migration import migrated
-    from tiers.catalog.tier_spec import MIN_TIERS
+    from gateway.operations.setup.litellm.migration import doubled, migrated
+    from gateway.operations.setup.local_servers import ask_server
+    from tiers.catalog.tier_spec import MAX_TIERS, MIN_TIERS
 
     async def further() -> list["Candidate"]:
         return [await given_tier(text, [], os.environ) for text in given]
 
-    found, settings = migrated(file, os.environ), output.with_suffix(".env")
+    def models_at(url: str) -> list[str]:
+        return [one.model for one in asyncio.run(ask_server(url)).models]
+
+    settings = output.with_suffix(".env")
+    found = migrated(file, os.environ, models_at, MAX_TIERS - len(given))
     chosen = with_names(_priced(in_order([*found.candidates, *asyncio.run(further())]), yes))
     click.echo(f"{found.report()}\n")
+    if len(chosen) == 1:
+        found.notes.append(f"{chosen[0].name} is the only model, and two tiers: `auto` is it, until another is added")
+    for note in found.notes:
+        click.echo(f"note: {note}", err=True)
+    chosen = doubled(chosen)
     if len(chosen) < MIN_TIERS:
-        raise click.ClickException(
-            "routing needs two models, and AIO can ask fewer of the file's: add --tier NAME=WHAT"
-        )
-    text, settings_text = catalog_text(chosen, date.today(), found.aliases), found.settings_text(file, settings.name)
+        raise click.ClickException("the file has no model that AIO can ask for chats: add --tier NAME=WHAT")
+    text = catalog_text(chosen, date.today(), found.aliases, found.targets, found.embeddings)
+    settings_text = found.settings_text(file, settings.name)
     _checked(text, output)
     if settings_text:
         _refuse_existing(settings, force)
     _write(output, text)
-    click.echo(f"{_shown(chosen)}\n\nwrote {output}: {len(chosen)} tiers, cheapest first")
+    further_names = len(found.targets) + len(found.embeddings)
+    beside = f"; {further_names} further models answer by name" if further_names else ""
+    click.echo(f"{_shown(chosen)}\n\nwrote {output}: {len(chosen)} tiers, cheapest first{beside}")
     if settings_text:
         _write(settings, settings_text)
         click.echo(f"wrote {settings}: {len(found.environment)} settings; read it with: set -a; . ./{settings}; set +a")

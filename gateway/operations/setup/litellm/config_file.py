@@ -9,6 +9,9 @@ from gateway.operations.setup.given_tiers import SetupError
 
 ENVIRONMENT = "os.environ/"
 UNKNOWN = "AIO has nothing like it, or not for this value"
+_TWICE = "the key occurs again in the same mapping, and the last value holds, as with LiteLLM"
+
+_INDEX = re.compile(r"\[(\d+)\]")
 
 
 class Account:
@@ -35,27 +38,44 @@ class Account:
                 self.leave(path, UNKNOWN)
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """Return the file's content. Raises `SetupError`; for a key that occurs twice, too, as its first value is lost."""
+def read_config(path: Path, account: Account) -> dict[str, Any]:
+    """Return the content of the file and of those that it includes. Of a key that occurs twice in one mapping the last
+    value holds, as with LiteLLM, and `account` names it. Raises `SetupError` if it is no configuration."""
+    found = _read(path, account)
+    names = found.get("include")
+    for place, name in enumerate(names if isinstance(names, list) else []):
+        try:
+            included = _read(path.parent / str(name), account)
+        except SetupError as error:
+            account.leave(f"include[{place}]", str(error))
+            continue
+        account.carry(f"include[{place}]", "read with it")
+        for key, value in included.items():
+            both = isinstance(value, list) and isinstance(found.get(key), list)
+            found[key] = [*found[key], *value] if both else value
+    if not isinstance(found.get("model_list"), list):
+        raise SetupError(f"{path} has no model_list: give the config.yaml of a LiteLLM proxy")
+    return found
+
+
+def _read(path: Path, account: Account) -> dict[str, Any]:
     # Imported here: nothing else reads YAML.
     import yaml
 
     try:
         text = path.read_text(encoding="utf-8")
-        twice, found = _twice(yaml.compose(text, yaml.SafeLoader)), yaml.safe_load(text)
+        repeated, found = list(_repeated(yaml.compose(text, yaml.SafeLoader))), yaml.safe_load(text)
     except (OSError, UnicodeDecodeError) as error:
         raise SetupError(f"{path} cannot be read: {error}") from error
     except yaml.YAMLError as error:
         raise SetupError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
-    if twice is not None:
-        raise SetupError(f"{path}, line {twice.start_mark.line + 1}: {twice.value} occurs twice in one mapping")
-    if not isinstance(found, dict) or not isinstance(found.get("model_list"), list):
-        raise SetupError(f"{path} has no model_list: give the config.yaml of a LiteLLM proxy")
-    return found
+    for node in repeated:
+        account.leave(f"{path.name} line {node.start_mark.line + 1}, {node.value}", _TWICE)
+    return found if isinstance(found, dict) else {}
 
 
-def _twice(root: Any) -> Any:
-    """Return the node of a key that its mapping has already; None if there is none."""
+def _repeated(root: Any) -> Iterator[Any]:
+    """Yield the nodes of keys that occur again in their mapping."""
     waiting, met = [root], set()
     while waiting:
         node = waiting.pop()
@@ -63,20 +83,20 @@ def _twice(root: Any) -> Any:
         if id(node) in met or node is None or isinstance(node.value, str):
             continue
         met.add(id(node))
-        keys: set[str] = set()
+        last: dict[str, Any] = {}
         for part in node.value:
-            if isinstance(part, tuple):
-                if part[0].value in keys and part[0].value != "<<":
-                    return part[0]
-                keys.add(part[0].value if isinstance(part[0].value, str) else "")
+            if isinstance(part, tuple) and isinstance(part[0].value, str) and part[0].value != "<<":
+                if (earlier := last.get(part[0].value)) is not None:
+                    yield earlier
+                last[part[0].value] = part[0]
             waiting += part if isinstance(part, tuple) else [part]
-    return None
 
 
 def variable_of(value: object) -> str | None:
-    """Return the environment variable that a value `os.environ/NAME` names."""
-    found = re.fullmatch(rf"{ENVIRONMENT}([A-Za-z_][A-Za-z0-9_]*)", value) if isinstance(value, str) else None
-    return None if found is None else found[1]
+    """Return the environment variable that a value `os.environ/NAME`, or `${NAME}` of a template, names."""
+    name = "([A-Za-z_][A-Za-z0-9_]*)"
+    found = re.fullmatch(rf"{ENVIRONMENT}{name}|\$\{{{name}\}}", value) if isinstance(value, str) else None
+    return None if found is None else found[1] or found[2]
 
 
 def mapping(value: object) -> dict[str, Any]:
@@ -96,10 +116,13 @@ def number(value: object) -> float | None:
 
 
 def _leaves(value: object, path: str) -> Iterator[str]:
-    if isinstance(value, dict) and value:
+    if value is None or value in ({}, []):
+        # Nothing is lost with it.
+        return
+    if isinstance(value, dict):
         for key, each in value.items():
             yield from _leaves(each, f"{path}.{key}" if path else str(key))
-    elif isinstance(value, list) and value and any(isinstance(each, dict) for each in value):
+    elif isinstance(value, list) and any(isinstance(each, dict) for each in value):
         for place, each in enumerate(value):
             yield from _leaves(each, f"{path}[{place}]")
     else:
@@ -110,3 +133,26 @@ def _upwards(path: str) -> Iterator[str]:
     yield path
     for end in reversed([found.start() for found in re.finditer(r"[.\[]", path)]):
         yield path[:end]
+
+
+def report_lines(fields: Mapping[str, str]) -> list[str]:
+    """Return a line for each kind of field and text; of the same field of several entries one."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for path, text in fields.items():
+        places.setdefault((_INDEX.sub("[]", path), text), []).append(path)
+    return [f"{_together(paths)}: {text}" for (_, text), paths in places.items()]
+
+
+def _together(paths: list[str]) -> str:
+    """Return paths that differ in their numbers as one, with those of the first list: `model_list[0-2,5].a`."""
+    if len(paths) == 1 or (first := _INDEX.search(paths[0])) is None:
+        return ", ".join(paths)
+    numbers = sorted({int(found[1]) for path in paths if (found := _INDEX.search(path))})
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][-1] + 1:
+            spans[-1] = [spans[-1][0], number]
+        else:
+            spans.append([number])
+    listed = ",".join("-".join(map(str, span)) for span in spans)
+    return f"{paths[0][: first.start()]}[{listed}]{_INDEX.sub('[]', paths[0][first.end() :])}"

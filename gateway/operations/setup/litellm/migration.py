@@ -1,4 +1,4 @@
-"""One config.yaml of LiteLLM's, migrated: a catalogue's tiers and aliases, settings, and the account of every field."""
+"""One config.yaml of LiteLLM's, migrated: the entries of a catalogue, settings, and the account of every field."""
 
 import re
 import shlex
@@ -9,24 +9,41 @@ from typing import Any
 import msgspec
 
 from gateway.operations.setup.candidate import Candidate
-from gateway.operations.setup.litellm.config_file import Account, mapping, read_config
-from gateway.operations.setup.litellm.models import models_of
+from gateway.operations.setup.litellm.catch_all import ModelsAt
+from gateway.operations.setup.litellm.chains import Chains
+from gateway.operations.setup.litellm.config_file import Account, mapping, read_config, report_lines
+from gateway.operations.setup.litellm.entries import RESERVED, entries_of
+from gateway.operations.setup.litellm.models import Read, merged, names_used, read_models
 from gateway.operations.setup.litellm.settings import settings_of, without_replicas
+from tiers.catalog.tier_spec import MAX_TIERS
 
 _HEAD = "# AIO's settings, carried over from {file}; for a shell: set -a; . ./{name}; set +a\n"
 
 
 class Migration(msgspec.Struct, kw_only=True):
-    """`environment`: settings, whose values may name other variables as a shell does; `commands`: for the running
-    gateway; `variables`: those to set to keys that stand in the file, each with its path there."""
+    """`candidates`: the tiers; `targets` and `embeddings`: what else answers by name. `environment`: settings, whose
+    values may name other variables as a shell does; `commands`: for the running gateway; `variables`: those to set to
+    keys that stand in the file, each with its path there; `notes`: what to look at."""
 
     candidates: list[Candidate]
+    targets: list[Candidate]
+    embeddings: list[dict[str, Any]]
     aliases: dict[str, str]
     environment: dict[str, str]
     commands: list[str]
     variables: dict[str, str]
-    carried: dict[str, str]
-    left: dict[str, str]
+    notes: list[str]
+    account: Account
+
+    @property
+    def carried(self) -> dict[str, str]:
+        """The fields that became something, by path, with what they became."""
+        return self.account.carried
+
+    @property
+    def left(self) -> dict[str, str]:
+        """The fields that became nothing, by path, with the reason."""
+        return self.account.left
 
     def settings_text(self, file: Path, name: str) -> str:
         """Return the settings as a file for a shell; empty without any."""
@@ -34,88 +51,75 @@ class Migration(msgspec.Struct, kw_only=True):
         return "".join([_HEAD.format(file=file.name, name=name), *lines]) if lines else ""
 
     def report(self) -> str:
-        """Return what became of every field; fields with the same text are in one line."""
+        """Return what became of every field, one line for each kind of field and what became of it."""
         parts = [
-            f"{head}:\n" + "\n".join(f"  {', '.join(paths)}: {text}" for text, paths in _grouped(fields).items())
+            f"{head}:\n" + "\n".join(f"  {line}" for line in report_lines(fields))
             for head, fields in (("carried over", self.carried), ("not carried over", self.left))
             if fields
         ]
         return "\n\n".join(parts)
 
 
-def migrated(path: Path, environ: Mapping[str, str]) -> Migration:
-    """Return the migration of a file. Raises `SetupError` if it is none of LiteLLM's."""
-    config, account = read_config(path), Account()
+def migrated(
+    path: Path, environ: Mapping[str, str], models_at: ModelsAt = lambda url: [], most: int = MAX_TIERS
+) -> Migration:
+    """Return the migration of a file. `models_at`: which models a server lists; `most`: tiers. Raises `SetupError` if
+    the file is none of LiteLLM's."""
+    account = Account()
+    config = read_config(path, account)
     declared = mapping(config.get("environment_variables"))
     known = {str(name): str(value) for name, value in declared.items() if value is not None} | dict(environ)
     settings = settings_of(config, known, account)
-    models = models_of(config, known, account, settings.remote, settings.balancing)
-    if not models.is_replicated:
+    read = read_models(config, frozenset(names_used(config)), known, account, settings.limits, models_at)
+    aliases = _aliases(config, read, settings.aliases, account)
+    chains = Chains(config, lambda name: aliases.get(name, name if name in read.groups else None), account)
+    for group in read.groups.values():
+        group.chain = chains.of(group.name)
+    groups = merged(read.groups)
+    if not any(len(backend.places) > 1 for group in groups for backend in group.backends):
         without_replicas(account)
-    names = {one.name for one in models.candidates} | {*models.aliases}
-    aliases = dict(models.aliases)
-    for alias, target in settings.aliases.items():
-        section = "router_settings.model_group_alias"
-        place = section if alias in mapping(mapping(config.get("router_settings")).get("model_group_alias")) else (
-            "litellm_settings.model_alias_map"
-        )  # fmt: skip
-        if target in names and alias not in names and alias != "auto":
-            aliases[alias] = models.aliases.get(target, target)
-        else:
-            del account.carried[f"{place}.{alias}"]
-            account.leave(f"{place}.{alias}", f"{target} is no model here, or {alias} has another meaning")
-    chains = _chains(config, {name: name for name in (one.name for one in models.candidates)} | aliases, account)
+    found = entries_of(groups, settings.balancing, account, most)
+    for alias, name in aliases.items():
+        found.aliases[alias] = found.aliases.get(name, name)
+    if read.other is not None:
+        found.aliases["*"] = found.aliases.get(read.other, read.other)
     account.close(config)
+    used = {place.key for group in groups for backend in group.backends for place in backend.places}
     return Migration(
-        candidates=[
-            msgspec.structs.replace(one, further=one.further | {"fallback": chains[one.name]})
-            if chains.get(one.name)
-            else one
-            for one in models.candidates
-        ],
-        aliases=aliases,
-        environment=settings.environment,
+        candidates=found.tiers,
+        targets=found.targets,
+        embeddings=found.embeddings,
+        aliases=found.aliases,
+        environment=read.reader.environment | settings.environment,
         commands=settings.commands,
-        variables=models.variables,
-        carried=account.carried,
-        left=account.left,
+        variables={name: place for name, place in read.reader.variables.items() if name in used},
+        notes=found.notes,
+        account=account,
     )
 
 
-def _chains(config: Mapping[str, Any], tiers: Mapping[str, str], account: Account) -> dict[str, list[str]]:
-    """Return the tiers that stand in for a tier, by its name; `tiers`: what names stand for."""
-    found: dict[str, list[str]] = {}
-    text = "fallback of the tier; a request that names its tier goes on to [[targets]] alone"
-    for section in ("litellm_settings", "router_settings"):
-        values = mapping(config.get(section))
-        if isinstance(usual := values.get("default_fallbacks"), list) and _known(usual, tiers):
-            account.carry(f"{section}.default_fallbacks", f"{text}; of tiers without their own")
-            found |= {name: _others(name, usual, tiers) for name in {*tiers.values()}}
-    for section in ("litellm_settings", "router_settings"):
-        lists = mapping(config.get(section)).get("fallbacks")
-        for place, one in enumerate(lists if isinstance(lists, list) else []):
-            for name, names in mapping(one).items():
-                path = f"{section}.fallbacks[{place}].{name}"
-                if isinstance(names, list) and _known([name, *names], tiers):
-                    account.carry(path, text)
-                    found[tiers[name]] = _others(tiers[name], names, tiers)
-                else:
-                    account.leave(path, "it names what is no tier here")
-    return found
+def doubled(tiers: Sequence[Candidate]) -> list[Candidate]:
+    """Return the tiers, a single one twice: a catalogue has two at least, and `auto` is that model then."""
+    if len(tiers) != 1:
+        return list(tiers)
+    again = msgspec.structs.replace(tiers[0], name=f"{tiers[0].name}-again", source=f"{tiers[0].source}, again")
+    return [*tiers, again]
 
 
-def _known(names: Sequence[object], tiers: Mapping[str, str]) -> bool:
-    return bool(names) and all(isinstance(name, str) and name in tiers for name in names)
-
-
-def _others(name: str, names: Sequence[str], tiers: Mapping[str, str]) -> list[str]:
-    return [tier for tier in dict.fromkeys(tiers[one] for one in names) if tier != name]
-
-
-def _grouped(fields: Mapping[str, str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for path, text in fields.items():
-        found.setdefault(text, []).append(path)
+def _aliases(config: Mapping[str, Any], read: Read, given: Mapping[str, str], account: Account) -> dict[str, str]:
+    """Return the aliases of the file, each with the name of the model_list that it stands for."""
+    found: dict[str, str] = {}
+    of_router = mapping(mapping(config.get("router_settings")).get("model_group_alias"))
+    for alias, model in given.items():
+        section = "router_settings.model_group_alias"
+        place = f"{section}.{alias}" if alias in of_router else f"litellm_settings.model_alias_map.{alias}"
+        while model in given and model not in read.groups and given[model] != model:
+            model = given[model]
+        if model in read.groups and alias not in read.groups and not RESERVED.fullmatch(alias):
+            found[alias] = model
+        else:
+            del account.carried[place]
+            account.leave(place, f"{model} is no model here, or {alias} has another meaning")
     return found
 
 

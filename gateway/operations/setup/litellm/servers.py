@@ -1,126 +1,198 @@
-"""Where a deployment of LiteLLM's runs: its `provider/model` and address as a server that a tier can name."""
+"""Where a deployment of LiteLLM's runs: its `provider/model` and address as a server that an entry can name."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from gateway.operations.setup.litellm.config_file import variable_of
+from gateway.operations.setup.litellm.server_table import BARE, PROVIDERS, RERANKERS, SERVERS
 from gateway.operations.setup.provider_keys import OPENAI_HOSTS
+from tiers.catalog.providers import google_cloud_url
 from tiers.catalog.tier_spec import ProviderName, RemoteKind
 
-# LiteLLM's names of providers where AIO has the same one.
-PROVIDERS: Mapping[str, ProviderName] = {
-    "anthropic": "anthropic",
-    "azure": "azure",
-    "bedrock": "bedrock",
-    "deepseek": "deepseek",
-    "fireworks_ai": "fireworks",
-    "gemini": "gemini",
-    "groq": "groq",
-    "mistral": "mistral",
-    "openai": "openai",
-    "openrouter": "openrouter",
-    "together_ai": "together",
-    "xai": "xai",
-}
-
-
-class _Kind(NamedTuple):
-    """A server with OpenAI's API: its kind, its usual address and variable, and what its address ends in."""
-
-    kind: RemoteKind = "openai"
-    url: str = ""
-    key: str | None = None
-    path: str = ""
-
-
-SERVERS: Mapping[str, _Kind] = {
-    "hosted_vllm": _Kind("vllm"),
-    "vllm": _Kind("vllm"),
-    "ollama": _Kind(url="http://localhost:11434", path="/v1"),
-    "ollama_chat": _Kind(url="http://localhost:11434", path="/v1"),
-    "lm_studio": _Kind(url="http://localhost:1234/v1"),
-    "llamafile": _Kind(url="http://localhost:8080/v1"),
-    "huggingface": _Kind("tgi", path="/v1"),
-    "litellm_proxy": _Kind(),
-    "openai_like": _Kind(),
-    "custom_openai": _Kind(),
-    "cerebras": _Kind(url="https://api.cerebras.ai/v1", key="CEREBRAS_API_KEY"),
-    "nvidia_nim": _Kind(url="https://integrate.api.nvidia.com/v1", key="NVIDIA_NIM_API_KEY"),
-    "sambanova": _Kind(url="https://api.sambanova.ai/v1", key="SAMBANOVA_API_KEY"),
-    "deepinfra": _Kind(url="https://api.deepinfra.com/v1/openai", key="DEEPINFRA_API_KEY"),
-}
-# Models that LiteLLM knows without a provider.
-_BARE: Mapping[str, tuple[str, ...]] = {"openai": ("gpt-", "o1", "o3", "o4", "chatgpt-"), "anthropic": ("claude-",)}
-_NOT_ADDRESSES = "its api_base names a variable that is not set here: set it, and run this again"
+OPENAI_COMPATIBLE_GEMINI = "https://generativelanguage.googleapis.com/v1beta/openai"
+"""For embeddings: https://ai.google.dev/gemini-api/docs/openai."""
+# LiteLLM's, without a location of a project.
+_VERTEX_LOCATION = "us-central1"
+_AWS_REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d")
+_SERIES = re.compile(r"(responses|o_series|gpt5_series)/")
 
 
 class Server(NamedTuple):
-    """`provider`, or `kind` and `url`; `key`: the variable where LiteLLM looks for the key of such a server."""
+    """`provider`, or `kind` and `url`; `key`: the variable where LiteLLM looks for the key of such a server. `unset`:
+    the parameters whose variables are not set here, and without which the environment's values hold."""
 
     provider: ProviderName | None
     kind: RemoteKind
     url: str | None
     model: str
     key: str | None = None
+    unset: tuple[str, ...] = ()
 
 
-def server_of(params: Mapping[str, Any], environ: Mapping[str, str]) -> Server | str:
-    """Return the server of a deployment's `litellm_params`, or why AIO has none like it."""
+def server_of(params: Mapping[str, Any], environ: Mapping[str, str], mode: str) -> Server | str:
+    """Return the server of a deployment's `litellm_params`, or why AIO has none like it. `mode`: `chat`, `embedding` or
+    an endpoint that is passed through."""
     named = params.get("model")
     if not isinstance(named, str) or not named:
         return "it has no litellm_params.model"
-    if "*" in named:
-        return "AIO serves the models that its catalogue names, and this one is a pattern: list the models"
-    provider, model = _split(named, params.get("custom_llm_provider"))
+    if (variable := variable_of(named)) is not None:
+        named = environ.get(variable, "").strip()
+        if not named:
+            return f"its model is in the variable {variable}, which is not set here: set it, and run this again"
+    provider, model = split_model(named, params.get("custom_llm_provider"))
     url = params.get("api_base") or params.get("base_url")
     if (variable := variable_of(url)) is not None:
         url = environ.get(variable, "").strip()
         if not url:
-            return _NOT_ADDRESSES
+            return f"its api_base is in {variable}, a variable that is not set here: set it, and run this again"
     url = url.rstrip("/") if isinstance(url, str) and url else None
     if url is not None and urlsplit(url).scheme not in ("http", "https"):
         return f"its api_base {url!r} is no URL"
-    if provider in ("openai", "text-completion-openai") and url is not None and url not in OPENAI_HOSTS:
-        return Server(None, "openai", url, model)
-    if provider == "azure":
+    if not model and provider:
+        return f"its model {named!r} names a provider alone"
+    return _placed(params, environ, mode, provider, model, url)
+
+
+def _placed(
+    params: Mapping[str, Any], environ: Mapping[str, str], mode: str, provider: str, model: str, url: str | None
+) -> Server | str:
+    if provider in ("openai", "text-completion-openai"):
+        return _openai(environ, _SERIES.sub("", model), url)
+    if provider == "azure_ai":
+        return _foundry(model, url or environ.get("AZURE_AI_API_BASE", "").strip().rstrip("/"), mode)
+    if provider in ("azure", "azure_text"):
         url = url or environ.get("AZURE_API_BASE", "").strip().rstrip("/") or None
         if url is None:
             return "it has no api_base, and AZURE_API_BASE is not set here: set it, and run this again"
-        return Server("azure", "azure", url.partition("/openai")[0], model, "AZURE_API_KEY")
-    if provider == "bedrock":
-        return _bedrock(params, model, url)
+        return Server("azure", "azure", url.partition("/openai")[0], _SERIES.sub("", model), "AZURE_API_KEY")
+    if mode == "embedding" and provider == "gemini" and url is None:
+        return Server(None, "openai", OPENAI_COMPATIBLE_GEMINI, model, "GEMINI_API_KEY")
+    if PROVIDERS.get(provider) in ("bedrock", "vertex", "gemini", "anthropic"):
+        if mode != "chat":
+            return f"AIO speaks {provider}'s API for chats, and this is a model of the mode {mode}"
+        return _native(params, environ, PROVIDERS[provider], model, url)
     if provider in PROVIDERS:
-        return Server(PROVIDERS[provider], "openai", None if provider == "openai" else url, model)
+        return Server(PROVIDERS[provider], "openai", url, model)
     if provider in SERVERS:
-        kind = SERVERS[provider]
-        url = url or kind.url or None
-        if url is None:
-            return f"it has no api_base, and {provider} has no usual one"
-        return Server(None, kind.kind, url if url.endswith(kind.path) else url + kind.path, model, kind.key)
+        return _compatible(provider, model, url, mode)
     if provider == "auto_router":
-        return "AIO routes by itself: ask for the model `auto`"
+        return "AIO routes by itself: the name is one of `auto`"
     if not provider:
         return f"no provider is known for {model!r}: write provider/model"
     return f"AIO has no provider {provider!r}; if its server has OpenAI's API, write openai/{model} with its api_base"
 
 
-def _split(named: str, given: object) -> tuple[str, str]:
+def _openai(environ: Mapping[str, str], model: str, url: str | None) -> Server:
+    if url is None:
+        elsewhere = environ.get("OPENAI_BASE_URL", "").strip() or environ.get("OPENAI_API_BASE", "").strip()
+        url = elsewhere.rstrip("/") or None
+        if url is not None and url not in OPENAI_HOSTS:
+            return Server(None, "openai", url, model, "OPENAI_API_KEY")
+    if url is not None and url not in OPENAI_HOSTS:
+        return Server(None, "openai", url, model)
+    return Server("openai", "openai", None, model)
+
+
+def _foundry(model: str, url: str, mode: str) -> Server | str:
+    """Models of Azure's Foundry: those of a resource have the v1 API of Azure OpenAI, Claude its own, and serverless
+    deployments one each (https://learn.microsoft.com/azure/ai-foundry/foundry-models/concepts/endpoints)."""
+    if not url:
+        return "it has no api_base, and AZURE_AI_API_BASE is not set here: set it, and run this again"
+    host = urlsplit(url).hostname or ""
+    if mode == "chat" and model.startswith("claude"):
+        root = url.partition("/anthropic")[0]
+        return Server("anthropic", "anthropic", f"{root}/anthropic/v1", model, "AZURE_AI_API_KEY")
+    if mode != "rerank" and host.endswith((".services.ai.azure.com", ".openai.azure.com")):
+        root = f"https://{host}"
+        return Server("azure", "azure", root, model, "AZURE_AI_API_KEY")
+    url = url if url.endswith("/v1") else f"{url}/v1"
+    return Server(None, "openai", url, model, "AZURE_AI_API_KEY")
+
+
+def _native(
+    params: Mapping[str, Any], environ: Mapping[str, str], provider: ProviderName, model: str, url: str | None
+) -> Server | str:
+    """Return the server of a provider whose API is no one else's."""
+    if provider == "bedrock":
+        return _bedrock(params, environ, model, url)
+    if provider == "vertex":
+        return _vertex(params, environ, model, url)
+    if provider == "gemini" and url is not None:
+        url = url.partition("/models/")[0]
+    if provider == "anthropic" and url is not None:
+        url = url.removesuffix("/messages").removesuffix("/v1") + "/v1"
+    return Server(provider, "openai", url, model)
+
+
+def _compatible(provider: str, model: str, url: str | None, mode: str) -> Server | str:
+    kind = SERVERS[provider]
+    if provider == "huggingface" and url is None:
+        # LiteLLM's names have the one who serves the model in front, the router's behind.
+        by, _, rest = model.partition("/")
+        routed = f"{rest}:{by}" if "/" in rest else model
+        return Server(None, "openai", "https://router.huggingface.co/v1", routed, "HF_TOKEN")
+    usual = RERANKERS.get(provider, kind.url) if mode == "rerank" else kind.url
+    url = url or usual or None
+    if url is None:
+        return f"it has no api_base, and {provider} has no usual one"
+    if mode == "rerank":
+        url = url.removesuffix("/rerank")
+    return Server(None, kind.kind, url if url.endswith(kind.path) else url + kind.path, model, kind.key)
+
+
+def split_model(named: str, given: object) -> tuple[str, str]:
+    """Return LiteLLM's name of the provider and the model of `provider/model`; the provider is "" if none is known."""
     if isinstance(given, str) and given:
         return given, named.removeprefix(f"{given}/")
     first, slash, rest = named.partition("/")
-    if slash and (first in PROVIDERS or first in SERVERS):
-        return first, rest
     if slash:
         return first, rest
-    return next((provider for provider, starts in _BARE.items() if named.startswith(starts)), ""), named
+    return next((provider for provider, starts in BARE.items() if named.startswith(starts)), ""), named
 
 
-def _bedrock(params: Mapping[str, Any], model: str, url: str | None) -> Server | str:
-    model = model.removeprefix("converse/")
-    if model.startswith(("invoke/", "agent/", "converse_like/")) or ("/" in model and not model.startswith("arn:")):
+def _value(params: Mapping[str, Any], environ: Mapping[str, str], *names: str) -> tuple[str, tuple[str, ...]]:
+    """Return the text of the first of `names` that is given, and the names whose variables are not set here."""
+    unset: list[str] = []
+    for name in names:
+        text = params.get(name)
+        if not isinstance(text, str) or not text:
+            continue
+        if (variable := variable_of(text)) is None:
+            return text, ()
+        if found := environ.get(variable, "").strip():
+            return found, ()
+        unset.append(name)
+    return "", tuple(unset)
+
+
+def _bedrock(params: Mapping[str, Any], environ: Mapping[str, str], model: str, url: str | None) -> Server | str:
+    # The Converse API answers for the models of the older one, too.
+    model = model.removeprefix("converse/").removeprefix("invoke/")
+    region, unset = _value(params, environ, "aws_region_name")
+    first, slash, rest = model.partition("/")
+    if slash and _AWS_REGION.fullmatch(first):
+        region, model = region or first, rest
+    if "/" in model and not model.startswith("arn:"):
         return "of Bedrock AIO speaks the Converse API alone: write bedrock/converse/MODEL"
-    region = params.get("aws_region_name")
-    if url is None and isinstance(region, str) and variable_of(region) is None:
+    if url is None and region:
         url = f"https://bedrock-runtime.{region}.amazonaws.com"
-    return Server("bedrock", "bedrock", url, model)
+    return Server("bedrock", "bedrock", url, model, None, unset)
+
+
+def _vertex(params: Mapping[str, Any], environ: Mapping[str, str], model: str, url: str | None) -> Server | str:
+    model = model.removeprefix("gemini/")
+    if not model.startswith(("gemini-", "claude-")):
+        return f"of Vertex AI AIO asks Gemini and Claude, and this is {model}"
+    if url is not None:
+        return Server("vertex", "openai", url.partition("/publishers/")[0], model)
+    project, unset = _value(params, environ, "vertex_project", "vertex_ai_project")
+    location, _ = _value(params, environ, "vertex_location", "vertex_ai_location")
+    project = project or environ.get("VERTEXAI_PROJECT", "").strip() or environ.get("GOOGLE_CLOUD_PROJECT", "").strip()
+    location = location or environ.get("VERTEXAI_LOCATION", "").strip()
+    location = location or environ.get("GOOGLE_CLOUD_LOCATION", "").strip() or _VERTEX_LOCATION
+    if not project:
+        which = f"its {unset[0]} is in a variable that is not set here" if unset else "it has no vertex_project"
+        return f"{which}, and neither is GOOGLE_CLOUD_PROJECT: set it, and run this again"
+    return Server("vertex", "openai", google_cloud_url(project, location), model)

@@ -19,13 +19,11 @@ _OWN_DATABASE = (
 )
 WHY = {
     "router_settings.content_policy_fallbacks": _NO_LISTS,
-    "router_settings.context_window_fallbacks": "of itself `auto` rules out tiers whose context is too short",
     "router_settings.routing_strategy": "between replicas AIO takes the one with the prompt's beginning in its cache, "
     "else the better of two; between models it routes by quality and cost",
     "router_settings.enable_pre_call_checks": "of itself `auto` rules out tiers whose context is too short",
     "router_settings.max_fallbacks": _NO_LISTS,
     "litellm_settings.content_policy_fallbacks": _NO_LISTS,
-    "litellm_settings.context_window_fallbacks": "of itself `auto` rules out tiers whose context is too short",
     "litellm_settings.max_budget": f"AIO bounds keys and teams, not the whole gateway: {_OF_DATABASE}",
     "litellm_settings.budget_duration": f"AIO bounds keys and teams, not the whole gateway: {_OF_DATABASE}",
     "litellm_settings.default_internal_user_params": _OF_DATABASE,
@@ -53,11 +51,12 @@ _NOT_WRITTEN = "a password in the file is not written: set AIO_REDIS_URL to redi
 
 
 class Carried(msgspec.Struct):
-    """Settings as lines of a shell's file, commands for a running gateway, and fields of all tiers."""
+    """Settings as lines of a shell's file, commands for a running gateway, and time limits in seconds and balancing of
+    all entries."""
 
     environment: dict[str, str] = msgspec.field(default_factory=dict)
     commands: list[str] = msgspec.field(default_factory=list)
-    remote: dict[str, Any] = msgspec.field(default_factory=dict)
+    limits: dict[str, float] = msgspec.field(default_factory=dict)
     balancing: dict[str, Any] = msgspec.field(default_factory=dict)
     aliases: dict[str, str] = msgspec.field(default_factory=dict)
 
@@ -81,7 +80,8 @@ def settings_of(config: Mapping[str, Any], environ: Mapping[str, str], account: 
         account.carry("litellm_settings.drop_params", f"AIO_STRICT_FIELDS={'false' if drop else 'true'}")
     for path, why in WHY.items():
         section, _, name = path.partition(".")
-        if section in config and (not name or name in mapping(config[section])) and path not in account.carried:
+        value = mapping(config.get(section)).get(name) if name else config.get(section)
+        if value is not None and path not in account.carried:
             account.leave(path, why)
     return found
 
@@ -93,8 +93,8 @@ def _timeouts(router: dict[str, Any], module: dict[str, Any], found: Carried, ac
         (router, "router_settings.stream_timeout", "read_timeout_seconds"),
     ):
         if (seconds := number(values.get(path.partition(".")[2]))) is not None:
-            found.remote[field] = seconds
-            account.carry(path, f"remote.{field} of every tier")
+            found.limits[field] = seconds
+            account.carry(path, f"{field} of entries without their own")
 
 
 def _retries(router: dict[str, Any], module: dict[str, Any], found: Carried, account: Account) -> None:

@@ -1,0 +1,351 @@
+"""One entry of LiteLLM's model_list: what it serves, where, with which key, limits, defaults and price."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from gateway.operations.setup.litellm.config_file import Account, mapping, number, variable_of
+from gateway.operations.setup.litellm.servers import Server, server_of
+from tiers.catalog.capabilities import Capabilities
+from tiers.catalog.providers import PROVIDERS
+from tiers.catalog.tier_spec import Price
+from tiers.catalog.validate import OF_REQUESTS
+
+# What stands for no key at all, in front of servers that ask for none.
+_NO_KEY = re.compile(r"|none|null|n/?a|empty|dummy|not[-_ ]?needed|no[-_ ]?key.*|fake.*|anything", re.IGNORECASE)
+_PRICES = {
+    "input_cost_per_token": "input_usd_per_million",
+    "output_cost_per_token": "output_usd_per_million",
+    "cache_read_input_token_cost": "cached_input_usd_per_million",
+    "cache_creation_input_token_cost": "cache_write_usd_per_million",
+}
+_CAPABILITIES = {
+    "supports_vision": "vision",
+    "supports_audio_input": "audio",
+    "supports_pdf_input": "files",
+    "supports_function_calling": "tools",
+    "supports_response_schema": "json_schema",
+}
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+# https://docs.litellm.ai/docs/proxy/configs, `model_info.mode`, by what AIO calls it.
+_MODES = {
+    "chat": "chat", "completion": "chat", "responses": "chat", "embedding": "embedding", "embeddings": "embedding",
+    "rerank": "rerank", "moderation": "moderations", "moderations": "moderations", "image_generation": "images",
+    "image_edit": "images", "audio_speech": "speech", "audio_transcription": "transcriptions",
+}  # fmt: skip
+# LiteLLM knows the modes of models by their names; these words tell nearly as much.
+_MODES_BY_WORDS = (
+    ("rerank", re.compile(r"rerank")),
+    ("embedding", re.compile(r"embed|(^|[/-])(bge|e5|gte)-|voyage-")),
+    ("transcriptions", re.compile(r"whisper|transcribe|(^|[/-])stt\b")),
+    ("speech", re.compile(r"(^|[/-])tts\b|-tts$|-tts-")),
+    ("images", re.compile(r"dall-e|gpt-image|stable-diffusion|(^|/)imagen|(^|/)flux")),
+    ("moderations", re.compile(r"moderation")),
+)
+WHY_OF_PARAMS = {
+    "max_parallel_requests": "AIO limits requests in flight per key (`concurrency`) and in all (AIO_MAX_IN_FLIGHT)",
+    "api_version": "AIO uses Azure's v1 API, which has no versions",
+    "organization": "AIO sends no organisation; the key's own holds",
+    "aws_access_key_id": "AWS credentials are those of the environment (extra `providers`)",
+    "aws_secret_access_key": "AWS credentials are those of the environment (extra `providers`)",
+    "aws_session_token": "AWS credentials are those of the environment (extra `providers`)",
+    "aws_profile_name": "set AWS_PROFILE instead (extra `providers`)",
+    "tags": "AIO chooses by quality and cost; a key's `tiers` or `models` bound what answers it",
+    "max_retries": "AIO asks another replica or stand-in, not the same server again",
+    "num_retries": "AIO asks another replica or stand-in, not the same server again",
+}
+_UNSET = "the variable that it names is not set here: {field} is the environment's when the gateway runs"
+_LEAST_SECONDS = 2.0
+"""Of a time limit: the usual objective for the first token."""
+
+
+class Place(NamedTuple):
+    """One address of a model with one key, and what may be sent there in a minute."""
+
+    url: str | None
+    key: str | None
+    weight: float | None
+    requests: int | None
+    tokens: int | None
+
+    def limited(self, **fields: Any) -> dict[str, Any]:
+        """Return the fields and the limits that are set."""
+        found = fields | {"requests_per_minute": self.requests, "tokens_per_minute": self.tokens}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+class Deployment(msgspec.Struct, kw_only=True):
+    """`mode`: `chat`, `embedding` or an endpoint that is passed through. `further`: fields of its entry in the
+    catalogue. `rank`: where it stands among the deployments of its name, the least first. `path`: where it stands in
+    the file."""
+
+    path: str
+    name: str
+    mode: str
+    server: Server
+    place: Place
+    further: dict[str, Any]
+    price: Price | None
+    capabilities: Capabilities
+    max_context: int | None
+    base_model: str
+    rank: tuple[float, bool]
+
+
+class DeploymentReader:
+    """Reads entries and notes what becomes of each field. `variables`: those to set to the values that stand in the
+    file, each with its path there; `environment`: settings that are no secrets."""
+
+    def __init__(self, environ: Mapping[str, str], account: Account, limits: Mapping[str, float]) -> None:
+        """`limits`: the time limits in seconds where an entry has none."""
+        self._environ, self._account, self._limits = environ, account, limits
+        self._by_value: dict[str, str] = {}
+        self.variables: dict[str, str] = {}
+        self.environment: dict[str, str] = {}
+
+    def read(self, path: str, entry: Mapping[str, Any]) -> Deployment | None:
+        """Return the deployment of an entry; None if AIO has nothing like it, which is noted."""
+        name, params, info = (
+            entry.get("model_name"), mapping(entry.get("litellm_params")), mapping(entry.get("model_info")),
+        )  # fmt: skip
+        if not isinstance(name, str) or not name:
+            self._account.leave(path, "it has no model_name")
+            return None
+        mode = mode_of(params, info, self._environ)
+        if mode is None:
+            self._account.leave(path, f"AIO has no endpoint for models of the mode {info.get('mode')}")
+            return None
+        server = server_of(params, self._environ, mode)
+        if isinstance(server, str):
+            self._account.leave(path, server)
+            return None
+        key = self._key(f"{path}.litellm_params", name, params, server)
+        found = Deployment(
+            path=path,
+            name=name,
+            mode=mode,
+            server=server._replace(unset=()),
+            place=self._place(path, server, key, params, entry),
+            further=self._further(path, params, info, mode),
+            price=self._price(path, params, info),
+            capabilities=self._capabilities(path, info),
+            max_context=self._whole(f"{path}.model_info.max_input_tokens", info, "max_context"),
+            base_model=str(info.get("base_model") or ""),
+            rank=self._rank(path, params),
+        )
+        self._note(path, params, info, entry, server)
+        return found
+
+    def _rank(self, path: str, params: Mapping[str, Any]) -> tuple[float, bool]:
+        order = number(params.get("order"))
+        if order is not None:
+            self._account.carry(f"{path}.litellm_params.order", "the order of what stands in")
+        return (order or 1.0, params.get("weight") == 0)
+
+    def _place(
+        self, path: str, server: Server, key: str | None, params: Mapping[str, Any], entry: Mapping[str, Any]
+    ) -> Place:
+        """Return where a deployment is; its limits stand in litellm_params or next to it."""
+        limits: dict[str, int | None] = {"rpm": None, "tpm": None}
+        if server.provider is not None and key is None:
+            key = next(iter(PROVIDERS[server.provider].key_variables), None)
+            key = key if PROVIDERS[server.provider].needs_key else None
+        for name, text in (("rpm", "requests_per_minute"), ("tpm", "tokens_per_minute")):
+            for section, values in (("litellm_params.", params), ("", entry)):
+                value = number(values.get(name))
+                if value is not None and value == int(value) < 1e9:
+                    limits[name] = int(value)
+                    self._account.carry(f"{path}.{section}{name}", f"{text} of the key or server")
+        return Place(server.url, key, number(params.get("weight")), limits["rpm"], limits["tpm"])
+
+    def _key(self, path: str, name: str, params: Mapping[str, Any], server: Server) -> str | None:
+        """Return the variable of the key; a key that stands in the file gets one, and is not written."""
+        if server.provider == "vertex":
+            return self._credentials(path, params)
+        given = params.get("api_key")
+        if given is None:
+            return server.key
+        if (variable := variable_of(given)) is not None:
+            self._account.carry(f"{path}.api_key", f"api_key_env = {variable}")
+            return variable
+        if not isinstance(given, str) or _NO_KEY.fullmatch(given):
+            self._account.carry(f"{path}.api_key", "none is sent")
+            return None
+        variable = self._variable(given, f"{name}_API_KEY", f"{path}.api_key")
+        self._account.carry(f"{path}.api_key", f"api_key_env = {variable}, to be set; the key itself is not written")
+        return variable
+
+    def _credentials(self, path: str, params: Mapping[str, Any]) -> str | None:
+        """Return the variable with the path of a service account's file; None: what is there where AIO runs."""
+        name = next((one for one in ("vertex_credentials", "vertex_ai_credentials") if params.get(one)), None)
+        if name is None:
+            return None
+        given = params[name]
+        if (variable := variable_of(given)) is not None:
+            self._account.carry(f"{path}.{name}", f"api_key_env = {variable}, the path of the file")
+            return variable
+        if not isinstance(given, str) or given.lstrip().startswith("{"):
+            why = "the credentials themselves are not written: set GOOGLE_APPLICATION_CREDENTIALS to the path of a file"
+            self._account.leave(f"{path}.{name}", f"{why} with them")
+            return None
+        free = (one for one in numbered("GOOGLE_APPLICATION_CREDENTIALS") if self.environment.get(one, given) == given)
+        variable = next(free)
+        self.environment[variable] = given
+        self._account.carry(f"{path}.{name}", f"{variable}, the path of the file")
+        return None if variable == "GOOGLE_APPLICATION_CREDENTIALS" else variable
+
+    def _variable(self, value: str, wanted: str, path: str) -> str:
+        if value not in self._by_value:
+            wanted = re.sub(r"[^A-Za-z0-9]+", "_", wanted).strip("_").upper()
+            wanted = f"MODEL_{wanted}" if not wanted[:1].isalpha() else wanted
+            variable = next(one for one in numbered(wanted) if one not in self.variables)
+            self._by_value[value] = variable
+            self.variables[variable] = path
+        return self._by_value[value]
+
+    def _further(self, path: str, params: Mapping[str, Any], info: Mapping[str, Any], mode: str) -> dict[str, Any]:
+        """Return the fields of an entry for values that requests may lack, and its time limits."""
+        found: dict[str, Any] = {}
+        sampling = {}
+        for name, most in (("temperature", 2.0), ("top_p", 1.0)):
+            value = params.get(name)
+            if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most:
+                if name == "top_p" and not value:
+                    continue
+                sampling[name] = float(value)
+                self._account.carry(f"{path}.litellm_params.{name}", f"sampling.{name}")
+        if sampling:
+            found["sampling"] = sampling
+        for name in ("max_tokens", "max_completion_tokens"):
+            if (limit := self._whole(f"{path}.litellm_params.{name}", params, "default_max_tokens")) is not None:
+                found["default_max_tokens"] = limit
+        if (longest := self._whole(f"{path}.model_info.max_output_tokens", info, "max_output_tokens")) is not None:
+            found["max_output_tokens"] = longest
+        if (effort := params.get("reasoning_effort")) in _EFFORTS:
+            found["effort"] = effort
+            self._account.carry(f"{path}.litellm_params.reasoning_effort", "effort")
+        body = _plain(params.get("extra_body"))
+        if mode == "chat" and body and not OF_REQUESTS.intersection(body):
+            found["body"] = body
+            self._account.carry(f"{path}.litellm_params.extra_body", "body")
+        return found | self._time_limits(path, params)
+
+    def _time_limits(self, path: str, params: Mapping[str, Any]) -> dict[str, float]:
+        """Return an entry's time limits in seconds; its own precede those that hold for all."""
+        own: dict[str, float] = {}
+        for name, field in (("timeout", "total_timeout_seconds"), ("stream_timeout", "read_timeout_seconds")):
+            if (seconds := number(params.get(name))) is not None:
+                own[field] = seconds
+                self._account.carry(f"{path}.litellm_params.{name}", field)
+        return time_limits(own, self._limits)
+
+    def _price(self, path: str, params: Mapping[str, Any], info: Mapping[str, Any]) -> Price | None:
+        """Return the price where the file has both parts of it."""
+        found, notes = {}, {}
+        for name, field in _PRICES.items():
+            for section, values in (("model_info", info), ("litellm_params", params)):
+                value = values.get(name)
+                if isinstance(value, int | float | str) and not isinstance(value, bool) and _usd(value) is not None:
+                    found[field] = _usd(value)
+                    notes[f"{path}.{section}.{name}"] = f"price.{field}"
+        if found.get("input_usd_per_million") is None:
+            return None
+        if found.get("output_usd_per_million") is None:
+            return None
+        for place, text in notes.items():
+            self._account.carry(place, text)
+        return msgspec.convert(found, Price)
+
+    def _capabilities(self, path: str, info: Mapping[str, Any]) -> Capabilities:
+        found = {field: info[name] for name, field in _CAPABILITIES.items() if isinstance(info.get(name), bool)}
+        for name, field in _CAPABILITIES.items():
+            if field in found:
+                self._account.carry(f"{path}.model_info.{name}", f"capabilities.{field}")
+        return Capabilities(**found)
+
+    def _whole(self, path: str, values: Mapping[str, Any], field: str) -> int | None:
+        """Return a whole number above 1 of the last part of `path`."""
+        value = number(values.get(path.rpartition(".")[2]))
+        if value is None or value < 2 or value != int(value):
+            return None
+        self._account.carry(path, field)
+        return int(value)
+
+    def _note(
+        self, path: str, params: Mapping[str, Any], info: Mapping[str, Any], entry: Mapping[str, Any], server: Server
+    ) -> None:
+        named = ("model", "custom_llm_provider", "api_base", "base_url", "weight", "aws_region_name", "vertex_project",
+                 "vertex_ai_project", "vertex_location", "vertex_ai_location")  # fmt: skip
+        for name in named:
+            if name in params:
+                self._account.carry(f"{path}.litellm_params.{name}", "its server")
+        for name in server.unset:
+            del self._account.carried[f"{path}.litellm_params.{name}"]
+            self._account.leave(f"{path}.litellm_params.{name}", _UNSET.format(field="it"))
+        for section, values in (("litellm_params.", params), ("", entry)):
+            for name, why in WHY_OF_PARAMS.items():
+                if name in values:
+                    self._account.leave(f"{path}.{section}{name}", why)
+        for name, text in (("base_model", "the model whose price holds"), ("mode", "the endpoint that it serves")):
+            if name in info:
+                self._account.carry(f"{path}.model_info.{name}", text)
+        if "id" in info:
+            self._account.leave(f"{path}.model_info.id", "answers name the entry (x-aio-tier, x-aio-target)")
+
+
+def mode_of(params: Mapping[str, Any], info: Mapping[str, Any], environ: Mapping[str, str]) -> str | None:
+    """Return what a model serves: `chat`, `embedding`, an endpoint that is passed through, or None for another mode."""
+    if (given := info.get("mode")) is not None:
+        return _MODES.get(given) if isinstance(given, str) else None
+    model = str(params.get("model") or "")
+    if (variable := variable_of(model)) is not None:
+        model = environ.get(variable, "")
+    by_words = (mode for mode, words in _MODES_BY_WORDS if words.search(model.lower()))
+    return next(by_words, "chat")
+
+
+def time_limits(own: Mapping[str, float], common: Mapping[str, float]) -> dict[str, float]:
+    """Return the limits of a server: its own precede, and a whole answer's bounds that of a read. Without one for
+    reads, a read may take as long as an answer, as with LiteLLM."""
+    total = own.get("total_timeout_seconds", common.get("total_timeout_seconds"))
+    read = own.get("read_timeout_seconds", common.get("read_timeout_seconds", total))
+    if total is not None and read is not None and read > total:
+        is_wider = "read_timeout_seconds" in own and "total_timeout_seconds" not in own
+        read, total = (read, read) if is_wider else (total, total)
+    found = {"read_timeout_seconds": read, "total_timeout_seconds": total}
+    return {name: max(_LEAST_SECONDS, seconds) for name, seconds in found.items() if seconds is not None}
+
+
+def numbered(name: str) -> Any:
+    """Yield a name and then others like it: `name-2`, or `NAME_2` for a variable."""
+    yield name
+    count = 2
+    while True:
+        yield f"{name}-{count}" if not name.isupper() else f"{name}_{count}"
+        count += 1
+
+
+def _plain(value: object) -> dict[str, Any]:
+    """Return a mapping as a catalogue can hold it, without nulls; empty for anything else."""
+    try:
+        found = msgspec.json.decode(msgspec.json.encode(value)) if isinstance(value, dict) else {}
+    except (TypeError, ValueError):
+        return {}
+    plain: dict[str, Any] = _without_nulls(found)
+    return plain
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
+    return [_without_nulls(each) for each in value if each is not None] if isinstance(value, list) else value
+
+
+def _usd(value: float | str) -> float | None:
+    try:
+        found = float(value) * 1e6
+    except ValueError:
+        return None
+    return round(found, 6) if 0 <= found < float("inf") else None
