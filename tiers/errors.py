@@ -23,6 +23,11 @@ class TierAnswerError(TierError):
     and may be shown to the caller."""
 
 
+class InvalidAnswerError(TierAnswerError):
+    """A finished answer, or the arguments of a call in it, does not hold for the caller's schema, or could not be
+    checked. The message names the field of the request, and the keyword."""
+
+
 class TierAnswerTooLongError(TierAnswerError):
     """A server elsewhere answered far more than the request allows, and was cut off. What it had sent is billed."""
 

@@ -8,7 +8,10 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from llguidance import LLMatcher, LLTokenizer
+try:
+    from llguidance import LLMatcher, LLTokenizer
+except ImportError:  # a gateway without models of its own
+    LLTokenizer = None  # type: ignore[assignment, misc]
 
 _PIECE = re.compile(r"\\.|\[\^?|\]|.", re.DOTALL)
 # Operators on classes in the library's syntax; plain characters in ECMA-262.
@@ -51,12 +54,12 @@ class LinearPatterns:
     """Searches texts for patterns in linear time, by the library's automata where they have the pattern's anchors."""
 
     def __init__(self) -> None:
-        self._tokenizer = LLTokenizer("byte")
+        self._tokenizer = None if LLTokenizer is None else LLTokenizer("byte")
 
     @lru_cache(256)  # noqa: B019 - one object per process
     def _matcher(self, pattern: str) -> LLMatcher | None:
         whole = _as_whole(pattern)
-        if whole is None:
+        if whole is None or self._tokenizer is None:
             return None
         matcher = LLMatcher(self._tokenizer, LLMatcher.grammar_from_regex(whole), log_level=0)
         return None if matcher.is_error() else matcher

@@ -18,6 +18,7 @@ from typing import NoReturn
 
 from llguidance import LLTokenizer
 
+from inference_core.grammar.process_limits import leave_group
 from inference_core.grammar.trie import trie_of
 from inference_core.grammar.wire import VOCABULARY, Channel, Ended, Failed, Loaded, Vocabulary
 from inference_core.grammar.worker import RemoteEncoder, run
@@ -137,11 +138,7 @@ class Server:
 
 
 def main() -> NoReturn:
-    if os.getpgrp() != os.getpid():
-        os.setsid()
-    # It ends with the serving process, which may still finish answers after a signal to the process group.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    leave_group()
     try:
         Server(socket.socket(fileno=int(sys.argv[1]))).serve()
     except BaseException:

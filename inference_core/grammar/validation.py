@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from jsonschema import Draft4Validator, Draft202012Validator
-from jsonschema.exceptions import ValidationError
+from jsonschema.exceptions import UnknownType, ValidationError
 from jsonschema.validators import extend, validator_for
 from referencing import Registry
 from referencing.exceptions import Unresolvable
@@ -46,7 +46,7 @@ class AnswerValidator:
             found = next(self._validator.iter_errors(exact_json(answer)), None)
         except Unresolvable as error:
             return f"it cannot be checked: {type(error).__name__} of a $ref"
-        except (re.error, ArithmeticError, RecursionError) as error:
+        except (re.error, ArithmeticError, RecursionError, UnknownType) as error:
             return f"it cannot be checked: {type(error).__name__}"
         except ValueError as error:
             return f"it is no JSON: {error}"

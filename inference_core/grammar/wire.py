@@ -108,7 +108,35 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     signal: int
 
 
-Message = Vocabulary | Loaded | Failed | Start | Compiled | Refused | Encode | Encoded | Questions | Answers | Ended
+class Check(msgspec.Struct, frozen=True, tag=True):
+    """Validate texts against JSON schemas; answered by `Checked`. `pairs`: schema and text of each."""
+
+    pairs: list[tuple[str, str]]
+    limits: Limits
+
+
+class Checked(msgspec.Struct, frozen=True, tag=True):
+    """`error`: why the text number `place` is not valid; None if all are."""
+
+    error: str | None
+    place: int = 0
+
+
+Message = (
+    Check
+    | Checked
+    | Vocabulary
+    | Loaded
+    | Failed
+    | Start
+    | Compiled
+    | Refused
+    | Encode
+    | Encoded
+    | Questions
+    | Answers
+    | Ended
+)
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Message)
 

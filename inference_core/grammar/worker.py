@@ -6,11 +6,9 @@ SIGSEGV. A costly or broken grammar therefore affects only its own requests.
 
 import os
 import resource
-import signal
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import NoReturn
 
 from llguidance import LLTokenizer
@@ -20,6 +18,7 @@ from inference_core.grammar.bounds import check_bounds
 from inference_core.grammar.compiler import ErrorOf, GrammarCompiler
 from inference_core.grammar.limits import Limits
 from inference_core.grammar.matcher import GrammarMatcher
+from inference_core.grammar.process_limits import allow, set_limits
 from inference_core.grammar.wire import (
     Answer,
     Answers,
@@ -64,7 +63,7 @@ def run(channel: Channel, vocabularies: Mapping[int, LLTokenizer]) -> NoReturn:
     with suppress(EOFError, OSError):
         start = channel.receive()
         assert isinstance(start, Start)
-        _set_limits(start.limits)
+        set_limits(start.limits)
         worker = _Worker(channel, start)
         if worker.compile(GrammarCompiler(vocabularies[start.vocabulary], partial(_checked, start.limits))):
             worker.answer_questions()
@@ -77,19 +76,6 @@ def _warm_up(vocabularies: Mapping[int, LLTokenizer]) -> None:
         GrammarCompiler(tokenizer).compile(_ANY_JSON)
 
 
-def _set_limits(limits: Limits) -> None:
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _, most = resource.getrlimit(resource.RLIMIT_STACK)
-    with suppress(ValueError):  # the system's own limit is lower
-        resource.setrlimit(resource.RLIMIT_STACK, (limits.stack_bytes, most))
-    with suppress(OSError):  # no such file system: the platform does not enforce the limit either
-        Path("/proc/self/oom_score_adj").write_text("500")  # have the kernel kill this process before the serving one
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        size = pages * resource.getpagesize() + limits.memory_bytes
-        resource.setrlimit(resource.RLIMIT_AS, (size, size))
-
-
 class _Worker:
     def __init__(self, channel: Channel, start: Start) -> None:
         self._channel, self._grammar, self._limits = channel, start.grammar, start.limits
@@ -100,11 +86,11 @@ class _Worker:
     def compile(self, compiler: GrammarCompiler) -> bool:
         """Compile and send the result. Returns whether the grammar can be followed."""
         try:
-            _allow(self._limits.compile_seconds)
+            allow(self._limits.compile_seconds)
             check_bounds(self._grammar)
             self._make = compiler.compile(self._grammar, self._refusing)
             num_words = self._make().num_words
-            _allow(0)
+            allow(0)
         except InvalidRequestError as error:
             self._channel.send(Refused(str(error), error.param, final=True))
         except MemoryError:
@@ -118,7 +104,7 @@ class _Worker:
 
     def _refusing(self, error: InvalidRequestError) -> None:
         self._channel.send(Refused(str(error), error.param, final=False))
-        _allow(self._limits.locate_seconds)
+        allow(self._limits.locate_seconds)
 
     def answer_questions(self) -> NoReturn:
         seconds = self._limits.burst_seconds
@@ -128,9 +114,9 @@ class _Worker:
             for number in questions.dropped:
                 self._matchers.pop(number, None)
             seconds += sum(1 + len(q.drafts or ()) for q in questions.asked) * self._limits.seconds_per_mask
-            _allow(max(1e-6, seconds))
+            allow(max(1e-6, seconds))
             answers = [self._answer(question) for question in questions.asked]
-            seconds = min(self._limits.burst_seconds, _allow(0))
+            seconds = min(self._limits.burst_seconds, allow(0))
             self._channel.send(Answers(answers, self._memory_bytes))
 
     def _answer(self, question: Question) -> Answer:
@@ -157,17 +143,12 @@ def _checked(limits: Limits, error_of: ErrorOf) -> ErrorOf:
 
     def checked(text: str) -> str | None:
         nonlocal left
-        others = _allow(max(1e-6, left))
+        others = allow(max(1e-6, left))
         error = error_of(text)
-        left = _allow(others)
+        left = allow(others)
         return error
 
     return checked
-
-
-def _allow(seconds: float) -> float:
-    """End the process after `seconds` more CPU time; 0: no limit. Returns what is left of the previous limit."""
-    return signal.setitimer(signal.ITIMER_PROF, seconds)[0]
 
 
 def _most_resident_bytes() -> int:

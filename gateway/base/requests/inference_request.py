@@ -96,6 +96,14 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
         """Return the request as any tier but the first may see it."""
         return self if self.credential is None else msgspec.structs.replace(self, credential=None)
 
+    def with_other_seed(self) -> "InferenceRequest":
+        """Return the request with another seed, if it has one: equal seeds draw equal answers."""
+        sampling = self.generation.sampling
+        if sampling.seed is None:
+            return self
+        other = msgspec.structs.replace(sampling, seed=sampling.seed ^ 1)
+        return msgspec.structs.replace(self, generation=msgspec.structs.replace(self.generation, sampling=other))
+
     @property
     def wanted_quality(self) -> float | None:
         """The quality target that the request asks for, else that of its key; None for neither."""

@@ -29,6 +29,7 @@ from quality.records.record import Attempt, AttemptStatus, CacheUse, ComparedAs
 from tiers.collected_choice import CollectedChoice
 from tiers.consent import hidden_from
 from tiers.errors import (
+    InvalidAnswerError,
     TierCapabilityError,
     TierContextError,
     TierError,
@@ -52,7 +53,8 @@ class Generation:
     """The deltas of one answer, over all tiers that are tried for it. Iterate over it, and always `aclose` it.
 
     A stream cannot move to another tier after its first delta. A whole answer can at any time, because nothing has
-    reached the caller. A request falls over at most once (SPEC RT-11), or along the `fallback` of its tier; from a tier
+    reached the caller. An answer that is not valid for the caller's schema is made again, once, by the same tier with
+    another seed. A request falls over at most once (SPEC RT-11), or along the `fallback` of its tier; from a tier
     that cannot take it, because it is too long for example, to any other that may. It escalates at most once: the
     answer's own evidence may show that it is not good enough before any of it is passed on. If the fast path fails,
     normal routing runs: `rerouted` is then True and `decision` is the new one. `fell_over`: what failed and what took
@@ -83,6 +85,7 @@ class Generation:
         self._routing, self._admission, self._agreement = routing, admission, agreement
         self._chain: FallbackChain | None = None
         self._refusals, self._lengths = 0, RefusedLengths()
+        self._was_invalid = False
         self._escalation: Escalation | None = None
         self._compared_as: ComparedAs | None = None
         self._reason: str | None = None
@@ -305,7 +308,10 @@ class Generation:
         committed = self.request.stream and self._let_go
         if isinstance(error, TierContextError):
             self._lengths.note(error, self.tier, self._attempt.spec)
-        stand_in = None if committed else await self._stand_in(is_refused=isinstance(error, TierCapabilityError))
+        stand_in = None
+        if not committed:
+            is_refused = isinstance(error, TierCapabilityError)
+            stand_in = self._again(error) or await self._stand_in(is_refused=is_refused)
         if stand_in is None and self._comparison is not None and not committed:
             comparison, self._comparison = self._comparison, None
             if comparison.spare is not None:
@@ -346,6 +352,16 @@ class Generation:
         if not names and not passed:
             return ""
         return "; ".join([f"Tried in this order: {', '.join([*names, _named(self.tier)])}", *passed])
+
+    def _again(self, error: Exception) -> Tier | None:
+        """Return the tier itself after the first answer that is not valid, to answer again with another seed."""
+        if not isinstance(error, InvalidAnswerError) or self._was_invalid or self.tier.asks_credential:
+            return None
+        if not self._affords(self.tier):
+            return None
+        self._was_invalid = True
+        self._asking = self._asking.with_other_seed()
+        return self.tier
 
     async def _stand_in(self, *, is_refused: bool) -> Tier | None:
         """Return what replaces a failed tier: the ordinary route's if the fast path failed, the next of the tier's
@@ -431,7 +447,12 @@ class Generation:
             return _refused(tier, hidden)
         if len(requests) == 1 and requests[0].n == n:
             # Contract of `Tier`: the iterator can be closed early, so it is a generator.
-            return tier.generate(requests[0])  # type: ignore[return-value]
+            deltas: AsyncGenerator[Delta, None] = tier.generate(requests[0])  # type: ignore[assignment]
+            if requests[0].tooling is None and requests[0].sampling.grammar is None:
+                return deltas
+            from tiers.answer_check import checked  # few requests have something to check
+
+            return checked(tier, requests[0], deltas)
         return tier_deltas(tier, requests, n)
 
     def _end(self, status: AttemptStatus, error: Exception | None) -> None:

@@ -1,0 +1,57 @@
+"""Finished answers are validated in processes of their own, within limits."""
+
+import json
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from inference_core.grammar.answer_checks import AnswerChecks
+from inference_core.grammar.limits import Limits
+
+AGE = json.dumps({"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]})
+# A lookahead needs an engine that backtracks; this text takes it longer than anybody waits.
+ENDLESS = json.dumps({"type": "string", "pattern": "^(?=a)(a+)+$"})
+
+
+@pytest.fixture
+def checks() -> Iterator[AnswerChecks]:
+    made = AnswerChecks(Limits(check_seconds=0.2))
+    yield made
+    made.close()
+
+
+def test_texts_that_hold_have_no_error(checks: AnswerChecks) -> None:
+    assert checks.error([(AGE, '{"age": 3}'), ('{"const": 12345678901234567890}', "12345678901234567890")]) is None
+
+
+def test_the_first_text_that_does_not_hold_is_named_with_its_keyword(checks: AnswerChecks) -> None:
+    assert checks.error([(AGE, '{"age": 3}'), (AGE, "{}")]) == (1, "$ does not hold for the keyword 'required'")
+    assert checks.error([(AGE, '{"age": 3')]) == (
+        0,
+        "it is no JSON: Expecting ',' delimiter: line 1 column 10 (char 9)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        (ENDLESS, "within the limits"),
+        (json.dumps({"$ref": "https://example.org/other.json"}), "of a $ref"),
+        ('{"type": "odd"}', "UnknownType"),
+        ("[]", "cannot be checked"),
+    ],
+)
+def test_what_cannot_be_checked_is_an_error(checks: AnswerChecks, schema: str, said: str) -> None:
+    wrong = checks.error([(schema, json.dumps("a" * 40 + "!"))])
+    assert wrong is not None
+    assert said in wrong[1]
+
+
+def test_a_server_that_has_ended_is_started_again(checks: AnswerChecks) -> None:
+    assert checks.error([(AGE, '{"age": 3}')]) is None
+    process = checks._process
+    assert process is not None
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert checks.error([(AGE, '{"age": 3}')]) is None
