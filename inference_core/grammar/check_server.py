@@ -18,7 +18,7 @@ from inference_core.grammar.wire import Channel, Check, Checked
 
 def serve(control: socket.socket) -> None:
     """Return when the other end of `control` is closed."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the processes
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for their ends
     while True:
         kind, files, _, _ = socket.recv_fds(control, 1, 1)
         if not kind:

@@ -79,7 +79,7 @@ async def test_forced_calls_are_checked_of_models_here() -> None:
     await drained(elsewhere(), chat(tooling=tools("required")), call(BAD))
 
 
-async def test_an_answer_beside_optional_tools_is_checked_of_models_here() -> None:
+async def test_an_answer_that_could_call_tools_is_checked_of_models_here() -> None:
     with pytest.raises(InvalidAnswerError):
         await drained(here(), asked(tooling=tools()), text(BAD))
 
