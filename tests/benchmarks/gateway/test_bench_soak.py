@@ -191,7 +191,7 @@ def test_the_command_soaks_a_real_server_and_keeps_its_minutes(tmp_path: Path, m
     assert numbers[-1] >= 0.05
     results = rows[-1]["results"]
     assert results["failures"] == {}
-    assert results["requests"] > 40
+    assert results["requests"] >= 10
     counted = [one for one in minutes if one.minute > 0.02] or minutes[-1:]
     assert results["changes"] == msgspec.to_builtins(changes_of(counted))
     first, last = counted[0], counted[-1]
