@@ -21,17 +21,21 @@ PEERS = ("LiteLLM", "Portkey", "Switchyard")
     "targets",
     metavar="NAME=URL",
     multiple=True,
-    help="Another gateway, in front of 127.0.0.1:PORT; its models are anthropic, openai and gemini, each also with -b.",
+    help="Another gateway, in front of 127.0.0.1:PORT; its models have the names of the wires, each also with -b.",
 )
+@click.option("--config-of", type=click.Choice(PEERS, case_sensitive=False), help="Print what that gateway reads.")
 @click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Of the recording provider; 0: a free one.")
 @click.option("--page", type=click.Path(path_type=Path), help="Write the table to this page.")
 @json_option
-def fidelity(targets: Sequence[str], port: int, page: Path | None, as_json: bool) -> None:
-    """Chat, Messages and Responses before Anthropic, OpenAI and Gemini, whole and streamed: sessions of two steps with
+def fidelity(targets: Sequence[str], config_of: str | None, port: int, page: Path | None, as_json: bool) -> None:
+    """Chat, Messages and Responses before the servers of all wires, whole and streamed: sessions of two steps with
     tools and thoughts, a change of the model, and faults. One line for each cell with a loss."""
     from benchmarks.gateway.fidelity.matrix import Target, counts_of, measured
     from benchmarks.gateway.fidelity.page import page_of
 
+    if config_of is not None:
+        click.echo(_config(config_of, port))
+        return
     named = [one.partition("=") for one in targets]
     if wrong := [name for name, sign, url in named if not (name and sign and url.startswith("http"))]:
         raise click.BadParameter(f"{wrong[0]!r}: expected NAME=URL", param_hint="--target")
@@ -48,6 +52,15 @@ def fidelity(targets: Sequence[str], port: int, page: Path | None, as_json: bool
     missing = [name for name in PEERS if name.lower() not in {one.lower() for one, _, _ in named}]
     if missing:
         click.echo(f"not asked: {', '.join(missing)}; start one in front of --port and give it as --target NAME=URL")
+
+
+def _config(name: str, port: int) -> str:
+    from benchmarks.gateway.fidelity.peers import peer_of
+
+    peer = peer_of(name)
+    assert peer is not None
+    text = "" if peer.config is None else peer.config(f"http://127.0.0.1:{port}", peer.providers)
+    return f"# {peer.start}\n{text}"
 
 
 def _text(cells: "Sequence[Cell]") -> str:

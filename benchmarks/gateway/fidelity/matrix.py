@@ -14,6 +14,7 @@ import msgspec
 
 from benchmarks.gateway.fidelity.clients import PATHS, THINKING, asked, next_step, whole_answer
 from benchmarks.gateway.fidelity.dialects import Body, Facts, answer_facts, differences, request_facts
+from benchmarks.gateway.fidelity.peers import headers_of, servers_of
 from benchmarks.gateway.fidelity.provider import (
     CACHED,
     OUTPUT,
@@ -67,7 +68,8 @@ async def matrix(
     async with httpx.AsyncClient(timeout=30, headers={"authorization": "Bearer unused", "x-api-key": "unused"}) as http:
         for target in targets:
             asked_again: dict[str, float] = {}
-            for case, api, stream, server in itertools.product(cases, PATHS, (False, True), servers):
+            asked = servers_of(target.name, servers)
+            for case, api, stream, server in itertools.product(cases, PATHS, (False, True), asked):
                 if case == "busy":
                     # So long nothing is sent to a busy server.
                     await asyncio.sleep(max(0.0, asked_again.get(server, 0.0) - time.monotonic()))
@@ -135,7 +137,7 @@ class _Walk:
     async def _asked(self, body: Body, seals: Sequence[str] = ()) -> Body | None:
         """Ask, compare what the server got with what was asked, and return the answer; None if it is not whole."""
         before = len(self._provider.calls)
-        headers = {"x-aio-cache": "off"}
+        headers = {"x-aio-cache": "off"} | headers_of(self._target.name, self._provider.origin, self._server)
         told = await self._http.post(self._target.url + PATHS[self._api], json=body, headers=headers)
         if len(self._provider.calls) == before:
             self._lost.append(f"request ({told.status_code})")
@@ -271,8 +273,10 @@ async def measured(
     servers: Sequence[str] = SERVERS,
     progress: Callable[[str, float], None] = lambda stage, share: None,
 ) -> list[Cell]:
-    """All cells of AIO, and of the other `targets`, which have to be in front of the provider at `port` already."""
-    total = 2 * len(PATHS) * len(servers) * len(cases) * (1 + len(targets))
+    """All cells of AIO, and of the other `targets`, which have to be in front of the provider at `port` already, for
+    the wires that they have."""
+    ways = 2 * len(PATHS) * len(cases)
+    total = ways * (len(servers) + sum(len(servers_of(target.name, servers)) for target in targets))
     cells: list[Cell] = []
     async with recording_provider(port) as provider:
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from benchmarks.gateway.fidelity.matrix import CASES, SERVERS, Cell, counts_of
+from benchmarks.gateway.fidelity.peers import servers_of
 
 _HEAD = """# Fields lost or changed on the way
 
@@ -23,12 +24,16 @@ lost or changed, whole + streamed.
 
 ## What is kept, and for how long
 
-Clients of Messages and Responses carry sealed reasoning themselves: a process keeps a digest of each seal with the
-model that made it, the last 100,000 of seven days, and gives no other model the reasoning. After a restart, or in
-another process, a seal is unknown: then only a tier that is the catalogue's single one of its API gets it.
+Clients of Messages and Responses carry sealed reasoning themselves, and clients of chats `reasoning_content`,
+`reasoning_details` and `extra_content`. A process keeps a digest of each with the model that made it, the last 100,000,
+and gives no other model the reasoning. What is unknown goes to a tier only if it is the catalogue's single one of its
+API; of a chat, if it is the single server, or all are servers of one's own.
 
-For other clients a process keeps turns that called tools, as their server gave them: 64 MiB in memory, for an hour,
-where the key and the request permit stored texts. A turn whose text or calls were changed is not replaced.
+Turns in loops of tools are kept as their server gave them, in Redis or else in the database, where the key and the
+request permit stored texts and no redaction is on: for 24 hours, 1 MiB of a turn, 64 MiB of a tenant. A process has
+up to 64 MiB of them in memory, for ten minutes. Erasing a user deletes them. Of other APIs than chat, a turn whose text
+or calls were changed is not replaced. Which servers take thoughts of earlier turns, and of which, is in
+`tiers/remote/rules.py`. What is missed or left out is named in `x-aio-ignored-fields`.
 
 Where reasoning is not there, it is left out. Anthropic's budget of thoughts then pauses until the loop of calls ends,
 and Gemini gets Google's own value in place of a signature. OpenAI is asked to store nothing: it gets the whole
@@ -37,9 +42,10 @@ conversation, with what `previous_response_id` and `item_reference` name. An att
 
 ## The matrix
 
-Other gateways are compared where they take any model by name: LiteLLM 1.106.2 without retries and cooldowns and with
-`drop_params`, Switchyard 0.3.0 with its clients of Messages and Responses; it has none of Gemini's API, so that these
-cells are lost whole. Portkey learns its provider from headers that no client here sends.
+Other gateways are compared for the wires that they have, without retries and cooldowns; `--config-of NAME` prints what
+each reads and how it is started. LiteLLM 1.106.2 drops parameters that a server lacks (`drop_params`), Portkey 1.15.2
+learns its provider from headers (its streams fail on Node 20.20), Switchyard 0.3.0 has no client of Gemini's API. Rows
+without a loss are left out.
 
 """
 
@@ -58,9 +64,10 @@ def page_of(cells: Sequence[Cell]) -> str:
     ]
     for name in counts:
         for api in dict.fromkeys(cell.api for cell in cells):
-            for server in SERVERS:
+            for server in servers_of(name, SERVERS):
                 shown = [_shown(cells, name, api, server, case) for case in CASES]
-                lines.append(f"| {name} | {api} | {server} | {' | '.join(shown)} |")
+                if set(shown) != {"0 + 0"}:
+                    lines.append(f"| {name} | {api} | {server} | {' | '.join(shown)} |")
     return "\n".join(lines) + "\n"
 
 
