@@ -120,8 +120,8 @@ def _from_litellm(file: Path, given: Sequence[str], output: Path, force: bool, y
     async def further() -> list["Candidate"]:
         return [await given_tier(text, [], os.environ) for text in given]
 
-    def models_at(url: str) -> list[str]:
-        return [one.model for one in asyncio.run(ask_server(url)).models]
+    def models_at(url: str, key: str) -> list[str]:
+        return [one.model for one in asyncio.run(ask_server(url, key)).models]
 
     settings = output.with_suffix(".env")
     found = migrated(file, os.environ, models_at, MAX_TIERS - len(given))

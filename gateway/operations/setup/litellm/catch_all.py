@@ -16,8 +16,8 @@ MOST_LISTED = 24
 # What LiteLLM's `*` reaches by names without a provider.
 _USUAL = ("openai", "anthropic", "gemini")
 
-ModelsAt = Callable[[str], list[str]]
-"""The models that a server lists at its address, or none."""
+ModelsAt = Callable[[str, str], list[str]]
+"""The models that a server at an address lists; it gets the key, "" for none. Empty if it lists none."""
 
 
 def is_pattern(entry: Mapping[str, Any]) -> bool:
@@ -94,7 +94,10 @@ def _known(
     if isinstance(url, str) and url and PROVIDERS.get(provider, "openai") == "openai":
         path = SERVERS[provider].path if provider in SERVERS else ""
         address = url.rstrip("/")
-        listed = models_at(address if address.endswith(path) else address + path)
+        key = params.get("api_key")
+        if (variable := variable_of(key)) is not None:
+            key = environ.get(variable, "").strip()
+        listed = models_at(address if address.endswith(path) else address + path, key if isinstance(key, str) else "")
         yield from (f"{provider}/{one}" for one in listed)
         return
     if "*" in model and model != "*":

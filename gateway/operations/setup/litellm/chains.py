@@ -23,6 +23,7 @@ class Chains:
 
     def __init__(self, config: Mapping[str, Any], resolve: Resolve, account: Account) -> None:
         self._resolve, self._account = resolve, account
+        self._paths: dict[str, list[str]] = {}
         self._own: dict[str, dict[str, list[str]]] = {field: {} for field, _ in _FIELDS}
         self._usual: list[str] | None = None
         for section in _SECTIONS:
@@ -37,6 +38,11 @@ class Chains:
         found: list[str] = []
         self._follow(name, found, 1)
         return [one for one in dict.fromkeys(found) if one != name]
+
+    def leave(self, name: str, why: str) -> None:
+        """Note that the chain of `name` became nothing."""
+        for path in self._paths.get(name, []):
+            self._account.leave(path, why)
 
     def _follow(self, name: str, found: list[str], depth: int) -> None:
         own = self._own["fallbacks"].get(name, self._usual if depth == 1 else None) or []
@@ -57,6 +63,7 @@ class Chains:
                     self._account.leave(where, f"no model has the name {name}")
                 elif (stand_ins := self._known(where, names, text)) is not None:
                     self._own[field][known] = stand_ins
+                    self._paths.setdefault(known, []).append(where)
 
     def _known(self, path: str, names: object, text: str) -> list[str] | None:
         """Return what the names of a list stand for, and note those that stand for nothing."""

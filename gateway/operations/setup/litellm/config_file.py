@@ -43,13 +43,13 @@ def read_config(path: Path, account: Account) -> dict[str, Any]:
     value holds, as with LiteLLM, and `account` names it. Raises `SetupError` if it is no configuration."""
     found = _read(path, account)
     names = found.get("include")
-    for place, name in enumerate(names if isinstance(names, list) else []):
+    for name in names if isinstance(names, list) else []:
+        account.carry("include", "read with it")
         try:
             included = _read(path.parent / str(name), account)
         except SetupError as error:
-            account.leave(f"include[{place}]", str(error))
+            account.leave(f"include, {name}", str(error))
             continue
-        account.carry(f"include[{place}]", "read with it")
         for key, value in included.items():
             both = isinstance(value, list) and isinstance(found.get(key), list)
             found[key] = [*found[key], *value] if both else value

@@ -33,8 +33,10 @@ _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _MODES = {
     "chat": "chat", "completion": "chat", "responses": "chat", "embedding": "embedding", "embeddings": "embedding",
     "rerank": "rerank", "moderation": "moderations", "moderations": "moderations", "image_generation": "images",
-    "image_edit": "images", "audio_speech": "speech", "audio_transcription": "transcriptions",
+    "image_edit": "images", "audio_speech": "speech", "audio_transcription": "transcriptions", "tts": "speech",
+    "stt": "transcriptions",
 }  # fmt: skip
+_OTHER_MODES = ("realtime", "video_generation", "ocr", "search", "batch", "vector_store", "container", "guardrail")
 # LiteLLM knows the modes of models by their names; these words tell nearly as much.
 _MODES_BY_WORDS = (
     ("rerank", re.compile(r"rerank")),
@@ -56,6 +58,16 @@ WHY_OF_PARAMS = {
     "max_retries": "AIO asks another replica or stand-in, not the same server again",
     "num_retries": "AIO asks another replica or stand-in, not the same server again",
 }
+# Providers whose APIs have other names for these fields of OpenAI's.
+_NATIVE = ("anthropic", "bedrock", "gemini", "vertex")
+_OF_OPENAI = (
+    "presence_penalty",
+    "frequency_penalty",
+    "stop",
+    "parallel_tool_calls",
+    "service_tier",
+    "verbosity",
+)
 _UNSET = "the variable that it names is not set here: {field} is the environment's when the gateway runs"
 _LEAST_SECONDS = 2.0
 """Of a time limit: the usual objective for the first token."""
@@ -128,7 +140,7 @@ class DeploymentReader:
             mode=mode,
             server=server._replace(unset=()),
             place=self._place(path, server, key, params, entry),
-            further=self._further(path, params, info, mode),
+            further=self._further(path, params, info, mode, server),
             price=self._price(path, params, info),
             capabilities=self._capabilities(path, info),
             max_context=self._whole(f"{path}.model_info.max_input_tokens", info, "max_context"),
@@ -205,7 +217,9 @@ class DeploymentReader:
             self.variables[variable] = path
         return self._by_value[value]
 
-    def _further(self, path: str, params: Mapping[str, Any], info: Mapping[str, Any], mode: str) -> dict[str, Any]:
+    def _further(
+        self, path: str, params: Mapping[str, Any], info: Mapping[str, Any], mode: str, server: Server
+    ) -> dict[str, Any]:
         """Return the fields of an entry for values that requests may lack, and its time limits."""
         found: dict[str, Any] = {}
         sampling = {}
@@ -226,11 +240,22 @@ class DeploymentReader:
         if (effort := params.get("reasoning_effort")) in _EFFORTS:
             found["effort"] = effort
             self._account.carry(f"{path}.litellm_params.reasoning_effort", "effort")
-        body = _plain(params.get("extra_body"))
-        if mode == "chat" and body and not OF_REQUESTS.intersection(body):
+        if mode == "chat" and (body := self._body(path, params, server)):
             found["body"] = body
-            self._account.carry(f"{path}.litellm_params.extra_body", "body")
         return found | self._time_limits(path, params)
+
+    def _body(self, path: str, params: Mapping[str, Any], server: Server) -> dict[str, Any]:
+        """Return the fields that the server gets where a request has none, of those that only it has to know."""
+        found: dict[str, Any] = {}
+        given = _plain(params.get("extra_body"))
+        if given and not OF_REQUESTS.intersection(given):
+            found |= given
+            self._account.carry(f"{path}.litellm_params.extra_body", "body")
+        if server.provider not in _NATIVE:
+            for name, value in _plain({name: params.get(name) for name in _OF_OPENAI}).items():
+                found[name] = value
+                self._account.carry(f"{path}.litellm_params.{name}", f"body.{name}")
+        return found
 
     def _time_limits(self, path: str, params: Mapping[str, Any]) -> dict[str, float]:
         """Return an entry's time limits in seconds; its own precede those that hold for all."""
@@ -297,8 +322,8 @@ class DeploymentReader:
 
 def mode_of(params: Mapping[str, Any], info: Mapping[str, Any], environ: Mapping[str, str]) -> str | None:
     """Return what a model serves: `chat`, `embedding`, an endpoint that is passed through, or None for another mode."""
-    if (given := info.get("mode")) is not None:
-        return _MODES.get(given) if isinstance(given, str) else None
+    if isinstance(given := info.get("mode"), str) and (given in _MODES or given in _OTHER_MODES):
+        return _MODES.get(given)
     model = str(params.get("model") or "")
     if (variable := variable_of(model)) is not None:
         model = environ.get(variable, "")

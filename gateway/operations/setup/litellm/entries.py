@@ -18,7 +18,6 @@ RESERVED = re.compile(r"auto|tier-[0-9]+")
 _HAS_MEANING = "AIO gives the name {name} a meaning of its own, and answers it; this model is {entry}"
 _TIME_LIMITS = ("read_timeout_seconds", "total_timeout_seconds")
 _NO_LIMIT = "limits per minute are of models that chat"
-_NO_CHAIN = "nothing stands in for a model of the mode {mode}"
 
 
 class Entries(msgspec.Struct, kw_only=True):
@@ -60,8 +59,6 @@ def entries_of(groups: Sequence[Group], balancing: Mapping[str, Any], account: A
         elif group.mode != "chat":
             _add_role(roles, group.backends[0], f"target {group.backends[0].entry} for {group.mode}")
             found.targets.append(_passed(group, account))
-        if group.mode != "chat" and group.chain:
-            account.left[f"fallbacks of {group.name}"] = _NO_CHAIN.format(mode=group.mode)
     for path, said in roles.items():
         named = said[0] if len(said) == 1 else f"{len(said)} entries: " + ", ".join(one.split(":")[0] for one in said)
         account.carry(f"{path}.model_name", named)

@@ -61,7 +61,7 @@ class Migration(msgspec.Struct, kw_only=True):
 
 
 def migrated(
-    path: Path, environ: Mapping[str, str], models_at: ModelsAt = lambda url: [], most: int = MAX_TIERS
+    path: Path, environ: Mapping[str, str], models_at: ModelsAt = lambda url, key: [], most: int = MAX_TIERS
 ) -> Migration:
     """Return the migration of a file. `models_at`: which models a server lists; `most`: tiers. Raises `SetupError` if
     the file is none of LiteLLM's."""
@@ -74,7 +74,10 @@ def migrated(
     aliases = _aliases(config, read, settings.aliases, account)
     chains = Chains(config, lambda name: aliases.get(name, name if name in read.groups else None), account)
     for group in read.groups.values():
-        group.chain = chains.of(group.name)
+        if group.mode == "chat":
+            group.chain = chains.of(group.name)
+        else:
+            chains.leave(group.name, f"nothing stands in for a model of the mode {group.mode}")
     groups = merged(read.groups)
     if not any(len(backend.places) > 1 for group in groups for backend in group.backends):
         without_replicas(account)

@@ -39,7 +39,6 @@ WHY = {
     "general_settings.health_check_interval": "AIO asks the servers of its tiers of itself",
     "general_settings.custom_auth": "AIO's keys are its own or those of a file (keys.md)",
     "environment_variables": "set them in AIO's own environment",
-    "include": "give the included files' content in one file",
     "files_settings": "AIO keeps files and batches itself (batches.md)",
     "finetune_settings": "AIO trains adapters itself, and passes no fine-tuning on",
 }
