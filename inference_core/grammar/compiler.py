@@ -49,9 +49,15 @@ class GrammarCompiler:
             # The first mask takes longest, and detects grammars that allow nothing.
             probe = start.deep_copy()
             first = probe.compute_bitmask()
-            if not probe.is_error() and any(first):
-                return self._factory(grammar, start)
             reason = probe.get_error() or "it allows no text at all"
+            if not probe.is_error() and any(first):
+                make = self._factory(grammar, start)
+                # The first mask of an answer may exceed a limit, together with the one before.
+                answer = make()
+                answer.masks()
+                if answer.reason is None:
+                    return make
+                reason = answer.reason
         refusing(_refused(grammar.param, reason))
         raise _refusal(grammar, reason)
 

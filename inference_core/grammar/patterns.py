@@ -19,12 +19,18 @@ _OPERATORS = ("&", "-", "~")
 # ECMA-262's white space, and what `.` does not match; the library has Unicode's, and the line feed alone.
 _SPACE = r"\t-\r \x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}\x{feff}"
 _ECMA = {".": r"[^\n\r\x{2028}\x{2029}]", "\\s": f"[{_SPACE}]", "\\S": f"[^{_SPACE}]"}
+_COUNTED = re.compile(r"\)\{(?:\d*,)?(\d{1,6})\}")
 _NUL = re.compile(r"\\x00|\\u0000|\\0(?![0-9])|\x00")
 
 
 def library_pattern(pattern: str) -> str:
     """`pattern` in the library's syntax. It matches the same texts, but none with U+0000 by a class."""
     return "".join(_converted(pattern))
+
+
+def most_repeats(pattern: str) -> int:
+    """How often a group of the pattern is repeated at most, if that is counted; 1 if none is."""
+    return max((int(count) for count in _COUNTED.findall(pattern)), default=1)
 
 
 def _converted(pattern: str) -> Iterator[str]:

@@ -36,6 +36,9 @@ from inference_core.protocol import Grammar
 
 logger = logging.getLogger(__name__)
 
+# In the message of a limit that all matchers of a grammar spend together: its process can follow no further answer.
+_SPENT = "lexer error"
+
 
 class GrammarWorker:
     """A grammar's process. Call `compile` on one thread, then the rest on one; `give_up` and `close` on any."""
@@ -108,6 +111,10 @@ class GrammarWorker:
                 matcher = known()
                 if matcher is not None:
                     matcher.take(question, answer)
+            spent = next((a.failure for a in message.answers if a.failure and _SPENT in a.failure), None)
+            if spent is not None:
+                param = self.grammar.param
+                self.give_up(InvalidRequestError(f"{param} cannot be followed: {spent}", param))
         elif isinstance(message, Failed):
             logger.error("a grammar of kind %s broke its process: %s", self.grammar.kind, message.reason)
             self.give_up(CoreError(f"{self.grammar.param}: the process of its grammar failed, which is logged"))

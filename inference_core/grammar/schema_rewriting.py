@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from inference_core.grammar.exclusive_branches import TYPES, Resolve, narrowed
 from inference_core.grammar.formats import FORMATS, PARTS
-from inference_core.grammar.patterns import library_pattern
+from inference_core.grammar.patterns import library_pattern, most_repeats
 
 # Keywords whose value is a schema, a list of schemas, or a mapping of names to schemas.
 ONE = ("items", "additionalItems", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames")
@@ -21,6 +21,9 @@ MAPPINGS = ("$defs", "definitions", "properties", "patternProperties", "dependen
 _EXACT = 1 << 53
 _MOST = (1 << 63) - 1024
 _LOWER, _UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
+# Of a counted group of a pattern times the longest length. The library takes a hundred megabytes for more, or fails in
+# the middle of an answer ("too many expressions constructed").
+_MOST_STATES = 10_000
 _PATTERNS = FORMATS | PARTS
 
 
@@ -79,6 +82,9 @@ def _patterns(schema: dict[str, Any]) -> None:
     pattern = schema.get("pattern")
     if isinstance(pattern, str):
         schema["pattern"] = library_pattern(pattern)
+        longest = schema.get("maxLength")
+        if isinstance(longest, int) and longest * most_repeats(pattern) > _MOST_STATES:
+            del schema["maxLength"]  # left to the validation
     patterns = schema.get("patternProperties")
     if isinstance(patterns, dict):
         schema["patternProperties"] = {library_pattern(key): value for key, value in patterns.items()}

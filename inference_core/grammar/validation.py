@@ -130,6 +130,13 @@ def _exact(kind: Any) -> Any:
     checker = kind.TYPE_CHECKER.redefine("number", _is_number)
     if kind is not Draft4Validator:
         checker = checker.redefine("integer", _is_integer)
-    return extend(  # type: ignore[no-untyped-call]
-        kind, {key: keyword for key, keyword in _EXACT.items() if key in kind.VALIDATORS}, type_checker=checker
-    )
+    known = {key: keyword for key, keyword in _EXACT.items() if key in kind.VALIDATORS}
+    exact = extend(kind, known, type_checker=checker)  # type: ignore[no-untyped-call]
+    exact.evolve = _evolved
+    return exact
+
+
+def _evolved(validator: Any, **changes: Any) -> Any:
+    """As `evolve`, but parts with a `$schema` of their own do not get another validator, without the keywords above."""
+    fields = [field for field in type(validator).__attrs_attrs__ if field.init]
+    return type(validator)(**{f.alias: getattr(validator, f.name) for f in fields} | changes)

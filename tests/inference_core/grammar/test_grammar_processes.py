@@ -1,5 +1,6 @@
 """A grammar that breaks its process does not affect the serving process, the server or other grammars."""
 
+import json
 import logging
 import os
 import signal
@@ -134,6 +135,21 @@ def test_limits_of_the_parser_end_one_answer_with_their_reason(grammars: Grammar
     assert isinstance(passing.failure, InvalidRequestError)
     assert "max is 2000" in str(passing.failure)
     assert other.failure is None
+
+
+def test_a_limit_that_all_answers_share_ends_the_process_so_that_the_next_request_gets_another() -> None:
+    grammars = Grammars(Limits())
+    words = {"type": "string", "pattern": r"^(?:\S+\s+){0,80}\S+$", "allOf": [{"maxLength": 2000}]}
+    schema = grammar("json_schema", json.dumps(words))
+    first = grammars.compiled(schema)()
+    for token in b'"a b':
+        if not allowed(first):
+            break
+        first.accept(token)
+    assert "too many expressions" in str(first.failure)
+    del first
+    assert allowed(grammars.compiled(schema)())
+    grammars.close()
 
 
 def test_compiling_takes_no_time_of_the_serving_process(grammars: Grammars) -> None:

@@ -51,6 +51,9 @@ def follows(matcher: GrammarMatcher, answer: str) -> bool:
         ({"type": "string", "format": "email"},
          ['"a.b@c"', json.dumps("a" * 64 + "@b.c")], [json.dumps("a" * 65 + "@b.c"), '"a@b@c"']),
         ({"patternProperties": {'^[^"]+$': {}}, "additionalProperties": False}, ['{"ab": 1}'], [r'{"\"": 1}']),
+        # With the longest length the automaton of the pattern would be too large.
+        ({"type": "string", "pattern": r"^$|(^(?:\S+\s+){0,99}\S+$)", "maxLength": 5000},
+         ['"a b c"'], ['"a "', json.dumps("a" * 5001)]),
         # Dates of the calendar, times of clocks, hosts of the DNS.
         ({"type": "string", "format": "date"}, ['"2024-02-29"', '"2000-02-29"'], ['"2023-02-29"', '"1900-02-29"']),
         ({"type": "string", "format": "time"}, ['"23:59:59Z"'], ['"23:59:60Z"']),
@@ -61,6 +64,10 @@ def follows(matcher: GrammarMatcher, answer: str) -> bool:
         # Bounds beyond 2^53 move inwards.
         ({"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}, ["0", "-9"], ["9223372036854775808"]),
         ({"type": "integer", "maximum": BIG}, ["1234567890123456000"], [str(BIG + 1), str(BIG + 100)]),
+        # A part with a dialect of its own is validated as exactly.
+        ({"properties": {"n": {"$schema": "http://json-schema.org/draft-04/schema#", "oneOf": [
+            {"type": "string", "format": "ipv4"}, {"type": "string", "format": "ipv6"}]}}},
+         ['{"n": "::"}'], ['{"n": "x"}']),
         # Keywords that say nothing.
         ({"type": "array", "uniqueItems": False}, ["[1, 1]"], ["{}"]),
         ({"type": "string", "format": "color-hex"}, ['"any"'], ["1"]),
@@ -101,6 +108,10 @@ def test_an_answer_may_end_where_its_schema_holds(schema: Any, allowed: list[str
         ({"properties": {"n": {"const": BIG}}}, rf"schema\.properties\.n .*const: {BIG} "),
         ({"items": {"enum": [BIG]}}, rf"schema\.items .*enum: {BIG} "),
         ({"type": "integer", "minimum": 2**64}, "minimum: 18446744073709551616 "),
+        (
+            {"type": "string", "pattern": r"^$|(^(?:\S+\s+){0,99}\S+$)", "allOf": [{"maxLength": 5000}]},
+            "too many expressions",
+        ),
         ({"patternProperties": {"^a": {"type": "null"}, "z$": {"type": "string"}}}, "not disjoint"),
         ({"properties": {"off": False, "list": BAD}}, r"schema\.properties\.list .*uniqueItems"),
         ({"properties": {"z": {"$ref": "#/properties/a"}, "a": {"items": BAD}}}, r"schema\.properties\.a\.items "),
