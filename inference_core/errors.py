@@ -31,6 +31,10 @@ class InvalidRequestError(CoreError):
         self.param = param
 
 
+class InvalidEndError(InvalidRequestError):
+    """The answer could only end with what its schema does not allow. Ask again: another answer may be valid."""
+
+
 class QueueFullError(CoreError):
     """The core's queue is full, or too long for the request's deadline. Try later or elsewhere."""
 

@@ -25,7 +25,9 @@ class TierAnswerError(TierError):
 
 class InvalidAnswerError(TierAnswerError):
     """A finished answer, or the arguments of a call in it, does not hold for the caller's schema, or could not be
-    checked. The message names the field of the request, and the keyword."""
+    checked. The message names the field of the request, and the keyword. `token_ids`: what a model here had drawn."""
+
+    token_ids: tuple[int, ...] = ()
 
 
 class TierAnswerTooLongError(TierAnswerError):

@@ -14,6 +14,7 @@ from inference_core.grammar.failing_subschema import failing_subschema
 from inference_core.grammar.json_style import JSON_STYLE
 from inference_core.grammar.matcher import GrammarMatcher
 from inference_core.grammar.schema_rewriting import InexpressibleError, for_library
+from inference_core.grammar.turning_point import turning_point
 from inference_core.grammar.validation import AnswerValidator
 from inference_core.protocol import Grammar
 
@@ -65,7 +66,8 @@ class GrammarCompiler:
         if grammar.kind != "json_schema":
             return partial(GrammarMatcher, start, self._tokenizer)
         validator = AnswerValidator(grammar.text)
-        return lambda: GrammarMatcher(start, self._tokenizer, self._checked(validator.error))
+        avoided = turning_point(GrammarMatcher(start, self._tokenizer), self._tokenizer, validator, grammar.avoid)
+        return lambda: GrammarMatcher(start, self._tokenizer, self._checked(validator.error), avoided)
 
 
 def schema_error(schema: Any) -> str | None:

@@ -19,12 +19,18 @@ class GrammarMatcher:
     """
 
     def __init__(
-        self, start: LLMatcher, tokenizer: LLTokenizer, error_of: Callable[[str], str | None] | None = None
+        self,
+        start: LLMatcher,
+        tokenizer: LLTokenizer,
+        error_of: Callable[[str], str | None] | None = None,
+        avoided: tuple[list[int], int] | None = None,
     ) -> None:
         """`start`: the grammar before the first token; it is copied, and copies share the library's caches.
-        `error_of`: why a text is no finished answer, None if it is one; the end is allowed only after it."""
+        `error_of`: why a text is no finished answer, None if it is one; the end is allowed only after it. `avoided`:
+        the start of an answer, and the token that is not allowed after it."""
         self._state = start.deep_copy()
         self._tokenizer, self._error_of = tokenizer, error_of
+        self._avoided = avoided
         self._text_ids: list[int] = []  # what the state has consumed, if answers are validated
         self._eos_token_ids = frozenset(tokenizer.eos_tokens)
         self._accepted: list[int] = []  # consumed later, in parallel with the model's next step
@@ -33,6 +39,8 @@ class GrammarMatcher:
         self.num_words = (tokenizer.vocab_size + 31) // 32
         self.reason: str | None = None
         """The library's message about an exceeded limit or a token that does not fit."""
+        self.has_invalid_end = False
+        """Whether `reason` is that the answer could only end invalid."""
 
     @property
     def failure(self) -> InvalidRequestError | None:
@@ -97,7 +105,10 @@ class GrammarMatcher:
             self._give_up(self._state.get_error() or self._state.stop_reason())
         if self._error_of is not None and self.reason is None:
             mask, error = self._without_invalid_end(mask, self._error_of)
+            if self._avoided is not None and self._avoided[0] == self._text_ids:
+                mask = _without(mask, [self._avoided[1]]) or mask
             if not drafted and error is not None and not any(mask):
+                self.has_invalid_end = True
                 self._give_up(f"the finished answer is not valid: {error}")
         return mask if self.reason is None else bytes(4 * self.num_words)
 
@@ -109,10 +120,7 @@ class GrammarMatcher:
         error = error_of(self._tokenizer.decode_bytes(self._text_ids).decode("utf-8", "replace"))
         if error is None:
             return mask, None
-        rest = bytearray(mask)
-        for token in ends:
-            rest[token // 8] &= ~(1 << token % 8)
-        return bytes(rest), error
+        return _without(mask, ends) or bytes(len(mask)), error
 
     def _compute_forced(self) -> list[int]:
         if self.reason is not None or self._state.is_stopped():
@@ -123,6 +131,14 @@ class GrammarMatcher:
 
     def _give_up(self, reason: str) -> None:
         self.reason = self.reason or " ".join(reason.replace("<non-verbose/>", "").split())
+
+
+def _without(mask: bytes, tokens: Sequence[int]) -> bytes | None:
+    """The mask without `tokens`; None if it allows no others."""
+    rest = bytearray(mask)
+    for token in tokens:
+        rest[token // 8] &= ~(1 << token % 8)
+    return bytes(rest) if any(rest) else None
 
 
 def _holds(mask: bytes, token_id: int) -> bool:

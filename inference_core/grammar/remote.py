@@ -14,7 +14,7 @@ from contextlib import suppress
 from itertools import count
 from weakref import ReferenceType, WeakSet, ref
 
-from inference_core.errors import CoreError, GrammarServerError, InvalidRequestError
+from inference_core.errors import CoreError, GrammarServerError, InvalidEndError, InvalidRequestError
 from inference_core.grammar.limits import Limits
 from inference_core.grammar.vocabulary import Vocabulary
 from inference_core.grammar.wire import (
@@ -188,6 +188,7 @@ class RemoteMatcher:
         self._number = next(self._worker.numbers)
         self.num_words = self._worker.num_words
         self._reason: str | None = None
+        self._has_invalid_end = False
         self._accepted: list[int] = []  # since the last question
         self._forced: list[int] | None = None
         self._question: Question | None = None
@@ -200,7 +201,8 @@ class RemoteMatcher:
     def failure(self) -> CoreError | None:
         if self._reason is not None:
             param = self._handle.grammar.param
-            return InvalidRequestError(f"{param} cannot be followed: {self._reason}", param)
+            kind = InvalidEndError if self._has_invalid_end else InvalidRequestError
+            return kind(f"{param} cannot be followed: {self._reason}", param)
         return self._worker.failure
 
     def accept(self, token_id: int) -> None:
@@ -235,7 +237,7 @@ class RemoteMatcher:
     def take(self, question: Question, answer: Answer) -> None:
         """Store an answer, unless another question was asked meanwhile."""
         if answer.failure is not None:
-            self._reason = answer.failure
+            self._reason, self._has_invalid_end = answer.failure, answer.invalid_end
         if question is self._question:
             self._answer, self._forced = answer, answer.forced
 

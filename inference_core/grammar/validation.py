@@ -40,6 +40,14 @@ class AnswerValidator:
         kind = validator_for(parsed, default=Draft202012Validator) if isinstance(parsed, dict) else Draft202012Validator
         self._validator = _exact(kind)(parsed, registry=Registry())
 
+    def failing_path(self, answer: str) -> list[str | int] | None:
+        """The path of the value of a JSON text that does not hold; None if all of it holds or it cannot be checked."""
+        try:
+            found = next(self._validator.iter_errors(exact_json(answer)), None)
+        except Exception:
+            return None
+        return None if found is None else list(found.absolute_path)
+
     def error(self, answer: str) -> str | None:
         """Why a text does not hold: the place and the keyword; None if it is valid."""
         try:

@@ -81,11 +81,13 @@ class Question(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
-    """`masks`: see `GrammarMatcher.masks`. `failure`: why the grammar can no longer be followed."""
+    """`masks`: see `GrammarMatcher.masks`. `failure`: why the grammar can no longer be followed; `invalid_end`: because
+    the answer could only end invalid."""
 
     forced: list[int]
     masks: list[bytes]
     failure: str | None = None
+    invalid_end: bool = False
 
 
 class Questions(msgspec.Struct, frozen=True, tag=True):

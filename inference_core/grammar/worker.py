@@ -130,7 +130,7 @@ class _Worker:
         if question.drafts is not None:
             matcher.ask_masks(question.drafts)
             masks = matcher.masks()
-        return Answer(forced, masks, matcher.reason)
+        return Answer(forced, masks, matcher.reason, matcher.has_invalid_end)
 
     @property
     def _memory_bytes(self) -> int:

@@ -1,6 +1,6 @@
 """Error outputs of requests that a core refuses, and the errors that clients raise for them."""
 
-from inference_core.errors import CoreError, InvalidRequestError, QueueFullError
+from inference_core.errors import CoreError, InvalidEndError, InvalidRequestError, QueueFullError
 from inference_core.protocol import ErrorKind, SequenceOutput
 
 
@@ -14,7 +14,9 @@ def refusal(request_id: str, error: CoreError) -> SequenceOutput:
 def blame(output: SequenceOutput, error: CoreError) -> None:
     """Set `error` as the reason of an output that ends a request."""
     kind: ErrorKind = "internal"
-    if isinstance(error, InvalidRequestError):
+    if isinstance(error, InvalidEndError):
+        kind = "invalid_end"
+    elif isinstance(error, InvalidRequestError):
         kind = "invalid"
     elif isinstance(error, QueueFullError):
         kind = "overloaded"
@@ -26,4 +28,6 @@ def failure(output: SequenceOutput) -> CoreError:
     message = output.error or f"the core ended {output.request_id}: {output.finish_reason}"
     if output.error_kind == "invalid":
         return InvalidRequestError(message, output.error_param)
+    if output.error_kind == "invalid_end":
+        return InvalidEndError(message, output.error_param)
     return QueueFullError(message) if output.error_kind == "overloaded" else CoreError(message)

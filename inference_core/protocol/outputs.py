@@ -13,7 +13,7 @@ from inference_core.protocol.stats import CoreStats
 from inference_core.protocol.step_times import NO_TIMES, StepTimes
 
 FinishReason = Literal["stop", "length", "abort", "error"]
-ErrorKind = Literal["invalid", "overloaded", "internal"]
+ErrorKind = Literal["invalid", "invalid_end", "overloaded", "internal"]
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):

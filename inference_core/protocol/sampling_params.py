@@ -13,13 +13,15 @@ class Grammar(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     `text` is: nothing for any JSON object; a JSON schema; a regular expression in Rust's syntax, for the whole answer;
     a JSON list of the texts to choose from; a grammar in llguidance's dialect of Lark, or in GBNF. `param` is the field
     of the caller's request that it came from, for error messages. `schemas`: the JSON schemas that a Lark text was made
-    from, as pairs of field and text.
+    from, as pairs of field and text. `avoid`: the tokens of an earlier answer that could not end valid; at its first
+    choice from the value that did not hold on, another token is drawn.
     """
 
     kind: GrammarKind
     text: str = ""
     param: str = "response_format"
     schemas: tuple[tuple[str, str], ...] = ()
+    avoid: tuple[int, ...] = ()
 
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -20,7 +20,14 @@ from inference_core.transport.client import CoreClient
 from tiers.decoding.choice_detokenizer import ChoiceDetokenizer
 from tiers.decoding.prompt import Prompt, TextPrompt, TokenPrompt
 from tiers.decoding.text_threads import TextThreads
-from tiers.errors import TierContextError, TierError, TierLostError, TierRequestError, TierUnavailableError
+from tiers.errors import (
+    InvalidAnswerError,
+    TierContextError,
+    TierError,
+    TierLostError,
+    TierRequestError,
+    TierUnavailableError,
+)
 from tiers.tier import AnswerEnd, ChatMessage, Delta, GenerationRequest, Usage
 from tiers.tools.dialect import DialectName
 from tiers.tools.tool_calling import ToolCalling
@@ -143,6 +150,7 @@ class Decoder:
         unfinished = n
         tally = _Tally(choices, len(prompt_ids) if request.meter.is_empty else 0, reasoning=reasoning)
         command = self._command(request, prompt_ids, sampling, max_tokens, n, drawn_from)
+        drawn: list[list[int]] = [[] for _ in range(n)] if sampling.grammar is not None else []
         try:
             async with AsyncExitStack() as stack:
                 outputs = await stack.enter_async_context(aclosing(self._core.generate(command)))
@@ -152,7 +160,9 @@ class Decoder:
                 async for output in outputs:
                     choice = choices[output.index]
                     if output.finish_reason == "error" or (output.finish_reason == "abort" and not choice.finished):
-                        raise self._refusal(request, output, started=tally.started)
+                        raise self._refusal(request, output, drawn, started=tally.started)
+                    if drawn:
+                        drawn[output.index] += output.token_ids
                     tally.count(output)
                     was_finished = choice.finished
                     deltas = choice.push(output)
@@ -215,8 +225,15 @@ class Decoder:
             drawn_from=drawn_from,
         )
 
-    def _refusal(self, request: GenerationRequest, output: SequenceOutput, *, started: bool) -> TierError:
+    def _refusal(
+        self, request: GenerationRequest, output: SequenceOutput, drawn: list[list[int]], *, started: bool
+    ) -> TierError:
+        """`drawn`: the tokens of each choice so far, if they follow a grammar."""
         message = f"tier '{self._tier}': {output.error or 'the core gave the request up'}"
+        if output.error_kind == "invalid_end":
+            error = InvalidAnswerError(message)
+            error.token_ids = tuple(drawn[output.index]) if drawn else ()
+            return error
         if output.error_kind == "invalid":
             return _request_error(request, message, output.error_param)
         if output.error_kind == "overloaded" or not started:

@@ -96,12 +96,15 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
         """Return the request as any tier but the first may see it."""
         return self if self.credential is None else msgspec.structs.replace(self, credential=None)
 
-    def with_other_seed(self) -> "InferenceRequest":
-        """Return the request with another seed, if it has one: equal seeds draw equal answers."""
+    def anew(self, avoid: tuple[int, ...]) -> "InferenceRequest":
+        """Return the request for another answer than the tokens `avoid`: with another seed, if it has one, because
+        equal seeds draw equal answers."""
         sampling = self.generation.sampling
-        if sampling.seed is None:
-            return self
-        other = msgspec.structs.replace(sampling, seed=sampling.seed ^ 1)
+        grammar = sampling.grammar
+        if grammar is not None and grammar.kind == "json_schema":
+            grammar = msgspec.structs.replace(grammar, avoid=avoid)
+        seed = None if sampling.seed is None else sampling.seed ^ 1
+        other = msgspec.structs.replace(sampling, seed=seed, grammar=grammar)
         return msgspec.structs.replace(self, generation=msgspec.structs.replace(self.generation, sampling=other))
 
     @property

@@ -354,13 +354,13 @@ class Generation:
         return "; ".join([f"Tried in this order: {', '.join([*names, _named(self.tier)])}", *passed])
 
     def _again(self, error: Exception) -> Tier | None:
-        """Return the tier itself after the first answer that is not valid, to answer again with another seed."""
+        """Return the tier itself after the first answer that is not valid, to answer again in another way."""
         if not isinstance(error, InvalidAnswerError) or self._was_invalid or self.tier.asks_credential:
             return None
         if not self._affords(self.tier):
             return None
         self._was_invalid = True
-        self._asking = self._asking.with_other_seed()
+        self._asking = self._asking.anew(error.token_ids)
         return self.tier
 
     async def _stand_in(self, *, is_refused: bool) -> Tier | None:

@@ -4,11 +4,11 @@ import msgspec
 import pytest
 
 from inference_core.errors import CoreGoneError, InvalidRequestError, QueueFullError
-from inference_core.protocol import AddRequest, ModelInfo, SamplingParams, SequenceOutput
+from inference_core.protocol import AddRequest, Grammar, ModelInfo, SamplingParams, SequenceOutput
 from inference_core.tokenization.tokenizer import Tokenizer
 from tests.tiers.tier_world import GREEDY, Answer, ScriptedCore, chat, collect, local_tier, tier_spec
 from tiers.catalog.tier_spec import ChainOfThoughtSpec
-from tiers.errors import TierError, TierRequestError, TierUnavailableError
+from tiers.errors import InvalidAnswerError, TierError, TierRequestError, TierUnavailableError
 from tiers.local.local_tier import LocalTier
 from tiers.tier import GenerationRequest, Usage
 
@@ -194,6 +194,20 @@ async def test_errors_of_the_core_say_what_the_gateway_can_do(
     assert type(raised.value) is error
     assert getattr(raised.value, "param", None) == param
     assert tier.load().healthy is not isinstance(output, CoreGoneError)
+
+
+async def test_an_answer_that_could_only_end_invalid_comes_with_its_tokens(tokenizer: Tokenizer) -> None:
+    class DeadEnd(ScriptedCore):
+        async def generate(self, request: AddRequest):  # type: ignore[no-untyped-def]
+            for tokens in ([5, 6], [7]):
+                yield SequenceOutput(request_id="r", index=0, token_ids=tokens)
+            yield refused(error_kind="invalid_end", error_param="response_format")
+
+    tier = local_tier(tier_spec(), DeadEnd(tokenizer, lambda add: []), tokenizer)
+    await tier.start()
+    with pytest.raises(InvalidAnswerError, match="why") as raised:
+        await ask(tier, chat(sampling=SamplingParams(grammar=Grammar(kind="json_schema", text="{}"))))
+    assert raised.value.token_ids == (5, 6, 7)
 
 
 async def test_refusals_of_the_core_name_the_callers_parameter(tokenizer: Tokenizer) -> None:

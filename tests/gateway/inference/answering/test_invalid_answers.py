@@ -7,6 +7,7 @@ import pytest
 
 from tests.gateway.inference.api.test_disconnects import only_record
 from tests.gateway.running_gateway import RunningGateway
+from tiers.errors import InvalidAnswerError
 from tiers.tool_types import ToolCallDelta
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -50,6 +51,18 @@ async def test_a_stream_ends_with_an_error_event_and_not_with_stop(gateway: Runn
     with pytest.raises(openai.APIError, match="keyword 'type'"):
         await anext(stream)
     assert len(gateway.tier(1).requests) == 1
+
+
+async def test_a_model_here_leaves_the_answer_that_could_not_end_valid(gateway: RunningGateway) -> None:
+    tier = gateway.tier(1)
+    tier.fail_at, tier.error = 1, InvalidAnswerError("$.age does not hold for the keyword 'type'")
+    tier.error.token_ids = (7, 8)
+    answer = await gateway.http.post("/v1/chat/completions", json=BODY)
+    assert answer.status_code == 502
+    first, second = (request.sampling.grammar for request in tier.requests)
+    assert first is not None
+    assert second is not None
+    assert (first.avoid, second.avoid) == ((), (7, 8))
 
 
 async def test_a_strict_tools_call_is_made_again(gateway: RunningGateway) -> None:
