@@ -15,7 +15,8 @@ class Labels:
 
     `classes` [n, 4] is P of each complexity class; `embedding` [n, d] of unit length; `surface` [n, f] standardised
     features. `scores` [n, tiers - 1]: tier k's answer compared with the strongest tier's, 1 as good, 0 worse, NaN
-    unobserved. `weights` [n, tiers - 1] in [0, 1]: of each label. int32 `key` and `context` [n] number the keys, and
+    unobserved; outside [0, 1] where the judge errs, and right on average. `weights` [n, tiers - 1], at least 0: of each
+    label, 1 for a certain one. int32 `key` and `context` [n] number the keys, and
     the system prompts of keys (-1: none). int32 `tenant` [n] numbers whose the keys are; -1: none, such as labels
     without a key, whose weight for others has no bound. bool `private` [n]: counts for its own key alone.
     """

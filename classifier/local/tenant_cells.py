@@ -42,6 +42,8 @@ class TenantCells:
             classes = labels.classes[mine].T.astype(np.float64)
             seen[tenant] = classes @ told[mine]
             good[tenant] = classes @ (told[mine] * np.nan_to_num(labels.scores[mine]))
+        # Scores of judges that err lie outside [0, 1]; their mean must not, or one tenant could outweigh others.
+        good = np.clip(good, 0.0, seen)
         share = np.minimum(1.0, MOST_WEIGHT / np.maximum(seen, MOST_WEIGHT))
         return cls(seen * share, good * share)
 

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,16 @@ from classifier.model.outcome_model import OutcomeModel
 from migrations.tables.quality import training_rows
 from quality.monitor.shift_watch import Changes, changes_for, tenants_changes
 from quality.store.label_reset import labels_count_from
+from quality.verification.label_weights import by_chance, without_errors
 from quality.verification.tier_outcomes import outcomes_of_tiers
 from quality.verification.training_rows import (
     ANY_CLASS,
     FEEDBACK,
     TENANT,
     WITH_KEYS,
+    chance_of,
     feature_spec,
+    informed_by,
     outcomes_of,
     told_by,
     trained_until,
@@ -110,25 +114,38 @@ class OwnLabels:
     def _known(self, rows: Sequence[RowMapping], tiers: Sequence[str], changes: Changes) -> list[LabelledRow]:
         of_tenant = {tenant: changes_for(changes, tenant) for tenant in {row["tenant"] for row in rows}}
         found = [self._labelled(row, tiers, of_tenant[row["tenant"]]) for row in rows]
-        return [one for one in found if one is not None]
+        known = [(one, chance_of(row, tiers)) for one, row in zip(found, rows, strict=True) if one is not None]
+        return _weighed([one for one, _ in known], np.array([chance for _, chance in known], np.float32))
 
     def _labelled(self, row: RowMapping, tiers: Sequence[str], changes: Mapping[int, float]) -> LabelledRow | None:
         outcomes = outcomes_of_tiers(row["no_worse"], row["tiers"], tiers)
         if outcomes is None:
             return None
         decay = before_change(row["created_at"], len(tiers) - 1, changes)
+        informed = np.array(informed_by(row, tiers), np.float32)
+        scores = without_errors(np.array(outcomes_of(outcomes[:-1]), np.float32), informed)
         return LabelledRow(
             classes=row["classes"] or ANY_CLASS,
             embedding=vector_of(row["embedding"]),
             features=vector_of(row["features"])[: self._names],
-            scores=outcomes_of(outcomes[:-1]),
-            weights=[weight * part for weight, part in zip(told_by(row, tiers), decay, strict=True)],
+            scores=scores.tolist(),
+            weights=(np.array(told_by(row, tiers)) * informed * decay).tolist(),
             key=row["key_id"] or "",
             app=row["app"] or "",
             at=row["created_at"],
             tenant=row["tenant"],
             private=row["source"] == FEEDBACK,
         )
+
+
+def _weighed(rows: list[LabelledRow], chance: Float) -> list[LabelledRow]:
+    """Return `rows` weighed by the inverse of the `chance` [n, tiers - 1] with which each label was drawn."""
+    if np.isnan(chance).all():
+        return rows
+    numbers = {row.key: number for number, row in enumerate(rows)}
+    told = np.where(np.isnan([row.scores for row in rows]), 0.0, [row.weights for row in rows]).astype(np.float32)
+    weights = told * by_chance(chance, told, np.array([numbers[row.key] for row in rows]))
+    return [replace(row, weights=mine) for row, mine in zip(rows, weights.tolist(), strict=True)]
 
 
 def before_change(at: float, weaker: int, changes: Mapping[int, float]) -> list[float]:

@@ -10,6 +10,7 @@ import msgspec
 from inference_core.tokenization.tokenizer import LONG_TEXT
 from quality.monitor.settings import MonitorSettings
 from quality.verification.job import Ruling, VerificationJob
+from quality.verification.label_weights import chances
 from quality.verification.queue import VerificationQueue
 from quality.verification.sampling import Purpose, same_budget
 from quality.verification.second_opinion import OpinionsGiven
@@ -116,4 +117,12 @@ class Worker:
             encoded = await self._encode(job.messages)
         except Exception as error:
             raise AttemptError(f"the encoder failed: {error}", sum(ruling.cost_usd for ruling in rulings)) from error
-        return training_row(job, rulings, encoded, len(self._tiers), self._clock(), self._fingerprints())
+        drawn = self._chances(job, rulings)
+        return training_row(job, rulings, encoded, len(self._tiers), self._clock(), self._fingerprints(), drawn)
+
+    def _chances(self, job: VerificationJob, rulings: Sequence[Ruling]) -> list[float]:
+        """Return by tier the chance with which the label of its answer was drawn."""
+        is_probe, asked = job.purpose == "probe", self._verifier.asked
+        sample = msgspec.structs.replace(job, purpose=self._settings.sampling.purpose(job.served_tier))
+        judged = [ruling.tier for ruling in rulings]
+        return chances(job.probability, is_probe, judged, asked.judged(sample) if is_probe else [], len(self._tiers))

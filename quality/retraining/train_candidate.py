@@ -28,6 +28,7 @@ from quality.retraining.levels import NO_HEADS, Folds, Learned, learn
 from quality.retraining.messages import Order
 from quality.retraining.related import related_folds
 from quality.rollout.promotion_gate import Judgement, Predicted, judge_candidate
+from quality.verification.label_weights import by_chance, without_errors
 from quality.verification.training_rows import TRAINED_ON
 
 Float = npt.NDArray[np.float32]
@@ -77,7 +78,7 @@ def _judged(
     ours = predicted_in_folds(labels, fold, prior, learned.heads)
     theirs = predicted_by(labels.take(~compared), known, labels, head)
     # Outcomes from before a tier's change do not predict how often it fails now.
-    stale = labels.told < np.where(np.isnan(labels.scores), 0, tensors["told"])
+    stale = ~np.isnan(labels.scores) & (_decay(tensors, order.changes, labels.scores.shape[1]) < 1.0)
     current = replace(labels, scores=np.where(stale, np.float32(np.nan), labels.scores))
     judgement = judge_candidate(
         load_artefact(folder, order.catalogue_fingerprint),
@@ -93,23 +94,31 @@ def _judged(
 
 
 def exported_labels(tensors: Tensors, changes: dict[int, float]) -> Labels:
-    """Return exported rows as labels; those from before `changes` of their tier get a small weight."""
-    model = shipped_complexity()
-    weaker = tensors["no_worse"].shape[1]
-    decay = np.array([before_change(at, weaker, changes) for at in tensors["at"].tolist()], np.float32)
-    decay = decay.reshape(-1, weaker)
-    decay[tensors["at"][:, None] < tensors["changed"]] = BEFORE_CHANGE
+    """Return exported rows as labels, without the errors of their judges and by the chance with which they were drawn;
+    those from before `changes` of their tier get a small weight."""
+    model, outcomes = shipped_complexity(), tensors["no_worse"]
+    informed = tensors.get("informed", np.ones_like(outcomes))
+    told = np.where(np.isnan(outcomes), np.float32(0), tensors["told"]) * informed
+    chance = tensors.get("chance", np.full_like(outcomes, np.nan))
     return Labels(
         classes=tensors["classes"],
         embedding=tensors["embedding"],
         surface=standardised(tensors["features"], model.centre, model.scale),
-        scores=tensors["no_worse"],
-        weights=tensors["told"] * decay,
+        scores=without_errors(outcomes, informed),
+        weights=told * by_chance(chance, told, tensors["key"]) * _decay(tensors, changes, outcomes.shape[1]),
         key=tensors["key"] + 1,
         context=tensors["context"],
         tenant=tensors["tenant"],
         private=np.zeros(len(tensors["key"]), np.bool_),
     )
+
+
+def _decay(tensors: Tensors, changes: dict[int, float], weaker: int) -> Float:
+    """Return the share [n, tiers - 1] of its weight that each label keeps after changes of its tier."""
+    decay = np.array([before_change(at, weaker, changes) for at in tensors["at"].tolist()], np.float32)
+    decay = decay.reshape(-1, weaker)
+    decay[tensors["at"][:, None] < tensors["changed"]] = BEFORE_CHANGE
+    return decay
 
 
 def predicted_in_folds(labels: Labels, fold: Folds, table: Float, heads: Mapping[int, LearnedHead] = NO_HEADS) -> Float:

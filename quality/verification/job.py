@@ -18,7 +18,8 @@ class VerificationJob(msgspec.Struct, frozen=True, kw_only=True):
     """One pending verification with the texts it needs, as stored by the ledger; `served_tier` gave `answer`, of
     `completion_tokens`. `would_be_tier`: that of routing, if it was only observed. `consent`: of the request.
     `compared`: cheap tiers whose answers are compared as well. `turn`: the request and its answer with tools and
-    attachments, if it has any; `next_step`: "failed" if the caller's next request says that a call of it failed."""
+    attachments, if it has any; `next_step`: "failed" if the caller's next request says that a call of it failed.
+    `probability`: with which it was drawn."""
 
     verification_id: int
     request_id: str
@@ -35,6 +36,7 @@ class VerificationJob(msgspec.Struct, frozen=True, kw_only=True):
     compared: VerifiedComparison | None = None
     turn: Turn | None = None
     next_step: Literal["failed"] | None = None
+    probability: float = 1.0
 
 
 class Ruling(msgspec.Struct, frozen=True, kw_only=True):

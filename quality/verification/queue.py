@@ -110,6 +110,7 @@ class VerificationQueue:
             verifications.c.request_id,
             verifications.c.key_id,
             verifications.c.sampled_reason.label("purpose"),
+            verifications.c.sampled_probability.label("probability"),
             requests.c.tier.label("served_tier"),
             requests.c.messages,
             requests.c.answer,

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
@@ -44,6 +45,8 @@ Tensors = dict[str, npt.NDArray[Any]]
 
 # The source in a manifest's training window if the version was trained on stored rows.
 TRAINED_ON = "verified traffic"
+# The sources of labels that a judge made, which weigh as much as it is informed.
+JUDGED = ("verification", "probe")
 # The sources of a caller's feedback, which counts for its own key alone, and of an operator's review.
 FEEDBACK, REVIEW = "feedback", "review"
 # Neither is a random sample, so they count as a quarter of a verification.
@@ -102,9 +105,10 @@ def training_row(
     tiers: int,
     now: float,
     fingerprints: Sequence[str] = (),
+    drawn: Sequence[float] | None = None,
 ) -> dict[str, Any] | None:
     """Return the `training_rows` row that `rulings` yield for `tiers` tiers, with their `fingerprints` where known;
-    None without a label to learn from: an uncertain one teaches nothing.
+    None without a label to learn from: an uncertain one teaches nothing. `drawn`: by tier, see `label_weights.chances`.
 
     Only the judged tiers' outcomes are known, and only where the strongest tier's answer was the reference; the
     strongest tier is no worse than itself. `correct` stays empty, because agreeing with the strongest tier is not being
@@ -129,6 +133,7 @@ def training_row(
         "weights": weights,
         "tiers": list(fingerprints) or None,
         "judge": next((ruling.judge for ruling in rulings if ruling.teaches), None),
+        "chances": None if drawn is None else list(drawn),
         "created_at": now,
     }
 
@@ -150,8 +155,9 @@ async def export_rows(
     without texts or names; callers' feedback, which counts for its own key alone, is left out.
 
     float32 `features` [n, f], `embedding` [n, d], `classes` [n, 4], `no_worse` [n, tiers - 1] with NaN for unobserved
-    outcomes, and the label weights, `told` [n, tiers - 1]; uint8 `compare` [n] (`manifest`'s version was not trained on
-    the row); float64 `at` [n], epoch seconds; int32 `key` and
+    outcomes, the label weights, `told` [n, tiers - 1], the `informed`ness of their judges and the `chance` of being
+    drawn (`quality.verification.label_weights`), both of that shape; uint8 `compare` [n] (`manifest`'s version was not
+    trained on the row); float64 `at` [n], epoch seconds; int32 `key` and
     `context` [n] number callers' keys and their system prompts, and `tenant` [n] whose the keys are; -1 for none.
 
     `changes`: by tenant, when a tier's answers changed as its own alone show (epoch seconds); in `changed` [n, tiers -
@@ -181,6 +187,8 @@ async def export_rows(
         "no_worse": _stacked([outcomes_of(row["no_worse"][:-1]) for row in rows], weaker),
         "classes": _stacked([row["classes"] or ANY_CLASS for row in rows], len(ANY_CLASS)),
         "told": _stacked([told_by(row, tiers_now) for row in rows], weaker),
+        "informed": _stacked([informed_by(row, tiers_now) for row in rows], weaker),
+        "chance": _stacked([chance_of(row, tiers_now) for row in rows], weaker),
         "key": _numbered([row["key_id"] or "" for row in rows]),
         "context": _numbered([f"{row['key_id']} {row['app']}" if row["app"] else "" for row in rows]),
         "tenant": _numbered([row["tenant"] for row in rows]),
@@ -204,8 +212,28 @@ def told_by(row: RowMapping | dict[str, Any], tiers: Sequence[str]) -> list[floa
     """Return the weight, in [0, 1], of a stored row's label for each weaker tier of the current `tiers`."""
     share = FEEDBACK_WEIGHT if row["source"] in (FEEDBACK, REVIEW) else 1.0
     weights = [share * min(max(weight, 0.0), 1.0) for weight in row["weights"]]
-    found = outcomes_of_tiers(weights, row["tiers"] if any(tiers) else None, tiers or [""] * len(weights))
-    return [weight or 0.0 for weight in (found or weights)[:-1]]
+    return [weight or 0.0 for weight in _of_weaker(row, weights, tiers)]
+
+
+def informed_by(row: RowMapping | dict[str, Any], tiers: Sequence[str]) -> list[float]:
+    """Return the informedness of the judge of a stored row's label for each weaker tier of the current `tiers`; 1 where
+    no judge made it."""
+    if row["source"] not in JUDGED:
+        return [1.0] * (len(tiers or row["weights"]) - 1)
+    return [weight or 1.0 for weight in _of_weaker(row, row["weights"], tiers)]
+
+
+def chance_of(row: RowMapping | dict[str, Any], tiers: Sequence[str]) -> list[float]:
+    """Return the chance of being drawn of a stored row's label for each weaker tier of the current `tiers`; NaN where
+    it is unknown."""
+    known = row["chances"] or [math.nan] * len(row["weights"])
+    return [chance or math.nan for chance in _of_weaker(row, known, tiers)]
+
+
+def _of_weaker(row: RowMapping | dict[str, Any], values: Sequence[float], tiers: Sequence[str]) -> list[float | None]:
+    """Return `values`, by tier of a stored row, for the weaker ones of the current `tiers`."""
+    owners = row["tiers"] if any(tiers) else None
+    return list(outcomes_of_tiers(values, owners, tiers or [""] * len(values)) or values)[:-1]
 
 
 def _stacked(rows: Sequence[Any], columns: int) -> npt.NDArray[np.float32]:

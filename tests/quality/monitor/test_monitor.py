@@ -34,7 +34,7 @@ async def test_a_good_answer_becomes_a_label_and_a_training_row(engine: AsyncEng
     assert learned["weights"][0] == 0.0
     assert learned["weights"][1] > 0.9
     assert (learned["feature_spec"], learned["correct"], learned["key_id"]) == ("test-1", None, "alice")
-    assert learned["tiers"] == TIERS
+    assert (learned["tiers"], learned["chances"]) == (TIERS, [1.0] * 4)
 
 
 async def test_a_wrong_answer_is_labelled_worse(engine: AsyncEngine) -> None:
