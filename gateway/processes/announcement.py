@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from gateway.base.settings import Settings
-from gateway.operations.quality_loop.label_sources import labels_text
+from gateway.operations.quality_loop.label_sources import budget_text, labels_text
 
 FAILURE_POLICY = {
     "database": "down: requests are served, records wait in the journal, nothing is lost",
@@ -84,7 +84,7 @@ def policy_text(settings: Settings) -> str:
     return (
         "When something fails:\n"
         + "\n".join(f"  {name}: {policy}" for name, policy in policies.items())
-        + (f"\n{labels_text(settings)}")
+        + f"\n{labels_text(settings)}\n{budget_text(settings)}".rstrip()
     )
 
 

@@ -60,6 +60,11 @@ class Panel:
         nothing."""
         return self.labels_open_answers or self._may_label(prompt, response_format)
 
+    def may_label_by_rule(self, prompt: str, response_format: dict[str, Any] | None) -> bool:
+        """Return whether a trusted judge that asks no model may decide on answers to `prompt`."""
+        rules = (judge for judge in self.judges if judge.fingerprint is None and judge.name in self._trusted)
+        return any(judge.may_decide(prompt, response_format) for judge in rules)
+
     def _may_label(self, prompt: str, response_format: dict[str, Any] | None) -> bool:
         return any(judge.name in self._trusted and judge.may_decide(prompt, response_format) for judge in self.judges)
 

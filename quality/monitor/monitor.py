@@ -24,6 +24,7 @@ from quality.monitor.worker import Worker
 from quality.records.record import Record
 from quality.records.redaction import RedactText
 from quality.verification.comparison import VerifiedComparison
+from quality.verification.families import Families, Phase
 from quality.verification.job import Depth
 from quality.verification.judging import prompt_text
 from quality.verification.queue import VerificationQueue
@@ -117,9 +118,12 @@ class Monitor:
         self._held: deque[tuple[Record, Draw]] = deque(maxlen=settings.max_held)
         self._offers = Offers(settings.max_offered)
         self.not_sampled: Counter[Reason] = Counter()
-        # Two loops, so that a verification that takes minutes delays no offer.
+        # Loops of their own, so that a verification that takes minutes delays no offer, and few others.
         self._intake = WorkLoop("monitor intake", self._take_offer, settings.poll_seconds)
-        self._work = WorkLoop("monitor worker", self.worker.verify_one, settings.poll_seconds)
+        self._work = [
+            WorkLoop(f"monitor worker {number}", self.worker.verify_one, settings.poll_seconds)
+            for number in range(1, settings.parallel + 1)
+        ]
         self._spending: Spending | None = None
         self._spent_at = 0.0
         self._inputs = InputWatch(engine)
@@ -128,6 +132,9 @@ class Monitor:
         self._attention, self._shadow_share = 1.0, 0.0
         # The rate of a cold start at few requests, and now.
         self._cold_start_rate = self._paced = settings.sampling.cold_start_rate
+        # The most of the requests that may be drawn now because little is known of such prompts.
+        self._pace = 1.0
+        self._families = Families(settings.sampling.first_probes, clock)
         self._counted_since, self._counted = clock(), 0
         self._offered = self._sampled = self._dropped = self._no_judge = 0
 
@@ -143,12 +150,18 @@ class Monitor:
 
     async def start(self) -> None:
         """Start verifying, or continue. Idempotent."""
+        try:
+            await self._families.load(self._engine)
+        except Exception:
+            log.exception("families of requests are counted anew, because the database is away")
         await self._intake.start()
-        await self._work.start()
+        for loop in self._work:
+            await loop.start()
 
     async def close(self) -> None:
         """Stop at once; undecided offers and the running verification return to the queue. Idempotent."""
-        await self._work.close()
+        for loop in self._work:
+            await loop.close()
         await self._intake.close()
         try:
             while await self._take_offer():
@@ -164,6 +177,8 @@ class Monitor:
         self._pace_cold_start()
         self._shadow_share += (would_differ(record) - self._shadow_share) / _ATTENTION_WINDOW
         refused, sampling = refusal(record, has_turn=turn is not None), self._sampling()
+        if refused is None and sampling.first_probes:
+            sampling = self._at_family(record, turn, sampling)
         # Check the ceilings first: the affordable rates are at most as high, so no possible draw is lost.
         if refused is None and not may_be_drawn(record, sampling):
             refused = "not drawn"
@@ -192,7 +207,8 @@ class Monitor:
     async def drain(self) -> None:
         """Wait until every offer is decided and every verification that is due is done."""
         await self._intake.drain()
-        await self._work.drain()
+        for loop in self._work:
+            await loop.drain()
 
     async def upgrade_rate(self, tier: int | None = None, last: int | None = None) -> UpgradeRate:
         """Return the share of the last labelled answers (of `tier`, or of all) that were worse than the strongest
@@ -221,7 +237,7 @@ class Monitor:
             not_sampled=dict(self.not_sampled),
             second_opinions=self.worker.second_opinions,
             spending=spending,
-            budget_usd=sampling.budget_share * spending.serving_usd + sampling.cold_start_usd,
+            budget_usd=min(sampling.budget(spending) + sampling.cold_start_usd, sampling.most_usd),
             upgrade_rates=rates,
             evidence_of_shift=self._watch.evidence(),
             acceptance=accepted.by_tier,
@@ -269,6 +285,8 @@ class Monitor:
             has_turn=turn is not None,
         )
         reason = decided.reason
+        if decided.sampled:
+            self._families.drawn(record)
         if decided.sampled and (barred := self._barred(record, decided.purpose, turn)) is not None:
             reason = barred
         elif decided.sampled and turn is not None and self._redact is not None:
@@ -319,7 +337,8 @@ class Monitor:
         judged = self._judged(record, decided)
         if await self._queue.add(record, decided, now, judged, compared, turn, not_before):
             self._sampled += 1
-            self._work.nudge()
+            for loop in self._work:
+                loop.nudge()
 
     def _barred(self, record: Record, purpose: Purpose, turn: Turn | None) -> Reason | None:
         """Return why a request may not be verified for this purpose: a tier that would be asked may not see it, or
@@ -331,14 +350,24 @@ class Monitor:
             return "unable"
         return None
 
-    def _may_be_labelled(self, record: Record, turn: Turn | None) -> bool:
+    def _may_be_labelled(self, record: Record, turn: Turn | None, *, by_rule: bool = False) -> bool:
+        """Whether a trusted judge may decide on such an answer; `by_rule`: one that asks no model."""
         if turn is not None and (turn.calls or (turn.tooling is not None and turn.tooling.is_forced)):
             return self.panel.labels_calls
         try:
             asked = prompt_text(record.messages or [])
         except (KeyError, IndexError):
-            return True  # the verification says what is wrong with its messages
-        return self.panel.may_label(asked, record.response_format)
+            return not by_rule  # the verification says what is wrong with its messages
+        may_label = self.panel.may_label_by_rule if by_rule else self.panel.may_label
+        return may_label(asked, record.response_format)
+
+    def _at_family(self, record: Record, turn: Turn | None, sampling: SamplingSettings) -> SamplingSettings:
+        """Return `sampling` with the least rates of the request's family, as paced as a cold start."""
+        phase = self._families.phase(record, lambda: self._may_be_labelled(record, turn, by_rule=True))
+        if phase == Phase():
+            return sampling
+        rates = {"least_probe_rate": min(phase.probe, self._pace), "least_rate": min(phase.sample, self._pace)}
+        return msgspec.structs.replace(sampling, **rates)
 
     def _judged(self, record: Record, decided: Draw) -> tuple[int, str] | None:
         """Return the tier that a shadow judges and its model; None for other verifications."""
@@ -361,8 +390,8 @@ class Monitor:
         known before a request ends, it is the probability of its draw."""
         self._counted += 1
         if (seconds := (now := self._clock()) - self._counted_since) >= 1.0 or self._counted >= _PACED_AFTER:
-            most = self.settings.cold_start_per_second * seconds / self._counted
-            self._paced, self._counted_since, self._counted = min(self._cold_start_rate, most), now, 0
+            self._pace = self.settings.cold_start_per_second * seconds / self._counted
+            self._paced, self._counted_since, self._counted = min(self._cold_start_rate, self._pace), now, 0
 
     async def _recent_spending(self) -> Spending:
         """Return cached spending: the sum over a day is too slow for every offer, and the claim checks the budget

@@ -16,7 +16,8 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
     `second_opinions`: further answers, 0 to 2, that may contradict before an answer counts as worse. `max_held`: the
     most drawn answers, the newest, that wait for a judge. `result_seconds`: how long an answer with calls waits for the
     caller's next request, whose results say whether they failed. `cold_start_per_second`: the most answers a second
-    that a cold start draws on average, since more at once teach no sooner. `trigger`: the rule whose alarms are passed
+    that a cold start draws on average, since more at once teach no sooner. `parallel`: the verifications that run at a
+    time in one process. `trigger`: the rule whose alarms are passed
     on: the sequential test, or the share of `upgrade`.
     """
 
@@ -35,3 +36,4 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_held: int = 50
     result_seconds: float = 120.0
     cold_start_per_second: float = 2.0
+    parallel: int = 1

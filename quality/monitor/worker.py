@@ -12,7 +12,6 @@ from quality.monitor.settings import MonitorSettings
 from quality.verification.job import Ruling, VerificationJob
 from quality.verification.label_weights import chances
 from quality.verification.queue import VerificationQueue
-from quality.verification.sampling import Purpose, same_budget
 from quality.verification.second_opinion import OpinionsGiven
 from quality.verification.training_rows import Encode, training_row
 from quality.verification.verifier import AttemptError, Verifier
@@ -20,9 +19,12 @@ from tiers.tier import Tier
 
 log = logging.getLogger(__name__)
 
+# So many jobs that cannot run now are passed over in one look at the queue.
+_MOST_PASSED = 32
+
 
 class Worker:
-    """Verifies one job after another while no request waits for one of `tiers`. `learned` is awaited after each that
+    """Verifies jobs whose tiers no request waits for; several may run at a time. `learned` is awaited after each that
     teaches something. `second_opinions`: since the start."""
 
     def __init__(
@@ -45,22 +47,27 @@ class Worker:
         """Verify one job; return whether something was done, so that there may be more to do."""
         now = self._clock()
         await self._queue.sweep(now, now - self._settings.expire_seconds)
-        loads = [tier.load() for tier in self._tiers]
-        # Batch priority yields in our own cores; a remote tier has no priorities, so do not join its queue.
-        if not loads[-1].healthy or any(load.waiting > 0 for load in loads):
+        if not self._tiers[-1].load().healthy:
             return False
-        # Probes have a budget of their own: one that it does not cover must not hold up what the other one does.
-        unaffordable: set[Purpose] = set()
-        while (job := await self._queue.next_job(now, unaffordable)) is not None:
-            if await self._claim_and_verify(job, now):
-                return True
-            # A budget that does not cover the comparison as well may cover the verification.
-            if job.compared is not None and await self._claim_and_verify(
-                msgspec.structs.replace(job, compared=None), now
-            ):
-                return True
-            unaffordable |= same_budget(job.purpose)
+        # Neither a job that the budget does not cover nor one whose tier is busy holds up those behind it.
+        passed: list[int] = []
+        while len(passed) < _MOST_PASSED and (job := await self._queue.next_job(now, passed)) is not None:
+            if not self._must_wait(job):
+                if await self._claim_and_verify(job, now):
+                    return True
+                # A budget that does not cover the comparison as well may cover the verification.
+                if job.compared is not None and await self._claim_and_verify(
+                    msgspec.structs.replace(job, compared=None), now
+                ):
+                    return True
+            passed.append(job.verification_id)
         return False
+
+    def _must_wait(self, job: VerificationJob) -> bool:
+        """Whether requests wait for a tier that `job` asks. Batch priority yields in our own cores; a remote tier has
+        no priorities, so its queue is not joined."""
+        asked = self._verifier.asked.asked(job)
+        return any(tier.number in asked and tier.load().waiting > 0 for tier in self._tiers)
 
     async def _claim_and_verify(self, job: VerificationJob, now: float) -> bool:
         """Return False if the budget does not cover it; True also if another replica took it."""
@@ -73,7 +80,7 @@ class Worker:
             if await self._queue.claim(job, 0.0, now) == "claimed":
                 await self._fail(job, error)
             return True
-        claimed = await self._queue.claim(job, bound, now)
+        claimed = await self._queue.claim(job, bound, now, min(bound, self._verifier.expected_usd(job)))
         if claimed == "claimed":
             await self._work_on(job, bound)
         return claimed != "no budget"

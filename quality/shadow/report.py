@@ -16,7 +16,7 @@ from quality.verification.sampling import SamplingSettings
 async def budget_now(engine: AsyncEngine, sampling: SamplingSettings, now: float) -> Budget:
     """Return the budget that shadows share with other verification, except for probes."""
     spending = await VerificationQueue(engine, sampling, lease_seconds=0.0, max_attempts=1).spending(now)
-    budget = sampling.share("shadow") * spending.serving_usd + sampling.cold_start_usd
+    budget = sampling.budget_for("shadow", spending) + sampling.beyond("shadow", spending)
     return Budget(budget_usd=budget, spent_usd=spending.committed("shadow"))
 
 

@@ -20,6 +20,12 @@ class AskedTiers:
         """Return the tiers that a job judges; the first one's ruling is the job's own row. Raises `ValueError`."""
         return self._judged(job.purpose, job.served_tier, job.would_be_tier)
 
+    def asked(self, job: VerificationJob) -> list[int]:
+        """Return the tiers that a job asks, ascending: those that answer or judge, and those whose answers are
+        compared."""
+        compared = () if job.compared is None else job.compared.tiers
+        return sorted({*self._asked(job.purpose, job.served_tier, job.would_be_tier), *compared} & set(self._tiers))
+
     def hidden(self, purpose: Purpose, served: int, consent: Consent, would_be: int | None) -> str | None:
         """Return why a request may not be verified for this purpose: a tier that would be asked may not see it; None if
         all may, and for tiers that there are none of, of which the job fails before anything is sent. The strongest

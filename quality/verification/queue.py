@@ -30,7 +30,7 @@ from quality.store.bulk_insert import insert_into
 from quality.store.exclusive import exclusive
 from quality.verification.comparison import VerifiedComparison
 from quality.verification.job import Depth, Ruling, VerificationJob
-from quality.verification.sampling import WHY_NOT, Draw, Purpose, Reason, SamplingSettings, Spending, admits
+from quality.verification.sampling import WHY_NOT, Draw, Reason, SamplingSettings, Spending, admits
 from quality.verification.turn import Turn, stored_turn, turn_from
 
 # The columns shared by the rows of one request's rulings.
@@ -43,9 +43,11 @@ _CLAIM_LOCK = 0x41494F03  # PostgreSQL advisory lock number: "AIO", 3
 class VerificationQueue:
     """Rows of `verifications`. The holder of a row's lease works on it, and only the holder may finish it.
 
-    Money: claiming reserves the most that an attempt can cost, in the same exclusive transaction that checks the
-    budget. So spending plus reservations never exceed the share of the serving cost (SPEC QM-10), for any number of
-    replicas. The reservation of an attempt whose worker died counts as spent, because it may have been.
+    Money: claiming reserves what an attempt is expected to cost, the mean of the window's where there is one, in the
+    same exclusive transaction that checks the budget, for any number of replicas. So what is settled exceeds the budget
+    (SPEC QM-10) by at most what the attempts under way cost above that, and never the absolute cap, under which the
+    most that an attempt can cost must fit. The reservation of an attempt whose worker died counts as spent, because it
+    may have been.
     """
 
     def __init__(
@@ -102,8 +104,8 @@ class VerificationQueue:
             noted = update(verifications).where(waiting).values(next_step="failed", lease_until=None)
             return bool((await connection.execute(noted)).rowcount)
 
-    async def next_job(self, now: float, without: Collection[Purpose] = ()) -> VerificationJob | None:
-        """Return the oldest job that could be claimed now and is not of a purpose in `without`. A job waits until the
+    async def next_job(self, now: float, without: Collection[int] = ()) -> VerificationJob | None:
+        """Return the oldest job that could be claimed now and whose id is not in `without`. A job waits until the
         ledger has stored its request."""
         columns = (
             verifications.c.verification_id,
@@ -130,7 +132,7 @@ class VerificationQueue:
             .outerjoin(routing_decisions, routing_decisions.c.request_id == verifications.c.request_id)
             .outerjoin(tool_definitions, tool_definitions.c.digest == verifications.c.tools_digest)
             .where(self._claimable(now), requests.c.messages.is_not(None), requests.c.answer.is_not(None))
-            .where(verifications.c.sampled_reason.not_in(without))
+            .where(verifications.c.verification_id.not_in(without))
             .order_by(verifications.c.created_at, verifications.c.verification_id)
             .limit(1)
         )
@@ -144,12 +146,20 @@ class VerificationQueue:
         return VerificationJob(**fields | {"consent": consent_of(row["consent"])})
 
     async def claim(
-        self, job: VerificationJob, bound_usd: float, now: float
+        self, job: VerificationJob, bound_usd: float, now: float, expected_usd: float | None = None
     ) -> Literal["claimed", "taken", "no budget"]:
-        """Take the lease of `job` and reserve `bound_usd` for it, if both are available."""
+        """Take the lease of `job`, which costs at most `bound_usd`, and reserve its price, if both are available.
+
+        The price: the mean of the window's verifications, `expected_usd` before the first; the bound without that.
+        """
         async with exclusive(self._engine, _CLAIM_LOCK) as connection:
             spending = await self._spending(connection, now)
-            if not admits(spending, bound_usd, job.purpose, self.sampling):
+            usd = bound_usd
+            if expected_usd is not None:
+                mean = spending.price(job.purpose)
+                usd = min(bound_usd, expected_usd if mean is None else mean)
+            capped = spending.committed_usd + spending.probe_usd + bound_usd > self.sampling.most_usd
+            if capped or not admits(spending, usd, job.purpose, self.sampling):
                 return "no budget"
             taken = await connection.execute(
                 update(verifications)
@@ -163,7 +173,7 @@ class VerificationQueue:
                     lease_until=now + self._lease_seconds,
                     attempts=verifications.c.attempts + 1,
                     cost_usd=verifications.c.cost_usd + verifications.c.reserved_usd,
-                    reserved_usd=bound_usd,
+                    reserved_usd=usd,
                 )
             )
             return "claimed" if taken.rowcount else "taken"
@@ -272,7 +282,8 @@ class VerificationQueue:
     async def _spending(self, connection: AsyncConnection, now: float) -> Spending:
         since = now - self.sampling.window_seconds
         consenting = and_(requests.c.api == "chat", requests.c.status == "ok", requests.c.messages.is_not(None))
-        serving = select(func.sum(requests.c.cost_usd)).where(
+        settled = case((requests.c.status == "ok", requests.c.baseline_cost_usd - requests.c.cost_usd), else_=0.0)
+        serving = select(func.sum(requests.c.cost_usd), func.sum(settled)).where(
             requests.c.created_at > since, requests.c.tier.is_not(None)
         )
         tier = requests.c.tier
@@ -291,8 +302,10 @@ class VerificationQueue:
         counted = select(verified.probe, func.count(verified.done)).group_by(verified.probe)
         committed_usd = {bool(is_probe): usd for is_probe, usd in await connection.execute(committed)}
         verified_count = {bool(is_probe): count for is_probe, count in await connection.execute(counted)}
+        served, saved = (await connection.execute(serving)).one()
         return Spending(
-            serving_usd=await connection.scalar(serving) or 0.0,
+            serving_usd=served or 0.0,
+            saved_usd=max(saved or 0.0, 0.0),
             answered=dict((await connection.execute(answered)).all()),
             committed_usd=committed_usd.get(False, 0.0),
             verifications=verified_count.get(False, 0),

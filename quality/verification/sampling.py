@@ -1,9 +1,10 @@
 """Which answers are verified: reproducible draws by request id, under ceilings and within a budget."""
 
 import hashlib
+import math
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Literal, TypeVar, get_args
+from typing import Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -13,16 +14,29 @@ from classifier.decision import tier_novelty
 from quality.records.record import Record
 
 _PERSON = b"aio-sampling-v1"
+_DAY = 86_400.0
 # Rate for prompts without labels; half of it with 20 labels of such prompts, a fifth with 80.
 COLD_START_RATE = 0.25
+# The share of what routing saves that verification may cost, and the first requests of a family that all tiers answer.
+SAVING_SHARE, FIRST_PROBES = 0.2, 30
+# The alarms are stated in verified answers: 2,000 between two false ones. More than so many a day tell of a change no
+# day sooner.
+STEADY_A_DAY = 400.0
 
 Purpose = Literal["sample", "downgrade", "probe", "shadow"]
 """Is a cheap answer good enough; would a cheaper tier have done; what does every tier say; while routing is observed,
 is the answer of the tier that it would have taken as good as the given one?"""
 
-_PROBES: frozenset[Purpose] = frozenset({"probe"})
-_OTHERS: frozenset[Purpose] = frozenset(get_args(Purpose)) - _PROBES
-
+# The settings that are shares.
+_SHARES = (
+    "least_attention",
+    "probe_rate",
+    "shadow_rate",
+    "probe_share",
+    "cold_start_rate",
+    "least_probe_rate",
+    "least_rate",
+)
 Number = TypeVar("Number", float, npt.NDArray[np.floating])
 
 
@@ -35,10 +49,15 @@ class SamplingSettings(msgspec.Struct, frozen=True, kw_only=True):
     their ceiling, the most doubtful ones all of it. `probe_rate`: ceiling for requests that every tier answers.
     `shadow_rate`: ceiling for observed requests that routing would have sent to another tier, the same for all of them;
     the knobs of routing replace it while it serves.
-    `budget_share` bounds the total cost as a share of the trailing day's serving cost; `probe_share` of it is for
-    probes. A cold start needs labels sooner: up to `cold_start_rate` of the answers to unfamiliar prompts are verified,
-    falling as labels of such prompts arrive, and `cold_start_usd` may be spent per window beyond the budget. `key` is a
-    secret per deployment, so that callers cannot choose request ids that are never sampled. Raises `ValueError`.
+    The budget of the trailing day is `budget_share` of its serving cost, or `saving_share` of what its settled requests
+    saved against the strongest tier if that is more, and at most `most_usd`, a cold start included; `probe_share` of it
+    is for probes, and of what a cold start may spend. A cold start needs labels sooner: up to `cold_start_rate` of the
+    answers to unfamiliar prompts are verified, falling as labels of such prompts arrive, and `cold_start_usd` may be
+    spent per window beyond the budget. The first requests of a family (`quality.verification.families`) are drawn as
+    probes at `least_probe_rate` and as samples at `least_rate` at least, from the same money; `first_probes`: so many
+    of a family are probes, 0 where families are not told apart. `steady_a_day`: the most other draws for each of the
+    two shares of the budget. `key` is a secret per deployment, so that callers cannot choose request ids that are never
+    sampled. Raises `ValueError`.
     """
 
     rates: tuple[float, ...] = (0.05, 0.05, 0.01, 0.01)
@@ -51,13 +70,19 @@ class SamplingSettings(msgspec.Struct, frozen=True, kw_only=True):
     window_seconds: float = 86_400.0
     cold_start_rate: float = 0.0
     cold_start_usd: float = 0.0
+    saving_share: float = 0.0
+    most_usd: float = math.inf
+    first_probes: int = 0
+    least_probe_rate: float = 0.0
+    least_rate: float = 0.0
+    steady_a_day: float = math.inf
     key: str = ""
 
     def __post_init__(self) -> None:
         for name, value in (("rates", rate) for rate in self.rates):
             if not 0.0 <= value <= 1.0:
                 raise ValueError(f"{name} has {value}; a sampling rate must lie between 0 and 1")
-        for name in ("least_attention", "probe_rate", "shadow_rate", "probe_share", "cold_start_rate"):
+        for name in _SHARES:
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must lie between 0 and 1")
         if self.budget_share < 0.0:
@@ -75,34 +100,49 @@ class SamplingSettings(msgspec.Struct, frozen=True, kw_only=True):
         """Return why an answer of `tier` is sampled."""
         return "downgrade" if tier >= self.downgrade_from else "sample"
 
-    def share(self, purpose: Purpose) -> float:
-        """Return the share of the serving cost that may be spent on `purpose`; probes have their own."""
-        return self.budget_share * (self.probe_share if purpose == "probe" else 1.0 - self.probe_share)
+    def budget(self, spending: "Spending") -> float:
+        """Return the US dollars of the window, without those of a cold start."""
+        share = max(self.budget_share * spending.serving_usd, self.saving_share * spending.saved_usd)
+        return min(share, self.most_usd)
+
+    def budget_for(self, purpose: Purpose, spending: "Spending") -> float:
+        """Return the US dollars of the window for `purpose`, without those of a cold start; probes have their own."""
+        return self._part(purpose) * self.budget(spending)
+
+    def beyond(self, purpose: Purpose, spending: "Spending") -> float:
+        """Return the US dollars that a cold start may spend on `purpose` beyond the budget."""
+        return self._part(purpose) * min(self.cold_start_usd, self.most_usd - self.budget(spending))
+
+    def _part(self, purpose: Purpose) -> float:
+        return self.probe_share if purpose == "probe" else 1.0 - self.probe_share
 
 
-def same_budget(purpose: Purpose) -> frozenset[Purpose]:
-    """Return the purposes that are paid from the same share of the budget as `purpose`."""
-    return _PROBES if purpose in _PROBES else _OTHERS
-
-
-def sampling_of(tiers: int, rate: float, budget_share: float, cold_start_usd: float = 0.0) -> SamplingSettings:
+def sampling_of(
+    tiers: int, rate: float, budget_share: float, cold_start_usd: float = 0.0, most_usd: float = math.inf
+) -> SamplingSettings:
     """Return settings for a ladder of `tiers`: `rate` for the cheaper half, the middle tier included, and a fifth of it
     for the rest. With four tiers these are tiers 1 and 2, and tiers 3 and 4 (SPEC QM-01). If `rate` or `budget_share`
     is 0, nothing is verified in a cold start either."""
     cheap = (tiers + 1) // 2
     rates = (*[rate] * cheap, *[rate / 5] * (tiers - cheap))
-    cold_start_usd = cold_start_usd if rate and budget_share else 0.0
+    is_on = rate > 0.0 and budget_share > 0.0
+    cold_start_usd = cold_start_usd if is_on else 0.0
     return SamplingSettings(
         rates=rates,
         downgrade_from=cheap + 1,
         budget_share=budget_share,
         cold_start_rate=COLD_START_RATE if cold_start_usd else 0.0,
         cold_start_usd=cold_start_usd,
+        saving_share=SAVING_SHARE if is_on else 0.0,
+        most_usd=most_usd,
+        first_probes=FIRST_PROBES if is_on else 0,
+        steady_a_day=STEADY_A_DAY,
     )
 
 
 class Spending(msgspec.Struct, frozen=True, kw_only=True):
-    """US dollars and counts of the trailing window; `committed_usd` is spent plus reserved.
+    """US dollars and counts of the trailing window; `committed_usd` is spent plus reserved, and
+    `saved_usd` what the settled requests cost less than the strongest tier would have.
 
     `answered`: consenting answered chats by tier, which get `attention` of their ceilings on average; `shadow_share` of
     them are observed ones that routing would have sent elsewhere. Probes are counted apart: `probe_usd`, committed, and
@@ -110,6 +150,7 @@ class Spending(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     serving_usd: float = 0.0
+    saved_usd: float = 0.0
     answered: dict[int, int] = {}
     committed_usd: float = 0.0
     verifications: int = 0
@@ -119,7 +160,13 @@ class Spending(msgspec.Struct, frozen=True, kw_only=True):
     shadow_share: float = 0.0
 
     def committed(self, purpose: Purpose) -> float:
+        """Return what is spent and reserved for `purpose`."""
         return self.probe_usd if purpose == "probe" else self.committed_usd
+
+    def price(self, purpose: Purpose) -> float | None:
+        """Return the mean price of a verification from the budget of `purpose`; None before the first."""
+        count = self.probes if purpose == "probe" else self.verifications
+        return self.committed(purpose) / count if count else None
 
 
 Reason = Literal[
@@ -188,41 +235,42 @@ def _keyed(key: str) -> "hashlib.blake2b":
 def may_be_drawn(record: Record, settings: SamplingSettings) -> bool:
     """Return whether the ceilings alone leave a chance, so that the rest must be looked at; takes microseconds."""
     rate = settings.shadow_rate if would_differ(record) else settings.rate(record.tier)
-    return (
-        uniform(record.request_id, settings.key) < max(rate, _cold_start_ceiling(record, settings))
-        or uniform(record.request_id, f"{settings.key}/probe") < settings.probe_rate
-    )
+    return uniform(record.request_id, settings.key) < max(rate, _cold_start_ceiling(record, settings)) or uniform(
+        record.request_id, f"{settings.key}/probe"
+    ) < max(settings.probe_rate, settings.least_probe_rate)
 
 
-def admits(spending: Spending, bound_usd: float, purpose: Purpose, settings: SamplingSettings) -> bool:
-    """Return whether a verification that costs at most `bound_usd` fits into the budget, with what a cold start may
-    spend beyond it."""
-    beyond = 0.0 if purpose == "probe" else settings.cold_start_usd
-    return spending.committed(purpose) + bound_usd <= settings.share(purpose) * spending.serving_usd + beyond
+def admits(spending: Spending, usd: float, purpose: Purpose, settings: SamplingSettings) -> bool:
+    """Return whether a verification that costs about `usd` fits into the budget, with what a cold start may spend
+    beyond it."""
+    whole = settings.budget_for(purpose, spending) + settings.beyond(purpose, spending)
+    return spending.committed(purpose) + usd <= whole
 
 
 def thinning(spending: Spending, bound_usd: float, purpose: Purpose, settings: SamplingSettings) -> float:
-    """Return the share of the ceilings, at most 1, at which verification uses exactly the budget.
+    """Return the share of the ceilings, at most 1, at which verification uses exactly the budget, or makes the most
+    steady draws of a day.
 
     The price of one verification is the window's mean, or `bound_usd` before the first. Thinning evenly keeps the
     sample representative; a bare cap would verify only the first requests of each day.
     """
-    count = spending.probes if purpose == "probe" else spending.verifications
-    price = spending.committed(purpose) / count if count else bound_usd
+    price = spending.price(purpose)
     if purpose == "probe":
         wanted = settings.probe_rate * sum(spending.answered.values())
     else:
         chats, shadowed = sum(spending.answered.values()), spending.shadow_share
         ordinary = spending.attention * sum(settings.rate(tier) * n for tier, n in spending.answered.items())
         wanted = (1.0 - shadowed) * ordinary + shadowed * settings.shadow_rate * chats
-    budget, asked = settings.share(purpose) * spending.serving_usd, wanted * price
-    return 1.0 if asked <= budget else budget / asked
+    budget, asked = settings.budget_for(purpose, spending), wanted * (bound_usd if price is None else price)
+    paid = 1.0 if asked <= budget else budget / asked
+    most = settings.steady_a_day * settings.window_seconds / _DAY
+    return paid if wanted <= most else min(paid, most / wanted)
 
 
 def affordable(spending: Spending, bound_usd: float, purpose: Purpose, settings: SamplingSettings) -> float:
     """Return the share of the ceilings at which requests are drawn now; 0 if no further verification fits."""
     # The store lags behind serving: while it has no request yet, only the claim can check the budget.
-    budget = settings.share(purpose) * spending.serving_usd
+    budget = settings.budget_for(purpose, spending)
     if spending.answered and spending.committed(purpose) + bound_usd > budget:
         return 0.0
     return thinning(spending, bound_usd, purpose, settings)
@@ -266,22 +314,22 @@ def purpose_of(record: Record, settings: SamplingSettings) -> Purpose:
     return "shadow" if would_differ(record) else settings.purpose(record.tier)
 
 
-def cold_start_share(record: Record, spending: Spending, bound_usd: float, settings: SamplingSettings) -> float:
-    """Return the probability of drawing an answer because no outcome of the catalogue is measured and such prompts have
-    few labels. It falls with every label of them and with the cold-start money spent in the window, so that the money
-    lasts."""
-    ceiling, purpose = _cold_start_ceiling(record, settings), purpose_of(record, settings)
-    if ceiling == 0.0 or not admits(spending, bound_usd, purpose, settings):
+def cold_start_share(
+    ceiling: float, spending: Spending, usd: float, purpose: Purpose, settings: SamplingSettings
+) -> float:
+    """Return the probability of drawing a request because there are few labels of such prompts, at most `ceiling`. It
+    falls with the cold-start money spent in the window, so that the money lasts."""
+    if ceiling == 0.0 or not admits(spending, usd, purpose, settings):
         return 0.0
-    beyond = spending.committed(purpose) - settings.share(purpose) * spending.serving_usd
-    return ceiling * min(1.0 - beyond / settings.cold_start_usd, 1.0)
+    spent, beyond = spending.committed(purpose), settings.beyond(purpose, spending)
+    over = spent - settings.budget_for(purpose, spending)
+    # Without money of its own a cold start has what the budget leaves.
+    return ceiling * min(1.0 - over / beyond, 1.0) if beyond > 0.0 else ceiling
 
 
 def _cold_start_ceiling(record: Record, settings: SamplingSettings) -> float:
-    prediction = record.decision.inputs.prediction
-    if not settings.cold_start_usd or prediction.kind != "prior":
-        return 0.0
-    return settings.cold_start_rate * _novelty(record)
+    by_novelty = settings.cold_start_rate * _novelty(record) if settings.cold_start_usd else 0.0
+    return max(by_novelty, settings.least_rate)
 
 
 def refusal(record: Record, *, has_turn: bool = False) -> Reason | None:
@@ -323,13 +371,15 @@ def draw(
 ) -> Draw:
     """Decide on `record`; the same request id with the same spending always gets the same result.
 
-    `bound_usd` and `probe_usd`: the most that verifying this answer, or probing this request, can cost. `has_turn`: see
+    `bound_usd` and `probe_usd`: about what verifying this answer, or probing this request, costs. `has_turn`: see
     `refusal`.
     """
     refused = refusal(record, has_turn=has_turn)
     if refused is not None:
         return Draw(sampled=False, probability=0.0, reason=refused)
-    probe = _drawn(record, "probe", settings.probe_rate, spending, probe_usd or bound_usd, settings)
+    usd = probe_usd or bound_usd
+    least = cold_start_share(settings.least_probe_rate, spending, usd, "probe", settings)
+    probe = _drawn(record, "probe", settings.probe_rate, spending, usd, settings, least)
     if probe.sampled:
         return probe
     purpose = purpose_of(record, settings)
@@ -340,7 +390,7 @@ def draw(
         ceiling = settings.rate(record.tier) * attention(record, settings.least_attention)
     if ceiling <= 0.0:
         return Draw(sampled=False, probability=0.0, reason="tier")
-    least = cold_start_share(record, spending, bound_usd, settings)
+    least = cold_start_share(_cold_start_ceiling(record, settings), spending, bound_usd, purpose, settings)
     return _drawn(record, purpose, ceiling, spending, bound_usd, settings, least)
 
 

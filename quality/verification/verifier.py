@@ -140,20 +140,31 @@ class Verifier:
             raise AttemptError(f"{type(error).__name__}: {error}", 0.0) from error
 
     def likely_usd(self, record: Record, purpose: Purpose, turn: Turn | None) -> float:
-        """Return about the most that a verification of `record` for this purpose costs, before its prompt is counted
-        and what is compared is known."""
+        """Return about what a verification of `record` for this purpose costs, before its prompt is counted and what is
+        compared is known: answers of the length of the served one, and where a model judges, its reading of them."""
         most = self._max_tokens if turn is None else max(self._max_tokens, 2 * record.completion_tokens)
-        usage = Usage(prompt_tokens=record.prompt_tokens, completion_tokens=most)
+        long = min(most, max(record.completion_tokens, 1))
         strongest = self._strongest
         if purpose == "shadow":
-            judged = min(record.decision.would_be or strongest, strongest)
-            asks_to_judge = any(isinstance(judge, PairwiseJudge) for judge in self.panel.judges)
-            asked = [judged, strongest] if asks_to_judge else [judged]
-            again, others = self._asked_for_opinions(record.tier, [judged])
+            judged = [min(record.decision.would_be or strongest, strongest)]
+            asked = judged
         else:
-            asked = list(self._tiers) if purpose == "probe" else [strongest]
-            again, others = self._asked_for_opinions(strongest, [*asked, min(record.tier, strongest)])
-        return sum(self._price(number, usage) for number in (*asked, *again, *others))
+            judged = [number for number in self._tiers if number != strongest] if purpose == "probe" else [record.tier]
+            asked = [number for number in self._tiers if number != record.tier] if purpose == "probe" else [strongest]
+        usage = Usage(prompt_tokens=record.prompt_tokens, completion_tokens=long)
+        reading = Usage(prompt_tokens=record.prompt_tokens + 2 * long, completion_tokens=long)
+        judging = 2 * len(judged) * self._price(strongest, reading) if self.panel.labels_open_answers else 0.0
+        return sum(self._price(number, usage) for number in asked) + judging
+
+    def expected_usd(self, job: VerificationJob) -> float:
+        """Return about what `job` costs: answers of the length of the served one, and where a model judges, its reading
+        of them."""
+        long = min(self._most_tokens(job), max(job.completion_tokens, 1))
+        judged, compared = self.asked.judged(job), self._to_compare(job)
+        asked = {self._reference(job), *judged, *(compared.tiers if compared is not None else ())} - {job.served_tier}
+        answers = sum(self._bound(number, self._request(job, number), long) for number in asked)
+        judging = self._bound(self._strongest, self._request(job, self._strongest), 3 * long) * 2 * len(judged)
+        return answers + (judging if self.panel.labels_open_answers else 0.0)
 
     def _asked_for_opinions(self, reference: int, answered: Sequence[int]) -> tuple[list[int], list[int]]:
         """Return the tiers that may be asked for opinions on the answers of `answered`: the `reference`'s, for a second

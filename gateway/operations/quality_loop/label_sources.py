@@ -4,6 +4,7 @@
 from typing import TYPE_CHECKING
 
 from gateway.base.settings import Settings
+from quality.verification.sampling import SAVING_SHARE
 
 if TYPE_CHECKING:
     from quality.judges.calibration import Calibration
@@ -15,6 +16,17 @@ _BY_RULE = "Labels: from checks of JSON, code, tool calls and exact answers, and
 def judging_cap(settings: Settings) -> float:
     """The most that the test of a strongest tier as a judge may cost, in US dollars."""
     return settings.cold_start_usd / 2
+
+
+def budget_text(settings: Settings) -> str:
+    """Return what verification may cost; empty where it is switched off."""
+    if not (settings.monitor and settings.sampling_rate and settings.verification_budget):
+        return ""
+    return (
+        f"Verification costs at most {settings.verification_budget:.0%} of serving or {SAVING_SHARE:.0%} of what routing "
+        f"saves against the strongest tier, whichever is more, and ${settings.cold_start_usd:g} beyond while little is "
+        f"known: never more than ${settings.verification_most_usd:g} a day (AIO_VERIFICATION_MOST_USD)"
+    )
 
 
 def labels_text(settings: Settings, judge: "JudgeState | None" = None, *, costs: bool = True) -> str:

@@ -62,6 +62,8 @@ _AGAIN_SECONDS = 86_400.0
 
 ROLLOUT_POLL_SECONDS = 10.0
 JUDGE_POLL_SECONDS = 10.0
+# In each process: labels soon, and no more of a provider's rate or of this machine's memory than that.
+PARALLEL_VERIFICATIONS = 2
 
 
 def retrain_settings(settings: Settings, catalog: Catalog) -> RetrainSettings:
@@ -89,7 +91,13 @@ def _serving(settings: Settings, catalog: Catalog) -> Serving:
 
 def sampling_settings(settings: Settings, tiers: int) -> SamplingSettings:
     """The rates and the budget of verification in a catalogue of `tiers`."""
-    return sampling_of(tiers, settings.sampling_rate, settings.verification_budget, settings.cold_start_usd)
+    return sampling_of(
+        tiers,
+        settings.sampling_rate,
+        settings.verification_budget,
+        settings.cold_start_usd,
+        settings.verification_most_usd,
+    )
 
 
 async def run_retraining(
@@ -157,6 +165,7 @@ class QualityLoop:
                     sampling=sampling_settings(self._settings, len(self._tiers)),
                     second_opinions=self._settings.second_opinions,
                     trigger=self._settings.retrain_trigger,
+                    parallel=PARALLEL_VERIFICATIONS,
                 ),
                 price=self._price,
                 panel=await self._panel(),

@@ -78,27 +78,25 @@ def test_the_usual_settings() -> None:
     assert {name: usual[name] for name in usual if name not in ("sampling", "upgrade", "shift")} == {
         "trigger": "evidence", "max_tokens": 1024, "second_opinions": 2, "max_attempts": 3, "lease_seconds": 600.0,
         "retry_seconds": 30.0, "expire_seconds": 86_400.0, "poll_seconds": 1.0, "max_offered": 1000, "max_held": 50,
-        "result_seconds": 120.0, "cold_start_per_second": 2.0,
+        "result_seconds": 120.0, "cold_start_per_second": 2.0, "parallel": 1,
     }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("given", "turn", "settings", "tiers", "tokens"),
     [
-        # The strongest answers, and again; another one gives the second opinion.
-        (record("r", tier=1), None, ALL, 4 + 4 + 3, 1024),
-        (record("r", tier=3), None, ALL, 4 + 4 + 2, 1024),
-        (record("r", tier=1), None, NO_OPINIONS, 4, 1024),
-        # Answers with a turn may be twice as long as the given one.
-        (record("r", tier=1, completion_tokens=600), TURN, NO_OPINIONS, 4, 1200),
-        (record("r", tier=1, completion_tokens=500), TURN, NO_OPINIONS, 4, 1024),
-        (record("r", tier=1, completion_tokens=600), None, NO_OPINIONS, 4, 1024),
-        # A shadow asks the tier of routing, of a longer catalogue the strongest, and the given one again.
-        (watched("r", 2), None, NO_OPINIONS, 2, 1024), (watched("r", 9), None, NO_OPINIONS, 4, 1024),
-        (watched("r", 2), None, ALL, 2 + 4 + 3, 1024),
+        # The strongest answers; opinions are asked for where it says "worse" alone.
+        (record("r", tier=1), None, ALL, 4, 2),
+        (record("r", tier=3), None, NO_OPINIONS, 4, 2),
+        # As long as the given answer, up to the most, which is twice as long as that for answers with a turn.
+        (record("r", tier=1, completion_tokens=600), None, NO_OPINIONS, 4, 600),
+        (record("r", tier=1, completion_tokens=2000), None, NO_OPINIONS, 4, 1024),
+        (record("r", tier=1, completion_tokens=2000), TURN, NO_OPINIONS, 4, 2000),
+        # A shadow asks the tier of routing, of a longer catalogue the strongest.
+        (watched("r", 2), None, NO_OPINIONS, 2, 2), (watched("r", 9), None, NO_OPINIONS, 4, 2),
     ],
 )  # fmt: skip
-async def test_what_a_verification_may_cost_is_known_before_it_is_drawn(
+async def test_what_a_verification_is_likely_to_cost_is_known_before_it_is_drawn(
     engine: AsyncEngine, draws: list[Seen], given: Record, turn: Turn | None, settings: MonitorSettings, tiers: int,
     tokens: int,
 ) -> None:  # fmt: skip
@@ -109,20 +107,22 @@ async def test_what_a_verification_may_cost_is_known_before_it_is_drawn(
     await monitor.close()
     [seen] = draws
     assert seen.bound == pytest.approx(tiers * (10 + tokens) / 1000)
-    again = 4 if settings is ALL else 0
-    assert seen.probe_bound == pytest.approx((1 + 2 + 3 + 4 + again) * (10 + tokens) / 1000)
+    assert seen.probe_bound == pytest.approx((1 + 2 + 3 + 4 - given.tier) * (10 + tokens) / 1000)
     assert seen.has_turn == (turn is not None)
 
 
-async def test_a_model_that_judges_a_shadow_is_paid_for_too(engine: AsyncEngine, draws: list[Seen]) -> None:
+async def test_a_model_that_judges_is_paid_for_too(engine: AsyncEngine, draws: list[Seen]) -> None:
+    """It reads the prompt and two answers, in both orders."""
     verifier = ScriptedTier()
     sampling = msgspec.structs.replace(EVERY, shadow_rate=1.0)
     settings = msgspec.structs.replace(NO_OPINIONS, sampling=sampling)
-    monitor = await monitor_of(engine, verifier, settings, judges=[ExactJudge(), PairwiseJudge(verifier)])
+    monitor = await monitor_of(engine, verifier, settings)
+    judges = [ExactJudge(), PairwiseJudge(verifier)]
+    monitor.panel = Panel(judges, {"pairwise": TRUSTED})
     monitor.offer(watched("r", 2))
     await decided(monitor)
     await monitor.close()
-    assert draws[0].bound == pytest.approx((2 + 4) * (10 + 1024) / 1000)
+    assert draws[0].bound == pytest.approx((2 * 12 + 2 * 4 * (10 + 2 + 2 + 2)) / 1000)
 
 
 async def test_attention_and_the_share_of_shadows_are_means_of_about_a_hundred(
@@ -441,14 +441,48 @@ async def test_nothing_starts_while_the_strongest_tier_is_away(
     assert bool(tiers[-1].seen) == works
 
 
-async def test_nothing_starts_while_users_wait_for_any_tier(engine: AsyncEngine) -> None:
+@pytest.mark.parametrize(("tier", "starts"), [(1, True), (2, True), (4, False)])
+async def test_a_verification_waits_while_users_wait_for_a_tier_that_it_asks(
+    engine: AsyncEngine, tier: int, starts: bool
+) -> None:
     tiers = [ScriptedTier(number) for number in (1, 2, 3, 4)]
-    tiers[0].waiting = 1
+    tiers[tier - 1].waiting = 1
     monitor = await monitor_of(engine, tiers[-1], tiers=tiers)
     await monitor.start()
     await serve(monitor, engine, record("r"))
     await monitor.close()
-    assert tiers[-1].seen == []
+    assert bool(tiers[-1].seen) == starts
+
+
+async def test_a_job_whose_tier_is_busy_holds_up_none_behind_it(engine: AsyncEngine) -> None:
+    tiers = [ScriptedTier(number) for number in (1, 2, 3, 4)]
+    tiers[1].waiting = 1
+    probes = msgspec.structs.replace(EVERY, rates=(0.0,) * 4, probe_rate=1.0)
+    monitor = await monitor_of(engine, tiers[-1], msgspec.structs.replace(NO_OPINIONS, sampling=probes), tiers=tiers)
+    await monitor.start()
+    await serve(monitor, engine, record("probed"))
+    await monitor.close()
+    monitor = await monitor_of(engine, tiers[-1], NO_OPINIONS, tiers=tiers)
+    await monitor.start()
+    await serve(monitor, engine, record("sampled"))
+    await monitor.close()
+    status = {row["request_id"]: row["status"] for row in await rows(engine, verifications)}
+    assert status == {"probed": "pending", "sampled": "done"}
+
+
+async def test_several_verifications_run_at_a_time(engine: AsyncEngine) -> None:
+    verifier = ScriptedTier()
+    verifier.hold = asyncio.Event()
+    monitor = await monitor_of(engine, verifier, msgspec.structs.replace(NO_OPINIONS, parallel=2))
+    await monitor.start()
+    for name in ("one", "two", "three"):
+        await store_request(engine, record(name))
+        monitor.offer(record(name))
+    await eventually(lambda: len(verifier.seen) == 2)
+    verifier.hold.set()
+    await monitor.drain()
+    await monitor.close()
+    assert [row["status"] for row in await rows(engine, verifications)] == ["done"] * 3
 
 
 async def test_what_waited_for_a_day_is_given_up_and_a_failure_is_tried_again_later(

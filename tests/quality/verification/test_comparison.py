@@ -90,12 +90,12 @@ async def test_a_probe_compares_the_answers_that_it_has_at_no_cost(engine: Async
     assert asked(tiers) == [0, 1, 1, 1]
 
 
-@pytest.mark.parametrize(("budget", "partner"), [(5.0, 0), (6.5, 1)])
+@pytest.mark.parametrize(("budget", "partner"), [(0.06, 0), (0.08, 1)])
 async def test_the_budget_pays_the_comparison_or_the_verification_alone(
     engine: AsyncEngine, budget: float, partner: int
 ) -> None:
-    # At full length the reference may cost 4 * 1.034 dollars, and the partner's answer 2 * 1.034. The one request cost
-    # a dollar, and half of the share is for probes.
+    # At the served length the reference costs about 4 * 0.012 dollars, and the partner's answer 2 * 0.012. The one
+    # request cost a dollar, and half of the share is for probes.
     sampling = msgspec.structs.replace(EVERY, budget_share=2 * budget)
     tiers = ladder_of("7", "7", "7", "7")
     row = await compared(engine, tiers, settings=msgspec.structs.replace(ALONE, sampling=sampling))

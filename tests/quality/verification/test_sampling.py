@@ -246,7 +246,50 @@ def test_a_switched_off_sampling_stays_off_in_a_cold_start() -> None:
     assert sampling_of(4, 0.05, 0.05, 1.0).cold_start_rate > 0.05
 
 
-def test_a_catalogue_of_which_something_was_measured_is_in_no_cold_start() -> None:
-    measured = record("req-1")
-    assert measured.decision.inputs.prediction.kind == "measured"
-    assert draw(measured, Spending(serving_usd=0.01, answered={1: 10}), 0.01, COLD).probability < 0.05
+def test_a_catalogue_of_which_something_was_measured_has_a_cold_start_too() -> None:
+    """Its own traffic is as unknown; what counts is the novelty for the tier that is verified."""
+    served = certain("req-1", 1.0, novelty=0.2)
+    prediction = msgspec.structs.replace(
+        served.decision.inputs.prediction, kind="measured", labels=[5.0, 80.0, 0.0], novelty=0.2
+    )
+    inputs = msgspec.structs.replace(served.decision.inputs, prediction=prediction)
+    measured = msgspec.structs.replace(served, decision=msgspec.structs.replace(served.decision, inputs=inputs))
+    spending = Spending(serving_usd=0.01, answered={1: 10})
+    assert draw(measured, spending, 0.01, COLD).probability == pytest.approx(0.25 * 20 / 25, rel=0.01)
+
+
+def test_the_budget_is_a_share_of_the_saving_where_that_is_more_and_never_above_the_cap() -> None:
+    settings = SamplingSettings(saving_share=0.2, probe_share=0.5)
+    assert settings.budget(Spending(serving_usd=10.0)) == pytest.approx(0.5)
+    saving = Spending(serving_usd=10.0, saved_usd=20.0)
+    assert settings.budget(saving) == pytest.approx(4.0)
+    assert admits(saving, 2.0, "probe", settings)
+    assert not admits(saving, 2.1, "probe", settings)
+    capped = msgspec.structs.replace(settings, most_usd=3.0, cold_start_usd=2.0)
+    assert capped.budget(saving) == 3.0
+    assert capped.beyond("probe", saving) == 0.0, "the cap is above a cold start too"
+    assert not admits(saving, 1.6, "probe", capped)
+
+
+def test_probes_have_a_share_of_what_a_cold_start_may_spend() -> None:
+    settings = SamplingSettings(cold_start_usd=1.0, probe_share=0.25)
+    nothing = Spending()
+    assert [admits(nothing, usd, "probe", settings) for usd in (0.25, 0.26)] == [True, False]
+    assert [admits(nothing, usd, "sample", settings) for usd in (0.75, 0.76)] == [True, False]
+
+
+def test_the_first_requests_of_a_family_are_probes_while_there_is_money() -> None:
+    dense = SamplingSettings(cold_start_usd=1.0, least_probe_rate=1.0, least_rate=0.12)
+    found = draw(record("req-1"), Spending(answered={1: 10}), 0.01, dense, 0.03)
+    assert (found.sampled, found.purpose, found.probability) == (True, "probe", 1.0)
+    assert may_be_drawn(record("req-1"), dense)
+    poor = Spending(answered={1: 10}, probe_usd=0.49)
+    assert draw(record("req-1"), poor, 0.01, dense, 0.03).purpose == "sample"
+    rest = msgspec.structs.replace(dense, least_probe_rate=0.0, probe_rate=0.0)
+    assert draw(certain("req-1", 1.0), Spending(answered={1: 10}), 0.01, rest).probability == pytest.approx(0.12)
+
+
+def test_a_steady_sample_is_no_more_than_the_alarms_need() -> None:
+    settings = SamplingSettings(rates=(0.05,), probe_rate=0.0, probe_share=0.0, steady_a_day=400.0)
+    rich = Spending(serving_usd=1e9, answered={1: 5_000_000})
+    assert thinning(rich, 0.01, "sample", settings) == pytest.approx(400 / 250_000)

@@ -131,8 +131,8 @@ async def test_a_wrong_answer_is_worse_once_both_opinions_confirm_it_and_they_ar
     assert (await queue.spending(1600.0)).committed_usd == pytest.approx(verdict["cost_usd"])
 
 
-@pytest.mark.parametrize(("budget", "verifications_drawn"), [(0.109, 0), (0.111, 1)])
-async def test_a_budget_that_does_not_cover_the_opinions_starts_no_verification(
+@pytest.mark.parametrize(("budget", "verifications_drawn"), [(0.027, 0), (0.029, 1)])
+async def test_a_budget_that_does_not_cover_the_expected_price_starts_no_verification(
     engine: AsyncEngine, budget: float, verifications_drawn: int
 ) -> None:
     sampling = msgspec.structs.replace(EVERY, budget_share=budget, probe_share=0.0)

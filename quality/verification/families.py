@@ -1,0 +1,111 @@
+"""The first requests of a family are verified densely: how many of each have been, and at which rates the next are.
+
+A family: the requests of a key with one system prompt, in which dates, ids and numbers are masked, and one kind of
+answer. Its first requests are probes where a rule judges; then the rates fall with the draws, to the steady sample.
+A key has few new families a day, so that one whose system prompts all differ is sampled as any other.
+"""
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from classifier.features.routing_input import app_of
+from migrations.tables.quality import training_rows
+from quality.records.record import Record
+
+NEW_A_DAY = 3
+# Up to so many draws of a family, at least this share of its answers is drawn.
+RATES = ((100, 0.12), (300, 0.05))
+_DAY = 86_400
+_MOST_FAMILIES, _MOST_KEYS = 4096, 4096
+# What masks of a system prompt look at; beyond, two prompts are hardly the same by chance.
+_MOST_CHARS = 8192
+_CHANGING = re.compile(
+    r"[\w-]*\d[\w-]*|\b(?:mon|tues|wednes|thurs|fri|satur|sun)day\b"
+    r"|\b(?:january|february|march|april|may|june|july|august|september|october|november|december"
+    r"|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\b",
+    re.IGNORECASE,
+)
+
+
+class Phase(NamedTuple):
+    """The least rates at which a request is drawn as a probe, and as a sample."""
+
+    probe: float = 0.0
+    sample: float = 0.0
+
+
+class _Family:
+    def __init__(self, drawn: int) -> None:
+        self.seen = self.drawn = drawn
+
+
+class Families:
+    """Counts of one process; `first`: the requests of a family that are probes. Bounded in memory."""
+
+    def __init__(self, first: int, clock: Callable[[], float]) -> None:
+        self._first, self._clock = first, clock
+        self._families: OrderedDict[tuple[str | None, str, str], _Family] = OrderedDict()
+        self._new: OrderedDict[str | None, tuple[int, int]] = OrderedDict()
+        self._labels: Mapping[tuple[str | None, str], int] = {}
+
+    async def load(self, engine: AsyncEngine) -> None:
+        """Read how many labels there are of each key's system prompts, so that a restart begins none anew."""
+        row = training_rows.c
+        query = select(row.key_id, row.app, func.count()).group_by(row.key_id, row.app)
+        async with engine.connect() as connection:
+            self._labels = {(key, app or ""): count for key, app, count in await connection.execute(query)}
+
+    def phase(self, record: Record, by_rule: Callable[[], bool]) -> Phase:
+        """Count a request and return its rates; takes microseconds. `by_rule`: whether a rule judges such answers."""
+        family = self._of(record)
+        if family is None:
+            return Phase()
+        family.seen += 1
+        least = next((rate for most, rate in RATES if family.drawn < most), 0.0)
+        return Phase(1.0 if family.seen <= self._first and by_rule() else 0.0, least)
+
+    def drawn(self, record: Record) -> None:
+        """Count a draw."""
+        family = self._families.get(_name(record))
+        if family is not None:
+            family.drawn += 1
+
+    def _of(self, record: Record) -> _Family | None:
+        """Return the family of a request; None for a new one beyond those of the key's day."""
+        name = _name(record)
+        family = self._families.get(name)
+        if family is None:
+            known = self._labels.get((record.key_id, app_of(_system(record))), 0)
+            if not known and not self._is_admitted(record.key_id):
+                return None
+            family = self._families[name] = _Family(known)
+            if len(self._families) > _MOST_FAMILIES:
+                self._families.popitem(last=False)
+        self._families.move_to_end(name)
+        return family
+
+    def _is_admitted(self, key: str | None) -> bool:
+        today = int(self._clock() // _DAY)
+        day, count = self._new.get(key, (today, 0))
+        count = count + 1 if day == today else 1
+        if count <= NEW_A_DAY:
+            self._new[key] = today, count
+            self._new.move_to_end(key)
+            if len(self._new) > _MOST_KEYS:
+                self._new.popitem(last=False)
+        return count <= NEW_A_DAY
+
+
+def _system(record: Record) -> str:
+    said = (one.get("content", "") for one in record.messages or () if one.get("role") in ("system", "developer"))
+    return "\n".join(said)
+
+
+def _name(record: Record) -> tuple[str | None, str, str]:
+    masked = _CHANGING.sub("#", _system(record)[:_MOST_CHARS])
+    return record.key_id, app_of(masked), str((record.response_format or {}).get("type", ""))
