@@ -262,13 +262,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         float,
         Meta(
             ge=0,
-            description="Most that verification may cost, as a share of the last day's serving cost; a fifth of what "
-            "routing saved against the strongest tier, if that is more; 0: nothing",
+            description="Most that verification may cost, as a share of the last day's serving cost, or a fifth of the "
+            "saving if more",
         ),
     ] = 0.05
     verification_most_usd: Annotated[
         float,
-        Meta(ge=0, description="Most that verification may cost a day in US dollars, a cold start included"),
+        Meta(ge=0, description="US dollars a day that verification never exceeds"),
     ] = 20.0
     second_opinions: Annotated[
         int,

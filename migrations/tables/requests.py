@@ -52,7 +52,7 @@ requests = Table(
         Computed("COALESCE(CAST(tier AS TEXT), '') || '/' || status || '/' || SUBSTR(requested_model, 1, 256)"),
     ),
     # Recent spending is read from the index alone, and counts by tier from the one below.
-    Index(None, "created_at", "tier", "cost_usd"),
+    Index("ix_requests_created_at_tier_cost_usd", "created_at", "tier", "cost_usd", "baseline_cost_usd"),
     # Rows with texts, oldest first.
     Index(
         "ix_requests_texts",

@@ -282,8 +282,9 @@ class VerificationQueue:
     async def _spending(self, connection: AsyncConnection, now: float) -> Spending:
         since = now - self.sampling.window_seconds
         consenting = and_(requests.c.api == "chat", requests.c.status == "ok", requests.c.messages.is_not(None))
-        settled = case((requests.c.status == "ok", requests.c.baseline_cost_usd - requests.c.cost_usd), else_=0.0)
-        serving = select(func.sum(requests.c.cost_usd), func.sum(settled)).where(
+        # Requests are stored when they have ended, so what is saved here is settled.
+        saved = func.sum(requests.c.baseline_cost_usd - requests.c.cost_usd)
+        serving = select(func.sum(requests.c.cost_usd), saved).where(
             requests.c.created_at > since, requests.c.tier.is_not(None)
         )
         tier = requests.c.tier
@@ -302,10 +303,10 @@ class VerificationQueue:
         counted = select(verified.probe, func.count(verified.done)).group_by(verified.probe)
         committed_usd = {bool(is_probe): usd for is_probe, usd in await connection.execute(committed)}
         verified_count = {bool(is_probe): count for is_probe, count in await connection.execute(counted)}
-        served, saved = (await connection.execute(serving)).one()
+        served_usd, saved_usd = (await connection.execute(serving)).one()
         return Spending(
-            serving_usd=served or 0.0,
-            saved_usd=max(saved or 0.0, 0.0),
+            serving_usd=served_usd or 0.0,
+            saved_usd=max(saved_usd or 0.0, 0.0),
             answered=dict((await connection.execute(answered)).all()),
             committed_usd=committed_usd.get(False, 0.0),
             verifications=verified_count.get(False, 0),

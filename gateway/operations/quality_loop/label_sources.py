@@ -23,9 +23,9 @@ def budget_text(settings: Settings) -> str:
     if not (settings.monitor and settings.sampling_rate and settings.verification_budget):
         return ""
     return (
-        f"Verification costs at most {settings.verification_budget:.0%} of serving or {SAVING_SHARE:.0%} of what routing "
-        f"saves against the strongest tier, whichever is more, and ${settings.cold_start_usd:g} beyond while little is "
-        f"known: never more than ${settings.verification_most_usd:g} a day (AIO_VERIFICATION_MOST_USD)"
+        f"Verification costs at most {settings.verification_budget:.0%} of serving or {SAVING_SHARE:.0%} of what "
+        f"routing saves against the strongest tier, whichever is more, and ${settings.cold_start_usd:g} beyond while "
+        f"little is known: never more than ${settings.verification_most_usd:g} a day (AIO_VERIFICATION_MOST_USD)"
     )
 
 
