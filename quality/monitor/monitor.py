@@ -153,7 +153,7 @@ class Monitor:
         try:
             await self._families.load(self._engine)
         except Exception:
-            log.exception("families of requests are counted anew, because the database is away")
+            log.exception("families of requests are counted from the start, because the database is away")
         await self._intake.start()
         for loop in self._work:
             await loop.start()

@@ -54,7 +54,7 @@ class Families:
         self._labels: Mapping[tuple[str | None, str], int] = {}
 
     async def load(self, engine: AsyncEngine) -> None:
-        """Read how many labels there are of each key's system prompts, so that a restart begins none anew."""
+        """Read how many labels there are of each key's system prompts, so that a restart keeps the count."""
         row = training_rows.c
         query = select(row.key_id, row.app, func.count()).group_by(row.key_id, row.app)
         async with engine.connect() as connection:

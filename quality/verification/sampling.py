@@ -55,7 +55,7 @@ class SamplingSettings(msgspec.Struct, frozen=True, kw_only=True):
     answers to unfamiliar prompts are verified, falling as labels of such prompts arrive, and `cold_start_usd` may be
     spent per window beyond the budget. The first requests of a family (`quality.verification.families`) are drawn as
     probes at `least_probe_rate` and as samples at `least_rate` at least, from the same money; `first_probes`: so many
-    of a family are probes, 0 where families are not told apart. `steady_a_day`: the most other draws for each of the
+    of a family are probes, 0 where there are no families. `steady_a_day`: the most other draws for each of the
     two shares of the budget. `key` is a secret per deployment, so that callers cannot choose request ids that are never
     sampled. Raises `ValueError`.
     """

@@ -72,7 +72,7 @@ def test_a_key_has_few_new_families_a_day() -> None:
     assert families.phase(prompts[-1], yes) != Phase()
 
 
-async def test_a_restart_begins_no_family_anew(engine: AsyncEngine) -> None:
+async def test_a_restart_keeps_the_counts_of_families(engine: AsyncEngine) -> None:
     row = {
         "key_id": "k", "source": "probe", "feature_spec": "s", "embedding": b"", "no_worse": [], "weights": [],
         "app": app_of("Be brief."), "created_at": 1.0,
