@@ -24,8 +24,9 @@ MOST_BY_CHANCE = 4.0
 def without_errors(outcomes: Float, informed: Float) -> Float:
     """Return `outcomes`, 1, 0 or NaN, without the errors of judges of the informedness `informed`, both of one shape:
     on average what is true, and for one outcome above 1 or below 0."""
-    found: Float = 0.5 + (outcomes - 0.5) / np.clip(informed, LEAST_INFORMED, 1.0)
-    return found.astype(np.float32)
+    within: Float = np.clip(informed, LEAST_INFORMED, 1.0)
+    found: Float = ((outcomes - 0.5) / within + 0.5).astype(np.float32)
+    return found
 
 
 def chances(
