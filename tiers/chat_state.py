@@ -66,6 +66,13 @@ def kept_state(choice: CollectedChoice) -> NativeContent | None:
     return content if 0 < content.size <= MOST_STATE_BYTES else None
 
 
+def without_thoughts(content: NativeContent) -> NativeContent:
+    """Return what is kept of a turn without the text of its thoughts."""
+    if content.form != FORM:
+        return content
+    return NativeContent(FORM, tuple(block for block in content.blocks if block.type != _THOUGHTS))
+
+
 def has_state(message: ChatMessage) -> bool:
     """Return whether a turn has anything that is for its maker alone."""
     if message.reasoning or message.state or message.kept is not None:

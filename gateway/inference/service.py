@@ -181,7 +181,7 @@ class Service:
         if goes_on and reuse and served.marks_caches:
             changes["cache_reuse"] = reuse
         if asked.tooling is not None and served.seals_reasoning:
-            changes["wants_native"] = request.consent.reuse
+            changes["wants_native"] = asked.wants_native or request.consent.reuse
         if goes_on:
             changes["messages"] = await self.kept_reasoning.given_back(request)
         return request.with_generation(**changes) if changes else request

@@ -1,7 +1,6 @@
 """`aio launch` with the clients as their packages come: one tool loop each, and nothing in their folders is needed."""
 
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -9,26 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.recording_upstream import FINAL
-from tests.clients.test_tool_loops import (
+from tests.clients.agents import (
+    AIDER_OPTIONS,
+    CODEX_OPTIONS,
     INSTALLED,
+    MACHINE,
     NODE_MODULES,
-    SAID,
-    SHELL_PROMPT,
-    Setup,
-    check_history,
+    OPENCODE_VARIABLES,
     installed,
-    said_by,
-    setup,
-    upstream,
-    url,
 )
+from tests.clients.recording_upstream import FINAL
+from tests.clients.test_tool_loops import SAID, SHELL_PROMPT, Setup, check_history, said_by, setup, upstream, url
 
 pytestmark = pytest.mark.clients
 __all__ = ["setup", "upstream", "url"]
 
 LAUNCH = (sys.executable, "-c", "from gateway.operations.cli import main; main()", "launch", "--url")
-MACHINE = {"x86_64": "x64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 
 
 def run(setup: Setup, folder: Path, *command: str, **environment: str) -> str:
@@ -40,10 +35,7 @@ def test_codex_is_launched(setup: Setup) -> None:
     folder = installed(NODE_MODULES / ".bin" / "codex").parent
     script = said_by("exec_command", "cmd")
     setup.upstream.play(script)
-    quiet = ["analytics.enabled=false", 'otel.metrics_exporter="none"', "check_for_update_on_startup=false"]
-    options = [part for setting in quiet for part in ("-c", setting)]
-    options += ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
-    assert FINAL in run(setup, folder, "codex", "exec", *options, SHELL_PROMPT)
+    assert FINAL in run(setup, folder, "codex", "exec", *CODEX_OPTIONS, SHELL_PROMPT)
     check_history(setup.upstream.requests, script, SAID)
     assert not (setup.folder / ".codex" / "config.toml").exists()
 
@@ -53,9 +45,7 @@ def test_opencode_is_launched(setup: Setup) -> None:
     subprocess.run(["git", "init", "--quiet", setup.folder], check=True)
     script = said_by("bash", "command", description="Says a number")
     setup.upstream.play(script)
-    quiet = dict.fromkeys(("AUTOUPDATE", "MODELS_FETCH", "LSP_DOWNLOAD", "DEFAULT_PLUGINS", "SHARE", "PRUNE"), "1")
-    environment = {f"OPENCODE_DISABLE_{name}": value for name, value in quiet.items()}
-    assert FINAL in run(setup, folder, "opencode", "run", SHELL_PROMPT, **environment)
+    assert FINAL in run(setup, folder, "opencode", "run", SHELL_PROMPT, **OPENCODE_VARIABLES)
     check_history(setup.upstream.requests, script, SAID)
 
 
@@ -64,9 +54,8 @@ def test_aider_is_launched(setup: Setup) -> None:
     subprocess.run(["git", "init", "--quiet", setup.folder], check=True)
     (setup.folder / "number.txt").write_text("0\n")
     setup.upstream.play(["Number 3.\n\nnumber.txt\n```\n3\n```"])
-    quiet = ["--no-analytics", "--no-check-update", "--no-show-release-notes", "--yes-always", "--no-auto-commits"]
-    quiet += ["--no-gitignore", "--no-pretty", "--map-tokens", "0", "--edit-format", "whole"]
-    run(setup, folder, "aider", *quiet, "--message", "Make it 3.", "number.txt", LITELLM_LOCAL_MODEL_COST_MAP="True")
+    edit = (*AIDER_OPTIONS, "--message", "Make it 3.", "number.txt")
+    run(setup, folder, "aider", *edit, LITELLM_LOCAL_MODEL_COST_MAP="True")
     assert (setup.folder / "number.txt").read_text() == "3\n"
 
 

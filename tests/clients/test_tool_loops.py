@@ -2,10 +2,7 @@
 a real `aio serve`; the server behind it sees the whole history of every step."""
 
 import json
-import os
-import platform
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +10,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.clients.agents import (
+    INSTALLED,
+    PROGRAMS,
+    installed,
+    run,
+    run_ai_sdk,
+    run_aider,
+    run_codex,
+    run_opencode,
+)
 from tests.clients.documented_lines import documented_lines
 from tests.clients.recording_upstream import (
     FINAL,
@@ -25,12 +32,6 @@ from tests.clients.recording_upstream import (
 from tests.gateway.served_process import served
 
 pytestmark = pytest.mark.clients
-
-# Where `make test-clients` installs packages that would move the versions of others.
-INSTALLED = Path(__file__).parents[2] / ".venv" / "clients"
-PROGRAMS = Path(__file__).parent / "programs"
-NODE_MODULES = INSTALLED / "node" / "node_modules"
-SECONDS = 240
 
 CATALOG = """
 name = "recorded"
@@ -55,12 +56,6 @@ base_url = "{base_url}"
 model = "large"
 max_context = 131072
 """
-# No network but loopback: update checks and telemetry find a closed port, where they cannot be switched off.
-NO_NETWORK = {
-    **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9"),
-    **dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost,::1"),
-    "DO_NOT_TRACK": "1",
-}
 
 
 def added(a: int, b: int) -> ScriptedCall:
@@ -79,19 +74,7 @@ class Setup(NamedTuple):
 
     def run(self, *command: str | Path, **environment: str) -> str:
         """Return what the command says, once it has ended well."""
-        inherited = {name: os.environ[name] for name in ("PATH", "LANG", "LD_LIBRARY_PATH") if name in os.environ}
-        ended = subprocess.run(
-            [str(part) for part in command],
-            cwd=self.folder,
-            env={**inherited, **NO_NETWORK, "HOME": str(self.folder), **environment},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
-        assert ended.returncode == 0, f"{command[0]} ended with {ended.returncode}:\n{ended.stdout}\n{ended.stderr}"
-        return ended.stdout
+        return run(self.folder, *command, **environment)
 
 
 @pytest.fixture(scope="module")
@@ -114,12 +97,6 @@ def url(upstream: RecordingUpstream, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.fixture
 def setup(upstream: RecordingUpstream, url: str, tmp_path: Path) -> Setup:
     return Setup(upstream, url, tmp_path)
-
-
-def installed(path: Path) -> Path:
-    if not path.exists():
-        pytest.skip(f"{path.relative_to(INSTALLED.parent)} is not there: make test-clients installs what has a package")
-    return path
 
 
 def check_history(requests: Sequence[dict[str, Any]], script: Script, results: Sequence[Sequence[str]]) -> None:
@@ -175,13 +152,8 @@ def test_a_python_client_loops_over_its_tools(setup: Setup, program: str, contai
 
 
 def test_the_ai_sdk_loops_over_its_tools(setup: Setup) -> None:
-    installed(NODE_MODULES / "@ai-sdk" / "openai")
-    (setup.folder / "node_modules").symlink_to(NODE_MODULES)
-    lines = documented_lines("js", "createOpenAI", setup.url)
-    (setup.folder / "documented.mjs").write_text(f"{lines}\nexport {{ model }};\n")
-    shutil.copy(PROGRAMS / "ai_sdk.mjs", setup.folder / "program.mjs")
     setup.upstream.play(ADDING)
-    assert setup.run("node", "program.mjs").strip() == FINAL
+    assert run_ai_sdk(setup.folder, setup.url).strip() == FINAL
     check_history(setup.upstream.requests, ADDING, [["3", "7"], ["10"]])
 
 
@@ -194,59 +166,42 @@ def said_by(tool: str, field: str, **others: str) -> Script:
     return ([call(3), call(7)], [call(10)], FINAL)
 
 
+def edits_of(count: int) -> list[str]:
+    """Answers that write 1 to `count` into `number.txt`, one after the other."""
+    return [f"Number {n}.\n\nnumber.txt\n```\n{n}\n```" for n in range(1, count + 1)]
+
+
+def number_is(number: int) -> str:
+    """A command that says what is in `number.txt`, and fails unless it is this."""
+    return f"echo found $(cat number.txt); grep -qx {number} number.txt"
+
+
 SAID = [["said 3", "said 7"], ["said 10"]]
 SHELL_PROMPT = "Say 3 and 7, then 10, in the shell."
 
 
 def test_codex_loops_over_its_tools(setup: Setup) -> None:
-    codex = installed(NODE_MODULES / "@openai" / "codex" / "bin" / "codex.js")
-    home = setup.folder / ".codex"
-    home.mkdir()
-    (home / "config.toml").write_text(documented_lines("toml", "model_providers.aio", setup.url))
     script = said_by("exec_command", "cmd")
     setup.upstream.play(script)
-    quiet = ["analytics.enabled=false", 'otel.metrics_exporter="none"', "check_for_update_on_startup=false"]
-    options = [part for setting in quiet for part in ("-c", setting)]
-    # Its sandbox needs rights that containers do not have.
-    options += ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
-    assert FINAL in setup.run("node", codex, "exec", *options, SHELL_PROMPT)
+    assert FINAL in run_codex(setup.folder, setup.url, SHELL_PROMPT)
     check_history(setup.upstream.requests, script, SAID)
     tools = [tool["function"]["name"] for tool in setup.upstream.requests[0]["tools"]]
     assert any("__" in name for name in tools), "Codex has no namespaces any more"
 
 
 def test_opencode_loops_over_its_tools(setup: Setup) -> None:
-    machine = {"x86_64": "x64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
-    opencode = installed(NODE_MODULES / f"opencode-{sys.platform}-{machine}" / "bin" / "opencode")
-    subprocess.run(["git", "init", "--quiet", setup.folder], check=True)
-    (setup.folder / "opencode.json").write_text(documented_lines("json", "opencode.ai", setup.url))
     script = said_by("bash", "command", description="Says a number")
     setup.upstream.play(script)
-    quiet = dict.fromkeys(("AUTOUPDATE", "MODELS_FETCH", "LSP_DOWNLOAD", "DEFAULT_PLUGINS", "SHARE", "PRUNE"), "1")
-    environment = {f"OPENCODE_DISABLE_{name}": value for name, value in quiet.items()}
-    assert FINAL in setup.run(opencode, "run", SHELL_PROMPT, **environment)
+    assert FINAL in run_opencode(setup.folder, setup.url, SHELL_PROMPT)
     check_history(setup.upstream.requests, script, SAID)
 
 
 def test_aider_goes_on_until_its_tests_pass(setup: Setup) -> None:
     """It has no tools: an answer is an edit, and what the tests say about it is the next question."""
-    aider = installed(INSTALLED / "aider" / "bin" / "aider")
-    subprocess.run(["git", "init", "--quiet", setup.folder], check=True)
     (setup.folder / "number.txt").write_text("0\n")
-    edits = [f"Number {n}.\n\nnumber.txt\n```\n{n}\n```" for n in (1, 2, 3)]
+    edits = edits_of(3)
     setup.upstream.play(edits)
-    exports, command = documented_lines("sh", "aider --model", setup.url).strip().splitlines()
-    variables = dict(part.split("=", 1) for part in exports.removeprefix("export ").split())
-    name, *options = command.split()
-    assert name == "aider"
-    quiet = ["--no-analytics", "--no-check-update", "--no-show-model-warnings", "--no-show-release-notes"]
-    quiet += ["--yes-always", "--no-auto-commits", "--no-gitignore", "--no-pretty", "--map-tokens", "0"]
-    check = "echo found $(cat number.txt); grep -q 3 number.txt"
-    setup.run(
-        aider, *options, *quiet, "--edit-format", "whole", "--auto-test", "--test-cmd", check,
-        "--message", "Make it 3.", "number.txt",
-        LITELLM_LOCAL_MODEL_COST_MAP="True", **variables,
-    )  # fmt: skip
+    run_aider(setup.folder, setup.url, "--test-cmd", number_is(3), "--message", "Make it 3.")
     assert (setup.folder / "number.txt").read_text() == "3\n"
     requests = setup.upstream.requests
     assert len(requests) == len(edits)

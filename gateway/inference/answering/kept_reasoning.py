@@ -142,7 +142,7 @@ class KeptReasoning:
             content = None
         if content is None and not has_state(message) and message.native is None:
             return message
-        return msgspec.structs.replace(message, kept=content, maker=turn.maker)
+        return msgspec.structs.replace(message, kept=content or message.kept, maker=turn.maker)
 
     @property
     def _lifetime(self) -> float:

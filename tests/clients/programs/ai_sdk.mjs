@@ -13,7 +13,7 @@ const result = streamText({
   model,
   prompt: "Add 1 and 2, 3 and 4, then both sums.",
   tools: { add },
-  stopWhen: stepCountIs(5),
+  stopWhen: stepCountIs(20),
   maxRetries: 0,
   onError: ({ error }) => {
     console.error(error);

@@ -20,6 +20,7 @@ from gateway.inference.api.reading.schemas import (
     MessageToolCall,
     ResponseFormat,
 )
+from gateway.inference.api.responses.carried_turns import CARRIED, with_carried
 from gateway.inference.api.responses.native_items import CALLERS_TOOLS, OWN_SEAL, GivenItems, native_item
 from gateway.inference.api.responses.schemas import Item, Part, ResponsesRequest, TextFormat
 from gateway.inference.api.responses.tools import chat_choice, chat_tools, flat_name
@@ -47,26 +48,38 @@ INCLUDABLE = (
 
 
 class Chat(msgspec.Struct, frozen=True):
-    """The chat, and for each of its messages the items that it was; None where no server would get them."""
+    """The chat, and for each of its messages the items that it was; None where no server would get them. `carried`:
+    what its client carries of a message for the server that made it."""
 
     request: ChatRequest
     natives: list[NativeContent] | None
     native: NativeRequest | None
+    carried: dict[int, str] = {}
+    carries: bool = False
 
     def as_given(self, request: InferenceRequest) -> InferenceRequest:
-        """`request`, which says the chat, with what a server with this API gets instead."""
-        if self.natives is None:
-            return request
-        turns = zip(request.generation.messages or (), self.natives, strict=True)
-        messages = [msgspec.structs.replace(turn, native=said) for turn, said in turns]
-        return request.with_generation(messages=messages, native=self.native)
+        """`request`, which says the chat, with what a server with this API gets instead, and what servers get back."""
+        if self.carries:
+            request = request.with_generation(wants_native=True)
+        messages = list(request.generation.messages or ())
+        if self.natives is not None:
+            turns = zip(messages, self.natives, strict=True)
+            messages = [msgspec.structs.replace(turn, native=said) for turn, said in turns]
+            request = request.with_generation(messages=messages, native=self.native)
+        if self.carried:
+            for place, seal in self.carried.items():
+                messages[place] = with_carried(messages[place], seal)
+            request = request.with_generation(messages=messages)
+        return request
 
 
 class _Turn(NamedTuple):
-    """A message of the chat and the item that it comes from; one that only carries its item has empty thoughts."""
+    """A message of the chat and the item that it comes from; one that only carries its item has empty thoughts, and so
+    has one whose item carries the state of the message before it."""
 
     message: Message
     block: NativeBlock | None = None
+    carried: str = ""
 
 
 def chat_of(
@@ -82,7 +95,7 @@ def chat_of(
     if given is not None:
         # Instructions are a field of their own there.
         natives = [NativeContent("responses", ())] * len(instructions)
-        natives += [NativeContent("responses", tuple(blocks)) for _, blocks in joined]
+        natives += [NativeContent("responses", tuple(blocks)) for _, blocks, _ in joined]
     own = () if given is None else given.native.server_tools
     callers = [tool for tool in body.tools or () if given is None or tool.type in CALLERS_TOOLS]
     choice = body.tool_choice
@@ -90,7 +103,7 @@ def chat_of(
         choice = None
     request = ChatRequest(
         model=body.model,
-        messages=[*instructions, *(message for message, _ in joined)],
+        messages=[*instructions, *(message for message, _, _ in joined)],
         max_completion_tokens=body.max_output_tokens,
         temperature=body.temperature,
         top_p=body.top_p,
@@ -111,7 +124,9 @@ def chat_of(
         prompt_cache_key=body.prompt_cache_key,
         prompt_cache_retention=body.prompt_cache_retention,
     )
-    return Chat(request, natives, None if given is None else given.native)
+    carried = {place: seal for place, (_, _, seal) in enumerate(joined, len(instructions)) if seal}
+    carries = bool(body.tools) and SEALED_REASONING in (body.include or ())
+    return Chat(request, natives, None if given is None else given.native, carried, carries)
 
 
 def wants_logprobs(body: ResponsesRequest) -> bool:
@@ -182,6 +197,10 @@ def _all_turns(
 
 def _paired(item: Item, where: str, said: Mapping[str, Any] | None) -> Iterator[_Turn]:
     """The turns of an item; the first one carries it."""
+    seal = item.encrypted_content or ""
+    if item.type == "reasoning" and seal.startswith(CARRIED):
+        yield _Turn(Message(role="assistant", reasoning_content=""), carried=seal)
+        return
     block = None if said is None else native_item(said)
     for turn in _turns(item, where, is_native=said is not None):
         yield _Turn(turn, block)
@@ -236,16 +255,20 @@ def _thoughts(item: Item) -> str | None:
     return "\n".join(part.text or "" for part in item.summary or ()) or None
 
 
-def _joined(turns: Iterable[_Turn]) -> Iterator[tuple[Message, list[NativeBlock]]]:
+def _joined(turns: Iterable[_Turn]) -> Iterator[tuple[Message, list[NativeBlock], str]]:
     """An assistant's thoughts, text and calls, which come as items of their own, as the one turn that they were, with
-    these items. Thoughts that nothing of the assistant follows are left out."""
+    these items and what is carried of it. Thoughts that nothing of the assistant follows are left out."""
     turn: Message | None = None
+    state = ""
     calls: list[MessageToolCall] = []
     thoughts: list[str] = []
     items: list[NativeBlock] = []
     waiting: list[str] = []  # thoughts before the next item
     unplaced: list[NativeBlock] = []
-    for message, block in turns:
+    for message, block, carried in turns:
+        if carried:
+            state = carried if turn is not None and turn.role == "assistant" else ""
+            continue
         block_list = [] if block is None else [block]
         if message.reasoning_content is not None:
             waiting.append(message.reasoning_content)
@@ -261,14 +284,14 @@ def _joined(turns: Iterable[_Turn]) -> Iterator[tuple[Message, list[NativeBlock]
             items += unplaced + block_list
         else:
             if turn is not None:
-                yield _with(turn, calls, thoughts), items
-            turn, calls = message, list(message.tool_calls or ())
+                yield _with(turn, calls, thoughts), items, state
+            turn, calls, state = message, list(message.tool_calls or ()), ""
             thoughts = waiting if message.role == "assistant" else []
             items = unplaced + block_list
         waiting, unplaced = [], []
     if turn is not None:
         items += [one for one in unplaced if one.type != "reasoning"]
-        yield _with(turn, calls, thoughts), items
+        yield _with(turn, calls, thoughts), items, state
 
 
 def _saying(turn: Message, more: str | list[ContentPart] | None) -> Message:

@@ -11,6 +11,7 @@ from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.answering.answer import Answer
 from gateway.inference.api.reading.custom_tools import input_of
 from gateway.inference.api.responses.as_chat import SEALED_REASONING, sealed, wants_logprobs
+from gateway.inference.api.responses.carried_turns import carried
 from gateway.inference.api.responses.exchange import Exchange
 from gateway.inference.api.responses.native_items import ItemIds, without_seals
 from gateway.inference.api.responses.schemas import ResponsesRequest
@@ -116,7 +117,9 @@ class ResponseBody:
             items.append(self.message_item(text_part(choice.content, drawn, choice.annotations), self.status))
         if choice.refused:
             items.append(self.message_item(refusal_part(choice.refusal), self.status))
-        return items + [self.call_item(place, call, self.status) for place, call in calls]
+        items += [self.call_item(place, call, self.status) for place, call in calls]
+        state = self.state_item()
+        return items if state is None else [*items, state]
 
     def add(self, item: dict[str, Any]) -> None:
         """Add an item of the stream that is done."""
@@ -125,10 +128,21 @@ class ResponseBody:
 
     def reasoning_item(self, text: str) -> dict[str, Any]:
         """What was thought before the answer, or between its items."""
+        return self._reasoning(text, sealed(text) if text and self._seals else "")
+
+    def state_item(self) -> dict[str, Any] | None:
+        """After all others of a finished answer, what its server needs back, for a client that asked for it."""
+        state = carried(self._answer) if self._seals and not self.is_native else None
+        if state is None:
+            return None
+        # Of a whole answer the first reasoning is not counted yet.
+        return self._reasoning("", state) | {"id": f"rs_{self._id}-{self._earlier['rs'] + 1}"}
+
+    def _reasoning(self, text: str, seal: str) -> dict[str, Any]:
         parts = [self.reasoning_part(text)] if text else []
         given = {"summary": parts} if self.summarises else {"summary": [], "content": parts}
         item = {"id": self._item_id("rs"), "type": "reasoning", **given}
-        return item | {"encrypted_content": sealed(text)} if text and self._seals else item
+        return item | {"encrypted_content": seal} if seal else item
 
     def reasoning_part(self, text: str) -> dict[str, Any]:
         """The only part of a reasoning item."""

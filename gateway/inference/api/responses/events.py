@@ -55,7 +55,12 @@ class ResponseEvents:
         events = b"".join(map(self._show, self._order.rest()))
         if self._open is None and not self._body.is_native:
             events += self._begin(Piece("text", ""))
-        self._last = events + self._done()
+        events += self._done()
+        if (state := self._body.state_item()) is not None:
+            for what in ("added", "done"):
+                events += self._event(f"response.output_item.{what}", output_index=self._index, item=state)
+            self._body.add(state)
+        self._last = events
 
     def closing(self, answer: Answer) -> bytes:
         """The last items, and the Response as a whole."""

@@ -1,0 +1,282 @@
+"""Two servers that play one script of steps, each with thoughts of its own: a chat server that thinks in
+`reasoning_content` (DeepSeek's rules) and one of Anthropic's API with signed thinking. Each refuses, in its own words,
+a history that is not whole, or has anything that the other one thought."""
+
+import asyncio
+import json
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from tests.clients.recording_upstream import ASIDE, Script
+from tests.tiers.remote.loopback_server import Call, LoopbackServer
+from tests.tiers.remote.strict_servers import of_anthropic
+
+Body = dict[str, Any]
+CHAT, MESSAGES = "chat", "messages"
+THOUGHT = {CHAT: "a-chat-thought", MESSAGES: "a-messages-thought"}
+TOO_LONG = {
+    CHAT: "This model's maximum context length is 131072 tokens. However, you requested 140000 tokens.",
+    MESSAGES: "prompt is too long: 210000 tokens > 200000 maximum",
+}
+SIGNATURE = "a-messages-thought-sealed"
+
+
+class Turn(NamedTuple):
+    """An answer of a history: its text, thoughts, and calls with their results, in the order of the calls."""
+
+    text: str
+    thoughts: str
+    calls: list[tuple[str, str, Any]]
+    results: list[str]
+
+
+class Step(NamedTuple):
+    """An answer that was given: to the step of this number, by this server. `refused`: what it said instead."""
+
+    number: int
+    maker: str
+    refused: str | None = None
+
+
+def own_id(maker: str, step: int, place: int) -> str:
+    """The id of a call, which the other server refuses or has never seen."""
+    return f"functions.step:{step}.{place}" if maker == CHAT else f"toolu_{step}_{place}"
+
+
+def chat_turns(body: Body) -> list[Turn]:
+    """The answers of a chat, whose results must follow their calls."""
+    found: list[Turn] = []
+    for before, turn in pairwise([{"role": "user"}, *body["messages"]]):
+        if turn["role"] == "assistant":
+            calls = [
+                (one["id"], one["function"]["name"], json.loads(one["function"]["arguments"]))
+                for one in turn.get("tool_calls") or ()
+            ]
+            found.append(Turn(turn.get("content") or "", turn.get("reasoning_content", "").strip(), calls, []))
+        elif turn["role"] == "tool":
+            assert before["role"] in ("assistant", "tool"), "a result follows no call"
+            last = found[-1]
+            assert turn["tool_call_id"] == last.calls[len(last.results)][0], "a result is another call's"
+            last.results.append(turn["content"])
+    return found
+
+
+def messages_turns(body: Body) -> list[Turn]:
+    """The answers of Anthropic's messages."""
+    found: list[Turn] = []
+    for turn in body["messages"]:
+        blocks = [{"type": "text", "text": turn["content"]}] if isinstance(turn["content"], str) else turn["content"]
+        texts = "".join(block["text"] for block in blocks if block["type"] == "text")
+        if turn["role"] == "assistant":
+            thoughts = [block for block in blocks if block["type"] == "thinking"]
+            assert all(one["signature"] == SIGNATURE + one["thinking"][-1] for one in thoughts), "a seal is broken"
+            calls = [(one["id"], one["name"], one["input"]) for one in blocks if one["type"] == "tool_use"]
+            found.append(Turn(texts, "".join(one["thinking"] for one in thoughts), calls, []))
+            continue
+        for block in blocks:
+            if block["type"] == "tool_result":
+                assert block["tool_use_id"] == found[-1].calls[len(found[-1].results)][0], "a result is another call's"
+                found[-1].results.append(json.dumps(block["content"]))
+    return found
+
+
+class TwoMakers:
+    """The servers. `too_long`: the step that each finds too long. `steps`: what was said."""
+
+    def __init__(self) -> None:
+        self.script: Script = ()
+        self.results: Sequence[Sequence[str]] = ()
+        self.too_long: dict[str, int] = {}
+        self.steps: list[Step] = []
+        self.urls: dict[str, str] = {}
+        self.stop = threading.Event()
+
+    def play(self, script: Script, results: Sequence[Sequence[str]], too_long: dict[str, int]) -> None:
+        """Begin again. `results`: for each step a text in the result of each call."""
+        self.script, self.results, self.too_long, self.steps = script, results, too_long, []
+
+    @property
+    def answered(self) -> list[str]:
+        """Who answered each step, in order."""
+        return [step.maker for step in self.steps if step.refused is None]
+
+    @property
+    def refusals(self) -> list[str]:
+        """What was refused for another reason than the length."""
+        return [step.refused for step in self.steps if step.refused not in (None, *TOO_LONG.values())]
+
+    async def serve(self, started: threading.Event) -> None:
+        """Answer until `stop` is set."""
+        async with LoopbackServer(self._chat) as chat, LoopbackServer(self._messages) as messages:
+            self.urls = {CHAT: chat.base_url, MESSAGES: messages.base_url}
+            started.set()
+            await asyncio.to_thread(self.stop.wait)
+
+    async def _chat(self, call: Call) -> None:
+        number = self._step(call, CHAT)
+        if number is None:
+            await _say_in_chat(call, ASIDE)
+        elif (refused := self._refused(number, CHAT, call)) is not None:
+            await call.reply(400, {"error": {"message": refused, "type": "invalid_request_error"}})
+        elif isinstance(said := self.script[number], str):
+            await _say_in_chat(call, said, f"{THOUGHT[CHAT]} {number}")
+        else:
+            calls = [
+                {
+                    "index": place,
+                    "id": own_id(CHAT, number, place),
+                    "type": "function",
+                    "function": {"name": one.name, "arguments": json.dumps(one.arguments)},
+                }
+                for place, one in enumerate(said)
+            ]
+            await _say_in_chat(call, "", f"{THOUGHT[CHAT]} {number}", calls)
+
+    async def _messages(self, call: Call) -> None:
+        number = self._step(call, MESSAGES)
+        if number is None:
+            await _say_in_messages(call, [{"type": "text", "text": ASIDE}])
+        elif (refused := self._refused(number, MESSAGES, call)) is not None:
+            error = {"type": "invalid_request_error", "message": refused}
+            await call.reply(400, {"type": "error", "error": error})
+        else:
+            said, thought = self.script[number], f"{THOUGHT[MESSAGES]} {number}"
+            blocks: list[Body] = []
+            if call.body.get("thinking", {}).get("type") in ("enabled", "adaptive"):
+                blocks.append({"type": "thinking", "thinking": thought, "signature": SIGNATURE + thought[-1]})
+            if isinstance(said, str):
+                blocks.append({"type": "text", "text": said})
+            else:
+                blocks += [
+                    {
+                        "type": "tool_use",
+                        "id": own_id(MESSAGES, number, place),
+                        "name": one.name,
+                        "input": one.arguments,
+                    }
+                    for place, one in enumerate(said)
+                ]
+            await _say_in_messages(call, blocks)
+
+    @property
+    def _has_calls(self) -> bool:
+        return any(not isinstance(step, str) for step in self.script)
+
+    def _step(self, call: Call, maker: str) -> int | None:
+        """Which step of the script the history has come to; None for a request besides. Edits follow each other,
+        whatever their client keeps of the history."""
+        if self._has_calls and not call.body.get("tools"):
+            return None
+        number = len(self._turns(call, maker)) if self._has_calls else len(self.answered)
+        return min(number, len(self.script) - 1)
+
+    def _turns(self, call: Call, maker: str) -> list[Turn]:
+        """The answers of a script with calls in the history."""
+        turns = chat_turns(call.body) if maker == CHAT else messages_turns(call.body)
+        return [turn for turn in turns if self._has_calls and (turn.calls or turn.text.strip() in self.script)]
+
+    def _refused(self, number: int, maker: str, call: Call) -> str | None:
+        refused = TOO_LONG[maker] if number == self.too_long.get(maker) else self._broken_rule(maker, call)
+        self.steps.append(Step(number, maker, refused))
+        return refused
+
+    def _broken_rule(self, maker: str, call: Call) -> str | None:
+        """What is wrong with the history of a step; None for nothing."""
+        raw = json.dumps(call.body)
+        if THOUGHT[MESSAGES if maker == CHAT else CHAT] in raw:
+            return "thoughts of another server"
+        if maker == MESSAGES and (broken := of_anthropic({k: v for k, v in call.body.items() if k != "temperature"})):
+            return broken
+        turns = self._turns(call, maker)
+        made = {step.number: step.maker for step in self.steps if step.refused is None}
+        for place, turn in enumerate(turns):
+            said = self.script[place]
+            given = [] if isinstance(said, str) else [(one.name, one.arguments) for one in said]
+            if [(name, arguments) for _, name, arguments in turn.calls] != given:
+                return f"step {place}: other calls than were made: {turn.calls}"
+            if [text in result for text, result in zip(self.results[place], turn.results, strict=True)].count(False):
+                return f"step {place}: other results: {turn.results}"
+            is_own = made[place] == maker
+            if is_own and [one[0] for one in turn.calls] != [own_id(maker, place, n) for n in range(len(given))]:
+                return f"step {place}: other ids than were given: {turn.calls}"
+            if maker == MESSAGES and not all(re.fullmatch("[a-zA-Z0-9_-]+", one[0]) for one in turn.calls):
+                return f"step {place}: ids that are refused here: {turn.calls}"
+            wants = f"{THOUGHT[maker]} {place}" if is_own and given else ""
+            if turn.thoughts != wants:
+                return f"step {place}: thoughts {turn.thoughts!r} instead of {wants!r}"
+        answers = [turn for turn in call.body["messages"] if turn["role"] == "assistant" and turn.get("tool_calls")]
+        if maker == CHAT and not all(turn.get("reasoning_content") for turn in answers):
+            # https://api-docs.deepseek.com/guides/thinking_mode
+            return "The `reasoning_content` in the thinking mode must be passed back to the API."
+        return None
+
+
+async def _say_in_chat(call: Call, text: str, thought: str = "", calls: Sequence[Body] = ()) -> None:
+    usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+    finish = "tool_calls" if calls else "stop"
+    if not call.body.get("stream"):
+        message = {"role": "assistant", "content": text, "reasoning_content": thought, "tool_calls": list(calls)}
+        choice = {"index": 0, "message": message, "finish_reason": finish}
+        await call.reply(200, {"object": "chat.completion", "choices": [choice], "usage": usage})
+        return
+    await call.begin()
+    if thought:
+        await call.chunk("", reasoning_content=thought)
+    if text:
+        await call.chunk(text)
+    for one in calls:
+        await call.chunk("", tool_calls=[one])
+    await call.chunk("", finish=finish)
+    await call.event({"choices": [], "usage": usage})
+    await call.send(b"data: [DONE]\n\n")
+
+
+async def _say_in_messages(call: Call, blocks: Sequence[Body]) -> None:
+    stop = "tool_use" if any(block["type"] == "tool_use" for block in blocks) else "end_turn"
+    message = {
+        "id": "msg_1", "type": "message", "role": "assistant", "model": "claude", "content": list(blocks),
+        "stop_reason": stop, "stop_sequence": None, "usage": {"input_tokens": 100, "output_tokens": 10},
+    }  # fmt: skip
+    if not call.body.get("stream"):
+        await call.reply(200, message)
+        return
+    await call.begin()
+    await call.event({"type": "message_start", "message": message | {"content": [], "stop_reason": None}})
+    for index, block in enumerate(blocks):
+        at = {"index": index}
+        empty = {name: value for name, value in block.items() if name not in ("text", "thinking", "signature", "input")}
+        empty |= {"text": ""} if "text" in block else {"input": {}} if "input" in block else {"thinking": ""}
+        await call.event({"type": "content_block_start", **at, "content_block": empty})
+        for name, delta in _deltas_of(block):
+            await call.event({"type": "content_block_delta", **at, "delta": {"type": name, **delta}})
+        await call.event({"type": "content_block_stop", **at})
+    await call.event({"type": "message_delta", "delta": {"stop_reason": stop}, "usage": {"output_tokens": 10}})
+    await call.event({"type": "message_stop"})
+
+
+def _deltas_of(block: Body) -> Iterator[tuple[str, Body]]:
+    if "text" in block:
+        yield "text_delta", {"text": block["text"]}
+    elif "input" in block:
+        yield "input_json_delta", {"partial_json": json.dumps(block["input"])}
+    else:
+        yield "thinking_delta", {"thinking": block["thinking"]}
+        yield "signature_delta", {"signature": block["signature"]}
+
+
+@contextmanager
+def two_makers() -> Iterator[TwoMakers]:
+    """Serve on free loopback ports, from a thread, until the block ends."""
+    makers, started = TwoMakers(), threading.Event()
+    thread = threading.Thread(target=lambda: asyncio.run(makers.serve(started)))
+    thread.start()
+    assert started.wait(10)
+    try:
+        yield makers
+    finally:
+        makers.stop.set()
+        thread.join()
