@@ -16,7 +16,7 @@ INSTALLED = Path(__file__).parents[2] / ".venv" / "clients"
 PROGRAMS = Path(__file__).parent / "programs"
 NODE_MODULES = INSTALLED / "node" / "node_modules"
 MACHINE = {"x86_64": "x64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
-SECONDS = 100
+SECONDS = 240
 # No network but loopback: update checks and telemetry find a closed port, where they cannot be switched off.
 NO_NETWORK = {
     **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9"),
@@ -41,14 +41,14 @@ AIDER_OPTIONS = [
 ]
 
 
-def run(folder: Path, *command: str | Path, **environment: str) -> str:
-    """Return what the command says, once it has ended well."""
+def run(folder: Path, *command: str | Path, said: str = "", **environment: str) -> str:
+    """Return what the command says, once it has ended well. `said`: its input."""
     inherited = {name: os.environ[name] for name in ("PATH", "LANG", "LD_LIBRARY_PATH") if name in os.environ}
     ended = subprocess.run(
         [str(part) for part in command],
         cwd=folder,
         env={**inherited, **NO_NETWORK, "HOME": str(folder), **environment},
-        stdin=subprocess.DEVNULL,
+        input=said,
         capture_output=True,
         text=True,
         timeout=SECONDS,
@@ -103,7 +103,7 @@ def run_claude_code(folder: Path, url: str, prompt: str, model: str = AUTO) -> s
     )  # fmt: skip
 
 
-def run_aider(folder: Path, url: str, *more: str, model: str = AUTO) -> str:
+def run_aider(folder: Path, url: str, *more: str, model: str = AUTO, said: str = "") -> str:
     """aider, which has no tools: an answer is an edit of `number.txt`, and what the tests say about it is the next
     question."""
     aider = installed(INSTALLED / "aider" / "bin" / "aider")
@@ -113,7 +113,7 @@ def run_aider(folder: Path, url: str, *more: str, model: str = AUTO) -> str:
     name, *options = command.split()
     assert name == "aider"
     options += [*AIDER_OPTIONS, "--auto-test", *more, "number.txt"]
-    return run(folder, aider, *options, LITELLM_LOCAL_MODEL_COST_MAP="True", **variables)
+    return run(folder, aider, *options, said=said, LITELLM_LOCAL_MODEL_COST_MAP="True", **variables)
 
 
 def run_ai_sdk(folder: Path, url: str, model: str = AUTO) -> str:

@@ -116,10 +116,9 @@ def test_aiders_edits_move_between_two_makers(makers: TwoMakers, url: str, tmp_p
     edits = edits_of(STEPS)
     makers.play(edits, [[]] * STEPS, TOO_LONG)
     (tmp_path / "number.txt").write_text("0\n")
-    for _ in range(3):
-        options = ("--restore-chat-history", "--message", f"Make it {STEPS}.")
-        run_aider(tmp_path, url, "--test-cmd", number_is(STEPS), *options, model=model)
+    questions = f"Make it {STEPS}.\n" * 3
+    run_aider(tmp_path, url, "--test-cmd", number_is(STEPS), "--no-fancy-input", model=model, said=questions)
     assert makers.refusals == []
     assert (tmp_path / "number.txt").read_text() == f"{STEPS}\n"
-    assert len(makers.answered) == STEPS
-    assert makers.answered[4] == MESSAGES
+    assert len(makers.answered) >= STEPS
+    assert set(makers.answered) == {CHAT, MESSAGES}

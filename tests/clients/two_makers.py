@@ -26,12 +26,12 @@ SIGNATURE = "a-messages-thought-sealed"
 
 
 class Turn(NamedTuple):
-    """An answer of a history: its text, thoughts, and calls with their results, in the order of the calls."""
+    """An answer of a history: its text, thoughts, and calls, with their results by id, which come in any order."""
 
     text: str
     thoughts: str
     calls: list[tuple[str, str, Any]]
-    results: list[str]
+    results: dict[str, str]
 
 
 class Step(NamedTuple):
@@ -56,12 +56,10 @@ def chat_turns(body: Body) -> list[Turn]:
                 (one["id"], one["function"]["name"], json.loads(one["function"]["arguments"]))
                 for one in turn.get("tool_calls") or ()
             ]
-            found.append(Turn(turn.get("content") or "", turn.get("reasoning_content", "").strip(), calls, []))
+            found.append(Turn(turn.get("content") or "", turn.get("reasoning_content", "").strip(), calls, {}))
         elif turn["role"] == "tool":
             assert before["role"] in ("assistant", "tool"), "a result follows no call"
-            last = found[-1]
-            assert turn["tool_call_id"] == last.calls[len(last.results)][0], "a result is another call's"
-            last.results.append(turn["content"])
+            found[-1].results[turn["tool_call_id"]] = turn["content"]
     return found
 
 
@@ -75,12 +73,11 @@ def messages_turns(body: Body) -> list[Turn]:
             thoughts = [block for block in blocks if block["type"] == "thinking"]
             assert all(one["signature"] == SIGNATURE + one["thinking"][-1] for one in thoughts), "a seal is broken"
             calls = [(one["id"], one["name"], one["input"]) for one in blocks if one["type"] == "tool_use"]
-            found.append(Turn(texts, "".join(one["thinking"] for one in thoughts), calls, []))
+            found.append(Turn(texts, "".join(one["thinking"] for one in thoughts), calls, {}))
             continue
         for block in blocks:
             if block["type"] == "tool_result":
-                assert block["tool_use_id"] == found[-1].calls[len(found[-1].results)][0], "a result is another call's"
-                found[-1].results.append(json.dumps(block["content"]))
+                found[-1].results[block["tool_use_id"]] = json.dumps(block["content"])
     return found
 
 
@@ -198,7 +195,8 @@ class TwoMakers:
             given = [] if isinstance(said, str) else [(one.name, one.arguments) for one in said]
             if [(name, arguments) for _, name, arguments in turn.calls] != given:
                 return f"step {place}: other calls than were made: {turn.calls}"
-            if [text in result for text, result in zip(self.results[place], turn.results, strict=True)].count(False):
+            results = [turn.results.get(one[0], "") for one in turn.calls]
+            if not all(text in result for text, result in zip(self.results[place], results, strict=True)):
                 return f"step {place}: other results: {turn.results}"
             is_own = made[place] == maker
             if is_own and [one[0] for one in turn.calls] != [own_id(maker, place, n) for n in range(len(given))]:

@@ -187,10 +187,12 @@ class ResponseEvents:
             return self._growth(f"response.reasoning_summary_text.{what}", summary_index=0, **fields)
         return self._growth(f"response.reasoning_text.{what}", content_index=0, **fields)
 
-    def _thoughts_part(self, what: str, text: str) -> bytes:
-        part = self._body.reasoning_part(text)
+    def _thoughts_part(self, what: str, said: str) -> bytes:
+        part = self._body.reasoning_part(said)
         if self._body.summarises:
             return self._growth(f"response.reasoning_summary_part.{what}", summary_index=0, part=part)
+        # LiteLLM, and with it aider, ends a stream whose part that is done has no `reasoning`.
+        part |= {"reasoning": said} if what == "done" else {}
         return self._growth(f"response.content_part.{what}", content_index=0, part=part)
 
     def _growth(self, kind: str, **fields: Any) -> bytes:

@@ -228,7 +228,7 @@ async def test_the_bytes_of_a_stream_are_openais_events_in_openais_order(gateway
         {"type": "response.content_part.added", **in_rs, "part": {**thought, "text": ""}},
         {"type": "response.reasoning_text.delta", **in_rs, "delta": "Hm."},
         {"type": "response.reasoning_text.done", **in_rs, "text": "Hm."},
-        {"type": "response.content_part.done", **in_rs, "part": thought},
+        {"type": "response.content_part.done", **in_rs, "part": thought | {"reasoning": thought["text"]}},
         {"type": "response.output_item.done", "output_index": 0, "item": thoughts},
         {
             "type": "response.output_item.added", "output_index": 1,
