@@ -116,7 +116,8 @@ def test_aiders_edits_move_between_two_makers(makers: TwoMakers, url: str, tmp_p
     edits = edits_of(STEPS)
     makers.play(edits, [[]] * STEPS, TOO_LONG)
     (tmp_path / "number.txt").write_text("0\n")
-    questions = f"Make it {STEPS}.\n" * 3
+    # An answer to the same question would come from the cache.
+    questions = f"Make it {STEPS}, {model}.\n" * 3
     run_aider(tmp_path, url, "--test-cmd", number_is(STEPS), "--no-fancy-input", model=model, said=questions)
     assert makers.refusals == []
     assert (tmp_path / "number.txt").read_text() == f"{STEPS}\n"
