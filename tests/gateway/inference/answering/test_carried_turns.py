@@ -94,6 +94,6 @@ async def test_state_is_carried_only_for_clients_that_ask_and_goes_with_no_other
         base64.urlsafe_b64encode(msgspec.msgpack.encode(["m", "anthropic", [["{", "call", ""]]])).decode(),
     ],
 )
-def test_a_seal_that_nobody_made_changes_nothing(content: str) -> None:
+def test_a_seal_of_unknown_origin_changes_nothing(content: str) -> None:
     turn = ChatMessage(role="assistant", content="", tool_calls=(ToolCall(id="1", name="f", arguments="{}"),))
     assert with_carried(turn, CARRIED + content) == turn
