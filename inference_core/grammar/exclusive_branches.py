@@ -2,7 +2,7 @@
 
 A value of a branch must not hold for any other one. That is provable by types, by constants, or by a required property.
 Where it is not, a branch is narrowed: it forbids a property that another branch requires, or leaves out a type that
-another branch allows whole. What remains unproved is found when the finished answer is validated.
+another branch allows whole, or the empty array. What remains unproved is found when the finished answer is validated.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 TYPES = frozenset(("null", "boolean", "number", "string", "array", "object"))
-_OBJECT = frozenset(("object",))
+_OBJECT, _ARRAY = frozenset(("object",)), frozenset(("array",))
 # Keywords that narrow values of one type only, and those that narrow any; others, and formats, say nothing of types.
 _NARROWING = {
     "string": ("minLength", "maxLength", "pattern", "format"),
@@ -41,7 +41,7 @@ class Shape:
     """What is known of the values for which a schema holds; integers are numbers.
 
     `whole`: types of which it holds for every value. `values`: the only ones, if known. `closed`: no other `properties`
-    than these.
+    than these. `items`: schemas of every item, of at least `min_items`.
     """
 
     types: frozenset[str] = TYPES
@@ -50,6 +50,8 @@ class Shape:
     required: frozenset[str] = frozenset()
     properties: dict[str, list[Any]] = field(default_factory=dict)
     closed: list[frozenset[str]] = field(default_factory=list)
+    items: list[Any] = field(default_factory=list)
+    min_items: int = 0
 
     def forbids(self, name: str) -> bool:
         """Whether an object with the property `name` cannot hold."""
@@ -73,13 +75,18 @@ def narrowed(branches: list[Any], types: frozenset[str], resolve: Resolve) -> li
 def _narrowed(branch: Any, shape: Shape, others: list[Shape], resolve: Resolve) -> Any:
     types, forbidden, required = shape.types, set[str](), set[str]()
     properties: dict[str, Any] = {}
+    least = shape.min_items
     for other in others:
-        mine = replace(shape, types=types, required=shape.required | required)
+        mine = replace(shape, types=types, required=shape.required | required, min_items=least)
         if _are_exclusive(mine, other, resolve) or forbidden & other.required:
             continue
         types -= other.whole
         if "object" in types and (shape.properties or shape.required):
             types = _OBJECT  # what is said of properties holds for all that is no object
+        if types & other.types <= shape.whole and types - other.types:
+            types -= other.types  # of which the branch says nothing
+        if types == _ARRAY and _have_exclusive_items(shape, other, resolve, 0):
+            least = max(1, least)
         if types != _OBJECT:
             continue
         if missing := other.required - mine.required:
@@ -96,6 +103,8 @@ def _narrowed(branch: Any, shape: Shape, others: list[Shape], resolve: Resolve) 
         part["type"] = sorted(types)
     if forbidden or properties:
         part["properties"] = properties | dict.fromkeys(sorted(forbidden), False)
+    if least > shape.min_items:
+        part["minItems"] = least
     if required:
         part["required"] = sorted(required)
     if not part or not isinstance(branch, dict):
@@ -148,6 +157,8 @@ def _are_exclusive(one: Shape, other: Shape, resolve: Resolve, level: int = 0) -
         return True
     if one.values is not None and other.values is not None:
         return not any(_same(a, b) for a in one.values for b in other.values)
+    if shared == _ARRAY:
+        return max(one.min_items, other.min_items) > 0 and _have_exclusive_items(one, other, resolve, level)
     if shared != _OBJECT:
         return False
     if any(a.forbids(name) for a, b in ((one, other), (other, one)) for name in b.required):
@@ -159,6 +170,16 @@ def _are_exclusive(one: Shape, other: Shape, resolve: Resolve, level: int = 0) -
         for name in (one.required | other.required) & one.properties.keys() & other.properties.keys()
         for part in one.properties[name]
         for counterpart in other.properties[name]
+    )
+
+
+def _have_exclusive_items(one: Shape, other: Shape, resolve: Resolve, level: int) -> bool:
+    return level < _MOST_LEVELS and any(
+        _are_exclusive(
+            shape_of(part, resolve, level + 1), shape_of(counterpart, resolve, level + 1), resolve, level + 1
+        )
+        for part in one.items
+        for counterpart in other.items
     )
 
 
@@ -185,6 +206,10 @@ def shape_of(schema: Any, resolve: Resolve, level: int = 0) -> Shape:
     shape.properties = {name: [part] for name, part in properties.items()}
     if schema.get("additionalProperties") is False and not schema.get("patternProperties"):
         shape.closed = [frozenset(properties)]
+    if isinstance(schema.get("items"), dict) and "prefixItems" not in schema:
+        shape.items = [schema["items"]]
+    if isinstance(schema.get("minItems"), int):
+        shape.min_items = schema["minItems"]
     if level < _MOST_LEVELS:
         for key in ("anyOf", "oneOf"):
             if parts := _list(schema, key):
@@ -201,6 +226,8 @@ def _merge(shape: Shape, other: Shape) -> None:
     shape.values = other.values if shape.values is None else shape.values
     shape.required |= other.required
     shape.closed += other.closed
+    shape.items += other.items
+    shape.min_items = max(shape.min_items, other.min_items)
     for name, parts in other.properties.items():
         shape.properties[name] = shape.properties.get(name, []) + parts
 

@@ -89,6 +89,9 @@ def follows(matcher: GrammarMatcher, answer: str) -> bool:
         ({"oneOf": [{"properties": {"a": {"type": "array"}}}, {"unknown": 1}]}, ['{"a": 1}'], ['{"a": []}', "1", "{}"]),
         ({"type": "object", "oneOf": [{"properties": {c: {"type": "string"}}} for c in "ab"]},
          ['{"a": "x", "b": 1}', '{"a": 1}'], ["{}", '{"a": "x", "b": "x"}']),
+        ({"oneOf": [{"type": "array", "items": {"type": c}} for c in ("number", "array")]},
+         ["[1]", "[[1]]"], ["[]", "[1, []]"]),
+        ({"oneOf": [{}, {"type": "array", "items": {"type": "null"}}]}, ["1", "{}"], ["[]", "[null]"]),
         ({"oneOf": [{"instanceof": "RegExp"}, {"process": "regexp", "type": "string"}]}, ["1"], ['"a"']),
         ({"oneOf": [{}, {"type": "null"}]}, ["1", "{}"], ["null"]),
         # Branches of which nothing is known: validated at the end.
