@@ -20,7 +20,7 @@ Float = npt.NDArray[np.float32]
 class LabelledRow:
     """One labelled prompt as stored. `scores[k-1]`: tier k's answer compared with the strongest tier's, 1 as good, 0
     worse, NaN unobserved; `key` and `app` name the caller's key and the system prompt, "" for none. `at`: epoch
-    seconds. `tenant`: whose the key is, "" for none; `private`: counts for `key` alone."""
+    seconds. `tenant`: whose labels count fully for each other, "" for all; `private`: counts for `key` alone."""
 
     classes: Sequence[float]
     embedding: Float

@@ -22,7 +22,9 @@ from quality.verification.tier_outcomes import outcomes_of_tiers
 from quality.verification.training_rows import (
     ANY_CLASS,
     FEEDBACK,
+    LEARNING_GROUP,
     TENANT,
+    USES_TEAMS,
     WITH_KEYS,
     chance_of,
     feature_spec,
@@ -66,7 +68,8 @@ class OwnLabels:
         changes, tiers = await tenants_changes(self._engine), self._tiers_now()
         async with self._engine.connect() as connection:
             after = await labels_count_from(connection)
-            seen = (*await self._extent(connection, after), after, tiers, changes)
+            in_teams = await connection.scalar(select(USES_TEAMS))
+            seen = (*await self._extent(connection, after), after, tiers, changes, in_teams)
             if seen == self._seen:
                 return self._own
             rows = await self._rows(connection, after, MOST_LABELS)
@@ -97,7 +100,12 @@ class OwnLabels:
         newest_first = func.row_number().over(partition_by=TENANT, order_by=number.desc()).label("place")
         placed = select(number, newest_first).select_from(WITH_KEYS).where(*self._wanted(after)).subquery()
         chosen = select(placed.c.training_row_id).order_by(placed.c.place, placed.c.training_row_id.desc()).limit(most)
-        query = select(training_rows, TENANT).select_from(WITH_KEYS).where(number.in_(chosen)).order_by(number)
+        query = (
+            select(training_rows, TENANT, LEARNING_GROUP)
+            .select_from(WITH_KEYS)
+            .where(number.in_(chosen))
+            .order_by(number)
+        )
         return (await connection.execute(query)).mappings().all()
 
     def _wanted(self, after: float) -> tuple[Any, ...]:
@@ -133,7 +141,7 @@ class OwnLabels:
             key=row["key_id"] or "",
             app=row["app"] or "",
             at=row["created_at"],
-            tenant=row["tenant"],
+            tenant=row["learning_group"],
             private=row["source"] == FEEDBACK,
         )
 

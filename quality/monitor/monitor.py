@@ -362,11 +362,12 @@ class Monitor:
         return may_label(asked, record.response_format)
 
     def _at_family(self, record: Record, turn: Turn | None, sampling: SamplingSettings) -> SamplingSettings:
-        """Return `sampling` with the least rates of the request's family, as paced as a cold start."""
+        """Return `sampling` with the least rates of the request's family: the few first ones at once, the others as
+        paced as a cold start."""
         phase = self._families.phase(record, lambda: self._may_be_labelled(record, turn, by_rule=True))
         if phase == Phase():
             return sampling
-        rates = {"least_probe_rate": min(phase.probe, self._pace), "least_rate": min(phase.sample, self._pace)}
+        rates = {"least_probe_rate": phase.probe, "least_rate": min(phase.sample, self._pace)}
         return msgspec.structs.replace(sampling, **rates)
 
     def _judged(self, record: Record, decided: Draw) -> tuple[int, str] | None:

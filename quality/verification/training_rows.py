@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save
-from sqlalchemy import RowMapping, func, select
+from sqlalchemy import RowMapping, case, exists, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.encoders.static_encoder import SlowEncoder
@@ -55,6 +55,13 @@ FEEDBACK_WEIGHT = 0.25
 # key's team never changes.
 WITH_KEYS = training_rows.outerjoin(api_keys, api_keys.c.key_id == training_rows.c.key_id)
 TENANT = func.coalesce(api_keys.c.team_id, training_rows.c.key_id, "").label("tenant")
+# Whose labels count fully for each other: a team's where teams are used, else those of the installation, "". So a
+# company without teams learns across its keys; what separates caches and prefixes, `Caller.tenant`, is unchanged.
+_IN_TEAMS = api_keys.alias("keys_in_teams")
+USES_TEAMS = exists(select(_IN_TEAMS.c.key_id).where(_IN_TEAMS.c.team_id.is_not(None)))
+LEARNING_GROUP = case((USES_TEAMS, func.coalesce(api_keys.c.team_id, training_rows.c.key_id, "")), else_="").label(
+    "learning_group"
+)
 # For rows stored by earlier releases.
 ANY_CLASS = (0.25, 0.25, 0.25, 0.25)
 _F4 = np.dtype("<f4")
@@ -158,7 +165,7 @@ async def export_rows(
     outcomes, the label weights, `told` [n, tiers - 1], the `informed`ness of their judges and the `chance` of being
     drawn (`quality.verification.label_weights`), both of that shape; uint8 `compare` [n] (`manifest`'s version was not
     trained on the row); float64 `at` [n], epoch seconds; int32 `key` and
-    `context` [n] number callers' keys and their system prompts, and `tenant` [n] whose the keys are; -1 for none.
+    `context` [n] number callers' keys and their system prompts, and `tenant` [n] their learning groups; -1 for none.
 
     `changes`: by tenant, when a tier's answers changed as its own alone show (epoch seconds); in `changed` [n, tiers -
     1], 0 without a change. `tiers_now`: fingerprints of the current tiers, whose outcomes alone count
@@ -166,7 +173,7 @@ async def export_rows(
     """
     async with engine.connect() as connection:
         query = (
-            select(training_rows, TENANT)
+            select(training_rows, TENANT, LEARNING_GROUP)
             .select_from(WITH_KEYS)
             .where(
                 training_rows.c.created_at > await labels_count_from(connection),
@@ -191,7 +198,7 @@ async def export_rows(
         "chance": _stacked([chance_of(row, tiers_now) for row in rows], weaker),
         "key": _numbered([row["key_id"] or "" for row in rows]),
         "context": _numbered([f"{row['key_id']} {row['app']}" if row["app"] else "" for row in rows]),
-        "tenant": _numbered([row["tenant"] for row in rows]),
+        "tenant": _numbered([row["learning_group"] for row in rows]),
         "compare": (at > trained_until(manifest)).astype(np.uint8),
         "at": at,
         "changed": np.array(

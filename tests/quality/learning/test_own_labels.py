@@ -103,6 +103,7 @@ async def test_one_keys_labels_say_more_of_its_own_prompts_than_of_anothers(
 async def test_however_many_labels_of_one_tenant_move_another_by_at_most_the_bound(
     any_engine: AsyncEngine, model: OutcomeModel
 ) -> None:
+    await use_teams(any_engine)
     before = predicted(model, None, "team-b").p_ok[0]
     await store(any_engine, model, 300, key_id="team-a")
     own = await following(any_engine, model).catch_up(NOW)
@@ -133,12 +134,33 @@ async def test_a_tenants_labels_take_no_room_of_anothers(any_engine: AsyncEngine
     assert len(await labels.newest(200)) == 110
 
 
-async def test_keys_of_a_team_are_one_tenant(any_engine: AsyncEngine, model: OutcomeModel) -> None:
+async def use_teams(engine: AsyncEngine, *keys: str) -> None:
+    """Put `keys` into the team t, and one more."""
     row = {"prefix": "p", "scopes": [], "consent": True, "priority_ceiling": 0, "created_at": 0.0, "team_id": "t"}
-    async with any_engine.begin() as connection:
+    async with engine.begin() as connection:
         await connection.execute(insert(teams).values(team_id="t", name="t", created_at=0.0))
-        keys = [row | {"key_id": key, "name": key, "digest": key} for key in ("one", "two")]
-        await connection.execute(insert(api_keys), keys)
+        await connection.execute(
+            insert(api_keys), [row | {"key_id": key, "name": key, "digest": key} for key in (*keys, "of t")]
+        )
+
+
+async def test_without_teams_all_keys_learn_from_each_other_and_thumbs_stay_with_theirs(
+    any_engine: AsyncEngine, model: OutcomeModel
+) -> None:
+    labels = following(any_engine, model)
+    nothing = predicted(model, None).p_ok[0]
+    await store(any_engine, model, 300, key_id="thumbs", source="feedback")
+    assert predicted(model, await labels.catch_up(NOW), "new").p_ok[0] == nothing
+    await store(any_engine, model, 60, key_id="old")
+    own = await labels.catch_up(NOW)
+    assert predicted(model, own, "new").p_ok[0] < 0.25
+    # As soon as a key has a team, the bound is kept between it and keys without one.
+    await use_teams(any_engine)
+    assert predicted(model, await labels.catch_up(NOW), "new").p_ok[0] > nothing - LABELS_BOUND
+
+
+async def test_keys_of_a_team_are_one_tenant(any_engine: AsyncEngine, model: OutcomeModel) -> None:
+    await use_teams(any_engine, "one", "two")
     for key in ("one", "two", "alone"):
         await store(any_engine, model, 40, key_id=key)
     labels = following(any_engine, model)

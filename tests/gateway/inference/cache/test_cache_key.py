@@ -86,6 +86,14 @@ def test_all_that_an_answer_depends_on_makes_another_key(request_: InferenceRequ
     assert key(request_) != key()
 
 
+def test_two_keys_without_a_team_share_no_entry_and_no_prefix() -> None:
+    """Though they learn from each other's labels."""
+    one, other = of_key(key_id="one"), of_key(key_id="other")
+    assert key(one) != key(other)
+    salts = {made.salt for request in (one, other) for made in request.generations(SPEC)}
+    assert salts == {"one", "other"}
+
+
 def test_parallel_calls_and_the_choice_of_tools_make_another_key_with_tools_and_without() -> None:
     tools = {Tooling(tools=()), Tooling(tools=(), parallel=False), Tooling(tools=(), choice="required")}
     keys = {key(chat(tooling=one)) for one in tools}
