@@ -4,136 +4,123 @@ A rule tells its name and never what it found.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
+from gateway.inference.screening.line_breaks import joined_lines
 from gateway.inference.screening.national_ids import NATIONAL_IDS, Check, plain
+from gateway.inference.screening.number_forms import (
+    AMERICAN,
+    CARD,
+    DIGITS,
+    IBAN,
+    INTERNATIONAL,
+    NATIONAL,
+    is_card,
+    is_iban,
+    is_international,
+    is_named_phone,
+    is_national,
+)
+from gateway.inference.screening.readings import readings
+from gateway.inference.screening.secret_forms import (
+    KEYS_OF_MAKERS,
+    LONG_WORD,
+    NAMED_SECRETS,
+    OTHER_SECRETS,
+    PRIVATE_KEYS,
+    Form,
+)
 from tiers.catalog.screening_spec import PrivateSpec, RuleName
 
-Compiled = tuple[tuple[re.Pattern[str], Check | None], ...]
+Forms = tuple[Form, ...]
+Named = list[tuple[str, Forms]]
 
 WINDOW, OVERLAP = 1 << 15, 512
 """Characters that are searched at a time, so that other threads have their turns between, and those of them that the
 next window searches again: a longer match may be missed where it crosses a border."""
 
-_SEPARATOR = re.compile(r"[ -]")
-# Lengths by the registry of the standard (ISO 13616).
-_IBAN_LENGTHS = {
-    "AD": 24, "AE": 23, "AL": 28, "AT": 20, "AZ": 28, "BA": 20, "BE": 16, "BG": 22, "BH": 22, "BR": 29, "BY": 28,
-    "CH": 21, "CR": 22, "CY": 28, "CZ": 24, "DE": 22, "DK": 18, "DO": 28, "EE": 20, "EG": 29, "ES": 24, "FI": 18,
-    "FO": 18, "FR": 27, "GB": 22, "GE": 22, "GI": 23, "GL": 18, "GR": 27, "GT": 28, "HR": 21, "HU": 28, "IE": 22,
-    "IL": 23, "IQ": 23, "IS": 26, "IT": 27, "JO": 30, "KW": 30, "KZ": 20, "LB": 28, "LC": 32, "LI": 21, "LT": 20,
-    "LU": 20, "LV": 21, "LY": 25, "MC": 27, "MD": 24, "ME": 22, "MK": 19, "MR": 27, "MT": 31, "MU": 30, "NL": 18,
-    "NO": 15, "PK": 24, "PL": 28, "PS": 29, "PT": 25, "QA": 29, "RO": 24, "RS": 22, "SA": 24, "SC": 31, "SE": 24,
-    "SI": 19, "SK": 24, "SM": 27, "ST": 25, "SV": 28, "TL": 23, "TN": 24, "TR": 26, "UA": 29, "VA": 22, "VG": 24,
-    "XK": 20,
-}  # fmt: skip
-
-
-def is_luhn(digits: str) -> bool:
-    """Whether the last digit is right by Luhn's rule (ISO 7812-1)."""
-    total = 0
-    for place, digit in enumerate(reversed(digits)):
-        value = int(digit) * (1 + place % 2)
-        total += value - 9 * (value > 9)
-    return total % 10 == 0
-
-
-def is_card(found: str) -> bool:
-    """Whether it begins with a number of a payment card: of an issuer of cards, and with a right check digit. What
-    follows after a separator may be its date."""
-    ends = [one.start() for one in _SEPARATOR.finditer(found)]
-    return any(_is_card_number(plain(found[:end])) for end in (*ends, len(found)))
-
-
-def _is_card_number(digits: str) -> bool:
-    issued = digits[0] in "3456" or "2221" <= digits[:4] <= "2720"
-    return len(digits) >= 13 and issued and len(set(digits)) > 1 and is_luhn(digits)
-
-
-def is_iban(found: str) -> bool:
-    """Whether it begins with an IBAN: of the length of its country, and with right check digits (modulo 97)."""
-    number = plain(found)
-    length = _IBAN_LENGTHS.get(number[:2])
-    if length is None or len(number) < length:
-        return False
-    number = number[:length]
-    digits = "".join(str(int(character, 36)) for character in number[4:] + number[:4])
-    return int(digits) % 97 == 1
-
-
-def is_phone(found: str) -> bool:
-    """Whether it has as many digits as a number of a phone may have (E.164)."""
-    return 8 <= sum(character.isdecimal() for character in found) <= 15
-
-
-def _of_plain(check: Check) -> Check:
-    return lambda found: check(plain(found))
-
-
-# What begins a key of a known maker, and how it goes on: a literal beginning is searched fastest.
-_KEYS = (
-    ("sk-", r"[A-Za-z0-9_-]{20,}"),  # OpenAI, Anthropic, and keys of AIO
-    ("AKIA", r"[A-Z0-9]{16}"),
-    ("ASIA", r"[A-Z0-9]{16}"),
-    ("gh", r"[pousr]_[A-Za-z0-9]{36,}"),
-    ("github_pat_", r"[A-Za-z0-9_]{30,}"),
-    ("glpat-", r"[A-Za-z0-9_-]{20,}"),
-    ("xox", r"[abeprs]-[A-Za-z0-9-]{10,}"),
-    ("AIza", r"[A-Za-z0-9_-]{35}"),
-    ("sk_", r"(?:live|test)_[A-Za-z0-9]{16,}"),
-    ("rk_", r"(?:live|test)_[A-Za-z0-9]{16,}"),
-    ("hf_", r"[A-Za-z0-9]{30,}"),
-    ("npm_", r"[A-Za-z0-9]{36}"),
-    ("pypi-", r"[A-Za-z0-9_-]{50,}"),
-    ("SG.", r"[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}"),
-    ("eyJ", r"[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"),  # JSON web tokens
+_EMAILS = (
+    Form(
+        re.compile(
+            r"@(?<=[\w.%+\-\"]@)(?<!\bgit@)(?:[\w-]{1,63}\.){1,8}(?:[^\W\d_]{2,24}|xn--[a-z0-9]{2,59})(?![\w-])"
+        ),
+        ("@",),
+    ),
+    Form(re.compile(r"@(?<=[\w.%+\-\"]@)\[(?:\d{1,3}\.){3}\d{1,3}\]"), ("@[",)),
 )
-_OF_TEXTS: dict[RuleName, Compiled] = {
-    "email": ((re.compile(r"@(?<=[\w.%+\-]@)(?:[\w-]{1,63}\.){1,8}[^\W\d_]{2,24}(?![\w-])"), None),),
-    "api-key": tuple(
-        (re.compile(f"{re.escape(start)}(?<![A-Za-z0-9]{re.escape(start)}){rest}"), None) for start, rest in _KEYS
-    ),
-    "private-key": ((re.compile(r"-----BEGIN (?:[A-Z0-9]+ ){0,3}PRIVATE KEY(?: BLOCK)?-----"), None),),
+
+
+def _of_plain(check: Check) -> Callable[[re.Match[str]], bool]:
+    return lambda found: check(plain(found[0]))
+
+
+_OF_TEXTS: dict[RuleName, Forms] = {
+    "email": _EMAILS,
+    "api-key": (*KEYS_OF_MAKERS, *OTHER_SECRETS),
+    "private-key": PRIVATE_KEYS,
 }
-_OF_NUMBERS: dict[RuleName, Compiled] = {
+_OF_WORDS: dict[RuleName, Forms] = {"api-key": NAMED_SECRETS}
+_OF_NUMBERS: dict[RuleName, Forms] = {
     "phone": (
-        (re.compile(r"(?<![\w+])\+[1-9](?:[ ().\-/]{0,2}\d){7,14}(?!\d)"), is_phone),
-        (re.compile(r"(?<![\w.,\-/+])(?<!\d )00[1-9](?:[ ().\-/]{0,2}\d){7,13}(?!\d)"), is_phone),
-        (re.compile(r"(?<![\w.\-/+(])(?:\([2-9]\d\d\) ?|[2-9]\d\d[-. ])[2-9]\d\d[-. ]\d{4}(?![\w-])"), None),
+        *(Form(pattern, check=is_international) for pattern in INTERNATIONAL),
+        Form(AMERICAN),
+        Form(NATIONAL, check=is_national),
+        Form(DIGITS, check=is_named_phone),
     ),
-    "card": ((re.compile(r"(?<![\w.+-])[2-6](?:[ -]?\d){12,18}(?![\w-])"), is_card),),
-    "iban": ((re.compile(r"(?<!\w)[A-Z]{2}\d\d(?:[ -]?[A-Z0-9]{1,4}){3,14}", re.IGNORECASE), is_iban),),
-    "national-id": tuple((pattern, _of_plain(check)) for pattern, check in NATIONAL_IDS),
+    "card": (Form(CARD, check=is_card),),
+    "iban": (Form(IBAN, check=is_iban),),
+    "national-id": tuple(Form(pattern, check=_of_plain(check)) for pattern, check in NATIONAL_IDS),
 }
-# Six digits with at most twelve other characters between two of them: every rule of numbers finds something there, or
-# nowhere. Texts have few of them, so that these rules, which are slow, read little.
-_NUMBERS = re.compile(r"[0-9](?:[^0-9]{0,12}[0-9]){5,}")
-_AROUND = 24
+# Six digits, two of them without anything between, with at most twelve other characters between two: every rule of
+# numbers finds something there, or nowhere. Texts have few of them, so that these rules, which are slow, read little.
+_NUMBERS = re.compile(r"[0-9]{2}(?:[^0-9]{0,12}[0-9]){4,}")
+_AROUND = 48
+# Between texts that stand apart: nothing that a rule finds goes on over it, and a name is near its value.
+_APART = " ;; "
+# Before a long word: so many words say what it is.
+_WORDS_BEFORE = 6
 
 
 class PrivateRules:
     """The rules of a catalogue, compiled."""
 
     def __init__(self, spec: PrivateSpec) -> None:
-        own: list[tuple[str, Compiled]] = [(n, ((re.compile(p), None),)) for n, p in spec.patterns.items()]
-        self._of_texts: list[tuple[str, Compiled]] = [
-            (name, _OF_TEXTS[name]) for name in spec.rules if name in _OF_TEXTS
-        ]
-        self._of_texts += own
-        self._of_numbers: list[tuple[str, Compiled]] = [
-            (name, _OF_NUMBERS[name]) for name in spec.rules if name in _OF_NUMBERS
-        ]
+        self._own: Named = [(name, (Form(re.compile(pattern)),)) for name, pattern in spec.patterns.items()]
+        self._of_texts, self._of_words = _chosen(spec, _OF_TEXTS), _chosen(spec, _OF_WORDS)
+        self._of_numbers = _chosen(spec, _OF_NUMBERS)
 
     def first(self, text: str) -> str | None:
-        """The name of the first rule that finds something in `text`; None if none does. Takes about as long as 10
-        characters a microsecond."""
+        """The name of the first rule that finds something in a reading of `text`; None if none does. Takes about as
+        long as 10 characters a microsecond."""
         for window in _windows(text):
-            found = _first(self._of_texts, window)
-            if found is None and self._of_numbers and (numbers := _numbers(window)):
-                found = _first(self._of_numbers, numbers)
-            if found is not None:
+            read = readings(window)
+            if found := _first(self._own, window):
                 return found
+            for place, reading in enumerate(read):
+                if found := (reading != window and _first(self._own, reading)) or self._found(reading):
+                    return found
+                if not place and (joined := joined_lines(reading)) and (found := self._found(joined)):
+                    return found
         return None
+
+    def first_of(self, texts: Sequence[str]) -> str | None:
+        """The same of several texts that stand apart, which is faster than one after another."""
+        if self._own:
+            # The catalogue's patterns may say that a text begins or ends there.
+            return next(filter(None, map(self.first, texts)), None)
+        return self.first(_APART.join(texts)) if texts else None
+
+    def _found(self, text: str) -> str | None:
+        found = _first(self._of_texts, text)
+        if found is None and any(form.may_be_in(text) for _, forms in self._of_words for form in forms):
+            found = _first(self._of_words, _long_words(text))
+        if found is None and self._of_numbers and (numbers := _numbers(text)):
+            found = _first(self._of_numbers, numbers)
+        return found
+
+
+def _chosen(spec: PrivateSpec, forms: dict[RuleName, Forms]) -> Named:
+    return [(name, forms[name]) for name in spec.rules if name in forms]
 
 
 def _windows(text: str) -> Iterator[str]:
@@ -147,9 +134,17 @@ def _numbers(text: str) -> str:
     return "\n\n".join(text[max(start - _AROUND, 0) : end + _AROUND] for start, end in spans)
 
 
-def _first(rules: list[tuple[str, Compiled]], text: str) -> str | None:
-    for name, patterns in rules:
-        for pattern, check in patterns:
-            if pattern.search(text) if check is None else any(check(one.group()) for one in pattern.finditer(text)):
-                return name
+def _long_words(text: str) -> str:
+    """The words of `text` that are as long as secrets, a line each, after the words before them."""
+    words = text.split()
+    places = [place for place, word in enumerate(words) if len(word) >= LONG_WORD]
+    if len(places) * _WORDS_BEFORE > len(words):
+        return text
+    return "\n\n".join(" ".join(words[max(place - _WORDS_BEFORE, 0) : place + 1]) for place in places)
+
+
+def _first(rules: Named, text: str) -> str | None:
+    for name, forms in rules:
+        if any(form.is_in(text) for form in forms):
+            return name
     return None

@@ -18,10 +18,12 @@ from gateway.inference.screening.guardrail import (
     refused,
 )
 from gateway.inference.screening.rules import PrivateRules
-from gateway.inference.screening.texts import all_texts, passages, replaced, unreadable
+from gateway.inference.screening.sent_texts import SentTexts, texts_of
+from gateway.inference.screening.texts import passages, replaced
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.screening_spec import PrivateSpec, Stage
 from tiers.consent import Consent
+from tiers.decoding.text_threads import TextThreads
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +38,11 @@ class Screen:
     def __init__(self, private: PrivateSpec | None, guardrails: list[Guardrail]) -> None:
         self.private, self.guardrails = private, guardrails
         self._rules = None if private is None else PrivateRules(private)
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether texts may be private by what they say."""
+        return self._rules is not None
 
     async def admit(self, request: InferenceRequest, routing: RoutingService) -> InferenceRequest:
         """Return the request as it may be routed: marked, with its session, if it is private, and with the texts that
@@ -61,7 +68,7 @@ class Screen:
             return request  # There is nothing left to narrow.
         if mark is None and await routing.conversations.is_private(request):
             mark = PrivateMark("its session is")
-        mark = mark or await self._found(request, routing)
+        mark = mark or await self.mark_of(texts_of(request), request.caller.tenant, routing.threads)
         if mark is None:
             return request
         own = request.own_consent.narrowed(Consent(local=True, reuse=self.private.store))
@@ -78,22 +85,17 @@ class Screen:
         for guardrail in self.guardrails:
             await guardrail.close()
 
-    async def _found(self, request: InferenceRequest, routing: RoutingService) -> PrivateMark | None:
-        """The first thing in the request that a rule finds, or that none can read."""
-        assert self.private is not None
-        if self.private.unreadable and (found := unreadable(request)) is not None:
-            return PrivateMark(f"{found[0]}, which no rule reads,", found[1])
-        texts = list(all_texts(request))
-        if sum(len(text) for _, text in texts) < LONG_TEXT:
-            return self._search(texts)
-        return await routing.threads.run(request.caller.tenant, partial(self._search, texts))
-
-    def _search(self, texts: list[tuple[str, str]]) -> PrivateMark | None:
-        assert self._rules is not None
-        for where, text in texts:
-            if (rule := self._rules.first(text)) is not None:
-                return PrivateMark(rule, where)
-        return None
+    async def mark_of(self, texts: SentTexts, tenant: str, threads: TextThreads) -> PrivateMark | None:
+        """The first thing among the texts that a rule finds, or that none can read; None for nothing, and without
+        rules."""
+        if self._rules is None or self.private is None:
+            return None
+        if self.private.unreadable and texts.unreadable is not None:
+            what, where = texts.unreadable
+            return PrivateMark(f"{what}, which no rule reads,", where)
+        if texts.size < LONG_TEXT:
+            return _search(self._rules, texts)
+        return await threads.run(tenant, partial(_search, self._rules, texts))
 
     async def _judged(self, guardrail: Guardrail, request: InferenceRequest) -> InferenceRequest:
         given, param = passages(request), "messages" if request.prompts is None else "prompt"
@@ -117,6 +119,16 @@ class Screen:
                 texts = [AskedText(one.role, text) for one, text in zip(texts, verdict.texts, strict=True)]
                 changed.append(guardrail.spec.name)
         return Judged([one.text for one in texts], f"replaced by {', '.join(changed)}" if changed else "")
+
+
+def _search(rules: PrivateRules, texts: SentTexts) -> PrivateMark | None:
+    for where, group in texts.groups:
+        if (rule := rules.first_of(group)) is not None:
+            return PrivateMark(rule, where)
+    for text in texts.joined():
+        if (rule := rules.first(text)) is not None:
+            return PrivateMark(rule, texts.groups[0][0].partition("[")[0])
+    return None
 
 
 def screen_of(catalog: Catalog, count: CountVerdict) -> Screen:

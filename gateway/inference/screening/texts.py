@@ -1,4 +1,4 @@
-"""The texts of a request: all that a server elsewhere would get, for rules, and those that a guardrail may replace."""
+"""The texts of a request that a guardrail judges and may replace, and what of it is no text."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,6 @@ import msgspec
 
 from gateway.base.requests.inference_request import InferenceRequest
 from tiers.chat_state import state_texts
-from tiers.content_parts import ContentPart
 from tiers.native_content import NativeContent
 from tiers.tier import ChatMessage
 
@@ -36,31 +35,6 @@ def passages(request: InferenceRequest) -> list[Passage]:
         if isinstance(prompt, str):
             found.append(Passage("prompt", prompt, place, "prompt"))
     return found
-
-
-def all_texts(request: InferenceRequest) -> Iterator[tuple[str, str]]:
-    """Yield every text of the request, and where it is there."""
-    asked, param = request.generation, "messages" if request.prompts is None else "prompt"
-    for passage in passages(request):
-        yield f"{param}[{passage.message}]", passage.text
-    for place, message in enumerate(asked.messages or ()):
-        for text in (message.name or "", *(part_text for part in message.parts for part_text in _addresses(part))):
-            yield f"messages[{place}]", text
-    for place, tool in enumerate(() if asked.tooling is None else asked.tooling.tools):
-        for text in (tool.name, tool.description or "", *_strings(tool.parameters)):
-            yield f"tools[{place}]", text
-    for name, value in (
-        *asked.passed.items(),
-        *asked.template_variables.items(),
-        *asked.extra.items(),
-        ("response_format", asked.response_format),
-        ("stop", asked.stop),
-    ):
-        for text in _strings(value):
-            yield name, text
-    for name, raw in ({} if asked.native is None else asked.native.fields).items():
-        for text in _native_strings(msgspec.json.decode(raw)):
-            yield name, text
 
 
 def unreadable(request: InferenceRequest) -> tuple[str, str] | None:
@@ -144,13 +118,6 @@ def _changed(message: ChatMessage, changes: list[tuple[Passage, str]]) -> ChatMe
         kept=None,
         state=(),
     )
-
-
-def _addresses(part: ContentPart) -> Iterator[str]:
-    """Yield the texts of an attachment that are not its bytes: its address and its name."""
-    for value in (part.data or {}).values():
-        if isinstance(value, str) and (len(value) < 256 or value[:8].lower().startswith(("http:", "https:"))):
-            yield value
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.base.errors import ApiError, bad_request
 from gateway.base.numbers import usd_text
-from gateway.base.requests.inference_request import Prompt
+from gateway.base.requests.inference_request import PrivateMark, Prompt
 from gateway.inference.api.reading.aio_headers import routing_headers
 from gateway.inference.api.reading.build_request import Received, reading_request
 from gateway.inference.embedding.recording import embedding_record
@@ -34,12 +34,14 @@ async def passed_through(
     calls under way if the caller leaves. Raises `ApiError`.
     """
     spec = client.spec
-    own = routing_headers(head.headers, serving.routing.served.strongest).consent
-    if (head.caller.consent.local or own.local) and not spec.local:
+    own = routing_headers(head.headers, serving.routing.served.strongest)
+    if (head.caller.consent.local or own.consent.local) and own.private is None and not spec.local:
         raise ApiError(
             403, f"{spec.name} is on a server elsewhere, and the texts of this key or request stay here: name a model "
             "of this gateway.", param="model", code="model_not_allowed",
         )  # fmt: skip
+    if not spec.local:
+        await _refuse_private(serving, head, body, prompts, own.private)
     for place, prompt in enumerate(prompts):
         if not prompt:
             raise bad_request("An input is empty: give some text.", f"input[{place}]", "empty")
@@ -73,6 +75,23 @@ async def passed_through(
         )
     headers = admission.headers | {"x-request-id": head.request_id, "x-aio-cost-usd": usd_text(spent)}
     return answer, used, list(headers.items())
+
+
+async def _refuse_private(
+    serving: Serving, head: Received, body: "EmbeddingsRequest", prompts: list[Prompt], mark: PrivateMark | None
+) -> None:
+    """Raise `ApiError` 403 if a rule of the catalogue finds something in what would be sent."""
+    screen = serving.service.screen
+    if mark is None and screen is not None and screen.has_rules:
+        from gateway.inference.screening.sent_texts import texts_of_inputs
+
+        texts = texts_of_inputs(prompts, _fields(body))
+        mark = await screen.mark_of(texts, head.caller.tenant, serving.routing.threads)
+    if mark is not None:
+        raise ApiError(
+            403, f"{body.model} is on a server elsewhere, and the request is private ({mark}): name a model of this "
+            "gateway.", param=mark.where, code="no_tier_may_see",
+        )  # fmt: skip
 
 
 def _fields(body: "EmbeddingsRequest") -> dict[str, Any]:

@@ -12,7 +12,7 @@ from litestar.types import Receive, Scope, Send
 
 from gateway.base.errors import ApiError, as_api_error
 from gateway.base.numbers import usd_text
-from gateway.base.requests.inference_request import InferenceRequest
+from gateway.base.requests.inference_request import InferenceRequest, PrivateMark
 from gateway.edge.client_watch import DisconnectWatch, StallWatch
 from gateway.edge.http_request import HttpRequest
 from gateway.inference.api.passed.endpoints import MOST_TOKENS, Asked, PassedEndpoint
@@ -55,10 +55,10 @@ class PassedOn:
         """See ASGI."""
         with ExitStack() as stack:
             asked, model, form, fields = await self._read(stack)
-            spec = self._chosen(model)
-            consent, credential = self._consent()
+            consent, credential, mark = await self._consent(form, fields)
+            spec = self._chosen(model, consent)
             if (hidden := hidden_from(spec, consent)) is not None:
-                raise _not_shown(spec, hidden)
+                raise _not_shown(spec, hidden, mark)
             if form is not None:
                 kind, body = form.written(spec.model_name)
             else:
@@ -89,17 +89,17 @@ class PassedOn:
         fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
         return endpoint.asked(body), body.model, None, fields
 
-    def _chosen(self, model: str | None) -> TierSpec:
-        """Return the entry that has the endpoint: the one with this name or model, else the first. Raises `ApiError`
-        404."""
+    def _chosen(self, model: str | None, consent: Consent) -> TierSpec:
+        """Return the entry that has the endpoint: the one with this name or model, else the first; one that may see the
+        request comes first. Raises `ApiError` 404."""
         served, caller = self._serving.routing.served, self._head.caller
         catalog = served.catalog
         able = [one for one in (*catalog.tiers, *catalog.targets) if self._endpoint.serves in one.serves]
         able = [one for one in able if caller.may_use(one)]
         named = None if model is None else served.unaliased(model, caller)
-        for spec in able:
-            if named in (None, "auto", spec.name, spec.model_name, f"tier-{spec.number}"):
-                return spec
+        fitting = [spec for spec in able if named in (None, "auto", spec.name, spec.model_name, f"tier-{spec.number}")]
+        if fitting:
+            return next((spec for spec in fitting if hidden_from(spec, consent) is None), fitting[0])
         names = ", ".join(dict.fromkeys(name for one in able for name in (one.name, one.model_name)))
         there = f"there are {names}" if names else f"no entry of the catalogue has serves = [{self._endpoint.serves!r}]"
         raise ApiError(
@@ -107,10 +107,23 @@ class PassedOn:
             code="model_not_found",
         )  # fmt: skip
 
-    def _consent(self) -> tuple[Consent, CallerCredential | None]:
+    async def _consent(
+        self, form: PassedForm | None, fields: dict[str, msgspec.Raw]
+    ) -> tuple[Consent, CallerCredential | None, PrivateMark | None]:
+        """Return what key and request consent to, the caller's own credential, and what makes the request private."""
         own = routing_headers(self._head.headers, self._serving.routing.served.strongest)
         consent = self._head.caller.consent.narrowed(own.consent)
-        return (consent, None) if own.credential is None else (CredentialConsent.of(consent), own.credential)
+        mark, screen = own.private, self._serving.service.screen
+        if mark is None and screen is not None and screen.has_rules:
+            from gateway.inference.screening.sent_texts import texts_of_body
+
+            texts = texts_of_body(fields if form is None else form.texts, () if form is None else form.files)
+            mark = await screen.mark_of(texts, self._head.caller.tenant, self._serving.routing.threads)
+        if mark is not None:
+            consent = consent.narrowed(Consent(local=True))
+        if own.credential is not None:
+            consent = CredentialConsent.of(consent)
+        return consent, own.credential, mark
 
     async def _pass_on(
         self, spec: TierSpec, asked: Asked, model: str, kind: str, body: bytes, credential: CallerCredential | None,
@@ -252,13 +265,16 @@ def _most_usd(price: UnitPrice, asked: Asked, endpoint: PassedEndpoint) -> float
     return (asked.text_bytes * price.rates["input"] + made * sum(price.rates.values())) / 1e6
 
 
-def _not_shown(spec: TierSpec, hidden: str) -> ApiError:
+def _not_shown(spec: TierSpec, hidden: str, mark: PrivateMark | None) -> ApiError:
     if hidden == NO_CREDENTIAL:
         return ApiError(
             403, f"{spec.name} answers with your own credential alone: send it as {HEADER}.", param=HEADER,
             code="upstream_authorization_missing",
         )  # fmt: skip
-    return ApiError(403, f"{spec.name} may not see this request: {hidden}.", param="model", code="no_tier_may_see")
+    message, param = f"{spec.name} may not see this request: {hidden}.", "model"
+    if mark is not None:
+        message, param = f"{message} The request is private ({mark}).", mark.where
+    return ApiError(403, message, param=param, code="no_tier_may_see")
 
 
 def _server(serving: Serving, spec: TierSpec) -> PassedServer:

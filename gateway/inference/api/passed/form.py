@@ -91,6 +91,15 @@ class PassedForm:
             raise bad_request(f"You must provide the parameter {file[0]}, with a file name.", file[0], "missing_file")
         return FormFields(self.fields, sum(self.files.values()))
 
+    @property
+    def texts(self) -> dict[str, list[str]]:
+        """The texts that are sent on, by the name of their part: those of fields, and the heads of all parts."""
+        found: dict[str, list[str]] = {}
+        for part, content in self._parts:
+            texts = [part.name, *(value for _, value in part.headerlist)]
+            found.setdefault(part.name, []).extend(texts if part.filename is not None else [*texts, content.decode()])
+        return found
+
     def written(self, model: str) -> tuple[str, bytes]:
         """Return the form for `model`: its content type, and its bytes."""
         boundary = f"aio-{secrets.token_hex(16)}"
