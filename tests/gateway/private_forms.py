@@ -33,6 +33,7 @@ TEXTS: dict[str, str] = {
     "email at an address": "ada@[192.168.0.1]",
     "email in a query": "https://example.com/?to=ada%40example.com&x=1",
     "email in tags": "".join(chr(0xE0000 + ord(character)) for character in MAIL) + " hidden",
+    "email for people": "ada [at] example [dot] com",
     # Cards.
     "card": "card 4111 1111 1111 1111 12/27, cvv 123",
     "card in one": f"number {CARD}.",
@@ -61,6 +62,7 @@ TEXTS: dict[str, str] = {
     "Mastercard of the new series": "2223003122003222",
     "Diners Club": "3056 930902 5904",
     "card of 19 digits": "6304 0000 0000 0000 000",
+    "card digit by digit": "it is 4 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1",
     # Accounts.
     "IBAN": "to DE89 3704 0044 0532 0130 00 EUR 500",
     "IBAN in one": "DE89370400440532013000",
@@ -89,6 +91,11 @@ TEXTS: dict[str, str] = {
     "phone in Spain": "mi teléfono: 612 345 678",
     "phone in India": "mobile number 98765 43210",
     "phone in China": "手机 13812345678",
+    "phone in China in groups": "138 0013 8000",
+    "phone in Poland": "512 345 678",
+    "phone in Russia": "8 (495) 123-45-67",
+    "phone in Brazil": "(11) 91234-5678",
+    "phone in Britain in one": "07911123456",
     "phone in one": "Tel. 03012345678",
     "phone in brackets": "(030) 12345678",
     # Keys and tokens.
@@ -137,6 +144,7 @@ TEXTS: dict[str, str] = {
     "DNI": "DNI 12345678Z",
     "AHV": "AHV 756.9217.0769.85",
     "SSN": "SSN 123-45-6789",
+    "SSN with spaces": "123 45 6789",
     "SSN with no-break hyphens": "SSN 123\u201145\u20116789",
     "CPF in full width": "ＣＰＦ ５２９．９８２．２４７－２５",
 }
@@ -155,6 +163,10 @@ def _tool(**more: Any) -> Body:
 
 def _schema(schema: Body) -> Body:
     return _tool(parameters={"type": "object"} | schema)
+
+
+def _properties(properties: Body) -> Body:
+    return {"type": "object", "properties": properties}
 
 
 def _called(call_id: str = "c1", name: str = "send", arguments: str = "{}") -> Body:
@@ -266,15 +278,15 @@ PLACES: dict[str, tuple[str, Body]] = {
     "Responses: user": (RESPONSES, {"input": "Hi", "user": MAIL}),
     "Responses: property": (
         RESPONSES,
-        {"input": "Hi", "tools": [{"type": "function"} | _function(parameters={"type": "object", "properties": {MAIL: {}}})]},
+        {"input": "Hi", "tools": [{"type": "function"} | _function(parameters=_properties({MAIL: {}}))]},
     ),
     "Responses: number of an enum": (
         RESPONSES,
-        {"input": "Hi", "tools": [{"type": "function"} | _function(parameters={"type": "object", "properties": {"a": {"enum": [NUMBER]}}})]},
+        {"input": "Hi", "tools": [{"type": "function"} | _function(parameters=_properties({"a": {"enum": [NUMBER]}}))]},
     ),
     "Responses: schema of the answer": (
         RESPONSES,
-        {"input": "Hi", "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object", "properties": {MAIL: {"type": "string"}}}}}},
+        {"input": "Hi", "text": {"format": {"type": "json_schema", "name": "n", "schema": _properties({MAIL: {}})}}},
     ),
     "Responses: card over parts": (
         RESPONSES,
@@ -288,8 +300,8 @@ PLACES: dict[str, tuple[str, Body]] = {
     "Messages: number in a call's input": (MESSAGES, _blocks(given={"card": NUMBER})),
     "Messages: id of a call": (MESSAGES, _blocks(call_id="AKIAIOSFODNN7EXAMPLE")),
     "Messages: name of a call": (MESSAGES, _blocks(name="AKIAIOSFODNN7EXAMPLE")),
-    "Messages: property": (MESSAGES, _anthropic_tool(input_schema={"type": "object", "properties": {MAIL: {}}})),
-    "Messages: const": (MESSAGES, _anthropic_tool(input_schema={"type": "object", "properties": {"a": {"const": NUMBER}}})),
+    "Messages: property": (MESSAGES, _anthropic_tool(input_schema=_properties({MAIL: {}}))),
+    "Messages: const": (MESSAGES, _anthropic_tool(input_schema=_properties({"a": {"const": NUMBER}}))),
     "Messages: user of metadata": (MESSAGES, {"max_tokens": 8, "messages": [HELLO], "metadata": {"user_id": MAIL}}),
     "Messages: stop": (MESSAGES, {"max_tokens": 8, "messages": [HELLO], "stop_sequences": [MAIL]}),
     "Messages: document": (MESSAGES, {"max_tokens": 8, "messages": [{"role": "user", "content": [
@@ -315,7 +327,8 @@ PLACES: dict[str, tuple[str, Body]] = {
 
 OPEN: list[tuple[str, Body]] = [
     (CHAT, {"messages": [HELLO]}),
-    (CHAT, _called(arguments='{"to": 7}')),
+    # Another beginning than that of a private conversation.
+    (CHAT, {"messages": [{"role": "user", "content": "Send it."}, *_called(arguments='{"to": 7}')["messages"][1:]]}),
     (CHAT, _schema({"properties": {"a": {"enum": [400, 401, 403]}}})),
     (CHAT, _parts("What is", "3 + 4?") | {"seed": 42, "metadata": {"team": "x"}}),
     (RESPONSES, {"input": "Hi"}),

@@ -102,7 +102,7 @@ _WRITTEN: tuple[tuple[str, Check], ...] = (
     (r"(?<!\w)\d{11}(?!\w)", _is_polish),
     (r"(?<!\w)(?:\d{8}|[XYZ]-?\d{7})-?[A-Z](?!\w)", _is_spanish),
     (r"(?<!\w)756\.?\d{4}\.?\d{4}\.?\d\d(?!\w)", _is_swiss),
-    (r"(?<![\w-])\d{3}-\d\d-\d{4}(?![\w-])", _is_american),
+    (r"(?<![\w.-])(?<!\d )\d{3}(?:-\d\d-|\.\d\d\.| \d\d )\d{4}(?![\w-])(?![ .]\d)", _is_american),
 )
 NATIONAL_IDS: tuple[tuple[re.Pattern[str], Check], ...] = tuple(
     (re.compile(pattern, re.ASCII | re.IGNORECASE), check) for pattern, check in _WRITTEN

@@ -38,6 +38,11 @@ def is_card(found: re.Match[str]) -> bool:
     return 13 <= len(digits) <= 19 and issued and len(set(digits)) > 1 and is_luhn(digits)
 
 
+def is_spaced_card(found: re.Match[str]) -> bool:
+    """The same of digits that stand apart, where no other digits come before."""
+    return is_card(found) and not found.string[: found.start()].rstrip()[-1:].isdecimal()
+
+
 def is_iban(found: re.Match[str]) -> bool:
     """Whether it begins with an IBAN: of the length of its country, and with right check digits (modulo 97)."""
     number = plain(found[0])
@@ -78,23 +83,34 @@ _DATE = re.compile(r"[0-3]?\d([./-])[0-3]?\d\1(?:\d{4}|\d\d)(?!\d|\1\d)|\d{4}([.
 _COUNTING = frozenset({"0123456789", "01234567890", "012345678", "0102030405", "010203040506"})
 _BETWEEN = r"(?:[ .\-_/|:\t\u00b7\u2022]{1,3}|\+)?"
 CARD = re.compile(
-    rf"(?<!\w)(?<!\d[.,+\-])[2-6]\d{{3}}{_BETWEEN}"
-    rf"(?:\d{{4}}{_BETWEEN}\d{{4}}{_BETWEEN}\d{{1,4}}(?:{_BETWEEN}\d{{3}}(?!\d)|\d{{3}}(?!\d))?|\d{{6}}{_BETWEEN}\d{{4,5}})(?!\w)(?![-.,]\d)"
+    rf"(?<!\w)(?<!\d[.,+\-])[2-6]\d{{3}}{_BETWEEN}(?:"
+    # In fours, up to 19 digits; 4-6-5 and 4-6-4; 6-10.
+    rf"\d{{4}}{_BETWEEN}\d{{4}}{_BETWEEN}\d{{1,4}}(?:{_BETWEEN}\d{{3}}(?!\d))?"
+    rf"|\d{{6}}{_BETWEEN}\d{{4,5}}|\d\d[ \-]\d{{10}})(?!\w)(?![-.,]\d)"
 )
-IBAN = re.compile(r"(?<!\w)[A-Z]{2}[ .\-]?\d\d(?:[ .\-]{0,2}[A-Z0-9]{1,4}){3,14}", re.IGNORECASE)
+# By one digit or two, and no row of a table.
+SPACED_CARD = re.compile(r"(?<!\w)[3-6](?:(?:[ \-]\d){15}|\d(?:[ \-]\d\d){7})(?!\w)(?!\s+\d)")
+IBAN = re.compile(r"(?:(?<!\w)|(?<=\bIBAN))[A-Z]{2}[ .\-]?\d\d(?:[ .\-]{0,2}[A-Z0-9]{1,4}){3,14}", re.IGNORECASE)
 # With + or 00 and the country's code; American; with the 0 before an area's code, in groups or as one.
 INTERNATIONAL = (
-    re.compile(r"(?<![\w+])\+(?!\d{1,2}\.\d{5})[1-9](?:[ ().\-/]{0,3}\d){7,14}(?!\d)"),
+    re.compile(r"(?<![\w+])\+(?!\d{1,2}\.\d{5})[1-9](?:[ ().\-/\u00b7\u2022]{0,3}\d){7,14}(?!\d)"),
     re.compile(r"(?<![\w.,\-/+])(?<!\d )00[1-9](?:[ ().\-/]{0,3}\d){7,13}(?!\d)"),
 )
 AMERICAN = re.compile(r"(?<![\w.\-/+(])(?:1[-. ])?(?:\([2-9]\d\d\) ?|[2-9]\d\d[-. ])[2-9]\d\d[-. ]\d{4}(?![\w-])")
 NATIONAL = re.compile(
-    r"(?<![\w.,:/+\-])(?<!\d )(?:\(0[1-9]\d{0,4}\)|0[1-9]\d{0,4})(?:[ .\-/]{1,3}\d{2,8}){1,4}(?![\w/-])(?![ .,:]\d)"
+    r"(?<![\w/+])(?<!\d[ .,:\-])(?:\(0[1-9]\d{0,4}\)|0[1-9]\d{0,4})(?:[ .\-/]{1,3}\d{2,8}){1,4}(?![\w/-])(?![ .,:]\d)"
 )
+# Mobile phones of China, and of Spain, Poland and others, whose numbers have nothing before them.
+MOBILE = re.compile(
+    r"(?<![\w.,/+$€£])(?<!\d[ .,:\-])(?:1[3-9]\d(?:[ -]?\d{4}){2}|[5-9]\d\d[ -]\d{3}[ -]\d{3})(?![\w/\-])(?![ .,:]\d)"
+)
+# In one, and in the groups of Russia and Brazil.
+PLAIN_NATIONAL = re.compile(r"(?<![\w/+])(?<!\d[ .,:\-])0[1-9]\d{8,9}(?![\w/\-])(?![ .,:]\d)")
+IN_BRACKETS = re.compile(r"(?<![\w.\-/+(])(?:8 ?\(\d{3}\) ?\d{3}-\d\d-\d\d|\([1-9]\d\) ?9?\d{4}-\d{4})(?![\w-])")
 _CALLED = (
     "tel|telefon|telefono|telefone|teléfono|telefonnummer|telefoon|téléphone|telephone|phone|mobile|mobil|móvil|"
     "movil|portable|cell|cellphone|cellular|celular|cellulare|handy|handynummer|rufnummer|rückruf|fax|whatsapp|sms|"
-    "call me|call us|text me|ring me|reach me|reach us|contact number|телефон|тел|电话|手机|電話|携帯"
+    "call|dial|call me|call us|text me|ring me|reach me|reach us|contact number|телефон|тел|电话|手机|電話|携帯"
 )
 # Of any form, where the words before it call it a phone.
 DIGITS = re.compile(r"(?<![\w.,])\(?\d(?:[ ().\-/]{0,2}\d){6,14}(?![\w-])(?![.,]\d)")

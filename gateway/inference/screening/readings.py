@@ -1,8 +1,8 @@
 """The ways in which a text is read before rules search it: in plain characters, and decoded.
 
-Plain: NFKC (Unicode Standard Annex 15), without characters that nothing shows, with ASCII's digit, dash, space or stop
-for every other one. Decoded: without escapes of JSON, entities of HTML and percent-encoding, also one in the other. All
-of it takes time linear in the text.
+Plain: ASCII where NFKC (Unicode Standard Annex 15) has it for a character, without characters that nothing shows, and
+with ASCII's digit, dash, space or stop for every other one. Decoded: without escapes of JSON, entities of HTML and
+percent-encoding, also one in the other. All of it takes time linear in the text.
 """
 
 import re
@@ -15,21 +15,31 @@ ROUNDS: Final = 3
 _AROUND = 160
 """Characters before and after what is read in another way that are read with it."""
 _CONTROLS = bytes([*range(9), 11, 12, *range(14, 32), 127])
-# Controls, and what Unicode calls Default_Ignorable_Code_Point; among them are tags, ASCII that nothing shows and that
-# models read.
-_HIDDEN = (
+# Controls, and what Unicode calls Default_Ignorable_Code_Point. Those beyond the first plane are apart, because a class
+# with them is searched slowly.
+_UNSEEN = (
     "\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f\\u00ad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f"
     "\\u200b-\\u200f\\u202a-\\u202e\\u2060-\\u206f\\u3164\\ufe00-\\ufe0f\\ufeff\\uffa0\\ufff0-\\ufffb"
-    "\\U0001bca0-\\U0001bca3\\U0001d173-\\U0001d17a\\U000e0000-\\U000e0fff"
 )
-_UNSEEN = re.compile(f"[{_HIDDEN}]+")
-# Without these a number may stand at a word: they end words, or are words of their own.
-_APART = re.compile(f"[{_HIDDEN}\\u2100-\\u214f]+")
-_TAG = re.compile("[\\U000e0020-\\U000e007e]")
+# Tags are ASCII that nothing shows, and that models read.
+_TAG, _UNSEEN_BEYOND = re.compile("[\\U000e0020-\\U000e007e]"), re.compile("[\\U000e0000-\\U000e0fff]+")
+_ALL_UNSEEN = re.compile(f"[{_UNSEEN}]+")
+# What NFKC turns into ASCII, and some of what stands between.
+_COMPATIBLE = (
+    "\\u00a0-\\u00be\\u0132-\\u0149\\u017f\\u01c4-\\u01f3\\u02b0-\\u02e3\\u037e\\u1d2c-\\u1da0\\u1ffd-\\u200a\\u2017"
+    "\\u2024-\\u2026\\u202f\\u203c-\\u203e\\u2047-\\u2049\\u205f\\u2070-\\u209c\\u20a8\\u2100-\\u217f\\u2460-\\u24ea"
+    "\\u2a74-\\u2a76\\u3000\\u3200-\\u33ff\\ufb00-\\ufb06\\ufe10-\\ufe7e\\uff01-\\uff5e"
+)
+_BEYOND = re.compile("[\\U00010000-\\U0010ffff]")
+_COMPATIBLE_BEYOND = re.compile("[\\U0001d400-\\U0001d7ff\\U0001f100-\\U0001f1ff\\U0001fbf0-\\U0001fbf9]+")
+# Without these, which end words or are words of their own, a number may stand at a word.
+_APART = re.compile(f"[{_UNSEEN}\\u2100-\\u214f]+")
 _DASHES = "\u058a\u05be\u1806\u2010\u2011\u2012\u2013\u2014\u2015\u2043\u2212\u2e3a\u2e3b\u30fc\ufe58\ufe63\uff0d"
 _SPACES, _DOTS = "\u1680\u2028\u2029\u2800", "\u3002\uff61\u0589\u06d4"
 _STANDS = dict.fromkeys(_DASHES, "-") | dict.fromkeys(_SPACES, " ") | dict.fromkeys(_DOTS, ".")
-_UNUSUAL = re.compile(f"[{''.join(_STANDS)}]|(?![0-9])\\d")
+_STANDS |= {one: str(unicodedata.decimal(one)) for one in map(chr, range(0x660, 0x10000)) if one.isdecimal()}
+_TABLE = str.maketrans(_STANDS)
+_UNUSUAL = re.compile(f"[{_UNSEEN}{_COMPATIBLE}{''.join(_STANDS)}]+")
 
 # A backslash and what it escapes in JSON and JavaScript, a reference of HTML, or bytes in percent-encoding (RFC 3986).
 _ENCODED = re.compile(
@@ -55,10 +65,10 @@ def plain(text: str) -> str:
     """Return a text in plain characters."""
     if text.isascii():
         return text.encode().translate(None, _CONTROLS).decode()
-    text = unicodedata.normalize("NFKC", text)
-    if _TAG.search(text):
+    if _BEYOND.search(text):
         text = _TAG.sub(lambda found: chr(ord(found[0]) - 0xE0000), text)
-    return _UNUSUAL.sub(_as_plain, _UNSEEN.sub("", text))
+        text = _UNSEEN_BEYOND.sub("", _COMPATIBLE_BEYOND.sub(_as_plain, text))
+    return _UNUSUAL.sub(_as_plain, text)
 
 
 def decoded(text: str) -> str:
@@ -88,7 +98,7 @@ def _parts(text: str, pattern: re.Pattern[str]) -> str:
 
 
 def _as_plain(found: re.Match[str]) -> str:
-    return _STANDS.get(found[0]) or str(unicodedata.decimal(found[0]))
+    return _ALL_UNSEEN.sub("", unicodedata.normalize("NFKC", found[0])).translate(_TABLE)
 
 
 def _as_decoded(found: re.Match[str]) -> str:

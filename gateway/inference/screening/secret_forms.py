@@ -44,12 +44,13 @@ _KEYS = (
     ("gl", rf"(?:pat|dt|ft|rt|ptt|cbt|imt|soat|agent)-{_WORD}{{20,}}"),  # GitLab
     ("xox", r"[a-z](?:\.xox[a-z])?-[A-Za-z0-9-]{10,}"),  # Slack
     ("xapp-", r"\d-[A-Za-z0-9-]{10,}"),
-    ("hooks.slack.com/", r"(?:services|workflows|triggers)/[A-Za-z0-9/_-]{20,}"),
+    ("hooks.slack.com/", r"(?:services|workflows|triggers)/[A-Za-z0-9/_-]{12,}"),
     ("AIza", rf"{_WORD}{{30,}}"),  # Google
     ("GOCSPX-", rf"{_WORD}{{20,}}"),
     ("ya29.", rf"{_WORD}{{20,}}"),
     ("1//0", rf"{_WORD}{{30,}}"),
     ("sk_", r"(?:live|test|prod)_[A-Za-z0-9]{10,}"),  # Stripe
+    ("pk_", r"live_[A-Za-z0-9]{10,}"),
     ("rk_", r"(?:live|test|prod)_[A-Za-z0-9]{10,}"),
     ("whsec_", r"[A-Za-z0-9+/]{20,}"),
     ("hf_", r"[A-Za-z0-9]{30,}"),  # Hugging Face
@@ -77,6 +78,9 @@ _KEYS = (
 # 16 characters and more that are no word: there is a digit.
 _VALUE = r"(?=[A-Za-z._~+/=-]{0,63}[0-9])[A-Za-z0-9._~+/-]{16,}"
 _NAMES_A_SECRET = re.compile("aws|secret", re.IGNORECASE)
+_NAMES_A_FIELD = re.compile(
+    r"(?:api|access|auth|client|secret|session|refresh)[_. -]?(?:access[_. -]?)?$", re.IGNORECASE
+)
 _NEAR = 64
 
 
@@ -87,13 +91,15 @@ def _is_key_of_aws(found: re.Match[str]) -> bool:
     return random and _NAMES_A_SECRET.search(found.string, max(start - _NEAR, 0), start) is not None
 
 
-# Credentials of any maker: in a header (RFC 9110, RFC 6750), or by the name of their field.
+def _is_secret_field(found: re.Match[str]) -> bool:
+    """Whether a key, secret or token is named as a credential."""
+    return _NAMES_A_FIELD.search(found.string, max(found.start() - _NEAR, 0), found.start()) is not None
+
+
+# Credentials of any maker: in a header (RFC 9110, RFC 6750).
 _IN_HEADERS = (
     r"(?i:(?<![a-z0-9])bearer[ \t:='\"]{1,4}"
     r"|authorization['\"]?[ \t]?[:=][ \t'\"]{0,3}(?:basic|token|apikey)[ \t]+)"
-)
-_IN_FIELDS = (
-    r"(?i:(?:api|access|auth|client|secret)[_. -]?(?:access[_. -]?)?(?:key|secret|token))['\"]?[ \t]?[:=][ \t'\"]{0,3}"
 )
 # The first bytes of keys without the lines around them: OpenSSH's, PKCS 8 (RSA, EC, Ed25519), SEC 1.
 _BODIES = (
@@ -106,8 +112,12 @@ _BODIES = (
 
 LONG_WORD = 15
 """The least characters without a space between them that a secret has."""
-KEYS_OF_MAKERS = tuple(
-    Form(re.compile(f"{re.escape(start)}(?<![A-Za-z0-9]{re.escape(start)}){rest}"), (start,)) for start, rest in _KEYS
+KEYS_OF_MAKERS = (
+    *(
+        Form(re.compile(f"{re.escape(start)}(?<![A-Za-z0-9]{re.escape(start)}){rest}"), (start,))
+        for start, rest in _KEYS
+    ),
+    Form(re.compile(rf":AA(?<=\d{{8}}:AA){_WORD}{{30,}}"), (":AA",)),  # Telegram
 )
 # Values by the words before them. These expressions are slow: they are searched in long words and what is before those.
 NAMED_SECRETS = (
@@ -116,20 +126,23 @@ NAMED_SECRETS = (
         ("ecret", "ECRET", "aws", "AWS"),
         _is_key_of_aws,
     ),
-    Form(re.compile(_IN_HEADERS + _VALUE), ("earer", "EARER", "uthorization", "UTHORIZATION")),
-    Form(re.compile(_IN_FIELDS + _VALUE), ("key", "Key", "KEY", "ecret", "ECRET", "oken", "OKEN")),
+    Form(re.compile(rf"{_IN_HEADERS}(?:{_VALUE}|[A-Za-z]{{20,}})"), ("earer", "EARER", "uthorization", "UTHORIZATION")),
+    Form(
+        re.compile(rf"(?:[Kk]ey|KEY|[Ss]ecret|SECRET|[Tt]oken|TOKEN)['\"]?[ \t]?[:=][ \t'\"]{{0,3}}{_VALUE}"),
+        ("key", "Key", "KEY", "ecret", "ECRET", "oken", "OKEN"),
+        _is_secret_field,
+    ),
 )
 # A password in an address.
-OTHER_SECRETS = (
-    Form(re.compile(rf":AA(?<=\d{{8}}:AA){_WORD}{{30,}}"), (":AA",)),  # Telegram
-    Form(re.compile(r"://[^\s/:@?#<>{}\[\]$]{1,64}:[^\s/:@?#<>{}\[\]$]{3,128}@[A-Za-z0-9]"), ("://",)),
-)
+PASSWORDS = (Form(re.compile(r"://[^\s/:@?#<>{}\[\]$]{1,64}:[^\s/:@?#<>{}\[\]$]{3,128}@[A-Za-z0-9]"), ("://",)),)
 PRIVATE_KEYS = (
     # Also without the dashes, or half of them.
     Form(
-        re.compile(r"(?:BEGIN|END) ?(?:[A-Z0-9]+ ?){0,3}PRIVATE ?KEY|PRIVATE KEY(?: BLOCK)?-----"),
-        ("PRIVATE KEY", "PRIVATEKEY"),
+        re.compile(r"(?:BEGIN|END) ?(?:[A-Z0-9]+ ?){0,3}PRIVATE ?KEY|(?i:private key(?: block)?-----)"),
+        ("PRIVATE KEY", "PRIVATEKEY", "rivate key-----", "rivate Key-----"),
     ),
+)
+PRIVATE_KEY_BODIES = (
     *(Form(re.compile(body), (body,)) for body in _BODIES),
     Form(re.compile(r"MII[A-K][A-Za-z0-9]{1,2}IBAAKC"), ("IBAAKC",)),
     Form(re.compile(r"PuTTY-User-Key-File-\d"), ("PuTTY-User-Key-File-",)),

@@ -16,11 +16,19 @@ from inference_core.io.json_errors import JSON_ERRORS
 from tiers.tier import GenerationRequest
 
 # Of `GenerationRequest`: what says how it is served here, and what is read apart.
-_STAYS_HERE = frozenset(
-    "request_id arrival deadline strict_deadline salt adapter priority evidence whole trace given wants_native "
-    "cache_reuse credential sent meter prompts_read".split()
-)
-_READ_APART = frozenset({"messages", "prompt", "tooling", "passed", "extra", "native", "sampling"})
+_SERVED_BY = {"arrival", "deadline", "strict_deadline", "priority", "whole", "cache_reuse", "wants_native", "evidence"}
+_STAYS_HERE = _SERVED_BY | {
+    "request_id",
+    "salt",
+    "adapter",
+    "trace",
+    "given",
+    "credential",
+    "sent",
+    "meter",
+    "prompts_read",
+}
+_READ_APART = {"messages", "prompt", "tooling", "passed", "extra", "native", "sampling"}
 _SENT_FIELDS = tuple(
     name for name in GenerationRequest.__struct_fields__ if name not in _STAYS_HERE and name not in _READ_APART
 )

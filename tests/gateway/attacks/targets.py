@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from tests.gateway import private_forms
 from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.attacks.echo_upstream import Canary, EchoUpstream, echo_upstream
 from tests.gateway.attacks.exchange import Answer, Client
@@ -242,7 +243,8 @@ class Targets:
     `keyed`: remote tiers, SQLite, tenants with keys. `open`: the same, without keys. `administered`: its administrator
     is the attacker. `redacting`: an operator's expressions are searched in its texts, in quadratic and in
     exponential time. `hostile`: like `keyed`, with a tier of each wire and a child engine on a `HostileUpstream`.
-    `laptop`: the laptop catalogue's models. `shared`: two workers over PostgreSQL and Redis.
+    `laptop`: the laptop catalogue's models. `shared`: two workers over PostgreSQL and Redis. `private`: without keys,
+    with rules for personal data, a tier at home, and everything else at `upstream`.
     """
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
@@ -285,6 +287,12 @@ class Targets:
         elif name != "laptop":
             catalog = write_remote_catalog(data / "catalog.toml", self._upstream.base_url, own_models=True)
             options += ["--catalog", str(catalog)]
+        if name == "private":
+            home = stack.enter_context(echo_upstream())
+            text = catalog.read_text().replace(self._upstream.base_url, home.base_url, 1)
+            able = "local = true\ncapabilities = { tools = true, json_schema = true }"
+            text = text.replace('name = "tier-1"', f'name = "tier-1"\n{able}')
+            catalog.write_text(text + private_forms.CATALOG.format(sink=self._upstream.base_url))
         if name == "redacting":
             patterns = data / "patterns"
             patterns.write_text("[\\w.+-]+@[\\w-]+\\.[\\w.]+\n\\d[\\d -]*\\d#\n(z+)+y\n")
@@ -305,7 +313,7 @@ class Targets:
         if hostile is not None:
             _make_keys(target)
             aio.until_whole()
-        elif name != "open":
+        elif name not in ("open", "private"):
             _make_keys(target)
             _make_texts(target)
             for _ in range(4):

@@ -1,4 +1,4 @@
-"""Hostile inputs find nothing in gateways without keys, with administrators, redaction or hostile servers."""
+"""Hostile inputs find nothing in gateways without keys, with administrators, redaction, rules or hostile servers."""
 
 import pytest
 
@@ -8,4 +8,4 @@ pytestmark = pytest.mark.processes
 
 
 def test_two_hundred_hostile_inputs_find_nothing_in_other_gateways() -> None:
-    assert found_by_attacks("open", "administered", "redacting", "hostile", inputs=200) == ""
+    assert found_by_attacks("open", "administered", "redacting", "private", "hostile", inputs=200) == ""

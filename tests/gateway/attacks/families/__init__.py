@@ -5,8 +5,8 @@ from importlib import import_module
 from tests.gateway.attacks.outcome import CLASSES, AttackClass
 
 FAMILIES = (
-    "framing", "bodies", "texts", "streams", "access", "tenants", "disclosure", "upstream_floods", "upstream_claims",
-    "dependencies",
+    "framing", "bodies", "texts", "streams", "access", "tenants", "disclosure", "private_forms", "upstream_floods",
+    "upstream_claims", "dependencies",
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from gateway.inference.screening.rules import PrivateRules
 from tests.gateway.private_forms import CASES, CATALOG, OPEN, TEXTS, Body
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.sinks import Sinks, running_sinks
+from tests.shared_data import rows
 from tiers.catalog.screening_spec import PrivateSpec
 
 ALL = PrivateRules(PrivateSpec())
@@ -38,6 +39,14 @@ def test_a_form_is_found(name: str) -> None:
 @pytest.mark.parametrize("text", ORDINARY)
 def test_an_ordinary_text_is_not(text: str) -> None:
     assert ALL.first(text) is None
+
+
+def test_of_five_thousand_ordinary_prompts_one_in_a_hundred_at_most_is_found() -> None:
+    """The prompts are examination questions, tasks, and chats of benchmarks; a few do have a number of a phone."""
+    prompts = [row["prompt"] for row in rows("routing_outcomes.jsonl.gz")[::7]]
+    prompts += [row["prompt"] for row in rows("customers.jsonl.gz")[::8]]
+    assert len(prompts) >= 5000
+    assert sum(ALL.first(prompt) is not None for prompt in prompts) <= len(prompts) / 100
 
 
 @pytest.mark.parametrize(
