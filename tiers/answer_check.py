@@ -59,6 +59,8 @@ async def _checked(
     # Most requests have nothing to check.
     from inference_core.grammar.answer_checks import own_checks
 
+    checks = own_checks()
+    await asyncio.to_thread(checks.start)  # it gets ready while the tier answers
     choices = [CollectedChoice() for _ in range(n)]
     async with aclosing(deltas):
         async for delta in deltas:
@@ -67,7 +69,7 @@ async def _checked(
                 choice.take(delta)
                 if delta.finish_reason in ("stop", "tool_calls") and (parts := schemas.of(choice)):
                     pairs = [(schema, text) for _, schema, text in parts]
-                    wrong = await asyncio.to_thread(own_checks().error, pairs)
+                    wrong = await asyncio.to_thread(checks.error, pairs)
                     if wrong is not None:
                         place, why = wrong
                         raise InvalidAnswerError(

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 
 from inference_core.grammar.limits import LIMITS, Limits
@@ -26,6 +27,11 @@ class AnswerChecks:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+
+    def start(self) -> None:
+        """Start the server if it does not run, without waiting until it is ready."""
+        with self._lock, suppress(OSError, subprocess.SubprocessError):
+            self._require_server()
 
     def error(self, pairs: Sequence[tuple[str, str]]) -> tuple[int, str] | None:
         """Validate texts against JSON schemas, given as pairs of schema and text; blocks.
@@ -57,16 +63,17 @@ class AnswerChecks:
 
     def _channel(self) -> Channel:
         with self._lock:
-            if self._process is None or self._process.poll() is not None:
-                self._launch()
-            assert self._control is not None
+            control = self._require_server()
             ours, theirs = socket.socketpair()
             with theirs:
-                socket.send_fds(self._control, [b"c"], [theirs.fileno()])
+                socket.send_fds(control, [b"c"], [theirs.fileno()])
             return Channel(ours)
 
-    def _launch(self) -> None:
+    def _require_server(self) -> socket.socket:
+        """The control socket of a running server."""
         if self._control is not None:
+            if self._process is not None and self._process.poll() is None:
+                return self._control
             self._control.close()
         self._control, theirs = socket.socketpair()
         with theirs:
@@ -78,6 +85,7 @@ class AnswerChecks:
                 pass_fds=(file,),
                 start_new_session=True,
             )
+        return self._control
 
 
 @cache
