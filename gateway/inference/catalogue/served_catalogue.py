@@ -62,6 +62,7 @@ class ServedCatalogue:
         named = [(name, spec) for spec in specs for name in (f"tier-{spec.number}", spec.name, spec.served_name)]
         named += [(spec.model_name, spec) for spec in specs]
         models = [name for spec in specs for name in (spec.model_name, spec.served_name)]
+        own = [*(f"tier-{spec.number}" for spec in specs), *(spec.name for spec in specs)]
         by_name = dict(reversed(named))
         targets = _named_targets(self.catalog, by_name)
         every = (*specs, *self.catalog.targets)
@@ -79,7 +80,7 @@ class ServedCatalogue:
             "rules": _compiled_rules(self.catalog),
             "fingerprint": self.catalog.fingerprint,
             "strongest": len(specs),
-            "names": tuple(dict.fromkeys([AUTO, *(f"tier-{spec.number}" for spec in specs), *models, *targets])),
+            "names": tuple(dict.fromkeys([AUTO, *own, *models, *targets])),
             "_named": by_name,
             "_named_targets": targets,
             "_views": {},

@@ -11,7 +11,7 @@ from gateway.operations.setup.litellm.servers import Server, server_of
 from tiers.catalog.capabilities import Capabilities
 from tiers.catalog.providers import PROVIDERS
 from tiers.catalog.tier_spec import Price
-from tiers.catalog.validate import OF_REQUESTS
+from tiers.catalog.validate import OF_REQUESTS, check_url
 
 # What stands for no key at all, in front of servers that ask for none.
 _NO_KEY = re.compile(r"|none|null|n/?a|empty|dummy|not[-_ ]?needed|no[-_ ]?key.*|fake.*|anything", re.IGNORECASE)
@@ -130,6 +130,8 @@ class DeploymentReader:
             self._account.leave(path, f"AIO has no endpoint for models of the mode {info.get('mode')}")
             return None
         server = server_of(params, self._environ, mode)
+        if not isinstance(server, str) and server.url is not None:
+            server = next(check_url("its api_base", server.url), server)
         if isinstance(server, str):
             self._account.leave(path, server)
             return None

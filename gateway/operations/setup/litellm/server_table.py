@@ -105,5 +105,6 @@ BARE: Mapping[str, tuple[str, ...]] = {
     "anthropic": ("claude-",),
     "vertex_ai": ("gemini-",),
     "cohere": ("command-", "embed-", "rerank-"),
+    "bedrock": ("anthropic.", "amazon.", "meta.", "mistral.", "cohere.", "ai21.", "us.", "eu.", "apac.", "global."),
 }  # fmt: skip
 """Models that LiteLLM knows without a provider."""

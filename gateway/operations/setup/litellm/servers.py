@@ -12,7 +12,7 @@ from tiers.catalog.providers import google_cloud_url
 from tiers.catalog.tier_spec import ProviderName, RemoteKind
 
 OPENAI_COMPATIBLE_GEMINI = "https://generativelanguage.googleapis.com/v1beta/openai"
-"""For embeddings: https://ai.google.dev/gemini-api/docs/openai."""
+"""For embeddings and images: https://ai.google.dev/gemini-api/docs/openai."""
 # LiteLLM's, without a location of a project.
 _VERTEX_LOCATION = "us-central1"
 _AWS_REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d")
@@ -66,8 +66,8 @@ def _placed(
         url = url or environ.get("AZURE_API_BASE", "").strip().rstrip("/") or None
         if url is None:
             return "it has no api_base, and AZURE_API_BASE is not set here: set it, and run this again"
-        return Server("azure", "azure", url.partition("/openai")[0], _SERIES.sub("", model), "AZURE_API_KEY")
-    if mode == "embedding" and provider == "gemini" and url is None:
+        return Server("azure", "azure", _before(url, "/openai"), _SERIES.sub("", model), "AZURE_API_KEY")
+    if mode in ("embedding", "images") and provider == "gemini" and url is None:
         return Server(None, "openai", OPENAI_COMPATIBLE_GEMINI, model, "GEMINI_API_KEY")
     if PROVIDERS.get(provider) in ("bedrock", "vertex", "gemini", "anthropic"):
         if mode != "chat":
@@ -102,7 +102,7 @@ def _foundry(model: str, url: str, mode: str) -> Server | str:
         return "it has no api_base, and AZURE_AI_API_BASE is not set here: set it, and run this again"
     host = urlsplit(url).hostname or ""
     if mode == "chat" and model.startswith("claude"):
-        root = url.partition("/anthropic")[0]
+        root = _before(url, "/anthropic")
         return Server("anthropic", "anthropic", f"{root}/anthropic/v1", model, "AZURE_AI_API_KEY")
     if mode != "rerank" and host.endswith((".services.ai.azure.com", ".openai.azure.com")):
         root = f"https://{host}"
@@ -120,7 +120,7 @@ def _native(
     if provider == "vertex":
         return _vertex(params, environ, model, url)
     if provider == "gemini" and url is not None:
-        url = url.partition("/models/")[0]
+        url = _before(url, "/models/")
     if provider == "anthropic" and url is not None:
         url = url.removesuffix("/messages").removesuffix("/v1") + "/v1"
     return Server(provider, "openai", url, model)
@@ -150,6 +150,13 @@ def split_model(named: str, given: object) -> tuple[str, str]:
     if slash:
         return first, rest
     return next((provider for provider, starts in BARE.items() if named.startswith(starts)), ""), named
+
+
+def _before(url: str, part: str) -> str:
+    """Return an address up to a part of its path."""
+    host = url.partition("://")[2].partition("/")[0]
+    head, _, path = url.partition(f"://{host}")
+    return f"{head}://{host}{path.partition(part)[0]}"
 
 
 def _value(params: Mapping[str, Any], environ: Mapping[str, str], *names: str) -> tuple[str, tuple[str, ...]]:
@@ -186,7 +193,7 @@ def _vertex(params: Mapping[str, Any], environ: Mapping[str, str], model: str, u
     if not model.startswith(("gemini-", "claude-")):
         return f"of Vertex AI AIO asks Gemini and Claude, and this is {model}"
     if url is not None:
-        return Server("vertex", "openai", url.partition("/publishers/")[0], model)
+        return Server("vertex", "openai", _before(url, "/publishers/"), model)
     project, unset = _value(params, environ, "vertex_project", "vertex_ai_project")
     location, _ = _value(params, environ, "vertex_location", "vertex_ai_location")
     project = project or environ.get("VERTEXAI_PROJECT", "").strip() or environ.get("GOOGLE_CLOUD_PROJECT", "").strip()

@@ -67,6 +67,9 @@ def chain(catalog: Catalog, name: str) -> list[str]:
         ("{model: openai/m, api_base: 'http://a/v1/'}", (None, "http://a/v1", "m")),
         ("{model: azure/o_series/o3, api_base: 'https://a.openai.azure.com/openai/'}",
          ("azure", "https://a.openai.azure.com", "o3")),
+        ("{model: azure/d, api_base: 'https://openai-mine.openai.azure.com/openai/deployments/d?api-version=1'}",
+         ("azure", "https://openai-mine.openai.azure.com", "d")),
+        ("{model: us.anthropic.claude-x}", ("bedrock", None, "us.anthropic.claude-x")),
         ("{model: azure_ai/claude-opus-4-5, api_base: 'https://a.services.ai.azure.com/anthropic/'}",
          ("anthropic", "https://a.services.ai.azure.com/anthropic/v1", "claude-opus-4-5")),
         ("{model: azure_ai/grok-4, api_base: 'https://a.services.ai.azure.com/models'}",
@@ -112,6 +115,8 @@ def test_a_model_is_asked_where_litellm_asks_it(params: str, server: tuple[str |
         ("{model: vertex_ai/meta/llama-4}", "Gemini and Claude"),
         ("{model: bedrock/agent/x}", "Converse API alone"),
         ("{model: openai/}", "names a provider alone"),
+        ("{model: openai/a, api_base: 'https://user:pass@h/v1'}", "holds credentials"),
+        ("{model: openai/a, api_base: 'http://169.254.169.254/v1'}", "metadata"),
         ("{model: unknown-model}", "write provider/model"),
         ("{model: replicate/meta/m}", "no provider 'replicate'"),
     ],
@@ -376,6 +381,8 @@ async def test_every_name_answers_at_its_endpoint(here: Path, settings: Settings
                 body: dict[str, Any] = {"model": name, "messages": [{"role": "user", "content": "Hello"}]}
                 answered = await gateway.http.post("/v1/chat/completions", json=body)
                 assert answered.status_code == 200, (name, answered.text)
+            shown = {one["id"] for one in (await gateway.http.get("/v1/models")).json()["data"]}
+            assert shown >= {*"abcdefgh", "team/i", "j k", "old", "vectors", "ranks", "auto"}
             body = {"model": "vectors", "input": "a"}
             assert (await gateway.http.post("/v1/embeddings", json=body)).status_code == 200
             body = {"model": "ranks", "query": "a", "documents": ["b"]}
