@@ -8,6 +8,7 @@ A key has few new families a day, so that one whose system prompts all differ is
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from sqlalchemy import func, select
@@ -23,7 +24,7 @@ RATES = ((100, 0.12), (300, 0.05))
 _DAY = 86_400
 _MOST_FAMILIES, _MOST_KEYS = 4096, 4096
 # What masks of a system prompt look at; beyond, two prompts are hardly the same by chance.
-_MOST_CHARS = 8192
+_MOST_CHARS = 4096
 _CHANGING = re.compile(
     r"[\w-]*\d[\w-]*|\b(?:mon|tues|wednes|thurs|fri|satur|sun)day\b"
     r"|\b(?:january|february|march|april|may|june|july|august|september|october|november|december"
@@ -107,5 +108,11 @@ def _system(record: Record) -> str:
 
 
 def _name(record: Record) -> tuple[str | None, str, str]:
-    masked = _CHANGING.sub("#", _system(record)[:_MOST_CHARS])
-    return record.key_id, app_of(masked), str((record.response_format or {}).get("type", ""))
+    masked = _masked(_system(record)[:_MOST_CHARS])
+    return record.key_id, masked, str((record.response_format or {}).get("type", ""))
+
+
+# Most applications send the same system prompt again and again.
+@lru_cache(maxsize=256)
+def _masked(system: str) -> str:
+    return app_of(_CHANGING.sub("#", system))

@@ -43,8 +43,8 @@ _CLAIM_LOCK = 0x41494F03  # PostgreSQL advisory lock number: "AIO", 3
 class VerificationQueue:
     """Rows of `verifications`. The holder of a row's lease works on it, and only the holder may finish it.
 
-    Money: claiming reserves what an attempt is expected to cost, the mean of the window's where there is one, in the
-    same exclusive transaction that checks the budget, for any number of replicas. So what is settled exceeds the budget
+    Money: claiming reserves what an attempt is expected to cost, and at least the mean of the window's, in the same
+    exclusive transaction that checks the budget, for any number of replicas. So what is settled exceeds the budget
     (SPEC QM-10) by at most what the attempts under way cost above that, and never the absolute cap, under which the
     most that an attempt can cost must fit. The reservation of an attempt whose worker died counts as spent, because it
     may have been.
@@ -150,14 +150,13 @@ class VerificationQueue:
     ) -> Literal["claimed", "taken", "no budget"]:
         """Take the lease of `job`, which costs at most `bound_usd`, and reserve its price, if both are available.
 
-        The price: the mean of the window's verifications, `expected_usd` before the first; the bound without that.
+        The price: `expected_usd`, or the mean of the window's verifications if that is more; the bound without it.
         """
         async with exclusive(self._engine, _CLAIM_LOCK) as connection:
             spending = await self._spending(connection, now)
             usd = bound_usd
             if expected_usd is not None:
-                mean = spending.price(job.purpose)
-                usd = min(bound_usd, expected_usd if mean is None else mean)
+                usd = min(bound_usd, max(expected_usd, spending.price(job.purpose) or 0.0))
             capped = spending.committed_usd + spending.probe_usd + bound_usd > self.sampling.most_usd
             if capped or not admits(spending, usd, job.purpose, self.sampling):
                 return "no budget"

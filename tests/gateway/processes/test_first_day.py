@@ -35,6 +35,8 @@ ASKED = (
     "Summarise what the residents of house number {} said about the noise at night.",
     "Tell me what makes village number {} in the hills worth a visit.",
 )
+# What a rule judges.
+SUM = "Add 4 to number {}. Answer with the number only."
 QUESTIONS = [ASKED[n % len(ASKED)].format(n) for n in range(200)]
 
 
@@ -49,12 +51,16 @@ def is_worse(question: str) -> bool:
 
 def cheap(body: dict[str, Any]) -> str:
     question = body["messages"][-1]["content"]
+    if question.startswith("Add"):
+        return str(number_of(question) + (5 if is_worse(question) else 4))
     return f"A {'wrong' if is_worse(question) else 'right'} answer, in short, to this: {question}"
 
 
 def strong(body: dict[str, Any]) -> str:
     """Answer rightly; compare two answers with an error in 8% of the pairs, alike in both orders."""
     question = body["messages"][-1]["content"]
+    if question.startswith("Add"):
+        return str(number_of(question) + 4)
     if not (texts := judged_texts(question)):
         return f"A right answer, {body.get('temperature')}, to this: {question}"
     _, first, second = texts
@@ -118,6 +124,36 @@ def test_open_answers_get_labels_without_another_command(tmp_path: Path, monkeyp
     assert len(found) >= len(QUESTIONS) / 20
     assert 1 - len(taught) / len(found) <= 0.20, f"{len(taught)} of {len(found)}"
     assert len(false) / len(taught) <= 0.12, f"{len(false)} of {len(taught)}"
+
+
+@pytest.mark.timeout(180)
+def test_the_first_answers_that_a_rule_judges_are_labelled_for_every_tier(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = create_engine(f"sqlite:///{tmp_path / 'data' / 'aio.sqlite3'}")
+    with first_day(tmp_path, monkeypatch) as url, httpx.Client(base_url=url, timeout=60, auth=Administrator()) as admin:
+        until(lambda: admin.get("/admin/api/estimates").status_code == 200)
+        for number in range(10):
+            body = {"model": "auto", "messages": [{"role": "user", "content": SUM.format(number)}]}
+            assert admin.post("/v1/chat/completions", json=body).status_code == 200
+        until(lambda: len(labelled(database)) >= 5, every=0.2)
+    found = labelled(database)
+    database.dispose()
+    assert {(purpose, judge) for purpose, judge, _, _ in found} == {("probe", "exact")}
+    assert all((label == "worse") is is_worse(question) for _, _, question, label in found)
+
+
+def labelled(database: Engine) -> list[tuple[str, str, str, str]]:
+    """The purpose, the judge, the question and the label of each answer of tier 1 that has one."""
+    columns = verifications.c.sampled_reason, verifications.c.judge, requests.c.messages, verifications.c.label
+    query = (
+        select(*columns)
+        .join_from(verifications, requests, requests.c.request_id == verifications.c.request_id)
+        .where(verifications.c.label.is_not(None), verifications.c.tier == 1)
+    )
+    with database.connect() as connection:
+        found = connection.execute(query).all()
+    return [(purpose, judge, messages[-1]["content"], label) for purpose, judge, messages, label in found]
 
 
 def waiting(database: Engine) -> int:

@@ -344,3 +344,22 @@ async def _play(engine: AsyncEngine, steps: list[tuple[str, float]], share: floa
             await queue.give_back(job, "fault", bound * size, now, now)
         spending = await queue.spending(now)
         assert spending.committed_usd <= share * spending.serving_usd + 1e-12
+
+
+async def test_a_claim_reserves_the_expected_price_and_the_cap_holds_for_the_highest(engine: AsyncEngine) -> None:
+    sampling = SamplingSettings(budget_share=1.0, probe_share=0.0, most_usd=3.0)
+    queue = VerificationQueue(engine, sampling, lease_seconds=100.0, max_attempts=3)
+    jobs = []
+    for name in ("one", "two", "three"):
+        await store_request(engine, record(name, cost_usd=1.0))
+        await queue.add(record(name), DRAWN, 1000.0)
+        job = await queue.next_job(1000.0, [one.verification_id for one in jobs])
+        assert job is not None
+        jobs.append(job)
+    one, two, three = jobs
+    assert await queue.claim(one, 2.5, 1000.0, 0.5) == "claimed"
+    assert (await queue.spending(1000.0)).committed_usd == 0.5
+    # Expected prices fit; with the highest, the cap might be exceeded.
+    assert await queue.claim(two, 2.6, 1000.0, 0.5) == "no budget"
+    assert await queue.claim(two, 2.4, 1000.0, 0.5) == "claimed"
+    assert await queue.claim(three, 2.1, 1000.0, 2.1) == "no budget"
