@@ -34,7 +34,7 @@ def adapted_turns(
     """Return the conversation as a server with these `rules` takes it: `messages` itself, if it does. `renamed`: names
     of tools to send, by the caller's. `changed` gets the names of what is changed."""
     turns = messages
-    if any(message.parts or message.native is not None for message in turns):
+    if [True for turn in turns if turn.parts or turn.native is not None]:
         turns = _right_types(turns, changed)
     if rules.system != "anywhere":
         turns = _placed(turns, rules.system, changed)
@@ -62,8 +62,11 @@ def _is_blank(turn: ChatMessage) -> bool:
 def _placed(turns: list[ChatMessage], where: str, changed: set[str]) -> list[ChatMessage]:
     """The conversation with its turns of the system where they may stand: others become turns of the user, at the same
     place, so that what was said before them keeps its meaning, and its place in a cache."""
-    first = next((place for place, turn in enumerate(turns) if turn.role != "system"), len(turns))
-    misplaced = any(turn.role == "system" for turn in turns[first:])
+    roles = [turn.role for turn in turns]
+    first = 0
+    while first < len(roles) and roles[first] == "system":
+        first += 1
+    misplaced = "system" in roles[first:]
     if not misplaced and (first < 2 or any(turn.native is not None for turn in turns[:first])):
         return turns
     found = _joined_start(turns[:first])

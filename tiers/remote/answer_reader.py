@@ -74,7 +74,9 @@ class AnswerReader:
         return [_at_once(delta) for delta in deltas]
 
     def _ending(self, *, marked: bool) -> list[Delta]:
-        return self._tally.passed(self._characters.rest()) + self._tally.ended(marked=marked)
+        rest = self._characters.rest()
+        left = self._tally.passed(rest) if rest else []
+        return left + self._tally.ended(marked=marked)
 
 
 def _at_once(delta: Delta) -> Delta:

@@ -43,9 +43,12 @@ class LearnedRefusals:
         self._most, self._seconds, self._clock = most, seconds, clock
         self._known: dict[Place, dict[str, float]] = {}  # oldest first
 
+    def __len__(self) -> int:
+        return len(self._known)
+
     def at(self, place: Place) -> frozenset[str]:
         """Return the parameters that are refused there."""
-        if not self._known or (known := self._known.get(place)) is None:
+        if (known := self._known.get(place)) is None:
             return NOTHING
         now = self._clock()
         return frozenset(name for name, until in known.items() if until > now)

@@ -155,7 +155,9 @@ class _Choice(msgspec.Struct):
     @property
     def stop_sequence(self) -> str | None:
         """The stop string that ended it, if the server reports it."""
-        return next((stop for stop in (self.stop_reason, self.matched_stop) if isinstance(stop, str)), None)
+        if isinstance(self.stop_reason, str):
+            return self.stop_reason
+        return self.matched_stop if isinstance(self.matched_stop, str) else None
 
 
 class Chunk(msgspec.Struct):

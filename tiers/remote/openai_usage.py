@@ -103,7 +103,9 @@ class ChatUsage(msgspec.Struct):
         return None if details is None else details.cached_tokens
 
     def _written(self) -> int | None:
-        details = self.prompt_tokens_details or _PromptDetails()
+        details = self.prompt_tokens_details
+        if details is None:
+            return self.cache_creation_input_tokens
         return details.cache_write_tokens or details.cache_creation_tokens or self.cache_creation_input_tokens
 
     def _cost(self) -> float:

@@ -439,7 +439,8 @@ class RemoteTier(Tier):
         readable, lost = self._readable(request)
         fitted = adapted(readable, self._wire.rules, refused)
         call = self._wire.call(fitted.request, limit)
-        if (known := self._refusals.at(self._place(call)) | refused) != refused:
+        known = refused | self._refusals.at(self._place(call)) if len(self._refusals) else refused
+        if known != refused:
             fitted = adapted(readable, self._wire.rules, known)
             call = self._wire.call(fitted.request, limit)
         renamed: tuple[str, ...] = ()

@@ -37,6 +37,8 @@ class SplitCharacters:
 
     def rest(self) -> list[Delta]:
         """Return what still waits in texts, at the end of the answer."""
+        if not self._held:
+            return []
         waiting = [index for (index, where), half in self._held.items() if half and where == "text"]
         self._held.clear()
         return [Delta(index=index, text=REPLACEMENT) for index in waiting]

@@ -77,7 +77,11 @@ class KeptReasoning:
         if messages is None:
             return []
         rows: list[KeptTurn] = []
+        after_result = bool(messages) and messages[-1].role == "tool"
         for choice in answer.choices:
+            if not (after_result or choice.reasoning or choice.tool_calls or choice.native):
+                # Only a text, as most answers are.
+                continue
             for said in _state_of(choice.reasoning, collected_state(choice), choice.tool_calls):
                 _note(self._state, said, maker)
             turn_id = _turn_id(request, choice.text, choice.tool_calls, messages[-1] if messages else None)
