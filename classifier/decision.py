@@ -5,6 +5,8 @@ from typing import Literal
 
 import msgspec
 
+from classifier.complexity.quality_setting import exchange_of
+
 
 class Exclusion(msgspec.Struct, frozen=True):
     """A tier that may not serve this request, and why; operators read the reason."""
@@ -147,9 +149,12 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
 
     `costs[k-1]`: predicted US dollars of answering with tier k, non-decreasing in k. `predicted_waits[k-1]`: predicted
     seconds in tier k's queue; too long a wait is an exclusion. `most_wait_seconds`: a longer queue gives way to a
-    higher tier with a shorter one; None where a deadline decides that, or nothing does. `tau`: the least `p_ok` of the
-    tier that answers.
-    `quality_target`: as requested, for the record. `min_tier`: the request's minimum tier; `key_min_tier`: its key's.
+    higher tier with a shorter one; None where a deadline decides that, or nothing does.
+
+    `objective`: by which a tier is chosen. utility: the one whose answer is worth most, where a strongest answer is
+    worth `exchange` and usually costs `reference_usd` (None: as much as this one). target: the cheapest with a `p_ok`
+    of at least `tau`, as in records of earlier releases and for the length heuristic. `quality_target`: as requested.
+    `min_tier`: the request's minimum tier; `key_min_tier`: its key's.
 
     `previous_tier` gave the conversation's last answer. `reuse_usd[k-1]`: the cost that tier k saves because it has the
     conversation's prefix cached; negative where reading it for the first time costs more than `costs` says.
@@ -171,6 +176,8 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     costs: list[float]
     quality_target: float
     tau: float
+    objective: Literal["utility", "target"] = "target"
+    reference_usd: float | None = None
     pinned_tier: int | None = None
     min_tier: int | None = None
     key_min_tier: int | None = None
@@ -198,6 +205,16 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     fell_over: str | None = None
 
     @property
+    def exchange(self) -> float:
+        """What a strongest answer is worth, in shares of answers as good."""
+        return exchange_of(self.quality_target)
+
+    @property
+    def reference(self) -> float:
+        """US dollars that a strongest answer usually costs."""
+        return self.costs[-1] if self.reference_usd is None else self.reference_usd
+
+    @property
     def is_constant(self) -> bool:
         """Whether the constant decides: not for a pinned request or one of an experiment, nor for a higher target."""
         free = self.pinned_tier is None and self.experiment_id is None and self.cheapest is None
@@ -205,8 +222,9 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """The choice and its reason. `scores[k-1]`: tier k's share of the strongest tier's cost if it is good enough, else
-    2 minus that, so that the tier with the least score answers; None if excluded.
+    """The choice and its reason. `scores[k-1]`: by the objective `utility` that of tier k's answer, of which the
+    greatest answers; by `target` its share of the strongest tier's cost if it is good enough, else 2 minus that, of
+    which the least answers. None if excluded.
 
     `would_be`: in observe mode the tier that routing would have chosen, while `tier` answers; else None.
     """

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from classifier.policy.utility import utility
+from classifier.policy.utility import DEFAULT_EXCHANGE, utility
 from quality.comparison.routing_worth import LEVEL, Probes, gains_of, sums_of_gains
 from quality.estimates.upgrade_rate import Share, wilson_interval
 from quality.statistics.confidence_sequence import log_evidence
@@ -78,8 +78,8 @@ def verdicts(
 ) -> list[Found]:
     """Return what `runs` of `probes` each find of a router for each gain in `points`, and of the shuffled one. `worth`
     in utility. Raises `ValueError` for a gain that no router reaches."""
-    weight = 0.1
-    utilities = utility(no_worse, prices)
+    weight = DEFAULT_EXCHANGE
+    utilities = utility(no_worse, prices, prices[-1], weight)
     fixed, best, even = utilities.mean(axis=0).max(), utilities.max(axis=1).mean(), utilities.mean()
     routers = [_Router(f"{gain:+g} points", (gain / 100 + fixed - even) / (best - even)) for gain in points]
     if unreached := [one.name for one in routers if not 0 <= one.best <= 1]:
@@ -131,4 +131,5 @@ def _drawn(
         even = rng.integers(tiers, size=probes)
         chosen = np.where(rng.random(probes) < router.best, utilities[rows].argmax(axis=1), even)
     outcomes = no_worse[rows]
-    return Probes(outcomes, np.tile(prices, (probes, 1)), outcomes[np.arange(probes), chosen], prices[chosen])
+    usd = np.tile(prices, (probes, 1))
+    return Probes(outcomes, usd, outcomes[np.arange(probes), chosen], prices[chosen], usd[:, -1])

@@ -5,9 +5,10 @@ from itertools import combinations
 
 import numpy as np
 
-from benchmarks.replay.figures import COST_WEIGHT, Float, Tiers, chosen
+from benchmarks.replay.figures import Float, Tiers, chosen
 from benchmarks.replay.ladder import Ladder, Prompt
 from classifier.features.routing_input import routing_input
+from classifier.policy.utility import DEFAULT_EXCHANGE
 from classifier.registry.artefact import default_artefact, load_artefact
 from quality.verification.training_rows import outcomes_of, vector_of
 
@@ -92,5 +93,5 @@ def nearest_labels(ladder: Ladder, experience: Experience) -> Tiers:
         values = labels[seen, tier]
         p[:, tier] = (values[found].sum(axis=1) + _PRIOR * values.mean()) / (found.shape[1] + _PRIOR)
     share = ladder.costs.mean(axis=0) / ladder.costs[:, -1].mean()
-    picked: Tiers = np.argmax(p - COST_WEIGHT * share, axis=1) + 1
+    picked: Tiers = np.argmax(p - DEFAULT_EXCHANGE * share, axis=1) + 1
     return picked

@@ -8,13 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.replay.ladder import Ladder
+from classifier.policy.utility import DEFAULT_EXCHANGE
 
 Float = npt.NDArray[np.float64]
 Tiers = npt.NDArray[np.intp]
 
 RESAMPLES = 2000
-# What the strongest tier's whole price is worth, in shares of answers that are no worse.
-COST_WEIGHT = 0.1
 
 
 class Figure(NamedTuple):
@@ -27,8 +26,8 @@ class Figure(NamedTuple):
 
 class Worth(msgspec.Struct, frozen=True, kw_only=True):
     """A routing by the marks. `cost`: share of what the strongest tier alone costs. `quality`: share of answers no
-    worse than its own. `mark`: their mean mark. `utility`: quality less 0.1 of the cost. `saving`: share of the saving
-    of an oracle, which takes the cheapest answer that is no worse; above 1, worse answers were taken."""
+    worse than its own. `mark`: their mean mark. `utility`: quality less 0.3 of the cost, by which the default setting
+    decides. `saving`: share of the saving of an oracle, which takes the cheapest answer that is no worse; above 1, worse answers were taken."""
 
     name: str
     cost: Figure
@@ -61,7 +60,7 @@ def worth(name: str, ladder: Ladder, served: Float) -> Worth:
         cost=_figure((weights @ paid) / (weights @ dearest)),
         quality=_figure(weights @ quality),
         mark=_figure(weights @ (served * ladder.marks).sum(axis=1)),
-        utility=_figure(weights @ quality - COST_WEIGHT * (weights @ paid) / (weights @ dearest)),
+        utility=_figure(weights @ quality - DEFAULT_EXCHANGE * (weights @ paid) / (weights @ dearest)),
         saving=(whole - float(paid.sum())) / max(whole - least, 1e-12),
     )
 
@@ -71,7 +70,7 @@ def gain(ladder: Ladder, ours: Float, theirs: Float) -> Figure:
     weights = _resamples(len(ours))
     quality = weights @ ((ours - theirs) * ladder.no_worse).sum(axis=1)
     cost = (weights @ ((ours - theirs) * ladder.costs).sum(axis=1)) / (weights @ ladder.costs[:, -1])
-    return _figure(quality - COST_WEIGHT * cost)
+    return _figure(quality - DEFAULT_EXCHANGE * cost)
 
 
 def table(ladder: Ladder, routings: Mapping[str, Float]) -> list[Worth]:

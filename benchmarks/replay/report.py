@@ -17,7 +17,7 @@ _WIDTHS = (9, 8, 26, 26, 7, 8, 14)
 _COURSE = """Held-out prompts against requests served. Cost: share of always the strongest tier's. Saving: share of the
 oracle's. Verification: what it cost so far, as a share of serving. Intervals: 95%, bootstrapped over the prompts.
 """
-_BESIDE = """After the last retraining, {} held-out prompts. Utility: share no worse, less 0.1 of the cost. Last column:
+_BESIDE = """After the last retraining, {} held-out prompts. Utility: share no worse, less 0.3 of the cost. Last column:
 by how much the gateway's utility is above the line's, paired.
 """
 

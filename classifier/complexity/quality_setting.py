@@ -5,9 +5,14 @@ from typing import Annotated, Literal
 import msgspec
 
 QualitySetting = Annotated[float, msgspec.Meta(ge=0, le=1)] | Literal["economy", "balanced", "careful"]
-# The least P(good enough) of the chosen tier's answer.
-QUALITY_SETTINGS: dict[str, float] = {"economy": 0.6, "balanced": 0.7, "careful": 0.85}
+# A target t says that a strongest answer is worth 1 - t, in shares of answers as good (`classifier.policy.utility`).
+QUALITY_SETTINGS: dict[str, float] = {"economy": 0.5, "balanced": 0.7, "careful": 0.9}
 DEFAULT_TARGET = QUALITY_SETTINGS["balanced"]
+
+
+def exchange_of(quality_target: float) -> float:
+    """Return what a strongest answer is worth, in shares of answers as good, to who asks for this target."""
+    return 1.0 - quality_target
 
 
 def target_of(setting: QualitySetting | None) -> float | None:

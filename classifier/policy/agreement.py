@@ -1,9 +1,8 @@
 """Should cheap tiers answer at once, and the strongest one only where they differ? Which tiers, and does it pay?
 
-With r the exchange rate between price and quality, a the share of agreement, d what an agreed answer loses, p the price
-of the cheap answers and S that of the strongest, agreement is worth 1 - a d - r (p + (1 - a) S) / S. The strongest tier
-alone is worth 1 - r, so agreement beats it if a (r - d) > r p / S. It must beat every other fixed tier as well:
-P(no worse) - r cost / S. The target tau sends a cheap answer where at most 1 - tau is lost, so r = 1 - tau.
+By the objective of every decision (`classifier.policy.utility`): with r the exchange rate, R the reference price, a the
+share of agreement, d what an agreed answer loses, p the price of the cheap answers and S that of the strongest,
+agreement is worth 1 - a d - r (p + (1 - a) S) / R. It must beat every fixed tier.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from classifier.decision import PolicyInputs
 from classifier.policy.agreement_counts import AgreementCounts, AgreementRates, estimated_rates
 from classifier.policy.decide import barred_tiers
 from classifier.policy.holds import held_back
+from classifier.policy.utility import utility
 
 # What an agreed answer loses by prior: LOSS_AT_SHARE * least share of the strongest's price, within both bounds. A
 # middle partner at 1/6 of the price loses 1.5 points; at 1/30, as two small tiers, 7.5.
@@ -103,10 +103,10 @@ def prior_loss(group: AgreementGroup, costs: Sequence[float]) -> float:
     return _MOST_LOSS if share * _MOST_LOSS <= _LOSS_TIMES_PRICE else max(_LOSS_TIMES_PRICE / share, _LEAST_LOSS)
 
 
-def worth_of_agreement(group: AgreementGroup, costs: Sequence[float], rates: AgreementRates, exchange: float) -> float:
-    """Return the expected quality less `exchange` times the share of the strongest's price."""
-    cheap = sum(costs[k - 1] for k in group.tiers) / costs[group.higher - 1]
-    return 1.0 - rates.agreed * rates.lost - exchange * (cheap + 1.0 - rates.agreed)
+def worth_of_agreement(inputs: PolicyInputs, group: AgreementGroup, rates: AgreementRates) -> float:
+    """Return the utility of asking the group, and the higher tier where its answers differ."""
+    usd = sum(inputs.costs[k - 1] for k in group.tiers) + (1.0 - rates.agreed) * inputs.costs[group.higher - 1]
+    return utility(1.0 - rates.agreed * rates.lost, usd, inputs.reference, inputs.exchange)
 
 
 def plan_agreement(
@@ -222,11 +222,11 @@ def _too_few(levels: Sequence[AgreementCounts], rates: AgreementRates, settings:
 def _does_not_pay(inputs: PolicyInputs, group: AgreementGroup, allowed: Sequence[int], rates: AgreementRates) -> str:
     """Return the fixed tier that is worth as much as agreement, if any. A cheaper tier counts only by measured
     outcomes: a table of the first day does not know which answers are wrong."""
-    costs, prediction, exchange = inputs.costs, inputs.prediction, 1.0 - inputs.tau
-    worth = worth_of_agreement(group, costs, rates, exchange)
+    prediction = inputs.prediction
+    worth = worth_of_agreement(inputs, group, rates)
     for k in allowed:
         p_ok = 1.0 if k == group.higher else prediction.p_ok[k - 1]
-        fixed = p_ok - exchange * costs[k - 1] / costs[group.higher - 1]
+        fixed = utility(p_ok, inputs.costs[k - 1], inputs.reference, inputs.exchange)
         if (k == group.higher or prediction.kind == "measured" or any(prediction.labels)) and worth <= fixed:
             return f"tier {k} alone is worth {fixed:.3f}, agreement {worth:.3f}"
     return ""

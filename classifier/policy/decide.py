@@ -1,10 +1,11 @@
 """The routing policy: pure functions from calibrated probabilities, predicted costs and constraints to a Decision.
 
-The cheapest allowed tier with `p_ok >= tau` answers, else the strongest allowed one (docs/routing.md, SPEC RT-05).
-Costs never fall with the tier; ties go to the lower number. Constraints exclude tiers; `classifier.policy.holds` then
-holds back some of the rest. Neither depends on tau, so that a higher quality target chooses among the same tiers and
-never a lower one. The fast path's tier, if allowed, is chosen before the rule, a constant tier before both, the
-cheapest tier where that is asked for before these, and the tier of an operator's rule before all of them.
+The allowed tier whose answer is worth most answers (`classifier.policy.utility`, docs/routing.md, SPEC RT-05); records
+of earlier releases and the length heuristic have another rule, the cheapest with `p_ok >= tau`. Costs never fall with
+the tier; ties go to the lower number. Constraints exclude tiers; `classifier.policy.holds` then holds back some of the
+rest. Neither depends on the quality target, so that a higher one chooses among the same tiers and never a lower one.
+The fast path's tier, if allowed, is chosen before the rule, a constant tier before both, the cheapest tier where that
+is asked for before these, and the tier of an operator's rule before all of them.
 """
 
 import math
@@ -16,6 +17,7 @@ from classifier.complexity.classes import Complexity
 from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction, SessionStep
 from classifier.errors import NoTierAllowedError, PolicyInputsError
 from classifier.policy.holds import held_back
+from classifier.policy.utility import utilities
 
 _CLASS_NAMES = [complexity.name for complexity in Complexity]
 
@@ -33,17 +35,7 @@ def decide(inputs: PolicyInputs) -> Decision:
         raise NoTierAllowedError([Exclusion(tier=k, reason=barred[k]) for k in sorted(barred)])
     held = held_back(inputs, allowed)
     open_tiers = [k for k in allowed if k not in held] if held else allowed
-    costs, p_ok, tau = inputs.costs, inputs.prediction.p_ok, inputs.tau
-    scores: list[float | None] = [None] * len(costs)
-    tier = open_tiers[-1]
-    for k in reversed(open_tiers):
-        share = costs[k - 1] / costs[-1]
-        if p_ok[k - 1] >= tau:
-            tier, scores[k - 1] = k, share
-        else:
-            scores[k - 1] = 2.0 - share
-    if inputs.session is not None and inputs.session.rest_usd:
-        tier = _least_rest(inputs, inputs.session, open_tiers, tier)
+    tier, scores = (_worth_most if inputs.objective == "utility" else _cheapest_reaching)(inputs, open_tiers)
     if inputs.arm_tier is not None and inputs.arm_tier in allowed:
         tier = inputs.arm_tier
     if inputs.edge is not None and inputs.edge.tier in open_tiers:
@@ -73,6 +65,37 @@ def fallen_over(decision: Decision, said: str) -> Decision:
 
 def _after(inputs: PolicyInputs, reason: str) -> str:
     return reason if inputs.fell_over is None else f"{reason}; {inputs.fell_over}"
+
+
+def _worth_most(inputs: PolicyInputs, open_tiers: Sequence[int]) -> tuple[int, list[float | None]]:
+    """Return the tier of the highest utility and the scores. Where the rest of an agent's session decides, its mean
+    step counts, and on equal utilities the session's own tier."""
+    step, costs = inputs.session, inputs.costs
+    previous = 0
+    if step is not None and step.rest_usd:
+        previous, steps = step.previous, max(step.rest_steps, 1.0)
+        costs = [usd / steps for usd in step.rest_usd]
+    net = utilities(inputs.prediction, costs, inputs.reference, inputs.exchange)
+    scores: list[float | None] = [None] * len(costs)
+    for k in open_tiers:
+        scores[k - 1] = net[k - 1]
+    return max(open_tiers, key=lambda k: (net[k - 1], k == previous, -k)), scores
+
+
+def _cheapest_reaching(inputs: PolicyInputs, open_tiers: Sequence[int]) -> tuple[int, list[float | None]]:
+    """Return the cheapest tier that reaches tau, else the strongest, and the scores."""
+    costs, p_ok = inputs.costs, inputs.prediction.p_ok
+    scores: list[float | None] = [None] * len(costs)
+    tier = open_tiers[-1]
+    for k in reversed(open_tiers):
+        share = costs[k - 1] / costs[-1]
+        if p_ok[k - 1] >= inputs.tau:
+            tier, scores[k - 1] = k, share
+        else:
+            scores[k - 1] = 2.0 - share
+    if inputs.session is not None and inputs.session.rest_usd:
+        tier = _least_rest(inputs, inputs.session, open_tiers, tier)
+    return tier, scores
 
 
 def _least_rest(inputs: PolicyInputs, step: SessionStep, open_tiers: Sequence[int], cheapest: int) -> int:
@@ -160,6 +183,8 @@ def _reason(inputs: PolicyInputs, tier: int, barred: dict[int, str], held: dict[
         why = f"tier {tier} is the only one left, with P(no worse) {p_ok:.3f}"
     elif inputs.prediction.classes and not _is_kept(inputs, tier):
         why = _by_class(inputs, tier)
+    elif inputs.objective == "utility":
+        why = _by_utility(inputs, tier)
     elif _is_kept(inputs, tier):
         why = f"the session is on tier {tier}, where its rest costs least"
     elif p_ok >= inputs.tau:
@@ -176,9 +201,9 @@ def _reason(inputs: PolicyInputs, tier: int, barred: dict[int, str], held: dict[
 
 
 def _is_kept(inputs: PolicyInputs, tier: int) -> bool:
-    """Return whether a session stays on `tier` although a cheaper one would be good enough."""
+    """Return whether a session stays on `tier` although a cheaper one would be good enough, by the rule `target`."""
     step = inputs.session
-    kept = step is not None and bool(step.rest_usd) and tier == step.previous
+    kept = step is not None and bool(step.rest_usd) and tier == step.previous and inputs.objective == "target"
     return kept and max(inputs.prediction.p_ok[: tier - 1], default=0.0) >= inputs.tau
 
 
@@ -200,12 +225,24 @@ def _by_class(inputs: PolicyInputs, tier: int) -> str:
     classes = inputs.prediction.classes
     likeliest = classes.index(max(classes))
     p_ok, costs = inputs.prediction.p_ok[tier - 1], inputs.costs
-    if p_ok >= inputs.tau:
+    if inputs.objective == "utility":
+        why = _by_utility(inputs, tier)
+    elif p_ok >= inputs.tau:
         why = f"tier {tier} is the cheapest whose answer is good enough with P {p_ok:.2f} >= {inputs.tau:.2f}"
     else:
         why = f"no allowed tier reaches P(good enough) {inputs.tau:.2f}, and tier {tier} is the strongest allowed"
     saving = f"; ${costs[tier - 1]:.6f} instead of ${costs[-1]:.6f}" if tier < len(costs) else ""
     return f"{_CLASS_NAMES[likeliest]} ({classes[likeliest]:.2f}): {_known(inputs.prediction, tier)}{why}{saving}"
+
+
+def _by_utility(inputs: PolicyInputs, tier: int) -> str:
+    """Return the objective in words. Of a strongest answer, the price that it usually has is what is worth the points
+    that are asked for."""
+    return (
+        f"tier {tier} is worth most, good enough with P {inputs.prediction.p_ok[tier - 1]:.2f} for "
+        f"${inputs.costs[tier - 1]:.6f}, where a strongest answer (usually ${inputs.reference:.6f}) is worth "
+        f"{100 * inputs.exchange:.3g} points of 'as good'"
+    )
 
 
 def _known(prediction: Prediction, tier: int) -> str:
@@ -233,6 +270,10 @@ def _check(inputs: PolicyInputs) -> None:
         raise PolicyInputsError(f"the strongest tier's cost is {costs[-1]}; it must be above 0.")
     if not 0.0 <= inputs.tau <= 1.0:
         raise PolicyInputsError(f"tau is {inputs.tau}; it must lie in [0, 1].")
+    if inputs.objective == "utility" and not 0.0 <= inputs.quality_target <= 1.0:
+        raise PolicyInputsError(f"quality_target is {inputs.quality_target}; it must lie in [0, 1].")
+    if inputs.reference_usd is not None and not 0.0 < inputs.reference_usd < math.inf:
+        raise PolicyInputsError(f"reference_usd is {inputs.reference_usd}; it must be finite and above 0.")
     if inputs.reuse_usd and len(inputs.reuse_usd) != tiers:
         raise PolicyInputsError(f"reuse_usd has {len(inputs.reuse_usd)} tiers and costs {tiers}; give one for each.")
     if inputs.most_wait_seconds is not None and len(inputs.predicted_waits) != tiers:

@@ -1,13 +1,58 @@
-"""The utility by which routers are compared: quality minus cost share, and the choices that maximise it."""
+"""The objective of routing, by which tiers are chosen and routers compared: quality less what it costs.
+
+`utility = P(as good) - exchange * dollars / reference`. The exchange rate is what a strongest answer is worth, in
+shares of answers that are as good; a quality target t means 1 - t. The dollars are those of this prompt, by the
+catalogue's prices, and the reference is what a strongest answer usually costs here: cost counts across prompts, so that
+a long prompt costs what it costs (docs/routing.md).
+
+On the first day P(as good) is known for classes of prompts, and not for this prompt: what it lacks to 1 is mostly doubt
+about the class. Until labels say what a dearer tier gains, a tier that is good enough with P of `ENOUGH` counts as good
+enough, and lower probabilities in proportion, so that the likeliest class decides.
+"""
+
+from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-Float = npt.NDArray[np.floating]
+from classifier.complexity.quality_setting import DEFAULT_TARGET, exchange_of
+from classifier.decision import Prediction
 
-# Reference prices of the four tiers, and the weight of cost relative to quality in all comparisons.
+Float = npt.NDArray[np.floating]
+Value = TypeVar("Value", float, Float)
+
+DEFAULT_EXCHANGE = exchange_of(DEFAULT_TARGET)
+# Prices of the four tiers relative to the first, where no catalogue says others.
 PRICES = (1.0, 2.5, 10.0, 30.0)
-COST_WEIGHT = 0.1
+# Chosen on the public part of the complexity suite: 87% of its prompts go to a tier within their range.
+ENOUGH = 0.8
+# Labels of such prompts over which the rule of the first day fades.
+FIRST_LABELS = 5.0
+
+
+def utility(p_ok: Value, dollars: Value, reference: Value, exchange: float) -> Value:
+    """Return the utility of an answer that is as good with P `p_ok` and costs `dollars`, where a strongest answer
+    usually costs `reference` (any unit, above 0). Arrays are broadcast."""
+    net: Value = p_ok - exchange * dollars / reference
+    return net
+
+
+def enough_of(prediction: Prediction) -> float:
+    """Return the P(as good) that counts as certain: from `ENOUGH` on the first day to 1 with `FIRST_LABELS` labels of
+    such prompts, and where outcomes of the catalogue's own tiers were measured."""
+    if prediction.kind != "prior":
+        return 1.0
+    known = min(max(prediction.labels, default=0.0) / FIRST_LABELS, 1.0)
+    return ENOUGH + (1.0 - ENOUGH) * known
+
+
+def utilities(prediction: Prediction, dollars: Sequence[float], reference: float, exchange: float) -> list[float]:
+    """Return the utility of each tier's answer at these `dollars` [tiers]."""
+    enough = enough_of(prediction)
+    return [
+        utility(min(p / enough, 1.0), usd, reference, exchange) for p, usd in zip(prediction.p_ok, dollars, strict=True)
+    ]
 
 
 def reference_prices(tiers: int) -> Float:
@@ -20,22 +65,14 @@ def reference_prices(tiers: int) -> Float:
     return spread
 
 
-def cheapest_reaching(p_ok: Float, threshold: float) -> npt.NDArray[np.intp]:
-    """Return the column [n] that `decide` picks from `p_ok` [n, tiers] without constraints."""
-    reached = p_ok >= threshold
-    reached[:, -1] = True
-    picked: npt.NDArray[np.intp] = np.argmax(reached, axis=1)
+def highest_utility(p_ok: Float, prices: Float, exchange: float) -> npt.NDArray[np.intp]:
+    """Return the column [n] that `decide` picks without constraints, by `p_ok` [n, tiers] at `prices` [tiers]; the
+    cheapest on ties."""
+    picked: npt.NDArray[np.intp] = utility(p_ok, prices, prices[-1], exchange).argmax(axis=1)
     return picked
 
 
-def highest_utility(p_ok: Float, prices: Float) -> npt.NDArray[np.intp]:
-    """Return the column [n] with the greatest expected utility, by `p_ok` [n, tiers] at `prices` [tiers]; on ties the
-    cheapest."""
-    picked: npt.NDArray[np.intp] = utility(p_ok, prices).argmax(axis=1)
-    return picked
-
-
-def utility(score: Float, prices: Float) -> Float:
-    """Return the score [n, tiers] minus the cost share: score - 0.1 cost / cost of the strongest."""
-    net: Float = score - COST_WEIGHT * prices / prices[-1]
-    return net
+def first_day_choice(p_ok: Float) -> npt.NDArray[np.intp]:
+    """Return the column [n] that `decide` picks by the default setting at the reference prices, by `p_ok` [n, tiers] of
+    classes without labels."""
+    return highest_utility(np.minimum(p_ok / ENOUGH, 1.0), reference_prices(p_ok.shape[1]), DEFAULT_EXCHANGE)

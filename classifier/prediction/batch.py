@@ -66,6 +66,7 @@ class BatchPredictor:
                 costs=self._costs,
                 quality_target=self._target,
                 tau=self._target,
+                objective="utility",
             )
             found.append(PromptPrediction(row.id, said.p_ok, decide(inputs).tier, said.novelty, said.classes))
         return found

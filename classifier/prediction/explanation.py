@@ -47,6 +47,7 @@ def explained(model: OutcomeModel, row: PromptRow) -> Explanation:
             costs=reference_prices(predictor.tiers).tolist(),
             quality_target=target,
             tau=target,
+            objective="utility",
         )
     )
     features = turn.features.tolist()[: len(FEATURE_NAMES)]

@@ -1,4 +1,4 @@
-"""The cost-quality curve of a classifier version over decision thresholds, measured on full-ladder probes."""
+"""The cost-quality curve of a classifier version over quality targets, measured on full-ladder probes."""
 
 import asyncio
 
@@ -8,7 +8,8 @@ import numpy.typing as npt
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from classifier.policy.utility import cheapest_reaching, reference_prices
+from classifier.complexity.quality_setting import exchange_of
+from classifier.policy.utility import highest_utility, reference_prices
 from migrations.tables.quality import training_rows
 from quality.comparison.paired_outcomes import ladder_outcomes_since, p_ok_of
 
@@ -19,9 +20,9 @@ Float = npt.NDArray[np.floating]
 
 
 class CostQualityPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One threshold: route each prompt to the cheapest tier whose P(good enough) reaches `threshold`. `no_worse` is the
-    share of answers no worse than the strongest tier's, `cost_share` the cost relative to that tier at reference
-    prices."""
+    """One quality target, the `threshold`: route each prompt to the tier of the highest utility where a strongest
+    answer is worth 1 - `threshold`. `no_worse` is the share of answers no worse than the strongest tier's, `cost_share`
+    the cost relative to that tier at reference prices."""
 
     threshold: float
     no_worse: float
@@ -71,7 +72,7 @@ async def _curve_of(engine: AsyncEngine, table: Float) -> CostQualityCurve:
 def _drawn(p_ok: Float, no_worse: Float, prices: Float) -> list[CostQualityPoint]:
     each, points = np.arange(len(p_ok)), []
     for threshold in THRESHOLDS:
-        chosen = cheapest_reaching(p_ok, threshold)
+        chosen = highest_utility(p_ok, prices, exchange_of(threshold))
         points.append(
             CostQualityPoint(
                 threshold=threshold,

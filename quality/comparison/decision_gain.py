@@ -1,14 +1,13 @@
 """What deciding by one estimate is worth against deciding by another, from labels of some of the tiers.
 
-The cheapest tier with P(as good) of at least the target t answers, else the strongest. So P decides of each tier
-whether it is good enough, and t is the operator's exchange rate: if y says whether an answer is as good as the
-strongest tier's, and c is its predicted cost relative to that, taking the tier is worth (1 - c) (y - t), and leaving it
-0. For two tiers that is the utility of routing. (For more, quality less t's share of the cost is none that the rule
-serves: at a target of 0.7 it takes a cheap tier with P of 0.71 before a dearer one with 0.95.)
+By the objective of every decision (`classifier.policy.utility`): if y says whether an answer is as good as the
+strongest tier's, c is its predicted cost relative to that, and r the exchange rate, taking the tier in place of the
+strongest is worth y - t with t = 1 - r (1 - c), and leaving it 0. So P decides of each tier whether it reaches its t.
+For two tiers that is the utility of routing; for more, a tier is compared with the strongest alone.
 
-Requests may name targets of their own, and prices differ by the length of answers: the utility is the mean over
-targets from low = t - `SPREAD` to high = t + `SPREAD`. With q, which is P clipped to these, a gain is (1 - c) / (2
-(high - low)) times the reduction of (q - y)^2: that of squared error (Brier 1950) near the target. What moves P
+Requests may name targets of their own, and prices differ by the length of prompts and answers: the utility is the mean
+over thresholds from low = t - `SPREAD` to high = t + `SPREAD`. With q, which is P clipped to these, a gain is 1 / (2
+(high - low)) times the reduction of (q - y)^2: that of squared error (Brier 1950) near the threshold. What moves P
 elsewhere moves no decision.
 
 A decision on a tier needs the label of this tier alone. So prompts of which some tiers are labelled are compared
@@ -22,7 +21,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from classifier.complexity.quality_setting import DEFAULT_TARGET
+from classifier.complexity.quality_setting import DEFAULT_TARGET, exchange_of
 from classifier.policy.utility import reference_prices
 from classifier.training.metrics.estimates import Estimate
 
@@ -39,11 +38,21 @@ _ONE_SIDED = 1.645
 
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
-    """How a catalogue serves: `target`, the least P(as good) of the tier that answers; `cost_shares` [tiers], what a
-    request is predicted to cost at each tier, relative to the strongest's."""
+    """How a catalogue serves: `target`, the quality target, and `cost_shares` [tiers], what a request is predicted to
+    cost at each tier, relative to the strongest's."""
 
     target: float = DEFAULT_TARGET
     cost_shares: list[float]
+
+    @property
+    def exchange(self) -> float:
+        """What a strongest answer is worth, in shares of answers as good."""
+        return exchange_of(self.target)
+
+    @property
+    def prices(self) -> Float64:
+        """`cost_shares` as an array."""
+        return np.array(self.cost_shares, np.float64)
 
 
 def reference_serving(tiers: int) -> Serving:
@@ -79,10 +88,11 @@ class Compared(NamedTuple):
 def utility_gains(scores: Float, before: Float, after: Float, serving: Serving) -> Float64:
     """Return [n, tiers - 1]: the utility of deciding by `after` less that of deciding by `before`, P(as good) [n,
     tiers - 1] without the prompt's own label, where the outcomes are `scores`; 0 where these are NaN."""
-    low, high = max(serving.target - SPREAD, 0.0), min(serving.target + SPREAD, 1.0)
+    at = 1 - serving.exchange * (1 - serving.prices[:-1])
+    low, high = np.maximum(at - SPREAD, 0.0), np.minimum(at + SPREAD, 1.0)
     known = np.nan_to_num(scores).astype(np.float64)
     theirs, ours = ((np.clip(p, low, high).astype(np.float64) - known) ** 2 for p in (before, after))
-    gains = (1 - np.array(serving.cost_shares[:-1])) * (theirs - ours) / (2 * (high - low))
+    gains = (theirs - ours) / (2 * (high - low))
     return np.where(np.isnan(scores), 0.0, gains)
 
 

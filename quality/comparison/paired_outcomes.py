@@ -13,13 +13,11 @@ from classifier.complexity.model import shipped_complexity, standardised
 from classifier.complexity.prior import adequacies, like_of
 from classifier.model.learned import LearnedHead
 from classifier.model.outcome_model import OutcomeModel
-from classifier.policy.utility import COST_WEIGHT, highest_utility, reference_prices, utility
+from classifier.policy.utility import highest_utility, utility
 from migrations.tables.quality import training_rows
+from quality.comparison.decision_gain import Serving, reference_serving
 from quality.statistics import betting
 from quality.verification.training_rows import ANY_CLASS, feature_spec, vector_of
-
-# The largest possible difference of utility: one more good answer, at the price of the strongest tier.
-MOST = 1.0 + COST_WEIGHT
 
 Float = npt.NDArray[np.floating]
 
@@ -48,8 +46,8 @@ Choice = Callable[[LadderOutcomes], npt.NDArray[np.intp]]
 class Paired(msgspec.Struct, frozen=True, kw_only=True):
     """One routing policy against another on the same probes.
 
-    `gain`: mean difference of utility, which is the share no worse minus 0.1 of the cost share. `worse` and `cost` are
-    its parts: the differences of the share of worse answers and of the cost relative to the strongest tier's. `harm`:
+    `gain`: mean difference of utility (`classifier.policy.utility`). `worse` and `cost` are its parts: the differences
+    of the share of worse answers and of the cost relative to the strongest tier's. `harm`:
     evidence that the gain is below 0; `harmless`: that it is above `-margin`; `benefit`: that it is above 0. All
     evidence is anytime-valid: it may be checked after every probe.
     """
@@ -105,12 +103,23 @@ def table_of(model: OutcomeModel, tiers: int, prior: Sequence[Sequence[float]] =
     return adequacies(like_of(tiers))[:, :-1]
 
 
-def choice_of(model: OutcomeModel, tiers: int, prior: Sequence[Sequence[float]] = ()) -> Choice:
-    """Return the choice of a version that maximises utility: by its head over all keys, if it learned one for `tiers`
-    tiers and the probe's vectors are of its encoder, else by its table (`table_of`).
+def served_as(serving: Serving | None, tiers: int) -> Serving:
+    """Return how the catalogue serves; None, and another number of tiers, is the default target at reference
+    prices."""
+    return serving if serving is not None and len(serving.cost_shares) == tiers else reference_serving(tiers)
 
-    The quality target that is served plays no part: better probabilities then never lose.
-    """
+
+def most_difference(serving: Serving) -> float:
+    """Return the largest possible difference of utility: one more good answer, for the price of the strongest tier."""
+    return 1.0 + serving.exchange
+
+
+def choice_of(
+    model: OutcomeModel, tiers: int, prior: Sequence[Sequence[float]] = (), serving: Serving | None = None
+) -> Choice:
+    """Return the choice of a version that maximises utility: by its head over all keys, if it learned one for `tiers`
+    tiers and the probe's vectors are of its encoder, else by its table (`table_of`). `serving` as in `served_as`."""
+    served = served_as(serving, tiers)
     table, learned = table_of(model, tiers, prior), model.adequacy
     head = model.learned_head if learned is not None and learned.shape[1] == tiers - 1 else None
 
@@ -118,7 +127,7 @@ def choice_of(model: OutcomeModel, tiers: int, prior: Sequence[Sequence[float]] 
         p_ok = p_ok_of(table, probes)
         if head is not None:
             _replace_by_head(p_ok, head, model, probes)
-        return highest_utility(p_ok, reference_prices(tiers))
+        return highest_utility(p_ok, served.prices, served.exchange)
 
     return choose
 
@@ -146,14 +155,17 @@ def tier_choice(tier: int) -> Choice:
     return lambda probes: np.full(len(probes.no_worse), tier - 1)
 
 
-def compare(probes: LadderOutcomes, new: Choice, old: Choice, *, margin: float) -> Paired:
-    """Compare `new` with `old`."""
+def compare(
+    probes: LadderOutcomes, new: Choice, old: Choice, *, margin: float, serving: Serving | None = None
+) -> Paired:
+    """Compare `new` with `old` by the utility of a catalogue that serves as `serving` says (`served_as`)."""
     n = len(probes.no_worse)
     if not n:
         return Paired()
-    prices = reference_prices(probes.no_worse.shape[1])
+    served = served_as(serving, probes.no_worse.shape[1])
+    prices, most = served.prices, most_difference(served)
     each, ours, theirs = np.arange(n), new(probes), old(probes)
-    utilities = utility(probes.no_worse, prices)
+    utilities = utility(probes.no_worse, prices, prices[-1], served.exchange)
     gain = utilities[each, ours] - utilities[each, theirs]
     worse = probes.no_worse[each, theirs] - probes.no_worse[each, ours]
     cost = (prices[ours] - prices[theirs]) / prices[-1]
@@ -163,7 +175,7 @@ def compare(probes: LadderOutcomes, new: Choice, old: Choice, *, margin: float) 
         gain=round(float(gain.mean()), 6),
         worse=round(float(worse.mean()), 6),
         cost=round(float(cost.mean()), 6),
-        harm=betting.evidence(-gain, MOST),
-        harmless=betting.evidence(gain + margin, MOST - margin),
-        benefit=betting.evidence(gain, MOST),
+        harm=betting.evidence(-gain, most),
+        harmless=betting.evidence(gain + margin, most - margin),
+        benefit=betting.evidence(gain, most),
     )

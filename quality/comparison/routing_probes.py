@@ -44,6 +44,7 @@ class RoutedProbe(NamedTuple):
     usd: Sequence[float]
     routed: bool
     routed_usd: float
+    reference_usd: float
 
 
 class WorthAsked(NamedTuple):
@@ -182,6 +183,7 @@ def _probe_of(row: RowMapping, tiers: Sequence[str]) -> RoutedProbe | None:
         usd=[inputs.costs[k - 1] for k in constants],
         routed=known[answered - 1],
         routed_usd=sum(inputs.costs[min(k, len(tiers)) - 1] for k in attempted),
+        reference_usd=inputs.reference,
     )
 
 
@@ -191,6 +193,7 @@ def _worth(probes: Sequence[RoutedProbe], asked: WorthAsked) -> RoutingWorth:
         np.array([probe.usd for probe in probes], np.float64),
         np.array([probe.routed for probe in probes], np.float64),
         np.array([probe.routed_usd for probe in probes], np.float64),
+        np.array([probe.reference_usd for probe in probes], np.float64),
     )
     return routing_worth(table, asked.target, asked.worth)
 

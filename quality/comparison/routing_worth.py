@@ -1,7 +1,7 @@
 """Does routing pay? Its utility against every fixed tier and against the best mix of fixed tiers at the same cost.
 
-Utility is the share no worse minus a tenth of the cost relative to the strongest tier's. All figures come from
-full-ladder probes, for which the outcome of every tier is known. The bounds are confidence sequences: their error
+Utility is that of every decision (`classifier.policy.utility`). All figures come from full-ladder probes, for which the
+outcome of every tier is known. The bounds are confidence sequences: their error
 probability covers looking after every probe. A false "pays" needs a lower bound to fail against the comparator that is
 truly as good, so each lower bound has the whole `LEVEL`; a false "does not pay" needs any upper bound to fail, so these
 share it. The interval of both is at twice the level.
@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from classifier.policy.utility import COST_WEIGHT
+from classifier.complexity.quality_setting import exchange_of
 from quality.statistics.confidence_sequence import Sums, deviation, sums_of, values_needed
 
 Float = npt.NDArray[np.floating]
@@ -28,8 +28,8 @@ Verdict = Literal["pays", "does_not_pay", "not_known_yet"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 LEVEL = 0.025
-# The cost of an escalated request is that of all its attempts; above this, relative to the strongest tier, it is cut.
-MOST_COST = 2.0
+# Costs relative to the reference price are cut above this: those of much longer prompts than usual, and of escalations.
+MOST_COST = 3.0
 # Gains are near 0 where the verdict is in doubt, and centres are kept there.
 _CENTRES = (-0.1, 0.1)
 # Before there are probes, gains are supposed to vary so much, and this supposition counts as so many probes.
@@ -39,22 +39,24 @@ MOST_PROBES_NEEDED = 1_000_000
 
 class Probes(NamedTuple):
     """Full-ladder probes, oldest first, [n] or [n, tiers]: `no_worse` (0 or 1) and `usd` of each tier if it were the
-    constant, and of `routed`, the tier that routing chose."""
+    constant, and of `routed`, the tier that routing chose; `reference`, the price of a strongest answer by which the
+    decision counted costs."""
 
     no_worse: Float
     usd: Float
     routed: Float
     routed_usd: Float
+    reference: Float
 
     @property
     def cost(self) -> Float:
-        """Cost [n, tiers] relative to the strongest tier's."""
-        return self.usd / self.usd[:, -1:]
+        """Cost [n, tiers] relative to the reference price."""
+        return np.minimum(self.usd / self.reference[:, None], MOST_COST)
 
     @property
     def routed_cost(self) -> Float:
-        """Cost [n] of routing relative to the strongest tier's."""
-        return np.minimum(self.routed_usd / self.usd[:, -1], MOST_COST)
+        """Cost [n] of routing relative to the reference price."""
+        return np.minimum(self.routed_usd / self.reference, MOST_COST)
 
 
 class Bounded(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,12 +97,14 @@ class RoutingWorth(msgspec.Struct, frozen=True, kw_only=True):
     missing: int
 
 
-def routing_worth(probes: Probes, target: float, worth: float, weight: float = COST_WEIGHT) -> RoutingWorth:
-    """Return the verdict on `probes`. `target`: the least share no worse of a constant; `worth`: the utility that
-    routing must gain to be kept; `weight` of cost in utility. Raises `ValueError` without probes."""
+def routing_worth(probes: Probes, target: float, worth: float) -> RoutingWorth:
+    """Return the verdict on `probes`. `target`: the quality target, whose exchange rate utility has, and the least
+    share no worse of a constant; `worth`: the utility that routing must gain to be kept. Raises `ValueError` without
+    probes."""
     n, tiers = probes.no_worse.shape
     if not n:
         raise ValueError("there are no probes, and one is needed")
+    weight = exchange_of(target)
     gains = gains_of(probes, weight)
     level = LEVEL / (tiers + 1)
     sums = [sums_of_gains(column, weight) for column in gains.T]

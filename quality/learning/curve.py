@@ -15,7 +15,7 @@ import numpy.typing as npt
 from classifier.local.estimator import LocalEstimator
 from classifier.local.labels import Labels
 from classifier.local.own import LabelledRow, as_labels
-from classifier.policy.utility import cheapest_reaching, utility
+from classifier.policy.utility import highest_utility, utility
 
 Float = npt.NDArray[np.floating]
 
@@ -42,7 +42,7 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
     (Brier score). The other fields cover the tested prompts with labels of all tiers and are None if these are too few.
 
     `no_worse`: share of the chosen tiers' answers that were as good as the strongest's. `saving`: share of the
-    strongest tier's cost. `utility`: quality minus a tenth of the cost share. `of_oracle`: the share of the oracle's
+    strongest tier's cost. `utility`: that of every decision. `of_oracle`: the share of the oracle's
     gain in utility over the strongest tier alone.
     """
 
@@ -66,21 +66,23 @@ class LearningCurve(msgspec.Struct, frozen=True, kw_only=True):
     points: list[CurvePoint]
 
 
-def learning_curves(rows: Sequence[LabelledRow], table: Float, tau: float, prices: Float) -> list[LearningCurve]:
+def learning_curves(rows: Sequence[LabelledRow], table: Float, exchange: float, prices: Float) -> list[LearningCurve]:
     """Return the curve of all labels, then those of the keys with the most labels.
 
-    `rows`: oldest first. `table` [4, tiers - 1]: the estimate by class without labels. `tau`: the rule takes the
-    cheapest tier with at least this P(as good). `prices` [tiers]: of an answer. Pure; takes at most some seconds of one
-    core.
+    `rows`: oldest first. `table` [4, tiers - 1]: the estimate by class without labels. `exchange`: what a
+    strongest answer is worth, in shares of answers as good. `prices` [tiers]: of an answer. Pure; takes at most some
+    seconds of one core.
     """
     if len(rows) < LEAST_LABELS:
         return []
     labels, keys = as_labels(rows)
     shipped = table.astype(np.float32)
-    curves = [_curve(None, labels, np.arange(len(labels)), shipped, tau, prices)]
+    curves = [_curve(None, labels, np.arange(len(labels)), shipped, exchange, prices)]
     counts = np.bincount(labels.key)
     largest = [key for key in np.argsort(-counts, kind="stable")[:MOST_KEYS] if counts[key] >= LEAST_LABELS]
-    curves += [_curve(keys[key], labels, np.flatnonzero(labels.key == key), shipped, tau, prices) for key in largest]
+    curves += [
+        _curve(keys[key], labels, np.flatnonzero(labels.key == key), shipped, exchange, prices) for key in largest
+    ]
     return curves
 
 
@@ -90,7 +92,7 @@ def checkpoints(known: int) -> list[int]:
 
 
 def _curve(
-    key: str | None, labels: Labels, own: npt.NDArray[np.intp], table: Float, tau: float, prices: Float
+    key: str | None, labels: Labels, own: npt.NDArray[np.intp], table: Float, exchange: float, prices: Float
 ) -> LearningCurve:
     """Compute one curve; `own`: indices of the key's labels among all."""
     tested = own[-min(int(len(own) * TESTED_SHARE), MOST_TESTED) :]
@@ -106,7 +108,7 @@ def _curve(
         errors = told * (predicted - scores) ** 2
         point = CurvePoint(labels=count, error=_ratio(errors.sum(axis=1), told.sum(axis=1), draws))
         if ladders.sum() >= LEAST_LADDERS:
-            point = _with_utility(point, predicted[ladders], scores[ladders], tau, prices, draws[:, ladders])
+            point = _with_utility(point, predicted[ladders], scores[ladders], exchange, prices, draws[:, ladders])
         points.append(point)
     return LearningCurve(
         key=key,
@@ -130,13 +132,15 @@ def _predicted(known: Labels, test: Labels, table: Float) -> Float:
     return np.clip(found, 0.0, 1.0)
 
 
-def _with_utility(point: CurvePoint, p_ok: Float, scores: Float, tau: float, prices: Float, draws: Float) -> CurvePoint:
+def _with_utility(
+    point: CurvePoint, p_ok: Float, scores: Float, exchange: float, prices: Float, draws: Float
+) -> CurvePoint:
     """Return `point` with the results of the default rule on prompts with labels of all tiers."""
     each, ones = np.arange(len(p_ok)), np.ones(len(p_ok))
     quality = np.column_stack((scores, ones))
     share = prices / prices[-1]
-    utilities = utility(quality, prices)
-    chosen = cheapest_reaching(np.column_stack((p_ok, ones)), tau)
+    utilities = utility(quality, prices, prices[-1], exchange)
+    chosen = highest_utility(np.column_stack((p_ok, ones)), prices, exchange)
     gained = utilities[each, chosen] - utilities[:, -1]
     possible = utilities.max(axis=1) - utilities[:, -1]
     return msgspec.structs.replace(

@@ -47,22 +47,22 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
 
 class Learning(msgspec.Struct, frozen=True, kw_only=True):
     """`times`: epoch seconds, evenly spaced since the first of the newest labels. `keys`: sorted by requests, then by
-    labels, descending. `tau`: the P(as good) from which the default setting takes a tier."""
+    labels, descending. `exchange`: what the default setting says a strongest answer is worth."""
 
     times: list[float]
     together: Learned
     keys: list[Learned]
-    tau: float
+    exchange: float
 
 
 class LabelSource(msgspec.Struct, frozen=True, kw_only=True):
     """Which labels count: those in `model`'s encoding with outcomes of `tiers` (fingerprints). `prior` [4, tiers - 1]:
-    the estimate by class without labels; `tau`: the default setting's P(as good)."""
+    the estimate by class without labels; `exchange`: what a strongest answer is worth, in shares of answers as good."""
 
     model: OutcomeModel
     tiers: tuple[str, ...]
     prior: npt.NDArray[np.float32]
-    tau: float
+    exchange: float
 
 
 class _LabelCounts(NamedTuple):
@@ -91,15 +91,15 @@ class LearningRecord:
         """Return what was learned by now; requests are read from `since` (epoch seconds) on."""
         async with self._turn:
             routed = await newest_requests(self._engine, since, MOST_REQUESTS)
-            known_of = source.model.version, source.tiers, source.tau, await self._newest_labels()
+            known_of = source.model.version, source.tiers, source.exchange, await self._newest_labels()
             if known_of != self._of and time.monotonic() >= self._drawn_at + self._redraw_seconds:
                 self._labels = await _label_counts(self._engine)
                 own = OwnLabels(self._engine, source.model, source.prior, lambda: source.tiers)
                 rows = await own.newest(MOST_LABELS)
                 prices = _prices(routed, source.prior.shape[1] + 1)
-                self._curves = await asyncio.to_thread(learning_curves, rows, source.prior, source.tau, prices)
+                self._curves = await asyncio.to_thread(learning_curves, rows, source.prior, source.exchange, prices)
                 self._of, self._drawn_at = known_of, time.monotonic()
-            found = await self._put_together(routed, source.tau)
+            found = await self._put_together(routed, source.exchange)
         self._last = found
         return found
 
@@ -124,7 +124,7 @@ class LearningRecord:
         async with self._engine.connect() as connection:
             return tuple((await connection.execute(select(*ends))).one())
 
-    async def _put_together(self, routed: Sequence[RoutedRequest], tau: float) -> Learning:
+    async def _put_together(self, routed: Sequence[RoutedRequest], exchange: float) -> Learning:
         by_key: dict[str | None, list[RoutedRequest]] = defaultdict(list)
         for one in routed:
             by_key[one.key_id].append(one)
@@ -152,16 +152,16 @@ class LearningRecord:
             traffic=traffic(routed) if routed else None,
             curve=curves.get(None),
         )
-        return Learning(times=times, together=together, keys=found, tau=tau)
+        return Learning(times=times, together=together, keys=found, exchange=exchange)
 
 
-def in_words(one: Learned, tau: float) -> str:
+def in_words(one: Learned, exchange: float) -> str:
     """Return a paragraph that sums up one key."""
     sentences = [f"{one.name}: {labels_in_words(one)}."]
     if one.traffic is not None:
         sentences += [*traffic_in_words(one.traffic), expected_in_words(one.traffic, one.labels)]
     if one.curve is not None:
-        sentences += curve_in_words(one.curve, tau)
+        sentences += curve_in_words(one.curve)
     return " ".join(sentence for sentence in sentences if sentence)
 
 
@@ -174,7 +174,7 @@ def labels_in_words(one: Learned) -> str:
     return f"{one.labels} of {ENOUGH_LABELS} labels; from about {ENOUGH_LABELS} on, the key has its own model"
 
 
-def curve_in_words(curve: LearningCurve, tau: float) -> list[str]:
+def curve_in_words(curve: LearningCurve) -> list[str]:
     """Return a sentence on what the labels changed, tested on the newest of them."""
     first, last = curve.points[0], curve.points[-1]
     found = [
@@ -188,7 +188,7 @@ def curve_in_words(curve: LearningCurve, tau: float) -> list[str]:
     ]
     if last.saving is not None and last.no_worse is not None and last.utility is not None:
         text = (
-            f"Against the {curve.ladders} labels of all tiers among them, the default setting ({tau:.0%}) saves "
+            f"Against the {curve.ladders} labels of all tiers among them, the default setting saves "
             f"{_measured(last.saving)} with {_measured(last.no_worse)} of the answers as good; utility "
             f"{last.utility.value:.3f} [{last.utility.low:.3f}, {last.utility.high:.3f}]"
         )

@@ -142,7 +142,8 @@ class _Retraining:
         self._folder = registry.root / ".runs" / run.run_id
         self._tiers = max(map(len, settings.models.values()), default=0)
         self._prior = settings.prior or adequacies(like_of(self._tiers)).tolist()
-        self._rollout = msgspec.structs.replace(settings.rollout, prior=self._prior)
+        self._serving = settings.serving or reference_serving(self._tiers)
+        self._rollout = msgspec.structs.replace(settings.rollout, prior=self._prior, serving=self._serving)
 
     async def complete(self) -> RetrainResult:
         keeping = asyncio.create_task(self._keep_lease())
@@ -203,7 +204,7 @@ class _Retraining:
                 seed=self._settings.seed,
                 changes=changes,
                 prior=self._prior,
-                serving=self._settings.serving or reference_serving(self._tiers),
+                serving=self._serving,
             )
             folder.mkdir(parents=True, exist_ok=True)
             save_file({name: np.ascontiguousarray(values) for name, values in tensors.items()}, folder / ROWS)

@@ -11,6 +11,7 @@ from classifier.registry.acceptance import accepted_artefact
 from classifier.registry.registry import ArtefactRegistry
 from migrations.tables.requests import routing_decisions
 from quality.comparison import live_arms
+from quality.comparison.decision_gain import Serving
 from quality.comparison.live_arms import LiveComparison
 from quality.comparison.paired_outcomes import Paired, choice_of, compare, ladder_outcomes_since
 
@@ -24,8 +25,8 @@ class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True):
     `live_margin`: the allowed rise of a canary's share of worse answers. `patience` and `watch_probes` count probes
     since the start; a canary that no evidence has decided ends after `days`. Without `promotes` a canary waits
     for an operator. `prior` [4][tiers]: P(good enough) of the
-    catalogue's tiers by class, for a version that learned nothing about them; empty: evenly spread tiers. Raises
-    `ValueError`."""
+    catalogue's tiers by class, for a version that learned nothing about them; empty: evenly spread tiers. `serving`:
+    the target and the prices by which utility counts, as in `served_as`. Raises `ValueError`."""
 
     share: float = 0.1
     stop_level: float = 0.05
@@ -38,6 +39,7 @@ class RolloutSettings(msgspec.Struct, frozen=True, kw_only=True):
     days: float = 28.0
     promotes: bool = True
     prior: list[list[float]] = []
+    serving: Serving | None = None
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.share < 1.0:
@@ -86,8 +88,9 @@ class RolloutEvidence:
         served = await live_arms.served_answers(self._engine, since, tiers, arm, among)
         live = live_arms.compare(served, version, margin=settings.live_margin)
         probes = await ladder_outcomes_since(self._engine, since, tiers)
-        ours, theirs = (choice_of(model, tiers, settings.prior) for model in (new, old))
-        paired = await asyncio.to_thread(compare, probes, ours, theirs, margin=settings.margin)
+        prior, serving = settings.prior, settings.serving
+        ours, theirs = (choice_of(model, tiers, prior, serving) for model in (new, old))
+        paired = await asyncio.to_thread(compare, probes, ours, theirs, margin=settings.margin, serving=serving)
         return Evidence(paired=paired, live=live)
 
     def _model(self, version: str) -> OutcomeModel:

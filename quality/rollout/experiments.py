@@ -25,6 +25,7 @@ from migrations.tables.audit import audit_events
 from migrations.tables.quality import experiments
 from migrations.tables.requests import requests, routing_decisions
 from quality.comparison import live_arms
+from quality.comparison.decision_gain import Serving
 from quality.comparison.live_arms import ArmAnswers
 from quality.comparison.paired_outcomes import (
     Choice,
@@ -49,7 +50,8 @@ class ExperimentError(ValueError):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """`share` of the units is split between the arms `a` and `b`; `by`: what a unit is. `level`: the probability of
     finding a difference in quality where there is none, and that of a breach of `guardrails` where b is within them,
-    both under continuous monitoring; after `most_probes` the result is no difference. `prior` as for `RolloutSettings`.
+    both under continuous monitoring; after `most_probes` the result is no difference. `prior` and `serving` as for
+    `RolloutSettings`.
     A plan that was stored before units and guardrails is by request and has none. Raises `ValueError`."""
 
     share: float
@@ -59,6 +61,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     level: float = 0.05
     most_probes: int = 1000
     prior: list[list[float]] = []
+    serving: Serving | None = None
     by: SplitBy = "request"
     guardrails: Guardrails = Guardrails()
 
@@ -216,7 +219,7 @@ class Experiments:
         except (ArtefactError, OSError) as error:
             return msgspec.structs.replace(seen, problem=str(error))
         probes = await ladder_outcomes_since(self._engine, since, plan.tiers)
-        paired = await asyncio.to_thread(compare, probes, b, a, margin=MARGIN)
+        paired = await asyncio.to_thread(compare, probes, b, a, margin=MARGIN, serving=plan.serving)
         return msgspec.structs.replace(seen, paired=paired)
 
     async def _look(self, running: Experiment, num_requests: int) -> tuple[int, list[Guarded]]:
@@ -245,7 +248,8 @@ class Experiments:
         def choice(arm: Arm) -> Choice:
             if arm.version is None:
                 return tier_choice(arm.tier or 1)
-            return choice_of(accepted_artefact(self._registry.folder(arm.version)), plan.tiers, plan.prior)
+            model = accepted_artefact(self._registry.folder(arm.version))
+            return choice_of(model, plan.tiers, plan.prior, plan.serving)
 
         return choice(plan.a), choice(plan.b)
 

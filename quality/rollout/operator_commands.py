@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from classifier.errors import ArtefactError
 from classifier.registry.registry import ArtefactRegistry
 from migrations.tables.audit import audit_events
+from quality.comparison.decision_gain import Serving
 from quality.rollout.classifier_versions import ClassifierVersions
 from quality.rollout.evidence import RolloutSettings
 from quality.rollout.registry_transaction import registry_transaction
@@ -27,16 +28,17 @@ async def promote(
     actor: str,
     reason: str,
     prior: list[list[float]] | None = None,
+    serving: Serving | None = None,
 ) -> str:
-    """Make `version` current by hand and watch it; return the version it replaced. `prior` of the catalogue as for
-    `RolloutSettings`. Raises `ArtefactError` for an unknown version."""
+    """Make `version` current by hand and watch it; return the version it replaced. `prior` and `serving` of the
+    catalogue as for `RolloutSettings`. Raises `ArtefactError` for an unknown version."""
     before = registry.current().name
     rollouts = Rollouts(engine, registry)
     async with registry_transaction(engine) as connection:
         if before == version:
             await rollouts.end(connection, "superseded", actor=actor, reason=reason)
         else:
-            settings = RolloutSettings(prior=prior or [])
+            settings = RolloutSettings(prior=prior or [], serving=serving)
             await rollouts.begin(connection, version, before, settings, actor=actor, reason=reason, stage="watch")
         registry.promote(version)
     return before
@@ -71,14 +73,15 @@ async def start_canary(
     actor: str,
     reason: str,
     prior: list[list[float]] | None = None,
+    serving: Serving | None = None,
 ) -> None:
     """Let `version` decide on a `share` of the requests, until the operator or live evidence ends it.
 
-    `prior` as for `promote`. Raises `ArtefactError` if that is not possible.
+    `prior` and `serving` as for `promote`. Raises `ArtefactError` if that is not possible.
     """
     registry.check_canary(version, share)
     rollouts = Rollouts(engine, registry)
-    settings = RolloutSettings(share=share, promotes=False, prior=prior or [])
+    settings = RolloutSettings(share=share, promotes=False, prior=prior or [], serving=serving)
     async with registry_transaction(engine) as connection:
         await rollouts.begin(connection, version, registry.current().name, settings, actor=actor, reason=reason)
         registry.start_canary(version, share)

@@ -9,9 +9,8 @@ import numpy.typing as npt
 
 from classifier.complexity.classes import Complexity
 from classifier.complexity.prior import adequacy
-from classifier.complexity.quality_setting import DEFAULT_TARGET
 from classifier.errors import TrainingDataError
-from classifier.policy.utility import cheapest_reaching
+from classifier.policy.utility import first_day_choice
 from classifier.training.fitting.complexity import FOLDS, LabelledPrompt
 
 Float = npt.NDArray[np.floating]
@@ -94,9 +93,8 @@ def measured(rows: Sequence[LabelledPrompt], classes: Float) -> ComplexityReport
 def _scores(rows: Sequence[LabelledPrompt], classes: Float) -> ClassScores:
     truth = np.array([_median(row) for row in rows])
     least, most = np.array([row.range or (min(row.classes), max(row.classes)) for row in rows]).T
-    tau = DEFAULT_TARGET
     p_ok = np.array([adequacy(one, tuple(Complexity)) for one in classes.tolist()])
-    tier = 1 + cheapest_reaching(p_ok, tau)
+    tier = 1 + first_day_choice(p_ok)
     simple, expert = tier[truth == Complexity.SIMPLE], tier[truth == Complexity.EXPERT]
     return ClassScores(
         macro_f1=_macro_f1(truth, 1 + classes.argmax(axis=1)),

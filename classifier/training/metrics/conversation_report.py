@@ -13,11 +13,10 @@ from msgspec import Meta
 from classifier.complexity.classes import Complexity
 from classifier.complexity.model import ComplexityModel
 from classifier.complexity.prior import adequacy
-from classifier.complexity.quality_setting import DEFAULT_TARGET
 from classifier.errors import TrainingDataError
 from classifier.features.routing_input import routing_input, routing_input_of_text
 from classifier.model.outcome_model import OutcomeModel
-from classifier.policy.utility import cheapest_reaching
+from classifier.policy.utility import first_day_choice
 from classifier.training.fitting.complexity import FOLDS, predicted
 
 Tiers = npt.NDArray[np.integer]
@@ -116,7 +115,7 @@ def measured_conversations(
 def _tiers(classes: npt.NDArray[np.floating]) -> Tiers:
     """Return the tier [n] of the default setting for P(class) [n, 4]."""
     p_ok = np.array([adequacy(one, tuple(Complexity)) for one in classes.tolist()])
-    found: Tiers = 1 + cheapest_reaching(p_ok, DEFAULT_TARGET)
+    found: Tiers = 1 + first_day_choice(p_ok)
     return found
 
 

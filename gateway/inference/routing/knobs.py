@@ -45,8 +45,9 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
     quality_target: Annotated[
         QualitySetting | None,
         Meta(
-            description="Share of answers no worse than the strongest tier's where neither request nor key asks for "
-            "one: 0 to 1, economy, balanced or careful; null is AIO_QUALITY_TARGET, else the classifier's own."
+            description="What quality is worth where neither request nor key says it: at a target t a strongest answer "
+            "is worth 1 - t, in shares of answers as good. 0 to 1, economy (0.5), balanced (0.7) or careful (0.9); "
+            "null is AIO_QUALITY_TARGET, else the classifier's own."
         ),
     ] = None
     constant: Annotated[
@@ -61,8 +62,7 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=0.002,
             le=0.5,
-            description="Utility that routing must gain to be worth it: share of answers no worse, "
-            "less a tenth of the cost relative to the strongest tier.",
+            description="Utility that routing must gain to be worth it, in shares of answers as good.",
         ),
     ] = 0.01
     conversations: Annotated[

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from classifier.complexity.quality_setting import DEFAULT_TARGET
+from classifier.complexity.quality_setting import DEFAULT_TARGET, exchange_of
 from classifier.model.outcome_model import OutcomeModel
 from classifier.registry.artefact import default_artefact, load_artefact
 from classifier.registry.registry import ArtefactRegistry
@@ -15,13 +15,13 @@ from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import load_catalog
 
 
-def label_source(model: OutcomeModel, catalog: Catalog, data_path: Path, tau: float | None) -> LabelSource:
-    """Of `model` for the tiers of `catalog`; `tau` None: the default setting."""
+def label_source(model: OutcomeModel, catalog: Catalog, data_path: Path, target: float | None) -> LabelSource:
+    """Of `model` for the tiers of `catalog`; quality `target` None: the default setting."""
     return LabelSource(
         model=model,
         tiers=tuple(catalog.tier_fingerprints),
         prior=np.ascontiguousarray(class_prior(catalog, data_path).p),
-        tau=DEFAULT_TARGET if tau is None else tau,
+        exchange=exchange_of(DEFAULT_TARGET if target is None else target),
     )
 
 

@@ -1,6 +1,6 @@
 """What routing asks of a classifier: a version for each request, and from it everything one decision needs."""
 
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -18,10 +18,11 @@ USUAL_QUALITY_TARGET = 0.95
 
 
 class RoutingRule(msgspec.Struct, frozen=True, kw_only=True):
-    """The cheapest allowed tier whose P(good enough) reaches `tau` answers, which meets `quality_target`."""
+    """By which a tier is chosen (`PolicyInputs`)."""
 
     quality_target: float
     tau: float
+    objective: Literal["utility", "target"] = "utility"
 
     @classmethod
     def of_classes(cls, quality_target: float | None) -> "RoutingRule":
@@ -36,13 +37,17 @@ class RoutingRule(msgspec.Struct, frozen=True, kw_only=True):
         The cube spreads the heuristic's pessimistic probabilities over the tiers; it rises from 0 to 1 with the target.
         """
         target = USUAL_QUALITY_TARGET if quality_target is None else quality_target
-        return cls(quality_target=target, tau=target**3)
+        return cls(quality_target=target, tau=target**3, objective="target")
 
 
 def choice_at(inputs: PolicyInputs, rule: RoutingRule) -> int:
     """Return the tier that `decide` chooses by another rule; in observe mode, routing's own choice."""
-    changed = msgspec.structs.replace(inputs, quality_target=rule.quality_target, tau=rule.tau, observe_tier=None)
-    return decide(changed).tier
+    return decide(msgspec.structs.replace(ruled_by(inputs, rule), observe_tier=None)).tier
+
+
+def ruled_by(inputs: PolicyInputs, rule: RoutingRule) -> PolicyInputs:
+    """Return `inputs` with another rule."""
+    return msgspec.structs.replace(inputs, quality_target=rule.quality_target, tau=rule.tau, objective=rule.objective)
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -104,7 +109,9 @@ class VersionPrediction(msgspec.Struct, frozen=True):
 
 
 class Routed(msgspec.Struct, frozen=True):
-    """A decision, and the vector of the prompt that the classifier saw; None where it had no part in the decision."""
+    """A decision, and the vector of the prompt that the classifier saw; None where it had no part in the decision.
+    `app`: hash of the system prompt."""
 
     decision: Decision
     embedding: npt.NDArray[np.float32] | None = None
+    app: str = ""

@@ -24,6 +24,7 @@ from gateway.inference.routing.exclusions import Excluded, count_in_doubt, exclu
 from gateway.inference.routing.experiment_unit import Assigned, assigned, in_experiment
 from gateway.inference.routing.knobs import RoutingKnobFile
 from gateway.inference.routing.model import Classifier, EncodesAhead, Routed, RoutingRule, VersionPrediction
+from gateway.inference.routing.reference_prices import ReferencePrices
 from gateway.inference.routing.refusals import no_tier, not_allowed, of_private
 from gateway.inference.routing.request_input import routing_input_of
 from gateway.inference.routing.session_steps import SessionSteps
@@ -63,6 +64,7 @@ class RoutingService:
         self.knobs = knobs or RoutingKnobFile()
         self.threads = threads or TextThreads()
         self.conversations = Conversations() if conversations is None else conversations
+        self.references = ReferencePrices()
         self._learning = SessionLearning()
         # What answers in place of routing where it does not pay: by key, and by None for all others.
         self.constants: Mapping[str | None, ConstantTier | None] = {}
@@ -120,8 +122,8 @@ class RoutingService:
             await self.threads.run(request.caller.tenant, work)
 
     def route(self, request: InferenceRequest, failed: Exclusion | None = None) -> Decision:
-        """The decision of `routed`."""
-        return self.routed(request, failed).decision
+        """The decision of `routed`, of which nothing is remembered."""
+        return self._routed(request, failed).decision
 
     async def ordinary_route(self, request: InferenceRequest, edge: Decision) -> Decision | None:
         """Return the ordinary decision after the fast path of `edge` failed; None if no other tier may answer."""
@@ -132,11 +134,16 @@ class RoutingService:
         except ApiError:
             return None
 
-    def routed(self, request: InferenceRequest, failed: Exclusion | None = None) -> Routed:
-        """Choose a tier. Raises `ApiError`: 404 for an unknown model, 400 or 503 if no tier may answer.
+    def routed(self, request: InferenceRequest) -> Routed:
+        """Choose a tier for a request that will be answered. Raises `ApiError`: 404 for an unknown model, 400 or 503 if
+        no tier may answer."""
+        found = self._routed(request, None)
+        self.references.observe(request.key_id or "", found.app, found.decision.inputs.costs[-1])
+        return found
 
-        `failed`: the tier of the fast path, where the ordinary route has to stand in for it.
-        """
+    def _routed(self, request: InferenceRequest, failed: Exclusion | None) -> Routed:
+        """Choose a tier, as `routed`. `failed`: that of the fast path, where the ordinary route has to stand in for
+        it."""
         served = self.served.seen_by(request.requested_model)
         pinned = served.pinned_tier(request.requested_model)
         if pinned is None and request.prompts and any(isinstance(prompt, list) for prompt in request.prompts):
@@ -165,7 +172,7 @@ class RoutingService:
         if (ruled is None or ruled.leaves_edge) and (edge := self._edge(request, failed)) is not None:
             inputs = settled(unclassified(routing_input, self.served.strongest, self.active_target), edge)
             if may_answer(inputs, edge.tier):
-                return Routed(decide(inputs))
+                return Routed(decide(inputs), app=routing_input.app)
         place = self._in_split(request)
         usual = None if ruled is None else ruled.quality
         verdict = self._verdict(request, routing_input, None if place is None else place.arm, usual)
@@ -173,7 +180,8 @@ class RoutingService:
         if stand_in is not None:
             inputs = msgspec.structs.replace(inputs, fell_over=stand_in.why)
         try:
-            return Routed(decide(inputs if place is None else in_experiment(inputs, place)), verdict.embedding)
+            decision = decide(inputs if place is None else in_experiment(inputs, place))
+            return Routed(decision, verdict.embedding, routing_input.app)
         except NoTierAllowedError as error:
             raise of_private(request, no_tier(error, request, inputs, excluded, served)) from None
 
@@ -197,16 +205,19 @@ class RoutingService:
         edge: EdgePath | None,
     ) -> PolicyInputs:
         rule = verdict.rule
+        costs = predicted_costs(
+            served.catalog,
+            routing_input.prompt_tokens,
+            request.generation.max_tokens,
+            verdict.prediction.predicted_tokens,
+        )
         inputs = PolicyInputs(
             prediction=verdict.prediction,
-            costs=predicted_costs(
-                served.catalog,
-                routing_input.prompt_tokens,
-                request.generation.max_tokens,
-                verdict.prediction.predicted_tokens,
-            ),
+            costs=costs,
             quality_target=rule.quality_target,
             tau=rule.tau,
+            objective=rule.objective,
+            reference_usd=self.references.of(request.key_id or "", routing_input.app, costs[-1]),
             pinned_tier=pinned,
             min_tier=request.min_tier,
             key_min_tier=request.caller.min_tier,

@@ -11,20 +11,17 @@ from functools import partial
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from classifier.complexity.quality_setting import target_of
-from classifier.prediction.class_predictor import threshold_of
 from classifier.registry.artefact import default_artefact
 from classifier.registry.registry import ArtefactRegistry
 from gateway.base.settings import Settings
 from gateway.base.stores.retries import background, until_it_works
 from gateway.inference.answering.answer import Answer
 from gateway.inference.catalogue.class_prior import tier_prior
-from gateway.inference.routing.knobs import RoutingKnobFile
+from gateway.inference.routing.objective import objective_of
 from gateway.operations.quality_loop.label_sources import judging_cap, labels_text
 from gateway.telemetry.metrics.metrics import Metrics
 from inference_core.extras import MissingExtraError
 from inference_core.io.background_tasks import once
-from quality.comparison.decision_gain import Serving
 from quality.estimates.upgrade_rate import UpgradeRate
 from quality.judges.default_panel import standing_panel
 from quality.judges.judge_state import JudgeState, judge_state
@@ -53,7 +50,7 @@ from quality.verification.training_rows import Encode, text_embedder
 from quality.verification.turn import failed_calls, turn_of
 from tiers.catalog.capabilities import Capability
 from tiers.catalog.catalog import Catalog
-from tiers.catalog.pricing import cost_usd, predicted_costs
+from tiers.catalog.pricing import cost_usd
 from tiers.tier import Tier, Usage
 
 log = logging.getLogger(__name__)
@@ -74,18 +71,8 @@ def retrain_settings(settings: Settings, catalog: Catalog) -> RetrainSettings:
         models={catalog.name: models},
         tiers=catalog.tier_fingerprints,
         prior=tier_prior(catalog, settings.data_path),
-        serving=_serving(settings, catalog),
+        serving=objective_of(settings, catalog),
         rollout=RolloutSettings(share=settings.canary_share, days=settings.canary_days),
-    )
-
-
-def _serving(settings: Settings, catalog: Catalog) -> Serving:
-    """The quality target by the knobs, else by the settings, and what a request of usual length costs at each tier."""
-    knob = RoutingKnobFile(settings.routing_knobs_path).active.quality_target
-    costs = predicted_costs(catalog, catalog.reference_prompt_tokens, None)
-    return Serving(
-        target=threshold_of(target_of(settings.quality_target if knob is None else knob)),
-        cost_shares=[cost / costs[-1] for cost in costs],
     )
 
 

@@ -225,6 +225,7 @@ class CatalogueReload:
             self._end(_close_after(client, self._settings.drain_seconds), "end of an old embedding client")
         self._service.screen = screen
         served = self._routing.served = ServedCatalogue(catalog, self._routing.served.tiers, self._targets)
+        self._routing.references.clear()
         for follow in self._followers:
             follow(catalog)
         self._replica_knobs.renew(served.tiers.values())

@@ -1,6 +1,5 @@
 """Experiments: split the traffic between two versions or tiers, and end the split."""
 
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -10,8 +9,10 @@ from classifier.errors import ArtefactError
 from classifier.policy.experiment_split import Arm, SplitBy
 from classifier.registry.registry import ArtefactRegistry
 from gateway.base.errors import ApiError, bad_request
+from gateway.base.settings import Settings
 from gateway.base.stores.database_reach import reached
 from gateway.inference.catalogue.class_prior import tier_prior
+from gateway.inference.routing.objective import objective_of
 from gateway.inference.serving import Serving
 from gateway.operations.usecases.experiment_plan import with_guardrails
 from gateway.operations.usecases.versions import Reason, check_version
@@ -59,7 +60,7 @@ class ExperimentOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 async def begin_experiment(serving: Serving, actor: str, order: ExperimentOrder) -> str:
     """Start the experiment and return its id. Raises `ApiError` 400, 409 and 503."""
     registry = ArtefactRegistry(serving.settings.registry_path)
-    plan = _plan(order, serving.routing.served.catalog, serving.settings.data_path)
+    plan = _plan(order, serving.routing.served.catalog, serving.settings)
     for arm in (plan.a, plan.b):
         if arm.version is not None:
             await check_version(serving, registry, arm.version)
@@ -77,8 +78,8 @@ async def end_experiment(serving: Serving, actor: str, experiment_id: str, reaso
         raise ApiError(404, f"No experiment {experiment_id[:64]!r} is running.", code="experiment_not_running")
 
 
-def _plan(order: ExperimentOrder, catalog: Catalog, data_path: Path) -> Plan:
-    tiers, prior = len(catalog.tiers), tier_prior(catalog, data_path)
+def _plan(order: ExperimentOrder, catalog: Catalog, settings: Settings) -> Plan:
+    tiers, prior = len(catalog.tiers), tier_prior(catalog, settings.data_path)
     try:
         a, b = (Arm(version=arm.version, tier=arm.tier) for arm in (order.a, order.b))
         plan = Plan(
@@ -89,6 +90,7 @@ def _plan(order: ExperimentOrder, catalog: Catalog, data_path: Path) -> Plan:
             level=order.level,
             most_probes=order.most_probes,
             prior=prior,
+            serving=objective_of(settings, catalog),
             by=order.by,
         )
         return with_guardrails(plan, catalog, msgspec.to_builtins(order.guardrails))

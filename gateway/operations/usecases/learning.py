@@ -8,5 +8,6 @@ from quality.learning.learning import LabelSource
 
 def learning_source(serving: Serving) -> LabelSource:
     """Return the source for the serving version at the active target. Raises `ApiError` 409 without one."""
-    tau = rule_at(serving, serving.routing.active_target).tau
-    return label_source(active_version(serving).model, serving.routing.served.catalog, serving.settings.data_path, tau)
+    target = rule_at(serving, serving.routing.active_target).quality_target
+    version, catalog = active_version(serving), serving.routing.served.catalog
+    return label_source(version.model, catalog, serving.settings.data_path, target)

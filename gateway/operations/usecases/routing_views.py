@@ -139,8 +139,8 @@ async def curve_shown(operations: Operations) -> CurveShown:
         version=version.version,
         probes=drawn.probes,
         active=rule,
-        no_worse=float(np.interp(rule.tau, at, no_worse)) if at else None,
-        cost_share=float(np.interp(rule.tau, at, cost_share)) if at else None,
+        no_worse=float(np.interp(rule.quality_target, at, no_worse)) if at else None,
+        cost_share=float(np.interp(rule.quality_target, at, cost_share)) if at else None,
         points=[
             CurveRow(threshold=point.threshold, no_worse=point.no_worse, cost_share=point.cost_share)
             for point in drawn.points

@@ -14,8 +14,10 @@ from classifier.registry.registry import ArtefactRegistry
 from gateway.base.errors import ApiError
 from gateway.base.stores.database_reach import reached
 from gateway.inference.catalogue.class_prior import tier_prior
+from gateway.inference.routing.objective import objective_of
 from gateway.inference.serving import Serving
 from gateway.runtime.cores.hidden_states import require_model
+from quality.comparison.decision_gain import Serving as Objective
 from quality.rollout import operator_commands
 
 Reason = Annotated[str, Meta(min_length=1, max_length=1024)]
@@ -44,12 +46,22 @@ class VersionsNow(msgspec.Struct, frozen=True, kw_only=True):
     share: float
 
 
+def _of_catalogue(serving: Serving) -> tuple[list[list[float]], Objective]:
+    """Return what is known of the served catalogue's tiers by class, and by what utility it serves."""
+    catalog, settings = serving.routing.served.catalog, serving.settings
+    return tier_prior(catalog, settings.data_path), objective_of(settings, catalog)
+
+
 async def order_promotion(serving: Serving, actor: str, version: str, reason: str) -> VersionsNow:
     """Let `version` serve. Raises `ApiError` 409 and 503."""
     registry = _registry(serving)
     await check_version(serving, registry, version)
-    database, prior = serving.database, tier_prior(serving.routing.served.catalog, serving.settings.data_path)
-    await reached(operator_commands.promote(database, registry, version, actor=actor, reason=reason, prior=prior))
+    prior, objective = _of_catalogue(serving)
+    await reached(
+        operator_commands.promote(
+            serving.database, registry, version, actor=actor, reason=reason, prior=prior, serving=objective
+        )
+    )
     return versions_now(registry)
 
 
@@ -67,11 +79,18 @@ async def order_trial(serving: Serving, actor: str, order: TrialOrder) -> Versio
     """Start it. Raises `ApiError` 409 and 503."""
     registry = _registry(serving)
     await check_version(serving, registry, order.version)
-    database, prior = serving.database, tier_prior(serving.routing.served.catalog, serving.settings.data_path)
+    prior, objective = _of_catalogue(serving)
     try:
         await reached(
             operator_commands.start_canary(
-                database, registry, order.version, order.share, actor=actor, reason=order.reason, prior=prior
+                serving.database,
+                registry,
+                order.version,
+                order.share,
+                actor=actor,
+                reason=order.reason,
+                prior=prior,
+                serving=objective,
             )
         )
     except ArtefactError as error:

@@ -21,7 +21,7 @@ from gateway.operations.cli.stored_order import with_database
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from classifier.decision import Decision
+    from classifier.decision import Decision, PolicyInputs
     from gateway.base.requests.caller import Caller
     from gateway.base.settings import Settings
     from tiers.catalog.catalog import Catalog
@@ -117,13 +117,22 @@ def _text(decision: "Decision", catalog: "Catalog") -> str:
         "",
         text_table(["tier", "model", "P(good enough)", "predicted cost", "score"], rows),
         "",
-        f"tau {inputs.tau:.3f} for a quality target of {inputs.quality_target:.3f}",
+        _rule(inputs),
         f"classifier {prediction.classifier_version} ({prediction.kind}), novelty {prediction.novelty:.2f}",
     ]
     if prediction.contributions:
         moved = ", ".join(f"{name} {effect:+.2f}" for name, effect in prediction.contributions)
         lines.append(f"moved by (logit of tier 1): {moved}")
     return "\n".join(lines)
+
+
+def _rule(inputs: "PolicyInputs") -> str:
+    if inputs.objective == "target":
+        return f"the cheapest with P of at least {inputs.tau:.3f}, for a quality target of {inputs.quality_target:.3f}"
+    return (
+        f"quality target {inputs.quality_target:.3f}: a strongest answer, usually ${inputs.reference:.6f}, is worth "
+        f"{100 * inputs.exchange:.3g} points of 'as good'"
+    )
 
 
 def _replay(settings: "Settings", request_id: str, as_json: bool) -> None:

@@ -112,9 +112,9 @@ def inputs(maximum: float | None = None) -> PolicyInputs:
     return PolicyInputs(prediction=prediction, costs=costs, quality_target=0.9, tau=0.8, max_cost_usd=maximum)
 
 
-def test_an_answer_below_the_target_is_escalated_to_a_better_tier() -> None:
+def test_an_answer_is_escalated_to_a_tier_that_is_better_by_more_than_it_costs() -> None:
     assert weigh_escalation(inputs(), 1, 2, [0.7, 0.9, 1.0], 0.0).advantage > 0
-    assert weigh_escalation(inputs(), 1, 2, [0.85, 0.9, 1.0], 0.0).advantage <= 0
+    assert weigh_escalation(inputs(), 1, 2, [0.87, 0.9, 1.0], 0.0).advantage <= 0
     assert weigh_escalation(inputs(), 1, 2, [0.7, 0.6, 1.0], 0.0).advantage <= 0
 
 

@@ -113,8 +113,11 @@ def test_a_cheaper_middle_loses_more_by_prior(middle: float, loss: float) -> Non
 
 def test_the_worth_is_one_less_what_is_lost_and_paid() -> None:
     group = AgreementGroup(tiers=(1, 2), higher=3)
-    worth = worth_of_agreement(group, (1.0, 5.0, 30.0), AgreementRates(0.6, 0.02), 0.1)
+    worth = worth_of_agreement(example(), group, AgreementRates(0.6, 0.02))
     assert worth == pytest.approx(1 - 0.6 * 0.02 - 0.1 * (0.2 + 0.4))
+    # Where a strongest answer usually costs half as much, this prompt's dollars count twice.
+    worth = worth_of_agreement(example(reference_usd=15.0), group, AgreementRates(0.6, 0.02))
+    assert worth == pytest.approx(1 - 0.6 * 0.02 - 0.2 * (0.2 + 0.4))
 
 
 def test_each_level_moves_the_one_above_by_its_counts() -> None:
@@ -186,11 +189,14 @@ def test_a_kind_that_agrees_too_rarely_is_asked_no_more_after_twenty_comparisons
 def test_a_group_that_agrees_just_often_enough_is_asked_and_one_that_is_worth_just_as_much_is_not() -> None:
     least = msgspec.structs.replace(SETTINGS, prior_agreed=0.4)
     enough = AgreementCounts(compared=20.0, agreed=8.0)
-    assert plan_agreement(example(tau=0.5), 1, by(enough), least, True).reason.startswith("tiers 1, 2 answer at once")
+    assert plan_agreement(example(quality_target=0.5), 1, by(enough), least, True).reason.startswith(
+        "tiers 1, 2 answer at once"
+    )
     # Without agreement and with a price of nothing, the strongest tier alone is worth the same.
     never = msgspec.structs.replace(SETTINGS, prior_agreed=0.0)
     assert (
-        plan_agreement(example(tau=1.0), 1, by(), never, True).reason == "tier 3 alone is worth 1.000, agreement 1.000"
+        plan_agreement(example(quality_target=1.0), 1, by(), never, True).reason
+        == "tier 3 alone is worth 1.000, agreement 1.000"
     )
 
 
@@ -261,7 +267,7 @@ def test_a_measured_fixed_tier_of_more_worth_is_not_replaced() -> None:
         {"max_cost_usd": 35.9},
         {"exclusions": [Exclusion(tier=1, reason="the tier is down")]},
         {"previous_tier": 2, "in_tool_loop": True},
-        {"tau": 1.0},
+        {"quality_target": 1.0},
     ],
 )
 def test_no_partner_is_asked_where_one_tier_must_answer_or_cost_is_bounded(changes: dict[str, Any]) -> None:
@@ -284,18 +290,25 @@ COUNTS = st.builds(
     st.lists(st.floats(0.01, 100), min_size=2, max_size=8),
     st.lists(COUNTS, max_size=4),
     st.floats(0, 1),
+    st.floats(0.01, 100),
     st.floats(0.1, 200) | st.none(),
     st.booleans(),
     st.data(),
 )
 @settings(max_examples=examples(200))
 def test_a_plan_never_asks_where_the_inequality_fails_or_beyond_the_maximum_cost(
-    prices: list[float], levels: list[AgreementCounts], tau: float, most: float | None, asked: bool, data: st.DataObject
+    prices: list[float],
+    levels: list[AgreementCounts],
+    target: float,
+    reference: float,
+    most: float | None,
+    asked: bool,
+    data: st.DataObject,
 ) -> None:
     costs = sorted(prices)
     p_ok = data.draw(st.lists(st.floats(0, 1), min_size=len(costs) - 1, max_size=len(costs) - 1))
     prediction = Prediction(p_ok=[*p_ok, 1.0], kind="measured", novelty=0.0, classifier_version="t")
-    inputs = example(costs, prediction=prediction, tau=tau, max_cost_usd=most)
+    inputs = example(costs, prediction=prediction, quality_target=target, reference_usd=reference, max_cost_usd=most)
     found = plan(inputs, *levels, answering=data.draw(st.integers(1, len(costs))), asked=asked)
     if found.partner is None:
         assert found.reason
@@ -303,13 +316,13 @@ def test_a_plan_never_asks_where_the_inequality_fails_or_beyond_the_maximum_cost
     assert found.group is not None
     assert found.expected is not None
     assert {found.first, found.partner, *found.others} == set(found.group.tiers)
-    cheap, dear, exchange = sum(costs[k - 1] for k in found.group.tiers), costs[found.group.higher - 1], 1 - tau
+    cheap, dear, exchange = sum(costs[k - 1] for k in found.group.tiers), costs[found.group.higher - 1], 1 - target
     assert most is None or cheap + dear <= most
     agreed, lost = found.expected
-    assert agreed * (exchange - lost) > exchange * cheap / dear - 1e-9
-    worth = 1 - agreed * lost - exchange * (cheap / dear + 1 - agreed)
+    worth = 1 - agreed * lost - exchange * (cheap + (1 - agreed) * dear) / reference
+    assert worth > 1 - exchange * dear / reference - 1e-6
     allowed = [k for k in range(1, len(costs) + 1) if most is None or costs[k - 1] <= most]
-    assert all(worth > prediction.p_ok[k - 1] - exchange * costs[k - 1] / dear - 1e-9 for k in allowed)
+    assert all(worth > prediction.p_ok[k - 1] - exchange * costs[k - 1] / reference - 1e-6 for k in allowed)
     assert asked or any(level.verified >= 20 for level in levels)
 
 

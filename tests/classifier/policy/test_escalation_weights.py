@@ -1,5 +1,6 @@
-"""When an answer is worth another by a higher tier: by the target, and within the maximum cost."""
+"""When an answer is worth another by a higher tier: by the objective, and within the maximum cost."""
 
+import msgspec
 import pytest
 
 from classifier.decision import PolicyInputs, Prediction
@@ -18,16 +19,26 @@ def inputs(max_cost_usd: float | None = None) -> PolicyInputs:
 
 
 @pytest.mark.parametrize(
-    ("p_ok", "advantage"),
-    [([0.3, 0.5, 0.9, 1.0], 0.25), ([0.3, 0.95, 0.5, 1.0], -0.45), ([0.3, 0.85, 0.9, 1.0], -0.1),
-     ([0.1, 0.6, 0.4, 1.0], -0.2)],
+    ("p_ok", "left_usd", "advantage"),
+    [([0.3, 0.5, 0.9, 1.0], 0.0, 0.4 - 0.1 / 3), ([0.3, 0.95, 0.5, 1.0], 0.0, -0.45 - 0.1 / 3),
+     ([0.3, 0.5, 0.9, 1.0], 0.003, 0.4 - 0.1 / 3 + 0.01), ([0.1, 0.6, 0.61, 1.0], 0.0, 0.01 - 0.1 / 3)],
 )  # fmt: skip
-def test_the_advantage_is_what_is_missing_to_the_target_and_at_most_what_the_higher_tier_adds(
-    p_ok: list[float], advantage: float
+def test_the_advantage_is_the_higher_tiers_utility_less_that_of_finishing(
+    p_ok: list[float], left_usd: float, advantage: float
 ) -> None:
-    found = weigh_escalation(inputs(), 2, 3, p_ok, 0.0)
+    found = weigh_escalation(inputs(), 2, 3, p_ok, left_usd)
     assert found.advantage == pytest.approx(advantage)
-    assert found.reason == (f"P(no worse) of this answer is {p_ok[1]:.3f}, tier 3's {p_ok[2]:.3f}; the target is 0.750")
+    assert found.reason == (
+        f"P(no worse) of this answer is {p_ok[1]:.3f}, tier 3's {p_ok[2]:.3f}; less what they cost from here on they "
+        f"are worth {p_ok[1] - 10 / 3 * left_usd:.3f} and {p_ok[2] - 0.1 / 3:.3f}"
+    )
+
+
+def test_on_the_first_day_an_answer_that_is_good_enough_by_its_class_is_not_replaced() -> None:
+    first_day = msgspec.structs.replace(inputs().prediction, kind="prior")
+    given = msgspec.structs.replace(inputs(), prediction=first_day)
+    assert weigh_escalation(inputs(), 1, 2, [0.85, 0.95, 0.9, 1.0], 0.0).advantage > 0
+    assert weigh_escalation(given, 1, 2, [0.85, 0.95, 0.9, 1.0], 0.0).advantage < 0
 
 
 @pytest.mark.parametrize(

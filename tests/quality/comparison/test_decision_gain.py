@@ -42,8 +42,9 @@ def test_a_tier_counts_by_its_own_label_and_by_what_it_saves() -> None:
     prices = Serving(target=0.6, cost_shares=[0.0, 0.75, 1.0])
     gains = utility_gains(scores, np.zeros((2, 2)), np.ones((2, 2)), prices)
     assert gains[0, 1] == gains[1, 0] == 0
+    # Worth y - t, with t = 1 - 0.4 (1 - c).
     assert gains[0, 0] == pytest.approx(0.4)
-    assert gains[1, 1] == pytest.approx(0.25 * 0.4)
+    assert gains[1, 1] == pytest.approx(0.1)
 
 
 def test_related_prompts_are_less_evidence_than_others() -> None:

@@ -50,7 +50,7 @@ async def test_routing_is_compared_with_every_tier_on_requests_that_all_tiers_an
     assert found.probes == 1
     assert found.no_worse == 1.0
     assert found.usd == 3.0
-    assert [round(one.gain.value, 6) for one in found.tiers] == [0.95, -0.025, 0.0, 0.025]
+    assert [round(one.gain.value, 6) for one in found.tiers] == [0.85, -0.075, 0.0, 0.075]
 
 
 async def test_an_answer_that_was_handed_on_is_paid_twice_and_is_as_good_as_the_last(engine: AsyncEngine) -> None:

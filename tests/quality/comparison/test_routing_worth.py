@@ -27,7 +27,9 @@ def probes(n: int, skill: float, seed: int = 0, good: tuple[float, float] = (0.6
     draw = rng.random(n)
     no_worse = np.column_stack([draw < good[0], draw < good[1], np.ones(n)]).astype(float)
     chosen = np.where(rng.random(n) < skill, no_worse.argmax(axis=1), rng.integers(3, size=n))
-    return Probes(no_worse, np.tile(PRICES, (n, 1)), no_worse[np.arange(n), chosen], PRICES[chosen])
+    return Probes(
+        no_worse, np.tile(PRICES, (n, 1)), no_worse[np.arange(n), chosen], PRICES[chosen], np.full(n, PRICES[-1])
+    )
 
 
 def test_a_router_that_knows_the_cheapest_good_tier_pays() -> None:
@@ -80,7 +82,9 @@ def test_a_lottery_that_is_exactly_as_good_is_rarely_found_to_pay_by_looking_aft
         chosen = rng.integers(2, size=800)
         # Tier 2 costs a tenth of utility more than nothing: just what tier 1 lacks.
         prices = np.array([1e-9, 1.0])
-        drawn = Probes(no_worse, np.tile(prices, (800, 1)), no_worse[np.arange(800), chosen], prices[chosen])
+        drawn = Probes(
+            no_worse, np.tile(prices, (800, 1)), no_worse[np.arange(800), chosen], prices[chosen], np.ones(800)
+        )
         said += bool(verdict_after_each(gains_of(drawn, 0.1), 0.01, 0.1)[0].any())
     assert said <= runs * LEVEL + 3 * (runs * LEVEL) ** 0.5
 
@@ -93,7 +97,9 @@ def test_a_gain_of_just_the_worth_is_rarely_found_not_to_pay() -> None:
         up = (no_worse[:, 0] == 0) & (rng.random(800) < 0.01 / 0.09)
         swapped = np.where(up, 1, 0)
         prices = np.array([1e-9, 1.0])
-        drawn = Probes(no_worse, np.tile(prices, (800, 1)), no_worse[np.arange(800), swapped], prices[swapped])
+        drawn = Probes(
+            no_worse, np.tile(prices, (800, 1)), no_worse[np.arange(800), swapped], prices[swapped], np.ones(800)
+        )
         denied += bool(verdict_after_each(gains_of(drawn, 0.1), 0.01, 0.1)[1].any())
     assert denied <= runs * LEVEL + 3 * (runs * LEVEL) ** 0.5
 
@@ -101,7 +107,7 @@ def test_a_gain_of_just_the_worth_is_rarely_found_not_to_pay() -> None:
 def test_the_verdict_after_the_last_probe_is_that_of_the_bounds() -> None:
     for n, skill in ((600, 1.0), (3000, 0.0), (30, 0.5)):
         given = probes(n, skill)
-        pays, pays_not = verdict_after_each(gains_of(given, 0.1), 0.01, 0.1)
+        pays, pays_not = verdict_after_each(gains_of(given, 0.3), 0.01, 0.3)
         found = routing_worth(given, target=0.7, worth=0.01)
         assert (found.verdict == "pays") == bool(pays[-1])
         assert (found.verdict == "does_not_pay") == bool(pays_not[-1])

@@ -32,7 +32,7 @@ def model() -> OutcomeModel:
 
 
 def source(model: OutcomeModel) -> LabelSource:
-    return LabelSource(model=model, tiers=(), prior=adequacies(like_of(4))[:, :-1], tau=0.7)
+    return LabelSource(model=model, tiers=(), prior=adequacies(like_of(4))[:, :-1], exchange=0.3)
 
 
 def routed(request_id: str, tier: int, *, classes: list[float] | None = None, **changes: Any) -> Record:

@@ -31,8 +31,8 @@ def rows(count: int, key: str, scores: list[float], seed: int = 0) -> list[Label
     return made
 
 
-def curves(labelled: list[LabelledRow], tau: float = 0.7) -> dict[str | None, LearningCurve]:
-    return {one.key: one for one in learning_curves(labelled, TABLE, tau, PRICES)}
+def curves(labelled: list[LabelledRow], exchange: float = 0.3) -> dict[str | None, LearningCurve]:
+    return {one.key: one for one in learning_curves(labelled, TABLE, exchange, PRICES)}
 
 
 def test_each_point_is_tested_on_the_same_newest_labels() -> None:

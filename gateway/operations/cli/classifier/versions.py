@@ -20,6 +20,7 @@ from gateway.operations.cli.stored_order import with_database
 if TYPE_CHECKING:
     from classifier.registry.registry import ArtefactRegistry
     from gateway.base.settings import Settings
+    from quality.comparison.decision_gain import Serving
 
 version_option = click.option(
     "--version",
@@ -79,9 +80,9 @@ def promote(version: str, reason: str, as_json: bool, **options: Any) -> None:
     from quality.rollout.operator_commands import promote as order
 
     settings = settings_from(**options)
-    registry, name, prior = _accepted(settings, version)
+    registry, name, prior, serving = _accepted(settings, version)
     before = with_database(
-        settings, lambda engine: order(engine, registry, name, actor="cli", reason=reason, prior=prior)
+        settings, lambda engine: order(engine, registry, name, actor="cli", reason=reason, prior=prior, serving=serving)
     )
     echo_answer(
         as_json,
@@ -132,10 +133,12 @@ def canary(version: str | None, share: float | None, stop: bool, reason: str, as
     elif version is not None:
         if share is None:
             raise click.UsageError("a trial needs --share")
-        registry, name, prior = _accepted(settings, version)
+        registry, name, prior, serving = _accepted(settings, version)
         with_database(
             settings,
-            lambda engine: start_canary(engine, registry, name, share, actor="cli", reason=reason, prior=prior),
+            lambda engine: start_canary(
+                engine, registry, name, share, actor="cli", reason=reason, prior=prior, serving=serving
+            ),
         )
         said = f"{name} decides about {share:.1%} of the requests"
     else:
@@ -144,9 +147,9 @@ def canary(version: str | None, share: float | None, stop: bool, reason: str, as
     echo_answer(as_json, {"canary": registry.canary()}, said)
 
 
-def _accepted(settings: "Settings", version: str) -> "tuple[ArtefactRegistry, str, list[list[float]]]":
+def _accepted(settings: "Settings", version: str) -> "tuple[ArtefactRegistry, str, list[list[float]], Serving]":
     """Return the registry with `version` in it, checked as a server checks it; an empty one first gets the packaged
-    version. Also returns the assumed strengths of the catalogue's tiers.
+    version. Also returns the assumed strengths of the catalogue's tiers, and by what utility it serves.
 
     Raises `ArtefactError` with the reason of a refusal.
     """
@@ -154,6 +157,7 @@ def _accepted(settings: "Settings", version: str) -> "tuple[ArtefactRegistry, st
     from classifier.registry.artefact import default_artefact
     from classifier.registry.registry import ArtefactRegistry
     from gateway.inference.catalogue.class_prior import tier_prior
+    from gateway.inference.routing.objective import objective_of
     from tiers.catalog.load import load_catalog
 
     catalog = load_catalog(settings.catalog)
@@ -169,4 +173,4 @@ def _accepted(settings: "Settings", version: str) -> "tuple[ArtefactRegistry, st
     if folder.name != model.version:
         raise click.UsageError(f"{folder} holds version {model.version}; its folder must have that name")
     registry.add(folder)
-    return registry, model.version, tier_prior(catalog, settings.data_path)
+    return registry, model.version, tier_prior(catalog, settings.data_path), objective_of(settings, catalog)

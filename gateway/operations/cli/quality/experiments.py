@@ -112,6 +112,7 @@ def start(
     from classifier.registry.artefact import default_artefact
     from classifier.registry.registry import ArtefactRegistry
     from gateway.inference.catalogue.class_prior import tier_prior
+    from gateway.inference.routing.objective import objective_of
     from gateway.operations.usecases.experiment_plan import with_guardrails
     from quality.rollout.experiments import Experiments, Plan
     from tiers.catalog.load import load_catalog
@@ -130,6 +131,7 @@ def start(
             level=level,
             most_probes=most_probes,
             prior=prior,
+            serving=objective_of(settings, catalog),
             by=by,
         )
         margins: dict[Measure, float | None] = {"cost": cost_margin, "ttft": ttft_margin, "e2e": e2e_margin}

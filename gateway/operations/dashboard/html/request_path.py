@@ -4,11 +4,11 @@ import msgspec
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from classifier.decision import Decision, PolicyInputs
+from classifier.decision import Decision
 from classifier.errors import NoTierAllowedError
 from classifier.policy.decide import barred_tiers, decide
 from classifier.policy.holds import held_back
-from gateway.inference.routing.model import RoutingRule, rule_of
+from gateway.inference.routing.model import RoutingRule, rule_of, ruled_by
 from gateway.inference.routing.router import RoutingService
 from migrations.tables.quality import verifications
 from quality.records.record import Record
@@ -94,6 +94,9 @@ def _why_not(decision: Decision, tier: int) -> str:
     if inputs.arm_tier == chosen:
         return f"arm {inputs.arm} of the experiment is given tier {chosen}"
     p_ok = inputs.prediction.p_ok[tier - 1]
+    if inputs.objective == "utility":
+        theirs, ours = decision.scores[tier - 1], decision.scores[chosen - 1]
+        return "" if theirs is None or ours is None else f"worth {theirs:.3f}, tier {chosen} {ours:.3f}"
     if p_ok < inputs.tau:
         what = "P(good enough)" if inputs.prediction.classes else "P(no worse)"
         return f"{what} {p_ok:.3f} is below τ {inputs.tau:.3f}"
@@ -108,9 +111,8 @@ def rerouted(routing: RoutingService, record: Record, quality_target: float) -> 
         rule = RoutingRule.of_heuristic(quality_target)
     else:
         rule = rule_of(routing.classifier, record.request_id, quality_target)
-    wanted: PolicyInputs = msgspec.structs.replace(inputs, quality_target=rule.quality_target, tau=rule.tau)
     try:
-        return decide(wanted)
+        return decide(ruled_by(inputs, rule))
     except NoTierAllowedError as error:
         return str(error)
 
