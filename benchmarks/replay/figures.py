@@ -27,7 +27,8 @@ class Figure(NamedTuple):
 class Worth(msgspec.Struct, frozen=True, kw_only=True):
     """A routing by the marks. `cost`: share of what the strongest tier alone costs. `quality`: share of answers no
     worse than its own. `mark`: their mean mark. `utility`: quality less 0.3 of the cost, by which the default setting
-    decides. `saving`: share of the saving of an oracle, which takes the cheapest answer that is no worse; above 1, worse answers were taken."""
+    decides. `saving`: share of the saving of an oracle, which takes the cheapest answer that is no worse; above 1,
+    worse answers were taken."""
 
     name: str
     cost: Figure

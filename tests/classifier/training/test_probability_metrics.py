@@ -10,9 +10,10 @@ from scipy.optimize import minimize
 from scipy.sparse import csr_matrix
 from scipy.special import expit
 
+from classifier.complexity.quality_setting import exchange_of
 from classifier.decision import PolicyInputs, Prediction
 from classifier.policy.decide import decide
-from classifier.policy.utility import PRICES, cheapest_reaching, highest_utility
+from classifier.policy.utility import PRICES, highest_utility
 from classifier.training.fitting.logistic import fit_logistic
 from classifier.training.metrics import metrics
 
@@ -112,22 +113,23 @@ def test_a_logistic_without_labels_stays_at_its_centre() -> None:
 
 
 @given(st.lists(st.floats(0, 1), min_size=3, max_size=3), st.floats(0, 1))
-def test_the_evaluated_choice_is_the_served_choice(p: list[float], threshold: float) -> None:
+def test_the_evaluated_choice_is_the_served_choice(p: list[float], target: float) -> None:
     p_ok = [*(round(v, 4) for v in p), 1.0]
     inputs = PolicyInputs(
-        prediction=Prediction(p_ok=p_ok, kind="prior", novelty=0, classifier_version="t"),
+        prediction=Prediction(p_ok=p_ok, kind="measured", novelty=0, classifier_version="t"),
         costs=list(PRICES),
-        quality_target=0.9,
-        tau=round(threshold, 3),
+        quality_target=round(target, 3),
+        tau=0.5,
+        objective="utility",
     )
-    column = cheapest_reaching(np.array([p_ok]), round(threshold, 3))[0]
+    column = highest_utility(np.array([p_ok]), np.array(PRICES), exchange_of(round(target, 3)))[0]
     assert decide(inputs).tier == column + 1
 
 
 def test_perfect_probabilities_are_worth_most_at_the_cheapest_tier_that_is_right() -> None:
     rng = np.random.default_rng(0)
     score = np.hstack([(rng.random((300, 3)) < 0.5), np.ones((300, 1))]).astype(float)
-    picks = highest_utility(score, np.array(PRICES))
+    picks = highest_utility(score, np.array(PRICES), 0.1)
     assert score[np.arange(300), picks].mean() == 1.0
     assert (picks == score.argmax(1)).all()
 
