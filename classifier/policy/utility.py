@@ -6,8 +6,8 @@ catalogue's prices, and the reference is what a strongest answer usually costs h
 a long prompt costs what it costs (docs/routing.md).
 
 On the first day P(as good) is known for classes of prompts, and not for this prompt: what it lacks to 1 is mostly doubt
-about the class. Until labels say what a dearer tier gains, a tier that is good enough with P of `ENOUGH` counts as good
-enough, and lower probabilities in proportion, so that the likeliest class decides.
+about the class. Until labels say what a dearer tier gains, a tier that is good enough with P of `ENOUGH` counts as
+certainly good enough, so that the likeliest class decides.
 """
 
 from collections.abc import Sequence
@@ -25,8 +25,8 @@ Value = TypeVar("Value", float, Float)
 DEFAULT_EXCHANGE = exchange_of(DEFAULT_TARGET)
 # Prices of the four tiers relative to the first, where no catalogue says others.
 PRICES = (1.0, 2.5, 10.0, 30.0)
-# Chosen on the public part of the complexity suite: 87% of its prompts go to a tier within their range.
-ENOUGH = 0.8
+# On the public part of the complexity suite 88% of the prompts then go to a tier within their range.
+ENOUGH = 0.7
 # Labels of such prompts over which the rule of the first day fades.
 FIRST_LABELS = 5.0
 
@@ -47,11 +47,16 @@ def enough_of(prediction: Prediction) -> float:
     return ENOUGH + (1.0 - ENOUGH) * known
 
 
+def counted(p_ok: float, enough: float) -> float:
+    """Return P(as good) as it counts where `enough` (`enough_of`) is certain."""
+    return p_ok if p_ok < enough else 1.0
+
+
 def utilities(prediction: Prediction, dollars: Sequence[float], reference: float, exchange: float) -> list[float]:
     """Return the utility of each tier's answer at these `dollars` [tiers]."""
     enough = enough_of(prediction)
     return [
-        utility(min(p / enough, 1.0), usd, reference, exchange) for p, usd in zip(prediction.p_ok, dollars, strict=True)
+        utility(counted(p, enough), usd, reference, exchange) for p, usd in zip(prediction.p_ok, dollars, strict=True)
     ]
 
 
@@ -75,4 +80,4 @@ def highest_utility(p_ok: Float, prices: Float, exchange: float) -> npt.NDArray[
 def first_day_choice(p_ok: Float) -> npt.NDArray[np.intp]:
     """Return the column [n] that `decide` picks by the default setting at the reference prices, by `p_ok` [n, tiers] of
     classes without labels."""
-    return highest_utility(np.minimum(p_ok / ENOUGH, 1.0), reference_prices(p_ok.shape[1]), DEFAULT_EXCHANGE)
+    return highest_utility(np.where(p_ok < ENOUGH, p_ok, 1.0), reference_prices(p_ok.shape[1]), DEFAULT_EXCHANGE)

@@ -47,12 +47,11 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
 
 class Learning(msgspec.Struct, frozen=True, kw_only=True):
     """`times`: epoch seconds, evenly spaced since the first of the newest labels. `keys`: sorted by requests, then by
-    labels, descending. `exchange`: what the default setting says a strongest answer is worth."""
+    labels, descending."""
 
     times: list[float]
     together: Learned
     keys: list[Learned]
-    exchange: float
 
 
 class LabelSource(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,7 +98,7 @@ class LearningRecord:
                 prices = _prices(routed, source.prior.shape[1] + 1)
                 self._curves = await asyncio.to_thread(learning_curves, rows, source.prior, source.exchange, prices)
                 self._of, self._drawn_at = known_of, time.monotonic()
-            found = await self._put_together(routed, source.exchange)
+            found = await self._put_together(routed)
         self._last = found
         return found
 
@@ -124,7 +123,7 @@ class LearningRecord:
         async with self._engine.connect() as connection:
             return tuple((await connection.execute(select(*ends))).one())
 
-    async def _put_together(self, routed: Sequence[RoutedRequest], exchange: float) -> Learning:
+    async def _put_together(self, routed: Sequence[RoutedRequest]) -> Learning:
         by_key: dict[str | None, list[RoutedRequest]] = defaultdict(list)
         for one in routed:
             by_key[one.key_id].append(one)
@@ -152,10 +151,10 @@ class LearningRecord:
             traffic=traffic(routed) if routed else None,
             curve=curves.get(None),
         )
-        return Learning(times=times, together=together, keys=found, exchange=exchange)
+        return Learning(times=times, together=together, keys=found)
 
 
-def in_words(one: Learned, exchange: float) -> str:
+def in_words(one: Learned) -> str:
     """Return a paragraph that sums up one key."""
     sentences = [f"{one.name}: {labels_in_words(one)}."]
     if one.traffic is not None:

@@ -37,8 +37,8 @@ def test_the_advantage_is_the_higher_tiers_utility_less_that_of_finishing(
 def test_on_the_first_day_an_answer_that_is_good_enough_by_its_class_is_not_replaced() -> None:
     first_day = msgspec.structs.replace(inputs().prediction, kind="prior")
     given = msgspec.structs.replace(inputs(), prediction=first_day)
-    assert weigh_escalation(inputs(), 1, 2, [0.85, 0.95, 0.9, 1.0], 0.0).advantage > 0
-    assert weigh_escalation(given, 1, 2, [0.85, 0.95, 0.9, 1.0], 0.0).advantage < 0
+    assert weigh_escalation(inputs(), 1, 2, [0.75, 0.95, 0.9, 1.0], 0.0).advantage > 0
+    assert weigh_escalation(given, 1, 2, [0.75, 0.95, 0.9, 1.0], 0.0).advantage < 0
 
 
 @pytest.mark.parametrize(

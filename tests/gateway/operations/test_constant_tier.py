@@ -123,7 +123,7 @@ async def test_act_lets_the_constant_answer_with_its_reason_and_takes_it_back_wi
 
     await knob(aio, "act")
     tier, reason = await asked(aio)
-    dearer, _ = await asked(aio, **{"x-aio-quality": "0.999"})
+    dearer, _ = await asked(aio, **{"x-aio-quality": "0.99"})
     await knob(aio, "off")
     after, _ = await asked(aio)
 

@@ -49,7 +49,9 @@ def answer_of(model: str, strongest: str, text: str) -> str:
 
 async def decision_of(gateway: RunningGateway, text: str) -> Decision:
     """The decision on a request that is not answered."""
-    asked = {"model": "auto", "messages": [{"role": "user", "content": text.format(a=1, b=2)}]}
+    messages = [{"role": "user", "content": text.format(a=1, b=2)}]
+    # As many tokens as those that are answered: a longer answer would cost more than is usual.
+    asked = {"model": "auto", "messages": messages, "max_tokens": 8}
     shown = await gateway.http.post("/v1/route", json=asked)
     return msgspec.convert(shown.json()["decision"], Decision)
 

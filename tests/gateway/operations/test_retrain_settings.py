@@ -18,7 +18,7 @@ def test_decisions_are_compared_at_the_target_and_the_prices_that_serve(tmp_path
     costs = predicted_costs(catalog, catalog.reference_prompt_tokens, None)
     assert serving.cost_shares == pytest.approx([cost / costs[-1] for cost in costs])
     assert serving.cost_shares[0] < serving.cost_shares[-1] == 1.0
-    assert serving.target == 0.85
+    assert serving.target == 0.9
 
     settings.data_path.mkdir(parents=True, exist_ok=True)
     RoutingKnobFile(settings.routing_knobs_path).change({"quality_target": 0.5})

@@ -137,7 +137,7 @@ async def test_keys_are_named_as_their_owners_named_them(sqlite_engine: AsyncEng
     async with sqlite_engine.begin() as connection:
         await connection.execute(insert(api_keys).values(row))
     await label(sqlite_engine, model, "k-1", 3)
-    assert in_words((await learned(sqlite_engine, model)).keys[0], 0.7) == (
+    assert in_words((await learned(sqlite_engine, model)).keys[0]) == (
         "support desk: 3 of 100 labels; from about 100 on, the key has its own model."
     )
 
@@ -192,10 +192,10 @@ async def test_while_routing_is_only_watched_words_say_what_it_would_do(sqlite_e
 
 async def test_a_key_with_a_curve_says_what_its_labels_changed(sqlite_engine: AsyncEngine, model: OutcomeModel) -> None:
     await label(sqlite_engine, model, "alice", 60)
-    said = in_words((await learned(sqlite_engine, model)).keys[0], 0.7)
+    said = in_words((await learned(sqlite_engine, model)).keys[0])
     assert "alice: 60 of 100 labels; from about 100 on, the key has its own model." in said
     assert "On its 20 newest labels, the prediction error fell from" in said
-    assert "Against the 20 labels of all tiers among them, the default setting (70%) saves" in said
+    assert "Against the 20 labels of all tiers among them, the default setting saves" in said
     assert "of what the best possible choice gains." in said
 
 

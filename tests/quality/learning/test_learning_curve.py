@@ -61,7 +61,7 @@ def test_labels_that_contradict_the_shipped_estimate_lower_its_error_and_raise_u
     assert last.utility is not None
     assert (first.no_worse.value, last.no_worse.value) == (0.0, 1.0)
     assert last.saving.value == pytest.approx(1 - 2.5 / 30, abs=1e-3)
-    assert last.utility.value == pytest.approx(1 - 0.1 * 2.5 / 30, abs=1e-3)
+    assert last.utility.value == pytest.approx(1 - 0.3 * 2.5 / 30, abs=1e-3)
     assert last.of_oracle is not None
     assert last.of_oracle.value == 1.0
 

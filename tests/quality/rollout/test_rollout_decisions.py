@@ -75,6 +75,7 @@ def test_the_usual_settings_of_a_rollout() -> None:
     assert msgspec.structs.asdict(RolloutSettings()) == {
         "share": 0.1, "stop_level": 0.05, "rollback_level": 0.01, "promote_level": 0.05, "margin": 0.01,
         "live_margin": 0.05, "patience": 100, "watch_probes": 500, "days": 28.0, "promotes": True, "prior": [],
+        "serving": None,
     }  # fmt: skip
 
 

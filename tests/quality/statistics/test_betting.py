@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from quality.comparison.paired_outcomes import MOST
+from quality.comparison.decision_gain import reference_serving
+from quality.comparison.paired_outcomes import most_difference
 from quality.rollout.evidence import RolloutSettings
 from quality.statistics.betting import evidence, wealth
 
@@ -48,7 +49,7 @@ def test_a_rollout_finds_large_losses_and_misses_small_ones(
     rng, settings, taken_back = np.random.default_rng(3), RolloutSettings(), 0
     for _ in range(200):
         worse = np.where(rng.random(500) < 0.5 + loss / (2 * other), 1.0, -1.0)
-        harm = wealth(np.where(rng.random(500) < other, worse, 0.0), MOST)
+        harm = wealth(np.where(rng.random(500) < other, worse, 0.0), most_difference(reference_serving(4)))
         canary = harm[: settings.patience].max() >= 2 / settings.stop_level
         taken_back += canary or harm.max() >= 1 / settings.rollback_level
 

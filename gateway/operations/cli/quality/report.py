@@ -88,7 +88,7 @@ def learning(days: float, as_json: bool, **options: Any) -> None:
         echo_json(found)
         return
     for one in (found.together, *found.keys) if len(found.keys) > 1 else found.keys:
-        click.echo(in_words(one, found.exchange))
+        click.echo(in_words(one))
     if not found.keys:
         click.echo("No requests and no labels yet.")
 

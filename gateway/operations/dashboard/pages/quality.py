@@ -191,7 +191,7 @@ def _learning_shown(learning: Learning | None) -> dict[str, Any]:
     return {
         "learning": learning,
         "learned": shown,
-        "said": [in_words(one, learning.exchange) for one in shown],
+        "said": [in_words(one) for one in shown],
         "labels_lines": [Series(name=one.name, values=one.labels_at, colour=n, dashes=d) for one, n, d in lines],
         "error_steps": steps,
         "error_lines": [

@@ -170,7 +170,7 @@ async def test_without_a_partner_two_samples_are_compared_where_answers_are_judg
     service, scripted, _ = serving_alone(AgreementSettings(price_share=1e-6))
     scripted[2].words = ("A",)
     assert service.agreements is not None
-    answer = await service.complete(asking(agree=None))
+    answer = await service.complete(asking(agree=None, quality_target=0.6))
     assert answer.record is not None
     judged = [msgspec.structs.replace(attempt, stage=stage) for attempt in answer.record.attempts]
     record = msgspec.structs.replace(answer.record, attempts=judged)

@@ -130,7 +130,7 @@ def test_a_quality_target_is_given_by_name_or_number_and_anything_else_is_refuse
         assert shown.exit_code == 0, shown.output
         return float(json.loads(shown.output)["decision"]["inputs"]["quality_target"])
 
-    assert (target("careful"), target("0.4")) == (0.85, 0.4)
+    assert (target("careful"), target("0.4")) == (0.9, 0.4)
     refused = aio("route", "Hi", "--quality", "frugal", "--data-dir", str(tmp_path))
     assert refused.exit_code == 2
     assert "neither economy, balanced or careful nor a number from 0 to 1" in refused.output

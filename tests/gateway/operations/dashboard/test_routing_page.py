@@ -45,7 +45,7 @@ async def aio(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running
 
 def inputs_of(p_ok: list[float]) -> PolicyInputs:
     prediction = Prediction(p_ok=p_ok, kind="measured", novelty=0.1, classifier_version="v")
-    return PolicyInputs(prediction=prediction, costs=COSTS, quality_target=0.9, tau=0.9)
+    return PolicyInputs(prediction=prediction, costs=COSTS, quality_target=0.9, tau=0.9, objective="utility")
 
 
 def rule(target: float) -> RoutingRule:
@@ -82,7 +82,7 @@ async def test_an_empty_installation_says_what_is_missing(admin: httpx.AsyncClie
 
 
 async def test_a_preview_decides_again_and_weighs_what_a_sample_stands_for() -> None:
-    sure, doubtful = inputs_of([0.99, 0.99, 0.99, 1.0]), inputs_of([0.5, 0.6, 0.99, 1.0])
+    sure, doubtful = inputs_of([0.99, 0.99, 0.99, 1.0]), inputs_of([0.85, 0.6, 0.99, 1.0])
     sample = [SampledDecision(sure, 3.0), SampledDecision(doubtful, 1.0)]
     shown = preview(sample, 4, rule(0.9), rule(0.4), 0.0, 1.0)
     assert shown is not None
