@@ -245,8 +245,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     quality_target: Annotated[
         QualitySetting | None,
         Meta(
-            description="1 less what a strongest answer is worth: `economy` (0.5), `balanced` (0.7), `careful` (0.9) or "
-            "0 to 1; unset: the classifier's own",
+            description="1 less what a strongest answer is worth: `economy` (0.5), `balanced` (0.7), `careful` (0.9) "
+            "or 0 to 1; unset: the classifier's own",
         ),
     ] = None
     sampling_rate: Annotated[

@@ -1,4 +1,4 @@
-"""What a strongest answer usually costs a caller: by key and system prompt, bounded, and nobody else's."""
+"""What a strongest answer usually costs a caller: by key and system prompt, and bounded."""
 
 import pytest
 
