@@ -5,7 +5,10 @@ from typing import Literal
 
 import msgspec
 
-from classifier.complexity.quality_setting import exchange_of
+
+def exchange_of(quality_target: float) -> float:
+    """Return what a strongest answer is worth, in shares of answers as good, to who asks for this target."""
+    return 1.0 - quality_target
 
 
 class Exclusion(msgspec.Struct, frozen=True):

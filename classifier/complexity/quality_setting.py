@@ -10,11 +10,6 @@ QUALITY_SETTINGS: dict[str, float] = {"economy": 0.5, "balanced": 0.7, "careful"
 DEFAULT_TARGET = QUALITY_SETTINGS["balanced"]
 
 
-def exchange_of(quality_target: float) -> float:
-    """Return what a strongest answer is worth, in shares of answers as good, to who asks for this target."""
-    return 1.0 - quality_target
-
-
 def target_of(setting: QualitySetting | None) -> float | None:
     """Return the number of a setting; None stays None."""
     return QUALITY_SETTINGS[setting] if isinstance(setting, str) else setting

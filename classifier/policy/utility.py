@@ -16,8 +16,8 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from classifier.complexity.quality_setting import DEFAULT_TARGET, exchange_of
-from classifier.decision import Prediction
+from classifier.complexity.quality_setting import DEFAULT_TARGET
+from classifier.decision import Prediction, exchange_of
 
 Float = npt.NDArray[np.floating]
 Value = TypeVar("Value", float, Float)

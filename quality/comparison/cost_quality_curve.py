@@ -8,7 +8,7 @@ import numpy.typing as npt
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from classifier.complexity.quality_setting import exchange_of
+from classifier.decision import exchange_of
 from classifier.policy.utility import highest_utility, reference_prices
 from migrations.tables.quality import training_rows
 from quality.comparison.paired_outcomes import ladder_outcomes_since, p_ok_of

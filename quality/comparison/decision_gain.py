@@ -21,7 +21,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from classifier.complexity.quality_setting import DEFAULT_TARGET, exchange_of
+from classifier.complexity.quality_setting import DEFAULT_TARGET
+from classifier.decision import exchange_of
 from classifier.policy.utility import reference_prices
 from classifier.training.metrics.estimates import Estimate
 

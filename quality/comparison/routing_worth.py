@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from classifier.complexity.quality_setting import exchange_of
+from classifier.decision import exchange_of
 from quality.statistics.confidence_sequence import Sums, deviation, sums_of, values_needed
 
 Float = npt.NDArray[np.floating]

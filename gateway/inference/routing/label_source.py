@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from classifier.complexity.quality_setting import DEFAULT_TARGET, exchange_of
+from classifier.complexity.quality_setting import DEFAULT_TARGET
+from classifier.decision import exchange_of
 from classifier.model.outcome_model import OutcomeModel
 from classifier.registry.artefact import default_artefact, load_artefact
 from classifier.registry.registry import ArtefactRegistry

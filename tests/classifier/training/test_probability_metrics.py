@@ -10,8 +10,7 @@ from scipy.optimize import minimize
 from scipy.sparse import csr_matrix
 from scipy.special import expit
 
-from classifier.complexity.quality_setting import exchange_of
-from classifier.decision import PolicyInputs, Prediction
+from classifier.decision import PolicyInputs, Prediction, exchange_of
 from classifier.policy.decide import decide
 from classifier.policy.utility import PRICES, highest_utility
 from classifier.training.fitting.logistic import fit_logistic
