@@ -17,7 +17,8 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
     most drawn answers, the newest, that wait for a judge. `result_seconds`: how long an answer with calls waits for the
     caller's next request, whose results say whether they failed. `cold_start_per_second`: the most answers a second
     that a cold start draws on average, since more at once teach no sooner. `parallel`: the verifications that run at a
-    time in one process. `trigger`: the rule whose alarms are passed
+    time in one process. `machine_share`: the share of the time, in (0, 1], for which verification may keep local tiers
+    busy. `trigger`: the rule whose alarms are passed
     on: the sequential test, or the share of `upgrade`.
     """
 
@@ -37,3 +38,4 @@ class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
     result_seconds: float = 120.0
     cold_start_per_second: float = 2.0
     parallel: int = 1
+    machine_share: float = 1.0

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -40,6 +41,7 @@ class Worker:
         clock: Callable[[], float],
     ) -> None:
         self.second_opinions = OpinionsGiven()
+        self._rests_until = -math.inf
         self._queue, self._verifier, self._tiers, self._settings = queue, verifier, tiers, settings
         self._encode, self._fingerprints, self._learned, self._clock = encode, fingerprints, learned, clock
 
@@ -64,10 +66,16 @@ class Worker:
         return False
 
     def _must_wait(self, job: VerificationJob) -> bool:
-        """Whether requests wait for a tier that `job` asks. Batch priority yields in our own cores; a remote tier has
-        no priorities, so its queue is not joined."""
+        """Whether requests wait for a tier that `job` asks, or verification has had its share of this machine's time.
+        Batch priority yields in our own cores; a remote tier has no priorities, so its queue is not joined."""
+        if self._is_local(job) and self._clock() < self._rests_until:
+            return True
         asked = self._verifier.asked.asked(job)
         return any(tier.number in asked and tier.load().waiting > 0 for tier in self._tiers)
+
+    def _is_local(self, job: VerificationJob) -> bool:
+        asked = self._verifier.asked.asked(job)
+        return any(tier.number in asked and tier.is_local for tier in self._tiers)
 
     async def _claim_and_verify(self, job: VerificationJob, now: float) -> bool:
         """Return False if the budget does not cover it; True also if another replica took it."""
@@ -82,7 +90,12 @@ class Worker:
             return True
         claimed = await self._queue.claim(job, bound, now, min(bound, self._verifier.expected_usd(job)))
         if claimed == "claimed":
+            begun = self._clock()
             await self._work_on(job, bound)
+            if self._is_local(job):
+                rest = (self._clock() - begun) * (1.0 / self._settings.machine_share - 1.0)
+                # Several at a time add up.
+                self._rests_until = max(self._rests_until, self._clock()) + rest
         return claimed != "no budget"
 
     async def _fail(self, job: VerificationJob, error: AttemptError) -> None:

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from quality.judges.calibration import Calibration
     from quality.judges.judge_state import JudgeState
 
+# The share of the time for which verification may keep local models busy.
+MACHINE_SHARE = 0.5
 _BY_RULE = "Labels: from checks of JSON, code, tool calls and exact answers, and from feedback"
 
 
@@ -25,7 +27,8 @@ def budget_text(settings: Settings) -> str:
     return (
         f"Verification costs at most {settings.verification_budget:.0%} of serving or {SAVING_SHARE:.0%} of what "
         f"routing saves against the strongest tier, whichever is more, and ${settings.cold_start_usd:g} beyond while "
-        f"little is known: never more than ${settings.verification_most_usd:g} a day (AIO_VERIFICATION_MOST_USD)"
+        f"little is known: never more than ${settings.verification_most_usd:g} a day (AIO_VERIFICATION_MOST_USD). It "
+        f"keeps local models busy for at most {MACHINE_SHARE:.0%} of the time, and stops for a request"
     )
 
 

@@ -18,7 +18,7 @@ from gateway.base.stores.retries import background, until_it_works
 from gateway.inference.answering.answer import Answer
 from gateway.inference.catalogue.class_prior import tier_prior
 from gateway.inference.routing.objective import objective_of
-from gateway.operations.quality_loop.label_sources import judging_cap, labels_text
+from gateway.operations.quality_loop.label_sources import MACHINE_SHARE, judging_cap, labels_text
 from gateway.telemetry.metrics.metrics import Metrics
 from inference_core.extras import MissingExtraError
 from inference_core.io.background_tasks import once
@@ -153,6 +153,7 @@ class QualityLoop:
                     second_opinions=self._settings.second_opinions,
                     trigger=self._settings.retrain_trigger,
                     parallel=PARALLEL_VERIFICATIONS,
+                    machine_share=MACHINE_SHARE,
                 ),
                 price=self._price,
                 panel=await self._panel(),

@@ -24,7 +24,7 @@ from tests.database_outage import outage
 from tests.polling import eventually
 from tests.quality.loop_world import ScriptedTier, ladder, price, record, rows, store_request, unavailable
 from tests.quality.monitor.monitors import ALL, EVERY, TIERS, monitor_of, serve
-from tiers.tier import ChatMessage, TierLoad
+from tiers.tier import ChatMessage, GenerationRequest, TierLoad
 from tiers.tool_types import Tool, ToolCall, Tooling
 
 TRUSTED = Calibration(
@@ -78,7 +78,7 @@ def test_the_usual_settings() -> None:
     assert {name: usual[name] for name in usual if name not in ("sampling", "upgrade", "shift")} == {
         "trigger": "evidence", "max_tokens": 1024, "second_opinions": 2, "max_attempts": 3, "lease_seconds": 600.0,
         "retry_seconds": 30.0, "expire_seconds": 86_400.0, "poll_seconds": 1.0, "max_offered": 1000, "max_held": 50,
-        "result_seconds": 120.0, "cold_start_per_second": 2.0, "parallel": 1,
+        "result_seconds": 120.0, "cold_start_per_second": 2.0, "parallel": 1, "machine_share": 1.0,
     }  # fmt: skip
 
 
@@ -468,6 +468,33 @@ async def test_a_job_whose_tier_is_busy_holds_up_none_behind_it(engine: AsyncEng
     await monitor.close()
     status = {row["request_id"]: row["status"] for row in await rows(engine, verifications)}
     assert status == {"probed": "pending", "sampled": "done"}
+
+
+@pytest.mark.parametrize(("is_local", "starts_at"), [(True, 1540.0), (False, 1510.0)])
+async def test_verification_keeps_local_tiers_busy_for_its_share_of_the_time(
+    engine: AsyncEngine, is_local: bool, starts_at: float
+) -> None:
+    """A verification of ten seconds, at a quarter of the time, is followed by thirty without one."""
+    now = 1500.0
+
+    def say(request: GenerationRequest) -> str:
+        nonlocal now
+        now += 10.0
+        return "7"
+
+    verifier = ScriptedTier(reply=say)
+    verifier.is_local = is_local
+    settings = msgspec.structs.replace(NO_OPINIONS, machine_share=0.25)
+    monitor = await monitor_of(engine, verifier, settings, clock=lambda: now)
+    await monitor.start()
+    await serve(monitor, engine, record("one"))
+    begun = []
+    while len(verifier.seen) < 2:
+        await serve(monitor, engine, record("two"))
+        begun.append(now - 10.0)
+        now += 1.0 if len(verifier.seen) < 2 else 0.0
+    await monitor.close()
+    assert begun[-1] == starts_at
 
 
 async def test_several_verifications_run_at_a_time(engine: AsyncEngine) -> None:
