@@ -26,6 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 import migrations
 from inference_core.extras import require_extra
+from quality.store.hidden_values import hide_values
 from quality.store.time_limits import (
     BUSY_MS,
     CONNECT_SECONDS,
@@ -269,6 +270,7 @@ def _engine(
             "connection_class": postgres_connection(),
         }
         engine = create_async_engine(url, pool_pre_ping=True, connect_args=limits, **arguments)
+        event.listen(engine.sync_engine, "handle_error", hide_values)
     else:
         # The driver begins transactions only before some statements, so we begin them ourselves.
         ours = {"isolation_level": None, "async_creator_fn": sqlite_connection}

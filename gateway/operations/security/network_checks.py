@@ -125,7 +125,8 @@ def reports_reachable(facts: Facts) -> Finding:
         "AIO_ERROR_REPORT_DSN": settings.error_report_dsn,
         "AIO_OTLP_TRACES_ENDPOINT": settings.otlp_traces_endpoint,
         "AIO_OTLP_ENDPOINT": settings.otlp_endpoint,
-        "AIO_PRICE_LIST_URL": settings.price_list_url,
+        # It may be a file.
+        "AIO_PRICE_LIST_URL": settings.price_list_url if ":" in settings.price_list_url else "",
     }
     odd = [name for name, url in named.items() if url and not _is_web_server(url)]
     if odd:

@@ -97,6 +97,8 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("reports-reachable", "failed", {"otlp_endpoint": "gopher://traces.example"}),
     ("reports-reachable", "failed", {"otlp_traces_endpoint": "http://169.254.169.254/"}),
     ("reports-reachable", "failed", {"price_list_url": "https://metadata.google.internal/x"}),
+    ("reports-reachable", "failed", {"price_list_url": "file:///etc/passwd"}),
+    ("reports-reachable", "ok", {"price_list_url": "/etc/aio/prices.json"}),
     ("reports-reachable", "failed", {"alert_webhook": "https://"}),
     ("reports-reachable", "ok", {"alert_webhook": "https://pager.example"}),
     ("reports-encrypted", "failed", {"error_report_dsn": "http://key@errors.example/1"}),
