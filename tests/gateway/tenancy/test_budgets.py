@@ -284,6 +284,31 @@ async def test_steps_of_the_wall_clock_end_no_lease_and_a_new_day_has_a_budget_o
         await other.hold([ref], 41)
 
 
+@pytest.mark.parametrize("forward", [0.0, 86_400.0], ids=["back", "forward and back"])
+async def test_a_clock_that_goes_back_by_a_day_gives_no_day_again(
+    sqlite: AsyncEngine, forward: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, ref = Clock(), await budget(sqlite, 100, "day")
+    here = clock.time()
+    spender = leases(sqlite, "a", clock, here)
+    clock.wall += forward
+    await look(sqlite, here)
+    await spend(spender, ref, 100)
+
+    clock.wall -= 86_400.0
+    for _ in range(2):
+        await look(sqlite, here)
+    with pytest.raises(BudgetExceededError):
+        await spender.hold([ref], 1)
+    assert here.now() == NOON + forward
+    assert [record.getMessage() for record in caplog.records if "went back by 86400 s" in record.getMessage()] != []
+
+    # A correction is followed, and so is a clock that has caught up.
+    clock.wall = NOON + forward - 10
+    await look(sqlite, here)
+    assert here.now() == NOON + forward - 10
+
+
 async def test_an_amount_that_is_lowered_and_a_budget_that_is_removed(sqlite: AsyncEngine) -> None:
     ref = await budget(sqlite, 1000)
     spender = leases(sqlite, "a")
