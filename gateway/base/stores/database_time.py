@@ -13,7 +13,7 @@ Clock = Callable[[], float]
 
 MOST_BACK_SECONDS = 60.0
 """How far back the time goes where its source does: corrections are followed. A jump beyond it would begin a period of
-a budget again, which nobody has spent, and revive keys that have ended."""
+a budget again, of which nothing is spent, and revive keys that have ended."""
 
 
 class DatabaseTime:
