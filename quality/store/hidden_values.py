@@ -25,7 +25,7 @@ def hide_values(context: ExceptionContext) -> None:
         if error is None:
             continue
         if getattr(error, "detail", None):
-            error.detail = None  # type: ignore[union-attr]
+            error.detail = None  # type: ignore[attr-defined]
         if error.args and isinstance(error.args[0], str):
             said = error.args[0].partition(_DETAIL)[0]
             error.args = (_VALUE.sub(HIDDEN, said) if of_data else said, *error.args[1:])
