@@ -24,6 +24,11 @@ _LOWER, _UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum"
 # Of a counted group of a pattern times the longest length. The library takes a hundred megabytes for more, or fails in
 # the middle of an answer ("too many expressions constructed").
 _MOST_STATES = 10_000
+# Keywords that exclude nothing, and those that exclude no name of a property. More dependencies take too long.
+_SAYS_NOTHING = frozenset(("title", "description", "default", "examples", "$comment", "$id"))
+_SAYS_NO_NAME = _SAYS_NOTHING | {"type"}
+_MOST_DEPENDENCIES = 8
+_MOST_REFERENCES = 6
 _PATTERNS = FORMATS | PARTS
 
 
@@ -42,8 +47,12 @@ def _rewritten(schema: Any, resolve: Resolve) -> Any:
     if not isinstance(schema, dict):
         return schema
     rewritten = {key: _inner(key, value, resolve) for key, value in schema.items()}
-    for step in (_exact_values, _patterns, _annotations, _exact_bounds, _counted):
+    for step in (_exact_values, _patterns, _annotations, _exact_bounds):
         step(rewritten)
+    _property_names(rewritten, resolve)
+    _dependent(rewritten, resolve)
+    _negated(rewritten)
+    _counted(rewritten)
     _exclusive(schema, rewritten, resolve)
     return rewritten
 
@@ -70,6 +79,8 @@ def _inner(key: str, value: Any, resolve: Resolve) -> Any:
 
 
 def _at(step: str, part: Any, resolve: Resolve) -> Any:
+    if isinstance(part, dict) and part.get("not") in ({}, True):
+        return False
     try:
         return _rewritten(part, resolve)
     except InexpressibleError as error:
@@ -144,6 +155,78 @@ def _exact_bounds(schema: dict[str, Any]) -> None:
             schema[key] = int(near)
 
 
+def _property_names(schema: dict[str, Any], resolve: Resolve) -> None:
+    """Replace `propertyNames` by properties of these names, or of these patterns."""
+    names = schema.get("propertyNames")
+    for _ in range(_MOST_REFERENCES):
+        if isinstance(names, dict) and names.keys() - _SAYS_NO_NAME == {"$ref"}:
+            names = _rewritten(resolve(names["$ref"]), resolve)
+    if not isinstance(names, dict) or "patternProperties" in schema:
+        return
+    rest, properties = schema.get("additionalProperties", {}), _mapping(schema, "properties")
+    given = names.keys() - _SAYS_NO_NAME
+    if given in ({"enum"}, {"const"}):
+        listed = [names["const"]] if "const" in names else _list(names, "enum")
+        known = [name for name in listed if isinstance(name, str)]
+        schema["properties"] = {name: part if name in known else False for name, part in properties.items()}
+        schema["properties"] |= {name: rest for name in known if name not in properties}
+    elif given and given <= {"pattern", "minLength", "maxLength"} and not properties:
+        if given != {"pattern"}:
+            if "pattern" in given:
+                return
+            least, most = names.get("minLength", 0), names.get("maxLength", "")
+            names = {"pattern": rf"^[^\x00]{{{least},{most}}}$"}
+        schema["patternProperties"] = {names["pattern"]: rest}
+    else:
+        return
+    schema["additionalProperties"] = False
+    del schema["propertyNames"]
+
+
+def _dependent(schema: dict[str, Any], resolve: Resolve) -> None:
+    """Replace dependencies: the property is missing, or what depends on it holds."""
+    for key in ("dependentRequired", "dependentSchemas", "dependencies"):
+        given = schema.get(key)
+        if not isinstance(given, dict) or not 0 < len(given) <= _MOST_DEPENDENCIES:
+            continue
+        if not all(isinstance(held, list | dict | bool) for held in given.values()):
+            continue
+        for name, held in given.items():
+            part = {"required": held} if isinstance(held, list) else held
+            if key == "dependencies" and isinstance(held, dict):
+                part = _rewritten(held, resolve)
+            _also(schema, {"anyOf": [{"properties": {name: False}}, part]})
+        del schema[key]
+
+
+def _negated(schema: dict[str, Any]) -> None:
+    """Replace `not` of required properties by missing ones, and of types by the other types."""
+    given = schema.get("not")
+    if not isinstance(given, dict):
+        return
+    parts = [_negation(part) for part in (_list(given, "anyOf") if given.keys() == {"anyOf"} else [given])]
+    if parts and all(parts):
+        for part in parts:
+            _also(schema, part)
+        del schema["not"]
+
+
+def _negation(schema: Any) -> dict[str, Any]:
+    """A schema for what `schema` does not allow; {} if none is known."""
+    if not isinstance(schema, dict):
+        return {}
+    said = schema.keys() - _SAYS_NOTHING
+    required = _list(schema, "required")
+    if said == {"required"} and required:
+        missing = [{"type": "object", "properties": {name: False}} for name in required]
+        return missing[0] if len(missing) == 1 else {"anyOf": missing}
+    kinds = schema.get("type")
+    names = frozenset(kinds if isinstance(kinds, list) else [kinds])
+    if said == {"type"} and names <= TYPES:
+        return {"type": sorted(TYPES - names)}
+    return {}
+
+
 def _counted(schema: dict[str, Any]) -> None:
     """Replace `minProperties` by required properties: those that are required already, and optional ones in order."""
     least, properties = schema.get("minProperties"), schema.get("properties", {})
@@ -170,6 +253,16 @@ def _exclusive(schema: dict[str, Any], rewritten: dict[str, Any], resolve: Resol
         names = kinds if isinstance(kinds, list) else [kinds]
         types = frozenset("number" if name == "integer" else name for name in names)
         rewritten["oneOf"] = narrowed(branches, types, resolve)
+
+
+def _list(schema: Mapping[str, Any], key: str) -> list[Any]:
+    value = schema.get(key)
+    return value if isinstance(value, list) else []
+
+
+def _mapping(schema: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = schema.get(key)
+    return value if isinstance(value, dict) else {}
 
 
 def _also(schema: dict[str, Any], part: dict[str, Any]) -> None:

@@ -74,6 +74,23 @@ def follows(matcher: GrammarMatcher, answer: str) -> bool:
         # Numbers of properties.
         ({"type": "object", "properties": {"a": {}, "b": {}}, "minProperties": 2, "additionalProperties": False},
          ['{"a": 1, "b": 2}'], ['{"a": 1}', '{"b": 1}']),
+        # Dependencies, and what is excluded.
+        ({"type": "object", "properties": {"a": {}, "b": {}}, "dependencies": {"a": ["b"]}},
+         ['{"a": 1, "b": 1}', '{"b": 1}', "{}"], ['{"a": 1}']),
+        ({"type": "object", "properties": {"a": {}, "b": {}}, "dependentSchemas": {
+            "a": {"properties": {"b": {"type": "integer"}}}}},
+         ['{"a": 1, "b": 1}', '{"b": "x"}'], ['{"a": 1, "b": "x"}']),
+        ({"type": "object", "properties": {"a": {}, "b": {}}, "not": {"required": ["a", "b"]}},
+         ['{"a": 1}', '{"b": 1}'], ['{"a": 1, "b": 1}']),
+        ({"not": {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}}, ["{}"], ['{"a": 1}', '{"b": 1}', "1"]),
+        ({"not": {"type": ["number", "object"]}}, ['"a"', "[]"], ["1", "{}"]),
+        ({"properties": {"a": {"not": {}}}}, ["{}"], ['{"a": 1}']),
+        # Names of properties.
+        ({"propertyNames": {"$ref": "#/$defs/E"}, "additionalProperties": {"type": "integer"}, "$defs": {
+            "E": {"enum": ["x", "y"], "type": "string"}}}, ['{"x": 1, "y": 2}', "{}"], ['{"z": 1}', '{"x": "a"}']),
+        ({"properties": {"a": {}, "b": {}}, "propertyNames": {"const": "b"}}, ['{"b": 1}'], ['{"a": 1}', '{"c": 1}']),
+        ({"propertyNames": {"pattern": "^x_"}}, ['{"x_1": 1}'], ['{"y": 1}']),
+        ({"propertyNames": {"minLength": 2, "maxLength": 3}}, ['{"ab": 1}'], ['{"a": 1}', '{"abcd": 1}']),
         # Branches that exclude each other, or are narrowed until they do.
         ({"oneOf": [{"type": "integer"}, {"type": "string"}]}, ["1", '"a"'], ["null"]),
         ({"type": "object", "oneOf": [{"required": ["a"]}, {"required": ["b"]}], "properties": {"a": {}, "b": {}}},
