@@ -27,7 +27,7 @@ _MOST_STATES = 10_000
 # Keywords that exclude nothing, and those that exclude no name of a property. More dependencies take too long.
 _SAYS_NOTHING = frozenset(("title", "description", "default", "examples", "$comment", "$id"))
 _SAYS_NO_NAME = _SAYS_NOTHING | {"type"}
-_MOST_DEPENDENCIES = 8
+_MOST_DEPENDENCIES = 4
 _MOST_REFERENCES = 6
 _PATTERNS = FORMATS | PARTS
 
