@@ -17,8 +17,9 @@ _PERSON = b"aio-sampling-v1"
 _DAY = 86_400.0
 # Rate for prompts without labels; half of it with 20 labels of such prompts, a fifth with 80.
 COLD_START_RATE = 0.25
-# The share of what routing saves that verification may cost, and the first requests of a family that all tiers answer.
-SAVING_SHARE, FIRST_PROBES = 0.2, 30
+# The share of what routing saves that verification may cost, that of draws that go on for ever, and the first requests
+# of a family that all tiers answer.
+SAVING_SHARE, STEADY_SHARE, FIRST_PROBES = 0.2, 0.04, 30
 # The alarms are stated in verified answers: 2,000 between two false ones. More than so many a day tell of a change no
 # day sooner.
 STEADY_A_DAY = 400.0
@@ -55,8 +56,9 @@ class SamplingSettings(msgspec.Struct, frozen=True, kw_only=True):
     answers to unfamiliar prompts are verified, falling as labels of such prompts arrive, and `cold_start_usd` may be
     spent per window beyond the budget. The first requests of a family (`quality.verification.families`) are drawn as
     probes at `least_probe_rate` and as samples at `least_rate` at least, from the same money; `first_probes`: so many
-    of a family are probes, 0 where there are no families. `steady_a_day`: the most other draws for each of the
-    two shares of the budget. `key` is a secret per deployment, so that callers cannot choose request ids that are never
+    of a family are probes, 0 where there are no families. The other draws, which go on for ever, have `steady_share` of
+    what was saved in place of `saving_share`, and are at most `steady_a_day` for each of the two shares of the budget.
+    `key` is a secret per deployment, so that callers cannot choose request ids that are never
     sampled. Raises `ValueError`.
     """
 
@@ -75,6 +77,7 @@ class SamplingSettings(msgspec.Struct, frozen=True, kw_only=True):
     first_probes: int = 0
     least_probe_rate: float = 0.0
     least_rate: float = 0.0
+    steady_share: float = 0.0
     steady_a_day: float = math.inf
     key: str = ""
 
@@ -102,8 +105,14 @@ class SamplingSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def budget(self, spending: "Spending") -> float:
         """Return the US dollars of the window, without those of a cold start."""
-        share = max(self.budget_share * spending.serving_usd, self.saving_share * spending.saved_usd)
-        return min(share, self.most_usd)
+        return self._money(spending, max(self.saving_share, self.steady_share))
+
+    def steady(self, purpose: Purpose, spending: "Spending") -> float:
+        """Return the US dollars of the window for draws for `purpose` that are no first ones of a family."""
+        return self._part(purpose) * self._money(spending, self.steady_share)
+
+    def _money(self, spending: "Spending", of_saving: float) -> float:
+        return min(max(self.budget_share * spending.serving_usd, of_saving * spending.saved_usd), self.most_usd)
 
     def budget_for(self, purpose: Purpose, spending: "Spending") -> float:
         """Return the US dollars of the window for `purpose`, without those of a cold start; probes have their own."""
@@ -136,6 +145,7 @@ def sampling_of(
         saving_share=SAVING_SHARE if is_on else 0.0,
         most_usd=most_usd,
         first_probes=FIRST_PROBES if is_on else 0,
+        steady_share=STEADY_SHARE if is_on else 0.0,
         steady_a_day=STEADY_A_DAY,
     )
 
@@ -248,8 +258,8 @@ def admits(spending: Spending, usd: float, purpose: Purpose, settings: SamplingS
 
 
 def thinning(spending: Spending, bound_usd: float, purpose: Purpose, settings: SamplingSettings) -> float:
-    """Return the share of the ceilings, at most 1, at which verification uses exactly the budget, or makes the most
-    steady draws of a day.
+    """Return the share of the ceilings, at most 1, at which the steady draws use exactly their money, or are the most
+    of a day.
 
     The price of one verification is the window's mean, or `bound_usd` before the first. Thinning evenly keeps the
     sample representative; a bare cap would verify only the first requests of each day.
@@ -261,7 +271,7 @@ def thinning(spending: Spending, bound_usd: float, purpose: Purpose, settings: S
         chats, shadowed = sum(spending.answered.values()), spending.shadow_share
         ordinary = spending.attention * sum(settings.rate(tier) * n for tier, n in spending.answered.items())
         wanted = (1.0 - shadowed) * ordinary + shadowed * settings.shadow_rate * chats
-    budget, asked = settings.budget_for(purpose, spending), wanted * (bound_usd if price is None else price)
+    budget, asked = settings.steady(purpose, spending), wanted * (bound_usd if price is None else price)
     paid = 1.0 if asked <= budget else budget / asked
     most = settings.steady_a_day * settings.window_seconds / _DAY
     return paid if wanted <= most else min(paid, most / wanted)

@@ -289,6 +289,20 @@ def test_the_first_requests_of_a_family_are_probes_while_there_is_money() -> Non
     assert draw(certain("req-1", 1.0), Spending(answered={1: 10}), 0.01, rest).probability == pytest.approx(0.12)
 
 
+@pytest.mark.parametrize(("requests", "least_saving"), [(1_000, 0.85), (50_000, 0.95), (5_000_000, 0.98)])
+def test_what_goes_on_for_ever_leaves_most_of_what_routing_saves(requests: int, least_saving: float) -> None:
+    """A ladder whose strongest answer costs 0.3 cents, of which 0.24 are saved; a model judges, for six answers a
+    label and fourteen a probe."""
+    settings = sampling_of(4, 0.05, 0.05, 1.0, 20.0)
+    saved, strongest = 0.0024 * requests, 0.003
+    spending = Spending(serving_usd=0.0006 * requests, saved_usd=saved, answered={1: requests})
+    samples, probes = 0.05 * requests, settings.probe_rate * requests
+    spent = samples * thinning(spending, 6 * strongest, "sample", settings) * 6 * strongest
+    spent += probes * thinning(spending, 14 * strongest, "probe", settings) * 14 * strongest
+    assert 1 - spent / saved >= least_saving
+    assert spent > 0.0
+
+
 def test_a_steady_sample_is_no_more_than_the_alarms_need() -> None:
     settings = SamplingSettings(rates=(0.05,), probe_rate=0.0, probe_share=0.0, steady_a_day=400.0)
     rich = Spending(serving_usd=1e9, answered={1: 5_000_000})
