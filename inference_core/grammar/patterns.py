@@ -11,7 +11,7 @@ from functools import lru_cache
 try:
     from llguidance import LLMatcher, LLTokenizer
 except ImportError:  # a gateway without models of its own
-    LLTokenizer = None  # type: ignore[assignment, misc]
+    LLMatcher = LLTokenizer = None  # type: ignore[assignment, misc]
 
 _PIECE = re.compile(r"\\.|\[\^?|\]|.", re.DOTALL)
 # Operators on classes in the library's syntax; plain characters in ECMA-262.
@@ -19,6 +19,7 @@ _OPERATORS = ("&", "-", "~")
 # ECMA-262's white space, and what `.` does not match; the library has Unicode's, and the line feed alone.
 _SPACE = r"\t-\r \x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}\x{feff}"
 _ECMA = {".": r"[^\n\r\x{2028}\x{2029}]", "\\s": f"[{_SPACE}]", "\\S": f"[^{_SPACE}]"}
+_NAMED_GROUP = re.compile(r"\(\?<(?![=!])")
 _COUNTED = re.compile(r"\)\{(?:\d*,)?(\d{1,6})\}")
 _NUL = re.compile(r"\\x00|\\u0000|\\0(?![0-9])|\x00")
 
@@ -63,7 +64,7 @@ class LinearPatterns:
         self._tokenizer = None if LLTokenizer is None else LLTokenizer("byte")
 
     @lru_cache(256)  # noqa: B019 - one object per process
-    def _matcher(self, pattern: str) -> LLMatcher | None:
+    def _matcher(self, pattern: str) -> "LLMatcher | None":
         whole = _as_whole(pattern)
         if whole is None or self._tokenizer is None:
             return None
@@ -85,7 +86,7 @@ class LinearPatterns:
 def _python(pattern: str) -> re.Pattern[str]:
     """For other patterns (lookarounds, anchors inside), which the process's limit of time bounds."""
     anchored = "".join("\\Z" if piece == "$" else piece for piece in _outside_classes(pattern))
-    return re.compile(anchored, re.ASCII)
+    return re.compile(_NAMED_GROUP.sub("(?P<", anchored), re.ASCII)
 
 
 def _outside_classes(pattern: str) -> Iterator[str]:

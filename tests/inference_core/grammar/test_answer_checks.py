@@ -2,6 +2,8 @@
 
 import json
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -55,3 +57,18 @@ def test_a_server_that_has_ended_is_started_again(checks: AnswerChecks) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert checks.error([(AGE, '{"age": 3}')]) is None
+
+
+def test_a_gateway_without_the_grammar_library_checks_as_well() -> None:
+    program = """
+import sys
+sys.modules["llguidance"] = None
+from inference_core.grammar.check_server import AnswerValidator
+for pattern in ("^[^,]+$", "^(?<first>[^,]+)$"):
+    validator = AnswerValidator(f'{{"type": "string", "pattern": "{pattern}"}}')
+    print(validator.error('"ab"'), validator.error('"a,b"'))
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+    assert said == "None $ does not hold for the keyword 'pattern'\n" * 2
