@@ -360,6 +360,8 @@ async def test_what_stands_in_answers_at_once_while_the_named_entry_is_down_and_
         answer = await ask(gateway, model="small")
         assert answer.status_code == 200, answer.text
         assert servers.asked == ["second", "large"]
+        record = await record_of(gateway, answer)
+        assert "not second" not in record.decision.reason, "what stood in already is not looked at again"
 
 
 async def test_a_named_target_goes_on_to_tiers_where_its_entry_says_so(tmp_path: Path) -> None:
