@@ -43,7 +43,11 @@ def adapted_turns(
         changed.add("messages")
     if rules.starts_with_user:
         first = next((place for place, turn in enumerate(turns) if turn.role != "system"), None)
-        if first is not None and turns[first].role == "assistant":
+        if first is None and turns:
+            # The system alone: its last turn is what is asked.
+            turns = [*turns[:-1], msgspec.structs.replace(turns[-1], role="user")]
+            changed.add("messages.role")
+        elif first is not None and turns[first].role == "assistant":
             turns = [*turns[:first], ChatMessage(role="user", content=OPENING), *turns[first:]]
             changed.add("messages")
     if rules.prefill == "refused" and turns and turns[-1].role == "assistant" and not turns[-1].tool_calls:

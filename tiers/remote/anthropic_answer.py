@@ -149,7 +149,10 @@ def _with_native(said: _Event, data: bytes, deltas: list[Delta], tally: Tally) -
     open_blocks: dict[int, _OpenBlock] = tally.notes.setdefault("open blocks", {})
     finished = None
     if said.type == "content_block_start":
-        open_blocks[said.index] = _OpenBlock(said.content_block, _decode_block(said.content_block))
+        start, block = said.content_block, _decode_block(said.content_block)
+        if (mended := _whole_call(start, block, deltas)) is not start:
+            data = _encode(msgspec.json.decode(data, type=dict[str, msgspec.Raw]) | {"content_block": mended})
+        open_blocks[said.index] = _OpenBlock(mended, block)
     elif said.type == "content_block_delta" and said.delta is not None and said.index in open_blocks:
         open_blocks[said.index].add(said.delta)
     elif said.type == "content_block_stop" and said.index in open_blocks:
@@ -161,6 +164,17 @@ def _with_native(said: _Event, data: bytes, deltas: list[Delta], tally: Tally) -
     return deltas
 
 
+def _whole_call(start: msgspec.Raw, block: _Block, deltas: list[Delta]) -> msgspec.Raw:
+    """Return a block as it is; a call with the id that it has here, and with an input that is an object."""
+    if block.type != "tool_use":
+        return start
+    said = msgspec.json.decode(start, type=dict[str, Any])
+    call_id = next((piece.id for delta in deltas for piece in delta.tool_calls if piece.id), said.get("id"))
+    if said.get("id") == call_id and isinstance(said.get("input"), dict):
+        return start
+    return msgspec.Raw(_encode(said | {"id": call_id, "input": block.input}))
+
+
 def read_whole(body: bytes, tally: Tally) -> list[Delta]:
     """See `RemoteWire.read_whole`."""
     message, blocks = _decode_message(body, tally), blocks_of(tally)
@@ -170,11 +184,15 @@ def read_whole(body: bytes, tally: Tally) -> list[Delta]:
     deltas: list[Delta] = []
     if isinstance(message.content, str):
         deltas, message.content = blocks.text(message.content), None
+        # A caller of the same API gets blocks.
+        tally.native = False
     for index, raw in enumerate(message.content or ()):
         block = _decode_block(raw, tally)
-        deltas += _start(index, raw, blocks) + blocks.close(index)
+        started = _start(index, raw, blocks)
+        deltas += started + blocks.close(index)
         if tally.native:
-            whole = NativeBlock(json=bytes(raw), type=block.type, seal=block.signature or block.data)
+            said = bytes(_whole_call(raw, block, started))
+            whole = NativeBlock(json=said, type=block.type, seal=block.signature or block.data)
             deltas.append(Delta(native=NativePiece(form=_FORM, block=whole)))
     ending = _end(message, blocks)
     if tally.native and ending:

@@ -110,9 +110,10 @@ class Calls:
 
 
 def arguments_text(arguments: Any) -> str:
-    """Return the arguments as JSON text, as a server gave them: as text, as an object, or not at all."""
+    """Return the arguments as JSON text, as a server gave them: as text, as an object, as a text of a text, or not at
+    all."""
     if isinstance(arguments, str):
-        return arguments
+        return _opened(arguments) if arguments[:2] == '"{' else arguments
     if arguments is None:
         return ""
     try:
@@ -120,6 +121,15 @@ def arguments_text(arguments: Any) -> str:
     except UnicodeEncodeError:
         # Halves of characters stay escapes.
         return json.dumps(arguments)
+
+
+def _opened(text: str) -> str:
+    """The arguments in a text that was made JSON twice; `text` itself, if it is none."""
+    try:
+        inner = msgspec.json.decode(text, type=str)
+    except (ValueError, RecursionError):
+        return text
+    return inner if _is_json(inner) else text
 
 
 def _is_json(text: str) -> bool:

@@ -35,7 +35,7 @@ from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import RemoteWire, WireCall
 from tiers.tier import ChatMessage, Delta, FinishReason, GenerationRequest, Usage
-from tiers.tool_types import ToolCallDelta, new_call_id
+from tiers.tool_types import ToolCallDelta
 
 NAME = "Gemini"
 # Google's own value for calls whose thoughts come from elsewhere, or are not known here any more: without any signature
@@ -324,7 +324,7 @@ def _said(part: _Part, blocks: Blocks) -> list[Delta]:
         call = part.function_call
         number = len(blocks.calls)
         blocks.calls[number] = number
-        call_id = call.id or new_call_id()
+        call_id = blocks.own_id(call.id or "")
         arguments = arguments_text(call.args)
         return [
             blocks.passed(

@@ -71,17 +71,27 @@ class _ToolCall(msgspec.Struct):
         return msgspec.structs.replace(piece, extra_content=extra) if extra else piece
 
 
+class _Value(msgspec.Struct):
+    value: str = ""
+
+
 class _Part(msgspec.Struct):
-    """A part of a content that is a list: of OpenAI's form, and Mistral's whose thoughts are lists of their own."""
+    """A part of a content that is a list: of OpenAI's form, and Mistral's whose thoughts are lists of their own. A text
+    may be an object, as in OpenAI's Assistants."""
 
     type: str | None = None
-    text: str | None = None
+    text: str | _Value | None = None
     refusal: str | None = None
-    thinking: "str | list[_Part] | None" = None
-    reasoning: "str | list[_Part] | None" = None
+    thinking: "str | list[_Part | str] | None" = None
+    reasoning: "str | list[_Part | str] | None" = None
+
+    @property
+    def said(self) -> str:
+        """Its text; "" without any."""
+        return self.text.value if isinstance(self.text, _Value) else self.text or ""
 
 
-_Text = str | list[_Part] | None
+_Text = str | list[_Part | str] | None
 
 
 class _Annotation(msgspec.Struct):
@@ -177,9 +187,12 @@ _FINISH_REASONS: dict[str, FinishReason] = {
     "length": "length",
     "max_tokens": "length",
     "model_length": "length",
+    "max_output_tokens": "length",
+    "tool_use": "tool_calls",
     "tool_calls": "tool_calls",
     "function_call": "tool_calls",
     "content_filter": "content_filter",
+    "safety": "content_filter",
     "error": "error",
 }
 _NO_REASONS = ("null", "none", "None")
@@ -226,7 +239,7 @@ def _deltas(choice: _Choice, tally: Tally) -> list[Delta]:
     else:
         deltas = list(_said(choice, message, tally))
     if choice.finish_reason and choice.finish_reason not in _NO_REASONS:
-        reason = _FINISH_REASONS.get(choice.finish_reason, "stop")
+        reason = _FINISH_REASONS.get(choice.finish_reason.lower(), "stop")
         deltas.append(Delta(index=choice.index, finish_reason=reason, stop_sequence=choice.stop_sequence))
     return deltas
 
@@ -255,20 +268,28 @@ def _said(choice: _Choice, message: _Message, tally: Tally) -> Iterator[Delta]:
             yield Delta(index=index, native=piece)
 
 
-def _of_part(part: _Part, index: int) -> Iterator[Delta]:
+def _of_part(part: _Part | str, index: int) -> Iterator[Delta]:
+    if isinstance(part, str):
+        yield Delta(index=index, text=part)
+        return
     thoughts = part.thinking or part.reasoning
     if thoughts or part.type in ("thinking", "reasoning"):
-        yield Delta(index=index, reasoning=_text_of(thoughts or part.text or ""))
+        yield Delta(index=index, reasoning=_text_of(thoughts or part.said))
     elif part.refusal:
         yield Delta(index=index, text=part.refusal, refusal=True)
-    elif part.text:
-        yield Delta(index=index, text=part.text)
+    elif said := part.said:
+        yield Delta(index=index, text=said)
 
 
-def _text_of(said: str | list[_Part]) -> str:
+def _text_of(said: str | Sequence[_Part | str]) -> str:
     if isinstance(said, str):
         return said
-    return "".join([part.text or _text_of(part.thinking or part.reasoning or "") for part in said])
+    return "".join(
+        [
+            part if isinstance(part, str) else part.said or _text_of(part.thinking or part.reasoning or "")
+            for part in said
+        ]
+    )
 
 
 def _calls(choice: _Choice, message: _Message, tally: Tally) -> list[ToolCallDelta]:

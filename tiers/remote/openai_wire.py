@@ -85,7 +85,9 @@ class OpenAIWire(RemoteWire):
             return None
         if event.event == "error":
             raise ServerSaidError(parse_error(data))
-        return read_chunk(data, tally)
+        if b"\n" in data and len(chunks := _chunks(data)) > 1:
+            return [delta for one in chunks for delta in read_chunk(one, tally)]
+        return [] if data.strip() in (b"", b"null") else read_chunk(data, tally)
 
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
         """See `RemoteWire.read_whole`."""
@@ -210,6 +212,12 @@ class AzureWire(OpenAIProviderWire):
     def key_headers(self, key: str) -> list[tuple[bytes, bytes]]:
         """See `RemoteWire.key_headers`."""
         return [(b"api-key", key.encode())] if key else []
+
+
+def _chunks(data: bytes) -> list[bytes]:
+    """The chunks of an event whose server leaves out the blank lines between events; `data` alone for any other."""
+    lines = [line for line in data.split(b"\n") if line.strip() not in (b"", b"[DONE]")]
+    return lines if all(line.startswith(b"{") for line in lines) else [data]
 
 
 def require_form(request: GenerationRequest, server: str) -> None:

@@ -175,11 +175,15 @@ class Blocks:
         """Return the start of the call in `block`, with an id in every case. `arguments`: those of a call of which no
         further piece comes. Some servers give all calls the same block."""
         number = self.calls[block] = len(self._opened)
-        if not call_id or call_id in self._opened:
-            call_id = new_call_id()
-        self._opened[call_id] = number
+        call_id = self.own_id(call_id)
         self.without_arguments[block] = arguments
         return self.passed(Delta(tool_calls=[ToolCallDelta(index=number, id=call_id, name=name)]))
+
+    def own_id(self, call_id: str) -> str:
+        """Return the id of the next call: `call_id`, unless it is empty or another call's."""
+        own = call_id if call_id and call_id not in self._opened else new_call_id()
+        self._opened[own] = len(self._opened)
+        return own
 
     def arguments(self, block: int, text: str) -> list[Delta]:
         """Return a piece of the arguments of the call in `block`. Raises TierError if there is no call."""

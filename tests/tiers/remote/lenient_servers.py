@@ -102,6 +102,8 @@ CITED = {"type": "url_citation", "url": "https://a.b/c", "title": "C", "start_in
 HALVES = (
     b'data: {"choices":[{"delta":{"content":"a\\ud83d"}}]}\n\ndata: {"choices":[{"delta":{"content":"\\ude00b"}}]}\n\n'
 )
+TWICE = json.dumps(json.dumps({"city": "Oslo"}))
+ONE_BREAK = chunks({"content": "He"}, {"content": "llo"}).replace(b"\n\n", b"\n")
 TWO_TOOLS = [{"type": "tool_use", "name": "get_weather", "input": {"city": city}} for city in ("Oslo", "Rome")]
 
 CASES = [
@@ -318,6 +320,41 @@ CASES = [
     responses(
         *({"type": "function_call", "name": "get_weather", "arguments": {"city": city}} for city in ("Oslo", "Rome")),
         name="calls of a response without ids, with objects as arguments",
+        calls=[OSLO, ROME],
+        finish="tool_calls",
+    ),
+    # More of the same kinds, on other wires.
+    Case("parts that are texts", chunks({"content": ["He", "llo"]}), message(content=["He", "llo"]), text="Hello"),
+    Case(
+        "a text in an object",
+        chunks({"content": [{"type": "text", "text": {"value": "Hello"}}]}),
+        message(content=[{"type": "text", "text": {"value": "Hello"}}]),
+        text="Hello",
+    ),
+    Case("events without blank lines between them", ONE_BREAK, text="Hello"),
+    Case("events that are null", b"data: null\n\ndata: \n\n" + chunks({"content": "Hello"}), text="Hello"),
+    Case(
+        "a reason in capitals",
+        chunks({"content": "Hello"}, finish="MAX_TOKENS"),
+        message("MAX_TOKENS", content="Hello"),
+        text="Hello",
+        finish="length",
+    ),
+    calls_case(
+        "arguments that are JSON twice",
+        piece(TWICE, index=0, id="c1"),
+        whole=message("tool_calls", tool_calls=[piece(TWICE, id="c1")]),
+        calls=[OSLO],
+    ),
+    Case(
+        "calls of Gemini with one id",
+        gemini_stream(
+            [
+                gemini_event({"functionCall": {"id": "x", "name": name, "args": arguments}}, finish=finish)
+                for (name, arguments), finish in ((OSLO, None), (ROME, "STOP"))
+            ]
+        ),
+        kind="gemini",
         calls=[OSLO, ROME],
         finish="tool_calls",
     ),

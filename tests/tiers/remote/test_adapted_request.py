@@ -109,6 +109,14 @@ def test_a_late_system_turn_keeps_its_place(where: Any, roles: list[str]) -> Non
     assert text.index("S1") < text.index("b") < text.index("S2") < text.index("c")
 
 
+@pytest.mark.parametrize("server", ["anthropic", "gemini", "bedrock"])
+def test_a_system_turn_alone_is_what_is_asked(server: str) -> None:
+    fitted = adapted(asked(turn("system", "Be brief."), turn("system", "Say hi.")), rules_of(server, "claude-opus-4-8"))
+    assert [one.role for one in fitted.request.messages or ()] == ["user"]
+    assert "Say hi." in (fitted.request.messages or ())[0].content
+    assert "messages.role" in fitted.changed
+
+
 @pytest.mark.parametrize(
     ("asked_for", "taken", "sent"),
     [("max", ("low", "high"), "high"), ("none", ("low", "high"), "low"), ("medium", ("low", "high"), "high")],

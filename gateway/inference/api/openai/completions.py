@@ -5,6 +5,7 @@ from litestar.types import ASGIApp
 from gateway.edge.http_request import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.api.reading.build_request import chat_request, completion_request, received
+from gateway.inference.api.reading.foreign_forms import mend_chat
 from gateway.inference.api.reading.ignored_fields import FieldReader
 from gateway.inference.api.reading.parsing import read_fields
 from gateway.inference.api.reading.schemas import HARMLESS, ChatRequest, CompletionRequest
@@ -14,7 +15,7 @@ from gateway.inference.api.writing.sending import respond
 from gateway.inference.serving import serving_of
 from gateway.tenancy.access.guard import InferenceRoute
 
-CHAT = FieldReader("/v1/chat/completions", ChatRequest, HARMLESS, "known")
+CHAT = FieldReader("/v1/chat/completions", ChatRequest, HARMLESS, "known", mend_chat)
 COMPLETION = FieldReader("/v1/completions", CompletionRequest, forwards="known")
 
 

@@ -25,6 +25,7 @@ MAX_VARIABLES_DEPTH = 8
 # What the template gets from us, options of other servers that are no variables, and what Jinja cannot take.
 _RESERVED = ("messages", "tools", "add_generation_prompt", "chat_template", "tokenize", "self")
 _CHOICES: dict[str, Literal["none", "auto", "required"]] = {"none": "none", "auto": "auto", "required": "required"}
+_ANY = "any"  # Mistral's and Anthropic's word for `required`
 
 
 def grammar_of(response_format: ResponseFormat | None, structured: StructuredOutputs | None) -> Grammar | None:
@@ -126,9 +127,12 @@ def tooling_of(body: ChatRequest) -> Tooling | None:
             where = f"tools[{place}].{CUSTOM if tools[place].custom else 'function'}.name"
             raise bad_request(f"Two tools are called {name!r}.", where, "invalid_value")
     parallel = body.parallel_tool_calls is not False
+    if isinstance(choice, NamedToolChoice) and choice.type in (*_CHOICES, _ANY):
+        # As Anthropic's clients say it.
+        choice = choice.type
     if isinstance(choice, NamedToolChoice):
         return _chosen(tools, choice, parallel)
-    known = _CHOICES.get(choice or "auto")
+    known = _CHOICES.get("required" if choice == _ANY else choice or "auto")
     if known is None:
         raise bad_request(
             f"Invalid tool_choice {choice!r}: allowed are {', '.join(_CHOICES)}, a named tool and allowed_tools.",

@@ -23,7 +23,8 @@ class FieldReader(Generic[Body]):
 
     `harmless`: fields that are known but without effect here, although they are accepted: leaving them out changes
     nothing that the caller could miss. `forwards`: whether fields at the top that some server knows are kept for it:
-    those of OpenAI's form, or `any` of Anthropic's.
+    those of OpenAI's form, or `any` of Anthropic's. `mend`: changes a body that does not decode, as plain objects,
+    to what it plainly means.
     """
 
     def __init__(
@@ -32,10 +33,11 @@ class FieldReader(Generic[Body]):
         body: type[Body],
         harmless: tuple[str, ...] = (),
         forwards: Literal["none", "known", "any"] = "none",
+        mend: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         self.endpoint, self.forwards = endpoint, forwards
         self.decode: Callable[[bytes], Body] = msgspec.json.Decoder(body).decode
-        self.harmless = harmless
+        self.harmless, self._mend = harmless, mend
         self._body = body
 
     def known_part(self, body: bytes, forward: Collection[str] = ()) -> tuple[Body, list[str], dict[str, Any]]:
@@ -48,6 +50,8 @@ class FieldReader(Generic[Body]):
         data = msgspec.json.decode(body)
         found: dict[str, None] = {}
         extra: dict[str, Any] = {}
+        if self._mend is not None and isinstance(data, dict):
+            self._mend(data)
         if self.forwards != "none" and isinstance(data, dict):
             extra = self._taken(data, forward)
         pruner = _pruner_of_body(self._body)

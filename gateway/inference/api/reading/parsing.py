@@ -28,7 +28,7 @@ from tiers.tier import ChatMessage
 Body = TypeVar("Body", bound=msgspec.Struct)
 Decoded = TypeVar("Decoded")
 
-UNKNOWN, INVALID = "unknown_parameter", "invalid_value"
+UNKNOWN, INVALID, MISSING = "unknown_parameter", "invalid_value", "missing_required_parameter"
 IGNORED = "ignored_fields"
 """Where a request's state holds the names of its fields that were ignored, if there are any."""
 EXTRA = "extra_fields"
@@ -108,7 +108,7 @@ def _decode_fields(
     try:
         found = _decoded(fields.decode, body)
     except ApiError as error:
-        if strict or error.body.code not in (UNKNOWN, INVALID):
+        if strict or error.body.code not in (UNKNOWN, INVALID, MISSING):
             raise
         forward = serving.routing.served.forwarded_fields
         found, ignored, extra = _decoded(partial(fields.known_part, forward=forward), body)

@@ -8,6 +8,7 @@ from gateway.edge.http_request import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.answering.answer import Answer
 from gateway.inference.api.reading.build_request import received
+from gateway.inference.api.reading.foreign_forms import mend_response
 from gateway.inference.api.reading.ignored_fields import FieldReader
 from gateway.inference.api.reading.parsing import IGNORED, read_fields
 from gateway.inference.api.responses.as_chat import renamed
@@ -23,7 +24,7 @@ from gateway.inference.serving import Serving, serving_of
 from gateway.tenancy.access.guard import InferenceRoute
 from tiers.errors import TierRequestError
 
-RESPONSES = FieldReader("/v1/responses", ResponsesRequest, forwards="known")
+RESPONSES = FieldReader("/v1/responses", ResponsesRequest, forwards="known", mend=mend_response)
 
 
 @InferenceRoute(

@@ -49,7 +49,7 @@ def given_items(body: bytes) -> GivenItems:
     given = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     said = msgspec.json.decode(given["input"])
     items = [{"type": "message", "role": "user", "content": said}] if isinstance(said, str) else said
-    fields = {name: bytes(given[name]) for name in _FIELDS if name in given and given[name] != b"null"}
+    fields = {name: bytes(given[name]) for name in _FIELDS if name in given and bytes(given[name]) != b"null"}
     tools = msgspec.json.decode(fields.get("tools", b"[]"), type=list[dict[str, Any]])
     own = tuple(str(tool.get("type")) for tool in tools if tool.get("type") not in CALLERS_TOOLS)
     return GivenItems(items, NativeRequest("responses", fields, own))

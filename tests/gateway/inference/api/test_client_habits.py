@@ -11,6 +11,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 ASKED = {"role": "user", "content": "Go on."}
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 TOOL = {"type": "function", "function": {"name": "f"}}
+USE = {"type": "tool_use", "id": "c1", "name": "f", "input": {}}
+RESULT = {"type": "tool_result", "tool_use_id": "c1"}
 
 
 def called(**fields: Any) -> dict[str, Any]:
@@ -85,6 +87,20 @@ CHAT: dict[str, tuple[list[dict[str, Any]], list[tuple[Any, ...]]]] = {
     "a result without a call": (
         [{"role": "tool", "tool_call_id": "lost", "content": "r"}], [("tool", "r", "lost")],
     ),
+    "parts that are texts": ([{"role": "user", "content": ["a", "b"]}], [("user", "a\nb")]),
+    "a part without a type": ([{"role": "user", "content": [{"text": "a"}]}], [("user", "a")]),
+    "one part alone": ([{"role": "user", "content": {"type": "text", "text": "a"}}], [("user", "a")]),
+    "an object as a result": (
+        [called(), {"role": "tool", "tool_call_id": "c1", "content": {"a": 1}}],
+        [("assistant", "", ("c1", "{}")), ("tool", '{"a": 1}', "c1")],
+    ),
+    "Anthropic's calls and results": (
+        [
+            {"role": "assistant", "content": [{"type": "text", "text": "a"}, USE | {"input": {"b": 1}}]},
+            {"role": "user", "content": [RESULT | {"content": [{"type": "text", "text": "r"}]}, "c"]},
+        ],
+        [("assistant", "a", ("c1", '{"b": 1}')), ("tool", "r", "c1"), ("user", "c")],
+    ),
     "the assistant first": ([{"role": "assistant", "content": "Hello."}], [("assistant", "Hello.")]),
 }  # fmt: skip
 
@@ -102,8 +118,6 @@ async def test_thoughts_as_parts_are_thoughts(gateway: RunningGateway) -> None:
     assert gateway.tier(1).requests[-1].messages[0].reasoning == "hm"  # type: ignore[index]
 
 
-USE = {"type": "tool_use", "id": "c1", "name": "f", "input": {}}
-RESULT = {"type": "tool_result", "tool_use_id": "c1"}
 USED, FIRST = [ASKED, {"role": "assistant", "content": [USE]}], ("user", "Go on.")
 MESSAGES: dict[str, tuple[list[dict[str, Any]], list[tuple[Any, ...]]]] = {
     "null content": ([ASKED, {"role": "assistant", "content": None}, ASKED], [("user", "Go on.\n\nGo on.")]),
@@ -151,6 +165,9 @@ RESPONSES: dict[str, tuple[list[dict[str, Any]], list[tuple[Any, ...]]]] = {
         [("assistant", "", ("c1", "{}")), ("tool", "", "c1")],
     ),
     "no output": ([ITEM_CALL, OUTPUT], [("assistant", "", ("c1", "{}")), ("tool", "", "c1")]),
+    "an object as output": (
+        [ITEM_CALL, OUTPUT | {"output": {"a": 1}}], [("assistant", "", ("c1", "{}")), ("tool", '{"a": 1}', "c1")],
+    ),
     "an empty list as output": (
         [ITEM_CALL, OUTPUT | {"output": []}], [("assistant", "", ("c1", "{}")), ("tool", "", "c1")],
     ),
@@ -162,6 +179,36 @@ async def test_a_history_of_responses_is_read(gateway: RunningGateway, habit: st
     history, read = RESPONSES[habit]
     fields = {"input": [*history, ASKED], "store": False}
     assert await turns_of(gateway, "/v1/responses", fields) == [*read, ("user", "Go on.")]
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        {"name": "f", "description": "d", "input_schema": SCHEMA},
+        {"type": "function", "name": "f", "description": "d", "parameters": SCHEMA, "strict": None},
+    ],
+)
+@pytest.mark.parametrize(
+    ("choice", "read"),
+    [
+        ("any", "required"),
+        ({"type": "any"}, "required"),
+        ({"type": "auto", "disable_parallel_tool_use": True}, "auto"),
+        ({"type": "tool", "name": "f"}, "named"),
+        ({"type": "function", "name": "f"}, "named"),
+    ],
+)
+async def test_tools_of_a_chat_in_other_forms_are_its_tools(
+    gateway: RunningGateway, tool: dict[str, Any], choice: Any, read: str
+) -> None:
+    await turns_of(gateway, "/v1/chat/completions", {"messages": [ASKED], "tools": [tool], "tool_choice": choice})
+    tooling = gateway.tier(1).requests[-1].tooling
+    assert tooling is not None
+    assert tooling.choice == read
+    assert [(one.name, one.description, one.schema) for one in tooling.tools] == [("f", "d", SCHEMA)]
 
 
 @pytest.mark.parametrize(
