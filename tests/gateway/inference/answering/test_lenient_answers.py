@@ -120,7 +120,7 @@ async def as_response(gateway: RunningGateway, case: Case, stream: bool) -> Body
     calls = [(c["call_id"], c["name"], c["arguments"]) for c in told["output"] if c["type"] == "function_call"]
     cited = [one["url"] for part in parts for one in part.get("annotations", ())]
     why = told["incomplete_details"] or {"reason": "tool_calls" if calls else "stop"}
-    return shown(*whole, calls, why["reason"], cited)
+    return shown(*whole, calls, {"max_output_tokens": "length"}.get(why["reason"], why["reason"]), cited)
 
 
 async def as_message(gateway: RunningGateway, case: Case, stream: bool) -> Body:
@@ -142,7 +142,7 @@ async def as_message(gateway: RunningGateway, case: Case, stream: bool) -> Body:
     text = "".join(block["text"] for block in blocks if block["type"] == "text")
     used = [block for block in blocks if block["type"] == "tool_use"]
     calls = [(c["id"], c["name"], c["arguments"] if stream else json.dumps(c["input"])) for c in used]
-    names = {"end_turn": "stop", "tool_use": "tool_calls", "refusal": "content_filter"}
+    names = {"end_turn": "stop", "tool_use": "tool_calls", "refusal": "content_filter", "max_tokens": "length"}
     if case.refusal:
         # This API has no field of its own for it.
         assert reason == "refusal"
