@@ -37,6 +37,7 @@ api_keys = Table(
     Column("concurrency", Integer),
     Column("quality", Json),  # a target from 0 to 1, or the name of one; NULL: the server's
     Column("min_tier", Integer),  # the minimum tier; NULL: any
+    Column("max_cost_usd_per_request", Double),  # the most that a request may be predicted to cost; NULL: any
     Column("strict", Boolean, nullable=False, server_default=false()),  # unknown fields of its requests are refused
     Column("aliases", Json),  # its own names of models: name → model; NULL: none
     Column("created_at", Double, nullable=False),

@@ -41,7 +41,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     `tenant` separates caches and prefixes: the team where there is one, else the key. `team`: its id, `team_name` what
     operators call it. `consent`: which tiers may see
     its requests, and whether these may be used for more than their answers. `quality_target`: what its requests ask for
-    that name no target of their own; `min_tier`: the least tier that may answer them. `priority_ceiling`: the most
+    that name no target of their own; `min_tier`: the least tier that may answer them. `max_cost_usd`: the
+    most that one of them may be predicted to cost, None for no bound. `priority_ceiling`: the most
     urgent class it may ask for (`Command.priority`: 0 goes first). `strict`: unknown fields of its requests are
     refused. `aliases`: its own names of models.
     """
@@ -54,6 +55,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     consent: Consent = ALL
     quality_target: float | None = None
     min_tier: int | None = None
+    max_cost_usd: float | None = None
     priority_ceiling: int = 0
     strict: bool = False
     aliases: dict[str, str] = {}

@@ -57,6 +57,10 @@ class KeyTerms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = UNSET
     tokens_per_minute: Annotated[Count | UnsetType | None, Meta(description="Tokens in any sliding minute.")] = UNSET
     concurrency: Annotated[Count | UnsetType | None, Meta(description="Requests in flight.")] = UNSET
+    max_cost_usd_per_request: Annotated[
+        Annotated[float, Meta(ge=0, le=1e6)] | UnsetType | None,
+        Meta(description="Most US dollars that one request may be predicted to cost, as the header `x-aio-max-cost`."),
+    ] = UNSET
     strict: Annotated[
         bool | UnsetType,
         Meta(description="Whether unknown fields of a request are refused; otherwise they are ignored."),

@@ -121,6 +121,7 @@ class KnownKeys:
             quality_target=target_of(row["quality"]),
             # A minimum tier above a catalogue that has become shorter means its strongest tier.
             min_tier=None if row["min_tier"] is None else min(row["min_tier"], len(self._catalog.tiers)),
+            max_cost_usd=row["max_cost_usd_per_request"],
             priority_ceiling=row["priority_ceiling"],
             strict=row["strict"],
             aliases=row["aliases"] or {},

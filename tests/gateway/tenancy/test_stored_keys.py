@@ -213,6 +213,23 @@ async def test_the_most_urgent_class_of_a_key_bounds_its_requests(aio: RunningGa
     assert aio.tier(1).requests[0].priority == 2
 
 
+async def test_a_key_bounds_what_its_requests_may_be_predicted_to_cost(aio: RunningGateway) -> None:
+    issued = await made(aio, "thrifty", max_cost_usd_per_request=1e-9)
+    answer = await asked(aio, issued["key"], model="tier-4")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "no_tier_allowed")
+    headers = bearer(issued["key"]) | {"x-aio-max-cost": "1"}
+    body = {"model": "tier-4", "messages": HELLO}
+    answer = await aio.http.post("/v1/chat/completions", json=body, headers=headers)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "no_tier_allowed")
+
+    terms = {"max_cost_usd_per_request": 1.0}
+    await order(aio, "PATCH", "/keys/thrifty", {"terms": terms, "reason": "grew"})
+    assert (await asked(aio, issued["key"], model="tier-4")).status_code == 200
+    headers |= {"x-aio-max-cost": "0.000000001"}
+    answer = await aio.http.post("/v1/chat/completions", json=body, headers=headers)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "no_tier_allowed")
+
+
 async def test_a_change_applies_at_once_and_is_recorded(aio: RunningGateway) -> None:
     issued = await made(aio, "changed", tiers=[1])
     changed = await order(aio, "PATCH", "/keys/changed", {"terms": {"tiers": None, "consent": True}, "reason": "grew"})

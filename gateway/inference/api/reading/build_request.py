@@ -99,7 +99,7 @@ def chat_request(serving: Serving, head: Received, body: ChatRequest) -> Inferen
         metadata=body.metadata,
         quality_target=headers.quality_target,
         min_tier=headers.min_tier,
-        max_cost_usd=headers.max_cost_usd,
+        max_cost_usd=_most_usd(headers, head.caller),
         deadline_seconds=headers.deadline_seconds,
         user=body.user or body.safety_identifier,
         conversation=headers.conversation,
@@ -147,7 +147,7 @@ def completion_request(serving: Serving, head: Received, body: CompletionRequest
         best_of=body.best_of,
         quality_target=headers.quality_target,
         min_tier=headers.min_tier,
-        max_cost_usd=headers.max_cost_usd,
+        max_cost_usd=_most_usd(headers, head.caller),
         deadline_seconds=headers.deadline_seconds,
         user=body.user,
         conversation=headers.conversation,
@@ -221,7 +221,7 @@ def dry_run_request(
         ruled_headers=ruled,
         quality_target=headers.quality_target,
         min_tier=headers.min_tier,
-        max_cost_usd=headers.max_cost_usd,
+        max_cost_usd=_most_usd(headers, head.caller),
         deadline_seconds=headers.deadline_seconds,
         conversation=headers.conversation,
         client=recognised(head.headers, metadata, messages),
@@ -236,6 +236,12 @@ def dry_run_request(
 def _consent(serving: Serving, headers: RoutingHeaders, *, store: bool) -> Consent:
     """What a request itself consents to; `store`: its body does not refuse to be stored."""
     return headers.consent if store and serving.settings.store_texts else headers.consent.narrowed(Consent(reuse=False))
+
+
+def _most_usd(headers: RoutingHeaders, caller: Caller) -> float | None:
+    """The most that a request may be predicted to cost: by itself and by its key."""
+    bounds = [bound for bound in (headers.max_cost_usd, caller.max_cost_usd) if bound is not None]
+    return min(bounds, default=None)
 
 
 def _traced(serving: Serving, head: Received) -> TraceContext | None:

@@ -80,6 +80,12 @@ def terms_options(command: Command) -> Command:
             click.option("--rpm", "requests_per_minute", metavar="N|none", help="Requests per minute."),
             click.option("--tpm", "tokens_per_minute", metavar="N|none", help="Tokens per minute."),
             click.option("--concurrency", metavar="N|none", help="Requests in flight."),
+            click.option(
+                "--max-cost-per-request",
+                "max_cost_usd_per_request",
+                metavar="USD|none",
+                help="Most US dollars that a request may be predicted to cost.",
+            ),
             click.option("--expires-in-days", metavar="DAYS|none", help="Time until it expires, from now."),
         )
     ):
@@ -340,6 +346,8 @@ def _bounds(row: dict[str, Any]) -> str:
     heads = {"requests_per_minute": "rpm", "tokens_per_minute": "tpm", "concurrency": "in flight", "tiers": "tiers"}
     bounds = [f"{_text(row[name])} {head}" for name, head in heads.items() if row[name] is not None]
     bounds += [f"from tier {row['min_tier']} on"] if row["min_tier"] is not None else []
+    most = row["max_cost_usd_per_request"]
+    bounds += [] if most is None else [f"${most:g} a request"]
     bounds += [f"quality {row['quality']}"] if row["quality"] is not None else []
     bounds += ["strict"] if row["strict"] else []
     return ", ".join([*bounds, *(name for name in ("models", "aliases") if row[name] is not None)])

@@ -53,6 +53,7 @@ _TEXTS = (
     "requests_per_minute",
     "tokens_per_minute",
     "concurrency",
+    "max_cost_usd_per_request",
     "quality",
     "min_tier",
 )
