@@ -27,7 +27,7 @@ from tiers.decoding.text_threads import TextThreads
 
 log = logging.getLogger(__name__)
 
-LONG_TEXT = 1 << 14
+LONG_TEXT = 1 << 12
 """Characters of a request that are searched on a thread."""
 
 
