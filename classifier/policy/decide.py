@@ -17,8 +17,12 @@ from classifier.complexity.classes import Complexity
 from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction, SessionStep
 from classifier.errors import NoTierAllowedError, PolicyInputsError
 from classifier.policy.holds import held_back
-from classifier.policy.utility import utilities
+from classifier.policy.utility import enough_of, utility
 
+_NAMES = (
+    "pinned_tier", "min_tier", "key_min_tier", "previous_tier", "arm_tier", "observe_tier", "constant", "rules",
+)  # fmt: skip
+_NONE_NAMED = (None,) * len(_NAMES)
 _CLASS_NAMES = [complexity.name for complexity in Complexity]
 
 
@@ -75,11 +79,17 @@ def _worth_most(inputs: PolicyInputs, open_tiers: Sequence[int]) -> tuple[int, l
     if step is not None and step.rest_usd:
         previous, steps = step.previous, max(step.rest_steps, 1.0)
         costs = [usd / steps for usd in step.rest_usd]
-    net = utilities(inputs.prediction, costs, inputs.reference, inputs.exchange)
+    p_ok, enough = inputs.prediction.p_ok, enough_of(inputs.prediction)
+    reference, exchange = inputs.reference, inputs.exchange
     scores: list[float | None] = [None] * len(costs)
+    tier, best = open_tiers[0], -math.inf
     for k in open_tiers:
-        scores[k - 1] = net[k - 1]
-    return max(open_tiers, key=lambda k: (net[k - 1], k == previous, -k)), scores
+        p = p_ok[k - 1]
+        net = utility(1.0 if p >= enough else p, costs[k - 1], reference, exchange)
+        scores[k - 1] = net
+        if net > best or (net == best and k == previous):
+            tier, best = k, net
+    return tier, scores
 
 
 def _cheapest_reaching(inputs: PolicyInputs, open_tiers: Sequence[int]) -> tuple[int, list[float | None]]:
@@ -225,14 +235,15 @@ def _by_class(inputs: PolicyInputs, tier: int) -> str:
     classes = inputs.prediction.classes
     likeliest = classes.index(max(classes))
     p_ok, costs = inputs.prediction.p_ok[tier - 1], inputs.costs
+    by_class = f"{_CLASS_NAMES[likeliest]} ({classes[likeliest]:.2f}): {_known(inputs.prediction, tier)}"
     if inputs.objective == "utility":
-        why = _by_utility(inputs, tier)
-    elif p_ok >= inputs.tau:
+        return by_class + _by_utility(inputs, tier)
+    if p_ok >= inputs.tau:
         why = f"tier {tier} is the cheapest whose answer is good enough with P {p_ok:.2f} >= {inputs.tau:.2f}"
     else:
         why = f"no allowed tier reaches P(good enough) {inputs.tau:.2f}, and tier {tier} is the strongest allowed"
     saving = f"; ${costs[tier - 1]:.6f} instead of ${costs[-1]:.6f}" if tier < len(costs) else ""
-    return f"{_CLASS_NAMES[likeliest]} ({classes[likeliest]:.2f}): {_known(inputs.prediction, tier)}{why}{saving}"
+    return f"{by_class}{why}{saving}"
 
 
 def _by_utility(inputs: PolicyInputs, tier: int) -> str:
@@ -281,15 +292,19 @@ def _check(inputs: PolicyInputs) -> None:
     for exclusion in inputs.exclusions:
         if not 1 <= exclusion.tier <= tiers:
             raise PolicyInputsError(f"exclusion of tier {exclusion.tier}; allowed are 1 to {tiers}.")
-    for name, tier in (
-        ("pinned_tier", inputs.pinned_tier),
-        ("min_tier", inputs.min_tier),
-        ("key_min_tier", inputs.key_min_tier),
-        ("previous_tier", inputs.previous_tier),
-        ("arm_tier", inputs.arm_tier),
-        ("observe_tier", inputs.observe_tier),
-        ("constant", None if inputs.constant is None else inputs.constant.tier),
-        ("rules", None if inputs.rules is None else inputs.rules.tier),
-    ):
+    named = (
+        inputs.pinned_tier,
+        inputs.min_tier,
+        inputs.key_min_tier,
+        inputs.previous_tier,
+        inputs.arm_tier,
+        inputs.observe_tier,
+        None if inputs.constant is None else inputs.constant.tier,
+        None if inputs.rules is None else inputs.rules.tier,
+    )
+    # Most requests name none, and comparing with that is quicker than eight looks.
+    if named == _NONE_NAMED:
+        return
+    for name, tier in zip(_NAMES, named, strict=True):
         if tier is not None and not 1 <= tier <= tiers:
             raise PolicyInputsError(f"{name} is {tier}; allowed are 1 to {tiers}.")

@@ -3,7 +3,7 @@
 import msgspec
 
 from classifier.decision import PolicyInputs
-from classifier.policy.utility import counted, enough_of, utility
+from classifier.policy.utility import enough_of, utility
 
 
 class EscalationChoice(msgspec.Struct, frozen=True):
@@ -26,8 +26,9 @@ def weigh_escalation(
     if inputs.max_cost_usd is not None and total > inputs.max_cost_usd:
         return EscalationChoice(0.0, f"both answers would cost ${total:.6f}, above the maximum")
     own, other, enough = p_ok[tier - 1], p_ok[higher - 1], enough_of(inputs.prediction)
-    kept = utility(counted(own, enough), left_usd, inputs.reference, inputs.exchange)
-    asked = utility(counted(other, enough), inputs.costs[higher - 1], inputs.reference, inputs.exchange)
+    reference, exchange = inputs.reference, inputs.exchange
+    kept = utility(1.0 if own >= enough else own, left_usd, reference, exchange)
+    asked = utility(1.0 if other >= enough else other, inputs.costs[higher - 1], reference, exchange)
     reason = (
         f"P(no worse) of this answer is {own:.3f}, tier {higher}'s {other:.3f}; less what they cost from here on they "
         f"are worth {kept:.3f} and {asked:.3f}"

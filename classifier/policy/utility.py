@@ -10,7 +10,6 @@ about the class. Until labels say what a dearer tier gains, a tier that is good 
 certainly good enough, so that the likeliest class decides.
 """
 
-from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -43,21 +42,8 @@ def enough_of(prediction: Prediction) -> float:
     such prompts, and where outcomes of the catalogue's own tiers were measured."""
     if prediction.kind != "prior":
         return 1.0
-    known = min(max(prediction.labels, default=0.0) / FIRST_LABELS, 1.0)
-    return ENOUGH + (1.0 - ENOUGH) * known
-
-
-def counted(p_ok: float, enough: float) -> float:
-    """Return P(as good) as it counts where `enough` (`enough_of`) is certain."""
-    return p_ok if p_ok < enough else 1.0
-
-
-def utilities(prediction: Prediction, dollars: Sequence[float], reference: float, exchange: float) -> list[float]:
-    """Return the utility of each tier's answer at these `dollars` [tiers]."""
-    enough = enough_of(prediction)
-    return [
-        utility(counted(p, enough), usd, reference, exchange) for p, usd in zip(prediction.p_ok, dollars, strict=True)
-    ]
+    known = max(prediction.labels, default=0.0)
+    return 1.0 if known >= FIRST_LABELS else ENOUGH + (1.0 - ENOUGH) * known / FIRST_LABELS
 
 
 def reference_prices(tiers: int) -> Float:

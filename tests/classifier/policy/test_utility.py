@@ -83,8 +83,7 @@ def test_by_class_the_reason_has_the_class_what_is_known_and_the_objective() -> 
     known = {"labels": [9.0, 20.0, 7.0, 3.0], "good_labels": [1.0, 17.0, 6.0, 3.0], "classes": [0.1, 0.6, 0.2, 0.1]}
     assert decide(inputs(**known, quality_target=0.5)).reason == (
         "MEDIUM (0.60): on such prompts tier 2 was as good in 17 of 20; tier 2 is worth most, good enough with P 0.80 "
-        "for $0.002500, where a strongest answer (usually $0.030000) is worth 50 points of 'as good'; "
-        "$0.002500 instead of $0.030000"
+        "for $0.002500, where a strongest answer (usually $0.030000) is worth 50 points of 'as good'"
     )
 
 
