@@ -190,7 +190,7 @@ def test_figures_of_fixed_tiers_and_of_the_oracle() -> None:
     assert (cheapest.quality.value, best.quality.value, best.saving) == (0.5, 1.0, 1.0)
     assert cheapest.cost.value == pytest.approx(0.01)
     assert best.cost.value == pytest.approx((0.01 + 0.05 + 1.0 + 0.01) / 4)
-    assert gain(ladder, oracle(ladder), fixed(ladder, 4)).value == pytest.approx(0.1 * (1 - best.cost.value))
+    assert gain(ladder, oracle(ladder), fixed(ladder, 4)).value == pytest.approx(0.3 * (1 - best.cost.value))
 
 
 def test_baselines_cost_what_they_are_compared_with() -> None:
