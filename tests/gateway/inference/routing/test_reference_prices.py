@@ -2,7 +2,13 @@
 
 import pytest
 
+from classifier.policy.decide import decide
+from gateway.base.requests.caller import Caller
 from gateway.inference.routing.reference_prices import MOST, OWN_WEIGHT, ReferencePrices
+from gateway.inference.routing.router import RoutingService
+from tests.gateway.chats import chat
+from tests.gateway.scripted_classifier import ScriptedClassifier
+from tiers.catalog.load import load_catalog
 
 
 def test_before_any_request_a_prompt_is_compared_with_itself() -> None:
@@ -52,3 +58,21 @@ def test_the_least_recently_used_are_forgotten_beyond_the_bound() -> None:
     prices.observe("one more", "", 1.0)
     assert prices.of("steady", "", 10.0) < 3.0
     assert prices.of("k0", "", 10.0) == 10.0
+
+
+def test_a_prompt_much_longer_than_usual_goes_to_a_cheaper_tier_and_dry_runs_teach_nothing() -> None:
+    classifier = ScriptedClassifier()
+    classifier.p_ok = (0.5, 0.6, 0.7, 1.0)
+    routing = RoutingService(load_catalog("laptop"), {}, classifier, "careful")
+    usual, long = chat("Which fruit is red?"), chat("Which of these is red? " + "apple " * 20_000)
+    for _ in range(200):
+        routing.route(usual)
+    assert routing.route(long).tier == 4
+    for _ in range(200):
+        assert routing.routed(usual).decision.tier == 4
+    decision = routing.route(long)
+    assert decision.tier == 1
+    assert decision.inputs.costs[-1] > 3 * decision.inputs.reference
+    assert decide(decision.inputs) == decision
+    # Another caller's prompts are compared with their own.
+    assert routing.route(chat("Which of these is red? " + "apple " * 20_000, caller=Caller(key_id="bob"))).tier == 4
