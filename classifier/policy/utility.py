@@ -27,7 +27,7 @@ PRICES = (1.0, 2.5, 10.0, 30.0)
 # On the public part of the complexity suite 88% of the prompts then go to a tier within their range.
 ENOUGH = 0.7
 # Labels of such prompts over which the rule of the first day fades.
-FIRST_LABELS = 5.0
+FIRST_LABELS = 2.0
 
 
 def utility(p_ok: Value, dollars: Value, reference: Value, exchange: float) -> Value:

@@ -3,8 +3,8 @@
 from collections import OrderedDict
 
 # Of a key or a system prompt: the prompt's own price counts as so many earlier ones, so that on the first day prompts
-# are not compared with each other, and no prompt looks more than (n + 20) / 20 times as dear as it is.
-OWN_WEIGHT = 20.0
+# are not compared with each other, and no prompt looks more than (n + 10) / 10 times as dear as it is.
+OWN_WEIGHT = 10.0
 # A mean is over about so many of the newest requests.
 NEWEST = 1000.0
 # Keys and system prompts that are remembered, about 200 bytes each.
