@@ -5,10 +5,22 @@ Only bodies that do not decode as they are come here. Each part becomes what it 
 """
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
-Turn = dict[str, Any]
+_BOM = b"\xef\xbb\xbf"
+# An escape of JSON: a pair of halves of a character, a half alone, or any other.
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+
+
+def whole_text(body: bytes) -> bytes:
+    """Return JSON without a byte order mark, and with U+FFFD for halves of characters: clients that cut texts by UTF-16
+    units send them."""
+    return _ESCAPE.sub(lambda one: rb"\ufffd" if one["half"] else one[0], body.removeprefix(_BOM))
 
 
 def mend_chat(data: dict[str, Any]) -> None:

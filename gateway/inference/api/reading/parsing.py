@@ -17,6 +17,7 @@ from gateway.edge.http_request import HttpRequest
 from gateway.edge.json_bounds import json_excess, structure_refusal
 from gateway.inference.api.reading.chat_turns import turns_of
 from gateway.inference.api.reading.constraints import grammar_of
+from gateway.inference.api.reading.foreign_forms import whole_text
 from gateway.inference.api.reading.ignored_fields import FieldReader
 from gateway.inference.api.reading.schemas import MAX_PROMPTS, ChatRequest, CompletionRequest, Sampling
 from gateway.inference.serving import Serving, serving_of
@@ -29,6 +30,7 @@ Body = TypeVar("Body", bound=msgspec.Struct)
 Decoded = TypeVar("Decoded")
 
 UNKNOWN, INVALID, MISSING = "unknown_parameter", "invalid_value", "missing_required_parameter"
+NOT_JSON = "invalid_json"
 IGNORED = "ignored_fields"
 """Where a request's state holds the names of its fields that were ignored, if there are any."""
 EXTRA = "extra_fields"
@@ -108,6 +110,8 @@ def _decode_fields(
     try:
         found = _decoded(fields.decode, body)
     except ApiError as error:
+        if not strict and error.body.code == NOT_JSON and (whole := whole_text(body)) != body:
+            return _decode_fields(serving, fields, whole, caller)
         if strict or error.body.code not in (UNKNOWN, INVALID, MISSING):
             raise
         forward = serving.routing.served.forwarded_fields
@@ -158,7 +162,7 @@ def _decoded(decode: Callable[[bytes], Decoded], body: bytes) -> Decoded:
     except UnicodeDecodeError as error:
         raise bad_request(f"The body is not valid UTF-8: {error.reason} in a string.", None, "invalid_utf8") from None
     except (msgspec.DecodeError, RecursionError) as error:
-        raise bad_request(f"The body is not valid JSON: {error}.", None, "invalid_json") from None
+        raise bad_request(f"The body is not valid JSON: {error}.", None, NOT_JSON) from None
 
 
 def refusal_of(error: msgspec.ValidationError) -> ApiError:

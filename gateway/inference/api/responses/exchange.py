@@ -11,6 +11,7 @@ from gateway.base.errors import ApiError, bad_request
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.base.stores.database_reach import reached
 from gateway.inference.api.reading.build_request import Received, chat_request
+from gateway.inference.api.reading.foreign_forms import whole_text
 from gateway.inference.api.reading.list_queries import is_id
 from gateway.inference.api.responses.as_chat import chat_of, renamed
 from gateway.inference.api.responses.compaction import as_sent, opened_data
@@ -112,7 +113,7 @@ async def exchange_of(
     earlier = msgspec.convert(before, list[Item])
     said = None
     if serving.routing.served.has_responses and not is_compaction:
-        said = as_sent(given_items(raw), body.tools)
+        said = as_sent(_given(raw), body.tools)
     if said is not None:
         for place, item in named.items():
             said.items[place] = item
@@ -133,6 +134,14 @@ async def exchange_of(
     if body.truncation == "auto":
         request = await truncated(serving.routing, request)
     return Exchange(serving, body, request, context, said)
+
+
+def _given(raw: bytes) -> GivenItems:
+    """The items of a request that was read, whole or not."""
+    try:
+        return given_items(raw)
+    except msgspec.DecodeError:
+        return given_items(whole_text(raw))
 
 
 def input_items(

@@ -203,7 +203,6 @@ async def test_a_missing_field_is_named(gateway: RunningGateway, name: str) -> N
         (b"[1, 2]", "invalid_value"),
         (b'"hello"', "invalid_value"),
         (b'{"model": "auto", "messages": [{"role": "user", "content": "\xff\xfe"}]}', "invalid_utf8"),
-        (b'{"model": "auto", "messages": [{"role": "user", "content": "\\ud800"}]}', "invalid_json"),
         (b'{"model":"auto","messages":[{"role":"user","content":"x"}],"metadata":' + b"[" * 100_000, "invalid"),
     ],
     ids=lambda value: repr(value)[:40],

@@ -223,3 +223,23 @@ async def test_numbers_and_truth_values_may_be_texts(gateway: RunningGateway, pa
     await turns_of(gateway, path, fields)
     asked = gateway.tier(1).requests[-1]
     assert (asked.max_tokens, asked.sampling.temperature) == (9, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/chat/completions", b'"messages": [{"role": "user", "content": TEXT}]'),
+        ("/v1/messages", b'"max_tokens": 9, "messages": [{"role": "user", "content": TEXT}]'),
+        ("/v1/responses", b'"input": TEXT'),
+    ],
+)
+async def test_halves_of_characters_and_a_byte_order_mark_are_read(
+    gateway: RunningGateway, path: str, fields: bytes
+) -> None:
+    text = rb'"\ud83d\ude00 a\ud83d \udc00b \\ud83d"'
+    body = b'\xef\xbb\xbf{"model": "tier-1", ' + fields.replace(b"TEXT", text) + b"}"
+    headers = UNCACHED | {"content-type": "application/json"}
+    answer = await gateway.http.post(path, content=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    (turn,) = gateway.tier(1).requests[-1].messages or ()
+    assert turn.content == "\N{GRINNING FACE} a\ufffd \ufffdb \\ud83d"
