@@ -32,7 +32,7 @@ def test_an_answer_is_no_worse_where_the_strongest_is_wrong_too(tmp_path: Path) 
 def test_routers_gain_what_was_asked_for_and_one_without_a_gain_is_not_found_to_pay(tmp_path: Path) -> None:
     no_worse = read_ladder(recorded(tmp_path), ["cheap", "strong"])
 
-    found = verdicts(no_worse, np.array([1.0, 30.0]), [0.0, 4.0], worth=0.01, probes=1500, runs=20, seed=0)
+    found = verdicts(no_worse, np.array([10.0, 30.0]), [0.0, 4.0], worth=0.01, probes=3000, runs=20, seed=0)
 
     assert [one.gain for one in found[:2]] == [0.0, 4.0]
     nothing, gaining, shuffled = found
