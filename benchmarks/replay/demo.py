@@ -40,7 +40,7 @@ async def demo(say: Say, seed: int = 0) -> bool:
 
 
 def _introduce(plan: Plan, conditions: Conditions, say: Say) -> None:
-    say("AIO answers each prompt by the cheapest of four tiers that is good enough, and learns which one that is.")
+    say("AIO answers each prompt by that of four tiers whose answer is worth most, and learns which one that is.")
     say("")
     say("The gateway below is real: a process of its own, with its database, judge and retraining. The tiers are not:")
     say("a small server replays answers, and how often those are good is declared here, so that the truth is known.")

@@ -24,8 +24,8 @@ Float = npt.NDArray[np.float32]
 
 
 def threshold_of(quality_target: float | None) -> float:
-    """Return the least P(good enough) of the chosen tier: the quality target itself, in [0, 1]; None is the default
-    target. Raises `PolicyInputsError` for a target outside [0, 1]."""
+    """Return the quality target, in [0, 1]; None is the default target. Raises `PolicyInputsError` for a target outside
+    [0, 1]."""
     if quality_target is None:
         return DEFAULT_TARGET
     if not 0.0 <= quality_target <= 1.0:
