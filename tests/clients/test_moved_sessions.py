@@ -81,9 +81,9 @@ def makers() -> Iterator[TwoMakers]:
         yield running
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def url(makers: TwoMakers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """`aio serve` whose first tier answers what it can."""
+    """`aio serve` whose first tier answers what it can: a new one each time, which has learned nothing of sessions."""
     folder = tmp_path_factory.mktemp("gateway")
     catalog = folder / "catalog.toml"
     catalog.write_text(CATALOG.format(**makers.urls))
