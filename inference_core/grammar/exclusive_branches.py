@@ -2,7 +2,8 @@
 
 A value of a branch must not hold for any other one. That is provable by types, by constants, or by a required property.
 Where it is not, a branch is narrowed: it forbids a property that another branch requires, or leaves out a type that
-another branch allows whole, or the empty array. What remains unproved is found when the finished answer is validated.
+another branch allows whole, or the empty array or object. What remains unproved is found when the finished answer is
+validated.
 """
 
 from collections.abc import Callable, Mapping
@@ -75,7 +76,7 @@ def narrowed(branches: list[Any], types: frozenset[str], resolve: Resolve) -> li
 def _narrowed(branch: Any, shape: Shape, others: list[Shape], resolve: Resolve) -> Any:
     types, forbidden, required = shape.types, set[str](), set[str]()
     properties: dict[str, Any] = {}
-    least = shape.min_items
+    least, has_any = shape.min_items, False
     for other in others:
         mine = replace(shape, types=types, required=shape.required | required, min_items=least)
         if _are_exclusive(mine, other, resolve) or forbidden & other.required:
@@ -96,6 +97,8 @@ def _narrowed(branch: Any, shape: Shape, others: list[Shape], resolve: Resolve) 
         elif wrong := _violating(shape, other, resolve):
             properties |= wrong
             required |= wrong.keys()
+        elif not other.required:
+            has_any = True  # the empty object would hold for both
     if not types or branch is False:
         return False
     part: dict[str, Any] = {}
@@ -105,6 +108,8 @@ def _narrowed(branch: Any, shape: Shape, others: list[Shape], resolve: Resolve) 
         part["properties"] = properties | dict.fromkeys(sorted(forbidden), False)
     if least > shape.min_items:
         part["minItems"] = least
+    if has_any and not (required or shape.required):
+        part["minProperties"] = 1
     if required:
         part["required"] = sorted(required)
     if not part or not isinstance(branch, dict):

@@ -35,7 +35,7 @@ async def watched(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
     usual = quality_loop.sampling_settings
 
     def unprobed(settings: Settings, tiers: int) -> SamplingSettings:
-        return msgspec.structs.replace(usual(settings, tiers), probe_rate=0.0)
+        return msgspec.structs.replace(usual(settings, tiers), probe_rate=0.0, first_probes=0)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(quality_loop, "sampling_settings", unprobed)
@@ -154,8 +154,11 @@ async def test_a_failing_tier_of_routing_disturbs_no_caller_and_is_reported(watc
     await eventually(lambda: len(watched.tier(1).requests) >= 7)
 
     # The first attempts have failed; they are repeated later.
-    after = (await shown(watched))["shadows"]
-    assert (after["judged"], after["waiting"]) == (before["judged"], 2)
+    async def waiting() -> bool:
+        after = (await shown(watched))["shadows"]
+        return (after["judged"], after["waiting"]) == (before["judged"], 2)
+
+    await eventually(waiting)
 
 
 @pytest.mark.parametrize("query", ["since=x", "since=-1", "last=0", "last=1e3", "last=99999999999", "format=xml"])

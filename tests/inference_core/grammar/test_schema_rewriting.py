@@ -165,6 +165,15 @@ def test_an_answer_that_could_only_end_invalid_fails_naming_the_keyword() -> Non
     assert "$.n does not hold for the keyword 'oneOf'" in str(matcher.failure)
 
 
+def test_an_empty_object_for_which_two_branches_hold_is_left_out() -> None:
+    closed = [{"type": "object", "additionalProperties": False, "patternProperties": {f"^{c}": {}}} for c in "ab"]
+    matcher = COMPILER.compile(Grammar(kind="json_schema", text=json.dumps({"oneOf": closed})))()
+    assert follows(matcher, '{"b1": 1}')
+    empty = COMPILER.compile(Grammar(kind="json_schema", text=json.dumps({"oneOf": closed})))()
+    assert not follows(empty, "{}")
+    assert "does not satisfy" in str(empty.failure) or "doesn't satisfy" in str(empty.failure)
+
+
 def test_an_end_after_drafts_is_validated_with_the_drafts() -> None:
     schema = {"oneOf": [{"type": "integer", "minimum": 5}, {"type": "integer", "maximum": 7}]}
     matcher = COMPILER.compile(Grammar(kind="json_schema", text=json.dumps(schema)))()
