@@ -75,7 +75,7 @@ def test_a_catalogue_of_any_number_of_tiers_is_routed_recorded_verified_and_show
     catalog = write_remote_catalog(tmp_path / "catalog.toml", upstream.base_url, tiers)
     everyone = set(range(1, tiers + 1))
     # Six tiers' strongest costs 100,000 times the first: verification is drawn at any price.
-    unbounded = WATCHED | {"AIO_VERIFICATION_BUDGET": "1e9"}
+    unbounded = WATCHED | {"AIO_VERIFICATION_BUDGET": "1e9", "AIO_VERIFICATION_MOST_USD": "1e9"}
     with served(tmp_path / "data", tmp_path / "cache", "--catalog", str(catalog), environment=unbounded) as gateway:
         answer = ask(gateway)
         assert answer.status_code == 200, answer.text
