@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 
+from inference_core.grammar.control_socket import handed_over, launched
 from inference_core.grammar.limits import LIMITS, Limits
 from inference_core.grammar.wire import Channel, Check, Checked
 
@@ -63,11 +64,7 @@ class AnswerChecks:
 
     def _channel(self) -> Channel:
         with self._lock:
-            control = self._require_server()
-            ours, theirs = socket.socketpair()
-            with theirs:
-                socket.send_fds(control, [b"c"], [theirs.fileno()])
-            return Channel(ours)
+            return handed_over(self._require_server(), b"c")
 
     def _require_server(self) -> socket.socket:
         """The control socket of a running server."""
@@ -75,16 +72,7 @@ class AnswerChecks:
             if self._process is not None and self._process.poll() is None:
                 return self._control
             self._control.close()
-        self._control, theirs = socket.socketpair()
-        with theirs:
-            file = theirs.fileno()
-            self._process = subprocess.Popen(  # noqa: S603 - our own program
-                [*PROGRAM, str(file)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=(file,),
-                start_new_session=True,
-            )
+        self._control, self._process = launched(PROGRAM)
         return self._control
 
 

@@ -114,7 +114,7 @@ def _narrowed(branch: Any, shape: Shape, others: list[Shape], resolve: Resolve) 
         part["required"] = sorted(required)
     if not part or not isinstance(branch, dict):
         return part or branch
-    return {**branch, "allOf": [*_list(branch, "allOf"), part]}
+    return {**branch, "allOf": [*list_in(branch, "allOf"), part]}
 
 
 def _telling_apart(shape: Shape, other: Shape, resolve: Resolve) -> str | None:
@@ -193,7 +193,7 @@ def shape_of(schema: Any, resolve: Resolve, level: int = 0) -> Shape:
     if not isinstance(schema, dict):
         none = frozenset[str]()
         return Shape(none, none) if schema is False else Shape()
-    shape = Shape(_types(schema))
+    shape = Shape(types_of(schema))
     if schema.keys() & _NARROWING_ALL:
         shape.whole = frozenset()
     else:
@@ -206,8 +206,8 @@ def shape_of(schema: Any, resolve: Resolve, level: int = 0) -> Shape:
         shape.values = schema["enum"]
     if shape.values is not None:
         shape.types &= {_type(value) for value in shape.values}
-    shape.required = frozenset(name for name in _list(schema, "required") if isinstance(name, str))
-    properties = _mapping(schema, "properties")
+    shape.required = frozenset(name for name in list_in(schema, "required") if isinstance(name, str))
+    properties = mapping_in(schema, "properties")
     shape.properties = {name: [part] for name, part in properties.items()}
     if schema.get("additionalProperties") is False and not schema.get("patternProperties"):
         shape.closed = [frozenset(properties)]
@@ -217,9 +217,9 @@ def shape_of(schema: Any, resolve: Resolve, level: int = 0) -> Shape:
         shape.min_items = schema["minItems"]
     if level < _MOST_LEVELS:
         for key in ("anyOf", "oneOf"):
-            if parts := _list(schema, key):
+            if parts := list_in(schema, key):
                 shape.types &= frozenset().union(*(shape_of(part, resolve, level + 1).types for part in parts))
-        for part in (*_list(schema, "allOf"), *([resolve(schema["$ref"])] if "$ref" in schema else ())):
+        for part in (*list_in(schema, "allOf"), *([resolve(schema["$ref"])] if "$ref" in schema else ())):
             if part is not None:
                 _merge(shape, shape_of(part, resolve, level + 1))
     return shape
@@ -237,7 +237,8 @@ def _merge(shape: Shape, other: Shape) -> None:
         shape.properties[name] = shape.properties.get(name, []) + parts
 
 
-def _types(schema: Mapping[str, Any]) -> frozenset[str]:
+def types_of(schema: Mapping[str, Any]) -> frozenset[str]:
+    """The types that a schema names, all without any; integers are numbers."""
     return frozenset("number" if name == "integer" else name for name in _names(schema))
 
 
@@ -258,11 +259,13 @@ def _same(one: Any, other: Any) -> bool:
     return bool(_type(one) == _type(other) and one == other)
 
 
-def _list(schema: Mapping[str, Any], key: str) -> list[Any]:
+def list_in(schema: Mapping[str, Any], key: str) -> list[Any]:
+    """The list of a keyword; empty where it is none."""
     value = schema.get(key)
     return value if isinstance(value, list) else []
 
 
-def _mapping(schema: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def mapping_in(schema: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """The object of a keyword; empty where it is none."""
     value = schema.get(key)
     return value if isinstance(value, dict) else {}

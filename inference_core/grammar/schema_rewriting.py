@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from inference_core.grammar.exclusive_branches import TYPES, Resolve, narrowed
+from inference_core.grammar.exclusive_branches import TYPES, Resolve, list_in, mapping_in, narrowed, types_of
 from inference_core.grammar.formats import FORMATS, PARTS
 from inference_core.grammar.patterns import library_pattern, most_repeats
 
@@ -163,10 +163,10 @@ def _property_names(schema: dict[str, Any], resolve: Resolve) -> None:
             names = _rewritten(resolve(names["$ref"]), resolve)
     if not isinstance(names, dict) or "patternProperties" in schema:
         return
-    rest, properties = schema.get("additionalProperties", {}), _mapping(schema, "properties")
+    rest, properties = schema.get("additionalProperties", {}), mapping_in(schema, "properties")
     given = names.keys() - _SAYS_NO_NAME
     if given in ({"enum"}, {"const"}):
-        listed = [names["const"]] if "const" in names else _list(names, "enum")
+        listed = [names["const"]] if "const" in names else list_in(names, "enum")
         known = [name for name in listed if isinstance(name, str)]
         schema["properties"] = {name: part if name in known else False for name, part in properties.items()}
         schema["properties"] |= {name: rest for name in known if name not in properties}
@@ -204,7 +204,7 @@ def _negated(schema: dict[str, Any]) -> None:
     given = schema.get("not")
     if not isinstance(given, dict):
         return
-    parts = [_negation(part) for part in (_list(given, "anyOf") if given.keys() == {"anyOf"} else [given])]
+    parts = [_negation(part) for part in (list_in(given, "anyOf") if given.keys() == {"anyOf"} else [given])]
     if parts and all(parts):
         for part in parts:
             _also(schema, part)
@@ -216,7 +216,7 @@ def _negation(schema: Any) -> dict[str, Any]:
     if not isinstance(schema, dict):
         return {}
     said = schema.keys() - _SAYS_NOTHING
-    required = _list(schema, "required")
+    required = list_in(schema, "required")
     if said == {"required"} and required:
         missing = [{"type": "object", "properties": {name: False}} for name in required]
         return missing[0] if len(missing) == 1 else {"anyOf": missing}
@@ -249,20 +249,7 @@ def _exclusive(schema: dict[str, Any], rewritten: dict[str, Any], resolve: Resol
     """Narrow the branches of `oneOf`, which the library then reads as `anyOf`."""
     branches = rewritten.get("oneOf")
     if isinstance(branches, list) and branches:
-        kinds = schema.get("type", list(TYPES))
-        names = kinds if isinstance(kinds, list) else [kinds]
-        types = frozenset("number" if name == "integer" else name for name in names)
-        rewritten["oneOf"] = narrowed(branches, types, resolve)
-
-
-def _list(schema: Mapping[str, Any], key: str) -> list[Any]:
-    value = schema.get(key)
-    return value if isinstance(value, list) else []
-
-
-def _mapping(schema: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = schema.get(key)
-    return value if isinstance(value, dict) else {}
+        rewritten["oneOf"] = narrowed(branches, types_of(schema), resolve)
 
 
 def _also(schema: dict[str, Any], part: dict[str, Any]) -> None:

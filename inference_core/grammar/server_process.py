@@ -14,6 +14,7 @@ from functools import cache
 from hashlib import blake2b
 
 from inference_core.errors import GrammarServerError
+from inference_core.grammar.control_socket import handed_over, launched
 from inference_core.grammar.limits import Limits
 from inference_core.grammar.vocabulary import Vocabulary as Tokeniser
 from inference_core.grammar.vocabulary import marked_tokens
@@ -96,7 +97,7 @@ class GrammarServer:
         """Load a vocabulary in the server if needed. Returns its number."""
         if self._process is None or self._process.poll() is not None:
             self._forget()  # processes of an earlier server end with their grammars
-            self._launch()
+            self._control, self._process = launched(PROGRAM)
         number = self._numbers.get(tokens.digest)
         if number is None:
             number = len(self._numbers)
@@ -110,26 +111,9 @@ class GrammarServer:
             self._spare = None  # it was forked before this vocabulary was loaded
         return number
 
-    def _launch(self) -> None:
-        self._control, theirs = socket.socketpair()
-        with theirs:
-            file = theirs.fileno()
-            # A new session: Ctrl-C interrupts only the serving process, and all grammar processes can be ended at once.
-            self._process = subprocess.Popen(  # noqa: S603 - our own program
-                [*PROGRAM, str(file)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=(file,),
-                start_new_session=True,
-            )
-
     def _handed_over(self, kind: bytes) -> Channel:
-        """Create a channel and send its other end to the server."""
         assert self._control is not None
-        ours, theirs = socket.socketpair()
-        with theirs:
-            socket.send_fds(self._control, [kind], [theirs.fileno()])
-        return Channel(ours)
+        return handed_over(self._control, kind)
 
     def _forget(self) -> None:
         self._numbers.clear()

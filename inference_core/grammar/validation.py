@@ -25,6 +25,8 @@ from inference_core.grammar.patterns import LinearPatterns
 _MOST_EXPONENT = 4_000
 _FORMATS = {name: re.compile(pattern) for name, pattern in FORMATS.items()}
 _patterns = cache(LinearPatterns)
+# What a schema or a text can have so that it cannot be checked.
+_UNCHECKED = (re.error, ArithmeticError, RecursionError, UnknownType, Unresolvable)
 
 
 def exact_json(text: str) -> Any:
@@ -40,21 +42,24 @@ class AnswerValidator:
         kind = validator_for(parsed, default=Draft202012Validator) if isinstance(parsed, dict) else Draft202012Validator
         self._validator = _exact(kind)(parsed, registry=Registry())
 
+    def _first_error(self, answer: str) -> ValidationError | None:
+        return next(self._validator.iter_errors(exact_json(answer)), None)
+
     def failing_path(self, answer: str) -> list[str | int] | None:
         """The path of the value of a JSON text that does not hold; None if all of it holds or it cannot be checked."""
         try:
-            found = next(self._validator.iter_errors(exact_json(answer)), None)
-        except Exception:
+            found = self._first_error(answer)
+        except (*_UNCHECKED, ValueError):
             return None
         return None if found is None else list(found.absolute_path)
 
     def error(self, answer: str) -> str | None:
         """Why a text does not hold: the place and the keyword; None if it is valid."""
         try:
-            found = next(self._validator.iter_errors(exact_json(answer)), None)
+            found = self._first_error(answer)
         except Unresolvable as error:
             return f"it cannot be checked: {type(error).__name__} of a $ref"
-        except (re.error, ArithmeticError, RecursionError, UnknownType) as error:
+        except _UNCHECKED as error:
             return f"it cannot be checked: {type(error).__name__}"
         except ValueError as error:
             return f"it is no JSON: {error}"

@@ -90,10 +90,10 @@ class Worker:
             return True
         claimed = await self._queue.claim(job, bound, now, min(bound, self._verifier.expected_usd(job)))
         if claimed == "claimed":
-            begun = self._clock()
+            started_at = self._clock()
             await self._work_on(job, bound)
             if self._is_local(job):
-                rest = (self._clock() - begun) * (1.0 / self._settings.machine_share - 1.0)
+                rest = (self._clock() - started_at) * (1.0 / self._settings.machine_share - 1.0)
                 # Several at a time add up.
                 self._rests_until = max(self._rests_until, self._clock()) + rest
         return claimed != "no budget"

@@ -96,7 +96,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
         """Return the request as any tier but the first may see it."""
         return self if self.credential is None else msgspec.structs.replace(self, credential=None)
 
-    def anew(self, avoid: tuple[int, ...]) -> "InferenceRequest":
+    def for_another_answer(self, avoid: tuple[int, ...]) -> "InferenceRequest":
         """Return the request for another answer than the tokens `avoid`: with another seed, if it has one, because
         equal seeds draw equal answers."""
         sampling = self.generation.sampling
@@ -104,8 +104,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
         if grammar is not None and grammar.kind == "json_schema":
             grammar = msgspec.structs.replace(grammar, avoid=avoid)
         seed = None if sampling.seed is None else sampling.seed ^ 1
-        other = msgspec.structs.replace(sampling, seed=seed, grammar=grammar)
-        return msgspec.structs.replace(self, generation=msgspec.structs.replace(self.generation, sampling=other))
+        return self.with_generation(sampling=msgspec.structs.replace(sampling, seed=seed, grammar=grammar))
 
     @property
     def wanted_quality(self) -> float | None:

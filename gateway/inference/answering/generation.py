@@ -360,7 +360,7 @@ class Generation:
         if not self._affords(self.tier):
             return None
         self._was_invalid = True
-        self._asking = self._asking.anew(error.token_ids)
+        self._asking = self._asking.for_another_answer(error.token_ids)
         return self.tier
 
     async def _stand_in(self, *, is_refused: bool) -> Tier | None:
