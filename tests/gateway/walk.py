@@ -30,6 +30,7 @@ import msgspec
 
 from gateway.base.settings import Settings
 from gateway.edge.http_protocol import BoundedHttpProtocol
+from gateway.telemetry.metrics import loop_lag
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 from tests.polling import eventually
 from tiers.local.core_health import CoreWatch
@@ -199,7 +200,8 @@ async def walk_of(data_dir: str) -> Walk:
     threading.setprofile(recorder)
     sys.setprofile(recorder)
     try:
-        with patch.object(CoreWatch, "_watch", _never):
+        # Ten times a second, whatever is asked: on a busy machine that falls into every recorded request.
+        with patch.object(CoreWatch, "_watch", _never), patch.object(loop_lag, "INTERVAL_SECONDS", 3600.0):
             async with running_gateway(
                 settings, core=laptop_hash_core(settings), scripted=False, protocol=BOUNDED
             ) as gateway:
