@@ -34,6 +34,7 @@ from gateway.processes.announcement import (
     url_of,
 )
 from gateway.processes.exit_deadline import CLOSE_SECONDS, THREADS_SECONDS, ExitDeadline
+from gateway.processes.few_files import ENOUGH_FILES, PacedServer, room_for_connections
 from gateway.processes.listening import require_port
 from gateway.processes.name_lookup import new_loop
 from gateway.runtime.peers.worker_place import WorkerPlace
@@ -96,6 +97,8 @@ class AnnouncedServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start as uvicorn does, then print the announcement."""
         await super().startup(sockets=sockets)
+        if self.started and (room := room_for_connections()) is not None:
+            self._accept_at_most(room)
         # Objects made at start are permanent. Otherwise the collector would scan all of them, for a quarter of a
         # second, whenever requests allocate many objects.
         gc.freeze()
@@ -106,6 +109,20 @@ class AnnouncedServer(uvicorn.Server):
             click.echo(self._ready(*self._address))
         if self.started:
             self.print_admin_key()
+
+    def _accept_at_most(self, room: int) -> None:
+        log.warning(
+            "few open files are allowed (ulimit -n), so %d connections are served at once and others wait: "
+            "allow %d files",
+            room,
+            ENOUGH_FILES,
+        )
+        make: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
+        protocol = partial(make, config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+        connections, servers = self.server_state.connections, self.servers
+        self.servers = [PacedServer(s, protocol, connections, room) for one in servers for s in one.sockets]  # type: ignore[misc]
+        for one in servers:
+            one.close()
 
     def show_admin_key(self, key: str) -> None:
         """Print a new admin key on the console only: now, or below the announcement."""
@@ -243,13 +260,14 @@ def run_server(
 def connections_allowed(wanted: int | None) -> int:
     """Return how many connections this process may accept: `wanted`, or the open-file limit, two files per connection.
 
-    Raises the soft limit of open files to the hard one.
+    Raises the soft limit of open files to the hard one. With few files `PacedServer` accepts no more than there is room
+    for, so nothing else does.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
     if files > soft != resource.RLIM_INFINITY:
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
-    allowed = max((files - _FILES_OF_OUR_OWN) // 2, 16)
+    allowed = files if files < ENOUGH_FILES else (files - _FILES_OF_OUR_OWN) // 2
     if wanted is not None and wanted > allowed:
         log.warning("%d connections are configured, but %d open files allow %d", wanted, files, allowed)
     return allowed if wanted is None else min(wanted, allowed)
