@@ -51,7 +51,7 @@ async def test_connections_beyond_the_room_wait_until_others_end() -> None:
             writer.close()
 
 
-def test_room_is_for_two_files_a_connection_beside_those_that_are_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_connection_has_two_of_the_files_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = {"soft": FILES}
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limits["soft"], limits["soft"]))
     monkeypatch.setattr(os, "listdir", lambda _: ["0"] * 20)
