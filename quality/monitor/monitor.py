@@ -5,6 +5,7 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache
 
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -367,8 +368,7 @@ class Monitor:
         phase = self._families.phase(record, lambda: self._may_be_labelled(record, turn, by_rule=True))
         if phase == Phase():
             return sampling
-        rates = {"least_probe_rate": phase.probe, "least_rate": min(phase.sample, self._pace)}
-        return msgspec.structs.replace(sampling, **rates)
+        return _at_rates(sampling, phase.probe, min(phase.sample, self._pace))
 
     def _judged(self, record: Record, decided: Draw) -> tuple[int, str] | None:
         """Return the tier that a shadow judges and its model; None for other verifications."""
@@ -415,3 +415,9 @@ class Monitor:
     async def _pass_on(self, alarm: ShiftAlarm | ShareAlarm) -> None:
         if self._on_alarm is not None:
             await self._on_alarm(alarm)
+
+
+# Nearly all requests have the same few rates, and settings are checked when they are made.
+@lru_cache(maxsize=16)
+def _at_rates(sampling: SamplingSettings, probe: float, sample: float) -> SamplingSettings:
+    return msgspec.structs.replace(sampling, least_probe_rate=probe, least_rate=sample)
