@@ -28,4 +28,4 @@ async def test_a_streamed_chat_enters_few_files_and_rarely_comes_back_to_a_folde
         entered = walk.of(package)
         assert all(count <= bound for count, bound in zip(entered, most, strict=True)), f"{package}\n{walk.table()}"
     assert walk.of("gateway").files > 20  # it was recorded at all
-    assert len(walk.layers) <= MOST_LAYERS, walk.table()
+    assert 3 < len(walk.layers) <= MOST_LAYERS, walk.table()

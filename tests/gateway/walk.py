@@ -40,6 +40,8 @@ RECORDED = 5
 PACKAGES = ("gateway", "tiers", "classifier", "inference_core", "quality", "migrations")
 # Where tokens come from the core.
 CORE_CLIENT = "inference_core/transport/"
+# Where events are sent, and what the handler alone passes.
+SENDING, SERVICE = "gateway/inference/api/writing/", "gateway/inference/service.py"
 _CONTAINER_METHODS = ("__bool__", "__contains__", "__getitem__", "__iter__", "__len__")
 BOUNDED = partial(BoundedHttpProtocol, patience=30, most=100, head_limit=65536)
 BODY = {
@@ -107,8 +109,8 @@ class _Recorder:
         if path is None:
             return
         if path.startswith(CORE_CLIENT):
-            layers = _files_on_stack(frame)
-            if _is_complete(layers) and len(layers) > len(self.layers):
+            layers = _layers(_files_on_stack(frame))
+            if len(layers) > len(self.layers):
                 self.layers = layers
         caller = frame.f_back
         if (caller is not None and _path(caller.f_code) == path) or _only_reads(frame):
@@ -129,10 +131,11 @@ def _files_on_stack(frame: FrameType | None) -> list[str]:
     return files
 
 
-def _is_complete(layers: list[str]) -> bool:
-    """Whether a stack reaches from the core's client to the events of the response, which it does after the first
-    token; before that it is the handler's."""
-    return len(layers) > 1 and layers[-1].startswith("gateway/inference/api/writing/")
+def _layers(files: list[str]) -> list[str]:
+    """The files of a stack up to the code that sends the events of the response, which it reaches after the first
+    token: before that it is the handler's, by the service. None where it does not reach so far."""
+    sending = next((place for place, file in enumerate(files) if file.startswith(SENDING)), 0)
+    return files[: sending + 1] if sending and SERVICE not in files else []
 
 
 @cache
