@@ -54,6 +54,7 @@ from gateway.runtime.peers.worker_place import WorkerPlace
 from gateway.telemetry.metrics.metrics import Metrics
 from gateway.telemetry.metrics.scraped import OverloadCollector
 from gateway.telemetry.overview.live import Live
+from gateway.telemetry.refused_requests import RefusedRequests
 from gateway.telemetry.request_log import log_request
 from gateway.telemetry.span_export import configured_exporter, running_traces
 from gateway.tenancy.access.access import ACCESS, Access
@@ -69,6 +70,7 @@ from quality.learning.learning import LearningRecord
 from quality.ledger.ledger import Ledger
 from quality.records.redaction import RedactText, load_redaction
 from quality.store.database import migrate, open_database
+from quality.store.refused_requests import refused_since
 from quality.verification.feedback import FeedbackDesk
 from quality.verification.training_rows import encoder_of
 from tiers.catalog.catalog import CPU_CORE, Catalog
@@ -274,9 +276,13 @@ class Composition:
             running_readings(self.metrics, engine, jobs, loop, ledger, service, cache.store)
         )
         quality, retraining = (None, None) if loop is None else (loop.upgrade_rate, loop.days_without_retraining)
-        live = Live(routing, self.metrics, engine.cores, self._peers, quality, retraining)
+        live = Live(
+            routing, self.metrics, engine.cores, self._peers, quality, retraining, partial(refused_since, database)
+        )
         await self._keep(live.follow, "live figures")
         records: RecordStore = ledger if self._peers is None else PeerRecords(ledger, self._peers)
+        refused = RefusedRequests(self.metrics.refused, keeps_messages=self._redaction is None)
+        await self._keep(partial(refused.keep, database), "counts of refused requests")
         embedders = embedders_of(self.catalog, engine.cores)
         stack.push_async_callback(close_clients, embedders)
         if self._identity_provider is not None:
@@ -304,6 +310,7 @@ class Composition:
             database=database,
             created=int(time.time()),
             count_ignored=lambda endpoint: self.metrics.ignored_fields.labels(endpoint).inc(),
+            count_refused=refused.count,
         )
         stack.push_async_callback(serving.close_passed)
         operations = Operations(

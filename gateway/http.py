@@ -40,6 +40,7 @@ from gateway.inference.api.responses.stored import (
     refuse_other_endpoints,
     show_response,
 )
+from gateway.inference.serving import count_refused
 from gateway.operations.api.health import live, metrics, ready
 from gateway.tenancy.access.guard import admit
 
@@ -97,7 +98,8 @@ def whole_app(settings: Settings, state: State) -> Litestar:
 
 
 def _failure(request: HttpRequest, error: Exception) -> Response[Any]:
-    """Return the envelope of the path's API."""
+    """Return the envelope of the path's API, and count a refused request."""
+    count_refused(request, error)
     path = request.scope["path"]
     is_messages = is_messages_path(path) or (path.startswith("/v1/models") and "anthropic-version" in request.headers)
     return messages_failure(request, error) if is_messages else envelope_response(request, error)

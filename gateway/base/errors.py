@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from litestar.connection import Request
+from litestar.connection import ASGIConnection, Request
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException
 from litestar.response import Response
@@ -39,6 +39,7 @@ CODE_OF_STATUS = {
 CLIENT_CLOSED_REQUEST = 499
 # litestar's message, as a server failure, for a client that disconnects in the middle of its body.
 _LITESTAR_DISCONNECT = "client disconnected prematurely"
+_RECORDED, _MOST_CAUSES = "is_recorded", 8
 # Seconds: a predicted queue time may be long and wrong, and callers poll.
 MAX_RETRY_AFTER = 60
 
@@ -59,7 +60,8 @@ class ErrorEnvelope(msgspec.Struct, frozen=True):
 
 
 class ApiError(Exception):
-    """A failure with its HTTP status, envelope and further headers; a 503 sets `retry-after` to 1 to 60 seconds."""
+    """A failure with its HTTP status, envelope and further headers; a 503 sets `retry-after` to 1 to 60 seconds.
+    `limit`: which limit was reached, and whose, in counts of refused requests."""
 
     def __init__(
         self,
@@ -71,9 +73,10 @@ class ApiError(Exception):
         type_: str | None = None,
         retry_after_seconds: float = 1.0,
         headers: Mapping[str, str] | None = None,
+        limit: str = "",
     ) -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.limit = status, limit
         self.headers = dict(headers or {})
         self.retry_after = str(max(1, min(math.ceil(retry_after_seconds), MAX_RETRY_AFTER)))
         self.body = ErrorBody(
@@ -131,6 +134,22 @@ class ClientGoneError(ApiError):
 def bad_request(message: str, param: str | None, code: str | None = None) -> ApiError:
     """Return a 400 that names the parameter."""
     return ApiError(400, message, param=param, code=code)
+
+
+def mark_recorded(error: Exception) -> None:
+    """Say that the record of an answer tells of this failure, so that it is not counted as a refused request too."""
+    error.__dict__[_RECORDED] = True
+
+
+def is_recorded(error: BaseException | None) -> bool:
+    """Return whether the failure, or one that it was raised for, was marked with `mark_recorded`."""
+    for _ in range(_MOST_CAUSES):
+        if error is None:
+            return False
+        if _RECORDED in error.__dict__:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def as_api_error(error: BaseException) -> ApiError:
@@ -209,7 +228,7 @@ def envelope_response(request: Request[Any, Any, State], error: Exception) -> Re
     )
 
 
-def request_id_of(request: Request[Any, Any, State]) -> str:
+def request_id_of(request: ASGIConnection[Any, Any, Any, State]) -> str:
     """Return the id of a failed request in headers and logs: the caller's own, else the one from its guard."""
     known: str | None = caller_request_id(request.headers.get("x-request-id")) or request.state.get("request_id")
     return known or new_request_id("req")

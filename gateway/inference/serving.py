@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from gateway.base.errors import request_id_of
+from gateway.base.requests.caller import CALLER, KEYLESS, Caller
 from gateway.base.settings import Settings
 from gateway.edge.http_request import Connection
 from gateway.inference.embedding.embedder import Embedder
@@ -33,11 +35,18 @@ class RecordStore(Protocol):
         """The record of a request, from the moment it is durable."""
 
 
+class CountRefused(Protocol):
+    """Counts a failure that is answered with an error; one that a record tells of is not counted again."""
+
+    def __call__(self, error: Exception, caller: Caller, path: str, request_id: str) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Serving:
     """What an answer is made with. `created`: Unix seconds of the start. `count_ignored`: called with the endpoint of
-    a body with fields that were ignored. `passed`: the clients of servers whose endpoints are passed through, by the
-    entry's name, and those that a reload has `replaced`."""
+    a body with fields that were ignored; `count_refused`: with each failure that is answered with an error. `passed`:
+    the clients of servers whose endpoints are passed through, by the entry's name, and those that a reload has
+    `replaced`."""
 
     settings: Settings
     routing: RoutingService
@@ -49,6 +58,7 @@ class Serving:
     database: AsyncEngine
     created: int
     count_ignored: Callable[[str], None]
+    count_refused: CountRefused
     passed: "dict[str, PassedServer]" = field(default_factory=dict)
     replaced: "list[PassedServer]" = field(default_factory=list)
 
@@ -67,3 +77,11 @@ def serving_of(connection: Connection) -> Serving:
     """Return what the app that serves `connection` answers with."""
     serving: Serving = connection.app.state[SERVING]
     return serving
+
+
+def count_refused(connection: Connection, error: Exception) -> None:
+    """Count a request, or a message on a WebSocket, that is answered with `error`."""
+    serving: Serving | None = connection.app.state.get(SERVING)
+    if serving is not None:
+        caller, path = connection.scope["state"].get(CALLER, KEYLESS), connection.scope.get("path_template", "")
+        serving.count_refused(error, caller, path, request_id_of(connection))

@@ -9,6 +9,7 @@ from litestar.response import Response
 from gateway.base.errors import envelope_response
 from gateway.edge.http_request import HttpRequest
 from gateway.edge.router import OnceRouter
+from gateway.inference.serving import count_refused
 from gateway.operations.api.adapters import load_adapter, show_adapters, unload_adapter
 from gateway.operations.api.batches import change_batches, show_batches
 from gateway.operations.api.budgets import delete_budget, list_budgets, put_budget
@@ -35,6 +36,7 @@ from gateway.operations.api.quality.quality_lists import (
     list_all_batches,
     list_artefacts,
     list_experiments,
+    list_refused,
     list_requests,
     list_retrainings,
     list_rollouts,
@@ -74,8 +76,11 @@ from gateway.tenancy.access.admin_guard import admit_admin
 
 
 def failure(request: HttpRequest, error: Exception) -> Response[Any]:
-    """Return the error envelope; a browser that opens an unknown page gets a page."""
+    """Return the error envelope; a browser that opens an unknown page gets a page. Requests for unknown endpoints of
+    callers arrive here, and are counted."""
     path: str = request.scope["path"]
+    if path.startswith("/v1/") and not path.startswith("/v1/admin"):
+        count_refused(request, error)
     lost = isinstance(error, NotFoundException) and path.startswith("/admin/") and not path.startswith("/admin/api")
     return failure_page(request, error) if lost else envelope_response(request, error)
 
@@ -115,6 +120,7 @@ def operations_routers() -> list[Router]:
         "/admin/api",
         route_handlers=[
             list_requests,
+            list_refused,
             list_all_batches,
             list_verifications,
             show_verification,

@@ -117,6 +117,7 @@ class AdmissionControl:
                 code=QUOTA_EXCEEDED,
                 type_=QUOTA_EXCEEDED,
                 headers={"retry-after": str(max(1, math.ceil(left)))} if math.isfinite(left) else {},
+                limit=f"the {error.budget.subject_kind}'s budget of {error.budget.said}",
             ) from error
         except BudgetsUnavailableError as error:
             raise ApiError(
@@ -173,7 +174,14 @@ def _refusal(entry: Entry, concurrency: int | None) -> ApiError:
     else:
         headers["retry-after"] = str(max(1, math.ceil(entry.retry_seconds)))
         message = f"Rate limit reached: this key's limit is {said}. Try again in {duration(entry.retry_seconds)}."
-    return ApiError(429, message, code="rate_limit_exceeded", type_=_TYPES[entry.refused], headers=headers)
+    return ApiError(
+        429,
+        message,
+        code="rate_limit_exceeded",
+        type_=_TYPES[entry.refused],
+        headers=headers,
+        limit=f"the key's limit of {said}",
+    )
 
 
 _TYPES = {"requests": "requests", "tokens": "tokens", "concurrency": "requests"}

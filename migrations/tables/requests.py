@@ -76,6 +76,27 @@ requests = Table(
     Index("ix_requests_key_id_facet", "key_id", "facet", "created_at", "request_id"),
 )
 
+# Requests that were refused before there was an answer, counted by minute: a flood of strangers is one row a minute.
+refused_requests = Table(
+    "refused_requests",
+    metadata,
+    Column("refusal_id", String(32), primary_key=True),  # digest of the minute and the six columns that follow it
+    Column("created_at", Double, nullable=False),  # the minute's start
+    Column("key_id", String(128)),  # NULL: no known key
+    Column("status", Integer, nullable=False),
+    Column("code", String(64), nullable=False),  # of the error envelope; "": it has none
+    Column("reason", String(256), nullable=False),  # which limit, and whose; "": the message says all
+    Column("path", String(128), nullable=False),  # as the endpoint declares it; "": no endpoint
+    Column("count", Integer, nullable=False),
+    Column("last_at", Double, nullable=False),
+    Column("last_request_id", String(128), nullable=False),
+    Column("last_message", FreeText),  # NULL where texts may not be stored
+    Index(None, "created_at"),
+    Index(None, "key_id", "created_at"),
+    Index(None, "code", "created_at"),
+    Index(None, "key_id", "code", "created_at"),
+)
+
 session_steps = Table(
     "session_steps",
     metadata,

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from migrations.tables.api_objects import stored_responses
 from migrations.tables.audit import erased_embeddings
 from migrations.tables.quality import tool_definitions, training_rows, verifications
-from migrations.tables.requests import requests
+from migrations.tables.requests import refused_requests, requests
 from quality.store.database import checkpoint
 
 _DAY = 86_400.0
@@ -20,6 +20,8 @@ _DAY = 86_400.0
 _GRACE_SECONDS = 60.0
 # The verification budget counts the spending of the last day.
 _LEAST_VERIFICATION_SECONDS = _DAY
+MOST_REFUSED = 200_000
+"""Rows of refused requests, the newest of which are kept."""
 _DIGEST_SECONDS = 7 * _DAY
 _LOCK = 0x41494F08  # PostgreSQL advisory lock number: "AIO", 8
 
@@ -102,6 +104,8 @@ class Retention:
             stored_responses=await self._delete(stored_responses, "response_id", until),
         )
         await self._delete(tool_definitions, "digest", until, _not_waited_with(), at="used_at")
+        refused_before = await self._limit(refused_requests, limits.days, MOST_REFUSED, now)
+        await self._delete(refused_requests, "refusal_id", refused_before)
         await self._delete(erased_embeddings, "digest", now - _DIGEST_SECONDS, at="erased_at")
         if any(msgspec.structs.astuple(purged)):
             await checkpoint(self._engine)

@@ -10,7 +10,7 @@ from migrations.tables.quality import (
     rollouts,
     verifications,
 )
-from migrations.tables.requests import REQUEST_FACETS, requests
+from migrations.tables.requests import REQUEST_FACETS, refused_requests, requests
 from quality.store.facets import Facets
 from quality.store.pages import Listing
 
@@ -22,6 +22,7 @@ REQUESTS = Listing(
     hidden=("messages", "answer", "reasoning", "response_format"),
     facets=Facets(requests, "request_id", REQUEST_FACETS, owner="key_id"),
 )
+REFUSED = Listing(refused_requests, "refusal_id", ("key_id", "code"))
 VERIFICATIONS = Listing(
     verifications,
     "verification_id",

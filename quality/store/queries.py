@@ -13,7 +13,7 @@ from classifier.registry.erasure import embedding_digest
 from migrations.tables.api_objects import batches, files, kept_turns, stored_responses
 from migrations.tables.audit import audit_events, erased_embeddings, erasures
 from migrations.tables.quality import tool_definitions, training_rows, verifications
-from migrations.tables.requests import requests, routing_decisions, session_steps
+from migrations.tables.requests import refused_requests, requests, routing_decisions, session_steps
 from quality.records.any_record import Recorded
 from quality.records.record import Record
 from quality.records.rows import decision_row, recorded_of, request_row, session_row
@@ -98,6 +98,10 @@ async def delete_key_data(engine: AsyncEngine, key_id: str, *, now: float) -> Er
             counts[table.name] = (await connection.execute(mine)).rowcount
         await connection.execute(
             delete(kept_turns).where(kept_turns.c.key_id == key_id, kept_turns.c.created_at <= now)
+        )
+        refused = delete(refused_requests)
+        await connection.execute(
+            refused.where(refused_requests.c.key_id == key_id, refused_requests.c.created_at <= now)
         )
         unused = tool_definitions.c.used_at <= now
         await connection.execute(delete(tool_definitions).where(tool_definitions.c.key_id == key_id, unused))

@@ -16,11 +16,18 @@ CALLER = "caller"
 
 
 class BudgetRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A budget that the caller's requests are charged to: US dollars per calendar day or month (UTC), or in total."""
+    """A budget that the caller's requests are charged to: US dollars per calendar day or month (UTC), or in total.
+    `subject_kind`: whose it is, the key's own or its team's."""
 
     budget_id: str
     period: Period
     amount_usd: float
+    subject_kind: Literal["key", "team"] = "key"
+
+    @property
+    def said(self) -> str:
+        """Such as "$5 per day"."""
+        return f"${self.amount_usd:g} {'in total' if self.period == 'total' else f'per {self.period}'}"
 
 
 class Allowance(msgspec.Struct, frozen=True, kw_only=True):

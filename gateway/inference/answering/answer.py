@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Literal, Protocol
 
 from classifier.decision import Decision
-from gateway.base.errors import CLIENT_CLOSED_REQUEST, as_api_error
+from gateway.base.errors import CLIENT_CLOSED_REQUEST, as_api_error, mark_recorded
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.base.requests.slo_class import slo_class
 from gateway.inference.answering.bill import Bill
@@ -236,6 +236,8 @@ class Answer:
     def _give_up(self, status: Literal["error", "aborted"], error: Exception | None) -> None:
         if self.record is None:
             http_status = CLIENT_CLOSED_REQUEST if error is None else as_api_error(error).status
+            if error is not None:
+                mark_recorded(error)
             started = self.request.stream and self.stamps.first_delta is not None
             self._finish(status, 200 if started else http_status, error)
 

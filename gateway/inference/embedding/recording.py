@@ -3,7 +3,7 @@
 import time
 from typing import Literal
 
-from gateway.base.errors import CLIENT_CLOSED_REQUEST, as_api_error
+from gateway.base.errors import CLIENT_CLOSED_REQUEST, as_api_error, mark_recorded
 from gateway.base.requests.inference_request import InferenceRequest
 from quality.records.embedding_record import EmbeddingRecord
 from quality.records.record import Attempt
@@ -29,6 +29,7 @@ def embedding_record(
     status: Literal["ok", "error", "aborted"] = "ok"
     http_status, said = 200, None
     if isinstance(error, Exception):
+        mark_recorded(error)
         status, http_status, said = "error", as_api_error(error).status, f"{type(error).__name__}: {error}"
     elif error is not None:
         status, http_status = "aborted", CLIENT_CLOSED_REQUEST

@@ -16,6 +16,7 @@ from gateway.telemetry.metrics.scraped import ReplicaGauges, SloCollector
 from gateway.telemetry.objectives.alert_figures import queues_elsewhere
 from gateway.telemetry.objectives.service_levels import ServiceLevels
 from gateway.telemetry.objectives.slo import SloReport, slo_report
+from gateway.telemetry.refused_requests import RefusedMetrics
 from inference_core.transport.client import CoreClient
 from quality.comparison.routing_worth import VERDICTS, Verdict
 from quality.retraining.standing import Standing
@@ -50,6 +51,7 @@ class Metrics:
         self.loop_lag = LoopLag(self.registry)
         self.levels = ServiceLevels()
         self.requests = RequestMetrics(self.registry, self.private, self.levels)
+        self.refused = RefusedMetrics(self.registry, self.private)
         self._models: dict[int, str] = {}
         self.registry.register(SloCollector(self._slo_report))
         self._declare_gauges()

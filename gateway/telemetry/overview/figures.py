@@ -80,7 +80,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """Everything on the overview page. Windows end `at` (epoch seconds); `history` is oldest first.
 
     `upgrade`: share of the last verified answers that were worse than the strongest tier's, as of the last sample; None
-    if unknown.
+    if unknown. `refused`: requests refused in the last hour, as of the last sample; None if unknown.
     """
 
     at: float
@@ -89,6 +89,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     tiers: list[TierNow]
     cores: list[CoreNow]
     upgrade: UpgradeRate | None
+    refused: int | None
     alerts: list[AlertNow]
     history: list[Point]
 

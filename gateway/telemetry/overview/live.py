@@ -5,6 +5,9 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+
+from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.inference.routing.router import RoutingService
 from gateway.runtime.cores.reading import read_cores
@@ -22,6 +25,7 @@ log = logging.getLogger(__name__)
 SAMPLE_SECONDS = 10.0
 SAMPLES = 360
 FRESH_SECONDS = 2.0
+REFUSED_SECONDS = 3600.0
 # A page does not wait for a core that is busy with a long step.
 CORE_SECONDS = 0.15
 
@@ -30,7 +34,8 @@ class Live:
     """Figures of all gateway processes behind the port, of the cores, and an hour of samples (SPEC OB-12).
 
     Everything that changes is read from memory and from the cores, with no database query, however many requests there
-    are. Answer quality (`quality`) is queried with each sample.
+    are. Answer quality (`quality`) and the number of refused requests since a time (`refused`) are queried with each
+    sample.
     """
 
     def __init__(
@@ -41,11 +46,14 @@ class Live:
         peers: Peers | None = None,
         quality: Callable[[], Awaitable[UpgradeRate | None]] | None = None,
         retraining_days: Callable[[], float | None] | None = None,
+        refused: Callable[[float], Awaitable[int]] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._routing, self._metrics, self._cores, self._peers, self._clock = routing, metrics, cores, peers, clock
         self._quality, self._retraining_days = quality, retraining_days
+        self._count_refused = refused
         self._upgrade: UpgradeRate | None = None
+        self._refused: int | None = None
         self._begun = clock()
         self._history: deque[Point] = deque(maxlen=SAMPLES)
         self._since: dict[str, float] = {}
@@ -76,6 +84,9 @@ class Live:
         """Add a point to the history, and evaluate the alerts."""
         if self._quality is not None:
             self._upgrade = await self._quality()
+        if self._count_refused is not None:
+            with suppress(SQLAlchemyError, OSError):
+                self._refused = await self._count_refused(self._clock() - REFUSED_SECONDS)
         async with self._lock:
             now = self._snapshot = await self._look()
         levels = await levels_of_all(self._metrics.levels, self._peers)
@@ -114,6 +125,7 @@ class Live:
             tiers=tiers,
             cores=[self._core(name) for name in self._cores],
             upgrade=self._upgrade,
+            refused=self._refused,
             alerts=self._alerts,
             history=list(self._history),
         )

@@ -32,7 +32,7 @@ class BudgetExceededError(Exception):
     def __init__(self, budget: BudgetRef, needed: int, left: Decimal | int) -> None:
         super().__init__(
             f"it may cost up to ${needed / MICRO:.6f}, and ${float(max(left, 0)) / MICRO:.6f} are left of the budget "
-            f"of ${budget.amount_usd:g} {'in total' if budget.period == 'total' else f'per {budget.period}'}"
+            f"of {budget.said}"
         )
         self.budget = budget
 

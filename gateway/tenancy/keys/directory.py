@@ -252,7 +252,12 @@ class Directory:
     async def _charges(self, connection: AsyncConnection) -> dict[tuple[str, str], tuple[BudgetRef, ...]]:
         charged: dict[tuple[str, str], tuple[BudgetRef, ...]] = {}
         async for row in _pages(connection, select(budgets), (budgets.c.budget_id,), ("",)):
-            ref = BudgetRef(budget_id=row["budget_id"], period=row["period"], amount_usd=row["amount_microusd"] / MICRO)
+            ref = BudgetRef(
+                budget_id=row["budget_id"],
+                period=row["period"],
+                amount_usd=row["amount_microusd"] / MICRO,
+                subject_kind=row["subject_kind"],
+            )
             subject = row["subject_kind"], row["subject"]
             charged[subject] = (*charged.get(subject, ()), ref)
         return charged

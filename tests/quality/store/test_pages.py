@@ -20,6 +20,7 @@ from quality.store.listings import (
     ARTEFACTS,
     BATCHES,
     EXPERIMENTS,
+    REFUSED,
     REQUESTS,
     RETRAININGS,
     ROLLOUTS,
@@ -32,6 +33,7 @@ from tests.quality.store.records import make_record
 
 LISTINGS = {
     "requests": REQUESTS,
+    "refused": REFUSED,
     "verifications": VERIFICATIONS,
     "artefacts": ARTEFACTS,
     "transitions": TRANSITIONS,

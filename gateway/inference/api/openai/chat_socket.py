@@ -14,6 +14,7 @@ from gateway.base.errors import ApiError, ErrorEnvelope, as_api_error
 from gateway.edge.websocket_protocol import admit_frames
 from gateway.inference.api.openai.socket_session import SocketSession
 from gateway.inference.api.reading.parsing import decode_body
+from gateway.inference.serving import count_refused
 from gateway.tenancy.access.guard import admit
 
 Socket = WebSocket[Any, Any, State]
@@ -40,6 +41,7 @@ async def chat_socket(socket: Socket) -> None:
     try:
         handshake = await _admitted(socket)
     except Exception as error:
+        count_refused(socket, error)
         return await _refuse(socket, as_api_error(error))
     await socket.accept()
     handshake = handshake or await _authorised(socket)
@@ -75,6 +77,7 @@ async def _authorised(socket: Socket) -> Handshake | None:
         error = refusal
     except WebSocketDisconnect:
         return None
+    count_refused(socket, error)
     # A client that reads nothing keeps us waiting.
     with suppress(TimeoutError):
         async with asyncio.timeout(KEY_SECONDS):

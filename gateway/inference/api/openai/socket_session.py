@@ -20,7 +20,7 @@ from gateway.inference.api.reading.parsing import decoded_body, decoded_fields
 from gateway.inference.api.reading.schemas import HARMLESS, ChatRequest
 from gateway.inference.api.writing.answers import Routed, UsageBody, billed_usage, routed, usage_body
 from gateway.inference.api.writing.chunks import DONE, ChatChunks
-from gateway.inference.serving import serving_of
+from gateway.inference.serving import count_refused, serving_of
 from gateway.tenancy.access.guard import admit
 from tiers.errors import TierError
 
@@ -191,6 +191,7 @@ class SocketSession:
 
     async def _send_error(self, name: str, error: Exception, answer: Answer | None = None) -> None:
         failure = as_api_error(error)
+        count_refused(self._handshake, error)
         if failure.status >= 500 and not isinstance(error, (ApiError, TierError)):
             log.error("a chat on a WebSocket failed", exc_info=error)
         failed = Failed(request=name, error=failure.body)

@@ -15,7 +15,7 @@ from gateway.inference.answering.answer import Answer
 from gateway.inference.api.reading.ignored_fields import shown_names
 from gateway.inference.api.reading.parsing import IGNORED
 from gateway.inference.api.writing.chunks import AnswerFormat, Chunks
-from gateway.inference.serving import Serving
+from gateway.inference.serving import Serving, count_refused
 
 Headers = list[tuple[bytes, bytes]]
 # Log-probabilities that are formatted in a millisecond or two.
@@ -78,10 +78,9 @@ async def _stream(
         started = await waiting.end()
         if disconnect.is_reason(error):
             error = ClientGoneError()
-        if started and isinstance(error, Exception):
-            return EndOfEvents(answer_format.failed(error))
-        if isinstance(error, Exception) and answer_format.is_told_in_stream(error):
-            return EndOfEvents(answer_format.failed(error), early)
+        if isinstance(error, Exception) and (started or answer_format.is_told_in_stream(error)):
+            count_refused(request, error)
+            return EndOfEvents(answer_format.failed(error), None if started else early)
         raise error from None
     return EventResponse(
         answer,

@@ -26,6 +26,7 @@ from quality.store.listings import (
     ARTEFACTS,
     BATCHES,
     EXPERIMENTS,
+    REFUSED,
     REQUESTS,
     RETRAININGS,
     ROLLOUTS,
@@ -58,6 +59,13 @@ async def list_requests(request: HttpRequest) -> Response[Any]:
     """Newest first, without texts; `/admin/api/requests/{request_id}` has the whole record. Query: `tier`, `status`,
     `requested_model`, `key_id`, and as for verifications."""
     return await page_of(request, REQUESTS)
+
+
+@get("/refused-requests", operation_class=describe(None, Page), summary="List refused requests")
+async def list_refused(request: HttpRequest) -> Response[Any]:
+    """Requests that were refused before there was an answer, counted by minute, key, status, code, limit and endpoint,
+    newest first. Query: `key_id`, `code`, and as for verifications."""
+    return await page_of(request, REFUSED)
 
 
 @get("/batches", operation_class=describe(None, Page), summary="List the batches of all callers")

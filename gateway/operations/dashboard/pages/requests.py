@@ -24,10 +24,11 @@ from quality.records.any_record import Recorded
 from quality.records.embedding_record import EmbeddingRecord
 from quality.records.record import Record
 from quality.records.rows import request_row
-from quality.store.listings import REQUESTS
+from quality.store.listings import REFUSED, REQUESTS
 from quality.verification.sampling import why_not_sampled
 
 ROWS = 50
+_OF_ANSWERS = ("status", "tier", "requested_model")
 
 
 class RequestShown(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,18 +48,23 @@ class EmbeddingShown(msgspec.Struct, frozen=True, kw_only=True):
 @get("/requests")
 async def show_requests(request: HttpRequest) -> Response[Any]:
     """A page of the list. Query: as for `/admin/api/requests`, with times as the form writes them (UTC); `request_id`
-    redirects to that request."""
+    redirects to that request; `status=refused` lists refused requests instead, for which `tier` and `requested_model`
+    mean nothing."""
     query = {name: value.strip() for name, value in request.query_params.items() if value.strip()}
     if (wanted := query.pop("request_id", None)) is not None:
         return back_to(f"/admin/requests/{wanted}")
     asked = query | {name: str(epoch_of(name, query[name])) for name in ("since", "until") if name in query}
-    found = await page_asked_for(request, REQUESTS, {"limit": str(ROWS)} | asked)
+    refused = asked.get("status") == "refused"
+    if refused:
+        asked = {name: value for name, value in asked.items() if name not in _OF_ANSWERS}
+    found = await page_asked_for(request, REFUSED if refused else REQUESTS, {"limit": str(ROWS)} | asked)
     return page(
         request,
         "requests.html",
         "Requests",
         found=found,
         asked=asked,
+        refused=refused,
         filtered=bool(query.keys() - {"cursor", "limit"}),
         tiers=sorted(serving_of(request).routing.served.tiers),
         curl=first_request(request),

@@ -1,0 +1,103 @@
+"""Refused requests of a served process: counted in metrics and by minute in the database, shown, and bounded."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.gateway.administrator import ADMIN_HEADERS
+from tests.gateway.operations.dashboard.browsing import sign_in
+from tests.gateway.remote_catalog import write_remote_catalog
+from tests.gateway.served_process import ServedProcess, served
+from tests.gateway.upstream import Upstream
+from tests.polling import eventually, until
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def aio(tmp_path: Path, upstream: Upstream) -> Iterator[ServedProcess]:
+    catalog = write_remote_catalog(tmp_path / "catalog.toml", upstream.base_url)
+    environment = {"AIO_KEYS_POLL_SECONDS": "0.1"}
+    with served(tmp_path / "data", tmp_path / "cache", "--catalog", str(catalog), environment=environment) as process:
+        yield process
+
+
+def test_each_refusal_is_found_by_key_code_and_limit(aio: ServedProcess, tmp_path: Path) -> None:
+    slow = made_key(aio, "slow", requests_per_minute=1)
+    poor = made_key(aio, "poor")
+    budget = {"kind": "key", "subject": poor["key_id"], "period": "day", "amount_usd": 0.000001}
+    assert aio.admin.put("/admin/api/budgets", json=budget).status_code == 200
+    assert [ask(aio, slow["key"]).status_code for _ in range(4)] == [200, 429, 429, 429]
+    until(lambda: ask(aio, poor["key"], max_tokens=100).status_code == 429)
+    assert ask(aio, poor["key"]).json()["error"]["code"] == "insufficient_quota"
+    assert ask(aio, poor["key"], model="no-such-model").status_code == 404
+    assert ask(aio, poor["key"], messages="wrong").status_code == 400
+    assert httpx.get(f"{aio.url}/v1/no-such-endpoint").status_code == 404
+    for number in range(500):
+        assert ask(aio, f"sk-wrong-{number}").status_code == 401
+
+    until(lambda: stored(aio, code="invalid_api_key")[1] == 500)
+
+    rows, total = stored(aio, key_id=slow["key_id"], code="rate_limit_exceeded")
+    assert {(row["status"], row["reason"], row["path"]) for row in rows} == {
+        (429, "the key's limit of 1 requests per minute", "/v1/chat/completions")
+    }
+    assert total == 3
+    rows, total = stored(aio, key_id=poor["key_id"], code="insufficient_quota")
+    assert (rows[0]["reason"], total) == ("the key's budget of $1e-06 per day", 2)
+    assert "no-such-model" in stored(aio, key_id=poor["key_id"], code="model_not_found")[0][0]["last_message"]
+    assert {row["status"] for row in stored(aio, key_id=poor["key_id"])[0]} == {400, 404, 429}
+    strangers, _ = stored(aio, code="invalid_api_key")
+    assert len(strangers) <= 2  # one row per minute, however many they are
+    assert {row["key_id"] for row in strangers} == {None}
+
+    shown = httpx.get(f"{aio.url}/metrics", headers=ADMIN_HEADERS).text
+    assert 'aio_refused_requests_total{code="invalid_api_key",status="401"} 500.0' in shown
+    assert re.search(
+        rf'aio_key_refused_requests_total{{.*key="{poor["key_id"]}",reason="the key\'s budget.*}} 2\.0', shown
+    )
+    assert "aio_key_refused" not in httpx.get(f"{aio.url}/metrics").text
+    lines = [line for line in (tmp_path / "data/log").read_text().splitlines() if "aio.refused refused" in line]
+    assert any("code=insufficient_quota" in line and f"key={poor['key_id']}" in line for line in lines)
+    assert len([line for line in lines if "invalid_api_key" in line]) <= 2
+
+
+async def test_pages_answer_why_an_app_gets_a_429(aio: ServedProcess) -> None:
+    slow = made_key(aio, "slow", requests_per_minute=1)
+    assert [ask(aio, slow["key"]).status_code for _ in range(3)] == [200, 429, 429]
+    until(lambda: stored(aio, key_id=slow["key_id"])[1] == 2)
+
+    async with httpx.AsyncClient(base_url=aio.url, timeout=60, follow_redirects=True) as browser:
+        await sign_in(browser)
+        query = {"status": "refused", "tier": "1", "key_id": slow["key_id"]}
+        shown = (await browser.get("/admin/requests", params=query)).text
+        assert "the key&#39;s limit of 1 requests per minute" in shown
+        assert "Try again in" in shown
+
+        async def told() -> bool:
+            return "2 refused requests</a> in the last hour" in (await browser.get("/admin")).text
+
+        await eventually(told, 0.5)
+    assert aio.admin.get("/admin/api/overview").json()["refused"] == 2
+
+
+def made_key(aio: ServedProcess, name: str, **terms: Any) -> dict[str, Any]:
+    made = aio.admin.post("/admin/api/keys", json={"name": name, "terms": terms})
+    assert made.status_code == 201, made.text
+    key: dict[str, Any] = made.json()
+    return key
+
+
+def ask(aio: ServedProcess, key: str, **fields: Any) -> httpx.Response:
+    body = {"model": "auto", "messages": [{"role": "user", "content": "Hello"}], **fields}
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    return httpx.post(f"{aio.url}/v1/chat/completions", json=body, headers=headers, timeout=60)
+
+
+def stored(aio: ServedProcess, **chosen: str) -> tuple[list[dict[str, Any]], int]:
+    rows = aio.admin.get("/admin/api/refused-requests", params=chosen).json()["rows"]
+    return rows, sum(row["count"] for row in rows)
