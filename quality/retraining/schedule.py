@@ -53,6 +53,7 @@ class RetrainJob:
         self._clock = clock
         self._trigger = cron_trigger(cron) if cron.strip() else None
         self._scheduler: AsyncIOScheduler | None = None
+        self._checking: asyncio.Task[None] | None = None
         self._running: asyncio.Task[None] | None = None
         self._failures = 0
         self._retry_at: datetime | None = None
@@ -68,16 +69,18 @@ class RetrainJob:
         self._scheduler.configure(job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None})
         if self._trigger is not None:
             self._scheduler.add_job(self.check, self._trigger, id=_JOB)
-        # The scheduler's timers stand still while a computer sleeps; this one is then at most ten minutes late.
-        every = CHECK_EVERY.total_seconds()
-        self._scheduler.add_job(self.check, "interval", seconds=every, next_run_time=datetime.now(UTC))
         self._scheduler.start()
+        self._checking = asyncio.create_task(self._check_often())
 
     async def close(self) -> None:
         """Unschedule, and cancel a running run. Idempotent."""
         if self._scheduler is not None:
             self._scheduler.shutdown(wait=False)
             self._scheduler = None
+        if self._checking is not None:
+            self._checking.cancel()
+            await asyncio.gather(self._checking, return_exceptions=True)
+            self._checking = None
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
@@ -90,7 +93,7 @@ class RetrainJob:
 
     async def check(self) -> None:
         """Run if a run is due. Never raises: the next check follows."""
-        if self._running is not None or (self._retry_at is not None and self._clock() < self._retry_at):
+        if self._running is not None or self._waits():
             return
         self._running = asyncio.current_task()
         try:
@@ -106,6 +109,18 @@ class RetrainJob:
             self._retry_at = self._clock() + timedelta(seconds=wait_after(self._failures))
         finally:
             self._running = None
+
+    async def _check_often(self) -> None:
+        # The scheduler's timers stand still while a computer sleeps, and wait for a clock that jumped back to catch up.
+        while True:
+            await self.check()
+            await asyncio.sleep(CHECK_EVERY.total_seconds())
+
+    def _waits(self) -> bool:
+        """Whether a failure is too recent. A clock that has jumped back waits no longer than one that has not."""
+        if self._retry_at is None:
+            return False
+        return 0 < (self._retry_at - self._clock()).total_seconds() <= wait_after(self._failures)
 
     async def _owed(self) -> Owed | None:
         try:

@@ -22,6 +22,7 @@ from gateway.runtime.engines.model_pull import pull_model
 from gateway.runtime.engines.ollama_model import load_ollama_model
 from gateway.runtime.engines.problem import EngineProblem
 from inference_core.errors import ModelFileError
+from inference_core.io.json_errors import JSON_ERRORS
 from inference_core.loaders.hub_model import parse_hub_model
 from inference_core.loaders.model_path import resolve_model_path
 from tiers.engines.engine_spec import EngineSpec
@@ -189,7 +190,7 @@ class EngineProcess:
 
     async def _context(self, client: httpx.AsyncClient) -> int | None:
         """Return the longest sequence that the engine reports; None if it reports none that can be read."""
-        with suppress(httpx.HTTPError, msgspec.DecodeError):
+        with suppress(httpx.HTTPError, *JSON_ERRORS):
             request = client.build_request("GET", self._program.context_path)
             response, body = await bounded_answer(client, request, MOST_PAGE_BYTES, self._timing.check_patience)
             if response.status_code == 200:

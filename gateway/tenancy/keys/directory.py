@@ -162,6 +162,7 @@ class Directory:
             state = tenancy_state.c
             revision, of_budgets = (await connection.execute(select(state.revision, state.budgets_revision))).one()
             if revision == self._revision:
+                self._say_an_end(now)
                 return False
             since = _UNREAD if self._revision is None else self._revision
             # The revision only decreases if an earlier state of the database was restored; then everything is read.
@@ -177,14 +178,9 @@ class Directory:
         if charges is not None:
             charged = {name: charges.get(("key", name)) for name in self._keys.names}
             self._static = {name: Allowance(budgets=refs) for name, refs in charged.items() if refs}
-        could_answer, self._may_answer = self._may_answer, known.may_answer(now)
         # A gateway that asked for keys goes on asking, though the only key was given another scope.
         self._stored_inference |= known.ask_for_answers or (self._marker.exists() and known.has_any)
-        if could_answer and not self._may_answer and not self._keys:
-            log.warning(
-                "the last stored key for answers has ended: every caller is refused until there is another one "
-                "(`aio keys create NAME`)"
-            )
+        self._say_an_end(now)
         self._stored_admin = known.administer(now)
         if self._stored_inference:
             with suppress(OSError):
@@ -215,6 +211,15 @@ class Directory:
                 if not away:
                     log.warning("keys cannot be read (%s); known keys stay valid", type(error).__name__)
                 away = True
+
+    def _say_an_end(self, now: float) -> None:
+        """Warn once where no stored key may request answers any more: by a change, or because its time is over."""
+        could_answer, self._may_answer = self._may_answer, self._known.may_answer(now)
+        if could_answer and not self._may_answer and not self._keys:
+            log.warning(
+                "the last stored key for answers has ended: every caller is refused until there is another one "
+                "(`aio keys create NAME`)"
+            )
 
     def _administrator(self, owner_in: Callable[[ApiKeys], str | None]) -> Caller | None:
         """Return the caller with a key of the settings that may administer or view; None if `owner_in` finds none."""

@@ -64,13 +64,19 @@ class World:
     """Sessions of two gateways on one database, at the time `now`."""
 
     def __init__(self, engine: AsyncEngine, folder: Path) -> None:
-        self.engine, self.now = engine, NOW
-        clock = DatabaseTime(lambda: self.now, lambda: self.now)
+        self.engine, self.now, self._jumped = engine, NOW, 0.0
+        self._clock = clock = DatabaseTime(lambda: self.now + self._jumped, lambda: self.now)
         self.directory = Directory(
             engine, load_catalog("laptop"), keys_of(Settings(admin_keys=f"boss={BOSS}")), clock,
             may_be_open=True, marker=folder / "marker", open_at_first=True,
         )  # fmt: skip
         self.here, self.there = (Sessions(engine, self.directory, clock) for _ in range(2))
+
+    async def jump(self, seconds: float) -> None:
+        """Set the machine's clock, which is then looked at; durations go on as before."""
+        self._jumped += seconds
+        async with self.engine.connect() as connection:
+            await self._clock.look(connection)
 
     async def user(self, name: str, role: Role = "viewer") -> Holder:
         await add_user(self.engine, UserOrder(name=name, password=PASSWORD, role=role), ORDER)
@@ -116,6 +122,25 @@ async def test_a_session_lasts_twelve_hours_and_expired_ones_are_deleted(world: 
     await world.here.begin(bob)
     assert await _stored(world) == {"bob"}
     assert await world.signed_in("of nobody") is None
+
+
+@pytest.mark.parametrize("days", [-1, 1])
+async def test_a_clock_that_jumps_by_a_day_gives_no_session_time(world: World, days: int) -> None:
+    """A session ends with its user and after twelve hours; a user whose session ended early signs in again."""
+    ann = await world.user("ann")
+    tokens = [await world.here.begin(ann) for _ in range(2)]
+    await world.jump(days * 86_400)
+    if days > 0:
+        assert await world.signed_in(tokens[0]) is None
+        tokens = [await world.here.begin(ann) for _ in range(2)]
+        await world.jump(-86_400)
+    assert await world.signed_in(tokens[0]) == "user:ann"
+    await end_sessions(world.engine, "ann", ORDER)
+    world.now += sessions.RECHECK_SECONDS
+    assert await world.signed_in(tokens[0]) is None
+    token = await world.here.begin(ann)
+    world.now += SESSION_SECONDS
+    assert await world.signed_in(token) is None
 
 
 async def _stored(world: World) -> set[str | None]:

@@ -230,6 +230,20 @@ async def test_another_scope_for_the_only_key_opens_nothing_and_is_said(
     assert (await directories.loaded()).asks_for_keys, "after a restart too"
 
 
+async def test_the_time_of_the_last_key_is_said_once_when_it_is_over(
+    directories: Directories, caplog: pytest.LogCaptureFixture
+) -> None:
+    await create_key(directories.engine, "ends", None, KeyTerms(expires_at=NOW + 10), ORDER)
+    directory = await directories.loaded()
+    assert not await directory.load()
+    assert "has ended" not in caplog.text
+    directories.now += 10
+    for _ in range(2):
+        assert not await directory.load(), "nothing changed in the database"
+    assert caplog.text.count("the last stored key for answers has ended") == 1
+    assert directory.asks_for_keys
+
+
 async def test_only_a_valid_key_may_administer(directories: Directories) -> None:
     ends = KeyTerms(scopes=["admin"], expires_at=NOW + 10)
     await create_key(directories.engine, "ends", None, ends, ORDER)

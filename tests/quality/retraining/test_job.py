@@ -2,14 +2,16 @@
 
 import asyncio
 import itertools
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 
+import apscheduler.schedulers.base
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_core.extras import MissingExtraError
+from quality.retraining import schedule
 from quality.retraining.schedule import CronError, RetrainJob, cron_trigger, first_due
 from quality.retraining.standing import Owed, Standing, Trigger, wait_after
 
@@ -127,6 +129,44 @@ async def test_runs_that_fail_without_a_row_are_tried_again_after_waits_that_dou
 
     await counted.job.check()
     assert len(counted.due) == 4
+
+
+@pytest.mark.parametrize("days", [-1, 1])
+async def test_a_clock_that_jumps_by_a_day_delays_no_run_that_is_owed(
+    days: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """APScheduler's own clock jumps, too, while the job looks for what is owed."""
+    jump = timedelta()
+
+    class Jumping(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:
+            return datetime.now(tz) + jump
+
+    monkeypatch.setattr(apscheduler.schedulers.base, "datetime", Jumping)
+    monkeypatch.setattr(schedule, "CHECK_EVERY", timedelta(milliseconds=5))
+    counted = Counted(None)
+    counted.now = datetime.now(UTC)
+    await counted.job.start()
+    try:
+        jump = timedelta(days=days)
+        counted.now += jump
+        at = counted.now.timestamp()
+        counted.standing = Standing(owed=Owed(due=at, at=at, trigger="drift"))
+        await asyncio.wait_for(counted.ran.wait(), 10)
+    finally:
+        await counted.job.close()
+
+
+async def test_a_failure_is_waited_for_no_longer_because_the_clock_jumped_back() -> None:
+    counted = Counted(MONDAY - timedelta(days=30), failure=PermissionError("the registry is read-only"))
+    await counted.job.check()
+    counted.now -= timedelta(days=1)
+    await counted.job.check()
+    assert len(counted.due) == 2
+    counted.now += timedelta(minutes=19)
+    await counted.job.check()
+    assert len(counted.due) == 2, "the second wait is as long as ever"
 
 
 @given(st.integers(1, 10_000))

@@ -23,6 +23,7 @@ from tiers.tool_types import ToolCallDelta
 
 HERE = "tests.gateway.inference.screening.word_guardrails"
 CHAT = "/v1/chat/completions"
+UNREADABLE = {"nested": b'{"more":' + b"[" * 60_000, "not UTF-8": b'{"action": "pass", "reason": "\xff"}'}
 WORDS = f'[[guardrails]]\nname = "words"\npython = "{HERE}:Words"\n'
 
 
@@ -272,6 +273,9 @@ async def test_a_server_judges_by_http(tmp_path: Path) -> None:
             await call.reply(500, {"action": "pass"})
         elif "large" in "".join(texts):
             await call.reply(200, {"action": "pass", "reason": "x" * 200_000})
+        elif (page := UNREADABLE.get("".join(texts))) is not None:
+            await call.begin(200, "application/json")
+            await call.send(page)
         else:
             await call.reply(200, {"action": "pass"})
 
@@ -288,7 +292,7 @@ async def test_a_server_judges_by_http(tmp_path: Path) -> None:
             assert (await chat(aio, "forbidden")).json()["error"]["code"] == "content_filter"
             await chat(aio, "a secret")
             assert (seen(aio)[-1].messages or [])[0].content == "a ***"
-            for said in ("odd", "down", "large"):
+            for said in ("odd", "down", "large", *UNREADABLE):
                 assert (await chat(aio, said)).json()["error"]["code"] == "guardrail_failed"
             await server.stop()
             assert (await chat(aio, "Hello again")).json()["error"]["code"] == "guardrail_failed"

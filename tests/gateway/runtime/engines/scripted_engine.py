@@ -86,6 +86,8 @@ class Handler(BaseHTTPRequestHandler):
         ready = time.monotonic() - BEGAN >= script.get("start_seconds", 0)
         if self.path in ("/health", "/api/version"):
             return self._json(200 if ready else 503, {"status": "ok" if ready else "loading"})
+        if "page" in script:
+            return self._page(200, script["page"].encode("latin-1"))
         if self.path == "/props":
             return self._json(200, {"default_generation_settings": {"n_ctx": script.get("context", 4096)}})
         if self.path == "/api/ps":
@@ -155,7 +157,9 @@ class Handler(BaseHTTPRequestHandler):
         return self._json(200, {"done": True, "done_reason": "load"})
 
     def _json(self, status: int, value: Any) -> None:
-        data = json.dumps(value).encode()
+        self._page(status, json.dumps(value).encode())
+
+    def _page(self, status: int, data: bytes) -> None:
         self.send_response(status)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(data)))

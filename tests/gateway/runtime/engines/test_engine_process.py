@@ -77,6 +77,17 @@ async def test_an_engine_is_started_on_a_loopback_port_and_reports_its_context(t
     assert engine.running() == []
 
 
+@pytest.mark.parametrize(
+    "page", ["[" * 100_000, '{"a":' * 100_000, '{"\xff": 1}', '{"default_generation_settings": 1}']
+)
+async def test_an_engine_whose_report_cannot_be_read_serves_without_a_known_context(tmp_path: Path, page: str) -> None:
+    engine = ScriptedEngine(tmp_path / "bin")
+    engine.say(page=page)
+    async with kept(engine, tmp_path) as process:
+        await eventually(lambda: process.status.state in ("ready", "down"))
+        assert (process.status.state, process.status.context, process.status.start) == ("ready", None, 1)
+
+
 async def test_an_engine_that_loads_slowly_is_starting_until_it_is_healthy(tmp_path: Path) -> None:
     engine, seen = ScriptedEngine(tmp_path / "bin"), []
     engine.say(start_seconds=0.5)
