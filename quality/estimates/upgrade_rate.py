@@ -62,23 +62,12 @@ def wilson_interval(count: int, total: int, z: float = 1.959963984540054) -> Sha
         raise ValueError(f"count is {count}; it must lie between 0 and the total, {total}")
     if total == 0:
         return Share(count=0, total=0, low=0.0, high=1.0)
-    centre, half = _wilson(count / total, total, z)
+    p, z2 = count / total, z * z
+    centre = (p + z2 / (2 * total)) / (1 + z2 / total)
+    half = z / (1 + z2 / total) * sqrt(p * (1 - p) / total + z2 / (4 * total * total))
     low = 0.0 if count == 0 else max(0.0, centre - half)
     high = 1.0 if count == total else min(1.0, centre + half)
     return Share(count=count, total=total, low=low, high=high)
-
-
-def upper_bound(share: float, labels: float, z: float) -> float:
-    """Return the upper end of Wilson's interval of an estimated `share` that rests on this weight of `labels`; 1
-    without any."""
-    return min(1.0, sum(_wilson(share, labels, z))) if labels > 0.0 else 1.0
-
-
-def _wilson(share: float, total: float, z: float) -> tuple[float, float]:
-    """Return the centre and half the width of the interval."""
-    z2 = z * z
-    centre = (share + z2 / (2 * total)) / (1 + z2 / total)
-    return centre, z / (1 + z2 / total) * sqrt(share * (1 - share) / total + z2 / (4 * total * total))
 
 
 def upgrade_rate(no_worse: Sequence[bool], settings: UpgradeSettings, tier: int | None = None) -> UpgradeRate:

@@ -17,7 +17,7 @@ from quality.estimates.upgrade_rate import wilson_interval
 SHIFTS = (0.5, 1.0, 2.0, 3.0)
 _FACTORS = tuple(math.exp(shift) for shift in SHIFTS)
 _LEAST, _MOST = 0.005, 0.95
-Z99 = 2.3263478740408408
+_Z99 = 2.3263478740408408
 _SHOWN = 100
 # Answers of a stream that are tested again without one tenant's, and the tenants with most errors that are left out.
 _HISTORY, _LEFT_OUT = 1024, 16
@@ -161,7 +161,7 @@ class _Stream:
         use more answers and never allow an excess that an earlier one did not."""
         # The first look leaves room for one standard error, which hides no great shift, and later ones, whose
         # errors are smaller, for as much, until it is the 99% bound.
-        z = min(math.sqrt(2**self.looks), Z99)
+        z = min(math.sqrt(2**self.looks), _Z99)
         self.looks += 1
         excess = wilson_interval(self.worse, self.answers, z=z).high - self.predicted / self.answers
         self.excess = max(min(excess, math.inf if self.excess is None else self.excess), 0.0)

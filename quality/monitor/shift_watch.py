@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import RowMapping, and_, func, insert, or_, select
+from sqlalchemy import RowMapping, Select, and_, func, insert, or_, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.complexity.classes import likeliest
@@ -14,8 +14,9 @@ from migrations.tables.audit import audit_events
 from migrations.tables.quality import classifier_versions, training_rows, verifications
 from migrations.tables.requests import routing_decisions
 from migrations.tables.tenancy import api_keys
-from quality.estimates.upgrade_rate import by_a_judge, has_verdict, upper_bound
-from quality.monitor.e_detector import Z99, ShiftAlarm, ShiftDetector, ShiftSettings
+from quality.estimates.upgrade_rate import by_a_judge, has_verdict
+from quality.monitor.e_detector import ShiftAlarm, ShiftDetector, ShiftSettings
+from quality.monitor.recovery import HISTORY, RecoveryWatch, Verdict
 
 # An answer belongs to a stream of its tier and one of its prompt's complexity class.
 VIEWS = 2
@@ -80,10 +81,9 @@ class ShiftWatch:
     is not hidden by the others. Answers count as served, and probes count for every tier that they asked. Evidence is
     reset when a classifier is promoted.
 
-    A second test of each tier's familiar prompts looks for good answers that became more frequent than the labels
-    behind the predictions allow: their 99% bound, so that neither a prior that was too low nor the chance of few labels
-    is a recovery. It is stored and requests nothing: labels from before it count less, so that the tier is soon used
-    again (SPEC QM-05).
+    A second test of each tier's familiar prompts looks for good answers that became more frequent than predicted and
+    than the tier's own before (`RecoveryWatch`). Such a recovery is stored and requests nothing: labels from before it
+    count less, so that the tier is soon used again (SPEC QM-05). What it was before a promotion stays known.
 
     All evidence is computed from the database, so that it survives restarts and covers all replicas. A verdict that is
     stored late, behind verdicts that finished after it, is skipped, whatever it says.
@@ -92,7 +92,7 @@ class ShiftWatch:
     def __init__(self, engine: AsyncEngine, settings: ShiftSettings) -> None:
         self.settings = settings
         self._engine = engine
-        self._detector, self._recoveries = ShiftDetector(settings, VIEWS), ShiftDetector(settings)
+        self._detector, self._recoveries = ShiftDetector(settings, VIEWS), RecoveryWatch(settings)
         self._begun = 0.0
         self._cursor = (0.0, 0)
 
@@ -122,57 +122,32 @@ class ShiftWatch:
         """Return what shows that the tier of `row` is better than it was; its `rate` is of good answers."""
         [stream] = streams_of(row["tier"], _novelty(row), None)
         if changed_tier(stream) is None:
+            self._recoveries.remember(row["tier"], _verdict(row))
             return None
-        good, at, tenant = row["label"] != "worse", row["finished_at"], row["tenant"]
-        return self._recoveries.observe(stream, good, 1.0 - _least_predicted(row), at, tenant)
+        return self._recoveries.observe(row["tier"], stream, _verdict(row), 1.0 - _predicted(row))
 
     async def _begin_anew_after_a_promotion(self) -> None:
         async with self._engine.connect() as connection:
             promoted = await connection.scalar(select(func.max(classifier_versions.c.promoted_at))) or 0.0
         if promoted > self._begun:
-            self._detector, self._recoveries = ShiftDetector(self.settings, VIEWS), ShiftDetector(self.settings)
+            self._detector, self._recoveries = ShiftDetector(self.settings, VIEWS), RecoveryWatch(self.settings)
             self._begun, self._cursor = promoted, (promoted, 0)
+            finished, number = verifications.c.finished_at, verifications.c.verification_id
+            earlier = _labelled().where(finished < promoted)
+            query = earlier.order_by(finished.desc(), number.desc()).limit(HISTORY)
+            for row in reversed(await self._rows(query)):
+                self._recoveries.remember(row["tier"], _verdict(row))
 
     async def _verdicts(self) -> Sequence[RowMapping]:
         """Return the next labelled verdicts in the order of finishing."""
         finished, number = verifications.c.finished_at, verifications.c.verification_id
-        query = (
-            select(
-                number,
-                finished,
-                verifications.c.tier,
-                verifications.c.label,
-                verifications.c.judge_reliability,
-                training_rows.c.classes,
-                routing_decisions.c.tier.label("served"),
-                routing_decisions.c.inputs,
-                routing_decisions.c.novelty,
-                func.coalesce(api_keys.c.team_id, verifications.c.key_id, "").label("tenant"),
-            )
-            .outerjoin(api_keys, api_keys.c.key_id == verifications.c.key_id)
-            .join(routing_decisions, routing_decisions.c.request_id == verifications.c.request_id)
-            .outerjoin(
-                training_rows,
-                and_(
-                    training_rows.c.request_id == verifications.c.request_id,
-                    training_rows.c.source.in_(("verification", "probe")),
-                ),
-            )
-            .where(
-                has_verdict(),
-                # Without a version's prediction there is nothing to test.
-                routing_decisions.c.prediction_kind.in_(LEARNED_KINDS),
-                # Probes ask every tier, whichever was chosen. What people say is no random sample.
-                or_(verifications.c.tier == routing_decisions.c.tier, verifications.c.sampled_reason == "probe"),
-                verifications.c.sampled_reason != "feedback",
-                by_a_judge(),
-                or_(finished > self._cursor[0], and_(finished == self._cursor[0], number > self._cursor[1])),
-            )
-            .order_by(finished, number)
-            .limit(_BATCH)
-        )
+        later = or_(finished > self._cursor[0], and_(finished == self._cursor[0], number > self._cursor[1]))
+        return await self._rows(_labelled().where(later).order_by(finished, number).limit(_BATCH))
+
+    async def _rows(self, query: Select[Any]) -> Sequence[RowMapping]:
         async with self._engine.connect() as connection:
-            return (await connection.execute(query)).mappings().all()
+            rows: Sequence[RowMapping] = (await connection.execute(query)).mappings().all()
+        return rows
 
     async def _store(self, action: str, change: ShiftAlarm, reason: str, row: RowMapping) -> bool:
         """Store what this verdict showed unless it is stored: after a restart, or by another replica."""
@@ -193,20 +168,53 @@ class ShiftWatch:
         return True
 
 
+def _labelled() -> Select[Any]:
+    """Select the verdicts of judges on the predictions of versions."""
+    return (
+        select(
+            verifications.c.verification_id,
+            verifications.c.finished_at,
+            verifications.c.tier,
+            verifications.c.label,
+            verifications.c.judge,
+            verifications.c.judge_reliability,
+            training_rows.c.classes,
+            routing_decisions.c.tier.label("served"),
+            routing_decisions.c.inputs,
+            routing_decisions.c.novelty,
+            func.coalesce(api_keys.c.team_id, verifications.c.key_id, "").label("tenant"),
+        )
+        .outerjoin(api_keys, api_keys.c.key_id == verifications.c.key_id)
+        .join(routing_decisions, routing_decisions.c.request_id == verifications.c.request_id)
+        .outerjoin(
+            training_rows,
+            and_(
+                training_rows.c.request_id == verifications.c.request_id,
+                training_rows.c.source.in_(("verification", "probe")),
+            ),
+        )
+        .where(
+            has_verdict(),
+            # Without a version's prediction there is nothing to test.
+            routing_decisions.c.prediction_kind.in_(LEARNED_KINDS),
+            # Probes ask every tier, whichever was chosen. What people say is no random sample.
+            or_(verifications.c.tier == routing_decisions.c.tier, verifications.c.sampled_reason == "probe"),
+            verifications.c.sampled_reason != "feedback",
+            by_a_judge(),
+        )
+    )
+
+
 def _predicted(row: RowMapping) -> float:
     """Return the probability with which this answer was expected to be judged worse."""
     p_ok = row["inputs"]["prediction"]["p_ok"]
     return judged_worse(1.0 - p_ok[row["tier"] - 1], row["judge_reliability"])
 
 
-def _least_predicted(row: RowMapping) -> float:
-    """Return the least probability with which this answer can have been expected to be judged worse, by the labels
-    behind its prediction. Decisions of earlier releases do not say how many: then the prediction is taken."""
-    prediction, tier = row["inputs"]["prediction"], row["tier"]
-    labels, p_ok = prediction.get("labels") or (), prediction["p_ok"][tier - 1]
-    if labels:
-        p_ok = max(p_ok, upper_bound(p_ok, labels[tier - 1] if tier <= len(labels) else 0.0, Z99))
-    return judged_worse(1.0 - p_ok, row["judge_reliability"])
+def _verdict(row: RowMapping) -> Verdict:
+    classes = row["classes"] or row["inputs"]["prediction"].get("classes")
+    kind = f"{likeliest(classes).name if classes else ''}, {row['judge']}"
+    return Verdict(row["label"] != "worse", row["finished_at"], row["tenant"], kind)
 
 
 def _novelty(row: RowMapping) -> float:

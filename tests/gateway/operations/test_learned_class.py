@@ -11,6 +11,7 @@ from sqlalchemy import select
 
 from gateway.base.settings import Settings
 from gateway.operations.quality_loop.quality_loop import QualityLoop
+from migrations.tables.audit import audit_events
 from migrations.tables.quality import verifications
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.scripted_tier import ScriptedTier
@@ -115,7 +116,7 @@ async def test_a_tier_that_begins_to_err_on_one_class_loses_that_class_alone_unt
 
         tiers[0].errs = False
         # Labels are taken in after every fifth sum, as they are while a gateway serves.
-        for first in range(110, 310, 5):
+        for first in range(110, 170, 5):
             await _served(gateway, "tier-1", range(first, first + 5))
 
         good = await _routed(gateway, ASKED["SIMPLE"], quality=0.25)
@@ -124,6 +125,12 @@ async def test_a_tier_that_begins_to_err_on_one_class_loses_that_class_alone_unt
         assert good["p_ok"][0] > bad["p_ok"][0] + 0.5
         async with gateway.serving.database.connect() as connection:
             labels = (await connection.execute(select(verifications.c.label, verifications.c.judge))).all()
+            is_recovery = audit_events.c.action == "quality.recovery"
+            shown = select(audit_events.c.reason, audit_events.c.details).where(is_recovery)
+            recoveries = (await connection.execute(shown)).all()
+        assert recoveries, "labels of the time when it erred would weigh as much as new ones"
+        assert "as good as the strongest tier's" in recoveries[0].reason
+        assert recoveries[0].details["answers"] <= 25
     assert len(labels) > 40
     assert {judge for _, judge in labels} <= {"exact", "code"}
     assert "worse" in {label for label, _ in labels}

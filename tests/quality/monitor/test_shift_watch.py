@@ -141,31 +141,50 @@ async def test_an_alarm_is_of_the_team_of_the_key_and_stored_by_the_first_that_s
     assert stored["details"] == msgspec.to_builtins(alarm)
 
 
-async def test_good_answers_beyond_what_was_predicted_are_a_recovery_of_familiar_prompts(engine: AsyncEngine) -> None:
+async def recoveries(engine: AsyncEngine) -> list[dict[str, Any]]:
+    return [dict(row) for row in await rows(engine, audit_events) if row["action"] == "quality.recovery"]
+
+
+async def test_good_answers_beyond_what_was_predicted_and_beyond_those_before_are_a_recovery(
+    engine: AsyncEngine,
+) -> None:
     for number in range(40):
-        await verdict(engine, number, at=2000.0 + number)
-    watch = ShiftWatch(engine, ShiftSettings(false_alarm_every=20.0, tolerance=0.0, reference=10**9))
-    assert await watch.catch_up() == []
-    stored = [row for row in await rows(engine, audit_events) if row["action"] == "quality.recovery"]
-    assert len(stored) >= 1
-    details = stored[0]["details"]
-    assert (details["rate"], details["tenant"]) == (1.0, "alice")
-    assert stored[0]["reason"] == (
+        await verdict(engine, number, at=2000.0 + number, worse=number < 10)
+    settings = ShiftSettings(false_alarm_every=20.0, tolerance=0.0, reference=10**9)
+    await ShiftWatch(engine, settings).catch_up()
+    [stored] = await recoveries(engine)
+    details = stored["details"]
+    assert (details["rate"], details["since"], details["tenant"]) == (1.0, 2010.0, "alice")
+    assert stored["reason"] == (
         f"100% of the last {details['answers']} verified answers were as good as the strongest tier's, at most 70% "
         f"were expected (evidence {details['evidence']:.3g})"
     )
 
 
-@pytest.mark.parametrize(("labels", "recovers"), [([4.0, 200.0, 200.0], False), ([60.0, 0.0, 0.0], True)])
-async def test_good_answers_of_which_a_prior_or_few_labels_expected_less_are_no_recovery(
-    engine: AsyncEngine, labels: list[float], recovers: bool
+@pytest.mark.parametrize("labels", [[4.0, 200.0, 200.0], [60.0, 0.0, 0.0]])
+async def test_a_tier_that_was_always_better_than_predicted_has_not_recovered(
+    engine: AsyncEngine, labels: list[float]
 ) -> None:
-    """As good as ever, and predicted as 70% good: after four labels that says little, after sixty much."""
     for number in range(60):
         await verdict(engine, number, at=2000.0 + number, labels=labels)
     watch = ShiftWatch(engine, ShiftSettings(false_alarm_every=20.0, reference=10**9))
     assert await watch.catch_up() == []
-    assert bool(await tenants_changes(engine)) == recovers
+    assert await tenants_changes(engine) == {}
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_tier_that_was_bad_before_a_promotion_recovers_after_it(engine: AsyncEngine, restarted: bool) -> None:
+    watch = ShiftWatch(engine, ShiftSettings(false_alarm_every=20.0, reference=10**9))
+    for number in range(10):
+        await verdict(engine, number, at=2000.0 + number, worse=True)
+    if not restarted:
+        await watch.catch_up()
+    await promoted(engine, 2010.0)
+    for number in range(10, 50):
+        await verdict(engine, number, at=2001.0 + number)
+    await watch.catch_up()
+    [stored] = await recoveries(engine)
+    assert stored["details"]["since"] == 2011.0
 
 
 async def test_a_tier_changed_when_the_latest_alarm_says(engine: AsyncEngine) -> None:
