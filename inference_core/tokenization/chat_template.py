@@ -1,28 +1,28 @@
-"""A model's chat template: untrusted Jinja from a model file, run in a sandbox, with transformers' extensions."""
+"""A model's chat template: untrusted Jinja from a model file, run in a sandbox, with transformers' extensions.
 
-import json
-from collections.abc import Mapping, Sequence
+What a render may do is bounded: see `template_budget`.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
 import jinja2
 from jinja2 import nodes
-from jinja2.ext import Extension
 from jinja2.meta import find_undeclared_variables
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from inference_core.errors import InvalidRequestError, ModelFileError
+from inference_core.tokenization.template_budget import RenderBudget, TemplateWorkError
+from inference_core.tokenization.template_environment import TemplateEnvironment
+from inference_core.tokenization.template_filters import BudgetContext
 
-
-class _Generation(Extension):
-    """`{% generation %}` marks assistant text for training; rendering outputs its body."""
-
-    tags = {"generation"}  # noqa: RUF012
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+MAX_SOURCE = 200_000
+"""Characters: the longest templates have some 30,000."""
+MAX_TOKENS = 12_000
+MAX_STATEMENTS = 1_500
+"""Of one template: the largest have some 2,000 and 250. Jinja takes time in the square of the statements."""
+_LONGEST_DATE = 200
 
 
 class ChatTemplate:
@@ -33,20 +33,25 @@ class ChatTemplate:
     that does."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str], with_tools: str | None = None) -> None:
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
-        )
-        environment.filters["tojson"] = _to_json
+        environment = TemplateEnvironment()
         environment.globals["raise_exception"] = _refuse
         environment.globals["strftime_now"] = _now
         self._special_tokens = dict(special_tokens)
         self.source = source
+        if len(source) > MAX_SOURCE:
+            raise ModelFileError(f"the chat template has {len(source)} characters; at most {MAX_SOURCE} are supported")
         try:
+            _require_few(environment.lex(source))
             self._template = environment.from_string(source)
             parsed = environment.parse(source)
+            self.uses_tools = "tools" in find_undeclared_variables(parsed)
         except jinja2.TemplateError as error:
             raise ModelFileError(f"the chat template is not valid Jinja: {error}") from error
-        self.uses_tools = "tools" in find_undeclared_variables(parsed)
+        except Exception as error:  # Jinja and Python have limits of their own, for nesting and for numbers.
+            problem = str(error) or type(error).__name__
+            raise ModelFileError(
+                f"the chat template cannot be compiled: {problem}; is it nested too deeply?"
+            ) from error
         self.literals = (*(data.data for data in parsed.find_all(nodes.TemplateData)), *_constants(parsed))
         tests = parsed.find_all((nodes.Compare, nodes.Call, nodes.Filter, nodes.Test))
         self.inspected = frozenset(text for test in tests for text in _constants(test))
@@ -60,18 +65,33 @@ class ChatTemplate:
     def render(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool, extra: Mapping[str, Any]
     ) -> str:
-        """Render the prompt. Raises InvalidRequestError(param="messages") with the template's error."""
+        """Render the prompt. Raises InvalidRequestError(param="messages") with the template's error, of its kind
+        TemplateWorkError for more work than these messages allow."""
         if self._with_tools is not None and extra.get("tools"):
             return self._with_tools.render(messages, add_generation_prompt=add_generation_prompt, extra=extra)
-        variables = {"tools": None, "documents": None, **self._special_tokens, **extra}
+        given = {"messages": list(messages), **extra}
+        variables = {"tools": None, "documents": None, **self._special_tokens, **extra, "messages": given["messages"]}
+        context = self._template.new_context(variables | {"add_generation_prompt": add_generation_prompt})
+        assert isinstance(context, BudgetContext)
+        context.budget = RenderBudget(given)
         try:
-            return self._template.render(
-                **variables, messages=list(messages), add_generation_prompt=add_generation_prompt
-            )
+            return context.budget.joined(self._template.root_render_func(context))
+        except TemplateWorkError:
+            raise
         except Exception as error:  # A template can raise any Python exception.
             raise InvalidRequestError(
-                f"the model's chat template refuses these messages: {error or type(error).__name__}", "messages"
+                f"the model's chat template refuses these messages: {str(error) or type(error).__name__}", "messages"
             ) from error
+
+
+def _require_few(tokens: Iterable[tuple[int, str, str]]) -> None:
+    """Raise TemplateError for more tokens or statements than are compiled in a second."""
+    count = Counter(kind for _, kind, _ in tokens if kind != "whitespace")
+    if count.total() > MAX_TOKENS or count["block_begin"] > MAX_STATEMENTS:
+        raise jinja2.TemplateError(
+            f"it has {count.total()} tokens and {count['block_begin']} statements; at most {MAX_TOKENS} and "
+            f"{MAX_STATEMENTS} are supported"
+        )
 
 
 def _constants(node: nodes.Node) -> list[str]:
@@ -83,15 +103,6 @@ def _refuse(message: str) -> NoReturn:
 
 
 def _now(form: str) -> str:
+    if len(form) > _LONGEST_DATE:
+        raise jinja2.TemplateError(f"a date may have at most {_LONGEST_DATE} characters")
     return datetime.now().strftime(form)
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Replaces Jinja's own filter, which escapes HTML: models were not trained on that."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

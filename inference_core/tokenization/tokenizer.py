@@ -1,14 +1,14 @@
 """One model's tokeniser: text to token ids and back, safe against control tokens in untrusted text."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from inference_core.errors import InvalidRequestError
+from inference_core.errors import InvalidRequestError, ModelFileError
 from inference_core.tokenization.control_tokens import ControlToken, ControlTokens, TextMask
+from inference_core.tokenization.template_budget import TemplateWorkError
 from inference_core.tokenization.token_bytes import SPM_SPACE
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ _OWN_TEXTS = ("content", "reasoning_content", "reasoning")
 # Of tokens that stand for white space alone.
 _BLANK = f" \t\r\n{SPM_SPACE}"
 _PROBE = [{"role": role, "content": "x"} for role in ("user", "assistant", "user")]
+_PROBED_TOOLS = [{"type": "function", "function": {"name": "x", "description": "", "parameters": {"type": "object"}}}]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,11 +269,19 @@ def _encoded(
 
 
 def _written_by(template: "ChatTemplate", tokens: Iterable[ControlToken]) -> list[ControlToken]:
-    """Return those of `tokens` that `template` writes or compares with; white space marks no turn."""
+    """Return those of `tokens` that `template` writes or compares with; white space marks no turn.
+
+    It is rendered for the first time here: raises ModelFileError for one that does too much work for a short chat.
+    """
     texts = list(template.literals)
-    with suppress(InvalidRequestError):
-        # Marks that it puts together, as in `'<|' + role + '|>'`.
-        texts.append(template.render(_PROBE, add_generation_prompt=True, extra={}))
+    for extra in ({}, {"tools": _PROBED_TOOLS}) if template.uses_tools else ({},):
+        try:
+            # Marks that it puts together, as in `'<|' + role + '|>'`.
+            texts.append(template.render(_PROBE, add_generation_prompt=True, extra=extra))
+        except TemplateWorkError as error:
+            raise ModelFileError(f"the chat template cannot be used: {error}") from error
+        except InvalidRequestError:
+            continue
     return [token for token in tokens if token.text.strip(_BLANK) and any(token.text in text for text in texts)]
 
 
