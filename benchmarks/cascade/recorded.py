@@ -58,10 +58,15 @@ def agree(one: Any, other: Any, kind: str) -> bool:
     return agreed(_final(one, kind), _final(other, kind))
 
 
+def kind_of(written: str) -> AnswerKind:
+    """Return the kind of final answer that the file's format is."""
+    return _KINDS.get(written, "literal")
+
+
 def _final(value: Any, kind: str) -> FinalAnswer | None:
     if value is None or value in ("", []):
         return None
-    return FinalAnswer(_KINDS.get(kind, "literal"), value if isinstance(value, str) else json.dumps(value))
+    return FinalAnswer(kind_of(kind), value if isinstance(value, str) else json.dumps(value))
 
 
 def _completions(prompt: int, row: Mapping[str, Any], ladder: Sequence[str]) -> list[Asked]:

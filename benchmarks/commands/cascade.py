@@ -25,6 +25,7 @@ def _listed(_context: click.Context, parameter: click.Parameter, value: str | No
 @click.option("--source", help="Only rows of this source.")
 @click.option("--domain", help="Only rows of this domain.")
 @click.option("--target", type=click.FloatRange(0, 1), default=0.9, show_default=True, help="Quality target, tau.")
+@click.option("--noise", type=click.FloatRange(0, 0.45), default=0, show_default=True, help="The judge's errors.")
 @click.option("--seed", default=0, show_default=True, help="Of the order of prompts, labels and the bootstrap.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def cascade(
@@ -35,6 +36,7 @@ def cascade(
     source: str | None,
     domain: str | None,
     target: float,
+    noise: float,
     seed: int,
     as_json: bool,
 ) -> None:
@@ -48,7 +50,7 @@ def cascade(
     try:
         rows = read_answers(file, names, source, domain)
         found = msgspec.structs.asdict(without_labels(rows, prices, target, seed))
-        after = {int(n): after_labels(rows, prices, target, int(n), seed) for n in labels}
+        after = {int(n): after_labels(rows, prices, target, int(n), seed, noise) for n in labels}
     except (ValueError, KeyError, OSError) as error:
         raise click.ClickException(str(error)) from error
     known = {n: None if one is None else msgspec.structs.asdict(one) for n, one in after.items()}
@@ -58,6 +60,7 @@ def cascade(
         "ladder": names,
         "prices": prices,
         "target": target,
+        "noise": noise,
         "comparator": COMPARATOR,
     }
     if as_json:
@@ -73,5 +76,6 @@ def _line(one: dict[str, float]) -> str:
         f"cost {one['cost']:.1%}, quality {one['quality']:.1%}, gain {one['gain']:+.2f} "
         f"[{one['gain_low']:+.2f}, {one['gain_high']:+.2f}], shuffled {one['shuffled_gain']:+.2f}, over domains "
         f"{one['gain_over_domains']:+.2f}, asked {one['asked']:.0%}, agreed {one['agreed']:.0%}, utility "
-        f"{one['utility']:+.2f}; cost at 98% {one['cost_at_98']:.1%}, of a lottery {one['lottery_cost_at_98']:.1%}"
+        f"{one['utility']:+.2f}, more than without {one['more']:+.2f} [{one['more_low']:+.2f}, {one['more_high']:+.2f}]"
+        f"; cost at 98% {one['cost_at_98']:.1%}, of a lottery {one['lottery_cost_at_98']:.1%}"
     )

@@ -1,36 +1,33 @@
 """Should cheap tiers answer at once, and the strongest one only where they differ? Which tiers, and does it pay?
 
-By the objective of every decision (`classifier.policy.utility`): with r the exchange rate, R the reference price, a the
-share of agreement, d what an agreed answer loses, p the price of the cheap answers and S that of the strongest,
-agreement is worth 1 - a d - r (p + (1 - a) S) / R. It must beat every fixed tier.
+One more action of the objective of every decision (`classifier.policy.utility`): with r the exchange rate, R the
+reference price, a the share of agreement, d what an agreed answer loses, p the price of the cheap answers and S that of
+the strongest, it is worth 1 - a d - r (p + (1 - a) S) / R, and is taken where no fixed tier is worth as much.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import msgspec
 
-from classifier.decision import PolicyInputs
-from classifier.policy.agreement_counts import AgreementCounts, AgreementRates, estimated_rates
+from classifier.decision import HALF_NOVELTY, PolicyInputs
+from classifier.policy.agreement_counts import AgreementCounts, AgreementRates, estimated_rates, prior_rates
 from classifier.policy.decide import barred_tiers
 from classifier.policy.holds import held_back
-from classifier.policy.utility import utility
+from classifier.policy.utility import enough_of, utility
 
-# What an agreed answer loses by prior: LOSS_AT_SHARE * least share of the strongest's price, within both bounds. A
-# middle partner at 1/6 of the price loses 1.5 points; at 1/30, as two small tiers, 7.5.
-_LOSS_TIMES_PRICE, _LEAST_LOSS, _MOST_LOSS = 0.0025, 0.015, 0.15
+# P(as good) of two cheap tiers of which nothing was measured, the partner and the one whose answer is sent: about the
+# mean of recorded ladders. What a table of the first day says of classes is not what decides whether answers agree.
+_USUAL_PARTNER, _USUAL_MIDDLE = 0.75, 0.82
 
 
 class AgreementSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`price_share`: the most that a tier asked for agreement may cost, of the strongest's price. `least_share`: least
-    share of agreement after `least_compared` comparisons. `least_verified`: verified comparisons without which
-    only a request that asks for it has agreement. `prior_agreed`: P(agree) without counts, about the mean of recorded
-    ladders. `most_answers`: of cheap tiers, at once."""
+    """`price_share`: the most that a tier asked for agreement may cost, of the strongest's price. `least_verified`:
+    verified comparisons up to which a verification buys more, and without which no second sample is drawn.
+    `most_answers`: of cheap tiers, at once."""
 
     price_share: float = 1.0 / 6.0
-    least_share: float = 0.4
-    least_compared: float = 20.0
     least_verified: float = 20.0
-    prior_agreed: float = 0.6
     most_answers: int = 3
 
 
@@ -59,7 +56,7 @@ class AgreementPlan(msgspec.Struct, frozen=True, kw_only=True):
     expected: AgreementRates | None = None
 
 
-# The counts of a group of tiers for the request's tenant, key, system prompt and kind; the widest level first.
+# The counts of a group for the request's tenant, key, system prompt and kind, each once; the widest level first.
 Counted = Callable[[tuple[int, ...]], Sequence[AgreementCounts]]
 
 
@@ -96,13 +93,6 @@ def agreed_tier(group: AgreementGroup, equal: Callable[[int, int], bool]) -> int
     return middle if any(equal(k, middle) for k in group.tiers[:-1]) else None
 
 
-def prior_loss(group: AgreementGroup, costs: Sequence[float]) -> float:
-    """Return what an agreed answer loses by the middle's price relative to the strongest's: 0.0025 over their ratio,
-    within 0.015 (from 1/6 on) and 0.15 (up to 1/60)."""
-    share = costs[group.middle - 1] / costs[group.higher - 1]
-    return _MOST_LOSS if share * _MOST_LOSS <= _LOSS_TIMES_PRICE else max(_LOSS_TIMES_PRICE / share, _LEAST_LOSS)
-
-
 def worth_of_agreement(inputs: PolicyInputs, group: AgreementGroup, rates: AgreementRates) -> float:
     """Return the utility of asking the group, and the higher tier where its answers differ."""
     usd = sum(inputs.costs[k - 1] for k in group.tiers) + (1.0 - rates.agreed) * inputs.costs[group.higher - 1]
@@ -110,10 +100,10 @@ def worth_of_agreement(inputs: PolicyInputs, group: AgreementGroup, rates: Agree
 
 
 def plan_agreement(
-    inputs: PolicyInputs, answering: int, counted: Counted, settings: AgreementSettings, asked: bool
+    inputs: PolicyInputs, answering: int, kind: str, counted: Counted, settings: AgreementSettings, asked: bool
 ) -> AgreementPlan:
-    """Plan agreement for a request whose tier by `decide` is `answering`. `asked`: the key or the request wants it, so
-    that no verified comparisons are needed."""
+    """Plan agreement for a request whose tier by `decide` is `answering` and whose answer is of `kind`. `asked`: the
+    key or the request wants it, so that it need not be certain that such answers agree as they do on most ladders."""
     if why := _fixed_by(inputs):
         return AgreementPlan(reason=why)
     allowed = _allowed(inputs)
@@ -123,15 +113,15 @@ def plan_agreement(
     most = sum(inputs.costs[k - 1] for k in (*group.tiers, group.higher))
     if inputs.max_cost_usd is not None and most > inputs.max_cost_usd:
         return AgreementPlan(reason=f"all answers would cost ${most:.6f}, above the maximum ${inputs.max_cost_usd:.6f}")
-    levels = counted(group.tiers)
-    rates = _estimated(inputs, group, levels, settings)
-    if why := _too_few(levels, rates, settings, asked) or _does_not_pay(inputs, group, allowed, rates):
+    rates = _estimated(inputs, group, kind, counted(group.tiers), "hoped" if asked else "certain")
+    if why := _does_not_pay(inputs, group, allowed, rates, asked):
         return AgreementPlan(reason=why, expected=rates)
     first = answering if answering in group.tiers else group.tiers[0]
     partner = partner_of(group, first)
     reason = (
         f"tiers {', '.join(map(str, group.tiers))} answer at once, tier {group.higher} where they differ: they agree "
-        f"with P {rates.agreed:.2f}, and then lose {rates.lost:.3f}"
+        f"with P {rates.agreed:.2f}, and then lose {rates.lost:.3f}, which is worth "
+        f"{worth_of_agreement(inputs, group, rates):.3f}"
     )
     others = tuple(k for k in group.tiers if k not in (first, partner))
     return AgreementPlan(reason=reason, first=first, partner=partner, others=others, group=group, expected=rates)
@@ -152,12 +142,16 @@ def group_to_verify(
     return second_sample_group(inputs, answering) if group is None and is_judged else group
 
 
-def lacks_counts(inputs: PolicyInputs, group: AgreementGroup, counted: Counted, settings: AgreementSettings) -> bool:
-    """Return whether too few verified comparisons of the group are known to decide, and no others speak against it."""
+def lacks_counts(
+    inputs: PolicyInputs, group: AgreementGroup, kind: str, counted: Counted, settings: AgreementSettings
+) -> bool:
+    """Return whether too few verified comparisons of the group are known to decide, and the group might still be worth
+    more than the strongest tier alone."""
     levels = counted(group.tiers)
-    if max((level.verified for level in levels), default=0.0) >= settings.least_verified:
+    if sum(level.verified for level in levels) >= settings.least_verified:
         return False
-    return not _too_few(levels, _estimated(inputs, group, levels, settings), settings, asked=True)
+    rates = _estimated(inputs, group, kind, levels, "hoped")
+    return not _does_not_pay(inputs, group, [group.higher], rates, asked=True)
 
 
 def second_sample_group(inputs: PolicyInputs, answering: int) -> AgreementGroup | None:
@@ -166,15 +160,19 @@ def second_sample_group(inputs: PolicyInputs, answering: int) -> AgreementGroup 
     return AgreementGroup(tiers=(answering, answering), higher=above[0]) if above else None
 
 
-def second_sample_pays(inputs: PolicyInputs, answering: int, counted: Counted, settings: AgreementSettings) -> bool:
+def second_sample_pays(
+    inputs: PolicyInputs, answering: int, kind: str, counted: Counted, settings: AgreementSettings
+) -> bool:
     """Return whether verified counts show that a second sample of the tier `answering` is worth its price, for an
     answer that the next tier would replace otherwise."""
     group = second_sample_group(inputs, answering)
     if group is None:
         return False
     levels = counted(group.tiers)
-    rates = _estimated(inputs, group, levels, settings)
-    return not (_too_few(levels, rates, settings, asked=False) or _does_not_pay(inputs, group, [group.higher], rates))
+    if sum(level.verified for level in levels) < settings.least_verified:
+        return False
+    rates = _estimated(inputs, group, kind, levels, "certain")
+    return not _does_not_pay(inputs, group, [group.higher], rates, asked=False)
 
 
 def _allowed(inputs: PolicyInputs) -> list[int]:
@@ -186,9 +184,26 @@ def _allowed(inputs: PolicyInputs) -> list[int]:
 
 
 def _estimated(
-    inputs: PolicyInputs, group: AgreementGroup, levels: Sequence[AgreementCounts], settings: AgreementSettings
+    inputs: PolicyInputs,
+    group: AgreementGroup,
+    kind: str,
+    levels: Sequence[AgreementCounts],
+    view: Literal["certain", "hoped"],
 ) -> AgreementRates:
-    return estimated_rates(levels, AgreementRates(settings.prior_agreed, prior_loss(group, inputs.costs)))
+    """Return the rates by the prior and `levels`. The prior's part is one deviation of ladders better than their mean
+    where agreement is `hoped` for, and one worse where it must be `certain` to pay."""
+    known = [*inputs.prediction.labels, *[0.0] * len(inputs.costs)]
+    measured = inputs.prediction.kind == "measured"
+
+    def p_ok(tier: int, usual: float) -> float:
+        share = 1.0 if measured else known[tier - 1] / (known[tier - 1] + HALF_NOVELTY)
+        return share * inputs.prediction.p_ok[tier - 1] + (1.0 - share) * usual
+
+    # A second sample of a tier is mostly as good wherever the first one is.
+    others = [k for k in group.tiers if k != group.middle]
+    partner = max((p_ok(k, _USUAL_PARTNER) for k in others), default=1.0)
+    edge = 1.0 if view == "hoped" else -1.0
+    return estimated_rates(levels, prior_rates(kind, partner, p_ok(group.middle, _USUAL_MIDDLE), edge))
 
 
 def _fixed_by(inputs: PolicyInputs) -> str:
@@ -204,29 +219,18 @@ def _fixed_by(inputs: PolicyInputs) -> str:
     return ""
 
 
-def _too_few(levels: Sequence[AgreementCounts], rates: AgreementRates, settings: AgreementSettings, asked: bool) -> str:
-    """Return why too little is known of such answers, or why too few of them agree: by the estimate, once the narrowest
-    level has comparisons enough, unless a wider level with enough of its own reaches the least share. The cheap answers
-    of a system prompt are asked for longer where those of its whole key agree."""
-    verified = max((level.verified for level in levels), default=0.0)
-    if not asked and verified < settings.least_verified:
-        return f"{verified:.0f} of {settings.least_verified:.0f} verified comparisons of such answers are known"
-    enough = [level for level in levels if level.compared >= settings.least_compared]
-    if not enough or enough[-1] is not levels[-1]:
-        return ""
-    if max(rates.agreed, *(level.agreed / level.compared for level in enough)) < settings.least_share:
-        return f"such answers agree with P {rates.agreed:.2f}, by {levels[-1].compared:.0f} comparisons"
-    return ""
-
-
-def _does_not_pay(inputs: PolicyInputs, group: AgreementGroup, allowed: Sequence[int], rates: AgreementRates) -> str:
-    """Return the fixed tier that is worth as much as agreement, if any. A cheaper tier counts only by measured
-    outcomes: a table of the first day does not know which answers are wrong."""
-    prediction = inputs.prediction
+def _does_not_pay(
+    inputs: PolicyInputs, group: AgreementGroup, allowed: Sequence[int], rates: AgreementRates, asked: bool
+) -> str:
+    """Return the fixed tier that is worth as much as agreement, if any. Where it is `asked` for, a cheaper tier counts
+    only by measured outcomes: a table of the first day does not know which answers are wrong."""
+    prediction, enough = inputs.prediction, enough_of(inputs.prediction)
+    is_known = not asked or prediction.kind == "measured" or any(prediction.labels)
     worth = worth_of_agreement(inputs, group, rates)
     for k in allowed:
-        p_ok = 1.0 if k == group.higher else prediction.p_ok[k - 1]
+        p = prediction.p_ok[k - 1]
+        p_ok = 1.0 if k == group.higher or (p >= enough and not asked) else p
         fixed = utility(p_ok, inputs.costs[k - 1], inputs.reference, inputs.exchange)
-        if (k == group.higher or prediction.kind == "measured" or any(prediction.labels)) and worth <= fixed:
+        if (k == group.higher or is_known) and worth <= fixed:
             return f"tier {k} alone is worth {fixed:.3f}, agreement {worth:.3f}"
     return ""

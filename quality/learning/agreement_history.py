@@ -13,7 +13,7 @@ from migrations.tables.requests import requests
 from migrations.tables.tenancy import api_keys
 from quality.estimates.upgrade_rate import has_verdict
 from quality.records.record import Attempt, ComparedAs, Comparison, comparison_of
-from quality.verification.comparison import VerifiedComparison
+from quality.verification.comparison import VerifiedComparison, informedness
 
 # Of each kind of answer the newest requests are read up to the first number; of verdicts, the newest ones.
 MOST_OF_A_KIND, MOST_VERDICTS = 1000, 4000
@@ -33,7 +33,8 @@ async def read_agreements(engine: AsyncEngine, models: Mapping[int, str]) -> Agr
         for row in (await connection.execute(_newest_verdicts())).mappings():
             found = _comparison(row, models)
             if found is not None and found.outcome == "agreed":
-                table.verified(_place(row, found.compared_as), found.tiers, float(row["label"] == "worse"))
+                informed = informedness(row["judge_reliability"])
+                table.verified(_place(row, found.compared_as), found.tiers, float(row["label"] == "worse"), informed)
         for row in (await connection.execute(_newest_verified())).mappings():
             seen = msgspec.convert(row["compared"], VerifiedComparison)
             now = tuple(models.get(number) for number in seen.tiers)
@@ -42,7 +43,7 @@ async def read_agreements(engine: AsyncEngine, models: Mapping[int, str]) -> Agr
             place = _place(row, seen.compared_as)
             table.compared(place, seen.tiers, seen.agreed)
             if seen.lost is not None:
-                table.verified(place, seen.tiers, float(seen.lost))
+                table.verified(place, seen.tiers, float(seen.lost), seen.informed)
     return table
 
 
@@ -68,7 +69,7 @@ def _newest_requests(kind: str) -> Select[Any]:
 def _newest_verdicts() -> Select[Any]:
     same = (requests.c.request_id == verifications.c.request_id) & (requests.c.tier == verifications.c.tier)
     return (
-        select(*_owner(requests), requests.c.attempts, verifications.c.label)
+        select(*_owner(requests), requests.c.attempts, verifications.c.label, verifications.c.judge_reliability)
         .select_from(verifications.join(requests, same).outerjoin(api_keys, api_keys.c.key_id == requests.c.key_id))
         .where(requests.c.compared.is_not(None), has_verdict(), verifications.c.finished_at.is_not(None))
         .order_by(verifications.c.finished_at.desc())

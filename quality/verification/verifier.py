@@ -297,8 +297,12 @@ class Verifier:
             return msgspec.structs.replace(wanted, agreed=False)
         if not any(number in verdicts for number in agreed):
             verdicts |= {agreed[0]: await self._judge(run, agreed[0], reference)}
-        lost = is_lost(agreed, {number: verdict.label for number, verdict in verdicts.items()}, ends[-1], right)
-        return msgspec.structs.replace(wanted, agreed=True, lost=lost)
+        said = {
+            number: (verdict.label, None if verdict.finding is None else verdict.finding.reliability)
+            for number, verdict in verdicts.items()
+        }
+        lost, informed = is_lost(agreed, said, ends[-1], right)
+        return msgspec.structs.replace(wanted, agreed=True, lost=lost, informed=informed)
 
     async def _answer_if_it_can(self, run: _Run, number: int, *, second: bool = False) -> Reply | None:
         try:

@@ -48,7 +48,8 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     recorded. `conversation`: the caller's id of it, None if it is recognised by its messages. `client`: what its client
     says of it, None where nothing is recognised. `slo`: its service class.
     `cache`: how the response cache may be used, None for its default rule. `agree`: whether cheap tiers are compared,
-    None for the knob's rule. `ruled_headers`: those that the catalogue's rules look at, None without any.
+    None for the knob's rule; `may_wait`: whether a stream's first byte may wait for that, None for the knob's.
+    `ruled_headers`: those that the catalogue's rules look at, None without any.
     `credential`: the caller's own, for the tier that is asked first, if that asks for one.
     `dropped_turns`: how many of its oldest turns were left out, because no tier could read
     them all.
@@ -79,6 +80,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     slo: SloName | None = None
     cache: CacheMode | None = None
     agree: bool | None = None
+    may_wait: bool | None = None
     dropped_turns: int = 0
     ruled_headers: dict[str, str] | None = None
     credential: CallerCredential | None = None

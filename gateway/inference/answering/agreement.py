@@ -58,16 +58,16 @@ class Agreements:
         """Return how tiers are compared for `request`; None where they are not."""
         mode = self._knobs.active.agreement
         asked = request.agree is True or mode == "always"
-        if mode == "off" or request.agree is False or not (asked or self.table.is_verified):
+        if mode == "off" or request.agree is False:
             return None
-        if not _may_be_compared(request, decision):
+        if not self._may_wait(request) or not _may_be_compared(request, decision):
             return None
         stage = AgreementStage(self, request, decision, expected_end(request), asked=asked)
         return stage if stage.plan.group is not None else None
 
     def planned(self, request: InferenceRequest, decision: Decision, kind: str, *, asked: bool) -> AgreementPlan:
         """Return the plan for an answer of `kind`."""
-        plan = plan_agreement(decision.inputs, decision.tier, self._counted(request, kind), self._settings, asked)
+        plan = plan_agreement(decision.inputs, decision.tier, kind, self._counted(request, kind), self._settings, asked)
         hidden = None if plan.group is None else self._hidden(request, plan.group, "answer")
         return plan if hidden is None else AgreementPlan(reason=hidden)
 
@@ -77,7 +77,10 @@ class Agreements:
         request, decision = answer.request, record.decision
         if self._knobs.active.agreement == "off" or request.agree is False or record.comparison is not None:
             return None
-        kind = self._kind_of(request, answer.choices[0]) if _may_be_compared(request, decision) else None
+        # The answers of a probe are there anyway, so that those to a stream that does not wait are counted, too.
+        if not (purpose == "probe" or self._may_wait(request)) or not _may_be_compared(request, decision):
+            return None
+        kind = self._kind_of(request, answer.choices[0])
         if kind is None:
             return None
         inputs, is_judged = decision.inputs, any(attempt.stage is not None for attempt in record.attempts)
@@ -85,7 +88,7 @@ class Agreements:
         if group is None or self._hidden(request, group, "reuse") is not None:
             return None
         is_free = purpose == "probe" and len({*group.tiers}) == len(group.tiers)
-        if not (is_free or lacks_counts(inputs, group, self._counted(request, kind), self._settings)):
+        if not (is_free or lacks_counts(inputs, group, kind, self._counted(request, kind), self._settings)):
             return None
         return VerifiedComparison(tiers=group.tiers, compared_as=ComparedAs(kind=kind, app=app_of_request(request)))
 
@@ -93,7 +96,12 @@ class Agreements:
         """Return whether a second sample of `tier` is worth its price for an answer of `kind`, as verified ones say."""
         if self._knobs.active.agreement == "off" or request.agree is False:
             return False
-        return second_sample_pays(decision.inputs, tier, self._counted(request, kind), self._settings)
+        return second_sample_pays(decision.inputs, tier, kind, self._counted(request, kind), self._settings)
+
+    def _may_wait(self, request: InferenceRequest) -> bool:
+        """Whether the first byte may wait for several whole answers."""
+        may_wait = self._knobs.active.streams_may_wait if request.may_wait is None else request.may_wait
+        return not request.stream or may_wait or request.agree is True
 
     def _counted(self, request: InferenceRequest, kind: str) -> Counted:
         place = AgreementPlace(request.caller.tenant, request.key_id or "", app_of_request(request), kind)
@@ -241,13 +249,12 @@ def app_of_request(request: InferenceRequest) -> str:
 
 def _may_be_compared(request: InferenceRequest, decision: Decision) -> bool:
     """Whether several tiers may answer: a single answer of a tier that neither caller nor operator named, without a
-    deadline. A stream only if the request itself asks, since its first byte then waits for all answers."""
+    deadline."""
     inputs = decision.inputs
     named = decision.would_be is not None or decision.by_edge or inputs.in_tool_loop or inputs.is_constant
     named = named or inputs.cheapest is not None
     asked = request.generation
     forced = asked.tooling is not None and asked.tooling.is_forced
-    waits = not request.stream or request.agree is True
     bound = forced or bool(asked.adapter) or (asked.sampling.grammar is not None and asked.response_format is None)
     free = not (named or bound or request.deadline_seconds)
-    return waits and request.is_single and free and asked.messages is not None
+    return request.is_single and free and asked.messages is not None

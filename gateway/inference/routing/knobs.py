@@ -144,9 +144,16 @@ class RoutingKnobs(msgspec.Struct, frozen=True, kw_only=True):
         Literal["off", "verified", "always"],
         Meta(
             description="Whether cheap tiers answer at once and the strongest only where they differ. verified: where "
-            "20 verified comparisons say that it pays, or a request asks. always: where prices allow. off: never."
+            "that is certainly worth more than any tier alone, or a request asks. always: all ask. off: never."
         ),
     ] = "verified"
+    streams_may_wait: Annotated[
+        bool,
+        Meta(
+            description="Whether the first byte of a stream may wait for cheap answers that are compared, where that "
+            "pays; a request says so for itself with x-aio-may-wait."
+        ),
+    ] = False
     queue_seconds: Annotated[
         float,
         Meta(

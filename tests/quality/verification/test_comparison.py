@@ -176,7 +176,17 @@ def test_a_judge_says_what_is_lost_and_equality_where_none_does(
     labels: Mapping[int, str | None], equal: bool, lost: bool | None
 ) -> None:
     end, other = final_answer(PROMPT, "7"), final_answer(PROMPT, "8")
-    assert is_lost([2, 1], labels, end, end if equal else other) is lost
+    verdicts = {number: (label, 0.9) for number, label in labels.items()}
+    found, informed = is_lost([2, 1], verdicts, end, end if equal else other)
+    assert found is lost
+    assert informed == pytest.approx(0.8 if labels.get(1) in ("worse", "tie", "no_worse") else 1.0)
+
+
+def test_the_judge_who_calls_an_answer_worse_is_the_one_whose_errors_count() -> None:
+    end = final_answer(PROMPT, "7")
+    assert is_lost([2, 1], {1: ("no_worse", 0.7), 2: ("worse", 0.9)}, end, end) == (True, pytest.approx(0.8))
+    assert is_lost([2, 1], {1: ("no_worse", 0.7), 2: ("tie", 0.9)}, end, end) == (False, pytest.approx(0.8))
+    assert is_lost([2, 1], {1: ("worse", None)}, end, end) == (True, 1.0)
 
 
 async def test_a_rare_kind_is_counted_however_many_requests_of_others_are_newer(

@@ -30,6 +30,7 @@ class RoutingHeaders(msgspec.Struct, frozen=True, kw_only=True):
     `x-aio-private` (true: the same as local, for the rest of its session too; false: nothing),
     `x-aio-cache` (use: of sampled answers too, refresh: a new answer, exact: of an equal request only, off),
     `x-aio-agree` (true, false: whether cheap tiers answer at once and are compared),
+    `x-aio-may-wait` (true, false: whether the first byte of a stream may wait for that, where it pays),
     `x-aio-upstream-authorization` (the caller's own credential, for a tier that asks for it)."""
 
     quality_target: float | None = None
@@ -40,6 +41,7 @@ class RoutingHeaders(msgspec.Struct, frozen=True, kw_only=True):
     slo: SloName | None = None
     cache: CacheMode | None = None
     agree: bool | None = None
+    may_wait: bool | None = None
     consent: Consent = ALL
     private: PrivateMark | None = None
     credential: CallerCredential | None = None
@@ -47,7 +49,7 @@ class RoutingHeaders(msgspec.Struct, frozen=True, kw_only=True):
 
 _NAMES = frozenset({
     "x-aio-quality", "x-aio-min-tier", "x-aio-max-cost", "x-aio-deadline-ms", "x-aio-conversation", "x-aio-slo",
-    CONSENT, PRIVATE, "x-aio-cache", "x-aio-agree", HEADER,
+    CONSENT, PRIVATE, "x-aio-cache", "x-aio-agree", "x-aio-may-wait", HEADER,
 })  # fmt: skip
 _USUAL = RoutingHeaders()
 
@@ -66,7 +68,8 @@ def routing_headers(headers: Mapping[str, str], tiers: int) -> RoutingHeaders:
         conversation=_conversation(headers.get("x-aio-conversation")),
         slo=_slo(headers.get("x-aio-slo")),
         cache=_cache(headers.get("x-aio-cache")),
-        agree=_agree(headers.get("x-aio-agree")),
+        agree=_yes_or_no(headers, "x-aio-agree"),
+        may_wait=_yes_or_no(headers, "x-aio-may-wait"),
         consent=consent if private is None else consent.narrowed(Consent(local=True)),
         private=private,
         credential=_credential(headers),
@@ -158,9 +161,8 @@ def _cache(value: str | None) -> CacheMode | None:
     )
 
 
-def _agree(value: str | None) -> bool | None:
+def _yes_or_no(headers: Mapping[str, str], name: str) -> bool | None:
+    value = headers.get(name)
     if value is None or value in ("true", "false"):
         return None if value is None else value == "true"
-    raise bad_request(
-        f"Invalid header x-aio-agree: {value[:64]!r}; allowed are true and false.", "x-aio-agree", "invalid_value"
-    )
+    raise bad_request(f"Invalid header {name}: {value[:64]!r}; allowed are true and false.", name, "invalid_value")

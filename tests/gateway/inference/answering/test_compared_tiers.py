@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from classifier.policy.agreement import AgreementSettings
-from classifier.policy.agreement_counts import AgreementPlace
+from classifier.policy.agreement_counts import AgreementPlace, AgreementTable
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.base.settings import Settings
 from gateway.inference.answering.agreement import Agreements
@@ -55,8 +55,8 @@ SCHEMA = {
 
 @pytest.fixture(autouse=True)
 def doubtful(gateway: RunningGateway) -> None:
-    """No cheap tier is good enough alone."""
-    gateway.classifier.p_ok = (0.5, 0.6, 0.7, 1.0)
+    """No cheap tier is good enough alone, and it is not certain that their agreement is."""
+    gateway.classifier.p_ok = (0.3, 0.4, 0.7, 1.0)
 
 
 def say(gateway: RunningGateway, *answers: str) -> None:
@@ -178,11 +178,11 @@ async def test_a_tier_that_was_not_waited_for_answers_where_the_strongest_fails(
 async def test_of_three_tiers_those_are_waited_for_that_may_change_what_is_sent(
     first: str, middle: str, held: int, answers: int
 ) -> None:
-    service, tiers, _ = serving_alone(AgreementSettings(price_share=1.0))
+    service, tiers, _ = serving_alone(AgreementSettings(price_share=1.0), p_ok=(0.9, 0.9, 0.9, 1.0))
     for tier, words in zip(tiers, (first, middle, middle, "B"), strict=True):
         tier.words = (words,)
     tiers[held - 1].hold_at = 0  # for good
-    answer = await service.complete(asking())
+    answer = await service.complete(asking(quality_target=0.95))
     assert answer.tier.number == answers
     assert tiers[held - 1].closed_early == 1
     assert [len(tier.requests) for tier in tiers] == [1, 1, 1, answers == 4]
@@ -214,10 +214,12 @@ async def test_the_best_cheap_answer_is_sent_where_the_strongest_is_down_by_then
     assert not gateway.tier(4).requests
 
 
-def serving_alone(settings: AgreementSettings | None = None) -> tuple[Service, list[ScriptedTier], RoutingKnobFile]:
+def serving_alone(
+    settings: AgreementSettings | None = None, p_ok: tuple[float, ...] = (0.3, 0.4, 0.7, 1.0)
+) -> tuple[Service, list[ScriptedTier], RoutingKnobFile]:
     """A service that compares, without HTTP."""
     tiers, classifier, knobs = scripted_tiers(), ScriptedClassifier(), RoutingKnobFile()
-    classifier.p_ok = (0.5, 0.6, 0.7, 1.0)
+    classifier.p_ok = p_ok
     routing = RoutingService(load_catalog("laptop"), {tier.number: tier for tier in tiers}, classifier, None)
     return Service(routing, [], agreements=Agreements(knobs, routing, settings)), tiers, knobs
 
@@ -353,17 +355,23 @@ async def test_lines_of_a_batch_are_compared_where_the_knob_says_so(gateway: Run
     assert [len(tier.requests) for tier in gateway.tiers] == [1, 1, 0, 0]
 
 
-async def test_twenty_verified_comparisons_that_say_so_are_enough(gateway: RunningGateway) -> None:
+async def test_verified_comparisons_that_say_so_are_enough(gateway: RunningGateway) -> None:
     say(gateway, "A", "A", "", "B")
+    assert "x-aio-agreed" not in (await ask(gateway, {})).headers
     table = gateway.serving.service.agreements.table
     place = AgreementPlace("", "", "", "choice")
-    for _ in range(30):
+    for _ in range(20):
         table.compared(place, (1, 2), True)
-    for _ in range(19):
         table.verified(place, (1, 2), 0.0)
-    assert "x-aio-agreed" not in (await ask(gateway, {})).headers
-    table.verified(place, (1, 2), 0.0)
     assert (await ask(gateway, {})).headers["x-aio-agreed"] == "true"
+
+
+async def test_no_comparison_is_waited_for_where_ladders_agree_enough_for_these_prices(gateway: RunningGateway) -> None:
+    say(gateway, "A", "A", "", "B")
+    gateway.classifier.p_ok = (0.6, 0.6, 0.65, 1.0)
+    gateway.serving.service.agreements.table = AgreementTable()
+    answer = await ask(gateway, {})
+    assert (answer.headers["x-aio-agreed"], answer.headers["x-aio-tier"]) == ("true", "2")
 
 
 async def test_what_was_compared_is_counted_again_after_a_restart(gateway: RunningGateway) -> None:
@@ -386,3 +394,23 @@ async def test_what_was_compared_is_counted_again_after_a_restart(gateway: Runni
     ].compared == 0
     await agreements.catch_up(gateway.serving.database)
     assert agreements.table.levels(place, (1, 2))[-1].compared == new.compared
+
+
+@pytest.mark.parametrize(
+    ("fields", "knob", "is_compared"),
+    [
+        ({}, False, False),
+        ({"may_wait": True}, False, True),
+        ({}, True, True),
+        ({"may_wait": False}, True, False),
+        ({"agree": False, "may_wait": True}, True, False),
+    ],
+)
+async def test_a_stream_is_compared_where_it_pays_and_its_first_byte_may_wait(
+    fields: dict[str, Any], knob: bool, is_compared: bool
+) -> None:
+    service, _, knobs = serving_alone(p_ok=(0.6, 0.6, 0.65, 1.0))
+    knobs.change({"streams_may_wait": knob})
+    request = asking(**{"stream": True, "agree": None} | fields)
+    assert service.agreements is not None
+    assert (service.agreements.plan(request, service.routing.routed(request).decision) is not None) is is_compared

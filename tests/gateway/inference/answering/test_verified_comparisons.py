@@ -21,23 +21,20 @@ from tests.polling import eventually
 from tiers.consent import Consent
 from tiers.tier import ChatMessage
 
-QUESTIONS = {
-    "choice": "Which number is larger?\nA) 9.11\nB) 9.9\nAnswer with the letter.",
-    "number": "How many legs do nine dogs have? Answer with the number only.",
-}
+QUESTION = "Which number is larger?\nA) 9.11\nB) 9.9\nAnswer with the letter."
 
 
 def script(gateway: RunningGateway, *answers: str) -> None:
-    """As on the first day: nothing is measured, and no cheap tier is good enough alone."""
+    """No cheap tier is good enough alone, and so weak ones are not certain to agree on what is right."""
     gateway.reset()
-    gateway.classifier.p_ok = (0.5, 0.6, 0.7, 1.0)
-    gateway.classifier.kind, gateway.classifier.novelty = "prior", 1.0
+    gateway.classifier.p_ok = (0.3, 0.4, 0.7, 1.0)
+    gateway.classifier.novelty = 1.0
     for tier, words in zip(gateway.tiers, answers, strict=True):
         tier.words = (words,)
 
 
-async def ask(gateway: RunningGateway, question: str, **more: Any) -> httpx.Response:
-    body = {"model": "auto", "max_tokens": 8, "messages": [{"role": "user", "content": question}]} | more
+async def ask(gateway: RunningGateway, **more: Any) -> httpx.Response:
+    body = {"model": "auto", "max_tokens": 8, "messages": [{"role": "user", "content": QUESTION}]} | more
     # Verification between two requests may take longer than the server keeps an idle connection.
     headers = {"x-aio-cache": "off", "connection": "close"}
     answer = await gateway.http.post("/v1/chat/completions", json=body, headers=headers)
@@ -66,21 +63,20 @@ async def unpaced(gateway: RunningGateway) -> None:
     monitor.settings = msgspec.structs.replace(monitor.settings, cold_start_per_second=1e9)
 
 
-async def is_compared(gateway: RunningGateway, question: str, most: int) -> bool:
+async def is_compared(gateway: RunningGateway, most: int) -> bool:
     """Ask up to `most` times, 20 at once; return whether requests begin to be compared."""
     for _ in range(0, most, 20):
-        answers = await asyncio.gather(*(ask(gateway, question) for _ in range(20)))
+        answers = await asyncio.gather(*(ask(gateway) for _ in range(20)))
         if any("x-aio-agreed" in answer.headers for answer in answers):
             return True
         await verified(gateway)
     return False
 
 
-async def stored(gateway: RunningGateway, kind: str) -> list[dict[str, Any]]:
+async def stored(gateway: RunningGateway) -> list[dict[str, Any]]:
     async with gateway.serving.database.connect() as connection:
         rows = (await connection.execute(select(verifications))).mappings().all()
-    done = [dict(row) for row in rows if row["compared"] and row["status"] == "done"]
-    return [row for row in done if row["compared"]["compared_as"]["kind"] == kind]
+    return [dict(row) for row in rows if row["compared"] and row["status"] == "done"]
 
 
 @pytest.fixture
@@ -92,30 +88,30 @@ async def test_requests_compare_once_verification_has_shown_that_it_pays(shipped
     async with running_gateway(shipped) as gateway:
         await unpaced(gateway)
         script(gateway, "A", "The answer is A.", "A", "A")
-        assert await is_compared(gateway, QUESTIONS["choice"], most=600)
-        answer = await ask(gateway, QUESTIONS["choice"])
+        assert await is_compared(gateway, most=600)
+        answer = await ask(gateway)
         assert (answer.headers["x-aio-tier"], answer.headers["x-aio-agreed"]) == ("2", "true")
-        rows = await stored(gateway, "choice")
-        assert len(rows) >= 20
+        rows = await stored(gateway)
+        assert len(rows) >= 2
         assert {(row["compared"]["agreed"], row["compared"]["lost"]) for row in rows} == {(True, False)}
 
 
 @pytest.mark.parametrize(
-    ("kind", "answers"),
+    "answers",
     [
-        ("number", ("32", "32", "36", "36")),  # the cheap tiers agree on what is wrong
-        ("choice", ("A", "B", "A", "A")),  # they do not agree
+        ("B", "B", "A", "A"),  # the cheap tiers agree on what is wrong
+        ("A", "B", "A", "A"),  # they do not agree
     ],
 )
 async def test_a_kind_where_it_does_not_pay_stays_off_and_nothing_more_is_bought(
-    shipped: Settings, kind: str, answers: tuple[str, ...]
+    shipped: Settings, answers: tuple[str, ...]
 ) -> None:
     async with running_gateway(shipped) as gateway:
         await eventually(lambda: monitor_of(gateway))
         await unpaced(gateway)
         script(gateway, *answers)
-        assert not await is_compared(gateway, QUESTIONS[kind], most=200)
-        rows = await stored(gateway, kind)
+        assert not await is_compared(gateway, most=200)
+        rows = await stored(gateway)
         assert 20 <= len(rows) <= 45  # which requests are verified is drawn
 
 
@@ -127,6 +123,8 @@ async def test_a_kind_where_it_does_not_pay_stays_off_and_nothing_more_is_bought
         ({"agree": False}, "verified", "sample", None),
         ({"agree": True}, "verified", "sample", None),  # its answers were compared already
         ({"stream": True}, "verified", "sample", None),
+        ({"stream": True, "may_wait": True}, "verified", "sample", (1, 2)),
+        ({"stream": True}, "verified", "probe", (1, 2)),  # its answers are there
         ({"deadline_seconds": 60.0}, "verified", "sample", None),
         ({"own_consent": Consent(tiers=frozenset({1, 3, 4}))}, "verified", "sample", None),
         ({"own_consent": Consent(reuse=False)}, "verified", "sample", None),

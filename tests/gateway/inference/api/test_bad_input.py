@@ -275,6 +275,7 @@ async def test_a_prompt_must_leave_a_sixteenth_of_the_context_and_a_limit_beyond
         ("x-aio-private", "perhaps"),
         ("x-aio-cache", "sometimes"),
         ("x-aio-agree", "perhaps"),
+        ("x-aio-may-wait", "1"),
     ],
 )
 async def test_a_bad_aio_header_is_named(gateway: RunningGateway, header: str, value: str) -> None:
