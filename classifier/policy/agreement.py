@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from classifier.decision import HALF_NOVELTY, PolicyInputs
+from classifier.decision import HALF_NOVELTY, Decision, PolicyInputs
 from classifier.policy.agreement_counts import AgreementCounts, AgreementRates, estimated_rates, prior_rates
 from classifier.policy.decide import barred_tiers
 from classifier.policy.holds import held_back
@@ -94,9 +94,21 @@ def agreed_tier(group: AgreementGroup, equal: Callable[[int, int], bool]) -> int
 
 
 def worth_of_agreement(inputs: PolicyInputs, group: AgreementGroup, rates: AgreementRates) -> float:
-    """Return the utility of asking the group, and the higher tier where its answers differ."""
-    usd = sum(inputs.costs[k - 1] for k in group.tiers) + (1.0 - rates.agreed) * inputs.costs[group.higher - 1]
+    """Return the utility of asking the group, and the higher tier where its answers differ. Of two samples of one tier
+    the first is paid whatever is done."""
+    cheap = sum(inputs.costs[k - 1] for k in dict.fromkeys(group.tiers))
+    usd = cheap + (1.0 - rates.agreed) * inputs.costs[group.higher - 1]
     return utility(1.0 - rates.agreed * rates.lost, usd, inputs.reference, inputs.exchange)
+
+
+def may_pay(decision: Decision) -> bool:
+    """Return whether agreement would be worth more than what was decided if all agreed and nothing was lost: a bound
+    that needs neither the kind of the answer nor counts."""
+    inputs = decision.inputs
+    best = max((score for score in decision.scores if score is not None), default=0.0)
+    return (
+        inputs.objective != "utility" or utility(1.0, sum(inputs.costs[:2]), inputs.reference, inputs.exchange) > best
+    )
 
 
 def plan_agreement(

@@ -16,6 +16,7 @@ from classifier.policy.agreement import (
     agreed_tier,
     group_to_verify,
     lacks_counts,
+    may_pay,
     plan_agreement,
     second_sample_pays,
 )
@@ -61,6 +62,9 @@ class Agreements:
         if mode == "off" or request.agree is False:
             return None
         if not self._may_wait(request) or not _may_be_compared(request, decision):
+            return None
+        # Most requests end here, before their texts are read for the kind of answer.
+        if not (asked or may_pay(decision)):
             return None
         stage = AgreementStage(self, request, decision, expected_end(request), asked=asked)
         return stage if stage.plan.group is not None else None

@@ -18,6 +18,7 @@ from classifier.policy.agreement import (
     group_of,
     group_to_verify,
     lacks_counts,
+    may_pay,
     partner_of,
     plan_agreement,
     second_sample_pays,
@@ -31,6 +32,7 @@ from classifier.policy.agreement_counts import (
     estimated_rates,
     prior_rates,
 )
+from classifier.policy.decide import decide
 from tests.examples import examples
 
 SETTINGS = AgreementSettings()
@@ -241,6 +243,15 @@ def test_a_tier_that_is_enough_by_its_class_is_not_replaced_on_the_first_day_unl
     assert plan(enough, answering=2, asked=True).partner == 1
 
 
+@pytest.mark.parametrize(("p_ok", "may"), [(0.93, True), (0.95, False)])
+def test_a_tier_that_even_perfect_agreement_would_not_beat_needs_no_plan(p_ok: float, may: bool) -> None:
+    known = Prediction(p_ok=[p_ok, p_ok, 1.0], kind="measured", novelty=0.0, classifier_version="t")
+    inputs = first_day(prediction=known, objective="utility", quality_target=0.0)
+    # The cheap answers cost 6 of 100, and a cheap one alone 1.
+    assert may_pay(decide(inputs)) is may
+    assert may_pay(decide(msgspec.structs.replace(inputs, objective="target")))
+
+
 def test_what_was_measured_of_the_tiers_says_what_their_agreement_is_worth() -> None:
     def at(p_ok: float, labels: float) -> AgreementRates:
         known = Prediction(p_ok=[p_ok, p_ok, 1.0], kind="prior", novelty=0.0, classifier_version="t")
@@ -412,7 +423,7 @@ def test_a_second_sample_pays_where_it_is_worth_more_than_the_next_tier(
     pays = second_sample_pays(inputs, 1, "number", by(counts), SETTINGS)
     a = (20 * 0.9 * 0.8 + agreed) / (20 + agreed + differ)
     d = (20 * 0.23 * 0.2 + lost) / (20 + agreed)
-    worth, r = 1 - a * d - 0.1 * (2 / price + 1 - a), 0.1
+    worth, r = 1 - a * d - 0.1 * (1 / price + 1 - a), 0.1
     few = agreed < 20
     if abs(worth - (1 - r)) > 1e-9:
         assert pays == (not few and worth > 1 - r)

