@@ -284,7 +284,7 @@ async def test_no_second_sample_is_drawn_where_it_does_not_pay(fields: dict[str,
         (19, 19, 0, False),  # too few are verified
         (20, 20, 0, True),
         (40, 40, 30, False),  # what agrees is wrong
-        (90, 20, 0, False),  # too few agree
+        (300, 20, 0, False),  # too few agree
     ],
 )
 async def test_a_second_sample_is_drawn_only_where_verified_counts_of_the_kind_show_a_gain(
