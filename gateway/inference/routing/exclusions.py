@@ -34,6 +34,7 @@ class Need(msgspec.Struct, frozen=True):
     refusal: str = ""
 
 
+DOWN = "the tier is down"
 FIRST_EXTENSION = len(SAMPLING)
 """Of the sampling fields: those before it are known to every kind of server, or can be left out."""
 MAX_SCORES = 1 << 17
@@ -221,7 +222,7 @@ def _lengths(request: InferenceRequest, tier: Tier, spec: TierSpec) -> list[int]
 def load_problem(request: InferenceRequest, load: TierLoad) -> str | None:
     """Why a tier with this load cannot take the request now."""
     if not load.healthy:
-        return "the tier is down"
+        return DOWN
     if request.deadline_seconds is None:
         return None
     left = request.generation.arrival + request.deadline_seconds - time.monotonic()

@@ -9,7 +9,7 @@ from classifier.errors import NoTierAllowedError
 from gateway.base.errors import ApiError, ContextLengthError, bad_request
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.catalogue.served_catalogue import ServedCatalogue
-from gateway.inference.routing.exclusions import Excluded, lacks_of, needs_of, overflow_of
+from gateway.inference.routing.exclusions import DOWN, Excluded, lacks_of, needs_of, overflow_of
 from tiers.catalog.capabilities import MEDIA
 from tiers.consent import NO_CREDENTIAL, hidden_from
 from tiers.credential import HEADER
@@ -72,7 +72,13 @@ def no_tier(
             "messages" if request.generation.messages is not None else "prompt",
             **overflow_of(request, served.tier(last), served.spec(last)),
         )
-    return ApiError(503, str(error), code="no_tier_available")
+    message = str(error)
+    if (named := inputs.pinned_tier) is not None and reasons[named] == DOWN:
+        message = (
+            f"Tier {named} ('{served.spec(named).name}') cannot answer: the tier is down, and the request asks for "
+            f"{request.requested_model!r} alone. Try again later, or ask for 'auto', which other tiers may answer."
+        )
+    return ApiError(503, message, code="no_tier_available")
 
 
 def _unsupported(

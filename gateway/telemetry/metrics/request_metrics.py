@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from gateway.base.requests.slo_class import slo_class
 from gateway.inference.answering.answer import Answer
+from gateway.inference.routing.outages import is_below_target
 from gateway.telemetry.metrics.families import Bounds, CounterFamily, HistogramFamily
 from gateway.telemetry.objectives.service_levels import ServiceLevels
 from gateway.telemetry.objectives.slo import SECONDS
@@ -103,6 +104,9 @@ class RequestMetrics(Collector):
         self._requests = self._counter("aio_requests", "Requests by tier and status.", ["tier", "status"])
         self._cache = self._counter("aio_cache_requests", "Requests by outcome of the response cache.", ["result"])
         self._failed = self._counter("aio_failed_requests", "Requests that failed with server errors.", ["tier"])
+        self._below_target = self._counter(
+            "aio_below_target_answers", "Answers below their quality target because a tier was down.", ["tier"]
+        )
         self._attempts = self._counter("aio_attempts", "Tiers tried, fallbacks included.", ["tier", "status"])
         self._disputed = self._counter(
             "aio_disputed_usage", "Answers whose server reported tokens that cannot be; others are billed.", ["tier"]
@@ -169,6 +173,10 @@ class RequestMetrics(Collector):
             self._success.sums[record.model, record.finish_reason or "stop"] += 1
         timed = record.status == "ok" and made
         self._levels.observe(answer, record, self._observe_latencies(answer, record) if timed else {})
+        # Nearly every request may go to every tier, and the first one answers.
+        if (decision.inputs.exclusions or len(record.attempts) > 1) and is_below_target(record):
+            self._below_target.sums[tier] += 1
+            self._levels.count_below_target(record.tier)
 
     def _count_tokens(self, record: Record, tier: tuple[str], *, made: bool) -> None:
         key = (self._keys.label(record.key_id),)

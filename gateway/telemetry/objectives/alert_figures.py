@@ -19,6 +19,7 @@ def alert_figures(
 ) -> AlertInputs:
     """`levels` of the window; `cores` that answer, by name. A window with few requests raises no alert. `waiting` are
     sequences of the cores and requests at servers elsewhere."""
+    tiers = list(tiers)
     queues = queues_elsewhere(tiers)
     in_cores = sum(model.waiting for stats in cores.values() for model in stats.models)
     every = TierServiceLevels()
@@ -36,6 +37,8 @@ def alert_figures(
         "disputed_share": max(
             (one.disputed / one.requests for one in levels.values() if one.requests >= LEAST_REQUESTS), default=0.0
         ),
+        "tiers_down": sum(not tier.load().healthy for tier in tiers),
+        "below_target_share": every.below_target / every.requests if enough else 0.0,
         "cost_per_1k_tokens_usd": every.cost_usd / every.tokens * 1e3 if enough and every.tokens else 0.0,
         "gpu_busy": _most(None if g.utilisation is None else g.utilisation / 100 for g in readings),
         "gpu_memory": _most(g.memory_share for g in readings),

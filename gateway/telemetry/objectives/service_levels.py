@@ -29,12 +29,14 @@ class TierServiceLevels(msgspec.Struct):
     """Figures of one tier over a period. Seconds; `ttft_shares`: by class, times to the first token divided by their
     request's limit (`Answer.ttft_limit`). `speed`: decoded tokens per second. `gaps`: between tokens, by bucket of
     `request_metrics.SECONDS`. `failed`: by our own fault. `disputed`: whose server
-    reported tokens that cannot be. `kept` and `classes`: requests of a class that met their
+    reported tokens that cannot be. `below_target`: answers below their quality target because a tier was down.
+    `kept` and `classes`: requests of a class that met their
     limit, and all of them."""
 
     requests: int = 0
     failed: int = 0
     disputed: int = 0
+    below_target: int = 0
     cost_usd: float = 0.0
     baseline_usd: float = 0.0
     tokens: int = 0
@@ -89,6 +91,7 @@ class TierServiceLevels(msgspec.Struct):
         self.requests += other.requests
         self.failed += other.failed
         self.disputed += other.disputed
+        self.below_target += other.below_target
         self.cost_usd += other.cost_usd
         self.baseline_usd += other.baseline_usd
         self.tokens += other.tokens
@@ -158,6 +161,10 @@ class ServiceLevels:
         if tier is None:
             tier = figures[record.tier] = TierServiceLevels()
         tier.observe(answer, record, gaps)
+
+    def count_below_target(self, tier: int) -> None:
+        """Count the request that was observed last as an answer below its target."""
+        self._slices[-1][1][tier].below_target += 1
 
     def figures(self) -> LevelsByTier:
         """Return the figures by tier of the window that ends now."""

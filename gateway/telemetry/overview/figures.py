@@ -15,8 +15,9 @@ from tiers.tier import Tier
 class TierNow(msgspec.Struct, frozen=True, kw_only=True):
     """A tier, or all of them (`tier` None), over the window; queue and memory at this moment.
 
-    `share` of the requests; `itl_seconds`: inter-token latency, by the buckets of the histogram; `spread`: p99 over p50
-    of whole answers; `saving`: 1 - cost / cost at the strongest tier; `kv_share`: used share of the model's blocks.
+    `share` of the requests; `below_target`: answers below their quality target because a tier was down; `itl_seconds`:
+    inter-token latency, by the buckets of the histogram; `spread`: p99 over p50 of whole answers; `saving`: 1 - cost /
+    cost at the strongest tier; `kv_share`: used share of the model's blocks.
     """
 
     tier: int | None
@@ -28,6 +29,7 @@ class TierNow(msgspec.Struct, frozen=True, kw_only=True):
     share: float | None
     requests_per_second: float
     failed: int
+    below_target: int
     ttft_seconds: Quantiles
     itl_seconds: Quantiles
     e2e_seconds: Quantiles
@@ -163,6 +165,7 @@ def _tier(
         share=_share(figures.requests, of_all),
         requests_per_second=figures.requests / seconds if seconds > 0 else 0.0,
         failed=figures.failed,
+        below_target=figures.below_target,
         ttft_seconds=level.ttft_seconds,
         itl_seconds=_gaps(figures.gaps),
         e2e_seconds=level.e2e_seconds,

@@ -56,6 +56,11 @@ def disputed(share: float) -> list[Series]:
     ]
 
 
+def below_target(share: float) -> list[Series]:
+    fallen = grown("aio_below_target_answers_total", 20 * share, tier="1")
+    return [fallen, grown("aio_requests_total", 15, tier="1"), grown("aio_requests_total", 5, tier="2")]
+
+
 def cost(per_thousand: float) -> list[Series]:
     tokens = [grown("aio_prompt_tokens_total", 600, tier="1"), grown("aio_completion_tokens_total", 400, tier="2")]
     return [grown("aio_cost_usd_total", per_thousand, tier="1"), *tokens]
@@ -87,6 +92,7 @@ SIDES: dict[str, tuple[Callable[[float], list[Series]], float, float]] = {
     "AioClassLate": (gauge("aio_slo_class_kept_ratio", slo_class="chat"), 0.95, 0.94),
     "AioCoreDown": (gauge("aio_core_up", core="cpu"), 1, 0),
     "AioTierDown": (gauge("aio_tier_healthy", tier="1"), 1, 0),
+    "AioBelowTarget": (below_target, 0.049, 0.051),
     "AioLedgerBehind": (gauge("aio_ledger_lag_records"), 10_000, 10_001),
     "AioRetrainingOverdue": (gauge("aio_retraining_age_days"), 14, 14.1),
     "AioQualityLow": (gauge("aio_upgrade_rate", tier="1"), 0.15, 0.16),

@@ -159,7 +159,9 @@ async def test_a_deadline_keeps_a_request_from_a_server_that_tells_nothing_and_w
 
 
 def test_a_queue_elsewhere_counts_once_in_the_alerts_however_many_tiers_share_the_server() -> None:
-    tiers = [SimpleNamespace(queues=lambda found=found: found) for found in ({"a": 501}, {"a": 400, "b": 2}, {})]
+    well = SimpleNamespace(healthy=True)
+    found: tuple[dict[str, int], ...] = ({"a": 501}, {"a": 400, "b": 2}, {})
+    tiers = [SimpleNamespace(queues=lambda one=one: one, load=lambda: well) for one in found]
     assert alert_figures({}, {}, cast(list[Tier], tiers), [])["waiting"] == 503
     assert alert_figures({}, {}, cast(list[Tier], tiers[2:]), [])["waiting"] is None
 

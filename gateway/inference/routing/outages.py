@@ -1,0 +1,27 @@
+"""Which answers fell short of their quality target because a tier that was worth more could not answer."""
+
+from classifier.policy.utility import enough_of, utility
+from gateway.inference.routing.exclusions import DOWN
+from quality.records.record import Record
+
+
+def is_below_target(record: Record) -> bool:
+    """Return whether the answer is no worse with a P below the request's quality target, and a tier that was down, or
+    failed before it answered, would have been chosen instead. A request that names its tier has it."""
+    inputs = record.decision.inputs
+    if record.status != "ok" or not record.is_made or inputs.pinned_tier is not None:
+        return False
+    away = {one.tier for one in inputs.exclusions if one.reason == DOWN}
+    away |= {attempt.tier for attempt in record.attempts if attempt.status == "error"}
+    away.discard(record.tier)
+    p_ok = inputs.prediction.p_ok
+    if not away or p_ok[record.tier - 1] >= inputs.quality_target:
+        return False
+    if inputs.objective == "target":
+        return any(p_ok[tier - 1] >= inputs.tau for tier in away)
+    enough = enough_of(inputs.prediction)
+    worth = [
+        utility(1.0 if p >= enough else p, usd, inputs.reference, inputs.exchange)
+        for p, usd in zip(p_ok, inputs.costs, strict=True)
+    ]
+    return any(worth[tier - 1] > worth[record.tier - 1] for tier in away)
