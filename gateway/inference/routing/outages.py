@@ -12,7 +12,7 @@ def is_below_target(record: Record) -> bool:
     if record.status != "ok" or not record.is_made or inputs.pinned_tier is not None:
         return False
     away = {one.tier for one in inputs.exclusions if one.reason == DOWN}
-    away |= {attempt.tier for attempt in record.attempts if attempt.status == "error"}
+    away |= {one.tier for one in record.attempts if one.status == "error" and one.compared_as is None}
     away.discard(record.tier)
     p_ok = inputs.prediction.p_ok
     if not away or p_ok[record.tier - 1] >= inputs.quality_target:
