@@ -19,7 +19,7 @@ HARD = (
 )
 
 
-async def test_an_outage_is_told_to_operators_and_callers(tmp_path: Path, upstream: Upstream) -> None:
+async def test_page_metrics_and_errors_name_the_outage(tmp_path: Path, upstream: Upstream) -> None:
     catalog = write_remote_catalog(tmp_path / "catalog.toml", upstream.base_url, tiers=2, own_models=True)
     text = catalog.read_text()
     place = text.rindex(upstream.base_url)
