@@ -44,8 +44,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     most `head_limit` bytes. Chunk extensions and trailers may have as many bytes in addition to the chunks, two pieces
     more at most. An error response is sent after the answers to the requests before, and closes the connection.
 
-    At a stop idle connections are closed; one without a request yet is given `FIRST_REQUEST_SECONDS` for it. Requests
-    received until then are answered with `Connection: close`.
+    At a stop an idle connection stays for `timeout_keep_alive` of the configuration, as one without a request yet, but
+    at least `FIRST_REQUEST_SECONDS`: a request may be on the way. Requests received until then are answered with
+    `Connection: close`.
     """
 
     # Next to the attributes of uvicorn's class: together fewer than the 30 that CPython looks up fast.
@@ -243,6 +244,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._room = self._request_line_limit
         if self._deadline is not None:
             self._clear_deadline()
+            if self.cycle is not None and self.cycle.response_complete:
+                # Answered before its body was here.
+                self._begin_idle()
         HttpToolsProtocol.on_message_complete(self)
 
     def on_response_complete(self) -> None:
@@ -270,15 +274,23 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().handle_websocket_upgrade()
 
     def shutdown(self) -> None:
-        """See uvicorn, which would close on a client whose first request is on the way, or its next one half here."""
+        """See uvicorn, which would close on a client that was not told and whose next request may be on the way."""
         self._stops = True
+        self.timeout_keep_alive = self.config.timeout_keep_alive
         if self._arriving and self._in_head:
             return
         if not self.cycle:
             self._clear_deadline()
-            self._deadline = self.loop.call_later(FIRST_REQUEST_SECONDS, self.transport.close)
-        else:
-            super().shutdown()
+            seconds = max(self.timeout_keep_alive, FIRST_REQUEST_SECONDS)
+            self._deadline = self.loop.call_later(seconds, self.transport.close)
+        elif not self.cycle.response_started:
+            self.cycle.keep_alive = False
+        elif self.cycle.response_complete:
+            self._begin_idle()
+
+    def _begin_idle(self) -> None:
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio."""

@@ -62,12 +62,12 @@ class KeptProcess:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), delay)
 
-    async def stop(self, seconds: float) -> bool:
-        """Stop it: SIGTERM, and after `seconds` SIGKILL. Returns whether it ended by itself."""
+    async def stop(self, seconds: float, number: signal.Signals = signal.SIGTERM) -> bool:
+        """Stop it: signal `number`, and after `seconds` SIGKILL. Returns whether it ended by itself."""
         self._stopping.set()
         if (process := self._process) is None:
             return True
-        self.send(signal.SIGTERM)
+        self.send(number)
         try:
             async with asyncio.timeout(seconds):
                 await process.wait()

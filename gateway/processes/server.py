@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import resource
+import signal
 import socket
 import sys
 import time
@@ -45,6 +46,7 @@ log = logging.getLogger(__name__)
 # Files that a process opens besides callers' connections: database, journal, models, sockets of other processes.
 _FILES_OF_OUR_OWN = 256
 _MOST_FILES = 1 << 20
+_ACCEPTED_SECONDS = 0.05
 # This implementation waits for a slow reader, with limits. Frames hold a few tokens, so compression would cost more
 # than it saves, and 64 KiB per connection; without inflation a message has the size that was received.
 WEBSOCKETS: Final[dict[str, Any]] = {"ws": BoundedWebSocketProtocol, "ws_per_message_deflate": False}
@@ -54,7 +56,7 @@ class AnnouncedServer(uvicorn.Server):
     """A server that prints its address and a first request once it is ready; of several, the supervisor prints it.
 
     After a first signal it serves for `unready_seconds` with readiness off, and then drains; a second one ends it at
-    once. A requested stop ends the process with status 0.
+    once. A requested stop ends the process with status 0. SIGINT closes idle connections at once: somebody waits.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class AnnouncedServer(uvicorn.Server):
         self._unready, self._unready_seconds = unready, unready_seconds
         self.exit_deadline = ExitDeadline()
         self._admin_key: str | None = None
+        self._was_interrupted = False
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until a signal, on an event loop that looks up names itself."""
@@ -81,6 +84,7 @@ class AnnouncedServer(uvicorn.Server):
         """Override uvicorn's, which would raise the signal again at the end."""
         self.force_exit = self.should_exit
         self.should_exit = True
+        self._was_interrupted = sig == signal.SIGINT
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Shut down as uvicorn does, after load balancers have had time to notice that it is unready."""
@@ -89,6 +93,12 @@ class AnnouncedServer(uvicorn.Server):
         # Polled: a signal handler sets it.
         while time.monotonic() < patience and not self.force_exit:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
+        drain = 0 if self._was_interrupted else self.config.timeout_graceful_shutdown or 0
+        self.config.timeout_keep_alive = min(self.config.timeout_keep_alive, drain // 2)
+        for server in self.servers:
+            server.close()
+        # A connection that was accepted just before becomes one of those that are told of the stop.
+        await asyncio.sleep(_ACCEPTED_SECONDS)
         await super().shutdown(sockets)
         if not self.force_exit:
             self.exit_deadline.status = 0
@@ -96,6 +106,10 @@ class AnnouncedServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start as uvicorn does, then print the announcement."""
+        # Its default would end the process, and every answer with it.
+        asyncio.get_running_loop().add_signal_handler(
+            signal.SIGUSR2, log.warning, "SIGUSR2 changes nothing here: it is for `aio serve --gateway-workers N`"
+        )
         await super().startup(sockets=sockets)
         if self.started and (room := room_for_connections()) is not None:
             self._accept_at_most(room)

@@ -76,7 +76,9 @@ class Supervisor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._renewal: asyncio.Task[None] | None = None
+        self._renewal_asked = False
         self._was_impatient = False
+        self._stopped_by = signal.SIGTERM
 
     async def run(self) -> int:
         """Run everything, from binding the port to the last drain."""
@@ -96,7 +98,7 @@ class Supervisor:
                     len(self._listeners),
                 )
             for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, self._on_stop)
+                loop.add_signal_handler(number, self._on_stop, number)
             loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
             loop.add_signal_handler(signal.SIGUSR2, self._on_renew)
             catalog = load_catalog(self._settings.catalog)
@@ -165,7 +167,8 @@ class Supervisor:
         if not task.cancelled() and (error := task.exception()) is not None and not self._over.done():
             self._over.set_exception(error)
 
-    def _on_stop(self) -> None:
+    def _on_stop(self, number: signal.Signals) -> None:
+        self._stopped_by = number
         if self._over.done():
             self._was_impatient = True
             for process in self._processes:
@@ -179,10 +182,17 @@ class Supervisor:
             process.send(signal.SIGHUP)
 
     def _on_renew(self) -> None:
+        self._renewal_asked = True
         if self._renewal is None or self._renewal.done():
             self._renewal = self._in_background(self._renew())
 
     async def _renew(self) -> None:
+        # A signal during a renewal may be for a later version than the processes that have been replaced.
+        while self._renewal_asked:
+            self._renewal_asked = False
+            await self._renew_all()
+
+    async def _renew_all(self) -> None:
         try:
             await self._renew_cores(load_catalog(self._settings.catalog))
             for number in range(len(self._gateways)):
@@ -245,7 +255,7 @@ class Supervisor:
         for listener in self._listeners:
             # Otherwise connections made after the workers closed theirs would wait forever.
             listener.close()
-        gateways = await asyncio.gather(*(process.stop(self._patience) for process in self._gateways))
+        gateways = await asyncio.gather(*(process.stop(self._patience, self._stopped_by) for process in self._gateways))
         cores = (*self._cores.values(), *self._outdated_cores)
         ended = await asyncio.gather(*(core.stop(_MARGIN_SECONDS) for core in cores))
         for task in self._tasks:

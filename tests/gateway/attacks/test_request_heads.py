@@ -88,10 +88,14 @@ class Connection(BoundedHttpProtocol):
 
     def reply(self) -> None:
         """Answer the oldest unanswered request."""
-        cycle = next(one for one in self.started if not one.response_complete)
         for event in ({"type": "http.response.start", "status": 204}, {"type": "http.response.body"}):
-            with pytest.raises(StopIteration):
-                cycle.send(event).send(None)
+            self.answer_part(event)
+
+    def answer_part(self, event: dict[str, object]) -> None:
+        """Send one event of the answer to the oldest unanswered request."""
+        cycle = next(one for one in self.started if not one.response_complete)
+        with pytest.raises(StopIteration):
+            cycle.send(event).send(None)
 
     def requests(self) -> list[Any]:
         """The requests that the application would see."""
@@ -346,12 +350,29 @@ def test_at_a_stop_a_connection_becomes_no_websocket() -> None:
     assert connection.error["code"] == "shutting_down"
 
 
-def test_at_a_stop_an_idle_connection_is_closed_and_one_in_use_after_its_last_answer() -> None:
+def test_at_a_stop_an_idle_connection_is_told_with_its_next_answer_and_closed() -> None:
     connection = Connection().receive(request_line(50) + END, [])
     connection.reply()
     connection.shutdown()
-    assert connection.wire.closed
+    assert not connection.wire.closed
+    connection.data_received(request_line(50) + END)
+    assert connection.timers == {}
+    assert b"connection: close" not in connection.wire.sent
+    connection.reply()
+    assert (connection.answers, connection.wire.closed) == ([204, 204], True)
+    assert connection.wire.sent.count(b"connection: close") == 1
 
+
+def test_at_a_stop_an_idle_connection_without_a_next_request_is_closed_in_time() -> None:
+    connection = Connection().receive(request_line(50) + END, [])
+    connection.reply()
+    connection.shutdown()
+    connection.wait()
+    assert connection.wire.closed
+    assert connection.timers == {}
+
+
+def test_at_a_stop_a_connection_in_use_is_closed_after_its_last_answer() -> None:
     connection = Connection().receive(request_line(50) + END, [])
     connection.reply()
     connection.data_received(request_line(50))
@@ -364,3 +385,23 @@ def test_at_a_stop_an_idle_connection_is_closed_and_one_in_use_after_its_last_an
     connection.shutdown()
     connection.reply()
     assert (connection.answers, connection.wire.closed) == ([204], True)
+
+
+def test_at_a_stop_an_answer_that_has_begun_leaves_its_connection_open_for_one_more() -> None:
+    connection = Connection().receive(request_line(50) + END, [])
+    connection.answer_part({"type": "http.response.start", "status": 204})
+    connection.shutdown()
+    connection.answer_part({"type": "http.response.body"})
+    assert not connection.wire.closed
+    connection.data_received(request_line(50) + END)
+    connection.reply()
+    assert (connection.answers, connection.wire.closed) == ([204, 204], True)
+    assert connection.wire.sent.count(b"connection: close") == 1
+
+
+def test_a_connection_answered_before_its_body_came_is_idle_from_then_on() -> None:
+    connection = Connection().receive(b"POST /v1/x HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\n", [])
+    connection.reply()
+    connection.data_received(b"12345")
+    connection.wait()
+    assert connection.wire.closed
