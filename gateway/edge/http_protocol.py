@@ -274,7 +274,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().handle_websocket_upgrade()
 
     def shutdown(self) -> None:
-        """See uvicorn, which would close on a client that was not told and whose next request may be on the way."""
+        """See uvicorn, which would close on a client whose next request may be on the way."""
         self._stops = True
         self.timeout_keep_alive = self.config.timeout_keep_alive
         if self._arriving and self._in_head:

@@ -97,7 +97,7 @@ class AnnouncedServer(uvicorn.Server):
         self.config.timeout_keep_alive = min(self.config.timeout_keep_alive, drain // 2)
         for server in self.servers:
             server.close()
-        # A connection that was accepted just before becomes one of those that are told of the stop.
+        # Connections that were accepted just before are then among those that `shutdown` calls.
         await asyncio.sleep(_ACCEPTED_SECONDS)
         await super().shutdown(sockets)
         if not self.force_exit:

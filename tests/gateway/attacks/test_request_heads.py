@@ -350,7 +350,7 @@ def test_at_a_stop_a_connection_becomes_no_websocket() -> None:
     assert connection.error["code"] == "shutting_down"
 
 
-def test_at_a_stop_an_idle_connection_is_told_with_its_next_answer_and_closed() -> None:
+def test_at_a_stop_an_idle_connection_gets_its_next_answer_and_is_closed() -> None:
     connection = Connection().receive(request_line(50) + END, [])
     connection.reply()
     connection.shutdown()
@@ -387,7 +387,7 @@ def test_at_a_stop_a_connection_in_use_is_closed_after_its_last_answer() -> None
     assert (connection.answers, connection.wire.closed) == ([204], True)
 
 
-def test_at_a_stop_an_answer_that_has_begun_leaves_its_connection_open_for_one_more() -> None:
+def test_at_a_stop_an_answer_under_way_leaves_its_connection_open_for_one_more() -> None:
     connection = Connection().receive(request_line(50) + END, [])
     connection.answer_part({"type": "http.response.start", "status": 204})
     connection.shutdown()

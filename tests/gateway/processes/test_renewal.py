@@ -74,5 +74,5 @@ def test_renewals_of_all_workers_lose_no_request_on_kept_connections(
             for one in callers:
                 one.join()
     assert [error for one in callers for error in one.lost] == []
-    # Each worker that ended had told its callers.
+    # The workers that ended had closed their connections.
     assert sum(one.connections for one in callers) > CLIENTS
