@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.base.footprint.allocator import give_back_free_memory
 from gateway.base.settings import Settings
+from gateway.base.stores.database_outages import DatabaseOutages
 from gateway.base.stores.redis_store import open_redis
 from gateway.base.stores.retries import background, until_it_works
 from gateway.batches.api.line_answers import LineAnswers
@@ -380,12 +381,18 @@ class Composition:
         """Start database and ledger. A database that is down delays nothing: the journal keeps its records."""
         engine = open_database(self.settings.database)
         self.stack.push_async_callback(engine.dispose)
+        outages = DatabaseOutages(engine)
+
+        async def migrated() -> None:
+            with outages.noted():
+                await migrate(self.settings.database)
+
         try:
-            await migrate(self.settings.database)
+            await migrated()
         except (SQLAlchemyError, OSError) as error:
             log.warning("the database is down (%s); requests are served and journaled", error)
             name = "database migrations"
-            await self._keep(partial(until_it_works, lambda: migrate(self.settings.database), name, {}, 5.0), name)
+            await self._keep(partial(until_it_works, migrated, name, {}, 5.0), name)
         ledger = Ledger(self.settings.journal_path, engine)
         await ledger.start()
         self.stack.push_async_callback(ledger.close)

@@ -18,7 +18,7 @@ import msgspec
 
 from gateway import __version__
 from gateway.base.logs.log_context import LOG_CONTEXT
-from gateway.base.logs.log_format import FIELDS, REPORT, chain_of
+from gateway.base.logs.log_format import FIELDS, REPORT, chain_of, without_outages
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +69,7 @@ class ErrorReports(logging.Handler):
     def __init__(self, role: str, send: Send | None = None) -> None:
         super().__init__(logging.ERROR)
         self._role, self._send = role, send
+        self.addFilter(without_outages)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Report one log record."""

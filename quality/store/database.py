@@ -134,10 +134,14 @@ def database_needed(url: str) -> Iterator[None]:
     except Exception as error:
         if not is_away(error):
             raise
-        shown = _parse(url).render_as_string()
-        reason = str(getattr(error, "orig", None) or error).splitlines()
-        why = reason[0] if reason else f"it did not answer within {CONNECT_SECONDS:g} s"
+        shown, why = _parse(url).render_as_string(), away_reason(error)
         raise DatabaseAwayError(f"the database {shown} cannot be used ({why}); see AIO_DATABASE_URL") from error
+
+
+def away_reason(error: Exception) -> str:
+    """Return in a line why the database is away, by an error for which `is_away` is true."""
+    lines = str(getattr(error, "orig", None) or error).splitlines()
+    return lines[0] if lines else f"it did not answer within {CONNECT_SECONDS:g} s"
 
 
 def is_away(error: Exception) -> bool:

@@ -27,15 +27,30 @@ FIELDS = "fields"
 """Key in `extra`: a line's own fields, a dict of plain values."""
 REPORT = "report"
 """Key of the event's fields, if the line is an error report (`gateway.telemetry.error_reports`)."""
+OF_OUTAGE = "aio_of_outage"
+"""Attribute of an exception that belongs to the outage of a dependency, which has a line of its own."""
 
 
 def configure_logging(level: str, style: LogFormat = "text") -> None:
     """Send everything from `level` on to standard error; verbose libraries only from warnings on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
+    handler.addFilter(without_outages)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for name in _CHATTY:
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
+
+
+def without_outages(record: logging.LogRecord) -> bool:
+    """Whether a line is to be written: a filter of handlers. Below level debug none is that an outage caused: each part
+    that needs the dependency would say the same, once a second. The cause is the exception that the line reports, or
+    the one that is being handled."""
+    error = record.exc_info[1] if record.exc_info else sys.exception()
+    while error is not None:
+        if hasattr(error, OF_OUTAGE):
+            return logging.getLogger().isEnabledFor(logging.DEBUG)
+        error = error.__cause__
+    return True
 
 
 class TextFormatter(logging.Formatter):
