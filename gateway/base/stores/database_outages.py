@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from sqlalchemy import event
@@ -33,8 +34,8 @@ class DatabaseOutages:
             event.listen(engine.sync_engine, "handle_error", self._lost)
             event.listen(engine.sync_engine, "checkout", self._works)
             # Of this there is no event where the server hangs.
-            ping = engine.dialect.do_ping
-            engine.dialect.do_ping = lambda connection: self._ping(ping, connection)  # type: ignore[method-assign]
+            dialect: Any = engine.dialect
+            dialect.do_ping = partial(self._ping, dialect.do_ping)
 
     def note(self, error: Exception) -> None:
         """Note an error of the database; one that does not say that it is away changes nothing."""
