@@ -112,14 +112,19 @@ class Deployment:
         await self._admin.aclose()
 
     async def ask(self, prompts: Sequence[Prompt]) -> None:
-        """Ask `auto` every prompt, some at a time, every fourth as a stream. Raises `httpx.HTTPStatusError`."""
+        """Ask `auto` every prompt, some at a time, every fourth as a stream. Raises `httpx.HTTPStatusError`.
+
+        No tiers are compared: most texts are made to carry an outcome and have no final answer, so that they would all
+        differ, and what is measured is the choice of one tier.
+        """
         numbered = iter(enumerate(prompts, start=self.asked))
         self.asked += len(prompts)
 
         async def worker() -> None:
             for number, prompt in numbered:
                 body = {"model": "auto", "messages": _turn(prompt), "stream": number % _EVERY_FOURTH == 0}
-                answer = await self._client.post("/v1/chat/completions", json=body, headers={"x-aio-cache": "off"})
+                headers = {"x-aio-cache": "off", "x-aio-agree": "false"}
+                answer = await self._client.post("/v1/chat/completions", json=body, headers=headers)
                 answer.raise_for_status()
 
         await asyncio.gather(*(worker() for _ in range(self._conditions.in_flight)))
