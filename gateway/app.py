@@ -363,7 +363,7 @@ class Composition:
         await self._start_prices(operations.reload)
         if self._peers is not None and isinstance(records, PeerRecords):
             await stack.enter_async_context(self._peers.answering(worker_answers(operations, records)))
-        await stack.enter_async_context(running_alerts(settings, self.metrics, engine, self._peers, loop))
+        await stack.enter_async_context(running_alerts(settings, self.metrics, engine, self._peers, loop, database))
         # Last: cores load while everything else starts.
         await engine.first_tier_serves()
         await stack.enter_async_context(jobs.working(LineAnswers(serving, tenancy)))

@@ -1,8 +1,14 @@
 """What is read of a running gateway for others to see: by a scrape, by the overview and by alerts."""
 
+import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import TYPE_CHECKING
+
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.base.settings import Settings
 from gateway.base.stores.retries import background
@@ -18,6 +24,13 @@ from gateway.telemetry.objectives.alert_figures import alert_figures
 from gateway.telemetry.objectives.alert_rules import AlertInputs, Figure
 from gateway.telemetry.objectives.service_levels import levels_of_all
 from quality.ledger.ledger import Ledger
+
+if TYPE_CHECKING:
+    from quality.estimates.key_costs import KeyCost
+
+log = logging.getLogger(__name__)
+
+KEY_COST_SECONDS = 300.0
 
 
 @asynccontextmanager
@@ -55,18 +68,29 @@ async def running_readings(
 
 @asynccontextmanager
 async def running_alerts(
-    settings: Settings, metrics: Metrics, engine: Engine, peers: Peers | None, loop: QualityLoop | None
+    settings: Settings,
+    metrics: Metrics,
+    engine: Engine,
+    peers: Peers | None,
+    loop: QualityLoop | None,
+    database: AsyncEngine,
 ) -> AsyncIterator[None]:
     """Call the webhook of `settings`, if there is one; one process behind a port does so for all."""
+
+    costs = _KeyCosts(database)
 
     async def figures() -> AlertInputs:
         await metrics.read_cores(engine.cores)
         await metrics.read_gpus()
         levels = await levels_of_all(metrics.levels, peers)
         days = None if loop is None else loop.days_without_retraining()
-        return alert_figures(levels, metrics.core.stats, engine.tiers.values(), metrics.gpus.readings, days)
+        return alert_figures(
+            levels, metrics.core.stats, engine.tiers.values(), metrics.gpus.readings, days, await costs.look()
+        )
 
     def why(figure: Figure) -> str | None:
+        if figure == "key_cost_of_week":
+            return None if costs.dearest is None else costs.dearest.text
         return loop.last_retrainings() if loop is not None and figure == "retraining_days" else None
 
     if not settings.alert_webhook or (peers is not None and peers.place.number):
@@ -76,3 +100,25 @@ async def running_alerts(
 
     async with background(partial(keep_looking, settings, figures, why=why), "alerts"):
         yield
+
+
+class _KeyCosts:
+    """The key whose requests have become dearest, read from a week of records every `KEY_COST_SECONDS`."""
+
+    def __init__(self, database: AsyncEngine) -> None:
+        self._database = database
+        self._until = 0.0
+        self.dearest: KeyCost | None = None
+
+    async def look(self) -> float | None:
+        """Return how many times as much its requests cost. While the database is away it is the last one known."""
+        # Imported here: without a webhook nothing is read.
+        from quality.estimates.key_costs import dearest_key
+
+        if time.monotonic() >= self._until:
+            try:
+                self.dearest = await dearest_key(self._database, time.time())
+            except (SQLAlchemyError, OSError) as error:
+                log.warning("what keys cost cannot be read: %s", type(error).__name__)
+            self._until = time.monotonic() + KEY_COST_SECONDS
+        return None if self.dearest is None else self.dearest.ratio

@@ -136,6 +136,9 @@ class RequestMetrics(Collector):
         self._key_cost = self._private_counter(
             "aio_key_cost_usd", "Cost of a key's answers; the first 100 keys.", ["key"]
         )
+        self._key_requests = self._private_counter(
+            "aio_key_requests", "Requests of a key; the first 100 keys.", ["key"]
+        )
         self._key_tokens = self._private_counter(
             "aio_key_tokens", "Tokens of a key's answers, prompt and answer.", ["key"]
         )
@@ -181,6 +184,7 @@ class RequestMetrics(Collector):
     def _count_tokens(self, record: Record, tier: tuple[str], *, made: bool) -> None:
         key = (self._keys.label(record.key_id),)
         self._key_cost.sums[key] += record.cost_usd
+        self._key_requests.sums[key] += 1
         self._key_tokens.sums[key] += record.prompt_tokens + record.completion_tokens
         if not made:
             return

@@ -16,9 +16,10 @@ def alert_figures(
     tiers: Iterable[Tier],
     gpus: Iterable[GpuReading],
     retraining_days: float | None = None,
+    key_cost_of_week: float | None = None,
 ) -> AlertInputs:
-    """`levels` of the window; `cores` that answer, by name. A window with few requests raises no alert. `waiting` are
-    sequences of the cores and requests at servers elsewhere."""
+    """`levels` of the window; `cores` that answer, by name; `key_cost_of_week`: of `dearest_key`. A window with few
+    requests raises no alert. `waiting` are sequences of the cores and requests at servers elsewhere."""
     tiers = list(tiers)
     queues = queues_elsewhere(tiers)
     in_cores = sum(model.waiting for stats in cores.values() for model in stats.models)
@@ -40,6 +41,7 @@ def alert_figures(
         "tiers_down": sum(not tier.load().healthy for tier in tiers),
         "below_target_share": every.below_target / every.requests if enough else 0.0,
         "cost_per_1k_tokens_usd": every.cost_usd / every.tokens * 1e3 if enough and every.tokens else 0.0,
+        "key_cost_of_week": key_cost_of_week,
         "gpu_busy": _most(None if g.utilisation is None else g.utilisation / 100 for g in readings),
         "gpu_memory": _most(g.memory_share for g in readings),
         "gpu_throttled": _most(float(len(g.throttled_by)) for g in readings),

@@ -14,6 +14,7 @@ Figure = Literal[
     "tiers_down",
     "below_target_share",
     "cost_per_1k_tokens_usd",
+    "key_cost_of_week",
     "gpu_busy",
     "gpu_memory",
     "gpu_throttled",
@@ -55,6 +56,8 @@ RULES: tuple[AlertRule, ...] = (
               summary="more than 5% of the answers are below their quality target because a tier is down"),
     AlertRule(name="AioCostHigh", severity="warning", figure="cost_per_1k_tokens_usd", above=0.12, for_seconds=300,
               summary="a thousand tokens cost more than $0.12"),
+    AlertRule(name="AioKeyCostJump", severity="warning", figure="key_cost_of_week", above=3, for_seconds=60,
+              summary="a key's requests cost more than three times those of its own week"),
     AlertRule(name="AioGpuBusy", severity="warning", figure="gpu_busy", above=0.95, for_seconds=30,
               summary="a GPU is more than 95% busy"),
     AlertRule(name="AioGpuMemoryFull", severity="critical", figure="gpu_memory", above=0.98, for_seconds=30,
@@ -64,5 +67,6 @@ RULES: tuple[AlertRule, ...] = (
     AlertRule(name="AioRetrainingOverdue", severity="warning", figure="retraining_days", above=RETRAINING_DAYS,
               for_seconds=60, summary="no successful retraining for 14 days"),
 )  # fmt: skip
-"""The thresholds are those of the sources. Their 80 and 100 ms to the first token are those of the class `chat`: 80% of
-its limit, and the limit; other classes and slower tiers are held to the same shares of their own limits."""
+"""The thresholds are those of the sources, but a key's cost. Their 80 and 100 ms to the first token are those of the
+class `chat`: 80% of its limit, and the limit; other classes and slower tiers are held to the same shares of their own
+limits."""

@@ -17,7 +17,7 @@ from tests.gateway.running_gateway import RunningGateway, running_gateway
 APP, ADMIN = make_key().key, make_key().key
 PRIVATE = {
     "aio_cost_usd", "aio_baseline_cost_usd", "aio_would_be_cost_usd", "aio_cost_per_1k_tokens_usd", "aio_saving_ratio",
-    "aio_key_cost_usd", "aio_key_tokens", "aio_replica_serving",
+    "aio_key_cost_usd", "aio_key_requests", "aio_key_tokens", "aio_replica_serving",
 }  # fmt: skip
 OPEN = {"vllm:time_to_first_token_seconds", "vllm:e2e_request_latency_seconds", "aio_requests", "aio_tier_healthy"}
 

@@ -66,6 +66,17 @@ def cost(per_thousand: float) -> list[Series]:
     return [grown("aio_cost_usd_total", per_thousand, tier="1"), *tokens]
 
 
+def key_cost(of_week: float) -> list[Series]:
+    """A request a second, which has cost `of_week` times the week's mean for a little longer than an hour."""
+    week, since = 7 * 86_400, 4_000
+    dear = of_week * (week - since) / (week - since * of_week)
+    spent = Series("aio_key_cost_usd_total", lambda at: at + max(at - NOW + since, 0) * (dear - 1), key="ada")
+    return [spent, grown("aio_key_requests_total", 1, key="ada"), *(grown(name, 1, key="bob") for name in _OF_KEYS)]
+
+
+_OF_KEYS = ("aio_key_cost_usd_total", "aio_key_requests_total")
+
+
 def memory(share: float) -> list[Series]:
     used, free = 100_000 * share, 100_000 * (1 - share)
     return [Series("DCGM_FI_DEV_FB_USED", used, gpu="0"), Series("DCGM_FI_DEV_FB_FREE", free, gpu="0")]
@@ -84,6 +95,7 @@ SIDES: dict[str, tuple[Callable[[float], list[Series]], float, float]] = {
     "AioErrors": (errors, 0.0099, 0.0101),
     "AioUsageDisputed": (disputed, 0.049, 0.051),
     "AioCostHigh": (cost, 0.119, 0.121),
+    "AioKeyCostJump": (key_cost, 2.99, 3.01),
     "AioGpuBusy": (gauge("DCGM_FI_DEV_GPU_UTIL", gpu="0"), 95, 96),
     "AioGpuMemoryFull": (memory, 0.979, 0.981),
     "AioGpuThrottled": (gauge("aio_gpu_throttled", gpu="0", reason="hw_thermal"), 0, 1),
