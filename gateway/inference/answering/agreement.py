@@ -25,7 +25,7 @@ from gateway.base.requests.inference_request import InferenceRequest
 from gateway.base.stores.retries import look_every
 from gateway.inference.answering.answer import Answer
 from gateway.inference.answering.side_answer import SideAnswer
-from gateway.inference.routing.knobs import RoutingKnobFile
+from gateway.inference.routing.knobs import RoutingKnobFile, RoutingKnobs
 from gateway.inference.routing.router import RoutingService
 from quality.learning.agreement_history import place_of, read_agreements
 from quality.records.record import ComparedAs, Record
@@ -57,11 +57,11 @@ class Agreements:
 
     def plan(self, request: InferenceRequest, decision: Decision) -> "AgreementStage | None":
         """Return how tiers are compared for `request`; None where they are not."""
-        mode = self._knobs.active.agreement
-        asked = request.agree is True or mode == "always"
-        if mode == "off" or request.agree is False:
+        knobs = self._knobs.active
+        asked = request.agree is True or knobs.agreement == "always"
+        if knobs.agreement == "off" or request.agree is False:
             return None
-        if not self._may_wait(request) or not _may_be_compared(request, decision):
+        if not _may_wait(request, knobs) or not _may_be_compared(request, decision):
             return None
         # Most requests end here, before their texts are read for the kind of answer.
         if not (asked or may_pay(decision)):
@@ -79,10 +79,11 @@ class Agreements:
         """Return the cheap tiers whose answers the verification of a finished request compares; None where none are, or
         where counts of such answers decide already, unless a probe asks all tiers anyway."""
         request, decision = answer.request, record.decision
-        if self._knobs.active.agreement == "off" or request.agree is False or record.comparison is not None:
+        knobs = self._knobs.active
+        if knobs.agreement == "off" or request.agree is False or record.comparison is not None:
             return None
         # The answers of a probe are there anyway, so that those to a stream that does not wait are counted, too.
-        if not (purpose == "probe" or self._may_wait(request)) or not _may_be_compared(request, decision):
+        if not (purpose == "probe" or _may_wait(request, knobs)) or not _may_be_compared(request, decision):
             return None
         kind = self._kind_of(request, answer.choices[0])
         if kind is None:
@@ -101,11 +102,6 @@ class Agreements:
         if self._knobs.active.agreement == "off" or request.agree is False:
             return False
         return second_sample_pays(decision.inputs, tier, kind, self._counted(request, kind), self._settings)
-
-    def _may_wait(self, request: InferenceRequest) -> bool:
-        """Whether the first byte may wait for several whole answers."""
-        may_wait = self._knobs.active.streams_may_wait if request.may_wait is None else request.may_wait
-        return not request.stream or may_wait or request.agree is True
 
     def _counted(self, request: InferenceRequest, kind: str) -> Counted:
         place = AgreementPlace(request.caller.tenant, request.key_id or "", app_of_request(request), kind)
@@ -249,6 +245,12 @@ def app_of_request(request: InferenceRequest) -> str:
     """Return the hash of the request's system prompt, as its `RoutingInput` has it."""
     messages = request.generation.messages or ()
     return app_of("\n".join(one.content for one in messages if one.role in ("system", "developer")))
+
+
+def _may_wait(request: InferenceRequest, knobs: RoutingKnobs) -> bool:
+    """Whether the first byte may wait for several whole answers."""
+    may_wait = knobs.streams_may_wait if request.may_wait is None else request.may_wait
+    return not request.stream or may_wait or request.agree is True
 
 
 def _may_be_compared(request: InferenceRequest, decision: Decision) -> bool:
