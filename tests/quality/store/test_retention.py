@@ -8,9 +8,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.audit import erased_embeddings
 from migrations.tables.quality import training_rows, verifications
-from migrations.tables.requests import requests, routing_decisions
+from migrations.tables.requests import refused_requests, requests, routing_decisions
 from quality.privacy.retention import Purged, Retention, RetentionLimits
-from quality.store.queries import get_request, insert_records
+from quality.store.queries import delete_key_data, get_request, insert_records
+from quality.store.refused_requests import RefusalCount, RefusalKind, add_refused
 from tests.quality.store.records import make_record
 
 DAY = 86_400.0
@@ -133,3 +134,23 @@ async def test_digests_of_the_erased_are_kept_for_a_week(engine: AsyncEngine) ->
 def test_limits_below_nothing_are_refused() -> None:
     with pytest.raises(ValueError, match="rows is -1"):
         RetentionLimits(rows=-1)
+
+
+async def test_counts_of_refused_requests_go_by_age_by_number_and_with_their_user(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def counted(key_id: str, days: float) -> tuple[float, RefusalKind, RefusalCount]:
+        return NOW - days * DAY, RefusalKind(key_id, 429, "rate_limit_exceeded", "", ""), RefusalCount(1, NOW, "r")
+
+    async def keys() -> set[str]:
+        async with engine.connect() as connection:
+            return set((await connection.execute(select(refused_requests.c.key_id))).scalars())
+
+    await add_refused(engine, [counted("old", 40), *(counted(name, age) for age, name in enumerate("abc"))])
+    await retention(engine, days=30.0).purge()
+    assert await keys() == {"a", "b", "c"}
+    monkeypatch.setattr("quality.privacy.retention.MOST_REFUSED", 2)
+    await retention(engine, days=30.0).purge()
+    assert await keys() == {"a", "b"}
+    await delete_key_data(engine, "a", now=NOW)
+    assert await keys() == {"b"}
