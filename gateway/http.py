@@ -87,7 +87,7 @@ def whole_app(settings: Settings, state: State) -> Litestar:
             openapi_config=OpenAPIConfig(
                 title="AIO gateway",
                 version=__version__,
-                description="An OpenAI-compatible gateway that answers with the cheapest tier that is good enough.",
+                description="An OpenAI-compatible gateway that answers with the tier whose answer is worth most.",
                 openapi_router=docs_router("/docs"),
                 render_plugins=[DocsPage(), JsonRenderPlugin()],
                 use_handler_docstrings=True,

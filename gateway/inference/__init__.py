@@ -1,1 +1,1 @@
-"""The mission's path: from a request to the cheapest answer that is good enough."""
+"""The mission's path: from a request to the answer that is worth most."""

@@ -4,7 +4,7 @@ from gateway.operations.cli.group import LazyGroup
 
 main = LazyGroup(
     name="aio",
-    help="AIO: an OpenAI-compatible gateway that answers each request with the cheapest tier that is good enough.",
+    help="AIO: an OpenAI-compatible gateway that answers each request with the tier whose answer is worth most.",
     commands={
         "init": ("gateway.operations.cli.setup.init:init", "Find your models and write a catalogue of them."),
         "check": ("gateway.operations.cli.setup.check:check", "Ask every tier of the catalogue one question."),
