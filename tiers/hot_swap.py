@@ -43,7 +43,7 @@ class ReloadableTier(Tier):
         tier = self._current
         self.name, self.number, self.model, self.max_context = tier.name, tier.number, tier.model, tier.max_context
         self.core_name, self.num_layers, self.version = tier.core_name, tier.num_layers, tier.version
-        self.max_output = tier.max_output
+        self.max_output, self.takes_chats = tier.max_output, tier.takes_chats
         self.is_local, self.is_target = tier.is_local, tier.is_target
         self.asks_credential = tier.asks_credential
 

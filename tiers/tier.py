@@ -349,6 +349,7 @@ class Tier(ABC):
     - `is_local`: that entry's label (`tiers.consent`); False for one of no catalogue.
     - `asks_credential`: whether it answers with the caller's own credential alone, that of the request.
     - `is_target`: whether it is a target of the catalogue; `number` is then that of the tier that it stands for.
+    - `takes_chats`: False where its model, once it has started, is known to have no chat template.
     """
 
     name: str
@@ -364,6 +365,7 @@ class Tier(ABC):
     is_only_server: bool = True
     asks_credential: bool = False
     is_target: bool = False
+    takes_chats: bool = True
 
     async def prepare(self) -> None:  # noqa: B027 - most have nothing to prepare
         """Do what of `start` needs no core yet, such as reading a tokeniser."""

@@ -81,6 +81,7 @@ class LocalTier(Tier):
             raise TierUnavailableError(f"tier '{self.name}': {error}") from error
         self.max_context = info.max_context
         self.num_layers = info.num_layers
+        self.takes_chats = self._tokenizer.chat_template is not None
         self._policy = _policy(self._spec, self._core, self._tokenizer, info.max_context, self._threads)
 
     async def close(self) -> None:

@@ -35,6 +35,7 @@ class Need(msgspec.Struct, frozen=True):
 
 
 DOWN = "the tier is down"
+WITHOUT_CHATS = "the model has no chat template: it continues prompts of /v1/completions, and takes no chats"
 FIRST_EXTENSION = len(SAMPLING)
 """Of the sampling fields: those before it are known to every kind of server, or can be left out."""
 MAX_SCORES = 1 << 17
@@ -81,6 +82,8 @@ def is_plain(request: InferenceRequest) -> bool:
 def lacks_of(request: InferenceRequest, needs: Collection[Need], tier: Tier, spec: TierSpec) -> list[Need]:
     """Return what the tier lacks for the request: of `needs` what it is not declared to support, else what the API of
     its server cannot do."""
+    if request.generation.messages is not None and not tier.takes_chats:
+        return [Need(None, "messages", refusal=WITHOUT_CHATS)]
     lacks = lacking(needs, spec) if needs else []
     if lacks:
         return lacks
@@ -125,7 +128,7 @@ def exclusions(
         reason = hidden_from(spec, consent)
         if reason is not None or tier is None:
             pass
-        elif (needs or not plain) and (lacks := lacks_of(request, needs, tier, spec)):
+        elif (needs or not plain or not tier.takes_chats) and (lacks := lacks_of(request, needs, tier, spec)):
             excluded.incapable[number] = lacks
             declared = " and ".join(need.noun for need in lacks if not need.refusal)
             reason = f"it does not support {declared}" if declared else lacks[0].refusal
@@ -166,6 +169,8 @@ def _in_doubt(
     for number, tier in tiers.items():
         if not tier.max_context:
             continue  # It has not started: it is down, and cannot count.
+        if request.generation.messages is not None and not tier.takes_chats:
+            continue
         room = request.least_room(tier.max_context)
         is_unclear = many_scores or most + room > tier.max_context
         asked = is_unclear and pinned in (None, number) and request.caller.may_use(catalog.tier(number))

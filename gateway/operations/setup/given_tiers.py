@@ -70,6 +70,24 @@ async def _at_url(name: str, what: str, environ: Mapping[str, str]) -> Candidate
     return msgspec.structs.replace(chosen, api_key_env=api_key_env)
 
 
+def chat_notes(candidates: Sequence[Candidate]) -> list[str]:
+    """Return a sentence for each model of a file or folder that can take no chats."""
+    return [
+        f"{one.path} has no chat template: its tier continues prompts of /v1/completions, and `auto` sends it no chats"
+        for one in candidates
+        if one.path and not _has_template(Path(one.path))
+    ]
+
+
+def _has_template(path: Path) -> bool:
+    from inference_core.tokenization.load_tokenizer import load_tokenizer
+
+    try:
+        return load_tokenizer(path).chat_template is not None
+    except ModelFileError:
+        return True  # `aio serve` says what is wrong with it.
+
+
 def _is_path(what: str) -> bool:
     return what.endswith(".gguf") or what.startswith(("/", "./", "../", "~")) or Path(what).is_dir()
 

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from gateway.inference.routing.exclusions import WITHOUT_CHATS
 from gateway.operations.running import Operations
 from gateway.telemetry.objectives.alert_rules import RETRAINING_DAYS
 from inference_core.io.background_tasks import task_problems
@@ -32,9 +33,10 @@ def health_of(operations: Operations) -> Health:
         problems["retraining"] = overdue
     loop = operations.quality_loop
     labels = "" if loop is None else loop.labels(costs=False)
-    if operations.not_ready or len(down) == len(tiers):
-        return Health(status=NOT_READY, problems=problems, labels=labels)
-    return Health(status="degraded" if problems else "ok", problems=problems, labels=labels)
+    status = NOT_READY if operations.not_ready or len(down) == len(tiers) else "degraded" if problems else "ok"
+    # It serves what it can: nothing is missing that will come.
+    raw = {f"chats of tier {tier.number}": WITHOUT_CHATS for tier in tiers.values() if not tier.takes_chats}
+    return Health(status=status, problems=problems | raw, labels=labels)
 
 
 def _retraining_overdue(operations: Operations) -> str | None:

@@ -80,6 +80,7 @@ def init(
     from gateway.operations.quality_loop.label_sources import labels_text
     from gateway.operations.setup.candidate import with_names
     from gateway.operations.setup.catalog_text import catalog_text, unmeasured_text
+    from gateway.operations.setup.given_tiers import chat_notes
     from gateway.operations.setup.screening_check import private_text
     from tiers.catalog.tier_spec import MIN_TIERS
 
@@ -99,6 +100,8 @@ def init(
             + ("; --yes adds some of them" if given and not yes else "")
         )
     chosen = with_names(_priced(chosen, yes))
+    for note in chat_notes(chosen):
+        click.echo(f"note: {note}", err=True)
     text = catalog_text(chosen, date.today())
     text += unmeasured_text(_without_report(_checked(text, output)))
     catalog = _checked(text, output)
