@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 # The share of the time for which verification may keep local models busy.
 MACHINE_SHARE = 0.5
-_BY_RULE = "Labels: from checks of JSON, code, tool calls and exact answers, and from feedback"
+_BY_RULE = "Quality labels come from checks of JSON, code, tool calls and exact answers, and from feedback"
 
 
 def judging_cap(settings: Settings) -> float:
@@ -36,7 +36,7 @@ def labels_text(settings: Settings, judge: "JudgeState | None" = None, *, costs:
     """Return what makes labels, and what would add more. `judge`: how the judge of open answers stands, None where that
     is not known. Without `costs` it is for everybody to read."""
     if not (settings.monitor and settings.sampling_rate and settings.verification_budget):
-        return "Labels: from feedback alone, because verification is switched off"
+        return "Quality labels come from feedback alone, because verification is switched off"
     cap = judging_cap(settings)
     if judge is not None and judge.calibration is not None:
         return f"{_BY_RULE}; {_decided(judge)}"

@@ -26,7 +26,7 @@ def private_text(catalog: Catalog) -> str:
     local = ", ".join(f"{tier.number} ({tier.name})" for tier in catalog.tiers if tier.is_local)
     where = f"local tiers alone: {local}" if local else "no tier, because none is local (`local = true`)"
     if catalog.private is None:
-        return f"Private prompts: those of keys and headers that ask for it, to {where}; [private] adds rules"
+        return f"A prompt is private where its key or a header says so, and goes to {where}; [private] adds rules"
     rules = ", ".join([*catalog.private.rules, *catalog.private.patterns]) or "no rule"
     return f"Private prompts: by {rules}, key or header, to {where}"
 

@@ -92,5 +92,5 @@ def test_init_says_it_too() -> None:
         tiers = ["--tier", f"a={server.url},m", "--tier", f"b={server.url},m"]
         result = CliRunner().invoke(main, ["init", "--offline", "--ports", "1", *tiers])
     assert result.exit_code == 0, result.output
-    assert "Private prompts: those of keys and headers" in result.output
+    assert "A prompt is private where its key or a header says so, and goes to " in result.output
     assert "[private]" in Path("aio.toml").read_text()
