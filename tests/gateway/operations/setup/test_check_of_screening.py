@@ -30,7 +30,7 @@ def checked(tables: str, *, local: bool = False) -> Result:
 @pytest.mark.parametrize(
     ("tables", "local", "said", "warned"),
     [
-        ("", False, "those of keys and headers that ask for it, to no tier, because none is local", False),
+        ("", False, "where its key or a header says so, and goes to no tier, because none is local", False),
         ("", True, "to local tiers alone: 1 (a); [private] adds rules", False),
         (
             '[private]\nrules = ["iban"]\npatterns = { falcon = "Falcon" }',
