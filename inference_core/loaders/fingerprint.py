@@ -8,6 +8,7 @@ import msgspec
 
 from inference_core.errors import ModelFileError
 from inference_core.io.atomic_file import atomic_file
+from inference_core.loaders.model_file import open_model_file
 
 _CHUNK = 1 << 20
 _FOLDER_PATTERNS = ("*.safetensors", "*.json", "*.jinja")
@@ -70,7 +71,7 @@ def _cached_digest(memo: Path) -> _CachedDigest | None:
 
 def _read_digest(file: Path) -> str:
     digest = hashlib.blake2b(digest_size=16)
-    with file.open("rb") as stream:
+    with open_model_file(file) as stream:
         while chunk := stream.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()

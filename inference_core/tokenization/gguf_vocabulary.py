@@ -16,6 +16,7 @@ from inference_core.tokenization.control_tokens import ControlToken
 from inference_core.tokenization.token_bound import TokenBound, byte_fallback_bound, byte_level_bound, producible
 from inference_core.tokenization.token_bytes import SPM_SPACE, byte_fallback_token, byte_level_token
 from inference_core.tokenization.tokenizer import Vocabulary
+from inference_core.tokenization.tokenizer_limits import require_few_added
 
 _GPT4_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,%d}"
@@ -92,6 +93,7 @@ def read_gguf_vocabulary(path: Path) -> Vocabulary:
     controls = metadata.of_type(TokenType.CONTROL, TokenType.UNKNOWN)
     literals = metadata.of_type(TokenType.USER_DEFINED)
     tokens = metadata.tokens
+    require_few_added(path, (tokens[i] for i in (*controls, *literals)))
     backend.add_special_tokens([AddedToken(tokens[i], special=True, normalized=False) for i in controls])
     backend.add_tokens([AddedToken(tokens[i], special=False, normalized=False) for i in literals])
     bos = metadata.token_id("bos")

@@ -7,6 +7,7 @@ import msgspec
 
 from inference_core.errors import ModelFileError
 from inference_core.io.json_errors import JSON_ERRORS
+from inference_core.loaders.model_file import MAX_SETTINGS, read_model_file
 from inference_core.tokenization.chat_template import ChatTemplate
 from inference_core.tokenization.control_tokens import ControlToken
 
@@ -68,14 +69,6 @@ class TokenizerSettings:
         return ChatTemplate(source, self.special, with_tools)
 
 
-def read_bytes(file: Path) -> bytes:
-    """Return a file's content. Raises ModelFileError."""
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise ModelFileError(f"cannot read {file}: {error.strerror or error}") from error
-
-
 def decode(file: Path, content: bytes, kind: Any) -> Any:
     """Return a file's JSON as `kind`. Raises ModelFileError."""
     try:
@@ -85,7 +78,7 @@ def decode(file: Path, content: bytes, kind: Any) -> Any:
 
 
 def _table(file: Path) -> dict[str, Any]:
-    return decode(file, read_bytes(file), dict[str, Any]) if file.exists() else {}
+    return decode(file, read_model_file(file, MAX_SETTINGS), dict[str, Any]) if file.exists() else {}
 
 
 def _added(file: Path, listed: Any) -> list[AddedToken]:
@@ -114,6 +107,6 @@ def _sources(value: Any) -> dict[str, str]:
 
 def _text(file: Path) -> str:
     try:
-        return read_bytes(file).decode()
+        return read_model_file(file, MAX_SETTINGS).decode()
     except UnicodeDecodeError as error:
         raise ModelFileError(f"{file} is not UTF-8: {error}") from error

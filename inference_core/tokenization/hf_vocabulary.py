@@ -9,10 +9,12 @@ from tokenizers import Tokenizer
 
 from inference_core.errors import ModelFileError
 from inference_core.loaders.huggingface.hf_config import end_token_ids
-from inference_core.tokenization.hf_settings import AddedToken, TokenizerSettings, decode, read_bytes
+from inference_core.loaders.model_file import MAX_TOKENIZER, read_model_file
+from inference_core.tokenization.hf_settings import AddedToken, TokenizerSettings, decode
 from inference_core.tokenization.token_bound import TokenBound, byte_fallback_bound, byte_level_bound, producible
 from inference_core.tokenization.token_bytes import SPM_SPACE, byte_fallback_token, byte_level_token
 from inference_core.tokenization.tokenizer import Vocabulary
+from inference_core.tokenization.tokenizer_limits import require_bounded, require_few_added
 
 # Pre-tokenisers that drop no text.
 _LOSSLESS = ("ByteLevel", "Digits", "Metaspace", "Punctuation", "Sequence", "Split")
@@ -54,10 +56,12 @@ class _TokenizerFile(msgspec.Struct):
 def read_hf_vocabulary(folder: Path) -> Vocabulary:
     """Raises ModelFileError if tokenizer.json is missing, corrupt or neither byte-level nor with byte fallback."""
     file = folder / "tokenizer.json"
-    content = read_bytes(file)
+    content = read_model_file(file, MAX_TOKENIZER)
     described = decode(file, content, _TokenizerFile)
-    backend = _backend(file, content)
     settings = TokenizerSettings(folder)
+    require_few_added(file, (token.content for token in (*described.added_tokens, *settings.added)))
+    require_bounded(file, _steps(described.normalizer), _steps(described.pre_tokenizer))
+    backend = _backend(file, content)
     starts_with_space = any(
         step.type == "Metaspace" and step.prepend_scheme == "first" for step in _steps(described.pre_tokenizer)
     )

@@ -10,6 +10,7 @@ from inference_core.errors import InvalidRequestError, ModelFileError
 from inference_core.tokenization.control_tokens import ControlToken, ControlTokens, TextMask
 from inference_core.tokenization.template_budget import TemplateWorkError
 from inference_core.tokenization.token_bytes import SPM_SPACE
+from inference_core.tokenization.tokenizer_limits import unreadable
 
 if TYPE_CHECKING:
     import tokenizers
@@ -116,12 +117,8 @@ class Tokenizer:
         for piece in pieces:
             if isinstance(piece, str):
                 _require_unicode(piece)
-        encode = self._vocabulary.continued.encode
-        return [
-            token
-            for piece in pieces
-            for token in ([piece] if isinstance(piece, int) else encode(piece, add_special_tokens=False).ids)
-        ]
+        encoded = iter(_encoded(self._vocabulary.continued, [p for p in pieces if isinstance(p, str)], False))
+        return [token for piece in pieces for token in ([piece] if isinstance(piece, int) else next(encoded).ids)]
 
     def text_pieces(self, text: str) -> list[Piece]:
         """Return `text` without a template, not yet encoded: added tokens that are no control tokens stand for
@@ -263,9 +260,14 @@ class EncodedPieces:
 def _encoded(
     backend: "tokenizers.Tokenizer", texts: list[str], add_special_tokens: bool
 ) -> "list[tokenizers.Encoding]":
-    if sum(map(len, texts)) > LONG_TEXT:
-        return backend.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
-    return [backend.encode(text, add_special_tokens=add_special_tokens) for text in texts]
+    try:
+        if sum(map(len, texts)) > LONG_TEXT:
+            return backend.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
+        return [backend.encode(text, add_special_tokens=add_special_tokens) for text in texts]
+    except BaseException as error:
+        if (refusal := unreadable(error)) is not None:
+            raise refusal from error
+        raise
 
 
 def _written_by(template: "ChatTemplate", tokens: Iterable[ControlToken]) -> list[ControlToken]:

@@ -14,12 +14,14 @@ import msgspec
 
 from inference_core.device.spec import DeviceModelSpec
 from inference_core.errors import CoreError, ModelFileError
+from inference_core.io.json_errors import JSON_ERRORS
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.gguf_format.gguf_header import GGUFHeader
 from inference_core.loaders.hub_headers import HubHeaders, fetch_headers
 from inference_core.loaders.hub_model import downloaded, parse_hub_model
 from inference_core.loaders.huggingface.safetensors_file import SafetensorsFile
+from inference_core.loaders.model_file import MAX_SETTINGS, read_model_file
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.placement.weight_formats import model_weights
@@ -237,7 +239,7 @@ def _quantisation(path: Path) -> str | None:
 def _quantization_config(path: Path) -> dict[str, Any] | None:
     if not path.is_dir():
         return None
-    config = msgspec.json.decode((path / "config.json").read_bytes(), type=dict[str, Any])
+    config = msgspec.json.decode(read_model_file(path / "config.json", MAX_SETTINGS), type=dict[str, Any])
     return config.get("quantization_config")
 
 
@@ -254,9 +256,10 @@ def _raw_facts(path: Path, form: FileFormat) -> ModelFacts:
             )
         files = [SafetensorsFile(file) for file in path.glob("*.safetensors")]
         stored = sum(entry.num_bytes for file in files for entry in file.entries.values())
-        config = msgspec.json.decode((path / "config.json").read_bytes(), type=dict[str, Any])
-        return ModelFacts(format=form, stored_bytes=stored, architecture=config.get("model_type"))
-    except (ModelFileError, OSError, msgspec.DecodeError, msgspec.ValidationError):
+        config = msgspec.json.decode(read_model_file(path / "config.json", MAX_SETTINGS), type=dict[str, Any])
+        kind = config.get("model_type")
+        return ModelFacts(format=form, stored_bytes=stored, architecture=kind if isinstance(kind, str) else None)
+    except (ModelFileError, OSError, *JSON_ERRORS):
         return ModelFacts(format=form, stored_bytes=0)
 
 

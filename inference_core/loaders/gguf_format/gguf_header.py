@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
 from inference_core.loaders.gguf_format.gguf_constants import GGUF_MAGIC, TENSOR_KINDS, ValueType
+from inference_core.loaders.model_file import MAX_TENSORS, map_model_file
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
@@ -35,6 +36,9 @@ _SCALARS: dict[ValueType, np.dtype[Any]] = {
 }
 SUPPORTED_VERSIONS = (2, 3)
 MAX_DIMENSIONS = 4
+MAX_VALUES = 100_000
+MAX_STRINGS = 1_500_000
+"""Settings, and texts of all lists: the largest vocabularies have 260,000 tokens and 600,000 merges."""
 
 
 class StringArray(Sequence[str]):
@@ -93,11 +97,12 @@ class GGUFHeader:
 
     def __init__(self, path: Path, size: int | None = None) -> None:
         self.path = path
-        self.buffer = _map(path)
+        self.buffer = map_model_file(path)
         self._size = len(self.buffer) if size is None else size
         self.metadata: dict[str, Value] = {}
         self.tensors: dict[str, TensorEntry] = {}
         self._at = 0
+        self._strings_left = MAX_STRINGS
         try:
             self._parse()
         except (struct.error, OverflowError, ValueError) as error:
@@ -114,6 +119,11 @@ class GGUFHeader:
                 f"{self.path}: GGUF version {version} (or a big-endian file); supported are {SUPPORTED_VERSIONS}"
             )
         tensor_count, value_count = self._u64(), self._u64()
+        if tensor_count > MAX_TENSORS or value_count > MAX_VALUES:
+            raise ModelFileError(
+                f"{self.path} claims {tensor_count} tensors and {value_count} settings; at most {MAX_TENSORS} and "
+                f"{MAX_VALUES} are read"
+            )
         for _ in range(value_count):
             key = self._string()
             self.metadata[key] = self._value(self._value_type())
@@ -210,6 +220,9 @@ class GGUFHeader:
         buffer, at, unpack = self.buffer, self._at, _U64.unpack_from
         if count > (len(buffer) - at) // 8:
             raise ValueError(f"an array claims {count} strings, {len(buffer) - at} bytes are left")
+        self._strings_left -= count
+        if self._strings_left < 0:
+            raise ModelFileError(f"{self.path} has lists of more than {MAX_STRINGS} texts")
         spans = []
         for _ in range(count):
             (length,) = unpack(buffer, at)
@@ -219,13 +232,3 @@ class GGUFHeader:
             raise ValueError(f"an array of {count} strings ends at byte {at}")
         self._at = at
         return StringArray(buffer, spans)
-
-
-def _map(path: Path) -> mmap.mmap:
-    try:
-        with path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except ValueError as error:
-        raise ModelFileError(f"{path} is empty") from error
-    except OSError as error:
-        raise ModelFileError(f"cannot read {path}: {error.strerror or error}") from error

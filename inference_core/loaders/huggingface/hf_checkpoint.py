@@ -21,11 +21,14 @@ from inference_core.loaders.huggingface.hf_config import (
 )
 from inference_core.loaders.huggingface.quantized_layer import Files, QuantizedLayer, without_parts
 from inference_core.loaders.huggingface.safetensors_file import SafetensorsFile
+from inference_core.loaders.model_file import MAX_INDEX, read_model_file
 from inference_core.loaders.packed_tensor import PLAIN_DTYPES, Kind, PackedTensor
 from inference_core.loaders.tensor_views import View, check_fused, gpt_oss_views, views
 from inference_core.model_config import ModelConfig
 
 INDEX = "model.safetensors.index.json"
+MAX_LISTED = 400_000
+"""Tensors of a folder: the largest models have some 150,000."""
 _DERIVED = "rotary_emb.inv_freq"
 _LM_HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 
@@ -172,10 +175,12 @@ def _listed(folder: Path) -> dict[str, str]:
     if not index.exists():
         return {}
     try:
-        listed = msgspec.json.decode(index.read_bytes(), type=_Index).weight_map
-    except (OSError, *JSON_ERRORS) as error:
+        listed = msgspec.json.decode(read_model_file(index, MAX_INDEX), type=_Index).weight_map
+    except JSON_ERRORS as error:
         raise ModelFileError(f"{index} is not a safetensors index ({error})") from error
-    for shard in listed.values():
+    if len(listed) > MAX_LISTED:
+        raise ModelFileError(f"{index} lists {len(listed)} tensors; at most {MAX_LISTED} are supported")
+    for shard in set(listed.values()):
         if Path(shard).name != shard:
             raise ModelFileError(f"{index} points outside the folder: '{shard}'")
     return listed

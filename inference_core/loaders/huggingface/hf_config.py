@@ -13,6 +13,7 @@ from inference_core.io.json_errors import JSON_ERRORS
 from inference_core.loaders.huggingface.hf_defaults import ignored_keys, keys_of
 from inference_core.loaders.huggingface.hf_quantization import LayerFormat, Sparsity, layer_format, sparsity
 from inference_core.loaders.huggingface.rope_keys import Rope, read_ropes, rope_scaling
+from inference_core.loaders.model_file import MAX_SETTINGS, read_model_file
 from inference_core.model_config import Activation, Architecture, ModelConfig
 
 log = logging.getLogger(__name__)
@@ -328,8 +329,10 @@ def end_token_ids(folder: Path) -> tuple[int, ...]:
 
 def _decode(file: Path, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(file.read_bytes(), type=kind)
-    except FileNotFoundError as error:
-        raise ModelFileError(f"{file.parent} has no {file.name}; it is not a Hugging Face model folder") from error
-    except (OSError, *JSON_ERRORS) as error:
+        return msgspec.json.decode(read_model_file(file, MAX_SETTINGS), type=kind)
+    except ModelFileError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise ModelFileError(f"{file.parent} has no {file.name}; it is not a Hugging Face model folder") from error
+        raise
+    except JSON_ERRORS as error:
         raise ModelFileError(f"{file} cannot be read: {error}") from error

@@ -48,7 +48,14 @@ def read_ropes(file: Path, settings: dict[str, Any] | None) -> tuple[Rope, Rope 
 def rope_scaling(file: Path, rope: Rope, max_position: int, original: int | None) -> RopeScaling | None:
     """The frequency scaling of `rope`. `max_position`: the file's length, a default. `original`: the length before
     scaling as the file states it outside its rotary settings, which has precedence, as in transformers.
-    Raises ModelFileError for a kind that is not supported."""
+    Raises ModelFileError for a kind that is not supported, and for numbers without a finite result."""
+    try:
+        return _scaling(file, rope, max_position, original)
+    except (ArithmeticError, ValueError) as error:
+        raise ModelFileError(f"{file}: its rotary settings cannot be computed with: {error}") from error
+
+
+def _scaling(file: Path, rope: Rope, max_position: int, original: int | None) -> RopeScaling | None:
     kind = rope.rope_type or rope.type or "default"
     length = original or rope.original_max_position_embeddings or max_position
     if kind == "default":

@@ -5,7 +5,6 @@ The `safetensors` package copies tensors to NumPy and does not support bfloat16 
 
 import itertools
 import math
-import mmap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from inference_core.errors import ModelFileError
 from inference_core.io.huge_pages import prefer_huge_pages
 from inference_core.io.json_errors import JSON_ERRORS
+from inference_core.loaders.model_file import MAX_TENSORS, map_model_file
 
 # bfloat16 and 8-bit floats are represented by their raw bits.
 DTYPES: dict[str, np.dtype[Any]] = {
@@ -33,7 +33,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "U16": np.dtype("<u2"),
     "U8": np.dtype("u1"),
 }
-MAX_HEADER_BYTES = 100_000_000
+MAX_HEADER_BYTES = 24 << 20
 MAX_DIMENSIONS = 8
 
 
@@ -63,11 +63,7 @@ class SafetensorsFile(Mapping[str, NDArray[Any]]):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            with path.open("rb") as file:
-                self._buffer = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:
-            raise ModelFileError(f"cannot read {path}: {error}") from error
+        self._buffer = map_model_file(path)
         prefer_huge_pages(self._buffer)
         self.entries, self.metadata, self._data_start = self._directory()
 
@@ -81,6 +77,8 @@ class SafetensorsFile(Mapping[str, NDArray[Any]]):
             )
         try:
             raw = msgspec.json.decode(self._buffer[8 : 8 + length], type=dict[str, msgspec.Raw])
+            if len(raw) > MAX_TENSORS:
+                raise ModelFileError(f"{self.path} has {len(raw)} tensors; at most {MAX_TENSORS} are read of one file")
             metadata = msgspec.json.decode(raw.pop("__metadata__", msgspec.Raw(b"{}")), type=dict[str, str])
             entries = {name: msgspec.json.decode(row, type=Entry) for name, row in raw.items()}
         except JSON_ERRORS as error:
