@@ -72,8 +72,26 @@ class Agreements:
     def planned(self, request: InferenceRequest, decision: Decision, kind: str, *, asked: bool) -> AgreementPlan:
         """Return the plan for an answer of `kind`."""
         plan = plan_agreement(decision.inputs, decision.tier, kind, self._counted(request, kind), self._settings, asked)
-        hidden = None if plan.group is None else self._hidden(request, plan.group, "answer")
+        if plan.group is None:
+            return plan
+        hidden = self._hidden(request, plan.group, "answer")
+        if hidden is None and not asked:
+            hidden = self._errs_alike(request, plan.group, kind)
         return plan if hidden is None else AgreementPlan(reason=hidden)
+
+    def _errs_alike(self, request: InferenceRequest, group: AgreementGroup, kind: str) -> str | None:
+        """Return why ladders say nothing of the group and its own counts are too few; None if they do. Tiers with the
+        same weights err alike."""
+        served = self._routing.served
+        paths = served.catalog.model_paths
+        weights = {paths.get(model, model) for model in (served.spec(number).model for number in group.tiers)}
+        if len(weights) == len(group.tiers):
+            return None
+        verified = sum(level.verified for level in self._counted(request, kind)(group.tiers))
+        if verified >= self._settings.least_verified:
+            return None
+        tiers = " and ".join(map(str, group.tiers))
+        return f"tiers {tiers} have the same weights, and {verified:.0f} comparisons of such answers are verified"
 
     def to_verify(self, answer: Answer, record: Record, purpose: Purpose) -> VerifiedComparison | None:
         """Return the cheap tiers whose answers the verification of a finished request compares; None where none are, or

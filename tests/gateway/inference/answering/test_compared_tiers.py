@@ -220,12 +220,12 @@ async def test_the_best_cheap_answer_is_sent_where_the_strongest_is_down_by_then
 
 
 def serving_alone(
-    settings: AgreementSettings | None = None, p_ok: tuple[float, ...] = WEAK
+    settings: AgreementSettings | None = None, p_ok: tuple[float, ...] = WEAK, catalogue: str = "laptop"
 ) -> tuple[Service, list[ScriptedTier], RoutingKnobFile]:
     """A service that compares, without HTTP."""
     tiers, classifier, knobs = scripted_tiers(), ScriptedClassifier(), RoutingKnobFile()
     classifier.p_ok = p_ok
-    routing = RoutingService(load_catalog("laptop"), {tier.number: tier for tier in tiers}, classifier, None)
+    routing = RoutingService(load_catalog(catalogue), {tier.number: tier for tier in tiers}, classifier, None)
     return Service(routing, [], agreements=Agreements(knobs, routing, settings)), tiers, knobs
 
 
@@ -373,10 +373,16 @@ async def test_verified_comparisons_that_say_so_are_enough(gateway: RunningGatew
     assert (await ask(gateway, {})).headers["x-aio-agreed"] == "true"
 
 
-async def test_no_comparison_is_waited_for_where_ladders_agree_enough_for_these_prices(gateway: RunningGateway) -> None:
-    say(gateway, "A", "A", "", "B")
-    answer = await ask(gateway, {})
-    assert (answer.headers["x-aio-agreed"], answer.headers["x-aio-tier"]) == ("true", "2")
+@pytest.mark.parametrize(("catalogue", "tiers"), [("datacenter", [1, 1, 0, 0]), ("laptop", [0, 0, 0, 1])])
+async def test_no_comparison_is_waited_for_where_ladders_agree_enough_for_these_prices(
+    catalogue: str, tiers: list[int]
+) -> None:
+    """Tiers of the laptop have the same weights, so that they err alike."""
+    service, scripted, _ = serving_alone(p_ok=(0.6, 0.6, 0.65, 1.0), catalogue=catalogue)
+    for tier in scripted:
+        tier.words = ("A",)
+    await service.complete(asking(agree=None))
+    assert [len(tier.requests) for tier in scripted] == tiers
 
 
 async def test_what_was_compared_is_counted_again_after_a_restart(gateway: RunningGateway) -> None:
@@ -414,7 +420,7 @@ async def test_what_was_compared_is_counted_again_after_a_restart(gateway: Runni
 async def test_a_stream_is_compared_where_it_pays_and_its_first_byte_may_wait(
     fields: dict[str, Any], knob: bool, is_compared: bool
 ) -> None:
-    service, _, knobs = serving_alone(p_ok=(0.6, 0.6, 0.65, 1.0))
+    service, _, knobs = serving_alone(p_ok=(0.6, 0.6, 0.65, 1.0), catalogue="datacenter")
     knobs.change({"streams_may_wait": knob})
     request = asking(**{"stream": True, "agree": None} | fields)
     assert service.agreements is not None
