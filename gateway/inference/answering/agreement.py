@@ -84,7 +84,8 @@ class Agreements:
         same weights err alike."""
         served = self._routing.served
         paths = served.catalog.model_paths
-        weights = {paths.get(model, model) for model in (served.spec(number).model for number in group.tiers)}
+        models = [served.spec(number).model or f"tier {number}" for number in group.tiers]
+        weights = {paths.get(model, model) for model in models}
         if len(weights) == len(group.tiers):
             return None
         verified = sum(level.verified for level in self._counted(request, kind)(group.tiers))
