@@ -225,6 +225,9 @@ class Composition:
         if active is not None:
             active_labels = ActiveLabels(database, active, self.metrics, tiers=lambda: self.catalog.tier_fingerprints)
             await self._follow(active_labels.follow, "labels")
+        if routing.served.strongest > 1:
+            restored = partial(routing.references.restore, database, routing.served.strongest)
+            await self._keep(partial(until_it_works, restored, "prices of earlier requests", {}), "earlier prices")
         constant = ConstantFollower(database, routing, self.metrics)
         # Where there is one tier, there is nothing to compare.
         if routing.served.strongest > 1:

@@ -1,6 +1,11 @@
 """What a strongest answer usually costs a caller: the reference in which routing counts the dollars of a prompt."""
 
+import time
 from collections import OrderedDict
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from quality.records.strongest_prices import strongest_prices
 
 # Of a key or a system prompt: the prompt's own price counts as so many earlier ones, so that on the first day prompts
 # are not compared with each other, and no prompt looks more than (n + 10) / 10 times as dear as it is.
@@ -13,9 +18,11 @@ MOST = 20_000
 
 class ReferencePrices:
     """Running means, in US dollars, of the strongest tier's predicted price: of each key's prompts, and of those with
-    each of its system prompts. This process's requests since its start or the last change of prices."""
+    each of its system prompts. This process's requests since its start or the last change of prices, and of keys, which
+    decisions are stored with, those of earlier processes, at the prices of their time."""
 
     def __init__(self) -> None:
+        self._began = time.time()
         self._means: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()
 
     def of(self, key: str, app: str, usd: float) -> float:
@@ -29,6 +36,11 @@ class ReferencePrices:
         self._count((key, ""), usd)
         if app:
             self._count((key, app), usd)
+
+    async def restore(self, database: AsyncEngine, tiers: int) -> None:
+        """Count the newest stored requests, of any process, from before this one began."""
+        for key, usd in await strongest_prices(database, tiers, self._began):
+            self._count((key, ""), usd)
 
     def clear(self) -> None:
         """Forget all means, because prices have changed."""

@@ -1,14 +1,28 @@
 """What a strongest answer usually costs a caller: by key and system prompt, and bounded."""
 
+import time
+from collections.abc import AsyncIterator
+
 import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.policy.decide import decide
 from gateway.base.requests.caller import Caller
 from gateway.inference.routing.reference_prices import MOST, OWN_WEIGHT, ReferencePrices
 from gateway.inference.routing.router import RoutingService
+from quality.store.database import migrate, open_database
 from tests.gateway.chats import chat
 from tests.gateway.scripted_classifier import ScriptedClassifier
+from tests.quality.loop_world import record, store_request
 from tiers.catalog.load import load_catalog
+
+
+@pytest.fixture
+async def engine(database_url: str) -> AsyncIterator[AsyncEngine]:
+    await migrate(database_url)
+    engine = open_database(database_url)
+    yield engine
+    await engine.dispose()
 
 
 def test_before_any_request_a_prompt_is_compared_with_itself() -> None:
@@ -58,6 +72,27 @@ def test_the_least_recently_used_are_forgotten_beyond_the_bound() -> None:
     prices.observe("one more", "", 1.0)
     assert prices.of("steady", "", 10.0) < 3.0
     assert prices.of("k0", "", 10.0) == 10.0
+
+
+async def test_after_a_restart_a_keys_mean_is_that_of_its_stored_requests(engine: AsyncEngine) -> None:
+    for number in range(20):
+        await store_request(engine, record(f"r{number}", created_at=2000.0 + number, key_id="alice"))
+    usual = record("r").decision.inputs.costs
+    prices = ReferencePrices()
+    await prices.restore(engine, len(usual))
+    assert prices.of("alice", "", 10.0) == pytest.approx((OWN_WEIGHT * 10.0 + 20 * usual[-1]) / (OWN_WEIGHT + 20))
+    assert prices.of("bob", "", 10.0) == 10.0
+    other = ReferencePrices()
+    await other.restore(engine, len(usual) + 1)
+    assert other.of("alice", "", 10.0) == 10.0, "of another ladder"
+
+
+async def test_requests_of_this_process_are_not_counted_twice(engine: AsyncEngine) -> None:
+    prices = ReferencePrices()
+    late = record("late", created_at=time.time() + 10.0, key_id="alice")
+    await store_request(engine, late)
+    await prices.restore(engine, len(late.decision.inputs.costs))
+    assert prices.of("alice", "", 10.0) == 10.0
 
 
 def test_a_prompt_much_longer_than_usual_goes_to_a_cheaper_tier_and_dry_runs_teach_nothing() -> None:
