@@ -36,7 +36,7 @@ from tests.polling import eventually
 from tiers.local.core_health import CoreWatch
 
 ROOT = f"{Path(__file__).parents[2]}/"
-RECORDED = 5
+RECORDED = 12
 PACKAGES = ("gateway", "tiers", "classifier", "inference_core", "quality", "migrations")
 # Where tokens come from the core.
 CORE_CLIENT = "inference_core/transport/"
