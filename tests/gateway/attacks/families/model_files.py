@@ -1,0 +1,93 @@
+"""Model files of strangers, as `aio models check` reads them: each in a process of its own, which is watched."""
+
+import os
+import resource
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+from tests.gateway.attacks.outcome import Outcome, attack_class
+from tests.gateway.attacks.targets import Target
+from tests.model_files import MODEL_FILES, Change
+
+MOST_SECONDS, MOST_BYTES = 2.0, 300 * 2**20
+# After it a check that does not end is ended.
+_LONGEST = 20
+# Of the address space, so that what eats memory ends before the machine does.
+_MOST_ADDRESSES = 6 << 30
+
+
+@attack_class("model files", 400, "open")
+def model_files(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
+    """Folders and files that hang, grow or break their readers: `aio models check` says what is wrong in a sentence,
+    within two seconds of processor time and 300 MB."""
+    from gateway.planning.model_support.model_check import check_model
+    from tests.inference_core.quantization.tiny_model import write_tiny_model
+
+    with tempfile.TemporaryDirectory(prefix="aio-attack-") as folder:
+        sound = write_tiny_model(Path(folder) / "sound")
+        # What a check imports is loaded before its memory is counted.
+        check_model(str(sound))
+        yield _outcome("a sound model", *checked(sound), wanted=(0,))
+        names = draw.sample(list(MODEL_FILES), min(count, len(MODEL_FILES)))
+        for number, name in enumerate(names):
+            hostile = Path(folder) / f"m{number}"
+            yield _outcome(name, *checked(changed(sound, hostile, MODEL_FILES[name])), wanted=(0, 1))
+            shutil.rmtree(hostile)
+
+
+def changed(sound: Path, folder: Path, change: Change) -> Path:
+    """Return what is to be checked: a copy of the model with the change, or the GGUF file that it makes."""
+    shutil.copytree(sound, folder)
+    change(folder)
+    single = folder / "model.gguf"
+    return single if single.exists() else folder
+
+
+def checked(path: Path) -> tuple[int, str, float, int]:
+    """`aio models check PATH` in a process of its own: exit status (98: it raised, -1: it was ended), what it said,
+    seconds of processor time, and bytes that it took beyond those of this process."""
+    from click.testing import CliRunner
+
+    from gateway.operations.cli import main
+    from inference_core.errors import CoreError
+
+    with tempfile.TemporaryFile() as said:
+        process = os.fork()
+        if process == 0:
+            status = 99
+            try:
+                signal.alarm(_LONGEST)
+                resource.setrlimit(resource.RLIMIT_AS, (_MOST_ADDRESSES, _MOST_ADDRESSES))
+                before = _resident("VmRSS")
+                result = CliRunner().invoke(main, ["models", "check", str(path)])
+                # The command's own entry says errors of the core in a sentence.
+                is_said = result.exception is None or isinstance(result.exception, SystemExit | CoreError)
+                status = result.exit_code if is_said else 98
+                report = f"{_resident('VmHWM') - before}\n{result.output[-2000:]}{result.exception!r}"
+                os.write(said.fileno(), report.encode(errors="replace"))
+            finally:
+                os._exit(status)
+        _, ended, used = os.wait4(process, 0)
+        said.seek(0)
+        taken, _, text = said.read().decode(errors="replace").partition("\n")
+    status = os.waitstatus_to_exitcode(ended)
+    return -1 if status < 0 else status, text, used.ru_utime + used.ru_stime, int(taken or _MOST_ADDRESSES)
+
+
+def _resident(kind: str) -> int:
+    """Bytes of this process, now or at most."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(kind)) * 1024
+
+
+def _outcome(name: str, status: int, text: str, seconds: float, taken: int, *, wanted: tuple[int, ...]) -> Outcome:
+    problem = ""
+    if status not in wanted or "Traceback" in text:
+        problem = f"status {status}: {text[-300:]}"
+    elif seconds > MOST_SECONDS or taken > MOST_BYTES:
+        problem = f"{seconds:.1f} s and {taken >> 20} MB"
+    return Outcome(name, 200, bypass=problem)
