@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 TYPES = frozenset(("null", "boolean", "number", "string", "array", "object"))
-_OBJECT, _ARRAY = frozenset(("object",)), frozenset(("array",))
+_OBJECT, _ARRAY, _STRING = frozenset(("object",)), frozenset(("array",)), frozenset(("string",))
 # Keywords that narrow values of one type only, and those that narrow any; others, and formats, say nothing of types.
 _NARROWING = {
     "string": ("minLength", "maxLength", "pattern", "format"),
@@ -28,6 +28,7 @@ _NARROWING = {
 _NARROWING_ALL = frozenset(
     ("enum", "const", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "$ref", "$dynamicRef", "$recursiveRef")
 )
+_MORE_OF_OBJECTS = _NARROWING_ALL | set(_NARROWING["object"]) - {"required"}
 # Of larger ones, pairs would take too long to compare.
 _MOST_BRANCHES = 64
 # How deep references, `allOf` and properties are followed.
@@ -42,7 +43,8 @@ class Shape:
     """What is known of the values for which a schema holds; integers are numbers.
 
     `whole`: types of which it holds for every value. `values`: the only ones, if known. `closed`: no other `properties`
-    than these. `items`: schemas of every item, of at least `min_items`.
+    than these. `items`: schemas of every item, of at least `min_items`. `is_bare`: of objects it says nothing but which
+    properties are `required`. `min_length`: of texts.
     """
 
     types: frozenset[str] = TYPES
@@ -53,6 +55,8 @@ class Shape:
     closed: list[frozenset[str]] = field(default_factory=list)
     items: list[Any] = field(default_factory=list)
     min_items: int = 0
+    is_bare: bool = False
+    min_length: int = 0
 
     def forbids(self, name: str) -> bool:
         """Whether an object with the property `name` cannot hold."""
@@ -76,7 +80,7 @@ def narrowed(branches: list[Any], types: frozenset[str], resolve: Resolve) -> li
 def _narrowed(branch: Any, shape: Shape, others: list[Shape], resolve: Resolve) -> Any:
     types, forbidden, required = shape.types, set[str](), set[str]()
     properties: dict[str, Any] = {}
-    least, has_any = shape.min_items, False
+    least, has_any, shortest = shape.min_items, False, shape.min_length
     for other in others:
         mine = replace(shape, types=types, required=shape.required | required, min_items=least)
         if _are_exclusive(mine, other, resolve) or forbidden & other.required:
@@ -88,8 +92,12 @@ def _narrowed(branch: Any, shape: Shape, others: list[Shape], resolve: Resolve) 
             types -= other.types  # of which the branch says nothing
         if types == _ARRAY and _have_exclusive_items(shape, other, resolve, 0):
             least = max(1, least)
+        if types == _STRING and other.values == [""]:
+            shortest = max(1, shortest)
         if types != _OBJECT:
             continue
+        if other.is_bare and "object" in other.types and other.required <= mine.required:
+            return False  # what holds for it holds for the other, too
         if missing := other.required - mine.required:
             forbidden.add(min(missing))
         elif name := _telling_apart(shape, other, resolve):
@@ -108,6 +116,8 @@ def _narrowed(branch: Any, shape: Shape, others: list[Shape], resolve: Resolve) 
         part["properties"] = properties | dict.fromkeys(sorted(forbidden), False)
     if least > shape.min_items:
         part["minItems"] = least
+    if shortest > shape.min_length:
+        part["minLength"] = shortest
     if has_any and not (required or shape.required):
         part["minProperties"] = 1
     if required:
@@ -215,6 +225,9 @@ def shape_of(schema: Any, resolve: Resolve, level: int = 0) -> Shape:
         shape.items = [schema["items"]]
     if isinstance(schema.get("minItems"), int):
         shape.min_items = schema["minItems"]
+    if isinstance(schema.get("minLength"), int):
+        shape.min_length = schema["minLength"]
+    shape.is_bare = schema.keys().isdisjoint(_MORE_OF_OBJECTS)
     if level < _MOST_LEVELS:
         for key in ("anyOf", "oneOf"):
             if parts := list_in(schema, key):
@@ -232,7 +245,7 @@ def _merge(shape: Shape, other: Shape) -> None:
     shape.required |= other.required
     shape.closed += other.closed
     shape.items += other.items
-    shape.min_items = max(shape.min_items, other.min_items)
+    shape.min_items, shape.min_length = max(shape.min_items, other.min_items), max(shape.min_length, other.min_length)
     for name, parts in other.properties.items():
         shape.properties[name] = shape.properties.get(name, []) + parts
 

@@ -174,6 +174,25 @@ def test_an_empty_object_for_which_two_branches_hold_is_left_out() -> None:
     assert "does not satisfy" in str(empty.failure) or "doesn't satisfy" in str(empty.failure)
 
 
+@pytest.mark.parametrize(
+    ("schema", "excluded"),
+    [
+        # The third branch implies the second: no answer with both properties holds for one alone.
+        (
+            {"type": "object", "oneOf": [{"required": names} for names in (["a"], ["b"], ["b", "c"])]},
+            '{"b": 1, "c": 1}',
+        ),
+        ({"type": "string", "oneOf": [{"enum": [""]}, {"unknown": 1}]}, '""'),
+    ],
+)
+def test_what_two_branches_hold_for_is_left_out_before_its_end(schema: Any, excluded: str) -> None:
+    grammar = Grammar(kind="json_schema", text=json.dumps(schema | {"properties": {c: {} for c in "abc"}}))
+    matcher = COMPILER.compile(grammar)()
+
+    assert not follows(matcher, excluded)
+    assert "keyword" not in str(matcher.failure)
+
+
 def test_an_end_after_drafts_is_validated_with_the_drafts() -> None:
     schema = {"oneOf": [{"type": "integer", "minimum": 5}, {"type": "integer", "maximum": 7}]}
     matcher = COMPILER.compile(Grammar(kind="json_schema", text=json.dumps(schema)))()
