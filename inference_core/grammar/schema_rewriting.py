@@ -5,7 +5,7 @@ exclusive: finished answers are therefore also validated. Every part stays in it
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -39,8 +39,45 @@ class InexpressibleError(ValueError):
 
 
 def for_library(schema: Any) -> Any:
-    """Rewrite a parsed schema. Raises `InexpressibleError`, `RecursionError`."""
-    return _rewritten(schema, _resolver(schema))
+    """Rewrite a parsed schema, and what it refers to in places that no keyword of schemas holds, as
+    `#/components/schemas/a`. Raises `InexpressibleError`, `RecursionError`."""
+    resolve = _resolver(schema)
+    rewritten = _rewritten(schema, resolve)
+    # The shorter first: what they hold is rewritten with them.
+    for reference in sorted(set(_references(schema)), key=len):
+        steps = _steps(reference)
+        if not _is_reached(steps) and (part := resolve(reference)) is not None:
+            rewritten = _with(rewritten, steps, _at("".join(f".{step}" for step in steps), part, resolve))
+    return rewritten
+
+
+def _references(part: Any) -> Iterator[str]:
+    """The references of a schema to its own parts, wherever they are."""
+    if isinstance(part, dict):
+        reference = part.get("$ref")
+        if isinstance(reference, str) and reference.startswith("#/"):
+            yield reference
+    for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        yield from _references(inner)
+
+
+def _steps(reference: str) -> list[str]:
+    return [unquote(step).replace("~1", "/").replace("~0", "~") for step in reference.split("/")[1:]]
+
+
+def _is_reached(steps: Sequence[str]) -> bool:
+    """Whether only keywords of schemas lead to a part, so that it is rewritten with its root."""
+    left = iter(steps)
+    return all(step in ONE or ((step in MAPPINGS or step in LISTS) and next(left, None) is not None) for step in left)
+
+
+def _with(root: Any, steps: Sequence[str], part: Any) -> Any:
+    """A copy of `root` with another part at a place; `root` itself where it does not have the place any more."""
+    if not steps:
+        return part
+    if not isinstance(root, dict) or steps[0] not in root:
+        return root
+    return {**root, steps[0]: _with(root[steps[0]], steps[1:], part)}
 
 
 def _rewritten(schema: Any, resolve: Resolve) -> Any:
@@ -62,8 +99,7 @@ def _resolver(root: Any) -> Resolve:
         part = root
         if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
             return None
-        for step in reference.split("/")[1:]:
-            name = unquote(step).replace("~1", "/").replace("~0", "~")
+        for name in _steps(reference):
             part = part.get(name) if isinstance(part, dict) else None
         return part
 

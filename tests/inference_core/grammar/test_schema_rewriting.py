@@ -183,10 +183,27 @@ def test_an_empty_object_for_which_two_branches_hold_is_left_out() -> None:
             '{"b": 1, "c": 1}',
         ),
         ({"type": "string", "oneOf": [{"enum": [""]}, {"unknown": 1}]}, '""'),
+        # Referred to in a place that no keyword of schemas holds.
+        (
+            {
+                "properties": {"a": {"$ref": "#/components/schemas/x"}},
+                "components": {
+                    "schemas": {"x": {"$ref": "#/components/more/y"}},
+                    "more": {
+                        "y": {
+                            "oneOf": [
+                                {"type": "object", "properties": {c: {}}, "additionalProperties": False} for c in "bc"
+                            ]
+                        }
+                    },
+                },
+            },
+            '{"a": {}}',
+        ),
     ],
 )
 def test_what_two_branches_hold_for_is_left_out_before_its_end(schema: Any, excluded: str) -> None:
-    grammar = Grammar(kind="json_schema", text=json.dumps(schema | {"properties": {c: {} for c in "abc"}}))
+    grammar = Grammar(kind="json_schema", text=json.dumps({"properties": {c: {} for c in "abc"}} | schema))
     matcher = COMPILER.compile(grammar)()
 
     assert not follows(matcher, excluded)
