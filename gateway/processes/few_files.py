@@ -11,6 +11,8 @@ import socket
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
+from inference_core.io.background_tasks import repeated
+
 ENOUGH_FILES = 1024
 """From so many files on the loop's own server accepts: they suffice for the process and hundreds of callers."""
 # Files besides those open at the start: the journal, connections to the database, a socket that is being accepted.
@@ -43,7 +45,8 @@ class PacedServer:
         self._socket.setblocking(False)
         self.sockets = (self._socket,)
         self._protocol, self._connections, self._room = protocol, connections, room
-        self._accepting = asyncio.get_running_loop().create_task(self._accept())
+        self._accepting = repeated(self._accept, "accepting with few open files")
+        self._accepting.add_done_callback(lambda _: self._socket.close())
 
     def close(self) -> None:
         """Accept nothing more."""
@@ -56,14 +59,13 @@ class PacedServer:
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
-        with self._socket:
-            while True:
-                # Polled: a connection that becomes a WebSocket changes its protocol, and ends with that one.
-                while len(self._connections) >= self._room:  # noqa: ASYNC110
-                    await asyncio.sleep(_POLL_SECONDS)
-                try:
-                    accepted, _ = await loop.sock_accept(self._socket)
-                    await loop.connect_accepted_socket(self._protocol, accepted)
-                except OSError:
-                    # No file is left for it, or its client has left.
-                    await asyncio.sleep(_POLL_SECONDS)
+        while True:
+            # Polled: a connection that becomes a WebSocket changes its protocol, and ends with that one.
+            while len(self._connections) >= self._room:  # noqa: ASYNC110
+                await asyncio.sleep(_POLL_SECONDS)
+            try:
+                accepted, _ = await loop.sock_accept(self._socket)
+                await loop.connect_accepted_socket(self._protocol, accepted)
+            except OSError:
+                # No file is left for it, or its client has left.
+                await asyncio.sleep(_POLL_SECONDS)

@@ -24,7 +24,8 @@ def read_model_file(path: Path, most: int) -> bytes:
     """
     with open_model_file(path) as file:
         size = os.fstat(file.fileno()).st_size
-        content = file.read(most + 1) if size <= most else b""
+        # As much as it has, and one byte more where it grows: a reader's buffer is as large as what it asks for.
+        content = file.read(size + 1) if size <= most else b""
     if size > most or len(content) > most:
         raise ModelFileError(f"cannot read {path}: it has {size} bytes; at most {most} are read of such a file")
     return content

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy.exc import SQLAlchemyError
 
 from inference_core.extras import MissingExtraError
+from inference_core.io.background_tasks import repeated
 from quality.retraining.standing import Owed, Standing, Trigger, wait_after
 
 # Imported where a schedule is made: a gateway without a monitor has none.
@@ -70,7 +71,7 @@ class RetrainJob:
         if self._trigger is not None:
             self._scheduler.add_job(self.check, self._trigger, id=_JOB)
         self._scheduler.start()
-        self._checking = asyncio.create_task(self._check_often())
+        self._checking = repeated(self._check_often, "checks of the retraining schedule")
 
     async def close(self) -> None:
         """Unschedule, and cancel a running run. Idempotent."""

@@ -147,7 +147,9 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Worl
 
             async def monitor_of() -> Monitor | None:
                 loop = aio.operations.quality_loop
-                return None if loop is None else loop.monitor
+                # It is there before its tasks are.
+                monitor = None if loop is None else loop.monitor
+                return None if monitor is None or monitor._intake._task is None else monitor
 
             monitor = await eventually(monitor_of)
             assert monitor is not None
