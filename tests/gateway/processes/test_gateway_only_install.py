@@ -154,6 +154,6 @@ def test_every_command_explains_itself_and_those_about_remote_tiers_run(tmp_path
         ("retrain", "--catalog", catalog, "--data-dir", "data"),
         ("settings",),
     ):
-        # The folder of whoever runs the tests may be of an earlier version.
+        # The data folder of the user who runs the tests may be of an earlier version.
         ran = aio(tmp_path, *command, XDG_DATA_HOME=str(tmp_path / "home"))
         assert ran.returncode == 0, (command, ran.stderr)
