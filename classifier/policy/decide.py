@@ -17,7 +17,7 @@ from classifier.complexity.classes import Complexity
 from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction, SessionStep
 from classifier.errors import NoTierAllowedError, PolicyInputsError
 from classifier.policy.holds import held_back
-from classifier.policy.utility import enough_of, utility
+from classifier.policy.utility import worths
 
 _NAMES = (
     "pinned_tier", "min_tier", "key_min_tier", "previous_tier", "arm_tier", "observe_tier", "constant", "rules",
@@ -79,14 +79,11 @@ def _worth_most(inputs: PolicyInputs, open_tiers: Sequence[int]) -> tuple[int, l
     if step is not None and step.rest_usd:
         previous, steps = step.previous, max(step.rest_steps, 1.0)
         costs = [usd / steps for usd in step.rest_usd]
-    p_ok, enough = inputs.prediction.p_ok, enough_of(inputs.prediction)
-    reference, exchange = inputs.reference, inputs.exchange
+    worth = worths(inputs.prediction, costs, inputs.reference, inputs.exchange)
     scores: list[float | None] = [None] * len(costs)
     tier, best = open_tiers[0], -math.inf
     for k in open_tiers:
-        p = p_ok[k - 1]
-        net = utility(1.0 if p >= enough else p, costs[k - 1], reference, exchange)
-        scores[k - 1] = net
+        net = scores[k - 1] = worth[k - 1]
         if net > best or (net == best and k == previous):
             tier, best = k, net
     return tier, scores

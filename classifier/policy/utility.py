@@ -10,6 +10,7 @@ about the class. Until labels say what a dearer tier gains, a tier that is good 
 certainly good enough, so that the likeliest class decides.
 """
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -44,6 +45,15 @@ def enough_of(prediction: Prediction) -> float:
         return 1.0
     known = max(prediction.labels, default=0.0)
     return 1.0 if known >= FIRST_LABELS else ENOUGH + (1.0 - ENOUGH) * known / FIRST_LABELS
+
+
+def worths(prediction: Prediction, costs: Sequence[float], reference: float, exchange: float) -> list[float]:
+    """Return the utility of every tier's answer at these `costs`, as a decision counts it."""
+    enough = enough_of(prediction)
+    return [
+        utility(1.0 if p >= enough else p, usd, reference, exchange)
+        for p, usd in zip(prediction.p_ok, costs, strict=True)
+    ]
 
 
 def reference_prices(tiers: int) -> Float:

@@ -34,6 +34,10 @@ class Verdict(NamedTuple):
     kind: str
 
 
+Counts = dict[str, tuple[int, int]]
+"""By kind the number of good answers and of the others."""
+
+
 class RecoveryWatch:
     """Each tier's answers, compared with the predictions for them and with its answers before: of 100 simulated
     deployments in which nothing changes, none has a recovery, where predictions alone see one in 55; a tier that was
@@ -78,12 +82,12 @@ def risen(before: Sequence[Verdict], after: Sequence[Verdict]) -> float:
     Trofimov's mixture of all shares, over the greatest that one share gives the whole. If the hypothesis is true, its
     mean is at most 1.
     """
-    logs = [_log_e(before[-most:], after) for most in _BEFORE]
+    later = _counts(after)
+    logs = [_log_e(_counts(before[-most:]), later) for most in _BEFORE]
     return sum(math.exp(min(log, 700.0)) for log in logs) / len(logs)
 
 
-def _log_e(before: Sequence[Verdict], after: Sequence[Verdict]) -> float:
-    first, second = _counts(before), _counts(after)
+def _log_e(first: Counts, second: Counts) -> float:
     found = 0.0
     for kind in first.keys() & second.keys():
         (good, bad), (later_good, later_bad) = first[kind], second[kind]
@@ -102,9 +106,8 @@ def _is_higher(before: Sequence[Verdict], after: Sequence[Verdict]) -> bool:
     return excess > 0.0
 
 
-def _counts(verdicts: Sequence[Verdict]) -> dict[str, tuple[int, int]]:
-    """Return by kind the number of good answers and of the others."""
-    found: dict[str, tuple[int, int]] = {}
+def _counts(verdicts: Sequence[Verdict]) -> Counts:
+    found: Counts = {}
     for one in verdicts:
         good, bad = found.get(one.kind, (0, 0))
         found[one.kind] = good + one.good, bad + (not one.good)

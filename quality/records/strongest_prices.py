@@ -5,19 +5,16 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.requests import requests, routing_decisions
 
-# As many as a running mean is over.
-MOST = 1000
 
-
-async def strongest_prices(engine: AsyncEngine, tiers: int, before: float) -> list[tuple[str, float]]:
-    """Return the key ("" without one) and the US dollars of the newest `MOST` requests routed `before` (epoch seconds)
+async def strongest_prices(engine: AsyncEngine, tiers: int, before: float, most: int) -> list[tuple[str, float]]:
+    """Return the key ("" without one) and the US dollars of the newest `most` requests routed `before` (epoch seconds)
     among so many `tiers`, oldest first."""
     newest = (
         select(requests.c.key_id, routing_decisions.c.inputs)
         .join(requests, requests.c.request_id == routing_decisions.c.request_id)
         .where(routing_decisions.c.created_at < before)
         .order_by(routing_decisions.c.created_at.desc())
-        .limit(MOST)
+        .limit(most)
     )
     async with engine.connect() as connection:
         rows = (await connection.execute(newest)).all()

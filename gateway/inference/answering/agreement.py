@@ -71,15 +71,16 @@ class Agreements:
 
     def planned(self, request: InferenceRequest, decision: Decision, kind: str, *, asked: bool) -> AgreementPlan:
         """Return the plan for an answer of `kind`."""
-        plan = plan_agreement(decision.inputs, decision.tier, kind, self._counted(request, kind), self._settings, asked)
+        counted = self._counted(request, kind)
+        plan = plan_agreement(decision.inputs, decision.tier, kind, counted, self._settings, asked)
         if plan.group is None:
             return plan
         hidden = self._hidden(request, plan.group, "answer")
         if hidden is None and not asked:
-            hidden = self._errs_alike(request, plan.group, kind)
+            hidden = self._errs_alike(plan.group, counted)
         return plan if hidden is None else AgreementPlan(reason=hidden)
 
-    def _errs_alike(self, request: InferenceRequest, group: AgreementGroup, kind: str) -> str | None:
+    def _errs_alike(self, group: AgreementGroup, counted: Counted) -> str | None:
         """Return why ladders say nothing of the group and its own counts are too few; None if they do. Tiers with the
         same weights err alike."""
         served = self._routing.served
@@ -88,7 +89,7 @@ class Agreements:
         weights = {paths.get(model, model) for model in models}
         if len(weights) == len(group.tiers):
             return None
-        verified = sum(level.verified for level in self._counted(request, kind)(group.tiers))
+        verified = sum(level.verified for level in counted(group.tiers))
         if verified >= self._settings.least_verified:
             return None
         tiers = " and ".join(map(str, group.tiers))

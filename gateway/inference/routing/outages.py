@@ -1,6 +1,6 @@
 """Which answers fell short of their quality target because a tier that was worth more could not answer."""
 
-from classifier.policy.utility import enough_of, utility
+from classifier.policy.utility import worths
 from gateway.inference.routing.exclusions import DOWN
 from quality.records.record import Record
 
@@ -19,9 +19,5 @@ def is_below_target(record: Record) -> bool:
         return False
     if inputs.objective == "target":
         return any(p_ok[tier - 1] >= inputs.tau for tier in away)
-    enough = enough_of(inputs.prediction)
-    worth = [
-        utility(1.0 if p >= enough else p, usd, inputs.reference, inputs.exchange)
-        for p, usd in zip(p_ok, inputs.costs, strict=True)
-    ]
+    worth = worths(inputs.prediction, inputs.costs, inputs.reference, inputs.exchange)
     return any(worth[tier - 1] > worth[record.tier - 1] for tier in away)

@@ -11,7 +11,7 @@ from quality.records.strongest_prices import strongest_prices
 # are not compared with each other, and no prompt looks more than (n + 10) / 10 times as dear as it is.
 OWN_WEIGHT = 10.0
 # A mean is over about so many of the newest requests.
-NEWEST = 1000.0
+NEWEST = 1000
 # Keys and system prompts that are remembered, about 200 bytes each.
 MOST = 20_000
 
@@ -39,7 +39,7 @@ class ReferencePrices:
 
     async def restore(self, database: AsyncEngine, tiers: int) -> None:
         """Count the newest stored requests, of any process, from before this one began."""
-        for key, usd in await strongest_prices(database, tiers, self._began):
+        for key, usd in await strongest_prices(database, tiers, self._began, NEWEST):
             self._count((key, ""), usd)
 
     def clear(self) -> None:

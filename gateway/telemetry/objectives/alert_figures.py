@@ -1,6 +1,6 @@
 """The figures that alerts check, from the gateway's own measurements."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from gateway.telemetry.gpus import GpuReading
 from gateway.telemetry.objectives.alert_rules import AlertInputs
@@ -13,14 +13,13 @@ from tiers.tier import Tier
 def alert_figures(
     levels: LevelsByTier,
     cores: Mapping[str, CoreStats],
-    tiers: Iterable[Tier],
+    tiers: Collection[Tier],
     gpus: Iterable[GpuReading],
     retraining_days: float | None = None,
     key_cost_of_week: float | None = None,
 ) -> AlertInputs:
     """`levels` of the window; `cores` that answer, by name; `key_cost_of_week`: of `dearest_key`. A window with few
     requests raises no alert. `waiting` are sequences of the cores and requests at servers elsewhere."""
-    tiers = list(tiers)
     queues = queues_elsewhere(tiers)
     in_cores = sum(model.waiting for stats in cores.values() for model in stats.models)
     every = TierServiceLevels()

@@ -157,6 +157,8 @@ async def test_a_clock_that_jumps_by_a_day_delays_no_run_that_is_owed(
     finally:
         await counted.job.close()
 
+    assert counted.due[0].timestamp() == pytest.approx(at, abs=1e-3)
+
 
 async def test_a_failure_is_waited_for_no_longer_because_the_clock_jumped_back() -> None:
     counted = Counted(MONDAY - timedelta(days=30), failure=PermissionError("the registry is read-only"))
