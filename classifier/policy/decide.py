@@ -195,9 +195,9 @@ def _reason(inputs: PolicyInputs, tier: int, barred: dict[int, str], held: dict[
     elif _is_kept(inputs, tier):
         why = f"the session is on tier {tier}, where its rest costs least"
     elif p_ok >= inputs.tau:
-        why = f"tier {tier} is the cheapest with P(no worse) {p_ok:.3f} >= tau {inputs.tau:.3f}"
+        why = f"tier {tier} is the cheapest with P(no worse) {p_ok:.3f} >= {inputs.tau:.3f}"
     else:
-        why = f"no allowed tier reaches tau {inputs.tau:.3f}; tier {tier} is the strongest allowed"
+        why = f"no allowed tier reaches P(no worse) {inputs.tau:.3f}; tier {tier} is the strongest allowed"
     if inputs.session is not None and inputs.session.rest_usd and inputs.pinned_tier is None:
         why += _rest_of(inputs.session, tier)
     source = " (heuristic: the classifier failed)" if inputs.prediction.kind == "heuristic" else ""

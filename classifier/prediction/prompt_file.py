@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from classifier.errors import PromptFileError
+from inference_core.io.text_file import without_mark
 
 
 class PromptRow(msgspec.Struct, frozen=True):
@@ -20,7 +21,7 @@ def read_prompts(path: Path) -> Iterator[PromptRow]:
     decoder = msgspec.json.Decoder(PromptRow)
     try:
         with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(without_mark(file), start=1):
                 if line.strip():
                     yield _row(decoder, line, f"{path}, line {number}")
     except OSError as error:

@@ -4,6 +4,7 @@ JSON bodies declare their ranges in their types; texts (query parameters, header
 """
 
 import re
+from datetime import UTC, datetime
 from typing import Annotated
 
 from msgspec import Meta
@@ -23,6 +24,14 @@ def usd_text(usd: float) -> str:
     """Return US dollars with six decimals, or as many more as a cost below a micro-dollar has."""
     text = f"{usd:.12f}"
     return text[:-6] + text[-6:].rstrip("0")
+
+
+def utc_text(at: float) -> str:
+    """Return epoch seconds as a date and a time: 2026-01-31 12:00:00 UTC; as a number if no calendar has them."""
+    try:
+        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return str(at)
 
 
 def whole_number(text: str, name: str, least: int, most: int) -> int:

@@ -20,7 +20,7 @@ from gateway.inference.routing.router import RoutingService
 from gateway.inference.routing.truncation import truncated
 from gateway.inference.sessions.session import Answered
 from gateway.tenancy.admission import Admission
-from gateway.tenancy.budgets.cost_bound import most_usd
+from gateway.tenancy.budgets.cost_bound import most_usd, smaller_answer
 from gateway.tenancy.limits.overload import OverloadQueue
 from gateway.tenancy.tenancy import Tenancy
 from inference_core.io.background_tasks import once
@@ -220,7 +220,9 @@ class Service:
             ):
                 agreement = None
             if agreement is None:
-                await admission.reserve(request.caller, self._most_usd(request, tier))
+                spec = self.routing.served.spec_of(tier)
+                advice = partial(smaller_answer, request, tier, spec)
+                await admission.reserve(request.caller, most_usd(request, tier, spec), advice)
             # A reload may have replaced it meanwhile; the key of the response cache is that of the catalogue now.
             tier = self.routing.served.chosen(decision)
 

@@ -7,7 +7,7 @@ import msgspec
 
 from gateway.operations.running import Operations
 from gateway.runtime.peers.peer_records import PeerRecords
-from gateway.runtime.peers.peers import Answer
+from gateway.runtime.peers.peers import YES, Answer
 from tiers.remote.learned_refusals import REFUSALS
 
 WITH_PRIVATE = "private"
@@ -15,14 +15,17 @@ WITH_PRIVATE = "private"
 
 
 def worker_answers(operations: Operations, records: PeerRecords) -> dict[str, Answer]:
-    """Return the answers by question: whether it is `ready`, its own `metrics` and service `levels`, and a `record`
-    that the database does not hold yet; the `refusals` of servers that it knows, and to `forget` them; `reload` makes
+    """Return the answers by question: whether it is `ready`, and whether it `asks for keys`; its own `metrics` and
+    service `levels`, and a `record` that the database does not hold yet; the `refusals` of servers that it knows, and to `forget` them; `reload` makes
     it reload the catalogue, as SIGHUP does."""
 
     async def ready(_: str) -> bytes:
         # A remote tier that is down does not prevent a start; a local core will be up soon.
         missing = [*operations.not_ready, *(name for name in operations.away if name.startswith("core"))]
         return (", ".join(missing) or f"ready {os.getpid()}").encode()
+
+    async def asks_for_keys(_: str) -> bytes:
+        return YES if operations.access.tenancy.directory.asks_for_keys else b"no"
 
     async def metrics(which: str) -> bytes:
         await operations.refresh_metrics()
@@ -45,6 +48,7 @@ def worker_answers(operations: Operations, records: PeerRecords) -> dict[str, An
 
     return {
         "ready": ready,
+        "asks for keys": asks_for_keys,
         "metrics": metrics,
         "levels": levels,
         "record": records.answer,

@@ -1,7 +1,9 @@
 """What `aio serve` prints: its address, a first request to try, and what happens when a dependency fails."""
 
 from collections.abc import Mapping
+from urllib.parse import urlsplit
 
+from gateway import __version__
 from gateway.base.settings import Settings
 from gateway.operations.quality_loop.label_sources import budget_text, labels_text
 
@@ -59,6 +61,45 @@ def worker_text(host: str, port: int) -> str:
     """Return the address of a worker's metrics."""
     shown = f"[{host}]" if ":" in host else host
     return f"AIO answers batches; probes and metrics on http://{shown}:{port}"
+
+
+def start_text(settings: Settings, why: str) -> str:
+    """Return what starts: the version, and what it works with. `why`: where the catalogue comes from. Without passwords
+    of URLs, and without what they may have as parameters."""
+    workers = f"   workers: {settings.gateway_workers}" if settings.gateway_workers > 1 else ""
+    return (
+        f"AIO {__version__}   role: {settings.role}{workers}\n"
+        f"catalogue: {settings.catalog} ({why})\n"
+        f"data: {settings.data_path}\n"
+        f"database: {_without_secrets(settings.database)}\n"
+        f"Redis: {_without_secrets(settings.redis_url) or 'none (AIO_REDIS_URL)'}\n"
+        f"traces: {_trace_target(settings)}"
+    )
+
+
+def callers_text(asks_for_keys: bool) -> str:
+    """Return whether callers need a key, in a sentence."""
+    return (
+        "Callers need an API key"
+        if asks_for_keys
+        else "Callers need no key, until the first is made: aio keys create NAME"
+    )
+
+
+def _trace_target(settings: Settings) -> str:
+    if settings.trace_exporter == "none":
+        return "none (AIO_TRACE_EXPORTER)"
+    if settings.trace_exporter == "console":
+        return "standard output"
+    return _without_secrets(settings.otlp_traces_endpoint or f"{settings.otlp_endpoint.rstrip('/')}/v1/traces")
+
+
+def _without_secrets(url: str) -> str:
+    """Return a URL without its password and parameters."""
+    parts = urlsplit(url)
+    user, at, address = parts.netloc.rpartition("@")
+    shown = f"{user.partition(':')[0]}{':***' if ':' in user else ''}{at}{address}"
+    return f"{parts.scheme}://{shown}{parts.path}" if parts.scheme else url
 
 
 def policy_text(settings: Settings) -> str:

@@ -21,6 +21,7 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 from gateway.app import HttpApp, create_app
 from gateway.base.configuration.default_catalog import catalog_reason
 from gateway.base.settings import Settings
+from gateway.base.terminal import broken
 from gateway.edge.http_protocol import BoundedHttpProtocol
 from gateway.edge.websocket_protocol import BoundedWebSocketProtocol
 from gateway.http import http_app
@@ -29,9 +30,11 @@ from gateway.processes.announcement import (
     ServerStartError,
     ServerStoppedError,
     admin_key_text,
+    callers_text,
     policy_text,
     problems_text,
     ready_text,
+    start_text,
     url_of,
 )
 from gateway.processes.exit_deadline import CLOSE_SECONDS, THREADS_SECONDS, ExitDeadline
@@ -220,9 +223,7 @@ def run_server(
     )
     app = ExplainedStart(litestar)
     if place is None:
-        click.echo(f"catalogue: {settings.catalog} ({catalog_reason(settings)})")
-        click.echo(f"role: {settings.role}   data: {settings.data_path}")
-        click.echo(policy_text(settings))
+        click.echo(broken(f"{start_text(settings, catalog_reason(settings))}\n{policy_text(settings)}"))
         sys.stdout.flush()
     config = uvicorn.Config(
         app,
@@ -253,7 +254,10 @@ def run_server(
 
     def announcement(host: str, port: int) -> str:
         operations = litestar.state.get(OPERATIONS)
-        return ready(host, port) + problems_text({} if operations is None else operations.problems)
+        if operations is None:
+            return ready(host, port)
+        callers = callers_text(operations.access.tenancy.directory.asks_for_keys) + "\n" if administers else ""
+        return ready(host, port) + callers + problems_text(operations.problems)
 
     server = AnnouncedServer(config, place, announcement, unready=unready, unready_seconds=settings.unready_seconds)
     inherited = None if place is None else [socket.socket(fileno=place.listener)]

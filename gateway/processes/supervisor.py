@@ -18,12 +18,13 @@ import msgspec
 from gateway.base.configuration.default_catalog import catalog_reason
 from gateway.base.configuration.load import environment_of
 from gateway.base.settings import Settings
-from gateway.processes.announcement import ServerStartError, policy_text, ready_text
+from gateway.base.terminal import broken
+from gateway.processes.announcement import ServerStartError, callers_text, policy_text, ready_text, start_text
 from gateway.processes.kept_process import KeptProcess, ProcessEndedError
 from gateway.processes.listening import cannot_listen, family_of
 from gateway.runtime.core_factory import socket_of
 from gateway.runtime.engines.running_engines import RunningEngines, running_engines
-from gateway.runtime.peers.peers import ask_worker
+from gateway.runtime.peers.peers import YES, ask_worker
 from gateway.runtime.peers.worker_place import WorkerPlace
 from inference_core.device.spec import DeviceGroupSpec
 from inference_core.model_spec import CoreSpec
@@ -89,8 +90,7 @@ class Supervisor:
             for listener in self._listeners:
                 stack.enter_context(listener)
             why = catalog_reason(self._settings)
-            click.echo(f"catalogue: {self._settings.catalog} ({why})   workers: {self._settings.gateway_workers}")
-            click.echo(policy_text(self._settings))
+            click.echo(broken(f"{start_text(self._settings, why)}\n{policy_text(self._settings)}"))
             if not self._settings.redis_url:
                 log.warning(
                     "without AIO_REDIS_URL every worker counts rates and requests in flight by itself: a key may"
@@ -145,7 +145,8 @@ class Supervisor:
         for process in self._processes:
             process.must_not_end = False
         host, port = self._listeners[0].getsockname()[:2]
-        click.echo(ready_text(host, port))
+        asks = await ask_worker(self._folder, 0, "asks for keys")
+        click.echo(ready_text(host, port) + ("" if asks is None else callers_text(asks == YES)))
 
     async def _until_ready(self, number: int, process: KeptProcess) -> None:
         """Polled: it happens in another process."""

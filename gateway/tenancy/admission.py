@@ -1,7 +1,7 @@
 """Admission: checks a request against its caller's limits and budgets before it costs anything, and settles it once."""
 
 import math
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
@@ -32,10 +32,11 @@ class Admission(msgspec.Struct):
         """`x-ratelimit-…` as OpenAI has them; none without limits."""
         return {} if self.entry is None else rate_headers(self.entry)
 
-    async def reserve(self, caller: Caller, most_usd: float) -> None:
-        """Hold the most that the answer may cost. Raises `ApiError`: 429 `insufficient_quota`, 503."""
+    async def reserve(self, caller: Caller, most_usd: float, advice: Callable[[float], str] | None = None) -> None:
+        """Hold the most that the answer may cost. `advice`: what a caller could do with this many US dollars left, as a
+        sentence or "". Raises `ApiError`: 429 `insufficient_quota`, 503."""
         if self.admission_control is not None and caller.allowance.budgets:
-            self.hold = await self.admission_control.hold(caller, most_usd)
+            self.hold = await self.admission_control.hold(caller, most_usd, advice)
 
     async def reserves(self, caller: Caller, most_usd: float) -> bool:
         """As `reserve`; False, holding nothing, if the caller's budgets cover less. Raises `ApiError` 503."""
@@ -103,7 +104,7 @@ class AdmissionControl:
         admission.entry = entry
         return admission
 
-    async def hold(self, caller: Caller, most_usd: float) -> Hold:
+    async def hold(self, caller: Caller, most_usd: float, advice: Callable[[float], str] | None = None) -> Hold:
         """See `Admission.reserve`."""
         try:
             return await self._budget_leases.hold(caller.allowance.budgets, microusd_at_least(most_usd))
@@ -113,7 +114,7 @@ class AdmissionControl:
             )
             raise ApiError(
                 429,
-                f"You exceeded your current quota: {error}.",
+                _quota_text(caller, error, "" if advice is None else advice(error.left_usd)),
                 code=QUOTA_EXCEEDED,
                 type_=QUOTA_EXCEEDED,
                 headers={"retry-after": str(max(1, math.ceil(left)))} if math.isfinite(left) else {},
@@ -139,6 +140,17 @@ class AdmissionControl:
                 len(p) if isinstance(p, list) else len(p.encode()) // BYTES_PER_TOKEN for p in request.prompts or ()
             )
         return 1 + prompt + request.choices * (self._expected if asked.max_tokens is None else asked.max_tokens)
+
+
+def _quota_text(caller: Caller, error: BudgetExceededError, advice: str) -> str:
+    """Say whose budget covers the request no longer, what is left of it, and what would pass."""
+    budget = error.budget
+    name = caller.team_name if budget.subject_kind == "team" else caller.name
+    whose = f"{budget.subject_kind} {name}" if name else f"this {budget.subject_kind}"
+    return (
+        f"You exceeded your current quota: this request may cost up to ${error.needed_usd:.6f}, and the budget of "
+        f"{whose} ({budget.said}) has ${error.left_usd:.6f} left.{advice and ' '}{advice}"
+    )
 
 
 def rate_headers(entry: Entry) -> dict[str, str]:

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from inference_core.errors import MeshError
+from inference_core.io.text_file import read_text_file
 
 DeviceKind = Literal["gpu", "cpu", "tpu", "asic", "fpga", "edge"]
 Positive = Annotated[float, Meta(gt=0)]
@@ -62,7 +63,7 @@ def devices() -> dict[str, Device]:
 def read_devices(path: Path) -> dict[str, Device]:
     """Read a custom catalogue of the same form. Raises MeshError."""
     try:
-        return parse_devices(path.read_text(encoding="utf-8"), str(path))
+        return parse_devices(read_text_file(path), str(path))
     except OSError as error:
         raise MeshError(f"the hardware catalogue {path} cannot be read: {error}") from error
 

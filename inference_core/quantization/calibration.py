@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inference_core.errors import QuantizationError
+from inference_core.io.text_file import read_text_file
 from inference_core.quantization.text_metrics import prose
 from inference_core.tokenization.tokenizer import Tokenizer
 
@@ -44,7 +45,7 @@ def calibration_text(paths: Sequence[Path]) -> CalibrationText:
     if not paths:
         return CalibrationText(prose(), SHIPPED)
     try:
-        parts = [path.read_text("utf-8") for path in paths]
-    except (OSError, UnicodeDecodeError) as error:
-        raise QuantizationError(f"calibration text cannot be read as UTF-8: {error}") from error
+        parts = [read_text_file(path) for path in paths]
+    except OSError as error:
+        raise QuantizationError(f"calibration text {error.filename} cannot be read: {error.strerror}") from error
     return CalibrationText("\n\n".join(parts), ", ".join(path.name for path in paths))

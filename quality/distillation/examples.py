@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_core.errors import InvalidRequestError
 from inference_core.io.json_errors import JSON_ERRORS
+from inference_core.io.text_file import read_text_file
 from inference_core.tokenization.tokenizer import Tokenizer
 from quality.records.record import Record
 from quality.store.queries import newest_answers
@@ -59,8 +60,8 @@ def read_examples(file: Path) -> list[Example]:
     `answer`. A prompt is a user's turn. Raises ExampleFileError."""
     examples = []
     try:
-        lines = file.read_text("utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
+        lines = read_text_file(file).split("\n")
+    except OSError as error:
         raise ExampleFileError(f"{file} cannot be read: {error}") from error
     for number, line in enumerate(lines, 1):
         if line.strip():

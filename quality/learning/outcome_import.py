@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.model.outcome_model import OutcomeModel
 from inference_core.io.json_errors import JSON_ERRORS
+from inference_core.io.text_file import without_mark
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import outcome_imports, training_rows
 from quality.verification.training_rows import encode_prompt
@@ -121,7 +122,7 @@ def read_outcomes(path: Path, tiers: int) -> list[ImportedOutcome]:
     """Read a JSON-lines file for a catalogue of `tiers` tiers. Raises `OutcomeFileError` and `OSError`."""
     found = []
     with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
+        for number, line in enumerate(without_mark(lines), start=1):
             if line.strip():
                 found.append(_checked(line, tiers, f"{path}, line {number}"))
     if not found:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from inference_core.io.text_file import read_text_file
 from quality.records.record import Record
 
 log = logging.getLogger(__name__)
@@ -45,8 +46,8 @@ def load_redaction(named: str) -> Redact:
 def patterns_redaction(path: Path) -> Redact:
     """Return a redaction that removes the matches of the regular expressions in `path`. Raises `RedactionError`."""
     try:
-        lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
+        lines = [line.strip() for line in read_text_file(path).splitlines()]
+    except OSError as error:
         raise RedactionError(f"redaction file {path}: {error}") from error
     patterns = []
     for line in lines:

@@ -4,6 +4,7 @@ import tomllib
 from importlib import resources
 from pathlib import Path
 
+from inference_core.io.text_file import read_text_file
 from tiers.catalog.bound_adapters import with_bound_adapters
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.defaults import completed, expanded
@@ -55,8 +56,8 @@ def _read(name_or_path: str) -> tuple[str, str]:
         return text, f"catalogue '{name_or_path}'"
     path = Path(name_or_path).expanduser()
     try:
-        return path.read_text(encoding="utf-8"), f"catalogue {path}"
-    except (OSError, UnicodeDecodeError) as error:
+        return read_text_file(path), f"catalogue {path}"
+    except OSError as error:
         known = ", ".join(shipped_catalogs())
         raise CatalogError(
             f"catalogue '{name_or_path}' cannot be read ({error}); give one of {known}, or the path of a TOML file"

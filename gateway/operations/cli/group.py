@@ -7,12 +7,16 @@ import click
 
 from gateway import __version__
 
+# Help is as wide as the terminal, up to the width at which lines are still easy to read.
+MOST_COLUMNS = 120
+
 
 class LazyGroup(click.Group):
     """`commands` maps a name to (`module:attribute`, help line)."""
 
     def __init__(self, name: str, help: str, commands: dict[str, tuple[str, str]]) -> None:
-        super().__init__(name=name, help=help, context_settings={"help_option_names": ["-h", "--help"]})
+        settings = {"help_option_names": ["-h", "--help"], "max_content_width": MOST_COLUMNS}
+        super().__init__(name=name, help=help, context_settings=settings)
         self._lazy = commands
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -1,8 +1,10 @@
 """Options that several commands share, and how they and the environment become settings."""
 
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import zip_longest
 from typing import Any, TypeVar
 
 import click
@@ -10,6 +12,7 @@ import msgspec
 
 from gateway.base.configuration.load import SETTINGS, load_settings
 from gateway.base.settings import Settings
+from gateway.base.terminal import terminal_columns
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -31,6 +34,8 @@ log_level_option = setting_option("log_level", type=click.Choice(["debug", "info
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 
 
+# Columns of a table that a narrow terminal still gets.
+_LEAST_COLUMN = 10
 QUALITY_METAVAR = "economy|balanced|careful|0..1"
 
 
@@ -66,10 +71,29 @@ def echo_answer(as_json: bool, value: Any, text: str) -> None:
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    """Return columns padded to their widest cell; callers format numbers."""
+    """Return columns padded to their widest cell; callers format numbers. On a terminal that is too narrow, the widest
+    cells are broken into several lines."""
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [head, *rows]]
-    return "\n".join(line.rstrip() for line in lines)
+    if (room := terminal_columns()) is not None:
+        widths = _fitted(widths, room - 2 * (len(head) - 1))
+    return "\n".join(line for row in [head, *rows] for line in _lines(row, widths))
+
+
+def _fitted(widths: list[int], room: int) -> list[int]:
+    """Narrow the widest columns until all fit into `room`, or none is wider than is needed to read it."""
+    widths = list(widths)
+    while sum(widths) > room and max(widths) > _LEAST_COLUMN:
+        widths[widths.index(max(widths))] -= 1
+    return widths
+
+
+def _lines(row: list[str], widths: list[int]) -> list[str]:
+    pairs = list(zip(row, widths, strict=True))
+    cells = [textwrap.wrap(cell, width) if len(cell) > width else [cell] for cell, width in pairs]
+    return [
+        "  ".join(part.ljust(width) for part, width in zip(parts, widths, strict=True)).rstrip()
+        for parts in zip_longest(*cells, fillvalue="")
+    ]
 
 
 @contextmanager

@@ -46,6 +46,11 @@ async def _at_url(name: str, what: str, environ: Mapping[str, str]) -> Candidate
     api_key_env = variable if key else None
     if server.label == "AIO":
         raise SetupError(f"--tier {name}={what}: this is AIO itself; give the server behind it")
+    if not server.status:
+        raise SetupError(
+            f"--tier {name}={what}: {server.url} {server.problem}: start the server or correct the address, and run "
+            "this again"
+        )
     if server.status in (401, 403):
         wanted = variable or "NAME_API_KEY, with --tier NAME=URL,"
         raise SetupError(
@@ -63,7 +68,7 @@ async def _at_url(name: str, what: str, environ: Mapping[str, str]) -> Candidate
             else f"--tier {name}={what}: the server has no model {model!r}; it has {names}"
         )
     if chosen is None:
-        # It may be started later, or list nothing: the tier is written as given.
+        # It does not list its models: the tier is written as given.
         host = url.partition("://")[2].rstrip("/").removesuffix("/v1")
         chosen = Candidate(source=f"{host}, which {server.problem}", model=model, url=url.rstrip("/"))
         chosen = msgspec.structs.replace(chosen, name=name or tier_name(model or host))

@@ -27,8 +27,9 @@ def private_text(catalog: Catalog) -> str:
     where = f"local tiers alone: {local}" if local else "no tier, because none is local (`local = true`)"
     if catalog.private is None:
         return f"A prompt is private where its key or a header says so, and goes to {where}; [private] adds rules"
-    rules = ", ".join([*catalog.private.rules, *catalog.private.patterns]) or "no rule"
-    return f"Private prompts: by {rules}, key or header, to {where}"
+    rules = ", ".join([*catalog.private.rules, *catalog.private.patterns])
+    found = f", or where a rule finds something private ({rules})" if rules else ""
+    return f"A prompt is private where its key or a header says so{found}, and goes to {where}"
 
 
 async def ask_guardrails(catalog: Catalog) -> list[GuardrailAnswer]:

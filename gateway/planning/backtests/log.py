@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from classifier.training.data.dataset import FILE, TIERS, OutcomeRow, load_outcomes, tier_scores
 from inference_core.io.atomic_file import atomic_file
+from inference_core.io.text_file import without_mark
 
 Tokens = Annotated[int, Meta(ge=0, le=100_000_000)]
 Score = Annotated[float, Meta(ge=0, le=1)]
@@ -70,7 +71,7 @@ def read_log(path: Path) -> Iterator[LogRow]:
     opened = gzip.open if path.suffix == ".gz" else open
     try:
         with opened(path, "rb") as file:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(without_mark(file), start=1):
                 if line.strip():
                     yield _row(decoder, line, f"{path}, line {number}")
     except (OSError, EOFError) as error:

@@ -58,7 +58,7 @@ def read_trace(path: Path, unit: TimeUnit = "s", limit: int = 0) -> list[Arrival
 def _rows(path: Path, limit: int) -> list[dict[str, Any]]:
     """Keys in lower case."""
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             lines: Iterator[dict[str, Any]] = (
                 (json.loads(line) for line in file if line.strip())
                 if path.suffix == ".jsonl"

@@ -118,7 +118,8 @@ def _text(decision: "Decision", catalog: "Catalog") -> str:
         text_table(["tier", "model", "P(good enough)", "predicted cost", "score"], rows),
         "",
         _rule(inputs),
-        f"classifier {prediction.classifier_version} ({prediction.kind}), novelty {prediction.novelty:.2f}",
+        f"classifier {prediction.classifier_version} ({prediction.kind}); "
+        f"unfamiliar {prediction.novelty:.2f} (1: no labels of such prompts)",
     ]
     if prediction.contributions:
         moved = ", ".join(f"{name} {effect:+.2f}" for name, effect in prediction.contributions)
@@ -136,6 +137,8 @@ def _rule(inputs: "PolicyInputs") -> str:
 
 
 def _replay(settings: "Settings", request_id: str, as_json: bool) -> None:
+    import msgspec
+
     from classifier.policy.decide import decide
     from quality.records.record import Record
     from quality.store.queries import get_request
@@ -147,7 +150,8 @@ def _replay(settings: "Settings", request_id: str, as_json: bool) -> None:
     if not isinstance(record, Record):
         raise click.ClickException(f"request {request_id!r} was for embeddings, which are not routed")
     again = decide(record.decision.inputs)
-    same = again == record.decision
+    # The words of another version may differ.
+    same = msgspec.structs.replace(again, reason=record.decision.reason) == record.decision
     if as_json:
         echo_json({"request_id": request_id, "same": same, "recorded": record.decision, "replayed": again})
     else:

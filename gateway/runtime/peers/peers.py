@@ -16,6 +16,9 @@ log = logging.getLogger(__name__)
 PATIENCE_SECONDS = 2.0
 """A process that is busy for longer is left out of an answer."""
 
+YES = b"yes"
+"""Of a question of yes or no."""
+
 Answer = Callable[[str], Awaitable[bytes]]
 _question = msgspec.msgpack.Decoder(tuple[str, str])
 

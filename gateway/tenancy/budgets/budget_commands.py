@@ -1,6 +1,7 @@
 """Commands on budgets, and what is spent of them."""
 
 import secrets
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -77,6 +78,29 @@ async def remove_budget(database: Database, budget_id: str, order: Order) -> Non
         await budgets_changed(connection)
         details = {"subject": found["subject"], "period": found["period"]}
         await write_down(connection, order, "budget.removed", budget_id, details)
+
+
+async def change_budgets(
+    database: Database, kind: str, subject: str, amounts: Mapping[Period, float | None], order: Order
+) -> dict[Period, list[float | None]]:
+    """Set these budgets of a key or team (by id or name), and remove those whose amount is None; return what changed,
+    as period → [old, new]. Raises `UnknownSubjectError`."""
+    changed: dict[Period, list[float | None]] = {}
+    async with tenancy_transaction(database) as connection:
+        subject_id = await _subject_id(connection, kind, subject)
+        of_subject = select(budgets).where(budgets.c.subject_kind == kind, budgets.c.subject == subject_id)
+        before = {row["period"]: row for row in (await connection.execute(of_subject)).mappings()}
+        for period, amount in amounts.items():
+            row = before.get(period)
+            old = None if row is None else row["amount_microusd"] / MICRO
+            if old == amount:
+                continue
+            if amount is None:
+                await remove_budget(connection, before[period]["budget_id"], order)
+            else:
+                await set_budget(connection, kind, subject_id, period, amount, order)
+            changed[period] = [old, amount]
+    return changed
 
 
 async def states_of(engine: AsyncEngine, rows: list[dict[str, Any]], now: float) -> list[BudgetState]:

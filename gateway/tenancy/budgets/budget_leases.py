@@ -30,11 +30,11 @@ class BudgetExceededError(Exception):
     """A budget charged for the request has less left than the request may cost."""
 
     def __init__(self, budget: BudgetRef, needed: int, left: Decimal | int) -> None:
+        self.budget, self.left_usd = budget, max(math.floor(left), 0) / MICRO
         super().__init__(
-            f"it may cost up to ${needed / MICRO:.6f}, and ${float(max(left, 0)) / MICRO:.6f} are left of the budget "
-            f"of {budget.said}"
+            f"it may cost up to ${needed / MICRO:.6f}, and ${self.left_usd:.6f} are left of the budget of {budget.said}"
         )
-        self.budget = budget
+        self.needed_usd = needed / MICRO
 
 
 class BudgetsUnavailableError(Exception):

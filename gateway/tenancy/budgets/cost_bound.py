@@ -6,6 +6,7 @@ from typing import NamedTuple
 import msgspec
 
 from gateway.base.requests.inference_request import InferenceRequest
+from gateway.tenancy.budgets.periods import MICRO, microusd_at_least
 from tiers.catalog.pricing import most_cost_usd
 from tiers.catalog.tier_spec import TierSpec
 from tiers.tier import Tier, Usage
@@ -56,6 +57,23 @@ def _most_of_a_choice(request: InferenceRequest, tier: Tier, spec: TierSpec) -> 
         return tier.max_context if stated is None else min(stated, tier.max_context)
     shortest = min(tier.count_prompt_tokens(one) for one in request.generations(spec))
     return tier.most_answer_tokens(stated, shortest)
+
+
+def smaller_answer(request: InferenceRequest, tier: Tier, spec: TierSpec, left_usd: float) -> str:
+    """Return which `max_tokens` this many US dollars cover, in a sentence; "" where they cover no answer."""
+    most = most_tokens(request, tier, spec)
+    prompt_usd = most_cost_usd(spec.price, most.prompt, 0)
+    answers = most.answer // max(most.choice, 1)
+    per_token = (most_cost_usd(spec.price, most.prompt, answers) - prompt_usd) if answers else 0.0
+    number = int((left_usd - prompt_usd) / per_token) if per_token > 0 else 0
+    if number < 1:
+        return ""
+    generation = msgspec.structs.replace(request.generation, max_tokens=number)
+    smaller = msgspec.structs.replace(request, generation=generation, usual_max_tokens=False)
+    # A model that thinks may write more than it is asked for, and a long prompt may have a dearer price.
+    if microusd_at_least(most_usd(smaller, tier, spec)) > round(left_usd * MICRO):
+        return ""
+    return f"A max_tokens of at most {number} would pass."
 
 
 def most_usd(request: InferenceRequest, tier: Tier, spec: TierSpec) -> float:

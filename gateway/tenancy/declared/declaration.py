@@ -16,6 +16,7 @@ from gateway.tenancy.budgets.periods import BudgetUsd
 from gateway.tenancy.changes.errors import TenancyError
 from gateway.tenancy.keys.key_secrets import MadeKey, given_secret
 from gateway.tenancy.keys.key_terms import KeyTerms, Name
+from inference_core.io.text_file import read_text_file
 
 _AT = re.compile(r"(?P<what>.*) - at `\$\.(?P<table>\w+)(?:\[(?P<index>\d+)\])?\.?(?P<field>.*)`", re.DOTALL)
 
@@ -103,7 +104,7 @@ def read_declaration(path: Path, settings_keys: frozenset[str], environ: Mapping
     """Return what the file declares; `settings_keys` are the names of AIO_API_KEYS. Raises `DeclarationError`."""
     source = str(path)
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        raw = tomllib.loads(read_text_file(path))
     except OSError as error:
         raise DeclarationError(source, "", "", "", f"cannot be read ({error.strerror})") from error
     except ValueError as error:

@@ -252,6 +252,8 @@ class Directory:
         if known.revoked:
             raise UnknownKeyError("This API key was revoked.")
         if self._clock.now() >= known.until:
+            if known.rotated:
+                raise UnknownKeyError("This API key was rotated: use its new secret.")
             raise UnknownKeyError("This API key has expired.")
 
     async def _charges(self, connection: AsyncConnection) -> dict[tuple[str, str], tuple[BudgetRef, ...]]:

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from classifier.complexity.quality_setting import QualitySetting
-from gateway.base.numbers import MOST_EPOCH, EpochSeconds
+from gateway.base.numbers import MOST_EPOCH, EpochSeconds, utc_text
 from gateway.base.requests.caller import Scope
 from gateway.tenancy.changes.errors import TenancyError
 from tiers.catalog.tier_spec import TierNumber
@@ -100,5 +100,5 @@ def check_expiry(expires_at: float | None, now: float) -> None:
     """Raises `TenancyError` for a time in the past (to end a key now, revoke it), or beyond the year 2100."""
     if expires_at is None or now < expires_at <= MOST_EPOCH:
         return
-    reason = "has passed" if expires_at <= now else f"is after {MOST_EPOCH:.0f}"
-    raise TenancyError(f"expires_at {expires_at:.0f} {reason}; it is {now:.0f}", "expires_at")
+    reason = "has passed" if expires_at <= now else f"is after {utc_text(MOST_EPOCH)}"
+    raise TenancyError(f"expires_at {utc_text(expires_at)} {reason}; it is {utc_text(now)}", "expires_at")

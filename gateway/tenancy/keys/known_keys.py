@@ -19,12 +19,14 @@ Charges = Mapping[tuple[str, str], tuple[BudgetRef, ...]]
 
 
 class KnownKey(msgspec.Struct, frozen=True):
-    """A secret of a stored key: valid until `until` (epoch seconds), unless the key was revoked."""
+    """A secret of a stored key: valid until `until` (epoch seconds), unless the key was revoked. `rotated`: it was
+    replaced by another one."""
 
     digest: bytes
     caller: Caller
     until: float
     revoked: bool
+    rotated: bool = False
 
 
 class KnownKeys:
@@ -79,7 +81,7 @@ class KnownKeys:
         secrets = [KnownKey(bytes.fromhex(row["digest"]), caller, until, revoked)]
         if row["old_digest"] is not None:
             old = bytes.fromhex(row["old_digest"])
-            secrets.append(KnownKey(old, caller, min(until, row["old_until"]), revoked))
+            secrets.append(KnownKey(old, caller, min(until, row["old_until"]), revoked, rotated=True))
         self._replace(row["key_id"], tuple(secrets))
 
     def charge(self, charges: Charges) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
+from gateway.base.numbers import utc_text
 from gateway.operations.cli.options import (
     QUALITY_METAVAR,
     data_dir_option,
@@ -22,6 +23,7 @@ from gateway.operations.cli.options import (
 from gateway.operations.cli.stored_order import with_database
 
 if TYPE_CHECKING:
+    from gateway.base.requests.caller import Period
     from gateway.tenancy.changes.orders import Order
     from gateway.tenancy.declared.reconcile import Applied
     from gateway.tenancy.keys.key_terms import KeyTerms
@@ -93,20 +95,57 @@ def terms_options(command: Command) -> Command:
     return command
 
 
+def budget_options(prefix: str = "") -> Callable[[Command], Command]:
+    """Options for what may be spent per day, per month and in total; "none" removes a budget. See `budgets_of`."""
+
+    def decorate(command: Command) -> Command:
+        for period, when in (("total", "in total"), ("month", "per month (UTC)"), ("day", "per day (UTC)")):
+            name = f"--{prefix}{period}"
+            command = click.option(name, type=_budget, metavar="USD|none", help=f"Most US dollars {when}.")(command)
+        return command
+
+    return decorate
+
+
+def _budget(text: str) -> float | str:
+    """Parse a budget; the `type` of an option."""
+    from gateway.tenancy.budgets.periods import BudgetUsd
+
+    return text if text == "none" else checked(BudgetUsd, text)
+
+
+def budgets_of(options: dict[str, Any], prefix: str = "") -> "dict[Period, float | None]":
+    """Take the budgets out of `options`: those that were given, None for one to be removed."""
+    periods: tuple[Period, ...] = ("day", "month", "total")
+    given = {period: options.pop(f"{prefix}{period}") for period in periods}
+    return {period: None if amount == "none" else amount for period, amount in given.items() if amount is not None}
+
+
 @keys.command()
 @click.argument("name")
 @click.option("--team", help="Its team, by name or id; cannot be changed.")
 @terms_options
+@budget_options("budget-")
 @reason_option
 @stored_options
 def create(name: str, team: str | None, reason: str | None, as_json: bool, **options: Any) -> None:
     """Make a key called NAME. It is shown once: only its hash is stored."""
     from gateway.operations.usecases.keys import KeyOrder
-    from gateway.tenancy.keys.key_commands import create_key
+    from gateway.tenancy.budgets.budget_commands import change_budgets
+    from gateway.tenancy.changes.orders import tenancy_transaction
+    from gateway.tenancy.keys.key_commands import IssuedKey, create_key
 
+    budgets = budgets_of(options, "budget_")
     settings, wanted = settings_from(**_database_of(options)), terms_of(options)
     checked(KeyOrder, {"name": name, "team": team})
-    issued = with_database(settings, lambda engine: create_key(engine, name, team, wanted, order(reason)))
+
+    async def make(engine: Any) -> IssuedKey:
+        async with tenancy_transaction(engine) as connection:
+            issued = await create_key(connection, name, team, wanted, order(reason))
+            await change_budgets(connection, "key", issued.key_id, budgets, order(reason))
+        return issued
+
+    issued = with_database(settings, make)
     if as_json:
         echo_json(issued)
     else:
@@ -153,7 +192,7 @@ def show(key: str, as_json: bool, **options: Any) -> None:
     if as_json:
         echo_json({"key": row, "budgets": budgets})
         return
-    click.echo("\n".join(f"{name:20} {_text(value)}" for name, value in row.items()))
+    click.echo("\n".join(f"{name:20} {_value_text(name, value)}" for name, value in row.items()))
     for budget in budgets:
         click.echo(
             f"budget of the {budget.subject_kind:8} ${budget.spent_usd:.6f} spent and ${budget.leased_usd:.6f} leased "
@@ -164,33 +203,31 @@ def show(key: str, as_json: bool, **options: Any) -> None:
 @keys.command()
 @click.argument("key")
 @terms_options
-@click.option("--budget-day", type=click.FloatRange(0), metavar="USD", help="Most US dollars per day (UTC).")
-@click.option("--budget-month", type=click.FloatRange(0), metavar="USD", help="Most US dollars per month (UTC).")
-@click.option("--budget-total", type=click.FloatRange(0), metavar="USD", help="Most US dollars in total.")
+@budget_options("budget-")
 @reason_option
 @stored_options
 def limit(key: str, reason: str | None, as_json: bool, **options: Any) -> None:
     """Change the terms and budgets of KEY (id or name); omitted ones stay."""
-    from gateway.tenancy.budgets.budget_commands import set_budget
+    from gateway.tenancy.budgets.budget_commands import change_budgets
+    from gateway.tenancy.changes.orders import tenancy_transaction
     from gateway.tenancy.keys.key_commands import change_key
 
-    budgets: dict[Any, float | None] = {period: options.pop(f"budget_{period}") for period in ("day", "month", "total")}
+    budgets = budgets_of(options, "budget_")
     settings, wanted = settings_from(**_database_of(options)), terms_of(options)
 
     async def change(engine: Any) -> dict[str, Any]:
-        changed = await change_key(engine, key, wanted, order(reason))
-        for period, amount in budgets.items():
-            if amount is not None:
-                await set_budget(engine, "key", key, period, amount, order(reason))
-                changed[f"budget_{period}"] = [None, amount]
-        return changed
+        async with tenancy_transaction(engine) as connection:
+            changed = await change_key(connection, key, wanted, order(reason))
+            found = await change_budgets(connection, "key", key, budgets, order(reason)) if budgets else {}
+        return changed | {f"budget_{period}": change for period, change in found.items()}
 
     changed = with_database(settings, change)
     if as_json:
         echo_json({"changed": changed})
         return
-    for name, (old, new) in changed.items():
-        click.echo(f"{name}: {_text(new)}" if name.startswith("budget_") else f"{name}: {_text(old)} -> {_text(new)}")
+    for name, change in changed.items():
+        old, new = (_value_text(name, value) or "none" for value in change)
+        click.echo(f"{name}: {old} -> {new}")
     if not changed:
         click.echo("nothing to change")
 
@@ -207,7 +244,9 @@ def rotate(key: str, grace_hours: float, reason: str | None, as_json: bool, **op
     issued = with_database(
         settings_from(**options), lambda engine: rotate_key(engine, key, grace_hours * 3600, order(reason))
     )
-    echo_answer(as_json, issued, f"key {issued.key_id} of {issued.name}, shown once:\n{issued.key}")
+    until = "" if issued.old_until is None else f"the secret before is valid until {utc_text(issued.old_until)}\n"
+    said = f"key {issued.key_id} of {issued.name} is rotated; its new secret, shown once:\n{issued.key}"
+    echo_answer(as_json, issued, until + said)
 
 
 @keys.command()
@@ -267,7 +306,7 @@ def apply(
 
 def _echo_applied(done: "Applied") -> None:
     for change in done.changes:
-        changed = ", ".join(f"{name} {_change(old, new)}" for name, (old, new) in change.changed.items())
+        changed = ", ".join(f"{name} {_change(name, old, new)}" for name, (old, new) in change.changed.items())
         click.echo(f"{change.action:14} {change.kind} {change.name}{changed and ': '}{changed}")
     if not done.changes:
         click.echo("nothing to change")
@@ -279,8 +318,9 @@ def _echo_applied(done: "Applied") -> None:
         click.echo(done.notice, err=True)
 
 
-def _change(old: Any, new: Any) -> str:
-    return _text(new) if old is None else f"{_text(old)} -> {'none' if new is None else _text(new)}"
+def _change(name: str, old: Any, new: Any) -> str:
+    said = _value_text(name, new)
+    return said if old is None else f"{_value_text(name, old)} -> {'none' if new is None else said}"
 
 
 def order(reason: str | None) -> "Order":
@@ -340,6 +380,12 @@ def _text(value: Any) -> str:
     if isinstance(value, dict):
         return " ".join(f"{name}={target}" for name, target in value.items())
     return "" if value is None else str(value)
+
+
+def _value_text(name: str, value: Any) -> str:
+    """The value of a column as text; a time as its date."""
+    is_time = isinstance(value, float) and name.endswith(("_at", "_until"))
+    return utc_text(value) if is_time else _text(value)
 
 
 def _bounds(row: dict[str, Any]) -> str:

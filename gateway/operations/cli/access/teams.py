@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from gateway.operations.cli.access.keys import checked, order, reason_option, stored_options
+from gateway.operations.cli.access.keys import budget_options, budgets_of, checked, order, reason_option, stored_options
 from gateway.operations.cli.options import echo_answer, echo_json, settings_from, table
 from gateway.operations.cli.stored_order import with_database
 
@@ -42,24 +42,21 @@ def list_teams(limit: int, as_json: bool, **options: Any) -> None:
 
 @teams.command()
 @click.argument("team")
-@click.option("--day", type=click.FloatRange(0), metavar="USD", help="Most US dollars per day (UTC).")
-@click.option("--month", type=click.FloatRange(0), metavar="USD", help="Most US dollars per month (UTC).")
-@click.option("--total", type=click.FloatRange(0), metavar="USD", help="Most US dollars in total.")
+@budget_options()
 @reason_option
 @stored_options
 def budget(team: str, reason: str | None, as_json: bool, **options: Any) -> None:
     """Set the budgets of TEAM (id or name), if given, and show what it has spent."""
-    from gateway.tenancy.budgets.budget_commands import BudgetState, set_budget, states_of
+    from gateway.tenancy.budgets.budget_commands import BudgetState, change_budgets, states_of
     from gateway.tenancy.keys.key_commands import team_named
     from gateway.tenancy.keys.listings import BUDGETS
 
-    bounds: dict[Any, float | None] = {period: options.pop(period) for period in ("day", "month", "total")}
+    bounds = budgets_of(options)
 
     async def change(engine: Any) -> list[BudgetState]:
         team_id = await team_named(engine, team)
-        for period, amount in bounds.items():
-            if amount is not None:
-                await set_budget(engine, "team", team_id, period, amount, order(reason))
+        if bounds:
+            await change_budgets(engine, "team", team_id, bounds, order(reason))
         page = await BUDGETS.page(engine, {"subject": team_id})
         return await states_of(engine, page.rows, time.time())
 

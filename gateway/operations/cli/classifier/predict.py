@@ -111,7 +111,7 @@ def _text(one: "Explanation", *, named: bool) -> str:
         table(["tier", "P(good enough)"], tiers),
         "",
         "class: " + ", ".join(f"{c.name} {p:.2f}" for c, p in zip(Complexity, one.classes, strict=True)),
-        f"classifier {one.version} ({one.kind}); novelty {one.novelty:.3f}",
+        f"classifier {one.version} ({one.kind}); unfamiliar {one.novelty:.2f} (1: no labels of such prompts)",
         "features: " + (", ".join(f"{name} {value:.3g}" for name, value in one.features.items()) or "none"),
     ]
     if one.looked_at < one.characters:

@@ -85,6 +85,7 @@ def compare(
     unless the candidate may be used for something.
     `aio serve` looks for the report at CANDIDATE.COMPUTE.quality.json.
     """
+    from inference_core.io.text_file import NotUtf8Error, read_text_file
     from inference_core.quantization.quality_report import write_report
     from quality.evaluation.model_outputs import Side, Variant
     from quality.evaluation.quantised_model import ComparisonError, Effort, compare_models, read_questions
@@ -106,13 +107,15 @@ def compare(
                 Side(candidate, Variant(options["compute"], options["kv_dtype"])),
                 settings.cache_path,
                 limits=limits,
-                text=None if text is None else text.read_text("utf-8"),
+                text=None if text is None else read_text_file(text),
                 questions=[] if questions is None else read_questions(questions, questions_limit),
                 effort=effort,
                 progress=progress,
             )
-    except (ComparisonError, UnicodeDecodeError) as error:
+    except ComparisonError as error:
         raise click.ClickException(str(error)) from error
+    except NotUtf8Error as error:
+        raise click.ClickException(f"{text} cannot be read: {error}") from error
     if report is not None:
         write_report(found, report)
     echo_answer(as_json, found, _shown(found))

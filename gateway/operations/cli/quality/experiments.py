@@ -81,7 +81,13 @@ def list_experiments(limit: int, as_json: bool, **options: Any) -> None:
 @click.option("--a", "arm_a", required=True, metavar="tier:N|version:V", help="The first arm.")
 @click.option("--b", "arm_b", required=True, metavar="tier:N|version:V", help="The second arm.")
 @click.option("--share", type=click.FloatRange(0, 1, min_open=True), default=0.1, show_default=True)
-@click.option("--by", type=click.Choice(UNITS), default="user", show_default=True, help="What keeps its arm.")
+@click.option(
+    "--by",
+    type=click.Choice(UNITS),
+    default="user",
+    show_default=True,
+    help="What is given the same arm for the whole experiment.",
+)
 @click.option("--level", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.05, show_default=True)
 @click.option("--most-probes", type=click.IntRange(1), default=1000, show_default=True)
 @_margin_option("cost", "cost per request")

@@ -99,7 +99,7 @@ def _why_not(decision: Decision, tier: int) -> str:
         return "" if theirs is None or ours is None else f"worth {theirs:.3f}, tier {chosen} {ours:.3f}"
     if p_ok < inputs.tau:
         what = "P(good enough)" if inputs.prediction.classes else "P(no worse)"
-        return f"{what} {p_ok:.3f} is below τ {inputs.tau:.3f}"
+        return f"{what} {p_ok:.3f} is below {inputs.tau:.3f}"
     return f"good enough too, but no cheaper than tier {chosen}"
 
 

@@ -7,7 +7,7 @@ from litestar.params import FromPath
 from litestar.response import Response
 from sqlalchemy import select
 
-from gateway.base.numbers import number
+from gateway.base.numbers import number, utc_text
 from gateway.base.stores.database_reach import reached
 from gateway.edge.http_request import HttpRequest
 from gateway.inference.serving import Serving, serving_of
@@ -115,7 +115,7 @@ async def change_one_key(request: HttpRequest, key: FromPath[str]) -> Response[A
     order = taken({"terms": _terms(form)} | given_of(form, "reason"), ChangeOrder)
     work = change_key(serving_of(request).database, key, order.terms, order_of(request, order.reason))
     changed = await obeyed(access_of(request), work)
-    said = "; ".join(f"{name}: {before} → {after}" for name, (before, after) in changed.items())
+    said = "; ".join(f"{name}: {_shown(name, old)} → {_shown(name, new)}" for name, (old, new) in changed.items())
     return back_to(f"{_PATH}/{key}", said or "Nothing was changed: every field is as it was.")
 
 
@@ -169,6 +169,10 @@ async def delete_budget(request: HttpRequest, budget_id: FromPath[str]) -> Respo
     reason = text_of(await form_of(request), "reason")
     await obeyed(access_of(request), remove_budget(serving_of(request).database, budget_id, order_of(request, reason)))
     return back_to(_PATH, "The budget is removed.")
+
+
+def _shown(name: str, value: Any) -> str:
+    return "none" if value is None else utc_text(value) if name == "expires_at" else str(value)
 
 
 def _issued(request: HttpRequest, issued: IssuedKey) -> Response[Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.operations.setup.given_tiers import SetupError
+from inference_core.io.text_file import read_text_file
 
 ENVIRONMENT = "os.environ/"
 UNKNOWN = "AIO has nothing like it, or not for this value"
@@ -63,9 +64,9 @@ def _read(path: Path, account: Account) -> dict[str, Any]:
     import yaml
 
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text_file(path)
         repeated, found = list(_repeated(yaml.compose(text, yaml.SafeLoader))), yaml.safe_load(text)
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise SetupError(f"{path} cannot be read: {error}") from error
     except yaml.YAMLError as error:
         raise SetupError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
