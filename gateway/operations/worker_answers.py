@@ -16,8 +16,8 @@ WITH_PRIVATE = "private"
 
 def worker_answers(operations: Operations, records: PeerRecords) -> dict[str, Answer]:
     """Return the answers by question: whether it is `ready`, and whether it `asks for keys`; its own `metrics` and
-    service `levels`, and a `record` that the database does not hold yet; the `refusals` of servers that it knows, and to `forget` them; `reload` makes
-    it reload the catalogue, as SIGHUP does."""
+    service `levels`, and a `record` that the database does not hold yet; the `refusals` of servers that it knows, and
+    to `forget` them; `reload` makes it reload the catalogue, as SIGHUP does."""
 
     async def ready(_: str) -> bytes:
         # A remote tier that is down does not prevent a start; a local core will be up soon.

@@ -100,7 +100,7 @@ def test_the_strongest_allowed_tier_answers_when_none_reaches_tau() -> None:
     inputs = example(tau=0.95, exclusions=[Exclusion(tier=4, reason="down")])
     decision = decide(inputs)
     assert decision.tier == 3
-    assert "no allowed tier reaches tau" in decision.reason
+    assert "no allowed tier reaches P(no worse)" in decision.reason
 
 
 def test_among_equally_priced_tiers_the_lowest_good_enough_number_answers() -> None:

@@ -10,7 +10,7 @@ from classifier.errors import PolicyInputsError
 from classifier.policy.decide import decide, may_answer
 
 MEASURED = Prediction(p_ok=[0.5, 0.8, 0.9, 1.0], kind="measured", novelty=0.1, classifier_version="v7")
-CHEAPEST = "tier 2 is the cheapest with P(no worse) 0.800 >= tau 0.750"
+CHEAPEST = "tier 2 is the cheapest with P(no worse) 0.800 >= 0.750"
 OF_ARM = " (arm a of experiment e)"
 ARM = {"experiment_id": "e", "arm": "a"}
 CLASSES = [0.1, 0.6, 0.2, 0.1]
@@ -41,9 +41,9 @@ EDGE = EdgePath(tier=1, prompt_tokens=7, max_prompt_tokens=29, new_tokens=8, max
     ("changes", "tier", "reason"),
     [
         ({}, 2, CHEAPEST),
-        ({"tau": 0.8}, 2, "tier 2 is the cheapest with P(no worse) 0.800 >= tau 0.800"),
+        ({"tau": 0.8}, 2, "tier 2 is the cheapest with P(no worse) 0.800 >= 0.800"),
         ({"tau": 0.95, "exclusions": down(4)}, 3,
-         "no allowed tier reaches tau 0.950; tier 3 is the strongest allowed; not tier 4: down"),
+         "no allowed tier reaches P(no worse) 0.950; tier 3 is the strongest allowed; not tier 4: down"),
         ({"max_cost_usd": 0.01}, 2, f"{CHEAPEST}; not tier 4: predicted cost $0.030000 is above the maximum $0.010000"),
         ({"fell_over": "its server failed"}, 2, f"{CHEAPEST}; its server failed"),
         ({"private": "a mark"}, 2, f"private (a mark): {CHEAPEST}"),
@@ -100,16 +100,16 @@ EDGE = EdgePath(tier=1, prompt_tokens=7, max_prompt_tokens=29, new_tokens=8, max
          "the session is on tier 3, where its rest costs least; $0.020000 for the rest of the session"),
         ({"session": session(2, [0.01, 0.02, 0.03, 0.1])}, 2, f"{CHEAPEST}; $0.020000 for the rest of the session"),
         ({"session": session(1, [0.01, 0.02, 0.03, 0.1]), "tau": 0.4}, 1,
-         "tier 1 is the cheapest with P(no worse) 0.500 >= tau 0.400; $0.010000 for the rest of the session"),
+         "tier 1 is the cheapest with P(no worse) 0.500 >= 0.400; $0.010000 for the rest of the session"),
         ({"session": session(4, [0.01, 0.02, 0.03, 0.1])}, 2,
          f"{CHEAPEST}; $0.020000 for the rest of the session, $0.100000 on tier 4"),
-        ({"session": session(4, [0.01, 0.03, 0.02, 0.1])}, 3, "tier 3 is the cheapest with P(no worse) 0.900 >= tau "
+        ({"session": session(4, [0.01, 0.03, 0.02, 0.1])}, 3, "tier 3 is the cheapest with P(no worse) 0.900 >= "
          "0.750; $0.020000 for the rest of the session, $0.100000 on tier 4"),
         # Of tiers that are good enough, though a lower one is: probabilities need not rise.
         ({"session": session(4, [0.01, 0.03, 0.02, 0.1]), "p_ok": [0.5, 0.8, 0.7, 1.0]}, 2,
          f"{CHEAPEST}; $0.030000 for the rest of the session, $0.100000 on tier 4"),
         ({"session": session(4, [0.01, 0.03, 0.02, 0.1]), "p_ok": [0.5, 0.8, 0.75, 1.0]}, 3, "tier 3 is the cheapest "
-         "with P(no worse) 0.750 >= tau 0.750; $0.020000 for the rest of the session, $0.100000 on tier 4"),
+         "with P(no worse) 0.750 >= 0.750; $0.020000 for the rest of the session, $0.100000 on tier 4"),
         # On equal costs the session's own tier, then the lower one.
         ({"session": session(3, [0.01, 0.02, 0.02, 0.1])}, 3,
          "the session is on tier 3, where its rest costs least; $0.020000 for the rest of the session"),

@@ -18,7 +18,7 @@ from tests.ports import held_port
 pytestmark = pytest.mark.processes
 
 _AIO = (sys.executable, "-c", "from gateway.operations.cli import main; main()")
-_TIERS = ("--tier", "a=http://127.0.0.1:9/v1,x", "--tier", "b=http://127.0.0.1:9/v1,y")
+_TIERS = ("--tier", "a=openai:gpt-4o-mini", "--tier", "b=openai:gpt-4o")
 _READ_ONLY = 'mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && shift && exec "$@"'
 
 
@@ -123,7 +123,7 @@ def test_a_catalogue_that_cannot_be_written_is_named(read_only: tuple[Path, list
     folder, started_with = read_only
 
     words = ("init", "--yes", "--ports", "", *_TIERS, "--output", str(folder / "aio.toml"))
-    said = refusal(*words, settings={}, started_with=started_with, cwd=tmp_path)
+    said = refusal(*words, settings={"OPENAI_API_KEY": "unused"}, started_with=started_with, cwd=tmp_path)
 
     assert said.startswith(f"cannot write {folder / 'aio.toml'} (")
     assert said.endswith("--output writes another file")

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -57,10 +58,10 @@ async def budget(aio: RunningGateway, amount_usd: float, period: str = "month", 
     await order(aio, "PUT", "/budgets", body)
 
 
-def cost_bound(aio: RunningGateway) -> int:
+def cost_bound(aio: RunningGateway, answer_tokens: int = 5) -> int:
     """Micro-dollars that BODY may cost on tier 1: 10 bytes, a turn and the template, and 5 tokens."""
     price = aio.serving.routing.served.spec(1).price
-    return math.ceil(price.input_usd_per_million * (10 + 16 + 64) + price.output_usd_per_million * 5)
+    return math.ceil(price.input_usd_per_million * (10 + 16 + 64) + price.output_usd_per_million * answer_tokens)
 
 
 async def test_rate_headers_are_openais_and_refusals_have_retry_after(aio: RunningGateway) -> None:
@@ -123,6 +124,35 @@ async def test_a_budget_that_is_used_up_is_the_openai_clients_quota(aio: Running
     assert (caught.value.code, caught.value.type) == ("insufficient_quota", "insufficient_quota")
     assert int(caught.value.response.headers["retry-after"]) > 0
     assert not aio.tier(1).requests
+
+
+@pytest.mark.parametrize("kind", ["key", "team"])
+async def test_a_refusal_says_whose_budget_it_is_and_which_answer_would_pass(aio: RunningGateway, kind: str) -> None:
+    await order(aio, "POST", "/teams", {"name": "lab"})
+    key = str((await order(aio, "POST", "/keys", {"name": "ada", "team": "lab"}))["key"])
+    most, asked_for = cost_bound(aio, 120), cost_bound(aio, 200)
+    body = {"kind": kind, "subject": "ada" if kind == "key" else "lab", "period": "month", "amount_usd": most / 1e6}
+    await order(aio, "PUT", "/budgets", body)
+
+    said = (await asked(aio, key, max_tokens=200)).json()["error"]["message"]
+
+    cost = f"\\${asked_for / 1e6:.6f}"
+    whose = "key ada" if kind == "key" else "team lab"
+    found = re.fullmatch(
+        f"You exceeded your current quota: this request may cost up to {cost}, and the budget of {whose} "
+        f"\\(\\${most / 1e6:g} per month\\) has \\${most / 1e6:.6f} left. A max_tokens of at most (\\d+) would pass.",
+        said,
+    )
+    assert found, said
+    assert 120 <= int(found[1]) < 125
+    assert (await asked(aio, key, max_tokens=int(found[1]))).status_code == 200
+
+
+async def test_a_refusal_advises_no_smaller_answer_where_the_prompt_alone_is_too_dear(aio: RunningGateway) -> None:
+    key = await key_of(aio)
+    await budget(aio, 1e-6)
+    said = (await asked(aio, key)).json()["error"]["message"]
+    assert said.endswith("has $0.000001 left.")
 
 
 async def test_a_key_without_limits_gets_no_limit_headers(aio: RunningGateway) -> None:

@@ -136,7 +136,9 @@ async def test_what_a_budget_does_not_cover_is_refused_until_its_next_period() -
     for wait, said in ((0.0, str(midnight)), (midnight - 0.25, "1"), (midnight - 1.5, "2")):
         admissions = Admissions(Grant(0, 20))
         admissions.budgets.step(wait)
-        with pytest.raises(ApiError, match=r"You exceeded your current quota: it may cost up to \$0.000050") as refused:
+        with pytest.raises(
+            ApiError, match=r"You exceeded your current quota: this request may cost up to \$0.000050"
+        ) as refused:
             await (await admissions.enter()).reserve(caller, 50e-6)
         error = refused.value
         assert (error.status, error.headers) == (429, {"retry-after": said})

@@ -191,7 +191,7 @@ def test_every_change_has_its_audit_row(file: Path) -> None:
         ("day = 10", "day = -1", "[[teams]] research, budgets.day: Expected `float` >= 0"),
         ('name = "made"', 'name = "ada"', "[[keys]] ada, name: occurs twice"),
         ('team = "research"', 'team = "sales"', "[[keys]] ada, team: there is no team sales"),
-        ("2099-12-31", "2019-12-31", "[[keys]] ada, expires_at: expires_at 1577750400 has passed"),
+        ("2099-12-31", "2019-12-31", "[[keys]] ada, expires_at: expires_at 2019-12-31 00:00:00 UTC has passed"),
         ("2099-12-31", "2099-12-31T10:00:00", "[[keys]] ada, expires_at: 2099-12-31 10:00:00 lacks an offset"),
         ("ADA_SECRET", "NO_SECRET", "[[keys]] ada, secret_env: the variable NO_SECRET is not set"),
         ("sha256:", "md5:", "[[keys]] ci, secret_hash: Expected `str` matching regex"),

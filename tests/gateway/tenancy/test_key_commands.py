@@ -108,7 +108,7 @@ async def test_what_no_command_can_do_is_refused(engine: AsyncEngine) -> None:
         await create_key(engine, "ada", None, KeyTerms(), ORDER)
     with pytest.raises(UnknownSubjectError, match="there is no team 'none'"):
         await create_key(engine, "eve", "none", KeyTerms(), ORDER)
-    for wrong, said in ((NOW, "has passed"), (5e9, "is after 4102444800")):
+    for wrong, said in ((NOW, "has passed"), (5e9, "is after 2100-01-01 00:00:00 UTC")):
         with pytest.raises(TenancyError, match=said):
             await change_key(engine, "ada", KeyTerms(expires_at=wrong), ORDER)
         with pytest.raises(TenancyError, match=said):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,41 @@ def test_a_team_has_budgets(folder: Path) -> None:
     assert (state["subject_kind"], state["period"], state["amount_usd"]) == ("team", "month", 100)
     assert said("teams", "budget", "lab")["budgets"] == [state]
     assert [row["name"] for row in said("teams", "list")["rows"]] == ["lab"]
+
+
+def budgets(name: str) -> dict[str, float]:
+    return {one["period"]: one["amount_usd"] for one in said("keys", "show", name)["budgets"]}
+
+
+def test_a_key_is_made_with_budgets_which_none_removes(folder: Path) -> None:
+    said("keys", "create", "ada", "--budget-day", "2.5", "--budget-total", "40")
+    assert budgets("ada") == {"day": 2.5, "total": 40}
+    assert ran("keys", "limit", "ada", "--budget-day", "none").output == "budget_day: 2.5 -> none\n"
+    assert budgets("ada") == {"total": 40}
+    assert ran("keys", "limit", "ada", "--budget-day", "none").output == "nothing to change\n"
+    said("teams", "create", "lab")
+    said("teams", "budget", "lab", "--month", "100")
+    assert said("teams", "budget", "lab", "--month", "none")["budgets"] == []
+
+
+def test_a_key_whose_budget_cannot_be_is_not_made(folder: Path) -> None:
+    assert ran("keys", "create", "ada", "--budget-day", "-1").exit_code == 2
+    assert said("keys", "list")["rows"] == []
+
+
+def test_times_are_dates(folder: Path) -> None:
+    ran("keys", "create", "ada", "--expires-in-days", "2")
+    rotated = ran("keys", "rotate", "ada").output
+    shown = ran("keys", "show", "ada").output
+    changed = ran("keys", "limit", "ada", "--expires-in-days", "none").output
+
+    date = r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC"
+    assert re.search(
+        rf"the secret before is valid until {date}\nkey key_\w+ of ada is rotated; its new secret", rotated
+    )
+    for column in ("created_at", "rotated_at", "old_until", "expires_at"):
+        assert re.search(rf"^{column} +{date}$", shown, re.MULTILINE), column
+    assert re.fullmatch(rf"expires_at: {date} -> none\n", changed)
 
 
 @pytest.mark.parametrize(

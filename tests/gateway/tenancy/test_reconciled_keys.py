@@ -137,7 +137,7 @@ async def test_a_time_that_has_passed_may_stay_and_not_be_new(stored: Stored) ->
     await apply_declaration(stored.engine, declared, ORDER, grace_seconds=0)
     assert (await apply_declaration(stored.engine, declared, later, grace_seconds=0)).changes == []
     said = await stored.refused(key("ada", "expires_at = 2029-01-01"))
-    assert said.startswith(", [[keys]] ada, expires_at: expires_at 1861920000 has passed")
+    assert said.startswith(", [[keys]] ada, expires_at: expires_at 2029-01-01 00:00:00 UTC has passed")
 
 
 TEAM = '[[teams]]\nname = "lab"\nbudgets = {{ {} }}\n'

@@ -102,7 +102,7 @@ def test_an_explanation_says_what_it_saw_what_moved_it_and_what_it_passed_over(t
     assert found["appeals"] == [prompt]
     assert sum(found["classes"]) == pytest.approx(1, abs=1e-3)
     said = aio("explain", prompt, "--data-dir", str(tmp_path)).output
-    for part in ("P(good enough)", "novelty", "class: SIMPLE", "skipped, since they ask for a tier", SHIPPED):
+    for part in ("P(good enough)", "unfamiliar", "class: SIMPLE", "skipped, since they ask for a tier", SHIPPED):
         assert part in said
     aio("explain", "--data-dir", str(tmp_path), ok=False)
 

@@ -35,10 +35,10 @@ def checked(tables: str, *, local: bool = False) -> Result:
         (
             '[private]\nrules = ["iban"]\npatterns = { falcon = "Falcon" }',
             True,
-            "by iban, falcon, key or header",
+            "says so, or where a rule finds something private (iban, falcon), and goes to local tiers alone: 1 (a)",
             False,
         ),
-        ("[private]", False, "by email, phone, card", True),
+        ("[private]", False, "where a rule finds something private (email, phone, card", True),
     ],
 )
 def test_it_says_which_tiers_private_prompts_go_to(tables: str, local: bool, said: str, warned: bool) -> None:

@@ -245,14 +245,22 @@ def test_openai_base_url_is_a_server_with_that_key(servers: Servers, monkeypatch
         assert (tier.url, tier.remote.api_key_env) == (proxy.url, "OPENAI_API_KEY")
 
 
-def test_a_server_that_is_down_can_be_given_without_a_model(servers: Servers) -> None:
+@pytest.mark.parametrize("model", ["", ",m-70b"])
+def test_a_server_that_does_not_answer_is_named_and_nothing_is_written(servers: Servers, model: str) -> None:
     live = servers.add(openai_pages("b-1b"))
-    result = servers.init("--tier", "later=http://127.0.0.1:1/v1", "--tier", f"now={live.url}")
+    result = servers.init("--tier", f"down=http://127.0.0.1:1/v1{model}", "--tier", f"up={live.url}")
+    assert result.exit_code == 1
+    assert "http://127.0.0.1:1/v1 does not answer (ConnectError): start the server" in result.output
+    assert not Path("aio.toml").exists()
+
+
+def test_a_server_that_lists_no_models_is_taken_as_given(servers: Servers) -> None:
+    mute, live = servers.add({}), servers.add(openai_pages("b-1b"))
+    result = servers.init("--tier", f"mute={mute.url},m-70b", "--tier", f"up={live.url}")
     assert result.exit_code == 0, result.output
-    later = next(tier for tier in load_catalog("aio.toml").tiers if tier.name == "later")
-    assert later.remote is not None
-    assert (later.url, later.remote.model) == ("http://127.0.0.1:1/v1", "")
-    assert "does not answer" in Path("aio.toml").read_text()
+    given = next(tier for tier in load_catalog("aio.toml").tiers if tier.name == "mute")
+    assert given.remote is not None
+    assert (given.url, given.remote.model) == (mute.url, "m-70b")
 
 
 def test_a_model_file_runs_in_aio_itself(servers: Servers) -> None:

@@ -1,0 +1,66 @@
+"""What `aio serve` prints at its start: the version, what it works with, and whether callers need a key."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway import __version__
+from gateway.base.settings import Settings
+from gateway.processes.announcement import start_text
+from tests.gateway.remote_catalog import write_remote_catalog
+from tests.gateway.served_process import started
+
+_CALLERS = re.compile(r"^Callers need (an API key|no key, until the first is made: aio keys create NAME)$")
+
+
+def said_at_start(tmp_path: Path, *options: str) -> list[str]:
+    """The lines of a start up to the one about callers."""
+    catalog = write_remote_catalog(tmp_path / "catalog.toml", "http://127.0.0.1:9/v1")
+    words = ("--port", "0", "--catalog", str(catalog), *options)
+    lines: list[str] = []
+    with started(tmp_path / "data", tmp_path / "cache", *words) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line.rstrip("\n"))
+            if _CALLERS.match(lines[-1]):
+                return lines
+    raise AssertionError("\n".join(lines) + (tmp_path / "data" / "log").read_text())
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_start_says_what_it_works_with_and_whether_callers_need_a_key(workers: int, tmp_path: Path) -> None:
+    said = said_at_start(tmp_path, "--gateway-workers", str(workers))
+
+    data = tmp_path / "data"
+    assert said[:6] == [
+        f"AIO {__version__}   role: all{'   workers: 2' if workers == 2 else ''}",
+        f"catalogue: {tmp_path / 'catalog.toml'} (as named by --catalog or AIO_CATALOG)",
+        f"data: {data}",
+        f"database: sqlite+aiosqlite:///{data}/aio.sqlite3",
+        "Redis: none (AIO_REDIS_URL)",
+        "traces: none (AIO_TRACE_EXPORTER)",
+    ]
+    assert any(line.startswith("Verification costs at most 5% of serving") for line in said)
+    assert said[-1].startswith("Callers need no key")
+    command = [sys.executable, "-c", "from gateway.operations.cli import main; main()", "keys", "create", "ada"]
+    subprocess.run([*command, "--data-dir", str(data)], check=True, capture_output=True)
+    assert said_at_start(tmp_path, "--gateway-workers", str(workers))[-1] == "Callers need an API key"
+
+
+def test_addresses_are_shown_without_passwords_and_parameters() -> None:
+    settings = Settings(
+        database_url="postgresql://aio:s3cret@db:5432/aio?password=s3cret",
+        redis_url="redis://:s3cret@cache:6379/0",
+        trace_exporter="otlp",
+        otlp_endpoint="http://ann:s3cret@collector:4318/",
+    )
+    lines = start_text(settings, "why").splitlines()
+    assert lines[3:] == [
+        "database: postgresql://aio:***@db:5432/aio",
+        "Redis: redis://:***@cache:6379/0",
+        "traces: http://ann:***@collector:4318/v1/traces",
+    ]
