@@ -101,13 +101,13 @@ def budget_options(prefix: str = "") -> Callable[[Command], Command]:
     def decorate(command: Command) -> Command:
         for period, when in (("total", "in total"), ("month", "per month (UTC)"), ("day", "per day (UTC)")):
             name = f"--{prefix}{period}"
-            command = click.option(name, type=_budget, metavar="USD|none", help=f"Most US dollars {when}.")(command)
+            command = click.option(name, type=usd_or_none, metavar="USD|none", help=f"Most US dollars {when}.")(command)
         return command
 
     return decorate
 
 
-def _budget(text: str) -> float | str:
+def usd_or_none(text: str) -> float | str:
     """Parse a budget; the `type` of an option."""
     from gateway.tenancy.budgets.periods import BudgetUsd
 
