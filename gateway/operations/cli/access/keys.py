@@ -219,14 +219,14 @@ def limit(key: str, reason: str | None, as_json: bool, **options: Any) -> None:
         async with tenancy_transaction(engine) as connection:
             changed = await change_key(connection, key, wanted, order(reason))
             found = await change_budgets(connection, "key", key, budgets, order(reason)) if budgets else {}
-        return changed | {f"budget_{period}": change for period, change in found.items()}
+        return changed | {f"budget_{period}": values for period, values in found.items()}
 
     changed = with_database(settings, change)
     if as_json:
         echo_json({"changed": changed})
         return
-    for name, change in changed.items():
-        old, new = (_value_text(name, value) or "none" for value in change)
+    for name, values in changed.items():
+        old, new = (_value_text(name, value) or "none" for value in values)
         click.echo(f"{name}: {old} -> {new}")
     if not changed:
         click.echo("nothing to change")
