@@ -9,6 +9,7 @@ import msgspec
 
 from inference_core.errors import ModelFileError
 from inference_core.io.json_errors import JSON_ERRORS
+from inference_core.loaders.model_file import MAX_SETTINGS, read_model_file
 
 CONFIG_FILE = "adapter_config.json"
 # Initialisations that also change the base model's weights: such an adapter is wrong over the unchanged base.
@@ -54,10 +55,12 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
     """Read `folder`/adapter_config.json. Raises ModelFileError if it is unreadable or needs more than plain LoRA."""
     file = folder / CONFIG_FILE
     try:
-        config = msgspec.json.decode(file.read_bytes(), type=AdapterConfig)
-    except FileNotFoundError as error:
-        raise ModelFileError(f"{folder} has no {CONFIG_FILE}; it is not a PEFT adapter folder") from error
-    except (OSError, *JSON_ERRORS) as error:
+        config = msgspec.json.decode(read_model_file(file, MAX_SETTINGS), type=AdapterConfig)
+    except ModelFileError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise ModelFileError(f"{folder} has no {CONFIG_FILE}; it is not a PEFT adapter folder") from error
+        raise
+    except JSON_ERRORS as error:
         raise ModelFileError(f"{file} cannot be read: {error}") from error
     _refuse_unsupported(file, config)
     return config

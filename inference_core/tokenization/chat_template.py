@@ -13,6 +13,7 @@ from jinja2 import nodes
 from jinja2.meta import find_undeclared_variables
 
 from inference_core.errors import InvalidRequestError, ModelFileError
+from inference_core.io.abandoned_work import AbandonedWorkError
 from inference_core.tokenization.template_budget import RenderBudget, TemplateWorkError
 from inference_core.tokenization.template_environment import TemplateEnvironment
 from inference_core.tokenization.template_filters import BudgetContext
@@ -30,7 +31,7 @@ class ChatTemplate:
     the variable `tools`, so that it can describe functions to the model. `literals`: the texts that it writes or
     compares with; `inspected`: those that it looks for in the messages, as in `content.split('</think>')`.
     `with_tools`: the source that renders chats with tools, where the model has another for them; `tool_source`: the one
-    that does."""
+    that does. `is_slow`: a render has done so much work that further ones should not hold up other requests."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str], with_tools: str | None = None) -> None:
         environment = TemplateEnvironment()
@@ -56,6 +57,7 @@ class ChatTemplate:
         tests = parsed.find_all((nodes.Compare, nodes.Call, nodes.Filter, nodes.Test))
         self.inspected = frozenset(text for test in tests for text in _constants(test))
         self.tool_source = source
+        self.is_slow = False
         self._with_tools: ChatTemplate | None = None
         if with_tools is not None:
             other = self._with_tools = ChatTemplate(with_tools, special_tokens)
@@ -68,7 +70,10 @@ class ChatTemplate:
         """Render the prompt. Raises InvalidRequestError(param="messages") with the template's error, of its kind
         TemplateWorkError for more work than these messages allow."""
         if self._with_tools is not None and extra.get("tools"):
-            return self._with_tools.render(messages, add_generation_prompt=add_generation_prompt, extra=extra)
+            try:
+                return self._with_tools.render(messages, add_generation_prompt=add_generation_prompt, extra=extra)
+            finally:
+                self.is_slow |= self._with_tools.is_slow
         given = {"messages": list(messages), **extra}
         variables = {"tools": None, "documents": None, **self._special_tokens, **extra, "messages": given["messages"]}
         context = self._template.new_context(variables | {"add_generation_prompt": add_generation_prompt})
@@ -76,12 +81,14 @@ class ChatTemplate:
         context.budget = RenderBudget(given)
         try:
             return context.budget.joined(self._template.root_render_func(context))
-        except TemplateWorkError:
+        except (TemplateWorkError, AbandonedWorkError):
             raise
         except Exception as error:  # A template can raise any Python exception.
             raise InvalidRequestError(
                 f"the model's chat template refuses these messages: {str(error) or type(error).__name__}", "messages"
             ) from error
+        finally:
+            self.is_slow |= context.budget.is_large
 
 
 def _require_few(tokens: Iterable[tuple[int, str, str]]) -> None:

@@ -93,7 +93,7 @@ def read_gguf_vocabulary(path: Path) -> Vocabulary:
     controls = metadata.of_type(TokenType.CONTROL, TokenType.UNKNOWN)
     literals = metadata.of_type(TokenType.USER_DEFINED)
     tokens = metadata.tokens
-    require_few_added(path, (tokens[i] for i in (*controls, *literals)))
+    require_few_added(path, (tokens[i] for i in (*controls, *literals)), (tokens[i] for i in controls))
     backend.add_special_tokens([AddedToken(tokens[i], special=True, normalized=False) for i in controls])
     backend.add_tokens([AddedToken(tokens[i], special=False, normalized=False) for i in literals])
     bos = metadata.token_id("bos")

@@ -1,5 +1,6 @@
 """Builds a tokeniser from a Hugging Face folder: tokenizer.json, tokenizer_config.json and chat template."""
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from inference_core.tokenization.hf_settings import AddedToken, TokenizerSetting
 from inference_core.tokenization.token_bound import TokenBound, byte_fallback_bound, byte_level_bound, producible
 from inference_core.tokenization.token_bytes import SPM_SPACE, byte_fallback_token, byte_level_token
 from inference_core.tokenization.tokenizer import Vocabulary
-from inference_core.tokenization.tokenizer_limits import require_bounded, require_few_added
+from inference_core.tokenization.tokenizer_limits import require_bounded, require_few_added, runs_of_added
 
 # Pre-tokenisers that drop no text.
 _LOSSLESS = ("ByteLevel", "Digits", "Metaspace", "Punctuation", "Sequence", "Split")
@@ -59,7 +60,8 @@ def read_hf_vocabulary(folder: Path) -> Vocabulary:
     content = read_model_file(file, MAX_TOKENIZER)
     described = decode(file, content, _TokenizerFile)
     settings = TokenizerSettings(folder)
-    require_few_added(file, (token.content for token in (*described.added_tokens, *settings.added)))
+    listed = [*described.added_tokens, *settings.added]
+    require_few_added(file, (token.content for token in listed), (token.content for token in listed if token.special))
     require_bounded(file, _steps(described.normalizer), _steps(described.pre_tokenizer))
     backend = _backend(file, content)
     starts_with_space = any(
@@ -91,11 +93,16 @@ def _added(
     for text in settings.special.values():
         if text not in known and text not in more and (number := backends[0].token_to_id(text)) is not None:
             more[text] = AddedToken(id=number, content=text, special=True)
-    for token in more.values():
-        options = {"lstrip": token.lstrip, "rstrip": token.rstrip, "normalized": token.normalized}
-        added = tokenizers.AddedToken(token.content, special=token.special, **options)
+    for special, run in runs_of_added(file, more.values(), len(known)):
+        added = [
+            tokenizers.AddedToken(
+                token.content, special=special, lstrip=token.lstrip, rstrip=token.rstrip, normalized=token.normalized
+            )
+            for token in run
+        ]
         for backend in dict.fromkeys(backends):
-            (backend.add_special_tokens if token.special else backend.add_tokens)([added])
+            (backend.add_special_tokens if special else backend.add_tokens)(added)
+        for backend, token in product(dict.fromkeys(backends), run):
             if (number := backend.token_to_id(token.content)) != token.id:
                 raise ModelFileError(
                     f"{file} has no token {token.id}: tokenizer_config.json calls it {token.content!r}, which would be "

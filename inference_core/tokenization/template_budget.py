@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
 
 from inference_core.errors import InvalidRequestError
+from inference_core.io.abandoned_work import require_wanted
 
 # For every render, and for each value and each character that it is given: real templates take a tenth of these.
 BASE_UNITS = 500_000
@@ -20,6 +21,8 @@ UNITS_PER_CHARACTER = 32
 MAX_SECONDS = 4.0
 # Between two looks at the clock.
 _SLICE = 50_000
+SLOW_SHARE = 0.4
+"""Of the units that messages allow: a template that takes more of them is rendered on a thread."""
 _MAX_BITS = 256
 _MAX_WIDTH = 9_999
 _TOO_WIDE = re.compile(r"\d{5,}|\*")
@@ -42,7 +45,8 @@ class RenderBudget:
     def __init__(self, given: Mapping[str, Any]) -> None:
         self.left = _SLICE
         self._unused = BASE_UNITS - _SLICE
-        self._given: Mapping[str, Any] | None = given
+        self._granted = BASE_UNITS
+        self._given = given
         self._until: float | None = None
         # Of containers by their id: they are held, so that no other gets it.
         self._weights: dict[int, tuple[Any, int]] = {}
@@ -52,16 +56,23 @@ class RenderBudget:
         if self.left < 0:
             self.refill()
 
+    @property
+    def is_large(self) -> bool:
+        """Whether the template did much more than real ones do with these messages."""
+        used = self._granted - self._unused
+        return used > SLOW_SHARE * BASE_UNITS and used > SLOW_SHARE * (BASE_UNITS + _allowance(self._given))
+
     def refill(self) -> None:
-        """Take more units where `left` is negative."""
+        """Take more units where `left` is negative. Raises AbandonedWorkError where nobody waits for the text."""
+        require_wanted()
         now = time.thread_time()
         if self._until is None:
             self._until = now + MAX_SECONDS
-        if self._unused + self.left < 0 and self._given is not None:
+        if self._unused + self.left < 0 and self._granted == BASE_UNITS:
             # Only now, as few renders come here.
-            values, characters = _size(self._given)
-            self._unused += UNITS_PER_VALUE * values + UNITS_PER_CHARACTER * characters
-            self._given = None
+            more = _allowance(self._given)
+            self._granted += more
+            self._unused += more
         if self._unused + self.left < 0 or now > self._until:
             raise TemplateWorkError(
                 "the model's chat template does more work than these messages allow for; another model, or another "
@@ -264,8 +275,8 @@ _CONTAINERS: tuple[type, ...] = (
 _LONGEST_ESCAPE = 10
 
 
-def _size(given: Any) -> tuple[int, int]:
-    """The values and the characters in `given`, which is JSON."""
+def _allowance(given: Any) -> int:
+    """The units for the values and the characters in `given`, which is JSON."""
     values = characters = 0
     rest = [given]
     while rest:
@@ -278,7 +289,7 @@ def _size(given: Any) -> tuple[int, int]:
             rest += value.values()
         elif isinstance(value, list | tuple):
             rest += value
-    return values, characters
+    return UNITS_PER_VALUE * values + UNITS_PER_CHARACTER * characters
 
 
 def _length(value: Any) -> int:

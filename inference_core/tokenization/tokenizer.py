@@ -91,6 +91,11 @@ class Tokenizer:
         return self._vocabulary.eos_token_ids
 
     @property
+    def renders_slowly(self) -> bool:
+        """Whether even short chats should be rendered on a thread."""
+        return self._vocabulary.chat_template is not None and self._vocabulary.chat_template.is_slow
+
+    @property
     def chat_template(self) -> "ChatTemplate | None":
         """The model's chat template, if its file has one."""
         return self._vocabulary.chat_template

@@ -2,11 +2,14 @@
 
 import asyncio
 import os
+import threading
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
+
+from inference_core.io.abandoned_work import run_until
 
 T = TypeVar("T")
 
@@ -47,20 +50,25 @@ class TextThreads:
         return sum(map(len, self._waiting.values()))
 
     async def run(self, caller: str, work: Callable[[], T]) -> T:
-        """Run `work` on a thread and return its result. A running thread finishes even if its caller leaves."""
+        """Run `work` on a thread and return its result. Where the caller leaves, a running thread goes on until `work`
+        looks whether it is wanted (`require_wanted`)."""
         if self._waiting or not self._may_begin(caller):
             await self._turn(caller)
         else:
             self._running[caller] += 1
-        loop = asyncio.get_running_loop()
+        loop, abandoned = asyncio.get_running_loop(), threading.Event()
 
         def ended(_: Future[T]) -> None:
             with suppress(RuntimeError):  # The event loop has ended meanwhile.
                 loop.call_soon_threadsafe(self._leave, caller)
 
-        begun = self._executor.submit(work)
+        begun = self._executor.submit(run_until, abandoned, work)
         begun.add_done_callback(ended)
-        return await asyncio.wrap_future(begun)
+        try:
+            return await asyncio.wrap_future(begun)
+        except asyncio.CancelledError:
+            abandoned.set()
+            raise
 
     def close(self) -> None:
         """Accept no more work; running work ends by itself."""

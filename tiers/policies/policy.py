@@ -27,9 +27,10 @@ class Policy(ABC):
         return self.decoder.prompt(request)
 
     async def read(self, request: GenerationRequest) -> None:
-        """Encode the prompt that `stream` needs; a long one on a thread. Raises `TierRequestError`."""
+        """Encode the prompt that `stream` needs; on a thread where it is long or its template slow. Raises
+        `TierRequestError`."""
         prompt = self.prompt(request)
-        if not prompt.is_encoded and is_long(request):
+        if not prompt.is_encoded and (is_long(request) or self.decoder.tokenizer.renders_slowly):
             try:
                 await self.decoder.threads.run(request.salt, prompt.ids)
             except asyncio.CancelledError:

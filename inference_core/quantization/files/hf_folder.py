@@ -10,6 +10,7 @@ import torch
 from inference_core.errors import ModelFileError
 from inference_core.io.json_errors import JSON_ERRORS
 from inference_core.loaders.checkpoint import Checkpoint
+from inference_core.loaders.model_file import MAX_SETTINGS, read_model_file
 from inference_core.model_config import ModelConfig
 from inference_core.tokenization.hf_export import export_tokenizer
 
@@ -92,6 +93,6 @@ def write_json(path: Path, value: Any) -> None:
 def _folder_config(folder: Path) -> dict[str, Any]:
     file = folder / "config.json"
     try:
-        return msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
-    except (OSError, *JSON_ERRORS) as error:
+        return msgspec.json.decode(read_model_file(file, MAX_SETTINGS), type=dict[str, Any])
+    except JSON_ERRORS as error:
         raise ModelFileError(f"{file} cannot be read: {error}") from error

@@ -6,6 +6,8 @@ from typing import Any
 import msgspec
 
 from inference_core.errors import ModelFileError
+from inference_core.io.json_errors import JSON_ERRORS
+from inference_core.loaders.model_file import MAX_SETTINGS, read_model_file
 
 RECORD = "quantization.json"
 
@@ -35,6 +37,6 @@ def read_record(model: Path) -> QuantizationRecord | None:
     if not file.is_file():
         return None
     try:
-        return msgspec.json.decode(file.read_bytes(), type=QuantizationRecord)
-    except (OSError, msgspec.MsgspecError) as error:
+        return msgspec.json.decode(read_model_file(file, MAX_SETTINGS), type=QuantizationRecord)
+    except JSON_ERRORS as error:
         raise ModelFileError(f"{file} is not a record of a quantisation: {error}") from error

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 
 import numpy as np
 import pytest
@@ -105,6 +106,23 @@ def test_ranks_beyond_the_largest_are_refused(tmp_path):
     folder = write_adapter(tmp_path, modules=("q_proj",), layers=[0], rank=MAX_RANK + 1)
 
     with pytest.raises(ModelFileError, match=f"rank {MAX_RANK + 1}; supported are ranks up to {MAX_RANK}"):
+        read_adapter(folder, TINY)
+
+
+@pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "3 GiB"])
+def test_only_regular_files_of_a_bounded_size_are_read(tmp_path, name, kind):
+    folder = write_adapter(tmp_path)
+    (folder / name).unlink()
+    if kind == "pipe":
+        os.mkfifo(folder / name)
+    elif kind == "device":
+        (folder / name).symlink_to("/dev/zero")
+    else:
+        (folder / name).touch()
+        os.truncate(folder / name, 3 << 30)
+
+    with pytest.raises(ModelFileError, match=r"regular file|at most|has no|damaged|header"):
         read_adapter(folder, TINY)
 
 

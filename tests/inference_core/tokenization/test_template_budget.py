@@ -65,6 +65,18 @@ def test_a_longer_chat_may_take_more_work() -> None:
     assert render(copies + "{{ ns.x }}", text) == "X" * 300_000
 
 
+def test_a_template_is_slow_by_its_own_work_and_not_by_the_length_of_chats() -> None:
+    plain = ChatTemplate("{% for m in messages %}{{ m.role }}: {{ m.content|trim }}{% endfor %}", {})
+    plain.render([{"role": "user", "content": "x" * 900_000}], add_generation_prompt=True, extra={})
+    assert not plain.is_slow
+    slow = ChatTemplate("{% for i in range(30000) %}{{ i }}{% endfor %}", {})
+    slow.render(HI, add_generation_prompt=True, extra={})
+    assert slow.is_slow
+    other = ChatTemplate("", {}, with_tools=slow.source)
+    other.render(HI, add_generation_prompt=True, extra={"tools": [{}]})
+    assert other.is_slow
+
+
 @pytest.mark.parametrize(
     ("source", "expected"),
     [

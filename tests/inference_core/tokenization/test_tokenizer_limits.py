@@ -25,9 +25,9 @@ def split(pattern: str) -> dict[str, Any]:
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
 
-def added(count: int, text: str = "<{}>") -> list[dict[str, Any]]:
+def added(count: int, text: str = "<{}>", special: bool = True) -> list[dict[str, Any]]:
     flags = dict.fromkeys(("lstrip", "rstrip", "single_word", "normalized"), False)
-    return [{"id": 257 + n, "content": text.format(n), "special": True, **flags} for n in range(count)]
+    return [{"id": 257 + n, "content": text.format(n), "special": special, **flags} for n in range(count)]
 
 
 REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
@@ -41,7 +41,8 @@ REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
         ({"pre_tokenizer": split("(a|a)*b")}, "time without end"),
         ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [split("(x+x+)+y")]}}, "time without end"),
         ({"normalizer": REPLACE | {"pattern": {"Regex": "(.*)*#"}}}, "time without end"),
-        ({"added_tokens": added(20_001)}, "added tokens"),
+        ({"added_tokens": added(80_001, special=False)}, "added tokens"),
+        ({"added_tokens": added(20_001)}, "special tokens"),
         ({"added_tokens": added(3, "a" * 400_000 + "{}")}, "added tokens"),
     ],
 )
@@ -52,10 +53,33 @@ def test_a_tokeniser_of_unbounded_work_is_refused(tmp_path: Path, keys: dict[str
 
 def test_added_tokens_of_the_settings_count_too(tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path / "model")
-    listed = {str(257 + n): {"content": f"<{n}>"} for n in range(20_001)}
-    (folder / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": listed}))
+    _list_in_settings(folder, ["<{}>"] * 80_001)
     with pytest.raises(ModelFileError, match="added tokens"):
         load_tokenizer(folder)
+
+
+def _list_in_settings(folder: Path, texts: list[str], special: tuple[bool, ...] = (False,)) -> None:
+    listed = {
+        str(257 + n): {"content": text.format(n), "special": special[n % len(special)]} for n, text in enumerate(texts)
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": listed}))
+
+
+def test_the_codebook_of_a_speech_model_is_read_also_where_both_files_list_it(tmp_path: Path) -> None:
+    folder = changed(tmp_path, added_tokens=added(65_792, "<|s_{}|>", special=False))
+    _list_in_settings(folder, ["<|s_{}|>"] * 65_792)
+    assert load_tokenizer(folder).encode("<|s_65791|>") == [257 + 65_791]
+
+
+def test_tokens_that_only_the_settings_list_are_added_at_once(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path / "model")
+    _list_in_settings(folder, ["<|s_{}|>"] * 30_000)
+    assert load_tokenizer(folder).encode("<|s_29999|>") == [257 + 29_999]
+    _list_in_settings(folder, ["<|s_{}|>"] * 3000, special=(True, False))
+    with pytest.raises(ModelFileError, match="take turns too often"):
+        load_tokenizer(folder)
+    _list_in_settings(folder, ["<|s_{}|>"] * 300, special=(True, False))
+    assert load_tokenizer(folder).encode("<|s_299|>") == [257 + 299]
 
 
 @pytest.mark.parametrize(

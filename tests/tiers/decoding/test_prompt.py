@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from inference_core.tokenization import template_budget
+from inference_core.tokenization.chat_template import ChatTemplate
 from inference_core.tokenization.tokenizer import LONG_TEXT, Tokenizer
 from tests.polling import eventually
 from tests.tiers.policies.test_chain_of_thought import SPEC
@@ -110,6 +112,59 @@ async def test_who_leaves_before_a_long_prompt_is_read_is_billed_no_tokens_of_it
     go.set()
     await held
     threads.close()
+
+
+class EndlessTokenizer(CountingTokenizer):
+    """A tokeniser whose model has a template that loops for hours, which no budget ends here."""
+
+    template = ChatTemplate("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", {})
+
+    def chat_pieces(self, *given: Any, **named: Any) -> Any:
+        self.rendered.append(threading.get_ident())
+        return [self.template.render(given[0], add_generation_prompt=True, extra={})]
+
+
+async def test_a_template_whose_caller_left_stops(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template_budget, "BASE_UNITS", 1 << 60)
+    monkeypatch.setattr(template_budget, "MAX_SECONDS", 3600.0)
+    endless, threads = EndlessTokenizer(tokenizer), TextThreads(2)
+    tier, request = await started(endless, threads), chat(LONG)
+    reading = asyncio.create_task(collect(tier, request))
+    await eventually(lambda: len(endless.rendered) == 1)
+
+    reading.cancel()
+    await asyncio.wait([reading])
+
+    await eventually(lambda: threads.running == 0)
+    assert tier.count_prompt_tokens(request) == 0
+    threads.close()
+
+
+class SlowTokenizer(CountingTokenizer):
+    """A tokeniser whose model has a template that works much for the shortest chat."""
+
+    template = ChatTemplate("{% for i in range(30000) %}{{ i }}{% endfor %}", {})
+
+    @property
+    def renders_slowly(self) -> bool:
+        return self.template.is_slow
+
+    def chat_pieces(self, *given: Any, **named: Any) -> Any:
+        self.rendered.append(threading.get_ident())
+        self.template.render(given[0], add_generation_prompt=True, extra={})
+        return self._tokenizer.chat_pieces(*given, **named)
+
+
+async def test_a_template_that_was_slow_is_rendered_on_a_thread_from_then_on(tokenizer: Tokenizer) -> None:
+    slow = SlowTokenizer(tokenizer)
+    tier = await started(slow)
+    slow.rendered.clear()
+
+    for text in ("Hello", "Hi"):
+        await collect(tier, chat(text))
+
+    assert [thread == threading.get_ident() for thread in slow.rendered] == [True, False]
+    assert not tokenizer.renders_slowly
 
 
 async def test_what_a_template_refuses_is_refused_again_without_work(counting: Any) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 import pytest_asyncio
 
+from inference_core.io.abandoned_work import require_wanted
 from tests.polling import eventually
 from tiers.decoding.text_threads import TextThreads, usual_threads
 
@@ -98,6 +99,25 @@ async def test_a_thread_is_busy_until_its_work_ends_even_if_the_caller_leaves(th
     assert work.begun == ["a"]
     work.end("a", "b")
     assert await second == "b"
+
+
+async def test_work_whose_caller_left_ends_when_it_next_looks(threads: TextThreads, work: Work) -> None:
+    done: list[str] = []
+
+    def endless() -> None:
+        work.piece("a")()
+        require_wanted()
+        done.append("all of it")
+
+    first = asyncio.create_task(threads.run("one", endless))
+    await eventually(lambda: work.begun == ["a"])
+    first.cancel()
+    await asyncio.wait([first])
+    work.end("a")
+    await eventually(lambda: threads.running == 0)
+    assert done == []
+    # The next piece of work on the same thread is of a caller who waits.
+    assert await threads.run("one", lambda: [require_wanted()]) == [None]
 
 
 @pytest.mark.parametrize(("processors", "threads"), [(None, 2), (1, 2), (4, 2), (6, 3), (64, 8)])
