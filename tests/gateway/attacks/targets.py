@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,6 +17,7 @@ from tests.gateway.attacks.echo_upstream import Canary, EchoUpstream, echo_upstr
 from tests.gateway.attacks.exchange import Answer, Client
 from tests.gateway.attacks.hostile_catalog import hostile_engine, write_hostile_catalog
 from tests.gateway.attacks.hostile_upstream import HostileUpstream, hostile_upstream
+from tests.gateway.openid_answers import Provider, running_provider
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import ServedProcess, served
 from tests.polling import until
@@ -28,6 +30,7 @@ HELLO = [{"role": "user", "content": "Hello there"}]
 CHAT = "/v1/chat/completions"
 CONNECTIONS = 400
 FORM = "application/x-www-form-urlencoded"
+CLOCK = "clock"
 # Chosen by the operator in the open environment, so that each is one process's and needs no database.
 SHORT_TIMES = {
     "AIO_REQUEST_SECONDS": "2",
@@ -78,7 +81,7 @@ class Browser:
 class Target:
     """A running gateway. `keys`: secrets by the names of `_make_keys`. `ids`: what ada has, by kind. `browsers`: where
     the second administrator signed in before any attack. `hostile`: the server behind the target of this name.
-    `services`: PostgreSQL and Redis of the target `shared`."""
+    `services`: PostgreSQL and Redis of the target `shared`. `provider`: where users of the target `sign-on` are."""
 
     def __init__(self, name: str, aio: ServedProcess, data: Path, upstream: EchoUpstream, canary: Canary) -> None:
         self.name, self.aio, self.data, self.upstream, self.canary = name, aio, data, upstream, canary
@@ -90,6 +93,7 @@ class Target:
         self.browsers: list[Browser] = []
         self.hostile: HostileUpstream | None = None
         self.services: dict[str, Any] = {}
+        self.provider: Provider | None = None
         self._lags_read: dict[Path, int] = {}
         self._log_read = 0
 
@@ -123,6 +127,11 @@ class Target:
             return False
         with self.new_client() as client:
             return client.ask("GET", "/health/live").status == 200
+
+    def set_clock(self, seconds: float) -> None:
+        """Set the clock of the target `clock` so far from this machine's."""
+        with (self.data / CLOCK).open("r+b") as file:  # mapped: it must not be empty for a moment
+            file.write(struct.pack("d", seconds))
 
     def processes(self) -> list[int]:
         """The gateway's process and all its descendants."""
@@ -244,7 +253,8 @@ class Targets:
     is the attacker. `redacting`: an operator's expressions are searched in its texts, in quadratic and in
     exponential time. `hostile`: like `keyed`, with a tier of each wire and a child engine on a `HostileUpstream`.
     `laptop`: the laptop catalogue's models. `shared`: two workers over PostgreSQL and Redis. `private`: without keys,
-    with rules for personal data, a tier at home, and everything else at `upstream`.
+    with rules for personal data, a tier at home, and everything else at `upstream`. `sign-on`: with an OpenID provider,
+    behind a proxy. `clock`: with a clock that jumps.
     """
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
@@ -298,6 +308,16 @@ class Targets:
             patterns.write_text("[\\w.+-]+@[\\w-]+\\.[\\w.]+\n\\d[\\d -]*\\d#\n(z+)+y\n")
             catalog.write_text(catalog.read_text().replace("max_context = 4096", "max_context = 400000"))
             environment["AIO_REDACTION"] = str(patterns)
+        provider = None
+        if name == "sign-on":
+            provider = stack.enter_context(running_provider())
+            environment |= {
+                "AIO_OIDC_ISSUER": provider.url, "AIO_OIDC_CLIENT_ID": "aio", "AIO_OIDC_ROLES": "ops=viewer",
+                "AIO_TRUSTED_PROXIES": "127.0.0.1",
+            }  # fmt: skip
+        if name == "clock":
+            (data / CLOCK).write_bytes(struct.pack("d", 0.0))
+            environment |= {"ATTACK_CLOCK": str(data / CLOCK), "AIO_KEYS_POLL_SECONDS": "0.2"}
         if name == "shared":
             options += ["--gateway-workers", "2"]
             services = stack.enter_context(_servers())
@@ -309,6 +329,7 @@ class Targets:
         target = Target(name, aio, data, self._upstream, self._canary)
         target.hostile = hostile
         target.services = services
+        target.provider = provider
         stack.callback(target.client.close)
         if hostile is not None:
             _make_keys(target)

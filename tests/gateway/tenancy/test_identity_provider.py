@@ -3,10 +3,7 @@
 import base64
 import hashlib
 import json
-import threading
-import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -14,100 +11,25 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import msgspec
 import pytest
-from joserfc import jws
-from joserfc.jwk import KeySet, OctKey, RSAKey
+from joserfc.jwk import OctKey, RSAKey
 
 from gateway.base.settings import Settings, SettingsError
 from gateway.tenancy.users.identity_provider import IdentityProvider, ProviderAnswerError, SignInError, roles_of
 from gateway.tenancy.users.sign_in_attempts import KEY_FILE, Attempt, AttemptSeal
+from tests.gateway.openid_answers import KEY, Provider, claims_of, running_provider
 
 BACK = "http://127.0.0.1:8080/admin/oidc/callback"
-KEY = RSAKey.generate_key(2048, auto_kid=True)
-
-
-class Provider:
-    """Answers discovery, keys, tokens and user information; a test changes `claims`, `key`, `algorithm` and `info`, the
-    `metadata`, or how it answers: `status`, `raw` and, by path, `raw_of`. `asked`: the paths; `authorized`: how tokens
-    were asked for.
-    """
-
-    def __init__(self) -> None:
-        self.key: Any = KEY
-        self.algorithm = "RS256"
-        self.claims: dict[str, Any] = {}
-        self.info: dict[str, Any] = {}
-        self.issuer: str | None = None
-        self.forms: list[dict[str, list[str]]] = []
-        self.metadata: dict[str, Any] = {}
-        self.status, self.raw = 200, b""
-        self.raw_of: dict[str, bytes] = {}
-        self.asked: list[str] = []
-        self.authorized: list[str | None] = []
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                outer.asked.append(self.path)
-                self.reply(outer.answer(self.path))
-
-            def do_POST(self) -> None:
-                outer.forms.append(parse_qs(self.rfile.read(int(self.headers["content-length"])).decode()))
-                outer.authorized.append(self.headers.get("authorization"))
-                self.reply({"access_token": "a", "token_type": "Bearer", "id_token": outer.token()})
-
-            def reply(self, body: dict[str, Any]) -> None:
-                data = outer.raw_of.get(self.path) or outer.raw or json.dumps(body).encode()
-                self.send_response(outer.status)
-                self.send_header("content-length", str(len(data)))
-                self.send_header("set-cookie", "who=ann")
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-
-    def answer(self, path: str) -> dict[str, Any]:
-        if path.endswith("openid-configuration"):
-            ends = ("authorization_endpoint", "token_endpoint", "userinfo_endpoint")
-            return (
-                {"issuer": self.issuer or self.url, "jwks_uri": f"{self.url}/keys"}
-                | {end: f"{self.url}/{end}" for end in ends}
-                | self.metadata
-            )
-        return KeySet([KEY]).as_dict() if path == "/keys" else self.info
-
-    def token(self) -> str:
-        if self.algorithm == "none":
-            parts = ({"alg": "none"}, self.claims)
-            return ".".join(base64.urlsafe_b64encode(json.dumps(p).encode()).rstrip(b"=").decode() for p in parts) + "."
-        header = {"alg": self.algorithm, "kid": KEY.kid}
-        return jws.serialize_compact(header, json.dumps(self.claims), self.key, algorithms=[self.algorithm])
 
 
 @pytest.fixture
 def provider() -> Iterator[Provider]:
-    provider = Provider()
-    # Its end is looked for so often; by default each test would wait for half a second.
-    thread = threading.Thread(target=provider.server.serve_forever, args=(0.01,))
-    thread.start()
-    yield provider
-    provider.server.shutdown()
-    provider.server.server_close()
-    thread.join()
+    with running_provider() as provider:
+        yield provider
 
 
 def client_of(provider: Provider, **changes: Any) -> IdentityProvider:
     given = {"oidc_issuer": provider.url, "oidc_client_id": "aio", "oidc_roles": "ops=operator"} | changes
     return IdentityProvider(Settings(**given))
-
-
-def claims_of(provider: Provider, of_attempt: str, **changes: Any) -> dict[str, Any]:
-    now = int(time.time())
-    usual = {"iss": provider.url, "aud": "aio", "sub": "1", "exp": now + 300, "iat": now, "nonce": of_attempt}
-    return usual | {"preferred_username": "ann", "groups": ["ops"]} | changes
 
 
 async def test_the_code_is_bound_to_the_browser_that_asked(provider: Provider) -> None:
