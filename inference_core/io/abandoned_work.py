@@ -10,7 +10,7 @@ _ABANDONED: ContextVar[threading.Event | None] = ContextVar("abandoned", default
 
 
 class AbandonedWorkError(Exception):
-    """Nobody waits for the result any more."""
+    """The caller of the work has left."""
 
 
 def require_wanted() -> None:

@@ -63,7 +63,7 @@ class RenderBudget:
         return used > SLOW_SHARE * BASE_UNITS and used > SLOW_SHARE * (BASE_UNITS + _allowance(self._given))
 
     def refill(self) -> None:
-        """Take more units where `left` is negative. Raises AbandonedWorkError where nobody waits for the text."""
+        """Take more units where `left` is negative. Raises AbandonedWorkError after its caller left."""
         require_wanted()
         now = time.thread_time()
         if self._until is None:

@@ -31,7 +31,7 @@ SHARED = OctKey.import_key(base64.b64encode(KEY.as_der(private=False)))
 
 @attack_class("answers of sign-in providers", 900, "sign-on", privileged=True)
 def provider_answers(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
-    """Metadata, keys, tokens, claims and user information that are no such thing; forged tokens and codes: nobody gets
+    """Metadata, keys, tokens, claims and user information that are no such thing; forged tokens and codes: none gives
     a session, the answer says whose fault it is, and the right account signs in all the while."""
     provider = target.provider
     assert provider is not None
