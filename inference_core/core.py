@@ -232,7 +232,7 @@ class Core:
 
     def _step(self, began: float) -> list[SequenceOutput]:
         outputs = self._admit_compiled() + self._live.end_late(self._schedulers, began)
-        computable = self._computable()
+        computable = self._without_idle_work(self._computable(), began)
         due = {s.name: s.deadlines.earliest for s in computable}
         for name in self._turns.order(due):
             model = self._models[name]
@@ -265,14 +265,27 @@ class Core:
                     raise runner.load_error
         return computable
 
+    def _without_idle_work(self, computable: list[Scheduler], now: float) -> list[Scheduler]:
+        """Return the schedulers that may compute: while one of them has work that was asked for, idle work stops, and a
+        scheduler without other work waits."""
+        for scheduler in computable:
+            scheduler.waiting.lift(now, scheduler.knobs.ageing_seconds)
+        asked = [scheduler for scheduler in computable if scheduler.has_asked_work]
+        if not asked:
+            return computable
+        for scheduler in computable:
+            scheduler.stop_idle_work(now)
+        return asked
+
     @property
     def pause_seconds(self) -> float:
         """Seconds until the next step has work, while all waiting sequences are held back; else 0."""
         now = self._clock()
+        asked = any(s.has_asked_work for s in self._schedulers)
         held = [
             model.scheduler.seconds_held(now) if model.runner.is_loaded else _LOAD_PATIENCE_SECONDS
             for model in self._models.values()
-            if model.scheduler.has_work
+            if model.scheduler.has_work and (model.scheduler.has_asked_work or not asked)
         ]
         if not held and not self._grammars:
             return self._pins.seconds_until_due(now)

@@ -180,6 +180,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     once. `native`: the request's other fields in the form of the caller's API. `wants_native`: the answer is also
     wanted in the form of the server's API, because its reasoning may have to be given back. `cache_reuse`: the
     expected share of such requests whose conversation goes on while the provider's cache holds it; 0 marks nothing.
+    `priority`: as of a core's request (`inference_core.protocol.AddRequest`); 3 is idle work there, and elsewhere as 2.
     `credential`: the caller's own, for a tier that asks for it; what is learned from the answer holds for it alone.
     """
 

@@ -12,11 +12,13 @@ def model_stats(model: ServedModel, knobs: LiveKnobs, prefixes: list[PrefixStats
     """`knobs` of the core; `prefixes` pinned for the model."""
     scheduler, runner, meter, statistics = model.scheduler, model.runner, model.meter, model.statistics
     pool, totals, adapters = scheduler.pool, scheduler.totals, scheduler.adapters
+    running, waiting = len(scheduler.asked_running), len(scheduler.asked_waiting)
     return ModelStats(
         name=model.name,
-        running=len(scheduler.running),
-        waiting=len(scheduler.waiting),
-        blocks_in_use=pool.num_referenced,
+        running=running,
+        waiting=waiting,
+        idle_work=len(scheduler.running) + len(scheduler.waiting) - running - waiting,
+        blocks_in_use=pool.num_referenced - scheduler.num_idle_blocks,
         blocks_cached=pool.num_evictable,
         blocks_total=pool.capacity,
         prompt_tokens=totals.prompt_tokens,

@@ -10,7 +10,7 @@ import msgspec
 from inference_core.errors import IntegrityError, PrefixError
 from inference_core.kv_cache.prefix_hash import chain_digests, public_root, root_digest, shareable_blocks
 from inference_core.kv_cache.slab_arena import SlabArena
-from inference_core.protocol import AddRequest, PrefixStats, SamplingParams, SequenceOutput
+from inference_core.protocol import LAST_CLASS, AddRequest, PrefixStats, SamplingParams, SequenceOutput
 from inference_core.scheduling.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
@@ -19,8 +19,6 @@ RETRY_SECONDS = 30.0
 """How long after a failure a prefix is computed again."""
 MEMORY_SECONDS = 0.1
 """How long after live requests left no memory for a prefix this is looked at again."""
-LAST_CLASS = 2
-"""The priority class that prefixes are computed in: what users wait for goes first."""
 
 
 class PinnedPrefix(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,6 +211,7 @@ class PinnedPrefixes:
             model=prefix.model,
             prompt_token_ids=prefix.token_ids,
             sampling=SamplingParams(temperature=0.0, max_tokens=1),
+            # What users wait for goes first.
             priority=LAST_CLASS,
             speculate=False,
             prefill=True,

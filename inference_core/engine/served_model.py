@@ -46,8 +46,9 @@ class ServedModel:
 
     @property
     def num_sharing(self) -> int:
-        """Among how many models the core's time is shared while this one has work: those with work, and this one."""
-        return sum(peer.has_work or peer is self.scheduler for peer in self.scheduler.peers)
+        """Among how many models the core's time is shared while this one has work: those with work that somebody asked
+        for, and this one."""
+        return sum(peer.has_asked_work or peer is self.scheduler for peer in self.scheduler.peers)
 
     def refuse_hopeless(self, request: AddRequest, now: float) -> None:
         """Raises `QueueFullError` if a strict deadline is before the predicted first token (SPEC BS-04)."""
@@ -66,7 +67,8 @@ class ServedModel:
         if choice.draws:
             self.meter.record_finish(output.completion_tokens, choice.max_output_tokens)
             computed = output.prompt_tokens - output.cached_tokens
-            self.tuner.after_answer(choice.waited_seconds, computed, output.completion_tokens)
+            if not choice.is_idle_work:
+                self.tuner.after_answer(choice.waited_seconds, computed, output.completion_tokens)
 
     def record_step(self, step: StepMeasurement, num_outputs: int, now: float) -> None:
         """Account for a committed step with so many outputs, and tune the limits of the next one."""

@@ -94,6 +94,10 @@ class BlockPool(SlabHolder):
     def num_referenced(self) -> int:
         return len(self._references)
 
+    def num_held_by(self, blocks: Iterable[int]) -> int:
+        """How many blocks have no reference but those of the tables that make up `blocks`."""
+        return sum(self._references[block] == count for block, count in Counter(blocks).items())
+
     @property
     def num_evictable(self) -> int:
         return len(self._evictable)

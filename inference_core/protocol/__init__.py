@@ -5,6 +5,7 @@ The same structs cross every transport (a thread, a Unix socket, TCP). Times are
 """
 
 from inference_core.protocol.commands import (
+    LAST_CLASS,
     AbortRequest,
     AddRequest,
     Command,
@@ -60,6 +61,7 @@ from inference_core.protocol.step_times import (
 )
 
 __all__ = [
+    "LAST_CLASS",
     "MOST_HOST_BLOCKS",
     "NO_TIMES",
     "AbortRequest",

@@ -7,6 +7,9 @@ from inference_core.protocol.knobs import KnobValue
 from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
 from inference_core.protocol.sampling_params import SamplingParams
 
+LAST_CLASS = 2
+"""The last priority class of what somebody asked for."""
+
 
 class AddRequest(msgspec.Struct, frozen=True, tag="add", kw_only=True):
     """Generate `n` continuations of one prompt. `request_id` is unique among live requests.
@@ -15,6 +18,7 @@ class AddRequest(msgspec.Struct, frozen=True, tag="add", kw_only=True):
     replaced, a gateway and a core of different versions meet, and each leaves out what it does not know.
 
     `priority`: 0 interactive-critical, 1 normal, 2 batch; smaller goes first, and waiting raises a request's priority.
+    `idle`: computed only while the core has no other work (`scheduling.priority`), and no part of its load.
     `deadline`: when the first token is due; orders requests of one priority. If `strict_deadline`, the request is
     refused, or ended as "overloaded", once its first token cannot come in time.
     `salt`: separates prefix-cache entries (the tenant); equal salts may share blocks.
@@ -35,6 +39,7 @@ class AddRequest(msgspec.Struct, frozen=True, tag="add", kw_only=True):
     sampling: SamplingParams
     n: int = 1
     priority: int = 1
+    idle: bool = False
     arrival: float = 0.0
     deadline: float | None = None
     strict_deadline: bool = False

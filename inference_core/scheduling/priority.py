@@ -10,6 +10,10 @@ starvation nor livelock:
   the others free the memory that it needs, so it always advances.
 - A waiting sequence preempts only holders of a class strictly worse than its own priority *without* ageing. The
   reverse preemption is then impossible, so a chain of preemptions climbs the classes and ends.
+
+Classes beyond `LAST_CLASS` are idle work: it runs only while no model of the core has other work. A step is planned
+without it as soon as there is some; then it waits, and ages as all do, so that a core that is never idle gets to it
+after `sequence.IDLE_LIFTS` lifts.
 """
 
 from inference_core.scheduling.sequence import Sequence

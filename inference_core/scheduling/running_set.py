@@ -35,6 +35,11 @@ class RunningSet:
         """The lowest priority class (the largest number) among the running sequences; there is one."""
         return max(self._classes)
 
+    @property
+    def best_class(self) -> int | None:
+        """The highest priority class (the smallest number) among the running sequences; None without any."""
+        return min(self._classes, default=None)
+
     def add(self, sequence: Sequence) -> None:
         """Add an admitted sequence, with its class and its first blocks set."""
         self.running[sequence.id] = self.prefilling[sequence.id] = sequence

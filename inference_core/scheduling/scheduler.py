@@ -8,7 +8,7 @@ from operator import attrgetter
 from inference_core.errors import IntegrityError, QueueFullError
 from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.lora.slots import NO_SLOT, AdapterSlots
-from inference_core.protocol import Knobs, SequenceOutput
+from inference_core.protocol import LAST_CLASS, Knobs, SequenceOutput
 from inference_core.scheduling.batch_forming import Batch, joins_now
 from inference_core.scheduling.commit import ExecutedPart, ExecutedStep, ScheduledEntry, StepCommit
 from inference_core.scheduling.deadlines import Deadlines
@@ -97,6 +97,37 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         return bool(self.running or self.waiting)
+
+    @property
+    def has_asked_work(self) -> bool:
+        """Whether there is work for which idle work stops, by the classes after the last `lift` of the queue. Where
+        batches are formed, idle work is part of them."""
+        if self.knobs.batching != "continuous":
+            return self.has_work
+        classes = (self._running_set.best_class, self.waiting.best_class)
+        return any(best is not None and best <= LAST_CLASS for best in classes)
+
+    @property
+    def asked_running(self) -> list[Sequence]:
+        """The running sequences without idle work."""
+        return [s for s in self.running.values() if not s.is_idle_work]
+
+    @property
+    def asked_waiting(self) -> list[Sequence]:
+        """The waiting sequences without idle work."""
+        return [s for s in self.waiting.values() if not s.is_idle_work]
+
+    @property
+    def num_idle_blocks(self) -> int:
+        """Blocks that idle work alone holds: they are free as soon as somebody asks."""
+        idle = (sequence for sequence in self.running.values() if sequence.is_idle_work)
+        return self.pool.num_held_by(block for sequence in idle for block in self._blocks_of(sequence))
+
+    def stop_idle_work(self, now: float) -> None:
+        """Let idle work that runs wait: it continues with what the prefix cache still holds of it."""
+        if self.knobs.batching == "continuous" and self.running and self._running_set.lowest_class > LAST_CLASS:
+            for sequence in [s for s in self.running.values() if s.held_class > LAST_CLASS]:
+                self._preempt(sequence, now)
 
     @property
     def prefilling_tokens(self) -> int:
@@ -268,7 +299,7 @@ class Scheduler:
                     continue
                 while running and running[-1] < entry:
                     yield running.pop()[-1]
-                if budget.queue_blocked:
+                if budget.queue_blocked or self._must_idle(entry[0]):
                     break
                 yield entry[-1]
         while running:
@@ -284,6 +315,10 @@ class Scheduler:
             waiting=len(self.waiting),
             oldest_wait=self.waiting.oldest_wait(now),
         )
+
+    def _must_idle(self, level: int) -> bool:
+        """Whether a waiting sequence of class `level` is idle work for which there is no time in this step."""
+        return level > LAST_CLASS and self.knobs.batching == "continuous" and self.has_asked_work
 
     def _may_join(self, sequence: Sequence) -> bool:
         if not self._batch.is_open:

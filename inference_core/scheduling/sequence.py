@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from inference_core.kv_cache.prefix_hash import border_digest, chain_digests, private_digest, root_digest
 from inference_core.protocol import (
+    LAST_CLASS,
     NO_TIMES,
     AddRequest,
     FinishReason,
@@ -22,6 +23,11 @@ from inference_core.protocol import (
 from inference_core.protocol.evidence import Evidence
 from inference_core.scheduling.hidden_state_pool import StatePool
 from inference_core.step_plan import SampledToken, SampleSpec, ScheduledSequence, ScoreSpec, StateSpec
+
+
+IDLE_LIFTS = 12
+"""So many lifts by ageing make idle work a part of the last class."""
+IDLE_CLASS = LAST_CLASS + IDLE_LIFTS
 
 
 class Status(Enum):
@@ -153,7 +159,7 @@ class Sequence:
             seed=seed,
             stop_ids=stop_ids,
             max_output_tokens=min(sampling.max_tokens, max_context - len(request.prompt_token_ids)),
-            priority=request.priority,
+            priority=IDLE_CLASS if request.idle else request.priority,
             deadline=math.inf if request.deadline is None else request.deadline,
             strict_deadline=request.strict_deadline,
             arrival=request.arrival or now,
@@ -176,6 +182,11 @@ class Sequence:
             digests=digests,
             num_public_blocks=len(digests),
         )
+
+    @property
+    def is_idle_work(self) -> bool:
+        """Whether nobody asked for it (`AddRequest.idle`), so that it is no part of the load."""
+        return self.priority > LAST_CLASS
 
     @property
     def num_uncomputed_tokens(self) -> int:

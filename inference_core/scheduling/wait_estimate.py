@@ -3,6 +3,7 @@
 import math
 
 from inference_core.scheduling.scheduler import Scheduler
+from inference_core.scheduling.sequence import Sequence
 
 
 class StepMeter:
@@ -28,18 +29,19 @@ class StepMeter:
         """Seconds until a request added now to `scheduler` starts; 0.0 if it could start with the next step.
 
         Prompts that have more left to compute than its `prompt_tokens` do not delay it: the shortest comes first.
+        Idle work does not either.
 
         The queue is limited by two rates, and the slower one counts: prompt tokens under the token budget, and places
         under `max_num_seqs`, which running sequences free after their `max_tokens` times the share of it that answers
         use on average. Each of `models_sharing` models with work gets an equal share of time.
         """
-        knobs, running = scheduler.knobs, scheduler.running.values()
+        knobs, running, waiting = scheduler.knobs, scheduler.asked_running, scheduler.asked_waiting
         prefilling = [s.num_prefill_tokens for s in running if s.num_uncomputed_tokens > 1]
-        before = (*prefilling, *(s.num_prefill_tokens for s in scheduler.waiting.values()))
+        before = (*prefilling, *(s.num_prefill_tokens for s in waiting))
         backlog = sum(tokens for tokens in before if tokens <= prompt_tokens)
         decodes = len(running) - len(prefilling)
         prompt_steps = backlog / max(1, knobs.max_num_batched_tokens - decodes)
-        steps = max(prompt_steps, self._admission_steps(scheduler))
+        steps = max(prompt_steps, self._admission_steps(scheduler, running, len(waiting)))
         return steps * self.step_seconds * max(1, models_sharing)
 
     def predicted_first_token(self, scheduler: Scheduler, prompt_tokens: int, models_sharing: int) -> float:
@@ -49,12 +51,12 @@ class StepMeter:
         prompt_seconds = -(-prompt_tokens // chunk) * self.step_seconds * max(1, models_sharing)
         return self.predicted_wait(scheduler, models_sharing, prompt_tokens) + prompt_seconds
 
-    def _admission_steps(self, scheduler: Scheduler) -> float:
+    def _admission_steps(self, scheduler: Scheduler, running: list[Sequence], waiting: int) -> float:
         """Steps until the whole queue and a request added now have been admitted."""
-        free = 0 if scheduler.blocked else scheduler.knobs.max_num_seqs - len(scheduler.running)
-        places_needed = len(scheduler.waiting) + 1 - free
-        if places_needed <= 0 or not scheduler.running:
+        free = 0 if scheduler.blocked else scheduler.knobs.max_num_seqs - len(running)
+        places_needed = waiting + 1 - free
+        if places_needed <= 0 or not running:
             return 0.0
-        left = sorted(s.max_output_tokens - len(s.output_token_ids) for s in scheduler.running.values())
+        left = sorted(s.max_output_tokens - len(s.output_token_ids) for s in running)
         rounds, rest = divmod(places_needed - 1, len(left))
         return (left[rest] + rounds * sum(left) / len(left)) * self._length_ratio

@@ -46,6 +46,11 @@ class WaitingQueue:
         """The best priority class in the queue, before ageing; None if it is empty."""
         return min(self._priorities, default=None)
 
+    @property
+    def best_class(self) -> int | None:
+        """The best priority class in the queue, as aged by the last `lift`; None if it is empty."""
+        return self._order[0][0] if self._order else None
+
     def entries(self) -> list[QueueEntry]:
         """(*`service_order`, sequence), best first: a copy."""
         return self._order.copy()

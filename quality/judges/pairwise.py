@@ -30,7 +30,7 @@ _LEAST_CHARS = 200
 
 
 class PairwiseJudge(Judge):
-    """Asks `tier` at batch priority, twice (Zheng et al. 2023, "Judging LLM-as-a-Judge"); disagreement is a tie.
+    """Asks `tier` as idle work, twice (Zheng et al. 2023, "Judging LLM-as-a-Judge"); disagreement is a tie.
 
     A model that prefers a length reads answers of the same length: as the two orders cancel a preference for a place.
     Sentences of an answer that speak to a judge are left out. Texts that do not fit into the tier's context are cut in
@@ -45,7 +45,7 @@ class PairwiseJudge(Judge):
         fingerprint: str | None = None,
         *,
         max_tokens: int = 8,
-        priority: int = 2,
+        priority: int = 3,
         padded: bool = False,
     ) -> None:
         """`fingerprint`: of the tier and the instruction. `padded`: the shorter answer is filled up to the length of

@@ -60,7 +60,7 @@ OnAlarm = Callable[[ShiftAlarm | ShareAlarm], Awaitable[None]]
 
 
 class Monitor:
-    """Samples finished requests, verifies them with the strongest tier at batch priority, and stores what it learns.
+    """Samples finished requests, verifies them with the strongest tier as idle work, and stores what it learns.
 
     The request path calls only `offer`; the rest happens in background tasks that keep their state in the database and
     continue after a restart. `on_alarm` is awaited for each alarm of the rule that the settings choose.

@@ -46,7 +46,8 @@ from tiers.tier import ChatMessage, GenerationRequest, Tier, Usage
 Price = Callable[[int, Usage], float]
 """US dollars that a tier (by number) bills for some usage."""
 
-BATCH_PRIORITY = 2
+IDLE_PRIORITY = 3
+"""In our own cores it runs only while nothing else does (`AddRequest.idle`)."""
 
 
 class _Run:
@@ -71,7 +72,7 @@ class AttemptError(Exception):
 
 
 class Verifier:
-    """Runs jobs on `tiers`, cheapest first, at batch priority and greedily, so that verification is repeatable. The
+    """Runs jobs on `tiers`, cheapest first, as idle work and greedily, so that verification is repeatable. The
     strongest tier's answer is the reference; for a shadow it is the served answer.
 
     `max_tokens` bounds an answer, reasoning included, and with it the cost of a job; a shadow may be twice as long as
@@ -350,7 +351,7 @@ class Verifier:
             sampling=drawn if second else greedy,
             response_format=job.response_format,
             max_tokens=self._most_tokens(job),
-            priority=BATCH_PRIORITY,
+            priority=IDLE_PRIORITY,
             salt=f"quality/{job.key_id or ''}",
         )
 

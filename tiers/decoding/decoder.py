@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from inference_core.errors import CoreGoneError, CoreLostError, InvalidRequestError, QueueFullError
-from inference_core.protocol import NO_TIMES, AddRequest, SamplingParams, SequenceOutput, StepTimes
+from inference_core.protocol import LAST_CLASS, NO_TIMES, AddRequest, SamplingParams, SequenceOutput, StepTimes
 from inference_core.protocol.evidence import Evidence
 from inference_core.tokenization.stop_strings import StopStrings
 from inference_core.tokenization.tokenizer import Piece, Tokenizer
@@ -215,7 +215,8 @@ class Decoder:
                 sampling, max_tokens=max_tokens, min_tokens=min(sampling.min_tokens, max_tokens)
             ),
             n=n,
-            priority=request.priority,
+            priority=min(request.priority, LAST_CLASS),
+            idle=request.priority > LAST_CLASS,
             arrival=request.arrival or time.monotonic(),
             deadline=request.deadline,
             strict_deadline=request.strict_deadline,

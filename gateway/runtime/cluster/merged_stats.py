@@ -19,6 +19,7 @@ from inference_core.protocol import (
 _LEVELS = (
     "running",
     "waiting",
+    "idle_work",
     "blocks_in_use",
     "blocks_cached",
     "blocks_total",

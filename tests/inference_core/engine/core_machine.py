@@ -93,6 +93,7 @@ class CoreMachine(RuleBasedStateMachine):
         sampling=samplings,
         n=st.sampled_from([1, 1, 2, 4]),
         priority=st.integers(0, 2),
+        idle=st.sampled_from([False, False, True]),
         due=st.none() | st.floats(0, 1),
         strict_deadline=st.booleans(),
         salt=st.sampled_from(["", "tenant"]),

@@ -265,12 +265,12 @@ async def test_pairwise_abstains_when_the_model_rambles_and_still_reports_its_co
     assert [used.completion_tokens for used in verdict.usage] == [5, 5]
 
 
-async def test_pairwise_asks_at_batch_priority() -> None:
+async def test_pairwise_asks_as_idle_work() -> None:
     tier = _judging_tier(None)
 
     await PairwiseJudge(tier).judge(prompt="?", answer="BAD", reference_answer="GOOD")
 
-    assert [request.priority for request in tier.seen] == [2, 2]
+    assert [request.priority for request in tier.seen] == [3, 3]
 
 
 async def test_pairwise_passes_a_failure_of_its_tier_on() -> None:

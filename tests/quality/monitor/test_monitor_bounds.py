@@ -24,7 +24,7 @@ def unfamiliar(request_id: str) -> Record:
     return msgspec.structs.replace(served, decision=decision)
 
 
-async def test_verification_runs_at_batch_priority_and_greedily(engine: AsyncEngine) -> None:
+async def test_verification_runs_as_idle_work_and_greedily(engine: AsyncEngine) -> None:
     verifier = ScriptedTier()
     monitor = await monitor_of(engine, verifier)
     await monitor.start()
@@ -33,7 +33,7 @@ async def test_verification_runs_at_batch_priority_and_greedily(engine: AsyncEng
     await monitor.close()
 
     [request] = verifier.seen
-    assert (request.priority, request.sampling.temperature, request.deadline) == (2, 0.0, None)
+    assert (request.priority, request.sampling.temperature, request.deadline) == (3, 0.0, None)
 
 
 async def test_nothing_starts_while_users_wait_for_the_verifier(engine: AsyncEngine) -> None:

@@ -78,7 +78,7 @@ async def test_the_tier_of_routing_is_asked_and_judged_against_the_given_answer(
     assert (verdict["verifier_answer"], verdict["judged_answer"]) == ("7", "The answer is 8.")
     # Tier 1 alone was asked, and the rule that judged costs nothing.
     assert verdict["judged_cost_usd"] == verdict["cost_usd"] == pytest.approx((10 + 5) / 1000)
-    assert [request.priority for request in cheap.seen] == [2]
+    assert [request.priority for request in cheap.seen] == [3]
     assert not any(tier.seen for tier in tiers[1:] if isinstance(tier, ScriptedTier))
     [learned] = await rows(engine, training_rows)
     assert (learned["source"], learned["no_worse"]) == ("verification", [False, None, None, True])

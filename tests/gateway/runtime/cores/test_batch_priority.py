@@ -15,7 +15,6 @@ from migrations.tables.quality import verifications
 from quality.store.queries import insert_records
 from quality.verification.queue import VerificationQueue
 from quality.verification.sampling import Draw, SamplingSettings
-from quality.verification.verifier import BATCH_PRIORITY
 from tests.gateway.running_gateway import running_gateway
 from tests.inference_core.hash_model import hash_core
 from tests.quality.store.records import make_record
@@ -34,7 +33,7 @@ class StepBudget:
 
     def add(self, request: AddRequest) -> None:
         self._core.add(request)
-        if request.priority < BATCH_PRIORITY:
+        if not request.idle:
             self.user_waits.set()
 
     def __getattr__(self, name: str) -> Any:
