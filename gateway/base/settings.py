@@ -284,7 +284,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Meta(
             ge=0,
             description="US dollars a day that verification may cost beyond its budget while few similar prompts "
-            "are labelled; 0: nothing",
+            "are labelled, idle time instead where all models run in AIO; 0: nothing",
         ),
     ] = 1.0
     monitor: Annotated[bool, Meta(description="Run the quality loop: sample, verify and retrain")] = True

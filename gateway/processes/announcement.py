@@ -1,11 +1,15 @@
 """What `aio serve` prints: its address, a first request to try, and what happens when a dependency fails."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from gateway import __version__
 from gateway.base.settings import Settings
 from gateway.operations.quality_loop.label_sources import budget_text, labels_text
+
+if TYPE_CHECKING:
+    from tiers.catalog.catalog import Catalog
 
 FAILURE_POLICY = {
     "database": "down: requests are served, records wait in the journal, nothing is lost",
@@ -102,7 +106,7 @@ def _without_secrets(url: str) -> str:
     return f"{parts.scheme}://{shown}{parts.path}" if parts.scheme else url
 
 
-def policy_text(settings: Settings) -> str:
+def policy_text(settings: Settings, catalog: "Catalog") -> str:
     """Return what happens when a dependency fails, one line each, and where labels come from."""
     policies = FAILURE_POLICY | {
         "budgets": (
@@ -125,7 +129,7 @@ def policy_text(settings: Settings) -> str:
     return (
         "When something fails:\n"
         + "\n".join(f"  {name}: {policy}" for name, policy in policies.items())
-        + f"\n{labels_text(settings)}\n{budget_text(settings)}".rstrip()
+        + f"\n{labels_text(settings, catalog)}\n{budget_text(settings, catalog)}".rstrip()
     )
 
 

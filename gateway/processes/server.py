@@ -43,6 +43,7 @@ from gateway.processes.listening import require_port
 from gateway.processes.name_lookup import new_loop
 from gateway.runtime.peers.worker_place import WorkerPlace
 from inference_core.transport.client import CoreClient
+from tiers.catalog.load import load_catalog
 
 log = logging.getLogger(__name__)
 
@@ -223,7 +224,8 @@ def run_server(
     )
     app = ExplainedStart(litestar)
     if place is None:
-        click.echo(broken(f"{start_text(settings, catalog_reason(settings))}\n{policy_text(settings)}"))
+        said = policy_text(settings, load_catalog(settings.catalog))
+        click.echo(broken(f"{start_text(settings, catalog_reason(settings))}\n{said}"))
         sys.stdout.flush()
     config = uvicorn.Config(
         app,

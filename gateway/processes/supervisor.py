@@ -90,7 +90,8 @@ class Supervisor:
             for listener in self._listeners:
                 stack.enter_context(listener)
             why = catalog_reason(self._settings)
-            click.echo(broken(f"{start_text(self._settings, why)}\n{policy_text(self._settings)}"))
+            catalog = load_catalog(self._settings.catalog)
+            click.echo(broken(f"{start_text(self._settings, why)}\n{policy_text(self._settings, catalog)}"))
             if not self._settings.redis_url:
                 log.warning(
                     "without AIO_REDIS_URL every worker counts rates and requests in flight by itself: a key may"
@@ -101,7 +102,6 @@ class Supervisor:
                 loop.add_signal_handler(number, self._on_stop, number)
             loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
             loop.add_signal_handler(signal.SIGUSR2, self._on_renew)
-            catalog = load_catalog(self._settings.catalog)
             self._engines = await stack.enter_async_context(running_engines(catalog, self._settings.data_path))
             self._core_specs = self._specs_of(catalog)
             self._cores = {name: self._core(name) for name in self._core_specs}

@@ -149,6 +149,12 @@ class Monitor:
         self._verifier.panel = panel
         self._intake.nudge()
 
+    def sample_by(self, sampling: SamplingSettings) -> None:
+        """Draw and pay by `sampling` from now on, as another catalogue requires."""
+        self.settings = msgspec.structs.replace(self.settings, sampling=sampling)
+        self._queue.sampling = sampling
+        self._cold_start_rate = self._paced = sampling.cold_start_rate
+
     async def start(self) -> None:
         """Start verifying, or continue. Idempotent."""
         try:

@@ -68,6 +68,12 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return any(tier.price.listed for tier in self.tiers) or any(one.listed for one in self.embeddings)
 
     @property
+    def is_unbilled(self) -> bool:
+        """Whether all tiers run in AIO or in engines that it starts: nobody sends a bill for their prices, and what an
+        answer takes is time of one's own machines."""
+        return all(tier.remote is None or tier.remote.engine is not None for tier in self.tiers)
+
+    @property
     def core_names(self) -> list[str]:
         """The cores that serve this catalogue: the CPU's, if it has models, then those of its GPU groups."""
         return [CPU_CORE] * bool(self.core.models) + [group.name for group in self.served_groups]

@@ -7,6 +7,7 @@ from gateway.base.settings import Settings
 from quality.verification.sampling import SAVING_SHARE
 
 if TYPE_CHECKING:
+    from tiers.catalog.catalog import Catalog
     from quality.judges.calibration import Calibration
     from quality.judges.judge_state import JudgeState
 
@@ -15,29 +16,45 @@ MACHINE_SHARE = 0.5
 _BY_RULE = "Quality labels come from checks of JSON, code, tool calls and exact answers, and from feedback"
 
 
-def judging_cap(settings: Settings) -> float:
+def cold_start_cap(settings: Settings, catalog: "Catalog") -> float:
+    """The US dollars a day that a cold start may cost beyond the budget; 0 where it is switched off.
+
+    Prices that are on no bill say how tiers compare. There a cold start may have the machine's time instead, of which
+    `MACHINE_SHARE` and `AIO_VERIFICATION_MOST_USD` are the bounds.
+    """
+    return (
+        settings.verification_most_usd if catalog.is_unbilled and settings.cold_start_usd else settings.cold_start_usd
+    )
+
+
+def judging_cap(settings: Settings, catalog: "Catalog") -> float:
     """The most that the test of a strongest tier as a judge may cost, in US dollars."""
-    return settings.cold_start_usd / 2
+    return cold_start_cap(settings, catalog) / 2
 
 
-def budget_text(settings: Settings) -> str:
+def budget_text(settings: Settings, catalog: "Catalog") -> str:
     """Return what verification may cost; empty where it is switched off."""
     if not (settings.monitor and settings.sampling_rate and settings.verification_budget):
         return ""
+    beyond = f"${settings.cold_start_usd:g}"
+    if catalog.is_unbilled and settings.cold_start_usd:
+        beyond = "idle time of this machine (its models are on no bill, so AIO_COLD_START_USD only switches it)"
     return (
         f"Verification costs at most {settings.verification_budget:.0%} of serving or {SAVING_SHARE:.0%} of what "
-        f"routing saves against the strongest tier, whichever is more, and ${settings.cold_start_usd:g} beyond while "
+        f"routing saves against the strongest tier, whichever is more, and {beyond} beyond while "
         f"little is known: never more than ${settings.verification_most_usd:g} a day (AIO_VERIFICATION_MOST_USD). It "
         f"keeps local models busy for at most {MACHINE_SHARE:.0%} of the time, and stops for a request"
     )
 
 
-def labels_text(settings: Settings, judge: "JudgeState | None" = None, *, costs: bool = True) -> str:
+def labels_text(
+    settings: Settings, catalog: "Catalog", judge: "JudgeState | None" = None, *, costs: bool = True
+) -> str:
     """Return what makes labels, and what would add more. `judge`: how the judge of open answers stands, None where that
     is not known. Without `costs` it is for everybody to read."""
     if not (settings.monitor and settings.sampling_rate and settings.verification_budget):
         return "Quality labels come from feedback alone, because verification is switched off"
-    cap = judging_cap(settings)
+    cap = judging_cap(settings, catalog)
     if judge is not None and judge.calibration is not None:
         return f"{_BY_RULE}; {_decided(judge)}"
     if not cap:
@@ -53,7 +70,9 @@ def labels_text(settings: Settings, judge: "JudgeState | None" = None, *, costs:
             f"{_BY_RULE}; open answers get none, because the test of the strongest tier as their judge reached its cap "
             f"after {judge.pairs} pairs{spent}: a higher AIO_COLD_START_USD lets it go on"
         )
-    most = f", for at most ${cap:.2f}" if costs else ""
+    most = ""
+    if costs:
+        most = ", in idle time" if catalog.is_unbilled else f", for at most ${cap:.2f}"
     return (
         f"{_BY_RULE}; open answers get some once the strongest tier has passed a test as their judge, and the first "
         f"that is drawn starts it{most} (AIO_COLD_START_USD=0: no test)"

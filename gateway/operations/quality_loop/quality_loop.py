@@ -18,7 +18,7 @@ from gateway.base.stores.retries import background, until_it_works
 from gateway.inference.answering.answer import Answer
 from gateway.inference.catalogue.class_prior import tier_prior
 from gateway.inference.routing.objective import objective_of
-from gateway.operations.quality_loop.label_sources import MACHINE_SHARE, judging_cap, labels_text
+from gateway.operations.quality_loop.label_sources import MACHINE_SHARE, cold_start_cap, judging_cap, labels_text
 from gateway.telemetry.metrics.metrics import Metrics
 from inference_core.extras import MissingExtraError
 from inference_core.io.background_tasks import once
@@ -76,13 +76,13 @@ def retrain_settings(settings: Settings, catalog: Catalog) -> RetrainSettings:
     )
 
 
-def sampling_settings(settings: Settings, tiers: int) -> SamplingSettings:
-    """The rates and the budget of verification in a catalogue of `tiers`."""
+def sampling_settings(settings: Settings, catalog: Catalog) -> SamplingSettings:
+    """The rates and the budget of verification in a catalogue."""
     return sampling_of(
-        tiers,
+        len(catalog.tiers),
         settings.sampling_rate,
         settings.verification_budget,
-        settings.cold_start_usd,
+        cold_start_cap(settings, catalog),
         settings.verification_most_usd,
     )
 
@@ -149,7 +149,7 @@ class QualityLoop:
                 self._engine,
                 list(self._tiers.values()),
                 MonitorSettings(
-                    sampling=sampling_settings(self._settings, len(self._tiers)),
+                    sampling=sampling_settings(self._settings, self._catalog),
                     second_opinions=self._settings.second_opinions,
                     trigger=self._settings.retrain_trigger,
                     parallel=PARALLEL_VERIFICATIONS,
@@ -203,7 +203,7 @@ class QualityLoop:
             return False
         self.judge, self._newest_verdict = await self._judge_state(), newest
         may_be_asked = not self._tiers[max(self._tiers)].asks_credential and self.judge.may_be_tested
-        if self._judge_wanted and may_be_asked and judging_cap(self._settings) and self._is_idle():
+        if self._judge_wanted and may_be_asked and judging_cap(self._settings, self._catalog) and self._is_idle():
             more = await self._self_calibration().step()
             self.judge = await self._judge_state()
         if labels is not (self.judge.state == "trusted") or (labels and self.judge.calibration != before.calibration):
@@ -211,7 +211,7 @@ class QualityLoop:
         return more
 
     async def _judge_state(self) -> JudgeState:
-        cap_usd = judging_cap(self._settings)
+        cap_usd = judging_cap(self._settings, self._catalog)
         return await judge_state(self._engine, self._catalog.fingerprint, self._judging_fingerprint, cap_usd)
 
     def _is_idle(self) -> bool:
@@ -236,17 +236,19 @@ class QualityLoop:
             self._judging_fingerprint,
             price=partial(self._price, strongest.number),
             bound=bound,
-            cap_usd=judging_cap(self._settings),
+            cap_usd=judging_cap(self._settings, self._catalog),
         )
 
     def labels(self, *, costs: bool = True) -> str:
         """Where labels come from now; without `costs` for everybody to read."""
-        return labels_text(self._settings, self.judge, costs=costs)
+        return labels_text(self._settings, self._catalog, self.judge, costs=costs)
 
     def follow_catalogue(self, catalog: Catalog) -> None:
         """Judge and retrain for this catalogue from now on; `renew` sets up its judges."""
         self._catalog = catalog
         self.judge, self._judge_wanted = JudgeState(), False
+        if self.monitor is not None:
+            self.monitor.sample_by(sampling_settings(self._settings, catalog))
 
     async def renew(self) -> None:
         """Set up the judges again, as another catalogue requires: a judge's accuracy is measured per catalogue.

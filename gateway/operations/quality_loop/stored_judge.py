@@ -18,7 +18,7 @@ async def stored_judge(settings: Settings, catalog: Catalog) -> JudgeState | Non
     engine = open_database(settings.database)
     try:
         judging = judging_fingerprint(catalog.tier_fingerprints[-1])
-        return await judge_state(engine, catalog.fingerprint, judging, judging_cap(settings))
+        return await judge_state(engine, catalog.fingerprint, judging, judging_cap(settings, catalog))
     except (SQLAlchemyError, OSError):
         return None
     finally:

@@ -25,6 +25,6 @@ async def shadow_shown(serving: Serving, query: Mapping[str, str]) -> ShadowRepo
     """Return the report that `query` asks for with `since` and `last`. Raises `ApiError` 400 and 503."""
     since = epoch_of(query, "since", 0.0)
     last = whole_number(query.get("last", str(NEWEST)), "last", 1, _MOST)
-    sampling = sampling_settings(serving.settings, serving.routing.served.strongest)
+    sampling = sampling_settings(serving.settings, serving.routing.served.catalog)
     budget = await reached(budget_now(serving.database, sampling, time.time()))
     return await reached(shadow_report(serving.database, budget, since, last))

@@ -19,6 +19,7 @@ from tests.gateway.operations.dashboard.browsing import browser, sign_in
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.served_process import UNCACHED
 from tests.polling import eventually
+from tiers.catalog.catalog import Catalog
 from tiers.errors import TierError
 from tiers.tier import Usage
 
@@ -34,8 +35,8 @@ async def watched(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
     )
     usual = quality_loop.sampling_settings
 
-    def unprobed(settings: Settings, tiers: int) -> SamplingSettings:
-        return msgspec.structs.replace(usual(settings, tiers), probe_rate=0.0, first_probes=0)
+    def unprobed(settings: Settings, catalog: Catalog) -> SamplingSettings:
+        return msgspec.structs.replace(usual(settings, catalog), probe_rate=0.0, first_probes=0)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(quality_loop, "sampling_settings", unprobed)

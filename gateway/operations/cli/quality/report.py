@@ -149,7 +149,7 @@ def shadow(since: "datetime | None", last: int, as_json: bool, **options: Any) -
     from tiers.catalog.load import load_catalog
 
     settings = settings_from(**options)
-    sampling = sampling_settings(settings, len(load_catalog(settings.catalog).tiers))
+    sampling = sampling_settings(settings, load_catalog(settings.catalog))
     start = 0.0 if since is None else since.replace(tzinfo=UTC).timestamp()
 
     async def read(engine: "AsyncEngine") -> ShadowReport:

@@ -108,7 +108,7 @@ def init(
     _write(output, text)
     click.echo(f"{_shown(chosen)}\n\nwrote {output}: {len(chosen)} tiers, cheapest first")
     _echo_next(chosen, output)
-    click.echo(f"\n{labels_text(settings_from())}\n{private_text(catalog)}")
+    click.echo(f"\n{labels_text(settings_from(), catalog)}\n{private_text(catalog)}")
 
 
 def _from_litellm(file: Path, given: Sequence[str], output: Path, force: bool, yes: bool) -> None:

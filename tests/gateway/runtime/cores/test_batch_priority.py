@@ -1,4 +1,4 @@
-"""Verification yields to users: in a core with one batch place, a request in its middle is answered first."""
+"""Verification yields to users: a request in its middle is answered first, and until then nobody sees any load."""
 
 import asyncio
 import threading
@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 
 from gateway.base.settings import Settings
+from gateway.planning.scaling.traffic_counters import Passed, TrafficCounters
+from gateway.runtime.cluster.autoscaling import pressures
 from inference_core.engine.live_knobs import KnobsFile, LiveKnobs
 from inference_core.protocol import AddRequest, Knobs, SequenceOutput
 from inference_core.transport.core_thread import ThreadCoreClient
@@ -15,7 +17,7 @@ from migrations.tables.quality import verifications
 from quality.store.queries import insert_records
 from quality.verification.queue import VerificationQueue
 from quality.verification.sampling import Draw, SamplingSettings
-from tests.gateway.running_gateway import running_gateway
+from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.inference_core.hash_model import hash_core
 from tests.quality.store.records import make_record
 
@@ -48,6 +50,13 @@ class StepBudget:
         return outputs
 
 
+async def traffic(gateway: RunningGateway) -> dict[str, Passed]:
+    """What the gateway's counters say of all its requests, by tier."""
+    counters = TrafficCounters()
+    counters.take({"gateway": ""})
+    return counters.take({"gateway": (await gateway.http.get("/metrics")).text}) or {}
+
+
 async def test_a_user_is_answered_in_the_middle_of_a_verification(settings: Settings) -> None:
     made: list[StepBudget] = []
 
@@ -67,6 +76,13 @@ async def test_a_user_is_answered_in_the_middle_of_a_verification(settings: Sett
         assert await queue.add(served, Draw(sampled=True, probability=1.0, reason="drawn"), time.time())
         # The strongest tier is answering, in the only batch place.
         assert await asyncio.to_thread(made[0].spent.wait, 20.0)
+        # Neither what scales cores nor what scales gateways sees it, and routing does not either.
+        stats = made[0].stats()
+        assert sum(model.idle_work for model in stats.models) == 1
+        assert set(pressures(stats).values()) == {0.0}
+        assert await traffic(gateway) == {}
+        load = (await gateway.http.get("/v1/admin/stats")).json()["tiers"][-1]
+        assert (load["running"], load["waiting"], load["predicted_wait_seconds"]) == (0, 0, 0.0)
         asked = {"model": "tier-2", "messages": [{"role": "user", "content": "Hello."}], "max_tokens": ANSWER}
         answering = asyncio.create_task(gateway.http.post("/v1/chat/completions", json=asked))
 
@@ -78,6 +94,7 @@ async def test_a_user_is_answered_in_the_middle_of_a_verification(settings: Sett
 
         assert answer.status_code == 200, answer.text
         assert answer.json()["usage"]["completion_tokens"] == ANSWER
+        assert (await traffic(gateway))["2"].requests == 1
         made[0].allowed = 1_000_000
         assert gateway.operations.quality_loop is not None
         assert gateway.operations.quality_loop.monitor is not None

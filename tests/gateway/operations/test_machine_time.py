@@ -1,0 +1,71 @@
+"""Where all models run on one's own machines a cold start is bounded by their time; elsewhere by dollars."""
+
+import msgspec
+import pytest
+
+from gateway.base.settings import Settings
+from gateway.operations.quality_loop.label_sources import MACHINE_SHARE, budget_text, cold_start_cap, judging_cap
+from gateway.operations.quality_loop.quality_loop import QualityLoop, sampling_settings
+from quality.store.database import migrate, open_database
+from tests.gateway.operations.test_labels_of_open_answers import BILLED, LAPTOP
+from tests.gateway.running_gateway import scripted_tiers
+from tests.tiers.tier_world import remote_spec
+from tiers.catalog.catalog import Catalog
+from tiers.engines.engine_spec import EngineSpec
+
+ENGINE = msgspec.structs.replace(
+    LAPTOP, tiers=[*LAPTOP.tiers[:-1], remote_spec(engine=EngineSpec(kind="llama-server", model="model.gguf"))]
+)
+NEAR = msgspec.structs.replace(
+    LAPTOP, tiers=[*LAPTOP.tiers[:-1], msgspec.structs.replace(remote_spec("http://10.0.0.1:9/v1"), local=True)]
+)
+
+
+@pytest.mark.parametrize(
+    ("catalog", "usd"),
+    [(LAPTOP, 20.0), (ENGINE, 20.0), (NEAR, 1.0), (BILLED, 1.0)],
+    ids=["cores", "an engine", "a server of one's own", "a server elsewhere"],
+)
+def test_the_dollars_of_a_cold_start_bound_what_is_on_a_bill(catalog: Catalog, usd: float) -> None:
+    settings = Settings(cold_start_usd=1.0, verification_most_usd=20.0)
+
+    assert cold_start_cap(settings, catalog) == usd
+    assert judging_cap(settings, catalog) == usd / 2
+    assert sampling_settings(settings, catalog).cold_start_usd == usd
+    assert sampling_settings(settings, catalog).most_usd == 20.0
+
+
+@pytest.mark.parametrize("catalog", [LAPTOP, BILLED])
+def test_no_dollars_switch_a_cold_start_off_everywhere(catalog: Catalog) -> None:
+    sampling = sampling_settings(Settings(cold_start_usd=0.0), catalog)
+
+    assert (sampling.cold_start_usd, sampling.cold_start_rate) == (0.0, 0.0)
+
+
+def test_the_start_says_which_bound_holds_and_the_share_of_the_machine() -> None:
+    settings = Settings(cold_start_usd=1.0, verification_most_usd=20.0)
+
+    assert "and $1 beyond" in budget_text(settings, BILLED)
+    assert "idle time of this machine" in budget_text(settings, LAPTOP)
+    for catalog in (BILLED, LAPTOP):
+        assert f"at most {MACHINE_SHARE:.0%} of the time, and stops for a request" in budget_text(settings, catalog)
+        assert "never more than $20 a day" in budget_text(settings, catalog)
+
+
+async def test_a_reload_to_servers_elsewhere_ends_the_free_time(settings: Settings) -> None:
+    await migrate(settings.database)
+    engine = open_database(settings.database)
+    given = msgspec.structs.replace(settings, cold_start_usd=1.0, verification_most_usd=20.0)
+    loop = QualityLoop(given, LAPTOP, engine, {tier.number: tier for tier in scripted_tiers()}, encode=None)
+    try:
+        await loop.start()
+        assert loop.monitor is not None
+        before = (await loop.monitor.status()).budget_usd
+        loop.follow_catalogue(BILLED)
+        after = (await loop.monitor.status()).budget_usd
+    finally:
+        await loop.close()
+        await engine.dispose()
+
+    assert (before, after) == (20.0, 1.0)
+    assert loop.monitor._queue.sampling.cold_start_usd == 1.0
