@@ -24,7 +24,6 @@ from inference_core.protocol.evidence import Evidence
 from inference_core.scheduling.hidden_state_pool import StatePool
 from inference_core.step_plan import SampledToken, SampleSpec, ScheduledSequence, ScoreSpec, StateSpec
 
-
 IDLE_LIFTS = 12
 """So many lifts by ageing make idle work a part of the last class."""
 IDLE_CLASS = LAST_CLASS + IDLE_LIFTS

@@ -7,9 +7,9 @@ from gateway.base.settings import Settings
 from quality.verification.sampling import SAVING_SHARE
 
 if TYPE_CHECKING:
-    from tiers.catalog.catalog import Catalog
     from quality.judges.calibration import Calibration
     from quality.judges.judge_state import JudgeState
+    from tiers.catalog.catalog import Catalog
 
 # The share of the time for which verification may keep local models busy.
 MACHINE_SHARE = 0.5
