@@ -15,7 +15,7 @@ from quality.verification.label_weights import chances
 from quality.verification.queue import VerificationQueue
 from quality.verification.second_opinion import OpinionsGiven
 from quality.verification.training_rows import Encode, training_row
-from quality.verification.verifier import AttemptError, Verifier
+from quality.verification.verifier import AttemptError, Verifier, Waited
 from tiers.tier import Tier
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,8 @@ class Worker:
         clock: Callable[[], float],
     ) -> None:
         self.second_opinions = OpinionsGiven()
-        self._rests_until = -math.inf
+        # Until when local models rest, and until when the time that they were busy has been counted.
+        self._rests_until = self._counted_until = -math.inf
         self._queue, self._verifier, self._tiers, self._settings = queue, verifier, tiers, settings
         self._encode, self._fingerprints, self._learned, self._clock = encode, fingerprints, learned, clock
 
@@ -90,25 +91,32 @@ class Worker:
             return True
         claimed = await self._queue.claim(job, bound, now, min(bound, self._verifier.expected_usd(job)))
         if claimed == "claimed":
-            started_at = self._clock()
-            await self._work_on(job, bound)
+            started_at, waited = self._clock(), Waited()
+            await self._work_on(job, bound, waited)
             if self._is_local(job):
-                rest = (self._clock() - started_at) * (1.0 / self._settings.machine_share - 1.0)
-                # Several at a time add up.
-                self._rests_until = max(self._rests_until, self._clock()) + rest
+                self._rest(started_at, waited.seconds)
         return claimed != "no budget"
+
+    def _rest(self, started_at: float, waited_seconds: float) -> None:
+        """Let local models rest after a job: for the time that it kept them busy, without that in which others had
+        them, and once for several jobs at a time."""
+        now = self._clock()
+        busy = now - max(started_at, self._counted_until) - waited_seconds
+        self._counted_until = now
+        rest = max(busy, 0.0) * (1.0 / self._settings.machine_share - 1.0)
+        self._rests_until = max(self._rests_until, now) + rest
 
     async def _fail(self, job: VerificationJob, error: AttemptError) -> None:
         log.warning("verification of %s failed: %s", job.request_id, error)
         now = self._clock()
         await self._queue.give_back(job, str(error), error.cost_usd, now + self._settings.retry_seconds, now)
 
-    async def _work_on(self, job: VerificationJob, bound_usd: float) -> None:
+    async def _work_on(self, job: VerificationJob, bound_usd: float, waited: Waited) -> None:
         seconds = self._settings.lease_seconds
         try:
             # Stop at the end of the lease: another replica may take over then, and a starved answer must not block us.
             async with asyncio.timeout(seconds):
-                rulings = await self._verifier.verify(job)
+                rulings = await self._verifier.verify(job, waited)
             row = await self._row(job, rulings)
         except AttemptError as error:
             await self._fail(job, error)

@@ -50,11 +50,18 @@ IDLE_PRIORITY = 3
 """In our own cores it runs only while nothing else does (`AddRequest.idle`)."""
 
 
+class Waited:
+    """How many `seconds` an attempt's answers have waited for other work in our cores."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+
 class _Run:
     """One attempt: its answers, each asked for once, by tier and whether it is a second one, and what it cost."""
 
-    def __init__(self, job: VerificationJob) -> None:
-        self.job = job
+    def __init__(self, job: VerificationJob, waited: Waited) -> None:
+        self.job, self.waited = job, waited
         self.answers: dict[tuple[int, bool], Reply] = {}
         self.bill: list[float] = []
 
@@ -199,10 +206,11 @@ class Verifier:
         if unable is not None:
             raise AttemptError(unable, 0.0)
 
-    async def verify(self, job: VerificationJob) -> list[Ruling]:
-        """Answer, compare and rule: return a ruling per judged tier, the job's own first. Raises `AttemptError`."""
+    async def verify(self, job: VerificationJob, waited: Waited | None = None) -> list[Ruling]:
+        """Answer, compare and rule: return a ruling per judged tier, the job's own first. `waited` is added to. Raises
+        `AttemptError`."""
         self._require_permission(job)
-        run = _Run(job)
+        run = _Run(job, waited or Waited())
         rulings: list[Ruling] = []
         verdicts: dict[int, Verdict] = {}
         flaw = flaw_of_served(job)
@@ -327,6 +335,7 @@ class Verifier:
         async for delta in self._tiers[number].generate(self._request(run.job, number, second=second)):
             answer.take(delta)
             if delta.end is not None:
+                run.waited.seconds += delta.end.times.queue_seconds
                 run.bill.append(self._price(number, delta.end.usage))
                 cost_usd += run.bill[-1]
         given = Reply(

@@ -9,6 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.decision import Decision, PolicyInputs, Prediction
+from inference_core.protocol import StepTimes
 from quality.records.record import Attempt, Record, Timings
 from quality.store.queries import insert_records
 from tiers.errors import TierUnavailableError
@@ -79,7 +80,7 @@ class ScriptedTier(Tier):
         self.number = number
         self.model = f"model-{number}"
         self.max_context = 2048
-        self.waiting = 0
+        self.waiting, self.waited = 0, 0.0
         self.seen: list[GenerationRequest] = []
         self.entered = asyncio.Event()
         self.hold: asyncio.Event | None = None
@@ -105,7 +106,7 @@ class ScriptedTier(Tier):
         yield Delta(text=text)
         yield Delta(finish_reason=self._finish_reason)
         usage = Usage(prompt_tokens=self.count_prompt_tokens(request), completion_tokens=5)
-        yield Delta(end=AnswerEnd(usage=usage))
+        yield Delta(end=AnswerEnd(usage=usage, times=StepTimes(queue_seconds=self.waited)))
 
     def count_prompt_tokens(self, request: GenerationRequest) -> int:
         return sum(len(message.content.split()) for message in request.messages or [])

@@ -22,9 +22,8 @@ def cold_start_cap(settings: Settings, catalog: "Catalog") -> float:
     Prices that are on no bill say how tiers compare. There a cold start may have the machine's time instead, of which
     `MACHINE_SHARE` and `AIO_VERIFICATION_MOST_USD` are the bounds.
     """
-    return (
-        settings.verification_most_usd if catalog.is_unbilled and settings.cold_start_usd else settings.cold_start_usd
-    )
+    has_time = catalog.is_unbilled and settings.cold_start_usd > 0
+    return settings.verification_most_usd if has_time else settings.cold_start_usd
 
 
 def judging_cap(settings: Settings, catalog: "Catalog") -> float:

@@ -87,7 +87,7 @@ async def test_the_figures_are_those_computed_by_hand(watched: RunningGateway) -
 
     # Five shadows, of the five requests that may be stored and compared; tier 1 said the same once, and else 8.
     assert len(gateway.tier(1).requests) == 5
-    assert {request.priority for request in gateway.tier(1).requests} == {2}
+    assert {request.priority for request in gateway.tier(1).requests} == {3}
     assert (found["same"], found["worse"], found["priced"]) == (1, 4, 5)
     price = gateway.serving.routing.served.price
     prompt = 14  # the scripted count: ten words and four for the turn

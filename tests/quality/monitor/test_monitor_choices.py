@@ -470,11 +470,15 @@ async def test_a_job_whose_tier_is_busy_holds_up_none_behind_it(engine: AsyncEng
     assert status == {"probed": "pending", "sampled": "done"}
 
 
-@pytest.mark.parametrize(("is_local", "starts_at"), [(True, 1540.0), (False, 1510.0)])
+@pytest.mark.parametrize(
+    ("is_local", "waited", "starts_at"),
+    [(True, 0.0, 1540.0), (True, 6.0, 1522.0), (True, 30.0, 1510.0), (False, 0.0, 1510.0)],
+)
 async def test_verification_keeps_local_tiers_busy_for_its_share_of_the_time(
-    engine: AsyncEngine, is_local: bool, starts_at: float
+    engine: AsyncEngine, is_local: bool, waited: float, starts_at: float
 ) -> None:
-    """A verification of ten seconds, at a quarter of the time, is followed by thirty without one."""
+    """A verification of ten seconds, at a quarter of the time, is followed by thirty without one; of four, if it waited
+    for six, by twelve."""
     now = 1500.0
 
     def say(request: GenerationRequest) -> str:
@@ -483,7 +487,7 @@ async def test_verification_keeps_local_tiers_busy_for_its_share_of_the_time(
         return "7"
 
     verifier = ScriptedTier(reply=say)
-    verifier.is_local = is_local
+    verifier.is_local, verifier.waited = is_local, waited
     settings = msgspec.structs.replace(NO_OPINIONS, machine_share=0.25)
     monitor = await monitor_of(engine, verifier, settings, clock=lambda: now)
     await monitor.start()
@@ -495,6 +499,29 @@ async def test_verification_keeps_local_tiers_busy_for_its_share_of_the_time(
         now += 1.0 if len(verifier.seen) < 2 else 0.0
     await monitor.close()
     assert begun[-1] == starts_at
+
+
+async def test_verifications_at_a_time_keep_a_machine_busy_once(engine: AsyncEngine) -> None:
+    """Two side by side, ten seconds in all, at half of the time: ten seconds of rest."""
+    now = 1500.0
+    verifier = ScriptedTier()
+    verifier.is_local, verifier.hold = True, asyncio.Event()
+    settings = msgspec.structs.replace(NO_OPINIONS, machine_share=0.5, parallel=2)
+    monitor = await monitor_of(engine, verifier, settings, clock=lambda: now)
+    await monitor.start()
+    for name in ("one", "other"):
+        await store_request(engine, served := record(name))
+        monitor.offer(served)
+    await eventually(lambda: len(verifier.seen) == 2)
+    now += 10.0
+    verifier.hold.set()
+    begun = []
+    while len(verifier.seen) < 3:
+        await serve(monitor, engine, record("next"))
+        begun.append(now)
+        now += 1.0
+    await monitor.close()
+    assert begun[-1] == 1520.0
 
 
 async def test_several_verifications_run_at_a_time(engine: AsyncEngine) -> None:

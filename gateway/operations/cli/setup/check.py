@@ -72,9 +72,8 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
     if as_json:
         echo_json(answers)
     else:
-        click.echo(
-            f"{_table(answers)}\n\n{labels_text(settings, catalog, asyncio.run(stored_judge(settings, catalog)))}"
-        )
+        judge = asyncio.run(stored_judge(settings, catalog))
+        click.echo(f"{_table(answers)}\n\n{labels_text(settings, catalog, judge)}")
         _say_routing(catalog)
         if any(answer.price_estimated for answer in answers):
             click.echo("\n~ by an estimated price; give the tier a price to replace it")
