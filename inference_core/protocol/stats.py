@@ -114,7 +114,7 @@ class PrefixStats(msgspec.Struct, frozen=True, kw_only=True):
 class ModelStats(msgspec.Struct, kw_only=True):
     """One model of a core: current sequences and blocks, and totals since start.
 
-    `idle_work`: sequences of work that nobody asked for (`AddRequest.idle`), of which `running`, `waiting`,
+    `idle_work`: sequences of work without a caller (`AddRequest.idle`), of which `running`, `waiting`,
     `blocks_in_use` and the predicted wait know nothing.
     `knobs`: the current ones; `start`: those that the model was started with, before any change.
     `weight_bytes`: of all ranks. `is_loaded`: whether the weights are there; until then requests wait. `pipeline`: None

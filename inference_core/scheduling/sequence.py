@@ -184,7 +184,7 @@ class Sequence:
 
     @property
     def is_idle_work(self) -> bool:
-        """Whether nobody asked for it (`AddRequest.idle`), so that it is no part of the load."""
+        """Whether it has no caller (`AddRequest.idle`), so that it is no part of the load."""
         return self.priority > LAST_CLASS
 
     @property

@@ -69,7 +69,7 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def is_unbilled(self) -> bool:
-        """Whether all tiers run in AIO or in engines that it starts: nobody sends a bill for their prices, and what an
+        """Whether all tiers run in AIO or in engines that it starts: their prices are on no bill, and what an
         answer takes is time of one's own machines."""
         return all(tier.remote is None or tier.remote.engine is not None for tier in self.tiers)
 

@@ -1,4 +1,4 @@
-"""Work that nobody asked for runs only while nothing else does, stops within a step, and is no part of the load."""
+"""Work without a caller runs only while nothing else does, stops within a step, and is no part of the load."""
 
 import pytest
 from core_driver import CoreDriver, greedy
@@ -35,7 +35,7 @@ def test_the_first_step_after_a_request_is_without_idle_work_of_any_model(asked_
     assert driver.finished["idle", 0].finish_reason == "length"
 
 
-def test_idle_work_that_waits_is_not_begun_while_somebody_is_answered() -> None:
+def test_idle_work_that_waits_does_not_start_while_a_caller_is_answered() -> None:
     driver = CoreDriver(TWO)
     driver.add([2] * 9, "b", greedy(20), request_id="asked")
     driver.step()

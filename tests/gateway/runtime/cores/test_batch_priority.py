@@ -1,4 +1,4 @@
-"""Verification yields to users: a request in its middle is answered first, and until then nobody sees any load."""
+"""Verification yields to users: a request in its middle is answered first, and until then no load is shown."""
 
 import asyncio
 import threading
