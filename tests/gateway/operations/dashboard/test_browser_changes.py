@@ -140,7 +140,7 @@ def test_a_key_is_made_shown_once_bounded_rotated_and_revoked(page: Page, gatewa
     bounds.get_by_label("Requests a minute").fill("2")
     bounds.get_by_label("Requests in flight").fill("1")
     bounds.get_by_role("button").click()
-    expect(page.get_by_role("status")).to_contain_text("requests_per_minute: None → 2")
+    expect(page.get_by_role("status")).to_contain_text("requests_per_minute: none → 2")
     expect(page.get_by_text("2 requests a minute")).to_be_visible()
 
     renewal = card(page, "Give it a new secret")

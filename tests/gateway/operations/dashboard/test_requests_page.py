@@ -193,7 +193,7 @@ def inputs_of(p_ok: list[float], **more: Any) -> PolicyInputs:
         (
             inputs_of([0.5, 0.95, 0.97, 1.0], exclusions=[Exclusion(tier=3, reason="the tier is down")]),
             [
-                "P(no worse) 0.500 is below τ 0.900",
+                "P(no worse) 0.500 is below 0.900",
                 None,
                 "the tier is down",
                 "good enough too, but no cheaper than tier 2",
