@@ -54,7 +54,7 @@ class ActiveProbes:
         knobs = self._knobs.active
         if model is None or not knobs.judge_answers or not may_escalate(request, decision, knobs.hold_tokens):
             return None
-        if routing.next_up(request, decision, tier) is None:
+        if not routing.above(request, decision, tier):
             return None
         pays = partial(self._second_sample_pays, request, decision, tier)
         return Escalation(model, knobs, request, decision, self._catalog.tier(tier), routing, pays)

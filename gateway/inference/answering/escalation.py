@@ -9,7 +9,7 @@ import msgspec
 from classifier.decision import Decision
 from classifier.evidence.features import Float, evidence_features, with_agreement
 from classifier.evidence.model import EvidenceModel
-from classifier.policy.escalation import EscalationChoice, weigh_escalation
+from classifier.policy.escalation import weigh_escalation
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.routing.knobs import RoutingKnobs
 from gateway.inference.routing.router import RoutingService
@@ -24,12 +24,18 @@ Stage = Literal["opening", "whole", "agreement"]
 
 
 class EscalationDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """The judgement of an answer. `p_ok` by tier; for the answering tier, of this answer."""
+    """The judgement of an answer. `p_ok` by tier; for the answering tier, of this answer. `better`: the tiers that may
+    take over and are worth more, the one worth most first."""
 
     stage: Stage
     p_ok: list[float]
-    escalate: bool
+    better: tuple[int, ...]
     reason: str
+
+    @property
+    def escalate(self) -> bool:
+        """Whether another tier is to answer."""
+        return bool(self.better)
 
 
 class Escalation:
@@ -37,7 +43,7 @@ class Escalation:
 
     There is one verdict: at the end of a whole answer; for a stream once `hold_tokens` tokens are held, or at its end
     if that comes first. `holding`: whether deltas must be held back because there is no verdict yet.
-    If a second sample of the same tier is likely to save the next tier's price, `second_sample` returns its request and
+    If a second sample of the same tier is likely to save the price of another, `second_sample` returns its request and
     `compared` judges again.
     """
 
@@ -81,11 +87,11 @@ class Escalation:
         """Return the request for a second sample of the same tier before escalating, or None if it would not pay.
 
         Only for a whole answer whose result can be checked and of whose kind verified answers show a gain, if agreement
-        would keep it, and if the chance of that times the next tier's price is above the price of the sample.
+        would keep it, and if the chance of that times the price of the tier that would take over is above the price of
+        the sample.
         """
         verdict, tier, inputs = self.verdict, self._spec.number, self._decision.inputs
-        higher = self._routing.next_up(self._request, self._decision, tier)
-        if verdict is None or not verdict.escalate or higher is None or not self._model.spec.reads_agreement:
+        if verdict is None or not verdict.escalate or not self._model.spec.reads_agreement:
             return None
         if self._request.stream or self._request.deadline_seconds is not None or inputs.max_cost_usd is not None:
             return None
@@ -94,11 +100,11 @@ class Escalation:
             return None
         disagreed, agreed = self._model.p_ok_by_agreement(self._evidence(), inputs.prediction.p_ok)
         low, high = disagreed[tier - 1], agreed[tier - 1]
-        if high <= low or self._weigh(higher, agreed, 0.0).advantage > 0:
+        if high <= low or weigh_escalation(inputs, tier, sorted(verdict.better), agreed, 0.0).better:
             return None
         # P(good) is the mean over both outcomes, which gives the chance of each.
         chance = min(max((verdict.p_ok[tier - 1] - low) / (high - low), 0.0), 1.0)
-        if chance * inputs.costs[higher.number - 1] <= inputs.costs[tier - 1]:
+        if chance * inputs.costs[verdict.better[0] - 1] <= inputs.costs[tier - 1]:
             return None
         again = msgspec.structs.replace(
             request, request_id=f"{request.request_id}-second", evidence=None, whole=True, meter=UsageMeter()
@@ -122,18 +128,17 @@ class Escalation:
 
     def _judge(self, stage: Stage, evidence: Float) -> EscalationDecision:
         p_ok = self._model.p_ok(evidence, self._decision.inputs.prediction.p_ok)
-        higher = self._routing.next_up(self._request, self._decision, self._spec.number)
-        if higher is None:
-            return EscalationDecision(stage=stage, p_ok=p_ok, escalate=False, reason="no tier above may take over")
-        choice = self._weigh(higher, p_ok, self._left_usd() if stage == "opening" else 0.0)
-        problem = self._lateness(higher) if choice.advantage > 0 else None
+        above = self._routing.above(self._request, self._decision, self._spec.number)
+        if not above:
+            return EscalationDecision(stage=stage, p_ok=p_ok, better=(), reason="no tier above may take over")
+        late = {tier.number: said for tier in above if (said := self._lateness(tier)) is not None}
+        # Where all are late, what is lost by that is told.
+        asked = [tier.number for tier in above if tier.number not in late] or list(late)
+        left_usd = self._left_usd() if stage == "opening" else 0.0
+        choice = weigh_escalation(self._decision.inputs, self._spec.number, asked, p_ok, left_usd)
+        problem = late.get(choice.better[0]) if choice.better else None
         reason = f"{_STAGE_NAMES[stage]}: {choice.reason}" + (f"; but {problem}" if problem else "")
-        return EscalationDecision(
-            stage=stage, p_ok=p_ok, escalate=choice.advantage > 0 and problem is None, reason=reason
-        )
-
-    def _weigh(self, higher: Tier, p_ok: list[float], left_usd: float) -> EscalationChoice:
-        return weigh_escalation(self._decision.inputs, self._spec.number, higher.number, p_ok, left_usd)
+        return EscalationDecision(stage=stage, p_ok=p_ok, better=() if problem else choice.better, reason=reason)
 
     def _left_usd(self) -> float:
         """Predicted US dollars of the rest of the answer."""
@@ -141,7 +146,7 @@ class Escalation:
         return left * self._spec.price.output_usd_per_million / 1e6
 
     def _lateness(self, higher: Tier) -> str | None:
-        """Why the next tier cannot start in time; None if it can."""
+        """Why a tier above cannot start in time; None if it can."""
         if self._request.deadline_seconds is None:
             return None
         left = self._request.generation.arrival + self._request.deadline_seconds - time.monotonic()

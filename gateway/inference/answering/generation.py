@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -200,7 +200,7 @@ class Generation:
         if the caller leaves."""
         self._agreement, higher = None, stage.group.higher
         comparison = Comparison(
-            stage, self._side, lambda: self._routing.next_up(self.request, self.decision, higher - 1) is not None
+            stage, self._side, lambda: bool(self._routing.above(self.request, self.decision, higher - 1))
         )
         try:
             await comparison.run(self.tier.number)
@@ -282,8 +282,9 @@ class Generation:
         return None if failed is not None else sample.text
 
     async def _escalate(self, verdict: EscalationDecision) -> bool:
-        """Continue with the next tier up. Returns False if there is none."""
-        higher = self._next_up()
+        """Continue with the tier above that is worth most and takes the request. Returns False if there is none."""
+        above = {tier.number: tier for tier in self._routing.above(self._asking, self.decision, self.tier.number)}
+        higher = next((above[k] for k in verdict.better if k in above and self._takes(above[k])), None)
         if higher is None:
             return False
         await self._attempt.deltas.aclose()
@@ -365,8 +366,8 @@ class Generation:
 
     async def _stand_in(self, *, is_refused: bool) -> Tier | None:
         """Return what replaces a failed tier: the ordinary route's if the fast path failed, the next of the tier's
-        chain if it has one, else once the next one up. One that cannot take the request at all (`is_refused`) is not
-        counted as a failure, and any other tier may stand in."""
+        chain if it has one, else once what the same decision takes without the tiers that were tried. One that cannot
+        take the request at all (`is_refused`) is not counted as a failure."""
         if self._chain is not None:
             return self._chain.next()
         failed_before = sum(attempt.status == "error" for attempt in self.attempts) > self._refusals
@@ -376,9 +377,9 @@ class Generation:
                 named = served.named_spec(self.request.requested_model)
             has_chain = self._attempt.spec if named is None else named
             if has_chain.fallback is None and not self.tier.is_target:
-                if is_refused:
-                    return self._another()
-                return None if failed_before else self._next_up()
+                # After a comparison, what is there costs nothing more.
+                is_over = failed_before or self._comparison is not None
+                return None if is_over and not is_refused else self._other()
             from gateway.inference.answering.fallback_chain import FallbackChain, chain_of
 
             names = chain_of(served.catalog, self._attempt.spec, named)
@@ -386,23 +387,14 @@ class Generation:
             return self._chain.next()
         ordinary = await self._routing.ordinary_route(self._asking, self.decision)
         if ordinary is None or not self._takes(tier := self._routing.served.tier(ordinary.tier)):
-            return self._another() if is_refused else None
+            return self._other() if is_refused else None
         self.decision, self.rerouted = ordinary, True
         return tier
 
-    def _next_up(self) -> Tier | None:
-        """Return the next tier that is allowed, long enough, and that the caller's budgets cover."""
-        return self._allowed(range(self.tier.number + 1, self._routing.served.strongest + 1))
-
-    def _another(self) -> Tier | None:
-        """Like `_next_up`, but also of the tiers below, where none above takes the request, and each once."""
-        number, strongest = self.tier.number, self._routing.served.strongest
-        tried = {attempt.tier for attempt in self.attempts if attempt.status == "error"}
-        others = [*range(number + 1, strongest + 1), *range(number - 1, 0, -1)]
-        return self._allowed([k for k in others if k not in tried])
-
-    def _allowed(self, numbers: Iterable[int]) -> Tier | None:
-        return self._routing.first_allowed(self._asking, self.decision, numbers, self._takes)
+    def _other(self) -> Tier | None:
+        """Return what the decision takes without the tiers that were tried, if the caller's budgets cover it."""
+        tried = {self.tier.number, *(attempt.tier for attempt in self.attempts)}
+        return self._routing.stand_in(self._asking, self.decision, tried, self._takes)
 
     def _takes(self, tier: Tier) -> bool:
         return self._fits(tier) and self._affords(tier)

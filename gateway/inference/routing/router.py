@@ -281,27 +281,36 @@ class RoutingService:
         split = self.classifier.split()
         return None if split is None else assigned(split, request)
 
-    def next_up(self, request: InferenceRequest, decision: Decision, number: int) -> Tier | None:
-        """The next tier above `number` that may answer, as `first_allowed` has it; a pinned request has none."""
-        return self.first_allowed(request, decision, range(number + 1, self.served.strongest + 1))
+    def above(self, request: InferenceRequest, decision: Decision, number: int) -> list[Tier]:
+        """The tiers above `number` that this decision's constraints allow and that may answer as the catalogue is now,
+        ascending; a pinned request has none."""
+        barred, served = barred_tiers(decision.inputs), self.served
+        found = [self._answering(request, k) for k in range(number + 1, served.strongest + 1) if k not in barred]
+        return [tier for tier in found if tier is not None]
 
-    def first_allowed(
-        self,
-        request: InferenceRequest,
-        decision: Decision,
-        numbers: Iterable[int],
-        takes: Callable[[Tier], bool] = lambda tier: True,
+    def stand_in(
+        self, request: InferenceRequest, decision: Decision, tried: Iterable[int], takes: Callable[[Tier], bool]
     ) -> Tier | None:
-        """The first tier of `numbers` that this decision's constraints allow, that may see the request as the catalogue
-        is now, and that `takes` it."""
-        barred, consent = barred_tiers(decision.inputs), request.consent
-        for k in numbers:
-            tier = self.served.tiers[k]
-            if k in barred or hidden_from(self.served.spec(k), consent) is not None or not tier.load().healthy:
-                continue
-            if takes(active := tier.active_tier()):
-                return active
-        return None
+        """The tier that the same decision takes without those that were `tried`: by the same objective, constraints and
+        holds, of those that may answer as the catalogue is now and that `takes` it. None if there is none."""
+        inputs = decision.inputs
+        away = [Exclusion(tier=k, reason="it was tried") for k in tried if k <= len(inputs.costs)]
+        while True:
+            try:
+                number = decide(msgspec.structs.replace(inputs, exclusions=[*inputs.exclusions, *away])).tier
+            except NoTierAllowedError:
+                return None
+            tier = self._answering(request, number)
+            if tier is not None and takes(tier):
+                return tier
+            away.append(Exclusion(tier=number, reason="it cannot take the request now"))
+
+    def _answering(self, request: InferenceRequest, number: int) -> Tier | None:
+        """What answers as a tier now; None if it is gone or down, or may not see the request."""
+        tier = self.served.tiers.get(number)
+        if tier is None or hidden_from(self.served.spec(number), request.consent) is not None:
+            return None
+        return tier.active_tier() if tier.load().healthy else None
 
     def _observed_tier(self) -> int | None:
         """The tier that answers everything while routing is only observed; None in the mode `route`."""
