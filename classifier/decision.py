@@ -147,6 +147,33 @@ class RuledBy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     target: str | None = None
 
 
+class PricedAgreement(msgspec.Struct, frozen=True, kw_only=True):
+    """Agreement as one more action: `tiers` (ascending) answer at once, and `higher` where their answers, whose end is
+    of `kind`, differ. They agree with P `agreed`, and an agreed answer is worse with P `lost`; so the action is `worth`
+    that much, and the best of single tiers, `alone`, `alone_worth`. `taken`: they were asked. `because`: why they were
+    not although they are worth more; else empty."""
+
+    tiers: tuple[int, ...]
+    higher: int
+    kind: str
+    agreed: float
+    lost: float
+    worth: float
+    alone: int
+    alone_worth: float
+    taken: bool
+    because: str = ""
+
+    def __str__(self) -> str:
+        """In words, for a decision's reason."""
+        asked = f"tiers {' and '.join(map(str, self.tiers))} at once, and tier {self.higher} where they differ,"
+        alone = f"{self.alone_worth:.3f} of tier {self.alone} alone"
+        if self.taken:
+            return f"asking {asked} is worth most, {self.worth:.3f} against {alone}"
+        why = f", but {self.because}" if self.because else ""
+        return f"asking {asked} would be worth {self.worth:.3f}, against {alone}{why}"
+
+
 class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that `decide` uses; recorded with the request, so that the decision can be replayed.
 
@@ -171,8 +198,9 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     in place of both, None where it does not. `client` and `purpose`: which agent's client sent the request and what
     for, as far as it was recognised; for the record. `session`: the step of an agent's session that the request is.
     `private`: why only local tiers may see the request, as far as a mark says so; the others are exclusions.
-    `rules`: what the operator's rules say of it, None if none matches. `fell_over`: what failed after the choice and
-    what took over, in words.
+    `rules`: what the operator's rules say of it, None if none matches. `agreement`: beside single tiers, what asking
+    several at once was worth, where that could be done. `fell_over`: what failed after the choice and what took over,
+    in words.
     """
 
     prediction: Prediction
@@ -205,6 +233,7 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     session: SessionStep | None = None
     private: str | None = None
     rules: RuledBy | None = None
+    agreement: PricedAgreement | None = None
     fell_over: str | None = None
 
     @property

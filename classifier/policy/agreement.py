@@ -5,12 +5,13 @@ reference price, a the share of agreement, d what an agreed answer loses, p the 
 the strongest, it is worth 1 - a d - r (p + (1 - a) S) / R, and is taken where no fixed tier is worth as much.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Literal
 
 import msgspec
 
-from classifier.decision import HALF_NOVELTY, Decision, PolicyInputs
+from classifier.decision import HALF_NOVELTY, Decision, PolicyInputs, PricedAgreement
 from classifier.policy.agreement_counts import AgreementCounts, AgreementRates, estimated_rates, prior_rates
 from classifier.policy.decide import barred_tiers
 from classifier.policy.holds import held_back
@@ -46,14 +47,15 @@ class AgreementGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 class AgreementPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Whether cheap tiers are compared, and which. `partner` None: they are not. `first` is asked as usual: the chosen
-    tier, unless it is too dear. `partner` and `others` are asked at once with it. `expected`: the rates counted on."""
+    tier, unless it is too dear. `partner` and `others` are asked at once with it. `priced`: what that is worth, None
+    where it cannot be done."""
 
     reason: str
     first: int | None = None
     partner: int | None = None
     others: tuple[int, ...] = ()
     group: AgreementGroup | None = None
-    expected: AgreementRates | None = None
+    priced: PricedAgreement | None = None
 
 
 # The counts of a group for the request's tenant, key, system prompt and kind, each once; the widest level first.
@@ -126,17 +128,14 @@ def plan_agreement(
     if inputs.max_cost_usd is not None and most > inputs.max_cost_usd:
         return AgreementPlan(reason=f"all answers would cost ${most:.6f}, above the maximum ${inputs.max_cost_usd:.6f}")
     rates = _estimated(inputs, group, kind, counted(group.tiers), "hoped" if asked else "certain")
-    if why := _does_not_pay(inputs, group, allowed, rates, asked):
-        return AgreementPlan(reason=why, expected=rates)
+    priced = _priced(inputs, group, kind, allowed, rates, asked=asked)
+    if not priced.taken:
+        why = f"tier {priced.alone} alone is worth {priced.alone_worth:.3f}, agreement {priced.worth:.3f}"
+        return AgreementPlan(reason=why, priced=priced)
     first = answering if answering in group.tiers else group.tiers[0]
     partner = partner_of(group, first)
-    reason = (
-        f"tiers {', '.join(map(str, group.tiers))} answer at once, tier {group.higher} where they differ: they agree "
-        f"with P {rates.agreed:.2f}, and then lose {rates.lost:.3f}, which is worth "
-        f"{worth_of_agreement(inputs, group, rates):.3f}"
-    )
     others = tuple(k for k in group.tiers if k not in (first, partner))
-    return AgreementPlan(reason=reason, first=first, partner=partner, others=others, group=group, expected=rates)
+    return AgreementPlan(reason=str(priced), first=first, partner=partner, others=others, group=group, priced=priced)
 
 
 def group_to_verify(
@@ -163,7 +162,7 @@ def lacks_counts(
     if sum(level.verified for level in levels) >= settings.least_verified:
         return False
     rates = _estimated(inputs, group, kind, levels, "hoped")
-    return not _does_not_pay(inputs, group, [group.higher], rates, asked=True)
+    return _priced(inputs, group, kind, [group.higher], rates, asked=True).taken
 
 
 def second_sample_group(inputs: PolicyInputs, answering: int) -> AgreementGroup | None:
@@ -184,7 +183,7 @@ def second_sample_pays(
     if sum(level.verified for level in levels) < settings.least_verified:
         return False
     rates = _estimated(inputs, group, kind, levels, "certain")
-    return not _does_not_pay(inputs, group, [group.higher], rates, asked=False)
+    return _priced(inputs, group, kind, [group.higher], rates, asked=False).taken
 
 
 def _allowed(inputs: PolicyInputs) -> list[int]:
@@ -231,18 +230,35 @@ def _fixed_by(inputs: PolicyInputs) -> str:
     return ""
 
 
-def _does_not_pay(
-    inputs: PolicyInputs, group: AgreementGroup, allowed: Sequence[int], rates: AgreementRates, asked: bool
-) -> str:
-    """Return the fixed tier that is worth as much as agreement, if any. Where it is `asked` for, a cheaper tier counts
-    only by measured outcomes: a table of the first day does not know which answers are wrong."""
+def _priced(
+    inputs: PolicyInputs,
+    group: AgreementGroup,
+    kind: str,
+    allowed: Sequence[int],
+    rates: AgreementRates,
+    *,
+    asked: bool,
+) -> PricedAgreement:
+    """Return what agreement and the best of single tiers are worth. Where it is `asked` for, a cheaper tier counts only
+    by measured outcomes: a table of the first day does not know which answers are wrong."""
     prediction, enough = inputs.prediction, enough_of(inputs.prediction)
     is_known = not asked or prediction.kind == "measured" or any(prediction.labels)
-    worth = worth_of_agreement(inputs, group, rates)
-    for k in allowed:
+    alone, most = group.higher, -math.inf
+    for k in allowed if is_known else [group.higher]:
         p = prediction.p_ok[k - 1]
         p_ok = 1.0 if k == group.higher or (p >= enough and not asked) else p
         fixed = utility(p_ok, inputs.costs[k - 1], inputs.reference, inputs.exchange)
-        if (k == group.higher or is_known) and worth <= fixed:
-            return f"tier {k} alone is worth {fixed:.3f}, agreement {worth:.3f}"
-    return ""
+        if fixed > most:
+            alone, most = k, fixed
+    worth = worth_of_agreement(inputs, group, rates)
+    return PricedAgreement(
+        tiers=group.tiers,
+        higher=group.higher,
+        kind=kind,
+        agreed=rates.agreed,
+        lost=rates.lost,
+        worth=worth,
+        alone=alone,
+        alone_worth=most,
+        taken=worth > most,
+    )

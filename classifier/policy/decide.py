@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from classifier.complexity.classes import Complexity
-from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction, SessionStep
+from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction, PricedAgreement, SessionStep
 from classifier.errors import NoTierAllowedError, PolicyInputsError
 from classifier.policy.holds import held_back
 from classifier.policy.utility import worths
@@ -67,7 +67,18 @@ def fallen_over(decision: Decision, said: str) -> Decision:
     return decide(msgspec.structs.replace(decision.inputs, fell_over=said))
 
 
+def beside_agreement(decision: Decision, priced: PricedAgreement) -> Decision:
+    """Return the same decision with what asking several tiers at once was worth."""
+    inputs = msgspec.structs.replace(decision.inputs, agreement=priced)
+    if decision.inputs.agreement is not None or inputs.fell_over is not None or decision.would_be is not None:
+        return decide(inputs)
+    return msgspec.structs.replace(decision, inputs=inputs, reason=_after(inputs, decision.reason))
+
+
 def _after(inputs: PolicyInputs, reason: str) -> str:
+    """Return `reason`, of the choice between single tiers, with what came after it."""
+    if inputs.agreement is not None:
+        reason = f"{inputs.agreement}; {reason}" if inputs.agreement.taken else f"{reason}; {inputs.agreement}"
     return reason if inputs.fell_over is None else f"{reason}; {inputs.fell_over}"
 
 

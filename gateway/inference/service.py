@@ -210,24 +210,31 @@ class Service:
         agreement = None
         if self.agreements is not None and request.credential is None:
             agreement = self.agreements.plan(request, decision)
-        if agreement is not None and agreement.kind is None and self._is_judged(request, decision):
+        if agreement is not None and agreement.is_by_answer and self._is_judged(request, decision):
             # What only the answer shows is compared where nothing judges the answer.
-            agreement = None
+            agreement.leave("the answer is judged by its own evidence")
         if request.caller.allowance.budgets:
-            if agreement is not None and not await admission.reserves(
-                request.caller,
-                sum(self._most_usd(request, self.routing.served.tier(number)) for number in agreement.asked),
+            if (
+                agreement is not None
+                and agreement.is_taken
+                and not await admission.reserves(
+                    request.caller,
+                    sum(self._most_usd(request, self.routing.served.tier(number)) for number in agreement.asked),
+                )
             ):
-                agreement = None
-            if agreement is None:
+                agreement.leave("the budget does not cover all that may be asked")
+            if agreement is None or not agreement.is_taken:
                 spec = self.routing.served.spec_of(tier)
                 advice = partial(smaller_answer, request, tier, spec)
                 await admission.reserve(request.caller, most_usd(request, tier, spec), advice)
             # A reload may have replaced it meanwhile; the key of the response cache is that of the catalogue now.
             tier = self.routing.served.chosen(decision)
+        if agreement is not None:
+            decision = agreement.told(decision)
+        compared = agreement if agreement is not None and agreement.is_taken else None
 
         def generate() -> Generation:
-            return Generation(request, decision, tier, self.routing, admission, self.probes, agreement)
+            return Generation(request, decision, tier, self.routing, admission, self.probes, compared)
 
         return (
             generate()

@@ -4,6 +4,7 @@ import logging
 from functools import partial
 from typing import Any, NamedTuple
 
+import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.decision import Decision
@@ -21,6 +22,7 @@ from classifier.policy.agreement import (
     second_sample_pays,
 )
 from classifier.policy.agreement_counts import AgreementPlace, AgreementTable
+from classifier.policy.decide import beside_agreement
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.base.stores.retries import look_every
 from gateway.inference.answering.answer import Answer
@@ -56,7 +58,7 @@ class Agreements:
         self._settings = settings or AgreementSettings()
 
     def plan(self, request: InferenceRequest, decision: Decision) -> "AgreementStage | None":
-        """Return how tiers are compared for `request`; None where they are not."""
+        """Return how tiers would be compared for `request`, which is done where `is_taken`; None where they cannot."""
         knobs = self._knobs.active
         asked = request.agree is True or knobs.agreement == "always"
         if knobs.agreement == "off" or request.agree is False:
@@ -66,8 +68,12 @@ class Agreements:
         # Most requests end here, before their texts are read for the kind of answer.
         if not (asked or may_pay(decision)):
             return None
-        stage = AgreementStage(self, request, decision, expected_end(request), asked=asked)
-        return stage if stage.plan.group is not None else None
+        return AgreementStage(self, request, decision, expected_end(request), asked=asked)
+
+    def told(self, request: InferenceRequest, decision: Decision) -> Decision:
+        """Return `decision`, of a request that is not answered, with what agreement is worth."""
+        stage = self.plan(request, decision)
+        return decision if stage is None else stage.told(decision)
 
     def planned(self, request: InferenceRequest, decision: Decision, kind: str, *, asked: bool) -> AgreementPlan:
         """Return the plan for an answer of `kind`."""
@@ -78,7 +84,7 @@ class Agreements:
         hidden = self._hidden(request, plan.group, "answer")
         if hidden is None and not asked:
             hidden = self._errs_alike(plan.group, counted)
-        return plan if hidden is None else AgreementPlan(reason=hidden)
+        return plan if hidden is None else _without(plan, hidden)
 
     def _errs_alike(self, group: AgreementGroup, counted: Counted) -> str | None:
         """Return why ladders say nothing of the group and its own counts are too few; None if they do. Tiers with the
@@ -136,7 +142,7 @@ class Agreements:
         """Return which of the group's tiers may not see the request, and why; None if all may."""
         for number in (*group.tiers, group.higher):
             # A reload may have changed or removed the tier since the request was routed.
-            if number not in self._routing.served.tiers:
+            if number > self._routing.served.strongest:
                 return f"tier {number} is gone"
             hidden = hidden_from(self._routing.served.spec(number), request.consent, use)
             if hidden is not None:
@@ -157,8 +163,18 @@ class Agreements:
     async def catch_up(self, database: AsyncEngine) -> None:
         """Replace the counts by those of the stored requests."""
         if self._knobs.active.agreement != "off":
-            models = {number: tier.model for number, tier in self._routing.served.tiers.items()}
+            served = self._routing.served
+            models = {spec.number: spec.model_name for spec in served.catalog.tiers}
+            models |= {number: tier.model for number, tier in served.tiers.items()}
             self.table = await read_agreements(database, models)
+
+
+def _without(plan: AgreementPlan, because: str) -> AgreementPlan:
+    """Return a plan by which nothing is compared, `because` of what `plan` did not know."""
+    priced = plan.priced
+    if priced is not None and priced.taken:
+        priced = msgspec.structs.replace(priced, taken=False, because=because)
+    return AgreementPlan(reason=because, priced=priced)
 
 
 class Verdict(NamedTuple):
@@ -171,7 +187,7 @@ class Verdict(NamedTuple):
 
 class AgreementStage:
     """The comparison of one request's answers. `kind`: of the end that is compared, None until the first answer shows
-    it; `plan`: who is asked."""
+    it; `plan`: who is asked, nobody unless it `is_taken`."""
 
     def __init__(
         self, agreements: Agreements, request: InferenceRequest, decision: Decision, kind: str | None, *, asked: bool
@@ -182,6 +198,26 @@ class AgreementStage:
         if kind is None and self.plan.first != decision.tier:
             # A cheaper tier takes the place of the chosen one only where a comparison is certain.
             self.plan = AgreementPlan(reason="the end of the answer is not known before it")
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether tiers are compared."""
+        return self.plan.group is not None
+
+    @property
+    def is_by_answer(self) -> bool:
+        """Whether only the first answer can show what is compared."""
+        return self.is_taken and self.kind is None
+
+    def leave(self, because: str) -> None:
+        """Compare nothing, because of what the plan does not know."""
+        self.plan = _without(self.plan, because)
+
+    def told(self, decision: Decision) -> Decision:
+        """Return `decision` with what the comparison was worth beside single tiers, once the kind of its end is
+        known."""
+        priced = self.plan.priced
+        return decision if self.kind is None or priced is None else beside_agreement(decision, priced)
 
     @property
     def group(self) -> AgreementGroup:
@@ -213,10 +249,10 @@ class AgreementStage:
         if not first.ended or (end := end_of(self._request, first.choice)) is None:
             return False
         plan = self._agreements.planned(self._request, self._decision, end.kind, asked=self._asked)
-        if plan.group != self.plan.group:
-            return False
-        self.kind = end.kind
-        return True
+        self.kind, is_same = end.kind, plan.group == self.plan.group
+        if is_same or plan.group is None:
+            self.plan = plan
+        return is_same
 
     def verdict(self, answers: dict[int, SideAnswer]) -> Verdict | None:
         """Compare the `answers` of the group's tiers; None while those that are not over may still change it."""

@@ -89,6 +89,8 @@ class Generation:
         self._escalation: Escalation | None = None
         self._compared_as: ComparedAs | None = None
         self._reason: str | None = None
+        # What was compared by an end that only the answer showed: decisions could not tell of it before.
+        self._shown: AgreementStage | None = None
         # One without agreement: if the tier above fails, the best answer is sent, or a tier that was stopped answers.
         self._comparison: Comparison | None = None
         self._held: deque[Delta] = deque()
@@ -199,6 +201,7 @@ class Generation:
         """Let the stage's tiers answer, and go on with what they agree on, or with the tier above. All are billed, also
         if the caller leaves."""
         self._agreement, higher = None, stage.group.higher
+        self._shown = stage if stage.is_by_answer else None
         comparison = Comparison(
             stage, self._side, lambda: bool(self._routing.above(self.request, self.decision, higher - 1))
         )
@@ -222,6 +225,7 @@ class Generation:
     def _go_on_after(self, comparison: Comparison) -> None:
         """Record the answers that are not sent, and go on with the one that is, if one is."""
         self.attempts += comparison.attempts()
+        self.decision = self.told(self.decision)
         if comparison.chosen is not None:
             self._read(comparison.chosen.replayed())
             if comparison.verdict is not None:
@@ -340,7 +344,9 @@ class Generation:
         self.decision = self.told(self.decision)
 
     def told(self, decision: Decision) -> Decision:
-        """Return `decision`, of a reader of this answer, with what failed and what took over."""
+        """Return `decision`, of a reader of this answer, with what was compared, what failed and what took over."""
+        if self._shown is not None:
+            decision = self._shown.told(decision)
         if self.fell_over is None:
             return decision
         passed = () if self._chain is None else self._chain.passed_over

@@ -81,13 +81,17 @@ def _decide(
     settings: "Settings", prompt: str, key: str | None, max_tokens: int | None, wishes: dict[str, Any]
 ) -> "tuple[Decision, float, Catalog]":
     from gateway.base.requests.caller import KEYLESS
+    from gateway.inference.answering.agreement import Agreements
     from gateway.planning.backtests.dry_run import caller_named, dry_request, dry_routing, follow_labels
     from tiers.tier import ChatMessage
 
     routing = dry_routing(settings)
+    agreements = Agreements(routing.knobs, routing)
 
     async def as_a_server(engine: "AsyncEngine") -> "Caller":
         await follow_labels(routing, engine)
+        await routing.references.restore(engine, routing.served.strongest)
+        await agreements.catch_up(engine)
         return KEYLESS if key is None else await caller_named(settings, routing.served.catalog, engine, key)
 
     caller = with_database(settings, as_a_server)
@@ -95,7 +99,7 @@ def _decide(
     request = dry_request([turn], max_tokens=max_tokens, caller=caller, **wishes)
     routing.route(request)  # the first decision fills caches that are warm in a server
     began = time.thread_time()
-    decision = routing.route(request)
+    decision = agreements.told(request, routing.route(request))
     return decision, (time.thread_time() - began) * 1e3, routing.served.catalog
 
 

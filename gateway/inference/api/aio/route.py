@@ -64,6 +64,8 @@ async def route(request: HttpRequest) -> Response[Any]:
         inference_request = await serving.service.marked(inference_request)
         await serving.routing.prepare(inference_request)
         decision = serving.routing.route(inference_request)
+        if serving.service.agreements is not None:
+            decision = serving.service.agreements.told(inference_request, decision)
         cpu_ms = (time.thread_time() - began) * 1e3
     return Response(
         Routing(
