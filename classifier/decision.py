@@ -184,7 +184,8 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     `objective`: by which a tier is chosen. utility: the one whose answer is worth most, where a strongest answer is
     worth `exchange` and usually costs `reference_usd` (None: as much as this one). target: the cheapest with a `p_ok`
     of at least `tau`, as in records of earlier releases and for the length heuristic. `quality_target`: as requested.
-    `min_tier`: the request's minimum tier; `key_min_tier`: its key's.
+    `min_tier`: the request's minimum tier; `key_min_tier`: its key's. `app`: the hash of the system prompt, which has
+    usual prices of its own, "" without one or without consent to learn from it.
 
     `previous_tier` gave the conversation's last answer. `reuse_usd[k-1]`: the cost that tier k saves because it has the
     conversation's prefix cached; negative where reading it for the first time costs more than `costs` says.
@@ -209,6 +210,7 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     tau: float
     objective: Literal["utility", "target"] = "target"
     reference_usd: float | None = None
+    app: str = ""
     pinned_tier: int | None = None
     min_tier: int | None = None
     key_min_tier: int | None = None

@@ -6,9 +6,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from migrations.tables.requests import requests, routing_decisions
 
 
-async def strongest_prices(engine: AsyncEngine, tiers: int, before: float, most: int) -> list[tuple[str, float]]:
-    """Return the key ("" without one) and the US dollars of the newest `most` requests routed `before` (epoch seconds)
-    among so many `tiers`, oldest first."""
+async def strongest_prices(engine: AsyncEngine, tiers: int, before: float, most: int) -> list[tuple[str, str, float]]:
+    """Return the key, the hash of the system prompt ("" without one) and the US dollars of the newest `most` requests
+    routed `before` (epoch seconds) among so many `tiers`, oldest first."""
     newest = (
         select(requests.c.key_id, routing_decisions.c.inputs)
         .join(requests, requests.c.request_id == routing_decisions.c.request_id)
@@ -18,5 +18,6 @@ async def strongest_prices(engine: AsyncEngine, tiers: int, before: float, most:
     )
     async with engine.connect() as connection:
         rows = (await connection.execute(newest)).all()
-    costs = [(key or "", inputs["costs"]) for key, inputs in reversed(rows)]
-    return [(key, usd[-1]) for key, usd in costs if len(usd) == tiers]
+    # Records of earlier releases have no system prompt.
+    found = [(key or "", inputs.get("app", ""), inputs["costs"]) for key, inputs in reversed(rows)]
+    return [(key, app, usd[-1]) for key, app, usd in found if len(usd) == tiers]

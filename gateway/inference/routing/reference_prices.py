@@ -18,8 +18,8 @@ MOST = 20_000
 
 class ReferencePrices:
     """Running means, in US dollars, of the strongest tier's predicted price: of each key's prompts, and of those with
-    each of its system prompts. This process's requests since its start or the last change of prices, and of keys, which
-    decisions are stored with, those of earlier processes, at the prices of their time."""
+    each of its system prompts. This process's requests since its start or the last change of prices, and those of
+    earlier processes, at the prices of their time; of system prompts, those of callers who consent to learning."""
 
     def __init__(self) -> None:
         self._began = time.time()
@@ -39,8 +39,8 @@ class ReferencePrices:
 
     async def restore(self, database: AsyncEngine, tiers: int) -> None:
         """Count the newest stored requests, of any process, from before this one began."""
-        for key, usd in await strongest_prices(database, tiers, self._began, NEWEST):
-            self._count((key, ""), usd)
+        for key, app, usd in await strongest_prices(database, tiers, self._began, NEWEST):
+            self.observe(key, app, usd)
 
     def clear(self) -> None:
         """Forget all means, because prices have changed."""

@@ -218,6 +218,7 @@ class RoutingService:
             tau=rule.tau,
             objective=rule.objective,
             reference_usd=self.references.of(request.key_id or "", routing_input.app, costs[-1]),
+            app=routing_input.app if request.consent.reuse else "",
             pinned_tier=pinned,
             min_tier=request.min_tier,
             key_min_tier=request.caller.min_tier,

@@ -3,9 +3,11 @@
 import time
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from classifier.features.routing_input import app_of
 from classifier.policy.decide import decide
 from gateway.base.requests.caller import Caller
 from gateway.inference.routing.reference_prices import MOST, OWN_WEIGHT, ReferencePrices
@@ -15,6 +17,8 @@ from tests.gateway.chats import chat
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tests.quality.loop_world import record, store_request
 from tiers.catalog.load import load_catalog
+from tiers.consent import Consent
+from tiers.tier import ChatMessage
 
 
 @pytest.fixture
@@ -85,6 +89,32 @@ async def test_after_a_restart_a_keys_mean_is_that_of_its_stored_requests(engine
     other = ReferencePrices()
     await other.restore(engine, len(usual) + 1)
     assert other.of("alice", "", 10.0) == 10.0, "of another ladder"
+
+
+async def test_after_a_restart_a_system_prompts_mean_is_that_of_its_stored_requests(engine: AsyncEngine) -> None:
+    usual = record("r").decision
+    for number in range(40):
+        app, usd = ("dear", 10.0) if number % 2 else ("cheap", 1.0)
+        inputs = msgspec.structs.replace(usual.inputs, costs=[*usual.inputs.costs[:-1], usd], app=app)
+        decided = msgspec.structs.replace(usual, inputs=inputs)
+        await store_request(engine, record(f"r{number}", created_at=2000.0 + number, key_id="alice", decision=decided))
+    before, after = ReferencePrices(), ReferencePrices()
+    for number in range(40):
+        before.observe("alice", "dear" if number % 2 else "cheap", 10.0 if number % 2 else 1.0)
+    await after.restore(engine, len(usual.inputs.costs))
+    for app in ("dear", "cheap", "new"):
+        assert after.of("alice", app, 5.0) == before.of("alice", app, 5.0)
+    assert after.of("alice", "dear", 5.0) > after.of("alice", "new", 5.0) > after.of("alice", "cheap", 5.0)
+
+
+def test_the_system_prompt_of_a_decision_is_known_to_its_record_where_the_caller_consents() -> None:
+    routing = RoutingService(load_catalog("laptop"), {}, ScriptedClassifier(), None)
+    turns = [ChatMessage(role="system", content="Answer in French."), ChatMessage(role="user", content="Hello")]
+    known = routing.route(chat(messages=turns)).inputs.app
+    assert known == app_of("Answer in French.")
+    kept = chat(messages=turns, own_consent=Consent(reuse=False))
+    assert routing.route(kept).inputs.app == ""
+    assert routing.route(chat("Hello")).inputs.app == ""
 
 
 async def test_requests_of_this_process_are_not_counted_twice(engine: AsyncEngine) -> None:
