@@ -207,9 +207,7 @@ class Service:
         routed = self.routing.routed(request)
         decision = routed.decision
         tier = self.routing.served.chosen(decision)
-        agreement = None
-        if self.agreements is not None and request.credential is None:
-            agreement = self.agreements.plan(request, decision)
+        agreement = None if self.agreements is None else self.agreements.plan(request, decision)
         if agreement is not None and agreement.is_by_answer and self._is_judged(request, decision):
             # What only the answer shows is compared where nothing judges the answer.
             agreement.leave("the answer is judged by its own evidence")

@@ -61,7 +61,7 @@ class Agreements:
         """Return how tiers would be compared for `request`, which is done where `is_taken`; None where they cannot."""
         knobs = self._knobs.active
         asked = request.agree is True or knobs.agreement == "always"
-        if knobs.agreement == "off" or request.agree is False:
+        if knobs.agreement == "off" or request.agree is False or request.credential is not None:
             return None
         if not _may_wait(request, knobs) or not _may_be_compared(request, decision):
             return None

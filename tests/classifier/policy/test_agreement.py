@@ -32,7 +32,7 @@ from classifier.policy.agreement_counts import (
     estimated_rates,
     prior_rates,
 )
-from classifier.policy.decide import decide
+from classifier.policy.decide import beside_agreement, decide, fallen_over
 from tests.examples import examples
 
 SETTINGS = AgreementSettings()
@@ -60,6 +60,11 @@ def plan(
     inputs: PolicyInputs, *levels: AgreementCounts, answering: int = 1, kind: str = "number", asked: bool = False
 ) -> AgreementPlan:
     return plan_agreement(inputs, answering, kind, by(*levels), SETTINGS, asked)
+
+
+def rates_of(found: AgreementPlan) -> AgreementRates:
+    assert found.priced is not None
+    return AgreementRates(found.priced.agreed, found.priced.lost)
 
 
 @pytest.mark.parametrize(
@@ -220,7 +225,9 @@ def test_keys_without_a_tenant_are_others_to_each_other() -> None:
 def test_a_plan_names_the_first_tier_its_partner_and_why() -> None:
     found = plan(example(), KNOWN)
     assert (found.first, found.partner, found.others) == (1, 2, ())
-    assert found.reason.startswith("tiers 1, 2 answer at once, tier 3 where they differ")
+    assert found.reason == (
+        "asking tiers 1 and 2 at once, and tier 3 where they differ, is worth most, 0.930 against 0.900 of tier 3 alone"
+    )
     dear = plan(example((1, 2, 5, 30)), KNOWN, answering=4)
     assert (dear.first, dear.partner, dear.others) == (1, 3, (2,))
 
@@ -229,12 +236,31 @@ def test_on_the_first_day_agreement_answers_where_it_is_certain_to_pay_on_ladder
     """Numbers agree with P 0.55 at least, and lose 4% at most: 30 points of the strongest's price pay for that."""
     found = plan(first_day(quality_target=0.7), answering=3)
     assert (found.first, found.partner) == (1, 2)
-    assert found.expected is not None
-    assert tuple(found.expected) == pytest.approx((0.9 * 0.75 * 0.82, 0.23 * 0.18))
+    assert rates_of(found) == pytest.approx((0.9 * 0.75 * 0.82, 0.23 * 0.18))
     # At 1 : 5 : 30 and 10 points the same is not certain, and only a request that asks for it has it.
     near = first_day(quality_target=0.9, costs=[1.0, 5.0, 30.0])
     assert plan(near, kind="choice", answering=3).reason.startswith("tier 3 alone is worth 0.900, agreement 0.8")
     assert plan(near, kind="choice", answering=3, asked=True).partner == 2
+
+
+def test_a_decision_says_what_agreement_was_worth_and_repeats_itself() -> None:
+    inputs = first_day(quality_target=0.9, costs=[1.0, 5.0, 30.0], objective="utility")
+    alone = decide(inputs)
+    taken = plan(inputs, answering=3, kind="choice", asked=True).priced
+    left = plan(inputs, answering=3, kind="choice").priced
+    assert taken is not None
+    assert left is not None
+    assert (taken.taken, taken.alone, left.taken) == (True, 3, False)
+    asked, not_asked = beside_agreement(alone, taken), beside_agreement(alone, left)
+    assert asked.reason == f"{taken}; {alone.reason}"
+    assert not_asked.reason == f"{alone.reason}; {left}"
+    assert str(left).startswith("asking tiers 1 and 2 at once, and tier 3 where they differ, would be worth 0.8")
+    for found in (asked, not_asked):
+        assert found.tier == alone.tier
+        assert decide(found.inputs) == found
+    # What was known later replaces it, also after a failure.
+    failed = fallen_over(asked, "tier 1 failed")
+    assert beside_agreement(failed, left).reason == f"{not_asked.reason}; tier 1 failed"
 
 
 def test_a_tier_that_is_enough_by_its_class_is_not_replaced_on_the_first_day_unless_asked() -> None:
@@ -256,9 +282,7 @@ def test_what_was_measured_of_the_tiers_says_what_their_agreement_is_worth() -> 
     def at(p_ok: float, labels: float) -> AgreementRates:
         known = Prediction(p_ok=[p_ok, p_ok, 1.0], kind="prior", novelty=0.0, classifier_version="t")
         known = msgspec.structs.replace(known, labels=[labels, labels])
-        found = plan(first_day(prediction=known), asked=True).expected
-        assert found is not None
-        return found
+        return rates_of(plan(first_day(prediction=known), asked=True))
 
     assert at(0.4, 0.0) == at(0.9, 0.0)
     assert at(0.4, 20.0).agreed < at(0.9, 20.0).agreed < at(0.9, 1000.0).agreed
@@ -369,11 +393,10 @@ def test_a_plan_never_asks_where_the_inequality_fails_or_beyond_the_maximum_cost
         assert found.reason
         return
     assert found.group is not None
-    assert found.expected is not None
     assert {found.first, found.partner, *found.others} == set(found.group.tiers)
     cheap, dear, exchange = sum(costs[k - 1] for k in found.group.tiers), costs[found.group.higher - 1], 1 - target
     assert most is None or cheap + dear <= most
-    agreed, lost = found.expected
+    agreed, lost = rates_of(found)
     worth = 1 - agreed * lost - exchange * (cheap + (1 - agreed) * dear) / reference
     assert worth > 1 - exchange * dear / reference - 1e-6
     allowed = [k for k in range(1, len(costs) + 1) if most is None or costs[k - 1] <= most]

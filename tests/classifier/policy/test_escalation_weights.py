@@ -26,8 +26,9 @@ def inputs(max_cost_usd: float | None = None) -> PolicyInputs:
 def test_the_advantage_is_the_higher_tiers_utility_less_that_of_finishing(
     p_ok: list[float], left_usd: float, advantage: float
 ) -> None:
-    found = weigh_escalation(inputs(), 2, 3, p_ok, left_usd)
+    found = weigh_escalation(inputs(), 2, [3], p_ok, left_usd)
     assert found.advantage == pytest.approx(advantage)
+    assert found.better == ((3,) if advantage > 0 else ())
     assert found.reason == (
         f"P(no worse) of this answer is {p_ok[1]:.3f}, tier 3's {p_ok[2]:.3f}; less what they cost from here on they "
         f"are worth {p_ok[1] - 10 / 3 * left_usd:.3f} and {p_ok[2] - 0.1 / 3:.3f}"
@@ -37,8 +38,8 @@ def test_the_advantage_is_the_higher_tiers_utility_less_that_of_finishing(
 def test_on_the_first_day_an_answer_that_is_good_enough_by_its_class_is_not_replaced() -> None:
     first_day = msgspec.structs.replace(inputs().prediction, kind="prior")
     given = msgspec.structs.replace(inputs(), prediction=first_day)
-    assert weigh_escalation(inputs(), 1, 2, [0.75, 0.95, 0.9, 1.0], 0.0).advantage > 0
-    assert weigh_escalation(given, 1, 2, [0.75, 0.95, 0.9, 1.0], 0.0).advantage < 0
+    assert weigh_escalation(inputs(), 1, [2], [0.75, 0.95, 0.9, 1.0], 0.0).advantage > 0
+    assert weigh_escalation(given, 1, [2], [0.75, 0.95, 0.9, 1.0], 0.0).advantage < 0
 
 
 @pytest.mark.parametrize(
@@ -49,10 +50,23 @@ def test_on_the_first_day_an_answer_that_is_good_enough_by_its_class_is_not_repl
 def test_what_was_spent_and_the_higher_tiers_cost_stay_within_the_maximum(
     left_usd: float, most: float, escalates: bool
 ) -> None:
-    found = weigh_escalation(inputs(most), 2, 3, [0.1, 0.2, 0.9, 1.0], left_usd)
+    found = weigh_escalation(inputs(most), 2, [3], [0.1, 0.2, 0.9, 1.0], left_usd)
     assert (found.advantage > 0) == escalates
     if not escalates:
         spent = max(0.0025 - left_usd, 0.0)
         assert (found.advantage, found.reason) == (
             0.0, f"both answers would cost ${spent + 0.01:.6f}, above the maximum"
         )  # fmt: skip
+
+
+def test_the_tier_that_is_worth_most_takes_over_and_not_the_next_dearer_one() -> None:
+    p_ok = [0.1, 0.5, 0.75, 1.0]
+    # At 0.1 of a strongest price: 0.492, 0.717 and 0.9.
+    found = weigh_escalation(inputs(), 1, [2, 3, 4], p_ok, 0.0)
+    assert found.better == (4, 3, 2)
+    assert found.reason.startswith("P(no worse) of this answer is 0.100, tier 4's 1.000; ")
+    # Where a strongest answer is worth less than it costs more, the cheaper one is, and a bound on costs leaves it.
+    cheap = msgspec.structs.replace(inputs(), quality_target=0.2)
+    assert weigh_escalation(cheap, 1, [2, 3, 4], p_ok, 0.0).better == (3, 2, 4)
+    assert weigh_escalation(inputs(0.0125), 1, [2, 3, 4], p_ok, 0.0).better == (3, 2)
+    assert weigh_escalation(inputs(), 1, [2, 3], [0.1, 0.8, 0.81, 1.0], 0.0).better == (2, 3)

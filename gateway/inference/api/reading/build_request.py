@@ -229,6 +229,7 @@ def dry_run_request(
         client=recognised(head.headers, metadata, messages),
         slo=headers.slo,
         cache=headers.cache,
+        agree=headers.agree,
         credential=headers.credential,
         own_consent=headers.consent,
         private=headers.private,

@@ -319,14 +319,19 @@ async def test_a_caller_who_leaves_during_a_second_sample_is_billed_for_it() -> 
     assert world.service.in_flight == 0
 
 
-async def test_a_deadline_that_the_next_tier_cannot_keep_keeps_the_answer() -> None:
+@pytest.mark.parametrize(("late", "answers"), [((2,), 3), ((2, 3), 4), ((2, 3, 4), 1)])
+async def test_a_deadline_that_no_tier_above_can_keep_keeps_the_answer(late: tuple[int, ...], answers: int) -> None:
     world = World(hold_tokens=8)
     world.tiers[0].sureness, world.tiers[0].hold_at = (UNSURE,), 2
     reading = asyncio.create_task(world.streamed(deadline_seconds=5.0))
     await world.tiers[0].holding.wait()
-    world.tiers[1].health = TierLoad(predicted_wait_seconds=9.0)
+    for number in late:
+        world.tiers[number - 1].health = TierLoad(predicted_wait_seconds=9.0)
     world.tiers[0].go.set()
-    assert await reading == "".join(LONG)
+    assert await reading == ("".join(LONG) if answers == 1 else SECOND)
+    assert world.records[0].tier == answers
+    if answers != 1:
+        return
     assert world.attempts() == [(1, "ok", "opening")]
     assert "tier 2's queue takes 9000 ms, the deadline leaves" in str(world.records[0].attempts[0].reason)
 
@@ -340,13 +345,23 @@ async def test_two_answers_that_cost_more_than_the_maximum_are_not_bought() -> N
     assert "above the maximum" in str(world.records[0].attempts[0].reason)
 
 
-async def test_an_answer_is_kept_if_the_next_tiers_would_be_no_better() -> None:
+@pytest.mark.parametrize(
+    ("p_ok", "target", "answers"),
+    [
+        ((0.99, 0.05, 0.05, 1.0), 0.0, 1),  # a strongest answer is worth no more than what it costs
+        ((0.99, 0.2, 0.2, 1.0), 0.0, 2),
+        ((0.99, 0.2, 0.2, 1.0), 0.7, 4),  # and here 70 points
+        ((0.99, 0.2, 0.95, 1.0), 0.7, 3),
+    ],
+)
+async def test_the_tier_above_that_is_worth_most_takes_over_if_it_is_worth_more(
+    p_ok: tuple[float, ...], target: float, answers: int
+) -> None:
     world = World()
     world.tiers[0].sureness = (UNSURE,)  # 0.08
-    world.classifier.p_ok = (0.99, 0.05, 0.05, 1.0)
-    assert (await world.answer(stream=False)).choices[0].text == "".join(LONG)
-    world.classifier.p_ok = (0.99, 0.2, 0.2, 1.0)
-    assert (await world.answer(stream=False)).choices[0].text == SECOND
+    world.classifier.p_ok = p_ok
+    answer = await world.answer(stream=False, quality_target=target)
+    assert answer.tier.number == answers
 
 
 async def test_the_second_answer_is_not_judged_again() -> None:

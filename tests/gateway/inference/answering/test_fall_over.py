@@ -1,10 +1,12 @@
-"""A tier that fails is replaced by the next one up, once, as long as nothing has reached the caller."""
+"""A tier that fails is replaced once, by what the same decision takes without it, as long as nothing has reached the
+caller."""
 
 import json
 
 import openai
 import pytest
 
+from classifier.policy.decide import decide
 from tests.gateway.inference.api.test_disconnects import only_record
 from tests.gateway.running_gateway import RunningGateway
 from tiers.errors import TierError, TierRequestError, TierUnavailableError
@@ -29,6 +31,31 @@ async def test_a_failure_before_the_first_token_goes_one_tier_up(
     assert [(attempt.tier, attempt.status) for attempt in record.attempts] == [(1, "error"), (2, "ok")]
     assert (record.status, record.tier, record.decision.tier) == ("ok", 2, 1)
     assert record.cost_usd == sum(attempt.cost_usd for attempt in record.attempts)
+
+
+@pytest.mark.parametrize(
+    ("p_ok", "headers", "failing", "answers"),
+    [
+        # The next dearer tier is not worth its price, the strongest is.
+        ((0.2, 0.99, 0.3, 1.0), {}, 2, "4"),
+        # A cheaper tier that is worth most answers, unless it may not.
+        ((0.95, 0.9999, 0.3, 1.0), {}, 2, "1"),
+        ((0.95, 0.9999, 0.3, 1.0), {"x-aio-min-tier": "2"}, 2, "4"),
+        # Without the strongest the best of the rest answers.
+        ((0.1, 0.2, 0.3, 1.0), {}, 4, "3"),
+    ],
+)
+async def test_what_stands_in_is_worth_most_of_the_rest(
+    gateway: RunningGateway, p_ok: tuple[float, ...], headers: dict[str, str], failing: int, answers: str
+) -> None:
+    gateway.classifier.p_ok = p_ok
+    gateway.tier(failing).fail_at = 0
+    answer = await gateway.http.post("/v1/chat/completions", json={"model": "auto", "messages": HELLO}, headers=headers)
+    assert (answer.status_code, answer.headers["x-aio-tier"]) == (200, answers)
+    assert answer.headers["x-aio-fell-over-from"] == f"tier-{failing}"
+    record = await only_record(gateway, answer.headers["x-aio-decision-id"])
+    assert f"tier {failing} failed (TierError), tier {answers} took over" in record.decision.reason
+    assert decide(record.decision.inputs) == record.decision
 
 
 async def test_a_whole_answer_is_replaced_even_late_and_both_attempts_are_billed(gateway: RunningGateway) -> None:

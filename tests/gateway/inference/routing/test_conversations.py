@@ -199,12 +199,14 @@ async def test_a_conversation_id_is_followed_and_a_bad_one_refused(gateway: Runn
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_failing_tier_of_a_tool_loop_is_replaced_by_the_next_one_up(gateway: RunningGateway) -> None:
+async def test_a_failing_tier_of_a_tool_loop_is_replaced_by_what_is_worth_most(
+    gateway: RunningGateway,
+) -> None:
     gateway.classifier.p_ok = (0.1, 0.9999, 0.3, 1.0)
     first = turns_of(("user", "Look that up."))
     assert await answered(gateway, first) == 2
     gateway.tier(2).fail_at = 0
-    assert await answered(gateway, [*first, CALL, {"role": "tool", "tool_call_id": "c1", "content": "1"}]) == 3
+    assert await answered(gateway, [*first, CALL, {"role": "tool", "tool_call_id": "c1", "content": "1"}]) == 4
 
 
 @pytest.mark.asyncio(loop_scope="module")
