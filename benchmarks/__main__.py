@@ -61,6 +61,7 @@ _COMMANDS = {
     "expert-errors": ("replay:expert_errors", "What becomes of labels when the strongest tier errs."),
     "checkable": ("replay:checkable", "Share of recorded prompts and answers with a final answer that can be checked."),
     "cascade": ("cascade:cascade", "What cheap answers that agree are worth."),
+    "list-judging": ("replay:list_judging", "What judging a probe in one list would cost, and may err."),
     "judge-weight": ("replay:judge_weight", "A judge's weight by planted and by real pairs, against the truth."),
     "evidence": ("replay:evidence", "How well the text of answers tells good ones from bad ones."),
 }
