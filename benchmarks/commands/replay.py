@@ -247,8 +247,8 @@ def judge_weight(file: Path, draws: int) -> None:
 @click.command("list-judging")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def list_judging(file: Path) -> None:
-    """What judging all recorded answers in FILE (as replay_arena.jsonl.gz) to a prompt in one list would cost beside
-    pairs, in prices of a strongest answer, and the share of errors up to which a list tells more for its price."""
+    """What judging all recorded answers in FILE (as replay_arena.jsonl.gz) to a prompt in one list would cost, and
+    in pairs, in prices of a strongest answer, and the share of errors up to which a list tells more for its price."""
     try:
         ladder = marked_answers(file)
     except (OSError, KeyError, ValueError) as error:

@@ -187,7 +187,7 @@ class Verdict(NamedTuple):
 
 class AgreementStage:
     """The comparison of one request's answers. `kind`: of the end that is compared, None until the first answer shows
-    it; `plan`: who is asked, nobody unless it `is_taken`."""
+    it; `plan`: who is asked, no tier unless it `is_taken`."""
 
     def __init__(
         self, agreements: Agreements, request: InferenceRequest, decision: Decision, kind: str | None, *, asked: bool
@@ -214,7 +214,7 @@ class AgreementStage:
         self.plan = _without(self.plan, because)
 
     def told(self, decision: Decision) -> Decision:
-        """Return `decision` with what the comparison was worth beside single tiers, once the kind of its end is
+        """Return `decision` with what the comparison is worth against single tiers, once the kind of its end is
         known."""
         priced = self.plan.priced
         return decision if self.kind is None or priced is None else beside_agreement(decision, priced)

@@ -132,7 +132,7 @@ class Escalation:
         if not above:
             return EscalationDecision(stage=stage, p_ok=p_ok, better=(), reason="no tier above may take over")
         late = {tier.number: said for tier in above if (said := self._lateness(tier)) is not None}
-        # Where all are late, what is lost by that is told.
+        # Where all are late, the verdict says what that loses.
         asked = [tier.number for tier in above if tier.number not in late] or list(late)
         left_usd = self._left_usd() if stage == "opening" else 0.0
         choice = weigh_escalation(self._decision.inputs, self._spec.number, asked, p_ok, left_usd)

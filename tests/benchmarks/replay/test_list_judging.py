@@ -1,4 +1,4 @@
-"""What judging a probe in one list would cost beside pairs, and how many errors that would be worth."""
+"""What judging a probe in one list would cost against pairs, and how many errors that would be worth."""
 
 import pytest
 
