@@ -12,6 +12,7 @@ from classifier.policy.decide import decide
 from quality.records.record import Record
 from tests.gateway.inference.answering.test_compared_tiers import QUESTION, ask, say
 from tests.gateway.inference.api.test_disconnects import only_record
+from tests.gateway.operations.dashboard.browsing import browser, sign_in
 from tests.gateway.running_gateway import RunningGateway
 from tiers.tool_types import ToolCallDelta
 
@@ -58,8 +59,11 @@ async def test_where_agreement_is_taken_the_decision_says_what_was_priced_and_wh
     assert f"against {found.alone_worth:.3f} of tier 4 alone; tier 4 is worth most" in record.decision.reason
     assert before["reason"] == record.decision.reason
     await gateway.serving.records.flush()
-    page = await gateway.http.get(f"/admin/requests/{record.request_id}")
-    assert TAKEN in page.text
+    async with browser(gateway) as client:
+        await sign_in(client)
+        page = (await client.get(f"/admin/requests/{record.request_id}")).text
+    assert TAKEN in page
+    assert "best alone" in page
 
 
 async def test_where_a_single_tier_answers_the_decision_says_what_agreement_would_have_been_worth(
