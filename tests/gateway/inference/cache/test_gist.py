@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.gateway.prompt_edits import EDITS, words_of
 from gateway.inference.cache.gist import gist
 from tests.examples import examples
+from tests.gateway.inference.cache.prompt_edits import EDITS, words_of
 
 WORDS = ["how", "do", "I", "the", "momentum", "speed", "doubles", "not", "two", "7", "3.5", "Paris", "escobar", "duran"]
 MARKS = ["", "", "", "", ",", "?", "!", ".", ";", "-", "*", "+", "(", ")", "/", "%"]
