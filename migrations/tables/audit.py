@@ -22,6 +22,9 @@ knob_changes = Table(
     Index(None, "knob", "created_at"),
 )
 
+# The action of the row that a running test of a judge is kept in; its details have `spent_usd`.
+JUDGE_TEST = "judge.calibrating"
+
 audit_events = Table(
     "audit_events",
     metadata,

@@ -1,18 +1,22 @@
-"""Costs of a period: by tier, by key, by day, and relative to the strongest tier (RT-08 to RT-10, OB-13).
+"""Costs of a period by tier, model, day, key and team, relative to the strongest tier (RT-08 to RT-10, OB-13).
 
 Costs of requests are summed as whole nano-dollars, so every breakdown has the same total.
 """
 
-from collections.abc import Callable
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import BigInteger, ColumnElement, Integer, cast, func, select
+from sqlalchemy import BigInteger, ColumnElement, Integer, cast, func, null, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from migrations.tables.audit import JUDGE_TEST, audit_events
 from migrations.tables.quality import verifications
 from migrations.tables.requests import requests, routing_decisions
+from migrations.tables.tenancy import api_keys
 from tiers.tier import Usage
 
 SHOWN = 100
@@ -43,14 +47,17 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """What one tier, embeddings, a key or a UTC day spent. A tier's part has the requests that it answered, with their
-    failed attempts on other tiers. `share`: of the requests."""
+    """What a tier, embeddings, a model, a key, a team or a UTC day spent. A tier's part has the requests that it
+    answered, with their failed attempts on other tiers. `share`: of the requests. `checks_usd`: what verifying answers
+    cost, and of all requests testing the judge too; `saving_with_checks`: the saving after that."""
 
     name: str | None
     spent: Spent
     share: float
     cost_per_1k_tokens_usd: float | None
     saving: float | None
+    checks_usd: float
+    saving_with_checks: float | None
 
 
 class WouldBe(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,23 +72,41 @@ class WouldBe(msgspec.Struct, frozen=True, kw_only=True):
 class CostReport(msgspec.Struct, frozen=True, kw_only=True):
     """Costs of requests that arrived from `since` to before `until` (epoch seconds).
 
-    `by_key`: the keys with the highest cost; `other_keys` sums the rest. `by_tag` and `other_tags`: the same for the
-    values of one tag of the requests' `metadata`, if one was asked for. `verification_usd`: the cost of verifying
-    answers; `saving_with_checks`: the saving after that cost. `would_be`: requests while routing was only observed.
+    `by_key`: the keys with the highest cost; `other_keys` sums the rest. `by_team`: by id, None for keys without one.
+    `by_tag` and `other_tags`: as for keys, for the values of one tag of the requests' `metadata`, if one was asked for.
+    `verification_usd`: the cost of verifying answers; `judge_test_usd`: of testing their judge, counted when the test
+    began; `saving_with_checks`: the saving after both. `would_be`: requests while routing was only observed.
     """
 
     since: float
     until: float
     total: Part
     verification_usd: float
+    judge_test_usd: float
     saving_with_checks: float | None
     by_tier: list[Part]
+    by_model: list[Part]
     by_day: list[Part]
     by_key: list[Part]
     other_keys: Part | None
+    by_team: list[Part]
     by_tag: list[Part]
     other_tags: Part | None
     would_be: list[WouldBe]
+
+
+class _Group(NamedTuple):
+    """What costs are summed by; None also where a sum is over all."""
+
+    tier: int | None = None
+    model: str | None = None
+    day: int | None = None
+    key_id: str | None = None
+    tag: str | None = None
+
+
+_Cells = Sequence[tuple[_Group, Spent]]
+_Checks = Sequence[tuple[_Group, float]]
 
 
 async def cost_report(
@@ -95,63 +120,119 @@ async def cost_report(
 ) -> CostReport:
     """Sum the costs of a period. `price` gives the US dollars of a usage on a tier; `shown` limits the number of keys
     and of values of `tag`."""
-    within = (requests.c.created_at >= since, requests.c.created_at < until)
+    r = requests.c
+    within = (r.created_at >= since, r.created_at < until)
+    tags = None if tag is None else r.tags[tag].as_string()
     async with engine.connect() as connection:
-        cells = await _grouped(connection, [requests.c.tier, _day(connection)], within)
-        by_key = await _grouped(connection, [requests.c.key_id], within, shown)
-        by_tag = [] if tag is None else await _grouped(connection, [requests.c.tags[tag].as_string()], within, shown)
-        checked = verifications.c.created_at.between(since, until)
-        checks = (await connection.execute(select(func.sum(verifications.c.cost_usd)).where(checked))).scalar_one()
+        by = {"tier": r.tier, "model": r.model, "day": _day(connection, r.created_at)}
+        cells = await _grouped(connection, by, within)
+        of_keys = await _grouped(connection, {"key_id": r.key_id}, within)
+        of_tags = [] if tags is None else await _grouped(connection, {"tag": tags}, within)
+        members = select(api_keys.c.key_id, api_keys.c.team_id).where(api_keys.c.team_id.is_not(None))
+        teams = {row.key_id: row.team_id for row in await connection.execute(members)}
+        checks = await _verified(connection, since, until, tags)
+        tested = await judge_test_usd(connection, since, until)
         would_be = await _would_be(connection, within, price)
-    total = _sum([spent for _, spent in cells])
-    other_keys = _less(total, [spent for _, spent in by_key])
-    other_tags = _less(total, [spent for _, spent in by_tag]) if tag is not None else Spent()
-    verification = float(checks or 0.0)
+    total, verification = _sum([spent for _, spent in cells]), math.fsum(usd for _, usd in checks)
     part = _parts(total)
+    whole = part(None, total, verification + tested)
+
+    def split(found: _Cells, name: Callable[[_Group], Any]) -> list[Part]:
+        return [part(*one) for one in _split(found, checks, name)]
+
+    def of_most(found: _Cells, name: Callable[[_Group], Any]) -> tuple[list[Part], Part | None]:
+        every = _split(found, checks, name)
+        rest = every[shown:]
+        other = part("other", _sum([spent for _, spent, _ in rest]), math.fsum(usd for *_, usd in rest))
+        return [part(*one) for one in every[:shown]], other if rest else None
+
+    by_key, other_keys = of_most(of_keys, lambda group: group.key_id)
+    by_tag, other_tags = of_most(of_tags, lambda group: group.tag)
+    by_tier = split(cells, lambda group: "embeddings" if group.tier is None else str(group.tier))
+    by_day = split(cells, lambda group: None if group.day is None else _date(group.day))
     return CostReport(
         since=since,
         until=until,
-        total=part(None, total),
+        total=whole,
         verification_usd=verification,
-        saving_with_checks=1 - (total.cost_usd + verification) / total.baseline_usd if total.baseline_usd else None,
-        by_tier=[
-            part("embeddings" if tier is None else str(tier), _sum([s for k, s in cells if k[0] == tier]))
-            for tier in sorted({k[0] for k, _ in cells}, key=lambda tier: (tier is None, tier))
-        ],
-        by_day=[
-            part(_date(day), _sum([s for k, s in cells if k[1] == day])) for day in sorted({k[1] for k, _ in cells})
-        ],
-        by_key=[part(key, spent) for (key,), spent in by_key],
-        other_keys=part("other", other_keys) if other_keys.requests else None,
-        by_tag=[part(value, spent) for (value,), spent in by_tag],
-        other_tags=part("other", other_tags) if other_tags.requests else None,
+        judge_test_usd=tested,
+        saving_with_checks=whole.saving_with_checks,
+        by_tier=sorted(by_tier, key=lambda one: (one.name == "embeddings", len(one.name or ""), one.name)),
+        by_model=split(cells, lambda group: group.model),
+        by_day=sorted(by_day, key=lambda one: one.name or ""),
+        by_key=by_key,
+        other_keys=other_keys,
+        by_team=split(of_keys, lambda group: teams.get(group.key_id)),
+        by_tag=by_tag,
+        other_tags=other_tags,
         would_be=would_be,
     )
 
 
+async def judge_test_usd(connection: AsyncConnection, since: float, until: float = math.inf) -> float:
+    """Return what tests of the judge that began in the period have cost, US dollars."""
+    event = audit_events.c
+    spent = func.sum(event.details["spent_usd"].as_float())
+    began = event.action == JUDGE_TEST, event.created_at >= since, event.created_at < until
+    return float(await connection.scalar(select(spent).where(*began)) or 0.0)
+
+
 async def _grouped(
-    connection: AsyncConnection, by: list[ColumnElement[Any]], within: tuple[Any, ...], limit: int | None = None
-) -> list[tuple[tuple[Any, ...], Spent]]:
-    """Return (group, cost) pairs, the highest cost first."""
+    connection: AsyncConnection, by: dict[str, ColumnElement[Any]], within: tuple[Any, ...]
+) -> list[tuple[_Group, Spent]]:
     used = requests.c
     figures = [used.prompt_tokens, used.completion_tokens, used.cost_usd, used.baseline_cost_usd]
     # Build each group expression once: PostgreSQL treats two equal expressions with parameters as different.
-    rows = select(*(one.label(f"group_{i}") for i, one in enumerate(by)), *figures).where(*within).subquery()
-    groups = [rows.c[f"group_{i}"] for i in range(len(by))]
-    cost = _nano(rows.c.cost_usd)
+    rows = select(*(one.label(f"group_{name}") for name, one in by.items()), *figures).where(*within).subquery()
+    groups = [rows.c[f"group_{name}"] for name in by]
     sums = [func.count(), func.sum(rows.c.prompt_tokens), func.sum(rows.c.completion_tokens)]
-    query = select(*groups, *sums, cost, _nano(rows.c.baseline_cost_usd)).group_by(*groups)
-    found = await connection.execute(query.order_by(cost.desc(), *groups).limit(limit))
-    return [(tuple(row[: len(by)]), _spent(*map(int, row[len(by) :]))) for row in found]
+    costs = [_nano(rows.c.cost_usd), _nano(rows.c.baseline_cost_usd)]
+    found = await connection.execute(select(*groups, *sums, *costs).group_by(*groups))
+    count = len(by)
+    return [(_Group(**dict(zip(by, row[:count], strict=True))), _spent(*map(int, row[count:]))) for row in found.all()]
+
+
+async def _verified(
+    connection: AsyncConnection, since: float, until: float, tags: ColumnElement[Any] | None
+) -> list[tuple[_Group, float]]:
+    """Return what verifications that began in the period have cost, by the requests that they are of."""
+    r, v = requests.c, verifications.c
+    by = {
+        "tier": func.coalesce(r.tier, v.tier),
+        "model": func.coalesce(r.model, v.model),
+        "day": _day(connection, v.created_at),
+        "key_id": v.key_id,
+        "tag": null() if tags is None else tags,
+    }
+    rows = (
+        select(*(one.label(f"group_{name}") for name, one in by.items()), v.cost_usd)
+        .select_from(verifications.outerjoin(requests, r.request_id == v.request_id))
+        .where(v.created_at >= since, v.created_at < until)
+        .subquery()
+    )
+    groups = [rows.c[f"group_{name}"] for name in by]
+    found = await connection.execute(select(*groups, func.sum(rows.c.cost_usd)).group_by(*groups))
+    return [(_Group(*row[:-1]), float(row[-1])) for row in found.all()]
+
+
+def _split(cells: _Cells, checks: _Checks, name: Callable[[_Group], Any]) -> list[tuple[str | None, Spent, float]]:
+    """Return name, costs and cost of checks, the highest cost first."""
+    spent, checked = defaultdict[Any, list[Spent]](list), defaultdict[Any, float](float)
+    for group, one in cells:
+        spent[name(group)].append(one)
+    for group, usd in checks:
+        checked[name(group)] += usd
+    found = [(one, _sum(parts), checked[one]) for one, parts in spent.items()]
+    return sorted(found, key=lambda one: (-one[1].cost_usd, one[0] is not None, one[0]))
 
 
 def _nano(column: ColumnElement[float]) -> ColumnElement[int]:
     return func.sum(cast(func.round(column * NANO), BigInteger))
 
 
-def _day(connection: AsyncConnection) -> ColumnElement[int]:
+def _day(connection: AsyncConnection, at: ColumnElement[float]) -> ColumnElement[int]:
     """Days since 1970; a cast cuts off on SQLite and rounds on PostgreSQL, which has a floor."""
-    days = requests.c.created_at / _DAY
+    days = at / _DAY
     return cast(func.floor(days) if connection.dialect.name == "postgresql" else days, Integer)
 
 
@@ -200,19 +281,19 @@ def _sum(parts: list[Spent]) -> Spent:
     return _spent(*(sum(figures) for figures in zip(*map(_figures, parts), strict=True))) if parts else Spent()
 
 
-def _less(total: Spent, parts: list[Spent]) -> Spent:
-    taken = _figures(_sum(parts))
-    return _spent(*(all_of - part for all_of, part in zip(_figures(total), taken, strict=True)))
-
-
-def _parts(total: Spent) -> Callable[[str | None, Spent], Part]:
-    def part(name: str | None, spent: Spent) -> Part:
+def _parts(total: Spent) -> Callable[[str | None, Spent, float], Part]:
+    def part(name: str | None, spent: Spent, checks_usd: float) -> Part:
+        with_checks = None
+        if spent.baseline_usd:
+            with_checks = 1 - (spent.cost_usd + checks_usd) / spent.baseline_usd
         return Part(
             name=name,
             spent=spent,
             share=spent.requests / total.requests if total.requests else 0.0,
             cost_per_1k_tokens_usd=spent.cost_per_1k_tokens_usd,
             saving=spent.saving,
+            checks_usd=checks_usd,
+            saving_with_checks=with_checks,
         )
 
     return part

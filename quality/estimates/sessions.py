@@ -3,7 +3,7 @@
 from typing import Any
 
 import msgspec
-from sqlalchemy import case, desc, func, select
+from sqlalchemy import case, desc, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.requests import session_steps
@@ -66,11 +66,13 @@ class StepRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def newest_sessions(engine: AsyncEngine, limit: int) -> list[SessionRow]:
-    """Return the sessions with the newest steps, newest first."""
+    """Return the sessions with the newest steps, newest first. A single request with tools is none, unless an agent's
+    client sent it."""
     s = session_steps.c
-    newest = select(s.session, s.created_at).order_by(desc(s.created_at)).limit(NEWEST_STEPS).subquery()
-    last = func.max(newest.c.created_at)
-    wanted = select(newest.c.session).group_by(newest.c.session).order_by(desc(last)).limit(limit)
+    steps = select(s.session, s.created_at, s.client, s.step)
+    newest = steps.order_by(desc(s.created_at)).limit(NEWEST_STEPS).subquery()
+    goes_on, last = or_(newest.c.step > 1, newest.c.client != ""), func.max(newest.c.created_at)
+    wanted = select(newest.c.session).where(goes_on).group_by(newest.c.session).order_by(desc(last)).limit(limit)
     figures = (
         select(
             s.session,

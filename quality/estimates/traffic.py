@@ -27,9 +27,11 @@ class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     `tier` answered it; in observe mode (`watched`) it is the tier that routing would have taken, and `paid_usd` and
     `strongest_usd` are predicted. `complexity`: the most likely class, if there is one. `p_ok`: P(the tier's answer is
-    as good as the strongest's). `labels`: the number of labels behind `p_ok`. `costs`: predicted, by tier.
+    as good as the strongest's). `labels`: the number of labels behind `p_ok`. `costs`: predicted, by tier. `inputs`: of
+    the decision, as JSON. `created_at`: epoch seconds.
     """
 
+    created_at: float
     key_id: str | None
     tier: int
     watched: bool
@@ -39,6 +41,7 @@ class RoutedRequest(msgspec.Struct, frozen=True, kw_only=True):
     paid_usd: float
     strongest_usd: float
     costs: list[float]
+    inputs: str
 
 
 class ClassTraffic(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +85,7 @@ async def newest_requests(engine: AsyncEngine, since: float = 0.0, newest: int =
     decided = routing_decisions.c
     query = (
         select(
+            decided.created_at,
             requests.c.key_id,
             requests.c.tier,
             decided.would_be_tier,
@@ -109,9 +113,7 @@ async def stored_labels(engine: AsyncEngine) -> int:
 def traffic(routed: Sequence[RoutedRequest]) -> Traffic:
     """Summarise requests of one ladder."""
     tiers = len(routed[0].costs) if routed else 0
-    # Costs were paid only where routing decided; in observe mode show what it would have done.
-    decided = [one for one in routed if not one.watched]
-    counted = decided or list(routed)
+    counted = decided_or_watched(routed)
     paid = np.array([one.paid_usd for one in counted], np.float64)
     strongest = np.array([one.strongest_usd for one in counted], np.float64)
     saving, low, high = _saving(paid, strongest)
@@ -130,8 +132,13 @@ def traffic(routed: Sequence[RoutedRequest]) -> Traffic:
         saving_high=high,
         p_ok=round(sum(one.p_ok for one in counted) / len(counted), 4) if counted else None,
         with_labels=sum(one.labels > 0 for one in counted),
-        watched=bool(counted) and not decided,
+        watched=bool(counted) and counted[0].watched,
     )
+
+
+def decided_or_watched(routed: Sequence[RoutedRequest]) -> list[RoutedRequest]:
+    """Return the requests that routing decided, for which its costs were paid; all where it was only observed."""
+    return [one for one in routed if not one.watched] or list(routed)
 
 
 def in_words(seen: Traffic) -> list[str]:
@@ -216,7 +223,7 @@ _inputs = msgspec.json.Decoder(_Inputs).decode
 
 def _read(rows: Iterable[Sequence[object]]) -> list[RoutedRequest]:
     found: list[RoutedRequest] = []
-    for key, answered, would_be, cost, baseline, stored in rows:
+    for created, key, answered, would_be, cost, baseline, stored in rows:
         try:
             inputs = _inputs(str(stored))
         except msgspec.ValidationError:
@@ -230,6 +237,7 @@ def _read(rows: Iterable[Sequence[object]]) -> list[RoutedRequest]:
         classes = prediction.classes
         found.append(
             RoutedRequest(
+                created_at=msgspec.convert(created, float),
                 key_id=None if key is None else str(key),
                 tier=tier,
                 watched=watched,
@@ -239,6 +247,7 @@ def _read(rows: Iterable[Sequence[object]]) -> list[RoutedRequest]:
                 paid_usd=inputs.costs[tier - 1] if watched else msgspec.convert(cost, float),
                 strongest_usd=inputs.costs[-1] if watched else msgspec.convert(baseline, float),
                 costs=inputs.costs,
+                inputs=str(stored),
             )
         )
     return found

@@ -15,7 +15,7 @@ import numpy as np
 from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from migrations.tables.audit import audit_events
+from migrations.tables.audit import JUDGE_TEST, audit_events
 from quality.judges.calibration import Bias, Calibration, GradedPair, calibrate
 from quality.judges.default_panel import is_enough, store_calibration, stored_calibration
 from quality.judges.judge import Judge, JudgeVerdict
@@ -26,7 +26,6 @@ from quality.store.exclusive import exclusive
 from tiers.tier import Usage
 
 LEAST, ENOUGH, ERROR = 0.6, 0.8, 0.01
-_ACTION = "judge.calibrating"
 _LOCK = 0x41494F0B  # PostgreSQL advisory lock number: "AIO", 11
 
 
@@ -117,7 +116,7 @@ def _subject(judge: str, fingerprint: str) -> str:
 
 
 async def _read(connection: AsyncConnection, subject: str) -> Progress | None:
-    query = select(audit_events.c.details).where(audit_events.c.action == _ACTION, audit_events.c.subject == subject)
+    query = select(audit_events.c.details).where(audit_events.c.action == JUDGE_TEST, audit_events.c.subject == subject)
     details = await connection.scalar(query)
     return None if details is None else msgspec.convert(details, Progress)
 
@@ -212,12 +211,12 @@ class SelfCalibration:
     async def _put(self, connection: AsyncConnection, stored: Progress | None, progress: Progress, now: float) -> None:
         """Write `progress` in place of what is `stored`, None for nothing."""
         if stored is None:
-            row = {"created_at": now, "actor": "the quality loop", "action": _ACTION, "subject": self._subject}
+            row = {"created_at": now, "actor": "the quality loop", "action": JUDGE_TEST, "subject": self._subject}
             reason = "a judge of open answers is tested on planted pairs"
             await connection.execute(insert(audit_events).values(**row, reason=reason, details=progress))
         elif progress != stored:
             await self._write(connection, progress)
 
     async def _write(self, connection: AsyncConnection, progress: Progress) -> None:
-        mine = (audit_events.c.action == _ACTION, audit_events.c.subject == self._subject)
+        mine = (audit_events.c.action == JUDGE_TEST, audit_events.c.subject == self._subject)
         await connection.execute(update(audit_events).where(*mine).values(details=progress))

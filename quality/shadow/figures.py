@@ -74,8 +74,9 @@ class ShadowReport(msgspec.Struct, frozen=True, kw_only=True):
 
     `same`: requests that routing would have left at the tier that answered. `paid_usd` was paid; `would_be_usd` is the
     estimate for routing. `saving` is the share saved, and `saving_with_checks` that after `verification_usd`, the cost
-    of verifying these requests. `cost_ratio`: measured cost over predicted cost of `priced` shadow answers, 1 without
-    any. `quality`: the share of answers no worse than the given ones; `judged` answers, of which `worse` were worse.
+    of verifying these requests and of testing the judge meanwhile. `cost_ratio`: measured cost over predicted cost of
+    `priced` shadow answers, 1 without any. `quality`: the share of answers no worse than the given ones; `judged`
+    answers, of which `worse` were worse.
     `enough`: whether that is enough to decide by. `shadows`: what became of the shadow answers.
     """
 

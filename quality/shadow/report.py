@@ -5,6 +5,7 @@ import asyncio
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from quality.estimates.costs import judge_test_usd
 from quality.shadow.cases import worst_cases
 from quality.shadow.figures import Budget, ShadowReport, summarised
 from quality.shadow.observed import NEWEST, ShadowAnswers, observed_requests, shadow_answers
@@ -25,6 +26,8 @@ async def shadow_report(engine: AsyncEngine, budget: Budget, since: float = 0.0,
     observed = await observed_requests(engine, since, newest)
     if observed:
         shadows, verification_usd = await shadow_answers(engine, observed[-1].created_at)
+        async with engine.connect() as connection:
+            verification_usd += await judge_test_usd(connection, observed[-1].created_at)
     else:
         shadows, verification_usd = ShadowAnswers(), 0.0
     cases = await worst_cases(engine, observed)

@@ -59,7 +59,8 @@ async def list_budgets(request: HttpRequest) -> Response[Any]:
 
 @put("/budgets", operation_class=describe(BudgetOrder, BudgetSet), summary="Set a budget")
 async def put_budget(request: HttpRequest) -> Response[Any]:
-    """An existing budget of the same subject and period is changed and keeps its spending."""
+    """What was spent before in the period counts. An existing budget of the same subject and period is changed and
+    keeps its spending."""
     order = await read_body(request, BudgetOrder)
     operations = operations_of(request)
     static = order.kind == "key" and operations.access.tenancy.directory.is_static(order.subject)
@@ -82,7 +83,7 @@ async def put_budget(request: HttpRequest) -> Response[Any]:
     summary="Remove a budget",
 )
 async def delete_budget(request: HttpRequest, budget_id: FromPath[str]) -> Response[Any]:
-    """Also deletes its spending. Query: `reason`."""
+    """A new one counts what was spent in its period. Query: `reason`."""
     reason = request.query_params.get("reason")
     order = order_of(request, None if reason is None else reason[:1024])
     await obeyed(access_of(request), remove_budget(serving_of(request).database, budget_id, order))

@@ -47,8 +47,10 @@ def _rows(report: CostReport) -> Iterator[dict[str, Any]]:
     splits: dict[str, Sequence[Part | None]] = {
         "total": [report.total],
         "tier": report.by_tier,
+        "model": report.by_model,
         "day": report.by_day,
         "key": [*report.by_key, report.other_keys],
+        "team": report.by_team,
         "tag": [*report.by_tag, report.other_tags],
     }
     for split, parts in splits.items():

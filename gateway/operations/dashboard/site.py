@@ -18,6 +18,7 @@ from gateway.operations.dashboard.pages.requests import REQUESTS_PAGE
 from gateway.operations.dashboard.pages.routing import ROUTING_PAGE
 from gateway.operations.dashboard.pages.sessions import SESSIONS_PAGE
 from gateway.operations.dashboard.pages.shadow import SHADOW_PAGE
+from gateway.operations.dashboard.pages.spend import SPEND_PAGE
 from gateway.operations.dashboard.pages.system import SYSTEM_PAGE
 from gateway.operations.dashboard.pages.users_page import USERS_PAGE
 from gateway.operations.dashboard.sign_in.login import show_login, sign_in, sign_out
@@ -27,6 +28,7 @@ from gateway.tenancy.access.guard import admit_visitor
 
 PAGES: tuple[Page, ...] = (
     OVERVIEW_PAGE,
+    SPEND_PAGE,
     REQUESTS_PAGE,
     SESSIONS_PAGE,
     ROUTING_PAGE,

@@ -99,7 +99,6 @@ def _reliability(found: "Calibration") -> str:
     tested = f"{found.judged} {found.pairs} pairs"
     if (use := found.in_use) is None:
         return f"right about {found.balanced_accuracy:.0%} of {tested}"
-    return (
-        f"right in {found.balanced_accuracy:.0%} [{use.low:.0%}, {use.high:.0%}] by "
-        f"{use.pairs.checked.total} checked and {use.pairs.reviewed.total} reviewed answers and a test on {tested}"
-    )
+    counts = {"checked": use.pairs.checked.total, "reviewed": use.pairs.reviewed.total}
+    known = "".join(f"{count} {how} answers and " for how, count in counts.items() if count)
+    return f"right in {found.balanced_accuracy:.0%} [{use.low:.0%}, {use.high:.0%}] by {known}a test on {tested}"

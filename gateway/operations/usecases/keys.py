@@ -1,12 +1,14 @@
 """Keys and teams: the orders that make, change, rotate and revoke them, and their refusals."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from contextlib import suppress
 from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta
+from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.base.errors import ApiError, bad_request
 from gateway.base.stores.database_reach import reached
@@ -14,6 +16,7 @@ from gateway.tenancy.access.access import Access
 from gateway.tenancy.changes.errors import TenancyError, UnknownSubjectError
 from gateway.tenancy.keys.key_commands import GRACE_SECONDS
 from gateway.tenancy.keys.key_terms import KeyTerms, Name
+from migrations.tables.tenancy import api_keys, teams
 
 T = TypeVar("T")
 Reason = Annotated[str, Meta(min_length=1, max_length=1024)]
@@ -71,3 +74,17 @@ async def obeyed(access: Access, work: Awaitable[T]) -> T:
     with suppress(SQLAlchemyError, OSError):
         await access.tenancy.directory.load()
     return done
+
+
+async def names_of(engine: AsyncEngine, ids: Iterable[str | None]) -> dict[str, str]:
+    """Return the names of the keys and teams with these ids; keys of the settings have no other id than their name.
+    Raises `ApiError` 503."""
+    wanted = {one for one in ids if one is not None}
+
+    async def read() -> dict[str, str]:
+        of_keys = select(api_keys.c.key_id, api_keys.c.name).where(api_keys.c.key_id.in_(wanted))
+        of_teams = select(teams.c.team_id, teams.c.name).where(teams.c.team_id.in_(wanted))
+        async with engine.connect() as connection:
+            return {row.key_id: row.name for row in await connection.execute(of_keys.union_all(of_teams))}
+
+    return await reached(read()) if wanted else {}

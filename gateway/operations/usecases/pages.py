@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from litestar.response import Response
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.base.errors import bad_request
 from gateway.base.numbers import epoch_seconds, whole_number
@@ -11,10 +12,12 @@ from gateway.base.stores.database_reach import reached
 from gateway.edge.http_request import HttpRequest
 from gateway.inference.serving import serving_of
 from gateway.operations.csv_export import csv_stream, head_of, lines_of, wants_csv
+from gateway.tenancy.budgets.budget_commands import id_of
 from quality.store.database import MOST_INTEGER
 from quality.store.pages import MOST, Listing, Page, PageError
 
 _BOUNDS: dict[str, type[float] | type[int] | type[str]] = {"since": float, "until": float, "cursor": str, "limit": int}
+_KINDS = {"key_id": "key", "team_id": "team"}
 USUAL_CSV_ROWS, MOST_CSV_ROWS = 10_000, 100_000
 
 
@@ -45,10 +48,25 @@ def asked_for(listing: Listing, query: Mapping[str, str]) -> tuple[dict[str, Any
 
 
 async def _found(request: HttpRequest, listing: Listing, chosen: dict[str, Any], bounds: dict[str, Any]) -> Page:
+    database = serving_of(request).database
+
+    async def read() -> Page:
+        return await listing.page(database, await _by_id(database, chosen), **bounds)
+
     try:
-        return await reached(listing.page(serving_of(request).database, chosen, **bounds))
+        return await reached(read())
     except PageError as error:
         raise bad_request(f"{error}.", error.param, "invalid_value") from error
+
+
+async def _by_id(database: AsyncEngine, chosen: dict[str, Any]) -> dict[str, Any]:
+    """Return the filters with the ids of keys and teams, which may be given by name."""
+    named = chosen.keys() & _KINDS.keys()
+    if not named:
+        return chosen
+    async with database.connect() as connection:
+        ids = {column: await id_of(connection, _KINDS[column], chosen[column]) for column in named}
+    return chosen | {column: found for column, found in ids.items() if found is not None}
 
 
 async def _as_csv(request: HttpRequest, listing: Listing, given: dict[str, str]) -> Response[Any]:

@@ -1,7 +1,6 @@
 """What routing comes to: cost against quality, another target's effect, kinds of prompts, traffic, tiers compared."""
 
 import asyncio
-import time
 from collections import Counter
 from datetime import datetime
 
@@ -19,10 +18,10 @@ from gateway.inference.routing.model import RoutingRule, rule_of
 from gateway.inference.serving import Serving
 from gateway.operations.running import Operations
 from gateway.operations.usecases.target_preview import Preview, preview
-from quality.estimates.decision_sample import sample_decisions
 from quality.estimates.kinds import Acceptance, Kind, KindShare
 from quality.estimates.traffic import (
     Traffic,
+    decided_or_watched,
     expected_in_words,
     in_words,
     newest_requests,
@@ -33,7 +32,6 @@ from quality.estimates.upgrade_rate import Share
 from quality.evaluation.tier_value import ReportFileError, compare_tiers, mean_cost_usd, overpriced_tiers, stored_report
 from quality.learning.kind_names import plain_name
 
-DAY = 86_400.0
 # Applications shown: those with the most verified answers.
 _APPLICATIONS = 8
 
@@ -149,11 +147,13 @@ async def curve_shown(operations: Operations) -> CurveShown:
 
 
 async def preview_of(serving: Serving, wanted: float | None) -> Preview | None:
-    """Preview the target `wanted`; None is the active one. Raises `ApiError` 503."""
-    until, now = time.time(), serving.routing.active_target
+    """Preview the target `wanted` on the requests that `traffic_shown` sums up; None is the active one. Raises
+    `ApiError` 503."""
+    now = serving.routing.active_target
     rules = rule_at(serving, now), rule_at(serving, now if wanted is None else wanted)
-    sample = await reached(sample_decisions(serving.database, until - DAY, until))
-    return await asyncio.to_thread(preview, sample, serving.routing.served.strongest, *rules, until - DAY, until)
+    routed = decided_or_watched(await reached(newest_requests(serving.database)))
+    ladder = routed and len(routed[0].costs) == serving.routing.served.strongest
+    return await asyncio.to_thread(preview, routed, *rules) if ladder else None
 
 
 def target_of(text: str) -> float | None:

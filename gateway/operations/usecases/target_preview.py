@@ -5,14 +5,15 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from classifier.decision import PolicyInputs
 from gateway.inference.routing.model import RoutingRule, choice_at
-from quality.estimates.decision_sample import SampledDecision
+from quality.estimates.traffic import RoutedRequest
 
 
 class OperatingPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rule comes to on the sampled requests. `split`: their share by tier; `cost_usd`: predicted, a request;
-    `cost_share` of what the strongest tier alone would cost; `no_worse`: the share of answers expected to be no worse
-    than its own."""
+    """What a rule comes to on the requests. `split`: their share by tier; `cost_usd`: a request, at the tokens that
+    were used; `cost_share` of what the strongest tier alone would cost; `no_worse`: the share of answers expected to be
+    no worse than its own."""
 
     quality_target: float
     tau: float
@@ -23,55 +24,69 @@ class OperatingPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
-    """`now`: at the current target; `then`: at the one asked about. `sampled` decisions stand for `requests`, `moved`
-    is the share of these that another tier would answer. Times in epoch seconds.
+    """`now`: at the current target; `then`: at the one asked about. `moved`: the share of the `requests` that another
+    tier would answer. Times in epoch seconds: of the oldest and the newest.
 
     Every request counts as if it left the target to the server; those that brought one of their own will keep it.
     """
 
     since: float
     until: float
-    sampled: int
-    requests: float
+    requests: int
     moved: float
     now: OperatingPoint
     then: OperatingPoint
 
 
-def preview(
-    sample: Sequence[SampledDecision], tiers: int, now: RoutingRule, then: RoutingRule, since: float, until: float
-) -> Preview | None:
-    """Both rules on the decisions of a ladder of `tiers`; None of none. Pure, some 50 µs a decision."""
-    sample = [one for one in sample if len(one.inputs.costs) == tiers]
-    if not sample:
+_inputs = msgspec.json.Decoder(PolicyInputs).decode
+
+
+def preview(routed: Sequence[RoutedRequest], now: RoutingRule, then: RoutingRule) -> Preview | None:
+    """Both rules on requests of one ladder, newest first; None of none. Pure, some 50 µs a request."""
+    decided = [(one, inputs) for one in routed if (inputs := _read(one)) is not None]
+    if not decided:
         return None
-    weights = np.array([one.weight for one in sample])
+    costs = np.array([_costs(one) for one, _ in decided])
+    p_ok = np.array([inputs.prediction.p_ok for _, inputs in decided])
     # A set, because the page that previews nothing in particular gives the same rule twice.
-    chosen = {rule: np.array([choice_at(one.inputs, rule) for one in sample]) - 1 for rule in {now, then}}
-    points = {rule: _point(sample, weights, taken, rule) for rule, taken in chosen.items()}
+    chosen = {rule: np.array([choice_at(inputs, rule) for _, inputs in decided]) - 1 for rule in {now, then}}
+    strongest = float(np.mean([one.strongest_usd for one, _ in decided]))
+    points = {rule: _point(costs, p_ok, strongest, taken, rule) for rule, taken in chosen.items()}
     return Preview(
-        since=since,
-        until=until,
-        sampled=len(sample),
-        requests=float(weights.sum()),
-        moved=float(np.average(chosen[now] != chosen[then], weights=weights)),
+        since=decided[-1][0].created_at,
+        until=decided[0][0].created_at,
+        requests=len(decided),
+        moved=float(np.mean(chosen[now] != chosen[then])),
         now=points[now],
         then=points[then],
     )
 
 
+def _read(one: RoutedRequest) -> PolicyInputs | None:
+    """Decode the inputs; None where another version of this program wrote them and they cannot be read."""
+    try:
+        return _inputs(one.inputs)
+    except msgspec.ValidationError:
+        return None
+
+
+def _costs(one: RoutedRequest) -> list[float]:
+    """Return what each tier would have cost: what was paid for the one that answered, and for the others as predicted,
+    scaled from the tokens that the strongest was expected to use to those that were used."""
+    scale = one.strongest_usd / one.costs[-1] if one.costs[-1] else 1.0
+    return [one.paid_usd if tier == one.tier else cost * scale for tier, cost in enumerate(one.costs, start=1)]
+
+
 def _point(
-    sample: Sequence[SampledDecision], weights: np.ndarray, chosen: np.ndarray, rule: RoutingRule
+    costs: np.ndarray, p_ok: np.ndarray, strongest: float, chosen: np.ndarray, rule: RoutingRule
 ) -> OperatingPoint:
-    each = np.arange(len(sample))
-    costs = np.array([one.inputs.costs for one in sample])
-    p_ok = np.array([one.inputs.prediction.p_ok for one in sample])
-    cost = float(np.average(costs[each, chosen], weights=weights))
+    each = np.arange(len(chosen))
+    paid = float(costs[each, chosen].mean())
     return OperatingPoint(
         quality_target=rule.quality_target,
         tau=rule.tau,
-        split=(np.bincount(chosen, weights, minlength=costs.shape[1]) / weights.sum()).tolist(),
-        cost_usd=cost,
-        cost_share=cost / float(np.average(costs[:, -1], weights=weights)),
-        no_worse=float(np.average(p_ok[each, chosen], weights=weights)),
+        split=(np.bincount(chosen, minlength=costs.shape[1]) / len(chosen)).tolist(),
+        cost_usd=paid,
+        cost_share=paid / strongest if strongest else 1.0,
+        no_worse=float(p_ok[each, chosen].mean()),
     )

@@ -9,7 +9,8 @@ from sqlalchemy import case, delete, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.base.requests.caller import Period
-from gateway.tenancy.budgets.periods import MICRO, period_key
+from gateway.tenancy.budgets.lease_book import recorded_microusd
+from gateway.tenancy.budgets.periods import MICRO, period_bounds, period_key
 from gateway.tenancy.changes.errors import UnknownSubjectError
 from gateway.tenancy.changes.orders import Database, Order, budgets_changed, tenancy_transaction, write_down
 from migrations.tables.tenancy import api_keys, budget_leases, budgets, teams
@@ -39,8 +40,9 @@ async def set_budget(
     order: Order,
     static: bool = False,
 ) -> str:
-    """Limit what a key or team (by id or name) may spend; return the budget's id. An existing budget is changed and
-    keeps its spending. `static`: `subject` is the name of a key of the settings.
+    """Limit what a key or team (by id or name) may spend; return the budget's id. What the ledger says it has spent in
+    the period counts. An existing budget is changed and keeps its spending. `static`: `subject` is the name of a key of
+    the settings.
 
     Raises `UnknownSubjectError`.
     """
@@ -51,8 +53,12 @@ async def set_budget(
         found = (await connection.execute(select(budgets).where(*same))).mappings().first()
         if found is None:
             budget_id = f"budget_{secrets.token_hex(8)}"
-            row = {"budget_id": budget_id, "subject_kind": kind, "subject": subject_id, "period": period}
-            await connection.execute(insert(budgets).values(row | {"amount_microusd": amount, "created_at": order.now}))
+            row: dict[str, Any] = {
+                "budget_id": budget_id, "subject_kind": kind, "subject": subject_id, "period": period,
+                "amount_microusd": amount, "created_at": order.now,
+            }  # fmt: skip
+            await connection.execute(insert(budgets).values(row))
+            await _count_before(connection, row)
         else:
             budget_id = found["budget_id"]
             mine = budgets.c.budget_id == budget_id
@@ -130,9 +136,28 @@ async def states_of(engine: AsyncEngine, rows: list[dict[str, Any]], now: float)
     return states
 
 
-async def _subject_id(connection: AsyncConnection, kind: str, subject: str) -> str:
+async def id_of(connection: AsyncConnection, kind: str, given: str) -> str | None:
+    """Return the id of a key or team of this id or name; None if there is none."""
     key, name = _SUBJECTS[kind]
-    found: str | None = await connection.scalar(select(key).where(or_(key == subject, name == subject)))
+    found: str | None = await connection.scalar(select(key).where(or_(key == given, name == given)))
+    return found
+
+
+async def _subject_id(connection: AsyncConnection, kind: str, subject: str) -> str:
+    found = await id_of(connection, kind, subject)
     if found is None:
         raise UnknownSubjectError(f"there is no {kind} {subject[:128]!r}", "subject")
     return found
+
+
+async def _count_before(connection: AsyncConnection, budget: dict[str, Any]) -> None:
+    """Count what was spent in the current period before this new budget, as a lease that has ended."""
+    now = budget["created_at"]
+    key = period_key(budget["period"], now)
+    spent = await recorded_microusd(connection, budget, period_bounds(key)[0], now)
+    lease = {
+        "budget_id": budget["budget_id"], "period_key": key, "replica": "", "status": "returned",
+        "granted_microusd": spent, "spent_microusd": spent, "expires_at": 0.0, "created_at": now,
+    }  # fmt: skip
+    if spent:
+        await connection.execute(insert(budget_leases).values(lease))

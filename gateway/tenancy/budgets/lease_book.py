@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import ColumnElement, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.base.stores.database_time import DatabaseTime
@@ -143,17 +143,11 @@ class LeaseBook:
             lease |= values
 
     async def _recorded(self, connection: AsyncConnection, budget: dict[str, Any], lease: dict[str, Any]) -> int:
-        """Return the micro-dollars in the ledger for this budget, period and replica, rounded up."""
+        """Return what the ledger says that the lease's replica has spent, since the budget was set."""
         begin, end = period_bounds(lease["period_key"])
-        created = requests.c.created_at
-        conditions = [requests.c.replica == lease["replica"], created >= begin, created < end]
-        if budget["subject_kind"] == "key":
-            conditions.append(requests.c.key_id == budget["subject"])
-        else:
-            members = select(api_keys.c.key_id).where(api_keys.c.team_id == budget["subject"])
-            conditions.append(requests.c.key_id.in_(members))
-        total = await connection.scalar(select(func.sum(requests.c.cost_usd)).where(*conditions))
-        return microusd_at_least(total or 0.0)
+        return await recorded_microusd(
+            connection, budget, max(begin, float(budget["created_at"])), end, requests.c.replica == lease["replica"]
+        )
 
     async def _write(
         self,
@@ -178,6 +172,20 @@ class LeaseBook:
             row = {"budget_id": budget_id, "period_key": key, "replica": self.replica, "created_at": now}
             statement = insert(budget_leases).values(row | values)
         await connection.execute(statement)
+
+
+async def recorded_microusd(
+    connection: AsyncConnection, budget: dict[str, Any], begin: float, end: float, *more: ColumnElement[bool]
+) -> int:
+    """Return the micro-dollars in the ledger for this budget's key or team from `begin` to before `end` (epoch
+    seconds), rounded up. `more`: conditions on the requests."""
+    created, key = requests.c.created_at, requests.c.key_id
+    whose = key == budget["subject"]
+    if budget["subject_kind"] == "team":
+        whose = key.in_(select(api_keys.c.key_id).where(api_keys.c.team_id == budget["subject"]))
+    conditions = whose, created >= begin, created < end, *more
+    total = await connection.scalar(select(func.sum(requests.c.cost_usd)).where(*conditions))
+    return microusd_at_least(total or 0.0)
 
 
 def _counted(lease: dict[str, Any]) -> int:

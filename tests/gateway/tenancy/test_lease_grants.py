@@ -182,6 +182,40 @@ async def test_a_teams_budget_counts_what_its_keys_recorded(books: Books) -> Non
     assert await books.granted("b", one, 970) == Grant(970, 0)
 
 
+@pytest.mark.parametrize("period", ["day", "month", "total"])
+async def test_a_new_budget_counts_once_what_was_spent_in_its_period_before_it(books: Books, period: Any) -> None:
+    key = {"day": "2030-03-17", "month": "2030-03", "total": "total"}[period]
+    begin, now = period_bounds(key)[0], 1_900_000_000.0
+    await create_team(books.engine, "lab", ORDER)
+    member = await create_key(books.engine, "one", "lab", KeyTerms(), ORDER)
+    spent = [
+        (member.key_id, 30.5, begin),
+        (member.key_id, 10, now - 1),
+        (member.key_id, 7, begin - 1),
+        ("bob", 7, now - 1),
+    ]
+    records = [
+        make_record(f"r-{n}", key_id=key_id, replica="dead", cost_usd=micro / MICRO, created_at=at)
+        for n, (key_id, micro, at) in enumerate(spent)
+        if at >= 0
+    ]
+    async with books.engine.begin() as connection:
+        await insert_records(connection, records)
+    order = Order(actor="test", now=now)
+    one = await set_budget(books.engine, "team", "lab", period, 1000 / MICRO, order)
+    [state] = await states_of(books.engine, (await BUDGETS.page(books.engine, {})).rows, now)
+    assert (state.spent_usd, state.leased_usd) == (41 / MICRO, 0.0)
+    assert await books.granted("dead", one, 900, key=key) == Grant(900, 59)
+    late = make_record("late", key_id=member.key_id, replica="dead", cost_usd=20 / MICRO, created_at=now)
+    async with books.engine.begin() as connection:
+        await insert_records(connection, [late])
+    books.monotonic += 31
+    # The dead replica's requests from before the budget are counted already.
+    assert await books.granted("b", one, 900, key=key) == Grant(900, 1000 - 41 - 20 - 900)
+    assert await set_budget(books.engine, "team", "lab", period, 2000 / MICRO, order) == one
+    assert (await books.rows("spent_microusd"))[0] == (41,)
+
+
 async def test_a_replica_that_recorded_nothing_spent_what_it_reported(books: Books) -> None:
     one = await budget(books)
     await books.granted("dead", one, 500)

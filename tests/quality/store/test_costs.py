@@ -8,8 +8,10 @@ from records import make_embedding, make_record
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from migrations.tables.audit import JUDGE_TEST, audit_events
 from migrations.tables.quality import verifications
-from quality.estimates.costs import CostReport, cost_report
+from migrations.tables.tenancy import api_keys, teams
+from quality.estimates.costs import CostReport, Part, cost_report
 from quality.records.any_record import Recorded
 from quality.records.record import Record
 from quality.store.queries import insert_records
@@ -30,10 +32,11 @@ async def stored(engine: AsyncEngine, *records: Recorded) -> None:
         await insert_records(connection, records)
 
 
-async def verified(engine: AsyncEngine, at: float, cost: float) -> None:
+async def verified(engine: AsyncEngine, at: float, cost: float, request: str = "", key: str | None = None) -> None:
     row = {
-        "request_id": f"v-{at}", "tier": 1, "model": "m", "sampled_probability": 0.05, "sampled_reason": "sample",
-        "status": "done", "cost_usd": cost, "reserved_usd": 0.0, "attempts": 1, "created_at": at,
+        "request_id": request or f"v-{at}", "key_id": key, "tier": 1, "model": "m",
+        "sampled_probability": 0.05, "sampled_reason": "sample", "status": "done", "cost_usd": cost,
+        "reserved_usd": 0.0, "attempts": 1, "created_at": at,
     }  # fmt: skip
     async with engine.begin() as connection:
         await connection.execute(insert(verifications), row)
@@ -124,7 +127,51 @@ async def test_the_saving_counts_what_checking_costs(engine: AsyncEngine) -> Non
     report = await cost_report(engine, 2.0, 10.0, price)
 
     assert (report.total.saving, report.verification_usd, report.saving_with_checks) == (0.8125, 0.25, 0.75)
+    assert (report.judge_test_usd, report.total.checks_usd) == (0.0, 0.25)
     assert report.total.cost_per_1k_tokens_usd == pytest.approx(0.75 / 38 * 1e3)
+
+
+async def test_the_saving_counts_what_the_test_of_the_judge_costs(engine: AsyncEngine) -> None:
+    await stored(engine, make_record("r-1", key_id=None, created_at=2.0, cost_usd=0.5, baseline_cost_usd=2.0))
+    await verified(engine, 2.0, 0.25)
+    async with engine.begin() as connection:
+        for at, spent in ((1.0, 8.0), (2.0, 0.5), (10.0, 16.0)):
+            row = {"created_at": at, "actor": "x", "action": JUDGE_TEST, "subject": f"j/{at}"}
+            await connection.execute(insert(audit_events).values(**row, details={"spent_usd": spent}))
+
+    report = await cost_report(engine, 2.0, 10.0, price)
+
+    assert (report.verification_usd, report.judge_test_usd, report.saving_with_checks) == (0.25, 0.5, 0.375)
+    assert (report.total.saving, report.by_key[0].checks_usd, report.by_key[0].saving_with_checks) == (
+        0.75,
+        0.25,
+        0.625,
+    )
+
+
+async def test_keys_of_a_team_and_models_are_summed_with_the_checks_of_their_answers(engine: AsyncEngine) -> None:
+    async with engine.begin() as connection:
+        await connection.execute(insert(teams).values(team_id="team-1", name="research", created_at=1.0))
+        for key, team in (("k-1", "team-1"), ("k-2", "team-1"), ("k-3", None)):
+            row = {"key_id": key, "name": f"n-{key}", "team_id": team, "prefix": "p", "digest": "d", "scopes": []}
+            await connection.execute(insert(api_keys).values(**row, consent=True, priority_ceiling=0, created_at=1.0))
+    given = (("k-1", "small", 1.0), ("k-2", "large", 2.0), ("k-3", "small", 4.0), (None, "small", 8.0))
+    for key, model, cost in given:
+        record = make_record(f"r-{key}", key_id=key, created_at=5.0, cost_usd=cost, baseline_cost_usd=2 * cost)
+        await stored(engine, msgspec.structs.replace(record, model=model))
+    await verified(engine, 6.0, 0.5, "r-k-2", "k-2")
+    await verified(engine, 7.0, 0.25, "r-k-3", "k-3")
+
+    report = await cost_report(engine, 5.0, 10.0, price, shown=2)
+
+    def found(parts: list[Part]) -> list[tuple[str | None, float, float, float | None]]:
+        return [(one.name, one.spent.cost_usd, one.checks_usd, one.saving_with_checks) for one in parts]
+
+    assert found(report.by_team) == [(None, 12.0, 0.25, 1 - 12.25 / 24), ("team-1", 3.0, 0.5, 1 - 3.5 / 6)]
+    assert found(report.by_model) == [("small", 13.0, 0.25, 1 - 13.25 / 26), ("large", 2.0, 0.5, 1 - 2.5 / 4)]
+    assert found(report.by_key) == [(None, 8.0, 0.0, 0.5), ("k-3", 4.0, 0.25, 1 - 4.25 / 8)]
+    assert report.other_keys is not None
+    assert found([report.other_keys]) == [("other", 3.0, 0.5, 1 - 3.5 / 6)]
 
 
 async def test_embeddings_are_billed_apart_from_the_tiers_and_save_nothing(engine: AsyncEngine) -> None:
@@ -162,8 +209,9 @@ async def test_requests_in_observe_mode_are_priced_for_the_tier_of_the_decision(
 async def test_without_traffic_there_is_no_saving_to_speak_of(engine: AsyncEngine) -> None:
     report = await cost_report(engine, 0.0, 10.0, price)
     empty = CostReport(
-        since=0.0, until=10.0, total=report.total, verification_usd=0.0, saving_with_checks=None, by_tier=[], by_day=[],
-        by_key=[], other_keys=None, by_tag=[], other_tags=None, would_be=[],
+        since=0.0, until=10.0, total=report.total, verification_usd=0.0, judge_test_usd=0.0, saving_with_checks=None,
+        by_tier=[], by_model=[], by_day=[], by_key=[], other_keys=None, by_team=[], by_tag=[], other_tags=None,
+        would_be=[],
     )  # fmt: skip
     assert report == empty
     assert (report.total.spent.requests, report.total.saving, report.total.cost_per_1k_tokens_usd) == (0, None, None)

@@ -42,7 +42,7 @@ class ReliabilityShown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PreviewShown(msgspec.Struct, frozen=True, kw_only=True):
-    """None if nothing was routed in the period."""
+    """None if nothing was routed."""
 
     preview: Preview | None
 
@@ -56,8 +56,8 @@ async def show_curve(request: HttpRequest) -> Response[Any]:
 
 @get("/routing/preview", operation_class=describe(None, PreviewShown), summary="Preview another quality target")
 async def show_preview(request: HttpRequest) -> Response[Any]:
-    """The effect of `quality_target` (0 to 1; empty is the active one) on the traffic of the last 24 hours; nothing
-    changes. `format`: json or csv."""
+    """The effect of `quality_target` (0 to 1; empty is the active one) on the newest requests; nothing changes.
+    `format`: json or csv."""
     wanted = target_of(request.query_params.get("quality_target", ""))
     shown = PreviewShown(preview=await preview_of(serving_of(request), wanted))
     rows = [] if shown.preview is None else [shown.preview.now, shown.preview.then]

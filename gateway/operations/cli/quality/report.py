@@ -60,8 +60,8 @@ def live(days: float, as_json: bool, **options: Any) -> None:
     costs = served.costs
     saving = "–" if costs.saving_with_checks is None else f"{costs.saving_with_checks:.1%}"
     click.echo(
-        f"The saving is against the strongest tier alone. Checking answers cost {dollars(costs.verification_usd)}; "
-        f"with that, the saving is {saving}."
+        f"The saving is against the strongest tier alone. Checking answers cost {dollars(costs.verification_usd)}, "
+        f"testing their judge {dollars(costs.judge_test_usd)}; with that, the saving is {saving}."
     )
     for tier, stages in served.stages().items():
         click.echo(f"\nTier {tier}, {served.timings[tier].answers:,} answers\n\n{_stage_table(stages)}")

@@ -97,9 +97,13 @@ def top_of_all(series: Sequence[Series]) -> float:
     return top_of([value for line in series for value in line.values])
 
 
-def ticks(top: float) -> list[Tick]:
-    """Return marks of a vertical axis from 0 to `top`, both included."""
-    return [Tick(HEIGHT * (1 - i / 4), top * i / 4) for i in range(5)]
+def ticks(top: float, *, whole: bool = False) -> list[Tick]:
+    """Return marks of a vertical axis from 0 to `top` of `top_of`, both included: at most six, in steps of one or few
+    digits. `whole`: at whole numbers."""
+    parts = 4 if f"{top:e}".startswith("2.0") else 5
+    if whole and top / parts % 1:
+        parts = int(top) if 1 <= top <= 5 and not top % 1 else 1
+    return [Tick(HEIGHT * (1 - i / parts), top * i / parts) for i in range(parts + 1)]
 
 
 def line(values: Sequence[float | None], top: float, width: float = WIDTH) -> str:

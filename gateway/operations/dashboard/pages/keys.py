@@ -24,6 +24,7 @@ from gateway.operations.usecases.keys import (
     RevokeOrder,
     RotateOrder,
     TeamOrder,
+    names_of,
     obeyed,
 )
 from gateway.operations.usecases.pages import page_asked_for
@@ -40,7 +41,7 @@ from gateway.tenancy.keys.key_commands import (
     shown_key,
 )
 from gateway.tenancy.keys.listings import BUDGETS, KEYS, TEAMS
-from migrations.tables.tenancy import api_keys, budgets, teams
+from migrations.tables.tenancy import budgets
 
 ROWS = 50
 _PATH = "/admin/keys"
@@ -78,7 +79,9 @@ async def show_keys(request: HttpRequest) -> Response[Any]:
         asked=asked,
         teams=groups.rows,
         budgets=states,
-        names=await _names(operations.serving, states, [row["team_id"] for row in found.rows]),
+        names=await names_of(
+            operations.serving.database, [*(one.subject for one in states), *(row["team_id"] for row in found.rows)]
+        ),
         now=now,
         tiers=sorted(operations.serving.routing.served.tiers),
     )
@@ -91,7 +94,7 @@ async def show_one_key(request: HttpRequest, key: FromPath[str]) -> Response[Any
     row = await obeyed(access_of(request), shown_key(operations.serving.database, key))
     now = operations.access.tenancy.clock.now()
     states = await reached(_budgets_of(operations.serving, row, now))
-    names = await _names(operations.serving, states, [row["team_id"]])
+    names = await names_of(operations.serving.database, [row["team_id"], *(one.subject for one in states)])
     tiers = sorted(operations.serving.routing.served.tiers)
     return page(request, "key.html", row["name"], key=row, now=now, budgets=states, names=names, tiers=tiers)
 
@@ -191,19 +194,6 @@ def _terms(form: Form) -> dict[str, Any]:
         expires = text_of(form, "expires_at")
         terms["expires_at"] = None if expires is None else epoch_of("expires_at", expires)
     return terms
-
-
-async def _names(serving: Serving, states: list[BudgetState], team_ids: list[str | None]) -> dict[str, str]:
-    """Return the names of the keys and teams with these ids."""
-    wanted = {state.subject for state in states} | {team_id for team_id in team_ids if team_id is not None}
-
-    async def read() -> dict[str, str]:
-        of_keys = select(api_keys.c.key_id, api_keys.c.name).where(api_keys.c.key_id.in_(wanted))
-        of_teams = select(teams.c.team_id, teams.c.name).where(teams.c.team_id.in_(wanted))
-        async with serving.database.connect() as connection:
-            return {row.key_id: row.name for row in await connection.execute(of_keys.union_all(of_teams))}
-
-    return await reached(read())
 
 
 async def _budgets_of(serving: Serving, key: dict[str, Any], now: float) -> list[BudgetState]:

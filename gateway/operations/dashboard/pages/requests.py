@@ -19,6 +19,7 @@ from gateway.operations.dashboard.html.first_request import first_request
 from gateway.operations.dashboard.html.page import Page
 from gateway.operations.dashboard.html.rendering import back_to, page
 from gateway.operations.dashboard.html.request_path import chances_of, rerouted, stages_of, verifications_of
+from gateway.operations.usecases.keys import names_of
 from gateway.operations.usecases.pages import page_asked_for
 from quality.records.any_record import Recorded
 from quality.records.embedding_record import EmbeddingRecord
@@ -65,6 +66,7 @@ async def show_requests(request: HttpRequest) -> Response[Any]:
         found=found,
         asked=asked,
         refused=refused,
+        names=await names_of(serving_of(request).database, (row["key_id"] for row in found.rows)),
         filtered=bool(query.keys() - {"cursor", "limit"}),
         tiers=sorted(serving_of(request).routing.served.tiers),
         curl=first_request(request),
@@ -75,15 +77,17 @@ async def show_requests(request: HttpRequest) -> Response[Any]:
 async def show_request(request: HttpRequest, request_id: FromPath[str]) -> Response[Any]:
     """The path of one request. Query: `quality`, a target in [0, 1] to repeat the decision for."""
     record = await _record(request, request_id)
-    if isinstance(record, EmbeddingRecord):
-        return page(request, "embedding.html", "Request", record=record)
     serving = serving_of(request)
+    names = await names_of(serving.database, [record.key_id])
+    if isinstance(record, EmbeddingRecord):
+        return page(request, "embedding.html", "Request", record=record, names=names)
     wanted = _target(request.query_params.get("quality", "").strip())
     return page(
         request,
         "request.html",
         "Request",
         record=record,
+        names=names,
         inputs=record.decision.inputs,
         stages=stages_of(record),
         chances=chances_of(record.decision),

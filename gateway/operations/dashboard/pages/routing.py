@@ -43,7 +43,7 @@ _PROBES, _OWN = 4, 1
 
 @get("/routing")
 async def show_routing_page(request: HttpRequest) -> Response[Any]:
-    """Query: `quality_target`, to preview it on yesterday's traffic."""
+    """Query: `quality_target`, to preview it on the newest requests."""
     operations = operations_of(request)
     wanted = target_of(request.query_params.get("quality_target", ""))
     previewed, curve, bins, (kinds, compared, seen) = await asyncio.gather(
@@ -134,7 +134,7 @@ def _marks(curve: CurveShown | None, preview: Preview | None, asked: bool) -> li
     if curve is not None and curve.cost_share is not None and curve.no_worse is not None:
         marks.append(Mark(name="the active target", x=curve.cost_share, y=curve.no_worse, colour=_OWN))
     if preview is not None:
-        marks.append(Mark(name="yesterday's traffic", x=preview.now.cost_share, y=preview.now.no_worse, colour=2))
+        marks.append(Mark(name="the newest requests", x=preview.now.cost_share, y=preview.now.no_worse, colour=2))
     if preview is not None and asked:
         marks.append(Mark(name="as previewed", x=preview.then.cost_share, y=preview.then.no_worse, colour=3))
     return marks

@@ -10,14 +10,17 @@ from gateway.edge.http_request import HttpRequest
 from gateway.inference.serving import serving_of
 from gateway.operations.dashboard.html.page import Page
 from gateway.operations.dashboard.html.rendering import page
+from gateway.operations.usecases.keys import names_of
 from gateway.operations.usecases.sessions import session_shown, sessions_shown
 
 
 @get("/sessions")
 async def show_sessions_page(request: HttpRequest) -> Response[Any]:
     """Query: `limit`, as for `/v1/admin/sessions`."""
-    shown = await sessions_shown(serving_of(request), request.query_params)
-    return page(request, "sessions.html", "Sessions", sessions=shown.sessions)
+    serving = serving_of(request)
+    shown = await sessions_shown(serving, request.query_params)
+    names = await names_of(serving.database, (row.key_id for row in shown.sessions))
+    return page(request, "sessions.html", "Sessions", sessions=shown.sessions, names=names)
 
 
 @get("/sessions/{session:str}")

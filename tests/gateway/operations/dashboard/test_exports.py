@@ -30,6 +30,7 @@ API = "/admin/api"
 # By page, its views on a server with a core, a monitor and the packaged classifier.
 EXPORTS = {
     "/": [f"{API}/overview"],
+    "/spend": [f"{API}/budgets"],
     "/requests": [],
     "/sessions": [],
     "/routing": [f"{API}/routing/{name}" for name in ("curve", "tiers", "kinds", "traffic")],

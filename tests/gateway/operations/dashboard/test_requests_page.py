@@ -13,6 +13,9 @@ from gateway.inference.routing.active_classifier import ActiveClassifier
 from gateway.inference.routing.model import RoutingModel
 from gateway.operations.csv_export import cell
 from gateway.operations.dashboard.html.request_path import chances_of, rerouted, stages_of
+from gateway.tenancy.changes.orders import Order
+from gateway.tenancy.keys.key_commands import create_key
+from gateway.tenancy.keys.key_terms import KeyTerms
 from tests.gateway.operations.dashboard.rows import insert_requests
 from tests.gateway.running_gateway import RunningGateway
 
@@ -231,3 +234,18 @@ async def test_the_page_of_a_request_says_why_each_other_tier_was_ruled_out(
     await aio.serving.records.recorded(answer.id)  # type: ignore[attr-defined]
     page = (await admin.get(f"/admin/requests/{answer.id}")).text
     assert page.count('<td class="why">the request is pinned to tier 2</td>') == 3
+
+
+async def test_keys_are_shown_and_found_by_name(aio: RunningGateway, admin: httpx.AsyncClient) -> None:
+    database, order = aio.serving.database, Order(actor="test", now=1.0)
+    issued = await create_key(database, "billing", None, KeyTerms(), order)
+    await insert_requests(database, {"request_id": "of-billing", "created_at": 3e9, "key_id": issued.key_id})
+    await insert_requests(database, {"request_id": "of-another", "created_at": 3e9, "key_id": "another"})
+    for wanted in ("billing", issued.key_id):
+        page = await admin.get("/admin/requests", params={"key_id": wanted})
+        assert f'<a href="/admin/keys/{issued.key_id}">billing</a>' in page.text
+        assert "of-another" not in page.text
+        listed = (await admin.get("/admin/api/requests", params={"key_id": wanted})).json()["rows"]
+        assert [row["request_id"] for row in listed] == ["of-billing"]
+        rows = rows_of((await admin.get("/admin/api/requests", params={"key_id": wanted, "format": "csv"})).text)
+        assert [row["request_id"] for row in rows] == ["of-billing"]

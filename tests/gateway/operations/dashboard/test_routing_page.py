@@ -10,7 +10,7 @@ import httpx
 import msgspec
 import pytest
 import pytest_asyncio
-from sqlalchemy import insert, update
+from sqlalchemy import insert
 
 from classifier.decision import PolicyInputs, Prediction
 from classifier.policy.decide import decide
@@ -20,7 +20,7 @@ from gateway.inference.routing.model import RoutingRule
 from gateway.operations.usecases.target_preview import preview
 from migrations.tables.quality import training_rows, verifications
 from migrations.tables.requests import routing_decisions
-from quality.estimates.decision_sample import PER_SLOT, SLOTS, SampledDecision, sample_decisions
+from quality.estimates.traffic import RoutedRequest
 from quality.verification.training_rows import encode_prompt
 from tests.gateway.operations.dashboard.browsing import browser, forms_of, sign_in, submit, with_user
 from tests.gateway.operations.dashboard.rows import insert_requests
@@ -52,7 +52,7 @@ def rule(target: float) -> RoutingRule:
     return RoutingRule(quality_target=target, tau=target)
 
 
-async def decided(aio: RunningGateway, at: list[float], p_ok: list[float], name: str) -> None:
+async def decided(aio: RunningGateway, at: list[float], p_ok: list[float], name: str, **served: float) -> None:
     """A served request at each time, decided with these probabilities."""
     ids = [f"{name}{number}" for number in range(len(at))]
     requests = [{"request_id": one, "created_at": when} for one, when in zip(ids, at, strict=True)]
@@ -63,7 +63,7 @@ async def decided(aio: RunningGateway, at: list[float], p_ok: list[float], name:
         "novelty": 0.1, "quality_target": 0.9, "p_ok": p_ok, "scores": decision.scores,
         "inputs": msgspec.to_builtins(inputs),
     }  # fmt: skip
-    await insert_requests(aio.serving.database, *requests)
+    await insert_requests(aio.serving.database, *(one | served for one in requests))
     async with aio.serving.database.begin() as connection:
         await connection.execute(insert(routing_decisions), [row | one for one in requests])
 
@@ -71,7 +71,7 @@ async def decided(aio: RunningGateway, at: list[float], p_ok: list[float], name:
 async def test_an_empty_installation_says_what_is_missing(admin: httpx.AsyncClient) -> None:
     page = await admin.get(PAGE)
     assert page.status_code == 200
-    for said in ("Nothing was routed in the last 24 hours.", "No answer has been verified yet.", "Not measured yet"):
+    for said in ("Nothing was routed yet.", "No answer has been verified yet.", "Not measured yet"):
         assert said in page.text
     assert "There are no probes yet" in page.text
     curve = (await admin.get("/admin/api/routing/curve")).json()
@@ -81,43 +81,37 @@ async def test_an_empty_installation_says_what_is_missing(admin: httpx.AsyncClie
     assert (await admin.get("/admin/api/routing/preview")).json() == {"preview": None}
 
 
-async def test_a_preview_decides_again_and_weighs_what_a_sample_stands_for() -> None:
-    sure, doubtful = inputs_of([0.99, 0.99, 0.99, 1.0]), inputs_of([0.85, 0.6, 0.99, 1.0])
-    sample = [SampledDecision(sure, 3.0), SampledDecision(doubtful, 1.0)]
-    shown = preview(sample, 4, rule(0.9), rule(0.4), 0.0, 1.0)
+def routed(p_ok: list[float], tier: int, paid: float, strongest: float, at: float = 1.0) -> RoutedRequest:
+    """A request that `tier` answered."""
+    inputs = inputs_of(p_ok)
+    return RoutedRequest(
+        created_at=at, key_id=None, tier=tier, watched=False, complexity=None, p_ok=p_ok[tier - 1], labels=0.0,
+        paid_usd=paid, strongest_usd=strongest, costs=inputs.costs, inputs=msgspec.json.encode(inputs).decode(),
+    )  # fmt: skip
+
+
+async def test_a_preview_decides_again_at_the_tokens_that_were_used() -> None:
+    """Twice as many tokens were used as predicted: all tiers would have cost twice as much."""
+    sure = routed([0.99, 0.99, 0.99, 1.0], 1, 0.002, 0.02, 9.0)
+    doubtful = routed([0.85, 0.6, 0.99, 1.0], 3, 0.008, 0.02, 2.0)
+    other = msgspec.structs.replace(sure, inputs='{"prediction": {}}')
+    shown = preview([sure, other, sure, sure, doubtful], rule(0.9), rule(0.4))
     assert shown is not None
-    assert (shown.sampled, shown.requests, shown.moved) == (2, 4.0, 0.25)
+    assert (shown.since, shown.until, shown.requests, shown.moved) == (2.0, 9.0, 4, 0.25)
     assert shown.now.split == [0.75, 0.0, 0.25, 0.0]
-    assert shown.now.cost_usd == pytest.approx((3 * 0.001 + 0.004) / 4)
+    assert shown.now.cost_usd == pytest.approx((3 * 0.002 + 0.008) / 4)
+    assert shown.now.cost_share == pytest.approx((3 * 0.002 + 0.008) / 0.08)
     assert shown.now.no_worse == pytest.approx((3 * 0.99 + 0.99) / 4)
     assert shown.then.split == [1.0, 0.0, 0.0, 0.0]
     assert shown.then.cost_share == pytest.approx(0.1)
-    assert preview(sample, 3, rule(0.9), rule(0.4), 0.0, 1.0) is None
+    assert preview([other], rule(0.9), rule(0.4)) is None
 
 
-async def test_of_little_traffic_all_is_taken_and_of_much_what_stands_for_it(aio: RunningGateway) -> None:
-    at, slot = 1000.0, 100.0
-    busy = [at + n * slot / 1000 for n in range(1000)]
-    await decided(aio, [*busy, at + 1.5 * slot, at + 2.5 * slot], [0.99, 0.99, 0.99, 1.0], "s")
-    sample = await sample_decisions(aio.serving.database, at, at + SLOTS * slot)
-    assert len(sample) == PER_SLOT + 2
-    assert sum(one.weight for one in sample) == pytest.approx(1002, rel=0.05)
-    assert [one.weight for one in sample[-2:]] == [1.0, 1.0]
-
-
-async def test_what_another_version_wrote_is_left_out_and_the_rest_is_taken(aio: RunningGateway) -> None:
-    await decided(aio, [5001.0, 5002.0], [0.99, 0.99, 0.99, 1.0], "o")
-    older = update(routing_decisions).where(routing_decisions.c.request_id == "o0").values(inputs={"prediction": {}})
-    async with aio.serving.database.begin() as connection:
-        await connection.execute(older)
-    assert len(await sample_decisions(aio.serving.database, 5000.0, 5100.0)) == 1
-
-
-async def test_yesterdays_traffic_is_shown_at_a_target_and_exported(
+async def test_the_newest_requests_are_shown_at_a_target_and_exported(
     aio: RunningGateway, admin: httpx.AsyncClient
 ) -> None:
     now = time.time()
-    await decided(aio, [now - 3600] * 3, [0.99, 0.995, 0.999, 1.0], "d")
+    await decided(aio, [now - 3600] * 3, [0.99, 0.995, 0.999, 1.0], "d", cost_usd=0.001, baseline_cost_usd=0.01)
     page = await admin.get(PAGE, params={"quality_target": "1"})
     assert page.status_code == 200
     assert "Previewed" in page.text
@@ -131,6 +125,19 @@ async def test_yesterdays_traffic_is_shown_at_a_target_and_exported(
     rows = list(csv.DictReader(io.StringIO(answer.text)))
     assert [float(row["no_worse"]) for row in rows] == [shown["now"]["no_worse"], 1.0]
     assert (await admin.get("/admin/api/routing/preview?format=xlsx")).status_code == 400
+
+
+async def test_a_burst_weighs_as_many_requests_as_it_has_and_the_page_says_one_saving(
+    aio: RunningGateway, admin: httpx.AsyncClient
+) -> None:
+    burst = [1000.0 + n / 1000 for n in range(400)]
+    await decided(aio, burst, [0.99, 0.99, 0.99, 1.0], "s", cost_usd=0.002, baseline_cost_usd=0.01)
+    await decided(aio, [500.0] * 100, [0.1, 0.1, 0.1, 1.0], "w", tier=4, cost_usd=0.03, baseline_cost_usd=0.03)
+    shown = (await admin.get("/admin/api/routing/preview")).json()["preview"]
+    assert [round(503 * share) for share in shown["now"]["split"]] == [403, 0, 0, 100]
+    seen = (await admin.get("/admin/api/routing/traffic")).json()["traffic"]
+    assert seen["saving"] == pytest.approx(1 - 3.803 / 7.03, abs=1e-4)
+    assert shown["now"]["cost_share"] == pytest.approx(1 - seen["saving"], abs=1e-4)
 
 
 async def test_a_target_is_applied_with_a_reason_and_written_down(

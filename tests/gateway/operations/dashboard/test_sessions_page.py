@@ -74,6 +74,16 @@ async def test_a_session_is_listed_with_its_sums_and_shown_step_by_step(
     assert "&lt;script&gt;" in timeline.text
 
 
+async def test_a_single_request_with_tools_is_no_session_unless_an_agent_sent_it(
+    aio: RunningGateway, admin: httpx.AsyncClient
+) -> None:
+    await insert_steps(aio, {"session": "c" * 32, "client": ""})
+    await insert_steps(aio, {"session": "d" * 32, "client": ""}, {"session": "d" * 32, "client": ""})
+    await insert_steps(aio, {"session": "e" * 32})
+    listed = (await admin.get("/v1/admin/sessions")).json()["sessions"]
+    assert {row["session"][0] for row in listed} == {"a", "d", "e"}
+
+
 async def test_a_session_that_is_not_stored_and_a_wrong_limit_are_errors_of_the_caller(
     aio: RunningGateway, admin: httpx.AsyncClient
 ) -> None:
