@@ -11,7 +11,6 @@ _COMMANDS = {
     "workloads": ("core.speculation:workloads", "Chat, code, JSON and long answers apart, without and with drafts."),
     "profiles": ("core.profiles:profiles", "What each profile of live knobs trades."),
     "limits": ("core.limits:limits", "The most voice bots at a time, or query rewrites a second."),
-    "messages": ("core.messages:messages", "The core's messages over its socket, and over shared memory."),
     "quality": ("core.quality:quality", "How far quantised arithmetic is from float32."),
     "quantisers": ("core.quantisers:quantisers", "What each way of quantising loses."),
     "kernels": ("core.kernels:kernels", "The kernels against the machine's bounds."),
@@ -28,7 +27,6 @@ _COMMANDS = {
     "start": ("gateway.start:start", "Time to ready and memory of server processes."),
     "memory": ("gateway.memory:memory", "Whether a gateway takes more memory the longer it serves."),
     "soak": ("gateway.soak:soak", "Memory, files and latency of a gateway under mixed traffic for half an hour."),
-    "idle": ("gateway.idle:idle", "What open, idle conversations cost a gateway in memory."),
     "loop-lag": ("gateway.loop_lag:loop_lag", "What bodies of megabytes do to streams."),
     "peers": ("gateway.peers:peers", "Other engines and AIO under the same loads, in turn."),
     "mix": ("gateway.mix:mix", "Prompts that routing sends to the tiers in given shares."),
@@ -49,11 +47,8 @@ _COMMANDS = {
     "pays": ("pays:pays", "How often the verdict on routing errs, and the probes it takes."),
     "alarms": ("alarms:alarms", "False alarms and delays of the two triggers of a retraining."),
     "expert-errors": ("replay:expert_errors", "What becomes of labels when the strongest tier errs."),
-    "checkable": ("replay:checkable", "Share of recorded prompts and answers with a final answer that can be checked."),
     "cascade": ("cascade:cascade", "What cheap answers that agree are worth."),
     "list-judging": ("replay:list_judging", "What judging a probe in one list would cost, and may err."),
-    "judge-weight": ("replay:judge_weight", "A judge's weight by planted and by real pairs, against the truth."),
-    "evidence": ("replay:evidence", "How well the text of answers tells good ones from bad ones."),
 }
 
 main = LazyGroup(

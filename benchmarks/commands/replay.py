@@ -1,4 +1,4 @@
-"""`python -m benchmarks demo`, `replay`, `utility`, `evidence`, `expert-errors`, `checkable`: on recorded answers."""
+"""`python -m benchmarks demo`, `replay`, `utility`, `expert-errors`, `list-judging`: on recorded answers."""
 
 import asyncio
 import sys
@@ -7,8 +7,6 @@ from typing import get_args
 
 import click
 
-from benchmarks.classifier.checkable import checkable_prompts, checkable_texts
-from benchmarks.classifier.evidence import evidence_table
 from benchmarks.classifier.levels import level_gains
 from benchmarks.classifier.utility import COUNTS, ERROR, ROUTED, WITHIN, labels_until_within, read_customers, table
 from benchmarks.replay.checks import checks
@@ -16,7 +14,6 @@ from benchmarks.replay.demo import demo as run_demo
 from benchmarks.replay.deployment import Conditions
 from benchmarks.replay.expert_errors import Lasting, labels_under_errors, recorded_questions
 from benchmarks.replay.figures import Figure
-from benchmarks.replay.judge_weight import weight_of_judge
 from benchmarks.replay.ladder import Ladder
 from benchmarks.replay.list_judging import errors_at_par, probe_costs
 from benchmarks.replay.own_prompts import own_prompts
@@ -158,51 +155,6 @@ def utility(
         click.echo(f"{way:<14} within {WITHIN:g} point of each customer's better constant {when}")
 
 
-@click.command()
-@click.option(
-    "--data", type=click.Path(path_type=Path), help="Folder of the recorded files.  [AIO_DATA; ../shared/data]"
-)
-def checkable(data: Path | None) -> None:
-    """In what share of recorded prompts the kind of answer is known beforehand, by collection and metric; and in what
-    share of recorded texts a final answer is found."""
-    folder = data or data_folder()
-    try:
-        prompts, texts = checkable_prompts(folder), checkable_texts(folder)
-    except FileNotFoundError as error:
-        raise click.ClickException(f"{error.filename} is missing; give its folder with --data.") from error
-    click.echo(
-        "| collection, metric | prompts | kind known | with tags asked | kinds |\n| --- | --- | --- | --- | --- |"
-    )
-    for name, row in prompts.items():
-        kinds = ", ".join(f"{kind} {count}" for kind, count in row.kinds.most_common())
-        click.echo(f"| {name} | {row.prompts} | {row.share:.3f} | {row.tagged / row.prompts:.3f} | {kinds} |")
-    click.echo("\n| recorded texts | texts | kind known | found | found where known |\n| --- | --- | --- | --- | --- |")
-    for name, texts_row in texts.items():
-        known = texts_row.found_where_known / max(texts_row.known, 1)
-        click.echo(f"| {name} | {texts_row.texts} | {texts_row.known} | {texts_row.found} | {known:.3f} |")
-
-
-@click.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--seed", default=0, show_default=True, help="Of the folds, the control and the bootstrap.")
-def evidence(file: Path, seed: int) -> None:
-    """How well the text of recorded answers in FILE (as replay_arena.jsonl.gz) separates good ones from bad ones."""
-    try:
-        ladder = marked_answers(file)
-    except (OSError, KeyError, ValueError) as error:
-        raise click.ClickException(f"{file}: {type(error).__name__}: {error}") from error
-    tiers, lines = evidence_table(ladder, seed)
-    click.echo(f"{len(ladder.prompts)} prompts; AUC within a category, more than by p alone, cost of the cascade\n")
-    for one in tiers:
-        gate = "better than p alone by its standard error" if one.is_better else "no better than p alone"
-        click.echo(f"tier {one.tier} ({one.model}): {one.good:.1%} good, {one.checkable} to check; {gate}")
-    for tier, way, found, more, cost in lines:
-        name = f"tier {tier}" if tier else "mean"
-        spent = "" if cost is None else f"{cost.value:.2f} [{cost.low:.2f}, {cost.high:.2f}]"
-        shown = f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
-        click.echo(f"{name:<7} {way:<42} {shown}  {more.value:+.3f} [{more.low:+.3f}, {more.high:+.3f}]  {spent}")
-
-
 @click.command("expert-errors")
 @click.option(
     "--data", type=click.Path(path_type=Path), help="Folder of the recorded outcomes.  [AIO_DATA; ../shared/data]"
@@ -224,24 +176,6 @@ def expert_errors(data: Path | None, rate: float, prompts: int | None) -> None:
             one = asyncio.run(labels_under_errors(questions, rate=rate, lasting=lasting, opinions=opinions))
             shares = one.right_as_worse, one.false_worse, one.worse_kept, one.uncertain, one.no_worse, one.true_no_worse
             click.echo(_row(str(opinions), *map(_interval, shares), f"{one.cost:.1f}"))
-
-
-@click.command("judge-weight")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--draws", type=click.IntRange(min=1), default=100, show_default=True, help="Of the judge's errors.")
-def judge_weight(file: Path, draws: int) -> None:
-    """How right a simulated judge of the recorded answers in FILE (as replay_arena.jsonl.gz) is said to be by planted
-    pairs, and by real pairs in use: those that rules check, those that an operator reads, and the others."""
-    try:
-        ladder = marked_answers(file)
-    except (OSError, KeyError, ValueError) as error:
-        raise click.ClickException(f"{file}: {type(error).__name__}: {error}") from error
-    click.echo(_row("checked", "reviewed", "others", "truth", "planted", "in use", "95% interval holds it"))
-    for checked, reviewed, others in ((0, 0, 0), (20, 0, 100), (60, 0, 300), (60, 30, 300), (200, 60, 1000)):
-        one = asyncio.run(weight_of_judge(ladder, checked=checked, reviewed=reviewed, others=others, draws=draws))
-        interval = f"{one.in_use:.3f} [{one.low:.3f}, {one.high:.3f}]"
-        counts = (str(checked), str(reviewed), str(others))
-        click.echo(_row(*counts, f"{one.truth:.3f}", f"{one.planted:.3f}", interval, f"{one.covered} of {one.trusted}"))
 
 
 @click.command("list-judging")
