@@ -61,6 +61,8 @@ class CollectedChoice(msgspec.Struct):
     @property
     def tool_calls(self) -> list[ToolCall]:
         """The tool calls, each joined from its pieces."""
+        if not self.calls:
+            return []
         return [
             ToolCall(
                 id="".join(piece.id for piece in pieces),
@@ -87,7 +89,7 @@ class CollectedChoice(msgspec.Struct):
     @property
     def refusal(self) -> str:
         """What the model said instead of an answer."""
-        return "".join([self.pieces[place] for place in self.refused])
+        return "".join([self.pieces[place] for place in self.refused]) if self.refused else ""
 
     @property
     def reasoning(self) -> str:

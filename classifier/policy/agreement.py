@@ -107,10 +107,10 @@ def may_pay(decision: Decision) -> bool:
     """Return whether agreement would be worth more than what was decided if all agreed and nothing was lost: a bound
     that needs neither the kind of the answer nor counts."""
     inputs = decision.inputs
-    best = max((score for score in decision.scores if score is not None), default=0.0)
-    return (
-        inputs.objective != "utility" or utility(1.0, sum(inputs.costs[:2]), inputs.reference, inputs.exchange) > best
-    )
+    if inputs.objective != "utility":
+        return True
+    best = max([score for score in decision.scores if score is not None], default=0.0)
+    return utility(1.0, sum(inputs.costs[:2]), inputs.reference, inputs.exchange) > best
 
 
 def plan_agreement(

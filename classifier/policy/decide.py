@@ -44,7 +44,7 @@ def decide(inputs: PolicyInputs) -> Decision:
         tier = inputs.arm_tier
     if inputs.edge is not None and inputs.edge.tier in open_tiers:
         tier = inputs.edge.tier
-    if inputs.is_constant and inputs.constant is not None:
+    if inputs.constant is not None and inputs.is_constant:
         tier = _at_least(inputs.constant.tier, open_tiers)
     if inputs.cheapest is not None:
         tier = open_tiers[0]

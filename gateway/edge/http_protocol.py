@@ -153,7 +153,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             raise too_many_headers()
         if self._follows:
             self._require_limits()
-        if self._is_ignored_upgrade():
+        if self.parser.should_upgrade() and self._is_ignored_upgrade():
             # Read again without it.
             return
         hosts = [value for name, value in self.headers if name == b"host"]
@@ -237,7 +237,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """See httptools."""
-        if self._is_ignored_upgrade():
+        if self.parser.should_upgrade() and self._is_ignored_upgrade():
             return
         self._arriving = False
         self._ended = self._in_head = True

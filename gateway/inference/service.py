@@ -177,7 +177,7 @@ class Service:
         if messages is None or not served.has_servers:
             return request
         changes: dict[str, Any] = {}
-        goes_on = any(message.role == "assistant" for message in messages)
+        goes_on = "assistant" in [message.role for message in messages]
         if goes_on and reuse and served.marks_caches:
             changes["cache_reuse"] = reuse
         if asked.tooling is not None and served.seals_reasoning:

@@ -67,7 +67,7 @@ class Families:
         if family is None:
             return Phase()
         family.seen += 1
-        least = next((rate for most, rate in RATES if family.drawn < most), 0.0)
+        least = 0.0 if family.drawn >= RATES[-1][0] else next(rate for most, rate in RATES if family.drawn < most)
         return Phase(1.0 if family.seen <= self._first and by_rule() else 0.0, least)
 
     def drawn(self, record: Record) -> None:
@@ -103,7 +103,7 @@ class Families:
 
 
 def _system(record: Record) -> str:
-    said = (one.get("content", "") for one in record.messages or () if one.get("role") in ("system", "developer"))
+    said = [one.get("content", "") for one in record.messages or () if one.get("role") in ("system", "developer")]
     return "\n".join(said)
 
 

@@ -14,6 +14,7 @@ _REFUSAL = re.compile(
     r"|no (?:idea|information|data)\b|it depends\b|cannot be determined\b|n/a\b|impossible to (?:say|know|tell)\b)",
     re.IGNORECASE,
 )
+_EMPHASIS, _SPACE = re.compile(r"\*\*|__|`"), re.compile(r"\s+")
 _NEGATED = re.compile(r"\b(?:not|never|neither|nor|isn't|aren't|wasn't|weren't|doesn't|don't|cannot|can't)\b", re.I)
 
 
@@ -25,7 +26,7 @@ def word_set(words: str) -> frozenset[str]:
 def mentions(text: str, *words: str) -> bool:
     """Return whether a casefolded text has one of `words`, also within others. Where a pattern needs one of them, this
     saves nearly every search for it, which takes fifty times as long."""
-    return True in [word in text for word in words]
+    return any(map(text.__contains__, words))
 
 
 def excerpt(prompt: str) -> str:
@@ -43,8 +44,7 @@ def ending(text: str) -> str:
 def clean(text: str) -> str:
     """Return `text` in one Unicode form without Markdown emphasis, code ticks, outer quotes and surplus white space."""
     text = unicodedata.normalize("NFKC", text).replace("−", "-").replace("–", "-")
-    text = re.sub(r"\*\*|__|`", "", text)
-    text = re.sub(r"\s+", " ", text).strip()
+    text = _SPACE.sub(" ", _EMPHASIS.sub("", text)).strip()
     return text.strip("\"'“”‘’ ")
 
 

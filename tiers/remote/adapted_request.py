@@ -48,7 +48,7 @@ def adapted(request: GenerationRequest, rules: Rules, refused: frozenset[str] = 
     """Return the request as a server with these `rules` takes it; `refused`: parameters that it was found to refuse."""
     fields: dict[str, Any] = {}
     changed: set[str] = set()
-    renamed = _renamed_tools(request, rules)
+    renamed = {} if rules.tool_names is None else _renamed_tools(request, rules.tool_names)
     messages = request.messages
     if messages is not None:
         turns = adapted_turns(messages, rules, renamed, changed)
@@ -111,17 +111,15 @@ def nearest_effort(asked: str, taken: Sequence[str]) -> str:
     return next((one for one in taken if one in EFFORTS and EFFORTS.index(one) >= wanted), taken[-1])
 
 
-def _renamed_tools(request: GenerationRequest, rules: Rules) -> dict[str, str]:
+def _renamed_tools(request: GenerationRequest, form: tuple[str, int]) -> dict[str, str]:
     """The names to send, by the caller's, of tools whose names the server does not take."""
-    if rules.tool_names is None:
-        return {}
-    fitting = fits(rules.tool_names)
+    fitting = fits(form)
     tools = () if request.tooling is None else request.tooling.tools
     named = [tool.name for tool in tools]
     for message in request.messages or ():
         if message.tool_calls:
             named += [call.name for call in message.tool_calls]
-    return {name: fitting_name(name, rules.tool_names) for name in named if not fitting(name)}
+    return {name: fitting_name(name, form) for name in named if not fitting(name)}
 
 
 def _tooling(tooling: Tooling, rules: Rules, renamed: dict[str, str], changed: set[str]) -> Tooling:

@@ -34,6 +34,8 @@ def adapted_turns(
     """Return the conversation as a server with these `rules` takes it: `messages` itself, if it does. `renamed`: names
     of tools to send, by the caller's. `changed` gets the names of what is changed."""
     turns = messages
+    if len(turns) == 1 and turns[0].role == "user" and not turns[0].parts and turns[0].native is None:
+        return turns
     if [True for turn in turns if turn.parts or turn.native is not None]:
         turns = _right_types(turns, changed)
     if rules.system != "anywhere":

@@ -58,20 +58,21 @@ class AnswerReader:
         if not is_whole(body):
             parser = self._wire.parser()
             if events := [*parser.feed(body), *parser.flush()]:
-                return [_at_once(delta) for delta in self.last_events(events)]
+                return _at_once(self.last_events(events))
         if len(body) > UNCOUNTED_JSON_BYTES:
             bounds.require_wire(len(body), bounds.whole)
             bounds.require_json(body)
         deltas = self._wire.read_whole(body, tally)
         if tally.joins_characters:
             deltas = self._characters.joined(deltas)
-        deltas = tally.passed(deltas) + self._ending(marked=True)
+        deltas = tally.passed(deltas)
+        deltas += self._ending(marked=True) if tally.joins_characters else tally.ended(marked=True)
         if tally.native:
             self._note_seals(deltas)
         if tally.said > bounds.said:
             bounds.require_said(tally.said)
         self.ended = True
-        return [_at_once(delta) for delta in deltas]
+        return _at_once(deltas)
 
     def _ending(self, *, marked: bool) -> list[Delta]:
         rest = self._characters.rest()
@@ -79,9 +80,10 @@ class AnswerReader:
         return left + self._tally.ended(marked=marked)
 
 
-def _at_once(delta: Delta) -> Delta:
-    delta.at_once, delta.pieces = True, 0
-    return delta
+def _at_once(deltas: list[Delta]) -> list[Delta]:
+    for delta in deltas:
+        delta.at_once, delta.pieces = True, 0
+    return deltas
 
 
 def _with_pieces(deltas: list[Delta]) -> list[Delta]:

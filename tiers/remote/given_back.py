@@ -20,7 +20,7 @@ _UNSIGNED = {"google": {"thought_signature": "skip_thought_signature_validator"}
 def give_back(wires: Sequence[dict[str, Any]], messages: Sequence[ChatMessage], rules: Rules) -> tuple[str, ...]:
     """Add to each of `wires` what the turn of `messages` has for the server of `rules`. Return the names of what it
     does not get: thoughts where it takes none, and those that it needs and that are lost."""
-    if not any(message.role == "assistant" for message in messages):
+    if "assistant" not in [message.role for message in messages]:
         return ()
     left_out: dict[str, None] = {}
     for wire, message, in_loop in zip(wires, messages, _in_loops(messages), strict=True):

@@ -37,34 +37,31 @@ class LearnedRefusal(msgspec.Struct, frozen=True, kw_only=True):
 
 class LearnedRefusals:
     """The parameters that were refused at at most `most` places, each for `seconds`. Only what a retry without them has
-    shown is noted."""
+    shown is noted. `known`: until when each is refused, by place."""
 
     def __init__(self, most: int = MOST, seconds: float = SECONDS, clock: Callable[[], float] = time.time) -> None:
         self._most, self._seconds, self._clock = most, seconds, clock
-        self._known: dict[Place, dict[str, float]] = {}  # oldest first
-
-    def __len__(self) -> int:
-        return len(self._known)
+        self.known: dict[Place, dict[str, float]] = {}  # oldest first
 
     def at(self, place: Place) -> frozenset[str]:
         """Return the parameters that are refused there."""
-        if (known := self._known.get(place)) is None:
+        if (known := self.known.get(place)) is None:
             return NOTHING
         now = self._clock()
         return frozenset(name for name, until in known.items() if until > now)
 
     def learn(self, place: Place, parameters: frozenset[str]) -> None:
         """Note that the server at `place` refuses `parameters`."""
-        known = self._known.pop(place, {})
+        known = self.known.pop(place, {})
         known |= dict.fromkeys(parameters, self._clock() + self._seconds)
-        self._known[place] = known
-        if len(self._known) > self._most:
-            del self._known[next(iter(self._known))]
+        self.known[place] = known
+        if len(self.known) > self._most:
+            del self.known[next(iter(self.known))]
 
     def listed(self) -> list[LearnedRefusal]:
         """Return what is known, the latest last."""
         now, found = self._clock(), list[LearnedRefusal]()
-        for place, known in self._known.items():
+        for place, known in self.known.items():
             names = sorted(name for name, until in known.items() if until > now)
             if names:
                 until = max(known[name] for name in names)
@@ -73,9 +70,9 @@ class LearnedRefusals:
 
     def forget(self, tier: str | None = None) -> int:
         """Forget what is known of a tier, or all; return of how many places."""
-        gone = [place for place in self._known if tier in (None, place.tier)]
+        gone = [place for place in self.known if tier in (None, place.tier)]
         for place in gone:
-            del self._known[place]
+            del self.known[place]
         return len(gone)
 
 

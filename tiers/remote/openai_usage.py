@@ -53,7 +53,11 @@ class ChatUsage(msgspec.Struct):
     def report(self, tally: Tally) -> None:
         """Note the counts. What is left out here was counted before, or is not counted at all."""
         known = tally.claimed
-        prompt, completion = self._prompt(), self._completion()
+        prompt, completion = self.prompt_tokens, self.completion_tokens
+        if prompt is None or self.cache_read_input_tokens or self.cache_creation_input_tokens:
+            prompt = self._prompt()
+        if completion is None or self.total_tokens != completion + (self.prompt_tokens or 0):
+            completion = self._completion()
         if completion is None:
             # The text is estimated until its tokens are counted.
             if prompt is not None and known is None:
@@ -70,7 +74,7 @@ class ChatUsage(msgspec.Struct):
                 cached_tokens=before.cached_tokens if cached is None else cached,
                 cache_write_tokens=before.cache_write_tokens if written is None else written,
                 reasoning_tokens=before.reasoning_tokens if reasoning is None else reasoning,
-                cost_usd=self._cost() or before.cost_usd,
+                cost_usd=(self._cost() if self.cost or self.is_byok else 0.0) or before.cost_usd,
             )
         )
 

@@ -63,7 +63,9 @@ class OpenAIWire(RemoteWire):
             body.pop(name, None)
         if request.messages is not None:
             dropped += give_back(body["messages"], request.messages, self.rules)
-        body, unknown = self.with_own_fields(body, request, self._remote)
+        unknown: tuple[str, ...] = ()
+        if request.extra or self._remote.body:
+            body, unknown = self.with_own_fields(body, request, self._remote)
         if self.rules.prefill == "marked" and request.messages is not None and request.messages[-1].role == "assistant":
             # As Mistral's API has it: the answer goes on from this turn.
             body["messages"][-1]["prefix"] = True

@@ -310,9 +310,12 @@ class RemoteTier(Tier):
                     for delta in _as_asked(reader.last_events(parser.flush()), fitted, cut):
                         yield delta
             else:
-                for delta in _as_asked(reader.whole(await up_to(bounds.whole + 1, pieces)), fitted, cut):
+                deltas = reader.whole(await up_to(bounds.whole + 1, pieces))
+                if fitted.tool_names or cut is not None:
+                    deltas = _as_asked(deltas, fitted, cut)
+                for delta in deltas:
                     yield delta
-            if tally.left_out:
+            if request.n > 1 and tally.left_out:
                 self._ignores_n = True
                 async for delta in self._further(request, tally, deadline):
                     yield delta
@@ -439,7 +442,7 @@ class RemoteTier(Tier):
         readable, lost = self._readable(request)
         fitted = adapted(readable, self._wire.rules, refused)
         call = self._wire.call(fitted.request, limit)
-        known = refused | self._refusals.at(self._place(call)) if len(self._refusals) else refused
+        known = refused | self._refusals.at(self._place(call)) if self._refusals.known else refused
         if known != refused:
             fitted = adapted(readable, self._wire.rules, known)
             call = self._wire.call(fitted.request, limit)

@@ -75,15 +75,15 @@ class Tally:
         """Store the server's counts so far, which include the event that carried them; impossible ones are bounded."""
         self.claimed, self._covered = usage, True
         prompt, completion = self._possible_prompt(usage.prompt_tokens), _within(usage.completion_tokens, self._limit)
-        cached = _within(usage.cached_tokens, prompt)
-        written = _within(usage.cache_write_tokens, prompt - cached)
+        cached = usage.cached_tokens and _within(usage.cached_tokens, prompt)
+        written = usage.cache_write_tokens and _within(usage.cache_write_tokens, prompt - cached)
         self.reported = Usage(
             prompt_tokens=prompt,
             completion_tokens=completion,
             cached_tokens=cached,
             cache_write_tokens=written,
-            cache_write_1h_tokens=_within(usage.cache_write_1h_tokens, written),
-            reasoning_tokens=_within(usage.reasoning_tokens, completion),
+            cache_write_1h_tokens=usage.cache_write_1h_tokens and _within(usage.cache_write_1h_tokens, written),
+            reasoning_tokens=usage.reasoning_tokens and _within(usage.reasoning_tokens, completion),
             cost_usd=usage.cost_usd,
         )
 
@@ -138,7 +138,8 @@ class Tally:
     def ended(self, *, marked: bool) -> list[Delta]:
         """Return the last deltas of the choices that have ended. `marked`: the server said that the answer is whole, so
         that a choice which said something has ended without a reason, too."""
-        self._note_spoken()
+        if self._text:
+            self._note_spoken()
         deltas: list[Delta] = []
         for index in sorted(self.unfinished):
             end = self._ends.pop(index, None)

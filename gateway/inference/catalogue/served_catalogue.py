@@ -127,9 +127,9 @@ class ServedCatalogue:
     def seen_by(self, model: str) -> "ServedCatalogue":
         """What a request for `model` is routed over: this, or, for a target, this with the target's entry and server
         in the place of the tier that it stands for."""
-        spec, target = self._named_targets.get(model), self.targets.get(model)
-        if spec is None:
+        if (spec := self._named_targets.get(model)) is None:
             return self
+        target = self.targets.get(model)
         if (view := self._views.get(model)) is None:
             tiers = [spec if tier.number == spec.number else tier for tier in self.catalog.tiers]
             servers = self.tiers if target is None else {**self.tiers, spec.number: target}

@@ -57,6 +57,6 @@ class ReferencePrices:
             if len(means) > MOST:
                 means.popitem(last=False)
             return
-        count = min(known[0] + 1.0, NEWEST)
+        count = known[0] + 1.0 if known[0] < NEWEST else NEWEST
         means[place] = (count, known[1] + (usd - known[1]) / count)
         means.move_to_end(place)

@@ -180,7 +180,7 @@ def _chat_choice(index: int, choice: CollectedChoice, answer: Answer) -> ChatCho
     calls = [_call(call, custom) for call in choice.tool_calls]
     refusal, thoughts = choice.refusal or None, choice.reasoning or None
     content = choice.content or (None if calls or refusal else "")
-    cited = annotations_of(choice.annotations)
+    cited = annotations_of(choice.annotations) if choice.annotations else []
     message = ChatMessageBody("assistant", content, refusal, cited, thoughts, thoughts, calls or None)
     if choice.native and (state := collected_state(choice)):
         message = msgspec.structs.replace(message, **{block.type: msgspec.Raw(block.json) for block in state})
@@ -229,7 +229,7 @@ def billed_usage(record: Record) -> Usage:
 
 def routed(answer: Answer) -> Routed:
     """How an answer that has ended came about."""
-    before, timings, tier = answer.escalated_from, answer.timings, answer.tier
+    before, timings, tier, decision = answer.escalated_from, answer.timings, answer.tier, answer.decision
     return Routed(
         decision_id=answer.request.request_id,
         tier=tier.number,
@@ -239,8 +239,8 @@ def routed(answer: Answer) -> Routed:
         latency_ms=_to_microseconds(timings.e2e_ms),
         ttft_ms=_to_microseconds(timings.e2e_ms if timings.ttft_ms is None else timings.ttft_ms),
         overhead_ms=_to_microseconds(timings.overhead_ms),
-        classifier=answer.decision.inputs.prediction.classifier_version,
-        reason=answer.decision.reason if before is None else f"{answer.decision.reason}; {before.reason}",
+        classifier=decision.inputs.prediction.classifier_version,
+        reason=decision.reason if before is None else f"{decision.reason}; {before.reason}",
         version=tier.version,
         cache=answer.source.cached,
         cost_estimated=True if answer.cost_is_estimated else UNSET,

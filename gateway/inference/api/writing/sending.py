@@ -290,7 +290,7 @@ class EndOfEvents:
 
 def _response_headers(answer: Answer, *, whole: bool) -> Headers:
     """The x-aio headers: what became of the request; the cost is known, and given, on whole answers only."""
-    tier = answer.tier
+    tier, decision = answer.tier, answer.decision
     # Nearly every answer is that of its only attempt.
     others = [attempt for attempt in answer.attempts if attempt.status != "ok"]
     headers = [
@@ -298,12 +298,12 @@ def _response_headers(answer: Answer, *, whole: bool) -> Headers:
         (b"x-aio-tier", b"%d" % tier.number),
         (b"x-aio-model", _shown(tier.model)),
         (b"x-aio-p-ok", b"%.4f" % answer.p_ok),
-        (b"x-aio-classifier", _shown(answer.decision.inputs.prediction.classifier_version)),
+        (b"x-aio-classifier", _shown(decision.inputs.prediction.classifier_version)),
         (b"x-aio-cache", (answer.source.cached or "bypass").encode()),
         (b"x-aio-overhead-ms", b"%.3f" % answer.overhead_ms()),
     ]
-    if answer.decision.would_be is not None:
-        headers.append((b"x-aio-would-be-tier", b"%d" % answer.decision.would_be))
+    if decision.would_be is not None:
+        headers.append((b"x-aio-would-be-tier", b"%d" % decision.would_be))
     if others and (escalated := answer.escalated_from) is not None:
         headers.append((b"x-aio-escalated-from", b"%d" % escalated.tier))
     if tier.is_target:
