@@ -226,6 +226,11 @@ class AgreementStage:
         return self.plan.group
 
     @property
+    def p_ok(self) -> list[float]:
+        """P(good enough) by tier, as the decision knows it."""
+        return self._decision.inputs.prediction.p_ok
+
+    @property
     def first(self) -> int:
         """The tier that is asked first, or at once with the others."""
         assert self.plan.first is not None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from gateway.inference.answering.agreement import AgreementStage, Verdict
 from gateway.inference.answering.side_answer import SideAnswer, one_more_over
 from quality.records.record import Attempt
-from tiers.tier import Tier, Usage
+from tiers.tier import Usage
 
 
 class Comparison:
@@ -71,12 +71,7 @@ class Comparison:
         best = self._best()
         return None if best is None or best is self.chosen else (best, self._attempts[best.tier.number])
 
-    @property
-    def cut_off(self) -> Tier | None:
-        """The best tier whose answer was stopped before its end; None if none was."""
-        stopped = [side.tier for side in self._sides.values() if side.closed]
-        return max(stopped, key=lambda tier: tier.number, default=None)
-
     def _best(self) -> SideAnswer | None:
-        whole = [side for side in self._sides.values() if side.ended]
-        return max(whole, key=lambda side: side.tier.number, default=None)
+        """The whole answer that is best by the decision: all are paid."""
+        p_ok, whole = self.stage.p_ok, [side for side in self._sides.values() if side.ended]
+        return max(whole, key=lambda side: (p_ok[side.tier.number - 1], side.tier.number), default=None)

@@ -91,7 +91,7 @@ class Generation:
         self._reason: str | None = None
         # What was compared by an end that only the answer showed: decisions could not tell of it before.
         self._shown: AgreementStage | None = None
-        # One without agreement: if the tier above fails, the best answer is sent, or a tier that was stopped answers.
+        # One without agreement: if the tier above fails, the best answer is sent.
         self._comparison: Comparison | None = None
         self._held: deque[Delta] = deque()
         self._let_go = False
@@ -323,8 +323,7 @@ class Generation:
                 await self._attempt.deltas.aclose()
                 self._send_spare(*comparison.spare, error)
                 return
-            again = comparison.cut_off
-            stand_in = again if again is not None and self._affords(again) else None
+            stand_in = self._other()
         if stand_in is None:
             lost = self._lost if self._lost is not None and isinstance(error, TierUnavailableError) else error
             if isinstance(lost, TierError):
@@ -398,8 +397,9 @@ class Generation:
         return tier
 
     def _other(self) -> Tier | None:
-        """Return what the decision takes without the tiers that were tried, if the caller's budgets cover it."""
-        tried = {self.tier.number, *(attempt.tier for attempt in self.attempts)}
+        """Return what the decision takes without the tiers that were tried, if the caller's budgets cover it. One that
+        was stopped, because it could not agree with any, may answer after all."""
+        tried = {self.tier.number, *(attempt.tier for attempt in self.attempts if attempt.status != "aborted")}
         return self._routing.stand_in(self._asking, self.decision, tried, self._takes)
 
     def _takes(self, tier: Tier) -> bool:

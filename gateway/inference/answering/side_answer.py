@@ -21,7 +21,6 @@ class SideAnswer:
     def __init__(self, attempt: TierAttempt) -> None:
         self.choice = CollectedChoice()
         self.error: Exception | None = None
-        self.closed = False
         self._attempt = attempt
         self._deltas: list[Delta] = []
         self._task = asyncio.create_task(self._read(attempt.deltas))
@@ -58,7 +57,6 @@ class SideAnswer:
 
     async def aclose(self) -> None:
         """Stop: the tier's work is freed within one step. Idempotent."""
-        self.closed = self.closed or not self._task.done()
         self._task.cancel()
         await asyncio.wait((self._task,))
 

@@ -206,6 +206,17 @@ async def test_the_best_cheap_answer_is_sent_where_the_strongest_fails(gateway: 
     assert record.completion_tokens == 1
 
 
+async def test_of_two_paid_answers_the_one_that_is_more_likely_good_is_sent_where_the_strongest_fails(
+    gateway: RunningGateway,
+) -> None:
+    gateway.classifier.p_ok = (0.65, 0.6, 0.65, 1.0)
+    say(gateway, "A", "B")
+    gateway.tier(4).fail_at = 0
+    answer = await ask(gateway)
+    assert answer.json()["choices"][0]["message"]["content"] == "A"
+    assert await attempts(gateway, answer) == [(2, "differed"), (4, "error"), (1, "ok")]
+
+
 async def test_the_best_cheap_answer_is_sent_where_the_strongest_is_down_by_then(gateway: RunningGateway) -> None:
     say(gateway, "A", "B")
     gateway.tier(2).hold_at = 0
