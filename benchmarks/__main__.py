@@ -48,7 +48,6 @@ _COMMANDS = {
     "alarms": ("alarms:alarms", "False alarms and delays of the two triggers of a retraining."),
     "expert-errors": ("replay:expert_errors", "What becomes of labels when the strongest tier errs."),
     "cascade": ("cascade:cascade", "What cheap answers that agree are worth."),
-    "list-judging": ("replay:list_judging", "What judging a probe in one list would cost, and may err."),
 }
 
 main = LazyGroup(

@@ -15,7 +15,6 @@ from benchmarks.replay.deployment import Conditions
 from benchmarks.replay.expert_errors import Lasting, labels_under_errors, recorded_questions
 from benchmarks.replay.figures import Figure
 from benchmarks.replay.ladder import Ladder
-from benchmarks.replay.list_judging import errors_at_par, probe_costs
 from benchmarks.replay.own_prompts import own_prompts
 from benchmarks.replay.plans import own_plans, recorded_plans
 from benchmarks.replay.recorded import CUSTOMER_MODELS, arena, customers, marked_answers
@@ -176,32 +175,6 @@ def expert_errors(data: Path | None, rate: float, prompts: int | None) -> None:
             one = asyncio.run(labels_under_errors(questions, rate=rate, lasting=lasting, opinions=opinions))
             shares = one.right_as_worse, one.false_worse, one.worse_kept, one.uncertain, one.no_worse, one.true_no_worse
             click.echo(_row(str(opinions), *map(_interval, shares), f"{one.cost:.1f}"))
-
-
-@click.command("list-judging")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-def list_judging(file: Path) -> None:
-    """What judging all recorded answers in FILE (as replay_arena.jsonl.gz) to a prompt in one list would cost, and
-    in pairs, in prices of a strongest answer, and the share of errors up to which a list tells more for its price."""
-    try:
-        ladder = marked_answers(file)
-    except (OSError, KeyError, ValueError) as error:
-        raise click.ClickException(f"{file}: {type(error).__name__}: {error}") from error
-    errors = (0.05, 0.1, 0.2)
-    click.echo(_row("output", "answers", "judging", "opinions", "probe", *(f"errors at {one:.0%}" for one in errors)))
-    for price in (1.0, 3.0, 5.0):
-        pairs, in_list = probe_costs(ladder, price)
-        shown = [
-            f"{one:.2f} → {other:.2f}"
-            for one, other in (
-                (pairs.answers, in_list.answers),
-                (pairs.judging, in_list.judging),
-                (pairs.opinions, in_list.opinions),
-                (pairs.whole, in_list.whole),
-            )
-        ]
-        par = [f"{errors_at_par(error, in_list.whole / pairs.whole):.1%}" for error in errors]
-        click.echo(_row(f"× {price:g}", *shown, *par))
 
 
 def _signed(one: Figure) -> str:
