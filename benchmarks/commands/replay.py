@@ -17,7 +17,7 @@ from benchmarks.replay.figures import Figure
 from benchmarks.replay.ladder import Ladder
 from benchmarks.replay.own_prompts import own_prompts
 from benchmarks.replay.plans import own_plans, recorded_plans
-from benchmarks.replay.recorded import CUSTOMER_MODELS, arena, customers, marked_answers
+from benchmarks.replay.recorded import CUSTOMER_MODELS, arena, customers
 from benchmarks.replay.report import drawn_lines, report
 from benchmarks.replay.retrainings import retrainings
 from benchmarks.replay.timeline import NEW_KIND, REPAIRED, RETRAINED, Life, Look, Plan, live
