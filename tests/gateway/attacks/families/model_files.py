@@ -1,16 +1,20 @@
 """Model files of strangers, as `aio models check` reads them: each in a process of its own, which is watched."""
 
+import json
 import os
 import resource
 import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 
+from tests.gateway.attacks.hostile_json import mutated
 from tests.gateway.attacks.outcome import Outcome, attack_class
 from tests.gateway.attacks.targets import Target
+from tests.inference_core.tokenization.drawn_templates import drawn_template
 from tests.model_files import MODEL_FILES, Change
 
 MOST_SECONDS, MOST_BYTES = 2.0, 300 * 2**20
@@ -37,6 +41,49 @@ def model_files(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
             hostile = Path(folder) / f"m{number}"
             yield _outcome(name, *checked(changed(sound, hostile, MODEL_FILES[name])), wanted=(0, 1))
             shutil.rmtree(hostile)
+
+
+@attack_class("drawn model files", 500, "open")
+def drawn_files(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
+    """Settings, tokenisers, indexes and headers of tensors with parts replaced, removed, repeated or damaged."""
+    from tests.inference_core.quantization.tiny_model import write_tiny_model
+
+    with tempfile.TemporaryDirectory(prefix="aio-attack-") as folder:
+        sound = write_tiny_model(Path(folder) / "sound")
+        for number in range(count):
+            name = draw.choice(_JSON)
+            change = partial(_mutate, name=name, draw=draw)
+            hostile = Path(folder) / f"m{number}"
+            yield _outcome(f"{name} #{number}", *checked(changed(sound, hostile, change)), wanted=(0, 1))
+            shutil.rmtree(hostile)
+
+
+@attack_class("drawn chat templates", 500, "open")
+def drawn_templates(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
+    """Templates of loops, macros, filters and methods in any order, as a model's folder brings them."""
+    from tests.inference_core.quantization.tiny_model import write_tiny_model
+
+    with tempfile.TemporaryDirectory(prefix="aio-attack-") as folder:
+        sound = write_tiny_model(Path(folder) / "sound")
+        for number in range(count):
+            source = drawn_template(draw)
+            (sound / "chat_template.jinja").write_text(source)
+            yield _outcome(f"#{number}: {source[:250]}", *checked(sound), wanted=(0, 1))
+
+
+_JSON = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors")
+
+
+def _mutate(folder: Path, name: str, draw: Random) -> None:
+    """Mutate a file of JSON, or the JSON before the tensors."""
+    file = folder / name
+    content = file.read_bytes() if file.exists() else b'{"eos_token_id": [1, 2], "temperature": 0.5}'
+    head, rest = content, b""
+    if name == "model.safetensors":
+        size = int.from_bytes(content[:8], "little")
+        head, rest = content[8 : 8 + size], content[8 + size :]
+    made = mutated(json.loads(head), draw)
+    file.write_bytes(made if name != "model.safetensors" else len(made).to_bytes(8, "little") + made + rest)
 
 
 def changed(sound: Path, folder: Path, change: Change) -> Path:
