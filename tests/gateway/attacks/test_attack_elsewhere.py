@@ -1,4 +1,5 @@
-"""Hostile inputs find nothing in gateways without keys, with administrators, redaction, rules or hostile servers."""
+"""Hostile inputs find nothing in gateways without keys, with administrators, redaction, rules, sign-in providers, clocks that jump or
+hostile servers."""
 
 import pytest
 
@@ -7,5 +8,8 @@ from tests.gateway.attacks.short_run import found_by_attacks
 pytestmark = pytest.mark.processes
 
 
-def test_two_hundred_hostile_inputs_find_nothing_in_other_gateways() -> None:
-    assert found_by_attacks("open", "administered", "redacting", "private", "hostile", inputs=200) == ""
+def test_over_two_hundred_hostile_inputs_find_nothing_in_other_gateways() -> None:
+    assert (
+        found_by_attacks("open", "administered", "redacting", "private", "hostile", "sign-on", "clock", inputs=240)
+        == ""
+    )

@@ -11,7 +11,7 @@ from random import Random
 from tests.gateway.attacks.echo_upstream import PAUSE
 from tests.gateway.attacks.exchange import Client
 from tests.gateway.attacks.families.framing import BODY, outcome_of
-from tests.gateway.attacks.hostile_json import mutated
+from tests.gateway.attacks.hostile_json import RAW, mutated
 from tests.gateway.attacks.outcome import Outcome, attack_class
 from tests.gateway.attacks.targets import CHAT, CONNECTIONS, HELLO, Target
 
@@ -19,6 +19,9 @@ WS = "/v1/chat/completions/ws"
 LONG = [{"role": "user", "content": f"{PAUSE} for a while"}]
 # Seconds until the slots of callers who left are free again: beyond AIO_STALLED_READER_SECONDS.
 PATIENCE = 30.0
+# In which a wrong first message is answered.
+TOLD_SECONDS = 3.0
+SHORT = 12_000
 
 
 def frame(
@@ -117,12 +120,13 @@ def web_sockets(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
             ]
             pieces.append(b"".join(frame(draw, 1, message[:200_000]) for message in messages))
         with target.client.connect() as connection:
+            heard = _shaken(connection, pieces[0])
             connection.settimeout(0.15)
             with suppress(ConnectionError):
-                for piece in pieces:
+                for piece in pieces[1:]:
                     connection.sendall(piece)
                 connection.sendall(frame(draw, 8, b"\x03\xe8"))
-            heard = _heard(connection)
+            heard += _heard(connection, heard)
         found = re.search(rb"HTTP/1.1 (\d{3})", heard)
         status = int(found[1]) if found else 0
         label = f"frames {kind} #{number}: {pieces[-1][:80]!r}"
@@ -132,16 +136,57 @@ def web_sockets(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
         yield Outcome(label, 500 if failed else status, bypass="a chat without a key" if chatted else "")
 
 
-def _heard(connection: socket.socket) -> bytes:
-    """What the server sends until it closes; a close frame in answer to ours ends it at the latest."""
+@attack_class("first messages of WebSockets", 400, "keyed")
+def first_messages(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
+    """Keys, types and whole messages of any type in the place of the key: each is told what is wrong, none gets in."""
+    chat = json.dumps({"type": "chat", "request": "a", "model": "tier-1", "messages": HELLO, "max_tokens": 2}).encode()
+    order = {"type": "authorize", "api_key": "sk-aio-x", "request": "a", "messages": HELLO}
+    for number in range(count):
+        if draw.random() < 0.5:
+            raw = ", ".join(f'"{name}": {draw.choice(RAW)}' for name in draw.sample(list(order), draw.randint(1, 3)))
+            message = b"{%b}" % raw.encode("utf-8", "surrogatepass")
+        else:
+            message = mutated(dict(draw.sample(list(order.items()), draw.randint(1, 4))), draw)
+        # Of a longer one the rest is not read before a key has come, for which the gateway waits.
+        message = message[:SHORT]
+        pieces = [frame(draw, 1, message)]
+        if len(message) > 2 and draw.random() < 0.2:
+            at = draw.randrange(1, len(message))
+            pieces = [frame(draw, 1, message[:at], final=False), frame(draw, 0, message[at:])]
+        with target.client.connect() as connection:
+            connection.settimeout(TOLD_SECONDS)
+            heard = _shaken(connection, upgrade(target, key=None))
+            with suppress(ConnectionError):
+                connection.sendall(b"".join((*pieces, frame(draw, 1, chat))))
+            heard += _heard(connection, heard)
+        is_told = b'"error"' in heard or re.search(rb"\r\n\r\n.*\x88[\x02-\x7d]\x03[\xe8-\xf1]", heard, re.S)
+        bypass = "" if is_told else f"the connection ended without a word: {heard[-60:]!r}"
+        if b"chat.completion.chunk" in heard:
+            bypass = "a chat without a key"
+        failed = b"\x03\xf3" in heard[-30:] or b'"type":"server_error"' in heard
+        yield Outcome(f"#{number}: {message[:100]!r}", 500 if failed else 101, bypass=bypass)
+
+
+def _shaken(connection: socket.socket, head: bytes) -> bytes:
+    """The answer to a handshake's head: what a client sends before it is not read (RFC 6455, section 4.1)."""
     heard = b""
-    with suppress(OSError):
-        while piece := connection.recv(65_536):
+    with suppress(ConnectionError):
+        connection.sendall(head)
+        while b"\r\n\r\n" not in heard and (piece := connection.recv(65_536)):
             heard += piece
-            # The server's close frame, or more than a chat is.
-            if re.search(rb"\r\n\r\n.*\x88", heard, re.S) or len(heard) > 4_000_000:
-                break
     return heard
+
+
+def _heard(connection: socket.socket, before: bytes) -> bytes:
+    """What the server sends after `before` until it closes; a close frame in answer to ours ends it at the latest."""
+    heard = before
+    with suppress(OSError):
+        # The server's close frame, or more than a chat is.
+        while not re.search(rb"\r\n\r\n.*\x88", heard, re.S) and len(heard) < 4_000_000:
+            if not (piece := connection.recv(65_536)):
+                break
+            heard += piece
+    return heard[len(before) :]
 
 
 def _streaming(target: Target, key: str | None, content: str) -> bytes:
