@@ -138,7 +138,7 @@ def web_sockets(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
 
 @attack_class("first messages of WebSockets", 400, "keyed")
 def first_messages(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
-    """Keys, types and whole messages of any type in the place of the key: each is told what is wrong, none gets in."""
+    """Keys, types and whole messages of any type in the place of the key: an error answers each, none gets in."""
     chat = json.dumps({"type": "chat", "request": "a", "model": "tier-1", "messages": HELLO, "max_tokens": 2}).encode()
     order = {"type": "authorize", "api_key": "sk-aio-x", "request": "a", "messages": HELLO}
     for number in range(count):
