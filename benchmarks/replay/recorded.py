@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.replay.ladder import Answer, Ladder, Prompt, declared_tiers, made_answer
 
-ARENA, CUSTOMERS = "replay_arena.jsonl.gz", "customers.jsonl.gz"
+ARENA, CUSTOMERS, ROUTING = "replay_arena.jsonl.gz", "customers.jsonl.gz", "routing_outcomes.jsonl.gz"
 # Of each source of customers, four models in ascending order of what they get right.
 CUSTOMER_MODELS = {
     "mmlu_pro": ("Phi-3-mini-4k-instruct", "Meta-Llama-3_1-8B-Instruct", "Meta-Llama-3_1-70B-Instruct", "gpt4o"),
@@ -19,7 +19,15 @@ CUSTOMER_MODELS = {
         "deepseek_deepseek-r1",
         "openai_o3-mini",
     ),
+    "llmrouter": (
+        "mistral-7b-instruct-v0.3",
+        "gemma-2-9b-it",
+        "llama-3.3-nemotron-super-49b-v1",
+        "llama-3.1-nemotron-51b-instruct",
+    ),
 }
+# Overlaps of words say little of right and wrong.
+_INEXACT = ("f1", "coverage")
 # The files have outcomes only; so long are the answers that are made to carry them.
 MADE_TOKENS = (120, 140, 160, 200)
 
@@ -51,9 +59,9 @@ def customers(folder: Path, source: str) -> Ladder:
     `KeyError` for a source that is not among `CUSTOMER_MODELS`."""
     models = CUSTOMER_MODELS[source]
     prompts = {}
-    for row in _rows(folder / CUSTOMERS):
+    for row in _rows(folder / (ROUTING if source == "llmrouter" else CUSTOMERS)):
         outcomes = row["outcomes"]
-        if row["source"] != source or any(model not in outcomes for model in models):
+        if row["source"] != source or any(model not in outcomes for model in models) or row["metric"] in _INEXACT:
             continue
         answers = tuple(
             made_answer(model, row["id"], outcomes[model] >= 0.5, tokens)

@@ -15,7 +15,7 @@ from benchmarks.replay.judge import RecordedJudge
 from benchmarks.replay.ladder import Answer, Ladder, Prompt, declared_tiers, tokens_of
 from benchmarks.replay.own_prompts import KINDS, MODELS, NEW_KIND, own_prompts
 from benchmarks.replay.plans import own_plans, recorded_plans
-from benchmarks.replay.recorded import arena, customers
+from benchmarks.replay.recorded import CUSTOMER_MODELS, arena, customers
 from benchmarks.replay.upstream import ReplayUpstream, running_upstream
 from quality.judges.default_panel import rule_based_judges
 from quality.judges.exact import ExactJudge
@@ -218,7 +218,14 @@ def test_files_are_read_as_they_are_described(tmp_path: Path) -> None:
     assert [prompt.no_worse(tier) for tier in (1, 2, 3, 4)] == [False, True, False, True]
     outcomes = {"gpt35": 0.0, "fid": 1.0, "chatgpt": 0.0, "gpt4": 0.0}
     rows = [
-        {"id": "1", "source": "evouna", "domain": "evouna_nq", "prompt": "who sang it", "outcomes": outcomes},
+        {
+            "id": "1",
+            "source": "evouna",
+            "domain": "evouna_nq",
+            "metric": "human",
+            "prompt": "who sang it",
+            "outcomes": outcomes,
+        },
         {"id": "2", "source": "evouna", "domain": "evouna_nq", "prompt": "who wrote it", "outcomes": {"gpt4": 1.0}},
         {"id": "3", "source": "mmlu_pro", "domain": "math", "prompt": "how many", "outcomes": {}},
     ]
@@ -227,11 +234,18 @@ def test_files_are_read_as_they_are_described(tmp_path: Path) -> None:
     [asked] = customers(tmp_path, "evouna").prompts
     assert [answer.mark > 5 for answer in asked.answers] == [False, True, False, False]
     assert len({answer.text for answer in asked.answers}) == 4
+    one = {"source": "llmrouter", "outcomes": dict.fromkeys(CUSTOMER_MODELS["llmrouter"], 1.0)}
+    kinds = (("mbpp", "code", "write it"), ("trivia_qa", "f1", "who was it"), ("gsm8k", "math", "how many"))
+    with gzip.open(tmp_path / "routing_outcomes.jsonl.gz", "wt") as file:
+        for domain, metric, text in kinds:
+            file.write(json.dumps(one | {"id": domain, "domain": domain, "metric": metric, "prompt": text}) + "\n")
+    assert [prompt.text for prompt in customers(tmp_path, "llmrouter").prompts] == ["write it", "how many"]
 
 
 def test_the_recorded_files_make_ladders_in_which_a_dearer_tier_is_better() -> None:
     folder = data_file("replay_arena.jsonl.gz").parent
-    for ladder in (arena(folder), customers(folder, "mmlu_pro"), customers(folder, "evouna")):
+    recorded = (customers(folder, source) for source in ("mmlu_pro", "evouna", "llmrouter"))
+    for ladder in (arena(folder), *recorded):
         means = ladder.marks.mean(axis=0)
         assert (np.diff(means) > 0).all(), ladder.name
         assert len({prompt.text for prompt in ladder.prompts}) == len(ladder.prompts)
