@@ -87,6 +87,17 @@ def sampling_settings(settings: Settings, catalog: Catalog) -> SamplingSettings:
     )
 
 
+def monitor_settings(settings: Settings, catalog: Catalog) -> MonitorSettings:
+    """How answers of a catalogue are sampled and verified."""
+    return MonitorSettings(
+        sampling=sampling_settings(settings, catalog),
+        second_opinions=settings.second_opinions,
+        trigger=settings.retrain_trigger,
+        parallel=PARALLEL_VERIFICATIONS,
+        machine_share=MACHINE_SHARE,
+    )
+
+
 async def run_retraining(
     settings: Settings,
     catalog: Catalog,
@@ -148,13 +159,7 @@ class QualityLoop:
             self.monitor = Monitor(
                 self._engine,
                 list(self._tiers.values()),
-                MonitorSettings(
-                    sampling=sampling_settings(self._settings, self._catalog),
-                    second_opinions=self._settings.second_opinions,
-                    trigger=self._settings.retrain_trigger,
-                    parallel=PARALLEL_VERIFICATIONS,
-                    machine_share=MACHINE_SHARE,
-                ),
+                monitor_settings(self._settings, self._catalog),
                 price=self._price,
                 panel=await self._panel(),
                 encode=self._encode,

@@ -25,7 +25,7 @@ TIERS = ["one", "two", "three", "four"]
 ALL = MonitorSettings(sampling=EVERY, retry_seconds=0.0, max_attempts=3)
 
 
-async def _encode(messages: list[dict[str, str]]) -> EncodedPrompt:
+async def encode(messages: list[dict[str, str]]) -> EncodedPrompt:
     vector = np.full(2, float(len(messages[-1]["content"])), dtype="<f4")
     return EncodedPrompt(feature_spec="test-1", embedding=vector.tobytes(), features=None)
 
@@ -36,7 +36,7 @@ async def monitor_of(
     settings: MonitorSettings = ALL,
     judges: Sequence[Judge] = (ExactJudge(), SimilarityJudge()),
     alarms: list[ShiftAlarm] | None = None,
-    encode: Encode = _encode,
+    encode: Encode = encode,
     tiers: Sequence[Tier] | None = None,
     clock: Callable[[], float] = lambda: 1500.0,
 ) -> Monitor:
