@@ -152,7 +152,7 @@ class Monitor:
     def sample_by(self, sampling: SamplingSettings) -> None:
         """Draw and pay by `sampling` from now on, as another catalogue requires."""
         self.settings = msgspec.structs.replace(self.settings, sampling=sampling)
-        self._queue.sampling = sampling
+        self._queue.sampling, self._families.first = sampling, sampling.first_probes
         self._cold_start_rate = self._paced = sampling.cold_start_rate
 
     async def start(self) -> None:

@@ -1,7 +1,7 @@
 """The first requests of a family are verified densely: how many of each have been, and at which rates the next are.
 
 A family: the requests of a key with one system prompt, in which dates, ids and numbers are masked, and one kind of
-answer. Its first requests are probes where a rule judges; then the rates fall with the draws, to the steady sample.
+answer. The first of them that a rule judges are probes; the rates fall with the draws, to the steady sample.
 A key has few new families a day, so that one whose system prompts all differ is sampled as any other.
 """
 
@@ -21,6 +21,8 @@ from quality.records.record import Record
 NEW_A_DAY = 3
 # Up to so many draws of a family, at least this share of its answers is drawn.
 RATES = ((100, 0.12), (300, 0.05))
+# Among so many requests for each probe; in a family of open questions alone the search ends.
+_LOOKED_AT = 10
 _DAY = 86_400
 _MOST_FAMILIES, _MOST_KEYS = 4096, 4096
 # What masks of a system prompt look at; beyond, two prompts are hardly the same by chance.
@@ -42,14 +44,14 @@ class Phase(NamedTuple):
 
 class _Family:
     def __init__(self, drawn: int) -> None:
-        self.seen = self.drawn = drawn
+        self.seen = self.probed = self.drawn = drawn
 
 
 class Families:
-    """Counts of one process; `first`: the requests of a family that are probes. Bounded in memory."""
+    """Counts of one process; `first`: so many requests of a family that a rule judges are probes. Bounded in memory."""
 
     def __init__(self, first: int, clock: Callable[[], float]) -> None:
-        self._first, self._clock = first, clock
+        self.first, self._clock = first, clock
         self._families: OrderedDict[tuple[str | None, str, str], _Family] = OrderedDict()
         self._new: OrderedDict[str | None, tuple[int, int]] = OrderedDict()
         self._labels: Mapping[tuple[str | None, str], int] = {}
@@ -68,7 +70,9 @@ class Families:
             return Phase()
         family.seen += 1
         least = 0.0 if family.drawn >= RATES[-1][0] else next(rate for most, rate in RATES if family.drawn < most)
-        return Phase(1.0 if family.seen <= self._first and by_rule() else 0.0, least)
+        is_first = family.probed < self.first and family.seen <= _LOOKED_AT * self.first and by_rule()
+        family.probed += is_first
+        return Phase(float(is_first), least)
 
     def drawn(self, record: Record) -> None:
         """Count a draw."""

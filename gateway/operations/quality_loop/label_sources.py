@@ -16,14 +16,18 @@ MACHINE_SHARE = 0.5
 _BY_RULE = "Quality labels come from checks of JSON, code, tool calls and exact answers, and from feedback"
 
 
+def has_idle_time(settings: Settings, catalog: "Catalog") -> bool:
+    """Whether a cold start may have idle time of one's own machines, as their prices are on no bill."""
+    return catalog.is_unbilled and settings.cold_start_usd > 0
+
+
 def cold_start_cap(settings: Settings, catalog: "Catalog") -> float:
     """The US dollars a day that a cold start may cost beyond the budget; 0 where it is switched off.
 
     Prices that are on no bill say how tiers compare. There a cold start may have the machine's time instead, of which
     `MACHINE_SHARE` and `AIO_VERIFICATION_MOST_USD` are the bounds.
     """
-    has_time = catalog.is_unbilled and settings.cold_start_usd > 0
-    return settings.verification_most_usd if has_time else settings.cold_start_usd
+    return settings.verification_most_usd if has_idle_time(settings, catalog) else settings.cold_start_usd
 
 
 def judging_cap(settings: Settings, catalog: "Catalog") -> float:
@@ -36,7 +40,7 @@ def budget_text(settings: Settings, catalog: "Catalog") -> str:
     if not (settings.monitor and settings.sampling_rate and settings.verification_budget):
         return ""
     beyond = f"${settings.cold_start_usd:g}"
-    if catalog.is_unbilled and settings.cold_start_usd:
+    if has_idle_time(settings, catalog):
         beyond = "idle time of this machine (its models are on no bill, so AIO_COLD_START_USD only switches it)"
     return (
         f"Verification costs at most {settings.verification_budget:.0%} of serving or {SAVING_SHARE:.0%} of what "

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
 
+import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -18,7 +19,13 @@ from gateway.base.stores.retries import background, until_it_works
 from gateway.inference.answering.answer import Answer
 from gateway.inference.catalogue.class_prior import tier_prior
 from gateway.inference.routing.objective import objective_of
-from gateway.operations.quality_loop.label_sources import MACHINE_SHARE, cold_start_cap, judging_cap, labels_text
+from gateway.operations.quality_loop.label_sources import (
+    MACHINE_SHARE,
+    cold_start_cap,
+    has_idle_time,
+    judging_cap,
+    labels_text,
+)
 from gateway.telemetry.metrics.metrics import Metrics
 from inference_core.extras import MissingExtraError
 from inference_core.io.background_tasks import once
@@ -59,8 +66,10 @@ _AGAIN_SECONDS = 86_400.0
 
 ROLLOUT_POLL_SECONDS = 10.0
 JUDGE_POLL_SECONDS = 10.0
-# In each process: labels soon, and no more of a provider's rate or of this machine's memory than that.
-PARALLEL_VERIFICATIONS = 2
+# In each process: labels soon, and no more of a provider's rate than that. Models of one's own answer several at a time
+# nearly as fast as one, and for idle time all first requests are probes, whose reference serves for every tier.
+PARALLEL_VERIFICATIONS, PARALLEL_IN_IDLE_TIME = 2, 8
+PROBES_IN_IDLE_TIME = 100
 
 
 def retrain_settings(settings: Settings, catalog: Catalog) -> RetrainSettings:
@@ -78,13 +87,16 @@ def retrain_settings(settings: Settings, catalog: Catalog) -> RetrainSettings:
 
 def sampling_settings(settings: Settings, catalog: Catalog) -> SamplingSettings:
     """The rates and the budget of verification in a catalogue."""
-    return sampling_of(
+    sampling = sampling_of(
         len(catalog.tiers),
         settings.sampling_rate,
         settings.verification_budget,
         cold_start_cap(settings, catalog),
         settings.verification_most_usd,
     )
+    if has_idle_time(settings, catalog) and sampling.first_probes:
+        sampling = msgspec.structs.replace(sampling, first_probes=PROBES_IN_IDLE_TIME)
+    return sampling
 
 
 def monitor_settings(settings: Settings, catalog: Catalog) -> MonitorSettings:
@@ -93,7 +105,7 @@ def monitor_settings(settings: Settings, catalog: Catalog) -> MonitorSettings:
         sampling=sampling_settings(settings, catalog),
         second_opinions=settings.second_opinions,
         trigger=settings.retrain_trigger,
-        parallel=PARALLEL_VERIFICATIONS,
+        parallel=PARALLEL_IN_IDLE_TIME if has_idle_time(settings, catalog) else PARALLEL_VERIFICATIONS,
         machine_share=MACHINE_SHARE,
     )
 

@@ -5,7 +5,7 @@ import pytest
 
 from gateway.base.settings import Settings
 from gateway.operations.quality_loop.label_sources import MACHINE_SHARE, budget_text, cold_start_cap, judging_cap
-from gateway.operations.quality_loop.quality_loop import QualityLoop, sampling_settings
+from gateway.operations.quality_loop.quality_loop import QualityLoop, monitor_settings, sampling_settings
 from quality.store.database import migrate, open_database
 from tests.gateway.operations.test_labels_of_open_answers import BILLED, LAPTOP
 from tests.gateway.running_gateway import scripted_tiers
@@ -33,6 +33,14 @@ def test_the_dollars_of_a_cold_start_bound_what_is_on_a_bill(catalog: Catalog, u
     assert judging_cap(settings, catalog) == usd / 2
     assert sampling_settings(settings, catalog).cold_start_usd == usd
     assert sampling_settings(settings, catalog).most_usd == 20.0
+
+
+def test_idle_time_is_filled_with_probes_of_several_requests_at_a_time() -> None:
+    settings = Settings(cold_start_usd=1.0)
+    found = [monitor_settings(settings, catalog) for catalog in (LAPTOP, BILLED)]
+    switched_off = monitor_settings(Settings(cold_start_usd=0.0), LAPTOP)
+
+    assert [(one.parallel, one.sampling.first_probes) for one in (*found, switched_off)] == [(8, 100), (2, 30), (2, 30)]
 
 
 @pytest.mark.parametrize("catalog", [LAPTOP, BILLED])
@@ -69,3 +77,4 @@ async def test_a_reload_to_servers_elsewhere_ends_the_free_time(settings: Settin
 
     assert (before, after) == (20.0, 1.0)
     assert loop.monitor._queue.sampling.cold_start_usd == 1.0
+    assert loop.monitor._families.first == 30

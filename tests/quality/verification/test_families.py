@@ -36,6 +36,23 @@ def test_the_first_requests_are_probes_where_a_rule_judges_and_draws_lower_the_r
     assert rates == [0.12, 0.05, 0.05, 0.0]
 
 
+def test_open_questions_take_no_place_of_a_probe_and_the_search_for_some_ends() -> None:
+    families = Families(2, lambda: 0.0)
+    one, judged = asked("Be brief."), iter([False, True, False, False, True, True])
+    assert [families.phase(one, lambda: next(judged)).probe for _ in range(6)] == [0.0, 1.0, 0.0, 0.0, 1.0, 0.0]
+    assert list(judged) == [True]
+    open_ones, looked = asked("Be long."), 0
+
+    def no() -> bool:
+        nonlocal looked
+        looked += 1
+        return False
+
+    for _ in range(40):
+        families.phase(open_ones, no)
+    assert looked == 20
+
+
 @pytest.mark.parametrize(
     ("first", "second", "is_one"),
     [
