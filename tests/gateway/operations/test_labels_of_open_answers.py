@@ -13,7 +13,7 @@ from gateway.operations.quality_loop.label_sources import labels_text
 from gateway.operations.quality_loop.quality_loop import QualityLoop
 from gateway.operations.quality_loop.stored_judge import stored_judge
 from migrations.tables.quality import verifications
-from quality.judges.calibration import Calibration
+from quality.judges.calibration import Calibration, InUse, RealPairs, Verdicts
 from quality.judges.default_panel import store_calibration
 from quality.judges.judge_state import JudgeState, judge_state
 from quality.judges.pairwise import judging_fingerprint
@@ -99,6 +99,9 @@ FOUND = Calibration(
 )  # fmt: skip
 
 
+IN_USE = InUse(pairs=RealPairs(said_worse=9), sensitivity=0.7, specificity=0.9, low=0.6, high=0.9)
+
+
 @pytest.mark.parametrize(
     ("state", "said"),
     [
@@ -111,6 +114,20 @@ FOUND = Calibration(
         (
             JudgeState(state="refused", calibration=msgspec.structs.replace(FOUND, decided=False)),
             "refused as their judge (right about 90% of 40 planted pairs)",
+        ),
+        (
+            JudgeState(state="trusted", calibration=msgspec.structs.replace(FOUND, in_use=IN_USE)),
+            "right in 80% [60%, 90%] by a test on 40 planted pairs",
+        ),
+        (
+            JudgeState(
+                state="trusted",
+                calibration=msgspec.structs.replace(
+                    FOUND,
+                    in_use=msgspec.structs.replace(IN_USE, pairs=RealPairs(reviewed=Verdicts(true_worse=3))),
+                ),
+            ),
+            "right in 80% [60%, 90%] by 3 reviewed answers and a test on 40 planted pairs",
         ),
     ],
 )

@@ -1,11 +1,12 @@
 """Reads submitted forms: texts (an empty one counts as not given), turned into the plain data of a command."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
+from litestar.response import Response
 
-from gateway.base.errors import bad_request
+from gateway.base.errors import ApiError, bad_request
 from gateway.base.numbers import number
 from gateway.edge.http_request import HttpRequest
 from gateway.inference.api.reading.parsing import refusal_of
@@ -14,6 +15,37 @@ WAS = "was."
 MOST_REASON = 1024
 Wanted = TypeVar("Wanted", bound=msgspec.Struct)
 Form = Mapping[str, list[str]]
+
+
+class WrongField(msgspec.Struct, frozen=True, kw_only=True):
+    """A form that was refused: its action, the field that is wrong, why, and what it held."""
+
+    form: str
+    field: str
+    message: str
+    given: Form
+
+    def text(self, name: str) -> str:
+        """Return what was written into a field."""
+        return text_of(self.given, name) or ""
+
+
+async def filled_in(
+    request: HttpRequest,
+    work: Callable[[Form], Awaitable[Response[Any]]],
+    again: Callable[[WrongField, int], Awaitable[Response[Any]]],
+) -> Response[Any]:
+    """Return what `work` makes of the submitted form; where a field of it is wrong, the page that has the form, by
+    `again` with the status. Raises `ApiError` where it is about no field."""
+    form = await form_of(request)
+    try:
+        return await work(form)
+    except ApiError as error:
+        field = (error.body.param or "").removeprefix("terms.").partition(".")[0].partition("[")[0]
+        if field not in form:
+            raise
+        wrong = WrongField(form=request.scope["path"], field=field, message=error.body.message, given=form)
+        return await again(wrong, error.status)
 
 
 async def form_of(request: HttpRequest) -> dict[str, list[str]]:

@@ -26,10 +26,13 @@ class Link(msgspec.Struct, frozen=True):
     here: bool
 
 
-def links(pages: tuple[Page, ...], path: str, scopes: frozenset[str]) -> list[Link]:
-    """Return the links that a caller with `scopes` sees on the page at `path`."""
+def links(
+    pages: tuple[Page, ...], path: str, scopes: frozenset[str], hidden: frozenset[str] = frozenset()
+) -> list[Link]:
+    """Return the links that a caller with `scopes` sees on the page at `path`, without the pages at `hidden` paths."""
     inner = path.removeprefix("/admin").rstrip("/")
-    shown = [page for page in pages if page.role in scopes or "admin" in scopes]
+    seen = [page for page in pages if page.role in scopes or "admin" in scopes]
+    shown = [page for page in seen if page.path not in hidden]
     return [Link(page.title, f"/admin{page.path}", _is_here(page.path, inner)) for page in shown]
 
 

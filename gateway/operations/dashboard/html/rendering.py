@@ -20,6 +20,7 @@ from gateway.base.requests.caller import CALLER, KEYLESS
 from gateway.edge.http_request import HttpRequest
 from gateway.operations.dashboard.html import assets, charts
 from gateway.operations.dashboard.html.page import OPT, Page, links
+from gateway.operations.running import operations_of
 from gateway.telemetry.objectives.slo import Quantiles
 from gateway.tenancy.access.admin_guard import NotSignedInError, session_token
 from gateway.tenancy.access.client_address import site_of
@@ -49,12 +50,13 @@ HEADERS = {
 def page(request: HttpRequest, template: str, title: str, *, status: int = 200, **context: Any) -> Response[bytes]:
     """Render the template as a page with `title`.
 
-    Templates see `title`, `nav`, `caller`, `csrf`, `notice`, `may(role)`, `path` and `query`, besides `context`.
+    Templates see `title`, `nav`, `caller`, `csrf`, `notice`, `may(role)`, `path`, `query` and `wrong` (a
+    `forms.WrongField`), besides `context`.
     """
     caller = caller_of(request) if CALLER in request.scope["state"] else KEYLESS
     known = {
         "title": title,
-        "nav": links(_pages(request), request.scope["path"], caller.scopes),
+        "nav": links(_pages(request), request.scope["path"], caller.scopes, hidden=_hidden(request)),
         "caller": caller,
         "csrf": csrf_of(session_token(request)),
         "notice": unquote(request.cookies.get(NOTICE, "")),
@@ -62,6 +64,7 @@ def page(request: HttpRequest, template: str, title: str, *, status: int = 200, 
         "path": request.scope["path"],
         "query": dict(request.query_params),
         "base_url": site_of(request),
+        "wrong": None,
     }
     body = TEMPLATES.get_template(template).render(known | context).encode()
     response = Response(body, status_code=status, media_type="text/html", headers=HEADERS)
@@ -75,6 +78,11 @@ def _pages(request: HttpRequest) -> tuple[Page, ...]:
     handler = request.scope.get("route_handler")
     pages: tuple[Page, ...] = () if handler is None else handler.opt.get(OPT, ())
     return pages
+
+
+def _hidden(request: HttpRequest) -> frozenset[str]:
+    """The paths of pages about what this server does not have."""
+    return frozenset() if operations_of(request).core_knobs.cores else frozenset({"/core"})
 
 
 def back_to(path: str, notice: str | None = None) -> Response[Any]:

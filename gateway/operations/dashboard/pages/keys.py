@@ -1,5 +1,6 @@
 """The pages of keys, teams and budgets: make, change, rotate, revoke; and spending against budgets."""
 
+from functools import partial
 from typing import Any
 
 from litestar import get, post
@@ -11,7 +12,17 @@ from gateway.base.numbers import number, utc_text
 from gateway.base.stores.database_reach import reached
 from gateway.edge.http_request import HttpRequest
 from gateway.inference.serving import Serving, serving_of
-from gateway.operations.dashboard.html.forms import Form, form_of, given_of, is_changed, list_of, taken, text_of
+from gateway.operations.dashboard.html.forms import (
+    Form,
+    WrongField,
+    filled_in,
+    form_of,
+    given_of,
+    is_changed,
+    list_of,
+    taken,
+    text_of,
+)
 from gateway.operations.dashboard.html.page import Page
 from gateway.operations.dashboard.html.rendering import back_to, page
 from gateway.operations.dashboard.pages.requests import epoch_of
@@ -64,6 +75,10 @@ _HOUR = 3600.0
 @get("/keys")
 async def show_keys(request: HttpRequest) -> Response[Any]:
     """A page of the keys, and the newest teams and budgets. Query: as for `/admin/api/keys`."""
+    return await _keys_page(request)
+
+
+async def _keys_page(request: HttpRequest, wrong: WrongField | None = None, status: int = 200) -> Response[Any]:
     operations = operations_of(request)
     asked = {name: value for name, value in request.query_params.items() if value.strip()}
     found = await page_asked_for(request, KEYS, {"limit": str(ROWS)} | asked)
@@ -75,6 +90,8 @@ async def show_keys(request: HttpRequest) -> Response[Any]:
         request,
         "keys.html",
         "Keys and budgets",
+        status=status,
+        wrong=wrong,
         found=found,
         asked=asked,
         teams=groups.rows,
@@ -90,47 +107,62 @@ async def show_keys(request: HttpRequest) -> Response[Any]:
 @get("/keys/{key:str}")
 async def show_one_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
     """Show what a key may do and has spent."""
+    return await _key_page(request, key)
+
+
+async def _key_page(
+    request: HttpRequest, key: str, wrong: WrongField | None = None, status: int = 200
+) -> Response[Any]:
     operations = operations_of(request)
     row = await obeyed(access_of(request), shown_key(operations.serving.database, key))
     now = operations.access.tenancy.clock.now()
     states = await reached(_budgets_of(operations.serving, row, now))
     names = await names_of(operations.serving.database, [row["team_id"], *(one.subject for one in states)])
     tiers = sorted(operations.serving.routing.served.tiers)
-    return page(request, "key.html", row["name"], key=row, now=now, budgets=states, names=names, tiers=tiers)
+    shown = {"key": row, "now": now, "budgets": states, "names": names, "tiers": tiers}
+    return page(request, "key.html", row["name"], status=status, wrong=wrong, **shown)
 
 
 @post("/keys", status_code=200)
 async def make_key(request: HttpRequest) -> Response[Any]:
     """Make a key; the next page shows its secret once."""
-    form = await form_of(request)
-    values = {"name": text_of(form, "name") or "", "terms": _terms(form)}
-    order = taken(values | given_of(form, "team", "reason"), KeyOrder)
-    work = create_key(
-        serving_of(request).database, order.name, order.team, order.terms, order_of(request, order.reason)
-    )
-    return _issued(request, await obeyed(access_of(request), work))
+
+    async def made(form: Form) -> Response[Any]:
+        values = {"name": text_of(form, "name") or "", "terms": _terms(form)}
+        order = taken(values | given_of(form, "team", "reason"), KeyOrder)
+        done = order_of(request, order.reason)
+        work = create_key(serving_of(request).database, order.name, order.team, order.terms, done)
+        return _issued(request, await obeyed(access_of(request), work))
+
+    return await filled_in(request, made, partial(_keys_page, request))
 
 
 @post("/keys/{key:str}", status_code=200)
 async def change_one_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
     """Change the terms of a key that differ in the form."""
-    form = await form_of(request)
-    order = taken({"terms": _terms(form)} | given_of(form, "reason"), ChangeOrder)
-    work = change_key(serving_of(request).database, key, order.terms, order_of(request, order.reason))
-    changed = await obeyed(access_of(request), work)
-    said = "; ".join(f"{name}: {_shown(name, old)} → {_shown(name, new)}" for name, (old, new) in changed.items())
-    return back_to(f"{_PATH}/{key}", said or "Nothing was changed: every field is as it was.")
+
+    async def changed(form: Form) -> Response[Any]:
+        order = taken({"terms": _terms(form)} | given_of(form, "reason"), ChangeOrder)
+        work = change_key(serving_of(request).database, key, order.terms, order_of(request, order.reason))
+        values = (await obeyed(access_of(request), work)).items()
+        said = "; ".join(f"{name}: {_shown(name, old)} → {_shown(name, new)}" for name, (old, new) in values)
+        return back_to(f"{_PATH}/{key}", said or "Nothing was changed: every field is as it was.")
+
+    return await filled_in(request, changed, partial(_key_page, request, key))
 
 
 @post("/keys/{key:str}/rotate", status_code=200)
 async def renew_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
     """Replace the secret; the next page shows it once. The old one stays valid for `hours`."""
-    form = await form_of(request)
-    hours, most = text_of(form, "hours"), MOST_GRACE_SECONDS / _HOUR
-    given = {} if hours is None else {"grace_seconds": number(hours, "hours", 0, most) * _HOUR}
-    order = taken(given | given_of(form, "reason"), RotateOrder)
-    work = rotate_key(serving_of(request).database, key, order.grace_seconds, order_of(request, order.reason))
-    return _issued(request, await obeyed(access_of(request), work))
+
+    async def renewed(form: Form) -> Response[Any]:
+        hours, most = text_of(form, "hours"), MOST_GRACE_SECONDS / _HOUR
+        given = {} if hours is None else {"grace_seconds": number(hours, "hours", 0, most) * _HOUR}
+        order = taken(given | given_of(form, "reason"), RotateOrder)
+        work = rotate_key(serving_of(request).database, key, order.grace_seconds, order_of(request, order.reason))
+        return _issued(request, await obeyed(access_of(request), work))
+
+    return await filled_in(request, renewed, partial(_key_page, request, key))
 
 
 @post("/keys/{key:str}/revoke", status_code=200)
@@ -144,26 +176,33 @@ async def end_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
 @post("/teams", status_code=200)
 async def make_team(request: HttpRequest) -> Response[Any]:
     """A new team."""
-    form = await form_of(request)
-    order = taken({"name": text_of(form, "name") or ""} | given_of(form, "reason"), TeamOrder)
-    await obeyed(
-        access_of(request), create_team(serving_of(request).database, order.name, order_of(request, order.reason))
-    )
-    return back_to(_PATH, f"There is a team {order.name}.")
+
+    async def made(form: Form) -> Response[Any]:
+        order = taken({"name": text_of(form, "name") or ""} | given_of(form, "reason"), TeamOrder)
+        work = create_team(serving_of(request).database, order.name, order_of(request, order.reason))
+        await obeyed(access_of(request), work)
+        return back_to(_PATH, f"There is a team {order.name}.")
+
+    return await filled_in(request, made, partial(_keys_page, request))
 
 
 @post("/budgets", status_code=200)
 async def put_budget(request: HttpRequest) -> Response[Any]:
     """Set what a key or team may spend."""
-    operations, form = operations_of(request), await form_of(request)
-    order = taken(given_of(form, "kind", "subject", "period", "amount_usd", "reason"), BudgetOrder)
-    static = order.kind == "key" and operations.access.tenancy.directory.is_static(order.subject)
-    done = order_of(request, order.reason)
-    work = set_budget(
-        operations.serving.database, order.kind, order.subject, order.period, order.amount_usd, done, static
-    )
-    await obeyed(access_of(request), work)
-    return back_to(_PATH, f"{order.subject} may spend ${order.amount_usd:,.2f} ({order.period}).")
+    operations = operations_of(request)
+
+    async def put(form: Form) -> Response[Any]:
+        empty = {"subject": "", "amount_usd": ""}
+        order = taken(empty | given_of(form, "kind", "subject", "period", "amount_usd", "reason"), BudgetOrder)
+        static = order.kind == "key" and operations.access.tenancy.directory.is_static(order.subject)
+        done = order_of(request, order.reason)
+        work = set_budget(
+            operations.serving.database, order.kind, order.subject, order.period, order.amount_usd, done, static
+        )
+        await obeyed(access_of(request), work)
+        return back_to(_PATH, f"{order.subject} may spend ${order.amount_usd:,.2f} ({order.period}).")
+
+    return await filled_in(request, put, partial(_keys_page, request))
 
 
 @post("/budgets/{budget_id:str}/remove", status_code=200)

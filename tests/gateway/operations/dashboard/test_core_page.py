@@ -32,6 +32,7 @@ async def test_what_runs_and_what_steps_were_like_are_shown(aio: RunningGateway,
     await aio.openai.chat.completions.create(model="tier-1", messages=HELLO, max_tokens=4)  # type: ignore[arg-type]
     page = await admin.get(PAGE)
     assert page.status_code == 200
+    assert f'<a href="{PAGE}" aria-current="page">' in page.text
     for model in await knobs_of(aio):
         assert model in page.text
     for head in ("KV arena", "Batch sizes of", "max_num_seqs", "Who changed what, when"):

@@ -146,6 +146,51 @@ async def test_what_cannot_be_is_refused_with_the_field(
     assert "<script>alert" not in refused.text
 
 
+@pytest.mark.parametrize(
+    ("action", "fields", "field"),
+    [
+        (PAGE, {"name": "hal", "team": "missing", "tiers": "1", "scopes": "viewer"}, "team"),
+        (PAGE, {"name": "hal", "tiers": "9", "scopes": "viewer"}, "tiers"),
+        ("/admin/budgets", {"subject": "nobody", "kind": "team", "period": "day", "amount_usd": "3"}, "subject"),
+        ("/admin/budgets", {"subject": "ada", "kind": "key", "period": "day", "amount_usd": "lots"}, "amount_usd"),
+        ("/admin/budgets", {"subject": "", "kind": "key", "period": "day", "amount_usd": "3"}, "subject"),
+        ("/admin/teams", {"name": "research"}, "name"),
+    ],
+)
+async def test_a_wrong_field_has_its_message_beside_it_and_the_form_keeps_what_was_written(
+    admin: httpx.AsyncClient, action: str, fields: dict[str, str], field: str
+) -> None:
+    refused = await submit(admin, await admin.get(PAGE), action, **fields)
+    assert refused.status_code in (400, 404, 409)
+    form = refused.text.split(f'<form method="post" action="{action}">')[1].split("</form>")[0]
+    assert form.count("aria-invalid") == form.count('role="alert"') == 1
+    place = form.split(f'name="{field}"')[1].split("</p>")[0]
+    assert 'aria-invalid="true"' in place
+    assert re.search(r'<small class="wrong" id="e-[\w-]+" role="alert">[^<]+</small>', place)
+    assert refused.text.count("aria-invalid") == 1
+    kept = forms_of(refused)[action]["fields"]
+    assert {name: kept[name] for name in fields if name in kept} == {
+        name: fields[name] for name in fields if name in kept
+    }
+    for name, value in (("kind", "team"), ("scopes", "viewer")):
+        if fields.get(name) == value:
+            assert re.search(rf'value="{value}" (selected|checked)', form)
+
+
+async def test_a_wrong_term_of_a_key_has_its_message_beside_it(admin: httpx.AsyncClient) -> None:
+    _, key_id = await made(admin, "ivy")
+    path = f"{PAGE}/{key_id}"
+    refused = await submit(admin, await admin.get(path), f"{path}/rotate", hours="-3")
+    assert refused.status_code == 400
+    assert 'aria-invalid="true"' in refused.text.split('name="hours"')[1].split("</p>")[0]
+    sent = {"scopes": "inference", "expires_at": "2001-01-01T00:00", "models": "m-1"}
+    refused = await submit(admin, await admin.get(path), path, **sent)
+    assert refused.status_code == 400
+    assert 'aria-invalid="true"' in refused.text.split('name="expires_at"')[1].split("</p>")[0]
+    assert forms_of(refused)[path]["fields"]["models"] == "m-1"
+    assert forms_of(refused)[path]["fields"]["was.models"] == ""
+
+
 async def test_only_an_admin_changes_anything(aio: RunningGateway) -> None:
     for role in ("viewer", "operator"):
         async with with_user(aio, f"keys-{role}", role) as client:  # type: ignore[arg-type]

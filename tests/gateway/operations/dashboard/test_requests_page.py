@@ -34,6 +34,14 @@ async def test_an_empty_installation_says_how_to_get_the_first_row(admin: httpx.
     assert "/v1/chat/completions" in page.text
 
 
+async def test_a_server_without_a_core_links_to_no_page_of_cores(admin: httpx.AsyncClient) -> None:
+    page = await admin.get("/admin/requests")
+    links = page.text.split('<nav aria-label="Pages">')[1].split("</nav>")[0]
+    assert '"/admin/requests"' in links
+    assert '"/admin/core"' not in links
+    assert (await admin.get("/admin/core")).status_code == 200
+
+
 async def test_requests_are_found_by_tier_key_time_and_id_and_paged(
     aio: RunningGateway, admin: httpx.AsyncClient
 ) -> None:
