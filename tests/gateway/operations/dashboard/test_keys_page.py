@@ -157,7 +157,7 @@ async def test_what_cannot_be_is_refused_with_the_field(
         ("/admin/teams", {"name": "<b>"}, "name"),
     ],
 )
-async def test_a_wrong_field_has_its_message_beside_it_and_the_form_keeps_what_was_written(
+async def test_a_wrong_field_has_its_message_there_and_the_form_keeps_what_was_written(
     admin: httpx.AsyncClient, action: str, fields: dict[str, str], field: str
 ) -> None:
     refused = await submit(admin, await admin.get(PAGE), action, **fields)
@@ -177,7 +177,7 @@ async def test_a_wrong_field_has_its_message_beside_it_and_the_form_keeps_what_w
             assert re.search(rf'value="{value}" (selected|checked)', form)
 
 
-async def test_a_wrong_term_of_a_key_has_its_message_beside_it(admin: httpx.AsyncClient) -> None:
+async def test_a_wrong_term_of_a_key_has_its_message_there(admin: httpx.AsyncClient) -> None:
     _, key_id = await made(admin, "ivy")
     path = f"{PAGE}/{key_id}"
     refused = await submit(admin, await admin.get(path), f"{path}/rotate", hours="-3")
