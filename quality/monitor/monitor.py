@@ -121,8 +121,9 @@ class Monitor:
         self.not_sampled: Counter[Reason] = Counter()
         # Loops of their own, so that a verification that takes minutes delays no offer, and few others.
         self._intake = WorkLoop("monitor intake", self._take_offer, settings.poll_seconds)
+        # The further ones look less often by themselves, since each look is a transaction.
         self._work = [
-            WorkLoop(f"monitor worker {number}", self.worker.verify_one, settings.poll_seconds)
+            WorkLoop(f"monitor worker {number}", self.worker.verify_one, settings.poll_seconds * number)
             for number in range(1, settings.parallel + 1)
         ]
         self._spending: Spending | None = None
