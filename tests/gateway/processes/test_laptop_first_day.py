@@ -82,7 +82,7 @@ def test_160_requests_half_of_them_for_rules_make_30_labels_in_the_idle_time_of_
 
         until(is_over, every=1.0)
         found = by_rule(database)
-        # The test of the judge goes on beside it.
+        # The test of the judge goes on at the same time.
         until(lambda: "as their judge (right" in httpx.get(f"{server.url}/health/ready", timeout=60).json()["labels"])
         quality, routing = pages(server, "/admin/quality", "/admin/routing")
     database.dispose()
