@@ -43,7 +43,7 @@ def model_files(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
             shutil.rmtree(hostile)
 
 
-@attack_class("drawn model files", 500, "open")
+@attack_class("drawn model files", 300, "open")
 def drawn_files(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
     """Settings, tokenisers, indexes and headers of tensors with parts replaced, removed, repeated or damaged."""
     from tests.inference_core.quantization.tiny_model import write_tiny_model
@@ -58,7 +58,7 @@ def drawn_files(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
             shutil.rmtree(hostile)
 
 
-@attack_class("drawn chat templates", 500, "open")
+@attack_class("drawn chat templates", 300, "open")
 def drawn_templates(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
     """Templates of loops, macros, filters and methods in any order, as a model's folder brings them."""
     from tests.inference_core.quantization.tiny_model import write_tiny_model
