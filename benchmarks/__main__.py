@@ -45,6 +45,7 @@ _COMMANDS = {
     "utility": ("replay:utility", "What routing is worth after so many labels."),
     "sessions": ("sessions:sessions", "The rules of sessions on recorded runs, and simulated with caches."),
     "pays": ("pays:pays", "How often the verdict on routing errs, and the probes it takes."),
+    "flips": ("flips:flips", "How often words that change nothing of the task change the tier."),
     "alarms": ("alarms:alarms", "False alarms and delays of the two triggers of a retraining."),
     "expert-errors": ("replay:expert_errors", "What becomes of labels when the strongest tier errs."),
     "cascade": ("cascade:cascade", "What cheap answers that agree are worth."),
