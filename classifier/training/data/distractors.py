@@ -28,6 +28,20 @@ _OTHER_CODE = (
     "SET DELETE CREATE TABLE PRIMARY KEY VARCHAR(255) segfault 0x7fff stderr errno O(n log n) TypeError KeyError "
     "kernel mutex semaphore deadlock malloc heap stack pointer regex compiler bytecode async socket api endpoint cron"
 ).split()
+# Lines of other languages, with random names.
+_LINES = (
+    "const {a} = await {b}.{c}({{ {d}: [{e}] }});", "if ({a} !== null && {b}.{c} > {n}) {{ return {d}[{n}]; }}",
+    "{a}.forEach(({b}, {c}) => {{ {d} += {b} * {n} }})", "for (int {a} = 0; {a} < {b}; {a}++) {{ {c}[{a}] = {d}({a}); }}",
+    "std::map<{a}, std::vector<{b}>> {c}{{{n}}};", "public static {a}<{b}> {c}({d} {e}) throws {f} {{", "{a} := {b}.{c}(&{d}{{}})",
+    "if err := {a}({b}); err != nil {{ return nil, err }}", "val {a} = {b}.filter {{ it.{c} >= {n} }}.map(::{d})",
+    "$this->{a}[$key] = array_map('{b}', ${c});", "#define {A}({b}) (({b}) << {n} | 0x{n})", "{a} <- {b} %>% {c}({d} ~ {e}) %>% {f}()",
+    "my ($self, %{a}) = @_; push @{{$self->{{{b}}}}}, $_;", ".{a} > li:hover {{ color: #{n}f; margin: {n}px auto }}",
+    "local {a} = function({b}, ...) return {c}:{d}({b}) end", "{a} = [{b} for {b} in {c} if {b}.{d}(r'{e}')]", "@{a}({b}={n}) async def {c}(self, *{d}, **{e}):",
+    "case class {a}({b}: Option[{c}], {d}: Seq[{e}]) extends {f}", "for {a} in $(ls /{b}/*.{c}); do {d} \"${a}\" | awk '{{print ${n}}}' >> {e}.log; done",
+    "<{a} className=\"{b}\" onClick={{() => {c}({d})}}>{{{e}}}</{a}>", "{a} *{b} = ({a} *) {c}->{d}[{n}]; free({b});", "var {a} = {b}.Where(x => x.{c} == {n}).ToList();",
+    "{{\"{a}\": {n}, \"{b}\": [true, {{\"{c}\": null}}]}}", "[{a}]\n{b} = \"{c}\"\n{d} = {n}", "- {a}: {b}\n  {c}: [{d}, {e}]", "{a}::{b}<{c}>(|{d}| {e} & !{f})",
+    "{A}_{B} = ~{c} ^ {d} % {n} // {e}", "Traceback: File \"/{a}/{b}.py\", line {n}, in {c}: {d}", "{a}.{b}[{c}] @ {d}.T -> {e}?.{f} ?? {n}",
+)  # fmt: skip
 _COMMANDS = (
     "alpha beta gamma delta epsilon theta lambda mu pi sigma phi omega frac{a}{b} frac{1}{n} frac{dy}{dx} sqrt{x} "
     "sqrt{2} sum_{i=1}^{n} sum_{k=0}^{\\infty} prod_{i} int_0^1 int_{-\\infty}^{\\infty} lim_{x\\to0} infty partial "
@@ -90,7 +104,9 @@ def _inserted(prompt: str, added: str, rng: random.Random) -> str:
 def _code(prompt: str, rng: random.Random, vocabulary: Sequence[str]) -> str:
     lines, names = _standard_library()
     kind, wanted = rng.random(), rng.randint(3, 40)
-    if kind < 0.4:
+    if kind < 0.35:
+        added = rng.choice((" ", "\n")).join(_line(rng, vocabulary) for _ in range(rng.choice((1, 2, 3, 4))))
+    elif kind < 0.6:
         start = rng.randrange(len(lines))
         words = "\n".join(lines[start : start + 12]).split(" ")[: 2 * wanted]
         added = " ".join(words).strip()
@@ -98,6 +114,22 @@ def _code(prompt: str, rng: random.Random, vocabulary: Sequence[str]) -> str:
         pools = (names, _OTHER_CODE, keyword.kwlist)
         added = " ".join(rng.choice(rng.choices(pools, (3, 3, 1))[0]) for _ in range(wanted))
     return _placed(prompt, f"```\n{added}\n```" if rng.random() < 0.1 else added, rng)
+
+
+def _line(rng: random.Random, vocabulary: Sequence[str]) -> str:
+    """Return a line of code of some language with random names."""
+    named = {letter: _name(rng, vocabulary) for letter in "abcdef"}
+    return rng.choice(_LINES).format(**named, A=named["a"].upper(), B=named["b"].upper(), n=rng.randint(0, 512))
+
+
+def _name(rng: random.Random, vocabulary: Sequence[str]) -> str:
+    word = rng.choice(vocabulary).lower()
+    kind = rng.random()
+    if kind < 0.3:
+        return word[: rng.randint(1, 4)]
+    if kind < 0.5:
+        return f"{word}{rng.choice('_.')}{rng.choice(vocabulary).lower()}"
+    return f"{word}{rng.choice(vocabulary).capitalize()}" if kind < 0.7 else word
 
 
 def _formulae(prompt: str, rng: random.Random, vocabulary: Sequence[str]) -> str:
