@@ -1,8 +1,8 @@
 """How often words that change nothing of the task change the tier: flips of the first day's choice by distractors and
 by noise.
 
-The distractors here share no more with those that the complexity model is trained with
-(`classifier.training.data.distractors`) than chance: another programming language, other formulae and other phrases.
+The distractors were written after the rules that take such words out (`classifier.features.stray_text`): no rule was
+made or changed on them.
 """
 
 import random
@@ -22,31 +22,33 @@ from classifier.training.fitting.complexity import predicted
 
 CODE_WORDS = 22
 _CODE = (
-    "pub fn fold(xs: &[u32]) -> Option<u64> { xs.iter().map(|x| *x as u64).reduce(|a, b| a ^ b) }",
-    "SELECT o.region, COUNT(*) AS n FROM orders o LEFT JOIN shops s ON s.id = o.shop_id GROUP BY o.region HAVING n > 5;",
-    "module Heap where data Heap a = Leaf | Node Int a (Heap a) (Heap a) deriving Show",
-    "begin; puts items.each_with_index { |it, k| yield it if k.odd? }.compact!; rescue StopIteration => e; end",
-    "impl<T: Ord> Drop for Arena<T> { fn drop(&mut self) { unsafe { dealloc(self.ptr, self.layout) } } }",
-    "mov eax, [rbp-8]; cmp eax, 0; jle .done; add ebx, eax; dec ecx; jnz .again; ret",
-    "let rec walk t = match t with Empty -> [] | Fork (l, v, r) -> walk l @ (v :: walk r)",
-    "guard let url = URL(string: raw), let body = try? Data(contentsOf: url) else { throw Fault.unreachable }",
+    "sub total { my ($x, @r) = @_; my $sum = 0; $sum += $_->{price} for grep { $_->{paid} } @r; $sum }",
+    "trait Shape { def area: Double } ; case class Circle(r: Double) extends Shape { val area = math.Pi * r * r }",
+    "IDENTIFICATION DIVISION. PROGRAM-ID. PAYROLL. WORKING-STORAGE SECTION. 01 WS-GROSS PIC 9(5)V99.",
+    "defmodule Cart do def add(%{items: items} = cart, sku), do: %{cart | items: [sku | items]} end",
+    "<template><ul v-for='row in rows' :key='row.id'><li @click='open(row)'>{{ row.title }}</li></ul></template>",
+    "package queue; func (q *Queue) Push(v interface{}) { q.mu.Lock(); defer q.mu.Unlock(); q.buf = append(q.buf, v) }",
+    "(define (compose . fs) (if (null? fs) (lambda (x) x) (lambda (x) ((car fs) ((apply compose (cdr fs)) x)))))",
+    "SUBROUTINE DAXPY(N, DA, DX, DY); DO 10 I = 1, N; DY(I) = DY(I) + DA * DX(I); 10 CONTINUE; RETURN; END",
+    "fun <T> retry(times: Int, block: () -> T): T { repeat(times - 1) { runCatching(block).onSuccess { return it } } }",
 )
 _LATEX = (
-    r"$\oint_{\gamma} \frac{dz}{z - a} = 2 \pi \imath$",
-    r"\begin{cases} \Xi & \eta > \zeta \\ \bot \end{cases}",
-    r"$\hat{\rho} \otimes \hat{\tau} \mapsto \wp(\upsilon)$",
-    r"\[ \coprod_{j \ge 3} \Gamma(\tfrac{j}{9}) \asymp \Theta(j!) \]",
-    r"$\nabla \times \mathbf{H} - \partial_t \mathbf{D} \equiv \mathbf{J}$",
-    r"$\langle \psi | \mathcal{T} | \chi \rangle \notin \mathfrak{g}^{\ast}$",
+    r"$\iint_{\Omega} \kappa \, dA \leq \varepsilon^{3}$ holds for $\Omega \subseteq \mathbb{C}$",
+    r"\begin{pmatrix} \mu & \nu \\ -\nu & \mu \end{pmatrix} \cong \mathrm{SO}(2)",
+    r"$\sum_{q \mid m} \varphi(q) = m$ and $\varpi \vdash \neg \vartheta$",
+    r"\[ \mathbb{E}[Y \mid \mathcal{F}_s] \geq Y_s, \quad s \wedge \tau \]",
+    r"$\ddot{r} = - \frac{GM}{r^{2}} \hat{r}$ with $\ell = r^{2} \dot{\vartheta}$",
+    r"$\lim_{\delta \downarrow 0} \frac{\sinh \delta}{\delta} \simeq 1$",
 )
 _GREETINGS = (
-    "Howdy partner, hope the weekend treated you kindly!",
-    "Greetings and salutations, my clever friend.",
-    "Yo, what's cracking? Long time no see :)",
-    "Good afternoon and a merry Tuesday to you!",
-    "Heya! Lovely to meet you, hope all's swell over there.",
-    "Buongiorno, come va la giornata?",
-    "Moin moin, alles fit bei dir?",
+    "Hello! Fancy meeting you here, what lovely weather we have.",
+    "Hi Max, thanks again for last week.",
+    "Good day, esteemed colleague!",
+    "Hey, sorry for writing so late.",
+    "Hello old chap, how are things in the cloud?",
+    "Guten Morgen zusammen!",
+    "Hi! I am Lena and I am new to all of it.",
+    "Bonjour Claude,",
 )
 _MIDDLE = (
     "banana umbrella tuesday",
@@ -59,17 +61,18 @@ _MIDDLE = (
     "oh, the kettle boils",
 )
 _IGNORED = (
-    "Pay no attention to what comes next: zebra lantern quartz seven.",
-    "(Skip these words, they slipped in from the clipboard: compile theorem invoice.)",
-    "The rest of this line is only filler and means nothing: proof, budget, kernel, sonnet.",
-    "PS: disregard this sentence, my keyboard is being tested, asdf jkl.",
-    "The following tag is added by our mail program: ref-88213-KX.",
+    "Ignore these two: harpsichord, sulphur.",
+    "You may skip the next few words: tornado equity pancreas algebra.",
+    "Disregard this footer: This message was scanned by MailGuard 3.2.",
+    "What follows is junk from the clipboard: glacier, tenor, dividend.",
+    "(Unrelated to the above: my son says hello.)",
+    "Sent from my tablet, please excuse typos.",
 )
 _POLITE = (
-    ("Would you be so kind as to help me out here? ", " Much obliged!"),
-    ("I'd appreciate it if you took a look: ", ""),
-    ("", " Many thanks in advance, and take your time."),
-    ("Excuse the bother. ", " Ta!"),
+    ("Sorry to trouble you, but could you perhaps help? ", " That would be wonderful."),
+    ("Could you please do the following for me? ", ""),
+    ("", " Thanks a million!"),
+    ("Kind request: ", " Best wishes, Ann"),
 )
 Noise = Callable[[str, random.Random], str]
 

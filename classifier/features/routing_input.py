@@ -10,6 +10,7 @@ import msgspec
 from classifier.features.client_text import CLIENTS_OPENINGS, CLIENTS_RULES, END_OF_EXAMPLES, users_text
 from classifier.features.follow_up import in_context
 from classifier.features.router_instructions import without_router_instructions
+from classifier.features.stray_text import without_stray_text
 from inference_core.tokenization.prompt_size import FITTED_CHARS_PER_TOKEN, FITTED_TOKENS_PER_MESSAGE
 
 HEAD_WORDS = 192
@@ -144,7 +145,7 @@ def _own_turns(asked: Sequence[str]) -> Iterator[str]:
         if has_rules or said.startswith(CLIENTS_OPENINGS) or said.endswith(">"):
             said = users_text(said)
         if said:
-            yield without_router_instructions(said).strip()
+            yield without_stray_text(without_router_instructions(said).strip())
 
 
 def routing_input_of_text(text: str) -> RoutingInput:

@@ -1,0 +1,221 @@
+"""Greetings, thanks, and code or formulae that a request does not speak of: taken out of the classifier's input,
+because they change nothing of the task.
+
+Rules, not a model: a greeting opens the turn and a request follows, thanks end it; a sentence says of itself that it is
+to be ignored; a run of code stands at an end of the turn, and the rest speaks neither of code nor of what stands next
+to it. The tier gets every word.
+"""
+
+import re
+
+from classifier.features.marks import Marks
+
+# A greeting and whom it greets, up to the end of the clause or of a sentence that asks for nothing; and sentences of
+# small talk after it.
+_GREETING = re.compile(
+    r"(?:[^\s,.!?;:\n]+[ \t]*){1,3}[,!.;–—\n]+\s*|(?![^.!\n]*\b(?:can|could|would|will|write|make|explain|give|tell|"
+    r"list|show|name|need|want|like|please|help|find|translate|summari[sz]e|is|are|do|does|what|who|where|when|why|how|which)\b)"
+    r"[^.!?;:\n]{1,60}[.!\n]+[)\s]*",
+    re.IGNORECASE,
+)
+_SMALL_TALK = re.compile(
+    r"(?!(?:what|who|where|when|why|which|can|could|write|explain|give|tell)\b)[^.!?:\n]*\b(?:hop(?:e|ing)|trust|happy|"
+    r"nice|lovely|great|wonderful|well|fine|excited|weekend|family|long time|first time|me again|thanks?|sorry|"
+    r"disturb\w*|bother\w*|trouble|quick question|a question|how are (?:you|things)|how's (?:it|everything|your day)|what's up|"
+    r"geht|va bien|va la|gaat|estás|como vai)\b[^.!?:\n]{0,50}[.!?:\n]+[)\s]*",
+    re.IGNORECASE,
+)
+_PARTS_OF_DAY = re.compile(r"good\s+(?:morning|afternoon|evening|day)\b", re.IGNORECASE)
+# Longer sentences are more than small talk.
+_SMALL = 80
+_GREETS = frozenset(
+    ("hi", "hii", "hello", "hey", "heya", "hiya", "howdy", "yo", "greetings", "good", "dear", "hallo", "hola",
+     "bonjour", "bonsoir", "buongiorno", "ciao", "guten", "moin", "olá", "ola", "salut", "hej", "hoi", "g'day", "namaste",
+     "merhaba")
+)  # fmt: skip
+# Thanks and regards after the request.
+_THANKS = re.compile(
+    r"(?<=[.!?\n])\s*(?:(?:many|much|kind|best|warm)\s+)?(?:thanks|thank\s+you|thx|cheers|obliged|appreciated|regards)\b"
+    r"[^.!?\n]{0,60}[.!]*\s*$",
+    re.IGNORECASE,
+)
+_THANKING = frozenset(("thank", "thx", "cheers", "obliged", "appreciated", "regards"))
+# A sentence that says of itself, or of what follows in it, that it is not to be read.
+_IGNORED = re.compile(
+    r"\b(?:ignore|disregard|skip|pay no attention to)\b[^.!?\n]{0,30}\b(?:this|these|the (?:following|rest)|what "
+    r"(?:comes|follows)|words?|line|sentence|part)\b|\b(?:not part of|irrelevant to) (?:the|my|this) (?:question|request|task|"
+    r"prompt)\b|\bmeans? nothing\b|\b(?:is|are|only) (?:filler|noise|junk)\b|\bis being tested\b|"
+    r"\bnothing to do with\b|^\W*(?:unrelated|off[- ]topic)\b|\bsent from my\b",
+    re.IGNORECASE,
+)
+_HINTS = frozenset(
+    (
+        "ignor",
+        "disregard",
+        "skip",
+        "attention",
+        "part of",
+        "irrelevant",
+        "nothing",
+        "filler",
+        "noise",
+        "tested",
+        "junk",
+        "unrelated",
+        "off topic",
+        "off-topic",
+        "sent from",
+    )
+)
+_SENTENCE = re.compile(r"[^.!?\n]*(?:[.](?=\w)[^.!?\n]*)*(?:[.!?]+[\"')\]]*[^\S\n]*|\n|$)")
+# Names of code; those that are words of prose as well count as neither.
+_NAMES = frozenset(
+    ("def", "elif", "async", "await", "lambda", "const", "struct", "enum", "typedef", "printf", "println", "std",
+     "nullptr", "char", "bool", "tuple", "malloc", "sizeof", "foreach", "instanceof", "numpy", "pandas", "kwargs",
+     "args", "stdout", "stderr", "stdin", "boolean", "null", "fn", "impl", "mut", "elsif", "endif", "varchar",
+     "sudo", "npm", "iterator", "regex", "json", "mutex", "namespace", "override", "inline", "uint64", "usize",
+     "vec")
+)  # fmt: skip
+_NEITHER = frozenset(
+    ("for", "if", "in", "is", "not", "and", "or", "as", "with", "from", "to", "by", "on", "end", "do", "then", "begin",
+     "where", "new", "of", "let", "int", "str", "func", "return", "import", "class", "function", "public",
+     "private", "static", "void", "while", "else", "try", "catch", "raise", "throw", "throws", "yield", "select",
+     "join", "group", "having", "insert", "update", "delete", "true", "false", "none", "self", "this", "data",
+     "match", "case", "break", "guard", "module", "print", "echo", "using", "package", "final", "extends",
+     "implements", "default", "switch")
+)  # fmt: skip
+_CODE = re.compile(
+    r"[{}\[\]\\$=<>_`|&@]|\w\(|\(\)|\w\)\)|\(\w\)$|::|->|\w;$|[a-z][A-Z]|^--?[a-z]|^#\w|^\w{1,6}\.\w{2,}|//|^\.[a-z]"
+)
+_MONEY = re.compile(r"\W*\$\d[\d,.]*\w?\W*")
+# Fewer words of code may be a name that the request is about.
+LEAST = 3
+# What speaks of code or formulae: then the run may be what is asked about.
+_OF_CODE = re.compile(
+    r"\b(?:cod(?:e|es|ing)|scripts?|snippets?|programs?|programming|functions?|class(?:es)?|methods?|loops?|variables?|"
+    r"arrays?|strings?|quer(?:y|ies)|sql|regex\w*|json|xml|html|css|yaml|python|java\w*|typescript|rust|golang|bash|shell|"
+    r"kotlin|swift|ruby|php|haskell|errors?|exceptions?|traceback|stack|logs?|bugs?|fix\w*|debug\w*|refactor\w*|"
+    r"compil\w*|crash\w*|implement\w*|algorithms?|schema|api|server|command|terminal|parse\w*|output|input|formulas?|"
+    r"equations?|expressions?|integra[ln]?\w*|derivatives?|differentiate|matri\w+|vectors?|theorem|lemma|proofs?|prove|"
+    r"solve|simplify|evaluate|comput\w+|calculat\w+|polynomials?|inverse|latex|math\w*|symbols?|notation|values?|"
+    r"translat\w+|puzzles?|grids?|boards?|maze|inequalit\w+|integers?|coordinates|c[óo]digo|funci[óo]n|fonction|"
+    r"funktion|fun[çc][ãa]o|fórmula|formel|code(?:zeile|n)?|fehler|erreur|options?)\b|c\+\+|c#",
+    re.IGNORECASE,
+)
+# Words right before or after a run that point at it.
+_POINTING = re.compile(
+    r"\b(?:this|these|that|follow\w*|below|above|here|it|is|are|of|given|attached|dies\w*|folgend\w*|suivant\w*|est[aeo]|"
+    r"cec?i|cette|siguiente\w*|seguinte\w*|the|a|an|and|or|to|for|in|let|if|when|where|with)[\s,(\"']*$|[:=]\W*$",
+    re.IGNORECASE,
+)
+# Words that point at something shown, unless it is named as prose; then it is at hand.
+_SHOWN = re.compile(
+    r"\b(?:this|these|following|below|above|attached)\b(?!\s+(?:sentences?|notes?|texts?|e-?mails?|messages?|"
+    r"paragraphs?|memos?|morning|week|month|year|time|stor(?:y|ies)|poems?|letters?|articles?|reviews?|plans?|argument|"
+    r"claim|recipe|list|draft|word|phrase|question|person|man|woman|place|way|case|idea|situation|company|country|"
+    r"city)\b)",
+    re.IGNORECASE,
+)
+# Choices, and text that is marked as shown, belong to the request.
+_OPTION = re.compile(r"\n\s*\(?[A-J][.):]|```")
+# The same in other scripts, without borders of words.
+_OF_CODE_ELSEWHERE = re.compile(
+    "代码|代碼|函数|函數|公式|方程|证明|證明|コード|関数|数式|証明|코드|함수|수식|방정식|증명|код|функци|формул|уравнен|докаж|"
+    "программ|كود|شيفرة|دالة|معادلة|أثبت|कोड|फ़ंक्शन|समीकरण|सूत्र|सिद्ध|κώδικ|συνάρτησ|εξίσωσ|"
+    "קוד|פונקציה|משוואה|โค้ด|ฟังก์ชัน|สมการ"
+)
+_SYMBOLS = frozenset(
+    ("()", ");", "def ", "async", "lambda", "printf", "println", "numpy", "pandas", "stdout", "stderr", "nullptr",
+     "foreach", "regex", "mutex", "varchar", "malloc", "boolean", "kwargs", "typedef")
+)  # fmt: skip
+# Most turns have none of them and need only this search.
+_MARKS = Marks((*_HINTS, *_THANKING, *_SYMBOLS))
+# In longer turns such words have little weight.
+LONGEST = 2048
+# Words of prose in a row that end a run.
+_PROSE = 4
+
+
+def without_stray_text(text: str) -> str:
+    """Return `text` without greetings before a request, sentences that are to be ignored, and stray code or formulae at
+    an end; the same string where there are none. Deterministic; the work is bounded by `LONGEST`."""
+    if len(text) > LONGEST:
+        return text
+    text = _without_greeting(text)
+    # Tests one by one: half as long as a pattern of them takes, and every prompt is tested.
+    symbols = "=" in text or "{" in text or "$" in text or "\\" in text or "_" in text or "<" in text or "[" in text
+    marks = _MARKS.within(text.lower())
+    if not marks and not symbols:
+        return text
+    if not _HINTS.isdisjoint(marks):
+        text = _without_ignored(text)
+    if not _THANKING.isdisjoint(marks):
+        text = _at_least_a_request(_THANKS.sub("", text), text)
+    if not symbols and _SYMBOLS.isdisjoint(marks):
+        return text
+    words = text.split()
+    last, first = _run(words[::-1]), _run(words)
+    for rest, pointing in ((_cut_last(text, last), True), (_cut_first(text, first), False)):
+        if rest is not None and not _speaks_of(rest, text, pointing):
+            return rest
+    return text
+
+
+def _without_greeting(text: str) -> str:
+    first = text[:12].split(None, 1)[:1]
+    if not first or first[0].strip(",.!?:;").lower() not in _GREETS:
+        return text
+    if first[0] in ("good", "Good") and not _PARTS_OF_DAY.match(text):
+        return text
+    if first[0] in ("dear", "Dear") and "," not in text[:40]:
+        return text
+    found = _GREETING.match(text)
+    end = 0 if found is None else found.end()
+    for _ in range(2):
+        talk = _SMALL_TALK.match(text, end) if end else None
+        if talk is None or talk.end() - end > _SMALL:
+            break
+        end = talk.end()
+    return _at_least_a_request(text[end:], text)
+
+
+def _at_least_a_request(rest: str, text: str) -> str:
+    """Return `rest`, or `text` where so little is left that it may be no request."""
+    return rest if len(rest.split(None, 3)) > 3 else text
+
+
+def _without_ignored(text: str) -> str:
+    sentences = _SENTENCE.findall(text)
+    return _at_least_a_request("".join(one for one in sentences if not _IGNORED.search(one)).strip(), text)
+
+
+def _run(words: list[str]) -> int:
+    """Return how many of the first words are a run of code, 0 without one."""
+    length = code = prose = 0
+    for place, word in enumerate(words, start=1):
+        bare = word.strip("()[]{},.;:\"'").lower()
+        if (_CODE.search(word) or bare in _NAMES) and not _MONEY.fullmatch(word):
+            length, code, prose = place, code + 1, 0
+        elif bare.isalpha() and len(bare) > 1 and bare not in _NEITHER:
+            prose += 1
+            if prose == _PROSE:
+                break
+    return length if code >= max(LEAST, length / 4) else 0
+
+
+def _cut_last(text: str, count: int) -> str | None:
+    """Return `text` without its last `count` words; None if too little is left, or nothing is cut."""
+    parts = text.rsplit(None, count)
+    return parts[0] if 0 < count < len(parts) and len(parts[0].split(None, 2)) > 2 else None
+
+
+def _cut_first(text: str, count: int) -> str | None:
+    parts = text.split(None, count)
+    return parts[-1] if 0 < count < len(parts) and len(parts[-1].split(None, 2)) > 2 else None
+
+
+def _speaks_of(rest: str, text: str, pointing: bool) -> bool:
+    points = pointing and _POINTING.search(rest[-40:])
+    return bool(points or _OF_CODE.search(rest) or _SHOWN.search(rest) or _OPTION.search(text)) or (
+        not rest.isascii() and _OF_CODE_ELSEWHERE.search(rest) is not None
+    )
