@@ -1,14 +1,14 @@
 """How often words that change nothing of the task change the tier: flips of the first day's choice by distractors and
 by noise.
 
-The distractors were written after the rules that take such words out (`classifier.features.stray_text`): no rule was
-made or changed on them.
+The code, the formulae, the greetings and what is to be ignored were written after the rules that take such words out
+(`classifier.features.stray_text`).
 """
 
 import random
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -77,7 +77,7 @@ _POLITE = (
 Noise = Callable[[str, random.Random], str]
 
 
-class Flips(NamedTuple):
+class Flips(msgspec.Struct, frozen=True):
     """Of `rows` prompts after one kind of noise: the shares that go `up` and `down`, and the mean price relative to
     that of the same prompts without it."""
 

@@ -21,8 +21,8 @@ _GREETING = re.compile(
 _SMALL_TALK = re.compile(
     r"(?!(?:what|who|where|when|why|which|can|could|write|explain|give|tell)\b)[^.!?:\n]*\b(?:hop(?:e|ing)|trust|happy|"
     r"nice|lovely|great|wonderful|well|fine|excited|weekend|family|long time|first time|me again|thanks?|sorry|"
-    r"disturb\w*|bother\w*|trouble|quick question|a question|how are (?:you|things)|how's (?:it|everything|your day)|what's up|"
-    r"geht|va bien|va la|gaat|estás|como vai)\b[^.!?:\n]{0,50}[.!?:\n]+[)\s]*",
+    r"disturb\w*|bother\w*|trouble|quick question|a question|how are (?:you|things)|how's (?:it|everything|your day)|"
+    r"what's up|geht|va bien|va la|gaat|estás|como vai)\b[^.!?:\n]{0,50}[.!?:\n]+[)\s]*",
     re.IGNORECASE,
 )
 _PARTS_OF_DAY = re.compile(r"good\s+(?:morning|afternoon|evening|day)\b", re.IGNORECASE)
@@ -30,8 +30,8 @@ _PARTS_OF_DAY = re.compile(r"good\s+(?:morning|afternoon|evening|day)\b", re.IGN
 _SMALL = 80
 _GREETS = frozenset(
     ("hi", "hii", "hello", "hey", "heya", "hiya", "howdy", "yo", "greetings", "good", "dear", "hallo", "hola",
-     "bonjour", "bonsoir", "buongiorno", "ciao", "guten", "moin", "olá", "ola", "salut", "hej", "hoi", "g'day", "namaste",
-     "merhaba")
+     "bonjour", "bonsoir", "buongiorno", "ciao", "guten", "moin", "olá", "ola", "salut", "hej", "hoi", "g'day",
+     "namaste", "merhaba")
 )  # fmt: skip
 # Thanks and regards after the request.
 _THANKS = re.compile(
@@ -43,8 +43,8 @@ _THANKING = frozenset(("thank", "thx", "cheers", "obliged", "appreciated", "rega
 # A sentence that says of itself, or of what follows in it, that it is not to be read.
 _IGNORED = re.compile(
     r"\b(?:ignore|disregard|skip|pay no attention to)\b[^.!?\n]{0,30}\b(?:this|these|the (?:following|rest)|what "
-    r"(?:comes|follows)|words?|line|sentence|part)\b|\b(?:not part of|irrelevant to) (?:the|my|this) (?:question|request|task|"
-    r"prompt)\b|\bmeans? nothing\b|\b(?:is|are|only) (?:filler|noise|junk)\b|\bis being tested\b|"
+    r"(?:comes|follows)|words?|line|sentence|part)\b|\b(?:not part of|irrelevant to) (?:the|my|this) (?:question|"
+    r"request|task|prompt)\b|\bmeans? nothing\b|\b(?:is|are|only) (?:filler|noise|junk)\b|\bis being tested\b|"
     r"\bnothing to do with\b|^\W*(?:unrelated|off[- ]topic)\b|\bsent from my\b",
     re.IGNORECASE,
 )
