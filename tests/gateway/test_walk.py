@@ -12,7 +12,7 @@ MOST = {
     "gateway": Entered(files=35, folders=16, returns=20),
     # One file more than its layers need: whether a tier asks for a caller's credential is a property of its entry.
     "tiers": Entered(files=11, folders=8, returns=10),
-    # The objective is a file of its own, which every comparison uses; so are the rules of words beside the task.
+    # The objective is a file of its own, which every comparison uses; so are the rules of stray words.
     "classifier": Entered(files=14, folders=6, returns=5),
     "inference_core": Entered(files=43, folders=11, returns=22),
     "quality": Entered(files=12, folders=3, returns=8),

@@ -84,7 +84,7 @@ def test_a_turn_without_another_request_is_kept(whole: str) -> None:
     assert without_stray_text(whole) == whole
 
 
-def test_the_classifier_reads_the_rest_and_a_tier_is_told_nothing_of_it() -> None:
+def test_the_classifier_reads_the_rest() -> None:
     assert routing_input_of_text(f"Hi there! {QUESTION} {CODE}").turn == QUESTION
 
 
