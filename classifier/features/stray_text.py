@@ -10,7 +10,7 @@ import re
 
 from classifier.features.marks import Marks
 
-# A greeting and whom it greets, up to the end of the clause or of a sentence that asks for nothing; and sentences of
+# A greeting and the greeted, up to the end of the clause or of a sentence that asks for nothing; and sentences of
 # small talk after it.
 _GREETING = re.compile(
     r"(?:[^\s,.!?;:\n]+[ \t]*){1,3}[,!.;–—\n]+\s*|(?![^.!\n]*\b(?:can|could|would|will|write|make|explain|give|tell|"
