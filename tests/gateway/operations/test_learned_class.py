@@ -106,7 +106,8 @@ async def test_a_tier_that_begins_to_err_on_one_class_loses_that_class_alone_unt
 
         after = await _tiers(gateway)
         assert after["SIMPLE"] > 1
-        assert after["MEDIUM"] == before["MEDIUM"]
+        # Its right answers to others of that class make it enough there, if anything.
+        assert after["MEDIUM"] <= before["MEDIUM"]
         # The middle tiers were right, which may move harder prompts to them; none comes to the tier that errs.
         assert min(after["COMPLEX"], after["EXPERT"]) > 1
         said = (await _routed(gateway, ASKED["SIMPLE"]))["reason"]
