@@ -211,7 +211,7 @@ async def test_real_pairs_move_the_weight_of_the_judge_and_end_its_trust_while_s
     try:
         await store_calibration(engine, FOUND, judging, 1.0, "test")
         async with running_gateway(msgspec.structs.replace(settings, monitor=True, cold_start_usd=1.0)) as gateway:
-            before = await eventually(lambda: says("by 0 checked"))
+            before = await eventually(lambda: says("by a test on"))
             await store_pairs(engine, [checked(n, "no_worse" if n % 2 else "worse", n % 2) for n in range(40)])
             better = await eventually(lambda: says("by 40 checked"))
             await store_pairs(engine, [checked(n, "worse" if n % 2 else "no_worse", n % 2) for n in range(40, 160)])
