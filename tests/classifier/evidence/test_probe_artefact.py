@@ -113,13 +113,13 @@ def inputs(maximum: float | None = None) -> PolicyInputs:
 
 
 def test_an_answer_is_escalated_to_a_tier_that_is_better_by_more_than_it_costs() -> None:
-    assert weigh_escalation(inputs(), 1, 2, [0.7, 0.9, 1.0], 0.0).advantage > 0
-    assert weigh_escalation(inputs(), 1, 2, [0.87, 0.9, 1.0], 0.0).advantage <= 0
-    assert weigh_escalation(inputs(), 1, 2, [0.7, 0.6, 1.0], 0.0).advantage <= 0
+    assert weigh_escalation(inputs(), 1, [2], [0.7, 0.9, 1.0], 0.0).advantage > 0
+    assert weigh_escalation(inputs(), 1, [2], [0.87, 0.9, 1.0], 0.0).advantage <= 0
+    assert weigh_escalation(inputs(), 1, [2], [0.7, 0.6, 1.0], 0.0).advantage <= 0
 
 
 def test_sunk_cost_counts_towards_the_maximum() -> None:
-    assert weigh_escalation(inputs(4.5), 1, 2, [0.1, 0.9, 1.0], 0.5).advantage > 0
-    choice = weigh_escalation(inputs(4.4), 1, 2, [0.1, 0.9, 1.0], 0.5)
+    assert weigh_escalation(inputs(4.5), 1, [2], [0.1, 0.9, 1.0], 0.5).advantage > 0
+    choice = weigh_escalation(inputs(4.4), 1, [2], [0.1, 0.9, 1.0], 0.5)
     assert choice.advantage == 0.0
     assert "above the maximum" in choice.reason
