@@ -71,12 +71,13 @@ async def verified(settings: Settings) -> tuple[list[str | None], list[str]]:
             served = record(f"r-{number}", prompt=asked, answer=said(1, asked), **bill)
             await store_request(engine, served)
             monitor.offer(served)
-            await monitor.drain()
+            if number % 8 == 7:
+                await monitor.drain()
             world.now += EVERY_SECONDS
         ended = world.now
         while world.now < ended + IDLE_SECONDS:
             await monitor.drain()
-            world.now += 5.0
+            world.now += 30.0
         labels = [row["label"] for row in await rows(engine, verifications) if row["status"] == "done"]
     finally:
         await monitor.close()
