@@ -65,8 +65,7 @@ class AnswerReader:
         deltas = self._wire.read_whole(body, tally)
         if tally.joins_characters:
             deltas = self._characters.joined(deltas)
-        deltas = tally.passed(deltas)
-        deltas += self._ending(marked=True) if tally.joins_characters else tally.ended(marked=True)
+        deltas = tally.passed(deltas) + self._ending(marked=True)
         if tally.native:
             self._note_seals(deltas)
         if tally.said > bounds.said:
@@ -75,7 +74,7 @@ class AnswerReader:
         return _at_once(deltas)
 
     def _ending(self, *, marked: bool) -> list[Delta]:
-        rest = self._characters.rest()
+        rest = self._characters.rest() if self._tally.joins_characters else []
         left = self._tally.passed(rest) if rest else []
         return left + self._tally.ended(marked=marked)
 

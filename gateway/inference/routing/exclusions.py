@@ -11,7 +11,7 @@ from gateway.base.requests.inference_request import InferenceRequest
 from tiers.catalog.capabilities import Capability
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.tier_spec import TierSpec
-from tiers.consent import ALL, hidden_from
+from tiers.consent import hidden_from
 from tiers.content_parts import PartType
 from tiers.remote.optional_fields import NEUTRAL, SAMPLING, sampling_of
 from tiers.tier import Tier, TierLoad
@@ -125,8 +125,7 @@ def exclusions(
         number, tier = spec.number, tiers.get(spec.number)
         if pinned is not None and number != pinned:
             continue
-        # Nearly every request may be seen by every tier.
-        reason = None if consent is ALL and not (tier is None or tier.asks_credential) else hidden_from(spec, consent)
+        reason = hidden_from(spec, consent)
         if reason is not None or tier is None:
             pass
         elif (needs or not plain or not tier.takes_chats) and (lacks := lacks_of(request, needs, tier, spec)):

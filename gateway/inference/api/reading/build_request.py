@@ -243,10 +243,10 @@ def _consent(serving: Serving, headers: RoutingHeaders, *, store: bool) -> Conse
 
 def _most_usd(headers: RoutingHeaders, caller: Caller) -> float | None:
     """The most that a request may be predicted to cost: by itself and by its key."""
-    if caller.max_cost_usd is None:
-        return headers.max_cost_usd
-    bounds = [bound for bound in (headers.max_cost_usd, caller.max_cost_usd) if bound is not None]
-    return min(bounds, default=None)
+    asked, allowed = headers.max_cost_usd, caller.max_cost_usd
+    if asked is None or allowed is None:
+        return allowed if asked is None else asked
+    return min(asked, allowed)
 
 
 def _traced(serving: Serving, head: Received) -> TraceContext | None:
