@@ -144,5 +144,6 @@ async def test_an_arm_whose_tier_fails_falls_over_as_others_do(gateway: RunningG
         if record.decision.tier == 3:
             break
         assert record.tier == 1
-    assert record.decision.tier == 3 and record.tier != 3
+    assert record.decision.tier == 3
+    assert record.tier != 3
     assert [(attempt.tier, attempt.status) for attempt in record.attempts] == [(3, "error"), (record.tier, "ok")]
