@@ -11,6 +11,8 @@ from benchmarks.report.measured import MeasurementError
 
 Row = dict[str, Any]
 _ROWS = (1, 4, 16, 64, 256, 4096)
+# Behind a first token whose median is of prompts that a load before had begun to compute.
+CACHED = " *"
 
 
 def device_tables(path: Path) -> dict[str, str]:
@@ -59,7 +61,7 @@ def _attention(rows: Sequence[Row]) -> str:
 
 
 def _models(rows: Sequence[Row]) -> str:
-    """Tokens per second and latencies by stage and load."""
+    """Tokens per second and latencies by stage and load, with `CACHED` where the first token is not of whole prompts."""
     cells = [
         [
             row["stage"] + (f", through {row['adapters']} adapters" if row["adapters"] else ""),
@@ -67,11 +69,30 @@ def _models(rows: Sequence[Row]) -> str:
             f"{row['prompt_tokens']:,} + {row['output_tokens']}",
             f"{row['out_tok_s']:,.1f}",
             f"{row['total_tok_s']:,.0f}",
-            f"{row['ttft_p50_ms']:,.1f}",
+            f"{row['ttft_p50_ms']:,.1f}{CACHED if _median_is_cached(row, rows[:number]) else ''}",
+            f"{row['ttft_p99_ms']:,.1f}",
             f"{row['itl_p50_ms']:.2f}",
             f"{row['itl_p99_ms']:.2f}",
         ]
-        for row in rows
+        for number, row in enumerate(rows)
     ]
-    heads = ["stage", "at once", "prompt + answer", "output tokens/s", "all tokens/s", "first token p50 ms"]
+    heads = ["stage", "at once", "prompt + answer", "output tokens/s", "all tokens/s", "first token p50 ms", "p99"]
     return markdown([*heads, "between tokens p50 ms", "p99"], cells)
+
+
+def _median_is_cached(row: Row, before: Sequence[Row]) -> bool:
+    """Whether most prompts began with one of an earlier load of the stage.
+
+    Rows without a seed are of loads that all drew their tokens from one seed: prompt i of n tokens is the tokens from
+    i n on, so it begins with an earlier load's prompt j of m tokens where i n = j m.
+    """
+    if "seed" in row:
+        return False
+    begun = {
+        number * one["prompt_tokens"]
+        for one in before
+        if (one["stage"], one["adapters"]) == (row["stage"], row["adapters"])
+        for number in range(one["requests"])
+    }
+    hits = sum(number * row["prompt_tokens"] in begun for number in range(row["requests"]))
+    return 2 * hits > row["requests"]

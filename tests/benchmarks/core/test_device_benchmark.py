@@ -5,6 +5,8 @@ import torch
 
 from benchmarks.core.device import STAGES, most_streams, run_stage, tiny
 from benchmarks.core.device_load import DeviceLoad, _Timing, figures
+from inference_core.core import Core
+from inference_core.protocol import AddRequest
 
 
 @pytest.mark.parametrize("name", STAGES)
@@ -13,6 +15,21 @@ def test_every_stage_runs_end_to_end(name: str) -> None:
     rows = list(run_stage(name, stage, torch.device("cpu")))
     assert [row["output_tokens"] for row in rows] == [3] * len(stage.loads)
     assert all(row["out_tok_s"] > 0 and row["ttft_p50_ms"] > 0 and row["itl_p50_ms"] > 0 for row in rows)
+
+
+def test_no_prompt_of_a_stage_begins_as_another_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prefix in the cache would be time to the first token that is not measured."""
+    begun: list[tuple[int, ...]] = []
+    added = Core.add
+
+    def add(core: Core, request: AddRequest) -> None:
+        begun.append(tuple(request.prompt_token_ids[:4]))
+        added(core, request)
+
+    monkeypatch.setattr(Core, "add", add)
+    list(run_stage("8b-bf16-contexts", tiny(STAGES["8b-bf16-contexts"]), torch.device("cpu")))
+    assert len(begun) == 2 * (1 + 2)
+    assert len(set(begun)) == len(begun)
 
 
 def test_figures_are_of_requests_and_of_gaps_between_tokens() -> None:

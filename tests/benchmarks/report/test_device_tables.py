@@ -2,10 +2,11 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks.report.device_tables import device_tables
+from benchmarks.report.device_tables import CACHED, device_tables
 from benchmarks.report.measured import MeasurementError
 from benchmarks.report.page import filled
 
@@ -35,6 +36,22 @@ def test_every_scheme_is_a_column_and_every_load_a_row(tmp_path: Path) -> None:
     assert [cell.strip() for cell in linears[3].split("|")[1:5]] == ["down, 14,336 × 4,096", "4", "8.0", "5.0"]
     for part in ("8 × 4,096", "2,035 GB/s", "512 of 8,192", "107 TFLOP/s"):
         assert part in tables["attention"]
+
+
+def test_a_first_token_of_prompts_that_an_earlier_load_had_begun_is_marked(tmp_path: Path) -> None:
+    """Of three prompts of 32 tokens two begin with one of 16 drawn from the same seed; of three of 80 only the first does."""
+    rows: list[dict[str, Any]] = [
+        {"stage": stage, "concurrency": 1, "requests": 3, "prompt_tokens": tokens, "output_tokens": 2, "adapters": 0}
+        | dict.fromkeys(("out_tok_s", "total_tok_s", "ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms"), 1.0)
+        | seed
+        for stage, seed in (("same", {}), ("own", {"seed": 7}))
+        for tokens in (16, 32, 80)
+    ]
+    machine = {"machine": {"gpu": "G", "memory_gib": 80.0, "cuda": "13.0", "torch": "2.11", "python": "3.12"}}
+    path = tmp_path / "printed.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in [machine, *rows]))
+    marked = [line.split("|")[1:4] for line in device_tables(path)["models"].splitlines() if CACHED in line]
+    assert [[cell.strip() for cell in cells] for cells in marked] == [["same", "1", "32 + 2"]]
 
 
 @pytest.mark.parametrize("text", ["", "{}", "no JSON", '{"machine": {"gpu": "G"}}'])
