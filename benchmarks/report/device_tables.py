@@ -61,7 +61,7 @@ def _attention(rows: Sequence[Row]) -> str:
 
 
 def _models(rows: Sequence[Row]) -> str:
-    """Tokens per second and latencies by stage and load, with `CACHED` where the first token is not of whole prompts."""
+    """Tokens per second and latencies by stage and load; `CACHED` where most prompts had begun to be computed."""
     cells = [
         [
             row["stage"] + (f", through {row['adapters']} adapters" if row["adapters"] else ""),
@@ -95,4 +95,4 @@ def _median_is_cached(row: Row, before: Sequence[Row]) -> bool:
         for number in range(one["requests"])
     }
     hits = sum(number * row["prompt_tokens"] in begun for number in range(row["requests"]))
-    return 2 * hits > row["requests"]
+    return hits > int(row["requests"]) / 2

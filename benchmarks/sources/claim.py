@@ -7,7 +7,6 @@ import msgspec
 from benchmarks.sources.origins import in_words
 
 NOT_MEASURED = "not measured"
-NO_CARD = "no card has run it"
 HEAD = ("claim", "sources, and their setting", "here", "setting here, and what it is from", "why they differ")
 
 

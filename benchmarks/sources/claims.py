@@ -12,8 +12,10 @@ from benchmarks.gateway.loop_lag import LagRow
 from benchmarks.report.markdown import number, times
 from benchmarks.report.measured import AblationResults, LimitResults, Spread, SweepResults, read_results
 from benchmarks.report.peer_tables import results_of
-from benchmarks.sources.claim import NO_CARD, Claim, origin
-from benchmarks.sources.model_claims import drafts, quantisation, savings
+from benchmarks.sources.card import CARD, card_shares
+from benchmarks.sources.claim import Claim, origin
+from benchmarks.sources.model_claims import drafts, first_day, quantisation, savings
+from benchmarks.sources.origins import origin_of
 from benchmarks.sources.rows import rows_of
 
 Ratios = dict[str, Spread | None]
@@ -156,29 +158,29 @@ def _small_cache(folder: Path) -> list[Claim]:
 
 def _attention(folder: Path) -> list[Claim]:
     name, source = "FlashAttention", "-35% of attention's time (003; 70B in FP16 on 8 A100)"
+    tiled = [row for row in rows_of(folder / CARD) if row.get("kernel") == "prefill" and row["kv_dtype"] == "bfloat16"]
     steps = [row for row in rows_of(folder / "step.jsonl") if row.get("total_ms")]
-    why = "no card: the tiled kernels run in the interpreter and compile for cards, without a time"
-    if not steps:
-        return [Claim(name=name, source=source, why=why)]
-    shares = [row["attention_ms"] / row["total_ms"] for row in steps]
-    return [
-        Claim(
-            name=name,
-            source=source,
-            setting=f"attention is {min(shares):.0%} to {max(shares):.0%} of a step of {steps[0]['model']} here; "
-            f"{origin(folder, 'step.jsonl')}",
-            why=why,
+    setting, why = [], "nothing here computes attention without tiles, so there is no time to compare with"
+    if tiled:
+        most = max(row["tflop_s"] for row in tiled)
+        why += f"; the tiled kernel reaches {most:.0f} TFLOP/s on the card"
+        setting.append(origin(folder, CARD))
+    if steps:
+        shares = [row["attention_ms"] / row["total_ms"] for row in steps]
+        setting.append(
+            f"attention is {min(shares):.0%} to {max(shares):.0%} of a step of {steps[0]['model']} on a CPU; "
+            f"{origin(folder, 'step.jsonl')}"
         )
-    ]
+    return [Claim(name=name, source=source, setting="; ".join(setting), why=why)]
 
 
 def _edge(folder: Path) -> list[Claim]:
     source = "2,000 queries a second on an edge node with a 7B in INT4 (003: Jetson AGX Orin), 80% of 45,000"
     parts, setting = [], []
-    proxied = whole_rates(folder / "proxy.jsonl")
-    if proxied:
-        parts.append(f"{min(proxied):,.0f} to {max(proxied):,.0f} whole answers a second by a gateway without a model")
-        setting.append(origin(folder, "proxy.jsonl"))
+    proxied = newest_proxy(folder)
+    if proxied is not None:
+        parts.append(f"{_rates(proxied)} whole answers a second by a gateway without a model")
+        setting.append(origin(folder, proxied.name))
     sweep = read_results(folder, "sweep", SweepResults)
     if sweep is not None:
         best = max(
@@ -204,10 +206,10 @@ def _edge(folder: Path) -> list[Claim]:
 def _rate(folder: Path) -> list[Claim]:
     source = "1,000 rewrites a second, p99 of 95 and 69 ms (001: a 1B on 4 L4, and on an A100)"
     found, origins = [], []
-    for path in sorted(folder.glob("proxy*.jsonl")):
-        if rates := whole_rates(path):
-            found.append(f"{min(rates):,.0f} to {max(rates):,.0f}")
-            origins.append(origin(folder, path.name))
+    proxied = newest_proxy(folder)
+    if proxied is not None:
+        found.append(f"{_rates(proxied)} with 1 to 8 in flight")
+        origins.append(origin(folder, proxied.name))
     limit = read_results(folder, "rewrite", LimitResults)
     if limit is not None and limit[1].highest is not None:
         p99 = limit[0].settings["options"]["p99_ms"]
@@ -221,8 +223,8 @@ def _rate(folder: Path) -> list[Claim]:
             source=source,
             here="; ".join(found),
             setting="; ".join(origins),
-            why="the first figures are of one gateway process in front of a stub engine, on two kinds of machine; the "
-            "last is of a model on the CPU. The source's are of cards",
+            why="the first figures are of one gateway process in front of a stub engine, the newest record; the last "
+            "is of a model on the CPU. The source's are of cards",
         )
     ]
 
@@ -256,21 +258,38 @@ def whole_rates(path: Path) -> list[float]:
     return [row["req_s"] for row in rows if row["target"] == "aio" and not row["stream"] and row["loop"] == "closed"]
 
 
+def newest_proxy(folder: Path) -> Path | None:
+    """The record of the gateway in front of a stub engine that was made last; None without one."""
+    found = [path for path in sorted(folder.glob("proxy*.jsonl")) if whole_rates(path)]
+    return max(found, key=lambda path: origin_of(path).day, default=None)
+
+
+def _rates(path: Path) -> str:
+    rates = whole_rates(path)
+    return f"{min(rates):,.0f} to {max(rates):,.0f}"
+
+
 def _utilisation(folder: Path) -> list[Claim]:
     name, source = "utilisation", "95% of a GPU is the target (004), 45 to 78% are reported (003)"
     peers = folder / "peers.jsonl"
     bounds: dict[str, float] = next((row["bounds"] for row in rows_of(folder / "kernels.jsonl") if "bounds" in row), {})
     goals = results_of([row for row in rows_of(peers) if "transport" in row]).goals if peers.exists() else []
     shares = {one.name: one.ours.median / bounds[one.bound] for one in goals if one.bound in bounds}
-    if not shares:
-        return [Claim(name=name, source=source, why=NO_CARD)]
+    on_card = card_shares(folder)
+    here = [f"{what} {share:.0%}" for what, share in on_card.items()]
+    setting = [f"of the card's data sheet; {origin(folder, CARD)}"] if on_card else []
+    if shares:
+        here += [f"{what} {share:.0%}" for what, share in shares.items()]
+        setting.append(f"of what this CPU's measured peaks allow; {origin(folder, 'peers.jsonl')}")
+    if not here:
+        return [Claim(name=name, source=source)]
     return [
         Claim(
             name=name,
             source=source,
-            here=", ".join(f"{what} {share:.0%}" for what, share in shares.items()),
-            setting=f"of what this CPU's measured peaks allow; {origin(folder, 'peers.jsonl')}",
-            why=f"{NO_CARD}. A GPU's utilisation says that it is busy, not how much of its peak it does",
+            here=", ".join(here),
+            setting="; ".join(setting),
+            why="a GPU's utilisation says that it is busy, not how much of its peak it does",
         )
     ]
 
@@ -283,6 +302,7 @@ _ROWS: tuple[Callable[[Path], list[Claim]], ...] = (
     quantisation,
     drafts,
     savings,
+    first_day,
     _attention,
     _rate,
     _lag,

@@ -1,12 +1,14 @@
 """Claims about models and their use: what quantising loses, what drafts are worth, what routing saves."""
 
+import re
 from pathlib import Path
 
 from benchmarks.claims.quantised import QuantisedResults, QuantisedRow
 from benchmarks.claims.savings import SavingResults
 from benchmarks.core.speculation import SpeculationResults
 from benchmarks.report.measured import AblationResults, read_results
-from benchmarks.sources.claim import NO_CARD, NOT_MEASURED, Claim, origin
+from benchmarks.sources.card import CARD, card_speeds
+from benchmarks.sources.claim import NOT_MEASURED, Claim, origin
 
 # Source 004's table: memory, loss on MMLU, gain of throughput. How ours are named in `quantised`.
 _METHODS = (
@@ -14,12 +16,18 @@ _METHODS = (
     ("GPTQ, W4A16", "3.5 to 4.0x; 0.5 to 2%; 2.5 to 3.0x", "GPTQ, 4 bits"),
     ("AWQ, W4A16", "3.5 to 4.0x; 0.3 to 1.5%; 2.5 to 3.2x", "AWQ, 4 bits"),
     ("FP8, E4M3", "2.0x; below 0.2% (004), 0.8 to 1.4 points on MMLU and MATH (002); 1.8 to 2.0x", "FP8, E4M3"),
+    # The grid that AWQ and GPTQ start from: what either is worth is what it adds to this.
+    ("rounding to nearest, W4A16", "–; the baseline of GPTQ and AWQ; –", "RTN, 4 bits"),
     (
         "Q4_K_M (here Q4_1)",
         "3.0 to 3.5x; 0.5 to 2%; 2.0 to 2.5x on a CPU",
         "as it is, INT4 weights and INT8 activations",
     ),
 )
+_HIDDEN = "99%"
+_SAVING = "60 to 80% of the budget is wasted without routing, 65% saved, 3 to 5 times cheaper (004)"
+# Ladder, cost and quality of the first day, as shares of the strongest tier's, of the table of replays.
+_FIRST_DAY = re.compile(r"^\| (\w+), [\d,]+ held out \| (\d+)% / (\d+)% \|", re.MULTILINE)
 
 
 def quantisation(folder: Path) -> list[Claim]:
@@ -30,16 +38,26 @@ def quantisation(folder: Path) -> list[Claim]:
         row = None if found is None else next((one for one in found[1].rows if one.way == way), None)
         claim = Claim(name=f"{name}: memory; loss; speed", source=source)
         if found is not None and row is not None:
-            smaller, speed = _on_this_cpu(folder) if row.smaller is None else (row.smaller, None)
+            smaller, cpu_speed = _on_this_cpu(folder) if row.smaller is None else (row.smaller, None)
+            on_card = None if row.smaller is None else _on_the_card(folder, row.compute)
+            speed = NOT_MEASURED
+            if cpu_speed is not None:
+                speed = f"{cpu_speed:.2f}× of bfloat16 on the CPU"
+            elif on_card is not None:
+                speed = f"{on_card:.2f}× of BF16, one answer at a time on one H200"
             chance = "p below 0.01" if row.p_value < 0.01 else f"p = {row.p_value:.2f}"
+            setting = (
+                f"{found[0].settings['model']}, a model of 135M, against float32; {origin(folder, 'quantised.jsonl')}"
+            )
+            if on_card is not None:
+                setting += f"; speed of an 8B of random weights, {origin(folder, CARD)}"
             claim = Claim(
                 name=claim.name,
                 source=source,
                 here=f"{_times(smaller)}; perplexity {row.perplexity_rise:+.1%}, {-100 * row.loss:+.1f} points of "
-                f"right sums ({row.right} of {row.questions}, {row.reference_right} before; {chance}); speed "
-                + (NOT_MEASURED if speed is None else f"{speed:.2f}× of bfloat16"),
-                setting=f"{found[0].settings['model']}, a model of 135M, against float32; "
-                + origin(folder, "quantised.jsonl"),
+                f"right sums ({row.right} of {row.questions}, {row.reference_right} before; {chance}), hidden states "
+                f"{row.hidden_cosine:.1%} alike (above {_HIDDEN} in 001); speed {speed}",
+                setting=setting,
                 why=_why(row),
             )
         rows.append(claim)
@@ -49,10 +67,16 @@ def quantisation(folder: Path) -> list[Claim]:
 def _why(row: QuantisedRow) -> str:
     if row.compute == "int4-int8":
         return "the loss is that of the arithmetic; what the file's maker lost is not known here"
-    parts = [NO_CARD, f"{row.questions} sums of a small model tell a loss of several points, and no smaller one"]
+    parts = [f"{row.questions} sums of a small model tell a loss of several points, and no smaller one"]
     if row.compute == "int4":
         parts.append("the model's weights are on a grid of 4 bits already, so a copy of 4 bits rounds a second time")
     return "; ".join(parts)
+
+
+def _on_the_card(folder: Path, compute: str) -> float | None:
+    """How much faster the card answers with weights of this arithmetic than with 16 bits; None if not measured."""
+    speeds = card_speeds(folder)
+    return speeds[compute] / speeds["dense"] if {compute, "dense"} <= speeds.keys() else None
 
 
 def _times(ratio: float | None) -> str:
@@ -98,11 +122,11 @@ def drafts(folder: Path) -> list[Claim]:
 
 
 def savings(folder: Path) -> list[Claim]:
-    """Return what routing saves on recorded answers."""
-    source = "60 to 80% of the budget is wasted without routing, 65% saved, 3 to 5 times cheaper (004)"
+    """Return what comparing cheap answers saves on recorded answers."""
+    name = "saving by cheap answers that agree (no routing by the prompt), and times cheaper"
     found = read_results(folder, "savings", SavingResults)
     if found is None:
-        return [Claim(name="saving by routing, and times cheaper", source=source)]
+        return [Claim(name=name, source=_SAVING)]
     head, results = found
     least = min(one.cost_at_98 for one in results.savings)
     most = max(one.cost_at_98 for one in results.savings)
@@ -111,12 +135,37 @@ def savings(folder: Path) -> list[Claim]:
     prices = " : ".join(f"{price:g}" for price in head.settings["prices"])
     return [
         Claim(
-            name="saving by routing, and times cheaper",
-            source=source,
+            name=name,
+            source=_SAVING,
             here=f"{1 - most:.0%} to {1 - least:.0%} ({each}), {1 / most:.1f} to {1 / least:.1f} times",
             setting=f"recorded answers of real models at {prices}, {results.enough:.0%} of the strongest's quality "
             f"kept, no labels; {origin(folder, 'savings.jsonl')}",
-            why=f"the source counts no lost quality. Fixed tiers mixed in hindsight save {min(lottery):.0%} to "
+            why=f"another technique than the source's: two cheap tiers are asked, and the strongest where they differ. "
+            f"The source counts no lost quality. Fixed tiers mixed in hindsight save {min(lottery):.0%} to "
             f"{max(lottery):.0%}; the source's own arithmetic gives 63% (50% with its checks)",
+        )
+    ]
+
+
+def first_day(folder: Path) -> list[Claim]:
+    """Return what routing by complexity saves before any label, and the quality that it keeps: the source's technique.
+
+    The replays of whole gateways keep no file; their table is on the page of results beside `folder`.
+    """
+    name = "saving by routing by complexity, on the first day"
+    page = folder.parent / "results" / "quality.md"
+    rows = _FIRST_DAY.findall(page.read_text(encoding="utf-8")) if page.is_file() else []
+    if not rows:
+        return [Claim(name=name, source=_SAVING)]
+    kept = [(ladder, 100 - int(cost), int(quality)) for ladder, cost, quality in rows]
+    return [
+        Claim(
+            name=name,
+            source=_SAVING,
+            here=", ".join(f"{ladder} {saved}% at {quality}% of the quality" for ladder, saved, quality in kept),
+            setting="the whole gateway on recorded answers at 1 : 5 : 30 : 100, no labels; "
+            "`python -m benchmarks replay LADDER --until retrained`, [quality.md](quality.md)",
+            why="quality is the strongest tier's share that is no worse. It is lost, which the source does not count: "
+            "no ladder keeps 98%. What labels add is in the same table",
         )
     ]

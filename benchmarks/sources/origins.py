@@ -31,7 +31,9 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def processor(self) -> str:
-        """The number and kind of processors."""
+        """The number and kind of processors, or the card."""
+        if "gpu" in self.machine:
+            return f"one {self.machine['gpu']}"
         if "processor" not in self.machine:
             return "see file" if self.machine else UNKNOWN
         return f"{self.machine.get('cpus', '?')} CPUs of {self.machine['processor']}"

@@ -39,7 +39,7 @@ def test_every_scheme_is_a_column_and_every_load_a_row(tmp_path: Path) -> None:
 
 
 def test_a_first_token_of_prompts_that_an_earlier_load_had_begun_is_marked(tmp_path: Path) -> None:
-    """Of three prompts of 32 tokens two begin with one of 16 drawn from the same seed; of three of 80 only the first does."""
+    """Of three prompts of 32 tokens two begin as ones of 16 from the same seed do, of three of 80 the first."""
     rows: list[dict[str, Any]] = [
         {"stage": stage, "concurrency": 1, "requests": 3, "prompt_tokens": tokens, "output_tokens": 2, "adapters": 0}
         | dict.fromkeys(("out_tok_s", "total_tok_s", "ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms"), 1.0)
