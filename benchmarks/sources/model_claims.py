@@ -150,7 +150,7 @@ def savings(folder: Path) -> list[Claim]:
 def first_day(folder: Path) -> list[Claim]:
     """Return what routing by complexity saves before any label, and the quality that it keeps: the source's technique.
 
-    The replays of whole gateways keep no file; their table is on the page of results beside `folder`.
+    The replays of whole gateways keep no file; their table is on a page of `folder`'s neighbour `results`.
     """
     name = "saving by routing by complexity, on the first day"
     page = folder.parent / "results" / "quality.md"

@@ -38,7 +38,7 @@ def test_every_scheme_is_a_column_and_every_load_a_row(tmp_path: Path) -> None:
         assert part in tables["attention"]
 
 
-def test_a_first_token_of_prompts_that_an_earlier_load_had_begun_is_marked(tmp_path: Path) -> None:
+def test_a_first_token_of_prompts_that_an_earlier_load_left_cached_is_marked(tmp_path: Path) -> None:
     """Of three prompts of 32 tokens two begin as ones of 16 from the same seed do, of three of 80 the first."""
     rows: list[dict[str, Any]] = [
         {"stage": stage, "concurrency": 1, "requests": 3, "prompt_tokens": tokens, "output_tokens": 2, "adapters": 0}
