@@ -11,7 +11,7 @@ from benchmarks.report.measured import MeasurementError
 
 Row = dict[str, Any]
 _ROWS = (1, 4, 16, 64, 256, 4096)
-# Behind a first token whose median is of prompts that a load before had begun to compute.
+# Marks a first token whose median is of prompts of which a load before left a part in the cache.
 CACHED = " *"
 
 
@@ -61,7 +61,7 @@ def _attention(rows: Sequence[Row]) -> str:
 
 
 def _models(rows: Sequence[Row]) -> str:
-    """Tokens per second and latencies by stage and load; `CACHED` where most prompts had begun to be computed."""
+    """Tokens per second and latencies by stage and load; `CACHED` where a part of most prompts was in the cache."""
     cells = [
         [
             row["stage"] + (f", through {row['adapters']} adapters" if row["adapters"] else ""),
