@@ -21,7 +21,7 @@ import numpy.typing as npt
 from classifier.policy.utility import DEFAULT_EXCHANGE, utility
 from quality.comparison.routing_worth import LEVEL, Probes, gains_of, sums_of_gains
 from quality.estimates.upgrade_rate import Share, wilson_interval
-from quality.statistics.confidence_sequence import log_evidence
+from quality.statistics import log_evidence
 
 Float = npt.NDArray[np.floating]
 Bools = npt.NDArray[np.bool_]

@@ -14,7 +14,7 @@ from gateway.inference.embedding.embedder import Embedder
 from gateway.inference.routing.router import RoutingService
 from gateway.inference.service import Service
 from gateway.runtime.cores.adapters import CoreAdapters
-from quality.records.any_record import Recorded
+from quality.records.record import Recorded
 from quality.verification.feedback import FeedbackDesk
 
 if TYPE_CHECKING:

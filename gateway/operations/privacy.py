@@ -14,8 +14,7 @@ from classifier.registry.registry import ArtefactRegistry
 from gateway.base.settings import Settings
 from gateway.operations.quality_loop.quality_loop import QualityLoop
 from quality.ledger.ledger import Ledger
-from quality.privacy.erase_user import erase_user, forget_erased
-from quality.privacy.retention import Retention, RetentionLimits
+from quality.privacy import Retention, RetentionLimits, erase_user, forget_erased
 from quality.store.queries import ErasedRows
 
 log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.quality import verifications
 from migrations.tables.requests import requests, routing_decisions
+from quality import statistics
 from quality.estimates.upgrade_rate import by_a_judge, has_verdict
-from quality.statistics import betting
 
 # Answers are weighted by their inverse sampling probability, which is clipped from below at this value.
 RAREST = 0.01
@@ -105,7 +105,7 @@ def compare(answers: Iterable[ServedAnswer], new: str, *, margin: float) -> Live
     return LiveComparison(
         new=_shown(counted[True]),
         old=_shown(counted[False]),
-        harm=betting.evidence(np.array(differences) - margin, 1.0 + margin),
+        harm=statistics.evidence(np.array(differences) - margin, 1.0 + margin),
     )
 
 

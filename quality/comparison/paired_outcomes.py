@@ -15,8 +15,8 @@ from classifier.model.learned import LearnedHead
 from classifier.model.outcome_model import OutcomeModel
 from classifier.policy.utility import highest_utility, utility
 from migrations.tables.quality import training_rows
+from quality import statistics
 from quality.comparison.decision_gain import Serving, reference_serving
-from quality.statistics import betting
 from quality.verification.training_rows import ANY_CLASS, feature_spec, vector_of
 
 Float = npt.NDArray[np.floating]
@@ -175,7 +175,7 @@ def compare(
         gain=round(float(gain.mean()), 6),
         worse=round(float(worse.mean()), 6),
         cost=round(float(cost.mean()), 6),
-        harm=betting.evidence(-gain, most),
-        harmless=betting.evidence(gain + margin, most - margin),
-        benefit=betting.evidence(gain, most),
+        harm=statistics.evidence(-gain, most),
+        harmless=statistics.evidence(gain + margin, most - margin),
+        benefit=statistics.evidence(gain, most),
     )

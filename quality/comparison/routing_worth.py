@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from classifier.decision import exchange_of
-from quality.statistics.confidence_sequence import Sums, deviation, sums_of, values_needed
+from quality.statistics import Sums, deviation, sums_of, values_needed
 
 Float = npt.NDArray[np.floating]
 

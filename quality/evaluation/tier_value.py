@@ -7,7 +7,7 @@ import msgspec
 
 from inference_core.io.atomic_file import atomic_file
 from quality.evaluation.tier_accuracy import AccuracyReport, TierAccuracy
-from quality.statistics.mcnemar import better_p_value
+from quality.statistics import better_p_value
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.tier_spec import Price
 

@@ -1,7 +1,7 @@
 """A judge that asks a model tests itself on planted pairs, one after another, until it is known whether to trust it.
 
 Each round judges an answer that is worse and one that is not; its score is the share that it got right, an abstention
-counts as half. Wealth from betting (`quality.statistics.betting`) is valid at every round: a judge that is right in at
+counts as half. Wealth from betting (`quality.statistics`) is valid at every round: a judge that is right in at
 most `LEAST` of such pairs is trusted with a probability of at most `ERROR`, one that is right in at least `ENOUGH` is
 refused with at most `ERROR`, whenever the test ends.
 """
@@ -21,8 +21,8 @@ from quality.judges.default_panel import is_enough, store_calibration, stored_ca
 from quality.judges.judge import Judge, JudgeVerdict
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.planted_pairs import planted_pairs
-from quality.statistics.betting import evidence
-from quality.store.exclusive import exclusive
+from quality.statistics import evidence
+from quality.store.queries import exclusive
 from tiers.tier import Usage
 
 LEAST, ENOUGH, ERROR = 0.6, 0.8, 0.01

@@ -16,7 +16,7 @@ from classifier.model.learned import LearnedHead
 from classifier.model.outcome_model import OutcomeModel
 from migrations.tables.quality import training_rows
 from quality.monitor.shift_watch import Changes, changes_for, tenants_changes
-from quality.store.label_reset import labels_count_from
+from quality.store.queries import labels_count_from
 from quality.verification.label_weights import by_chance, without_errors
 from quality.verification.tier_outcomes import outcomes_of_tiers
 from quality.verification.training_rows import (

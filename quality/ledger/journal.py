@@ -8,7 +8,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
-from quality.ledger.journal_segment import SEGMENT_SUFFIX, Location, SegmentWriter
+from quality.ledger.journal_files import SEGMENT_SUFFIX, Location, SegmentWriter
 
 logger = logging.getLogger(__name__)
 

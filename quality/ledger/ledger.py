@@ -1,23 +1,133 @@
-"""The ledger: accepts a record without waiting, makes it durable in a journal, and stores it in the database later."""
+"""The ledger: accepts a record without waiting, makes it durable in a journal, and stores it in the database later.
+
+The backlog is the durable records that are not in the database yet, with the journal segments that they need."""
 
 import asyncio
 import contextlib
 import logging
 import time
+from collections import deque
+from collections.abc import Collection, Iterable
+from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_core.io.background_tasks import repeated
-from quality.ledger.backlog import Backlog, Entry
 from quality.ledger.journal import Committed, Journal, JournalFullError
-from quality.ledger.journal_folder import adopt_orphans, claim_folder
-from quality.ledger.journal_segment import SegmentError, read_payload, read_payloads, recover
-from quality.ledger.status import LedgerStatus
-from quality.records.any_record import Recorded, decoded, encoded
+from quality.ledger.journal_files import (
+    Location,
+    SegmentError,
+    adopt_orphans,
+    claim_folder,
+    read_payload,
+    read_payloads,
+    recover,
+)
+from quality.records.record import Recorded, decoded, encoded
 from quality.store.database import blames_data
 from quality.store.queries import get_request, insert_records
+
+
+class LedgerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Counters since start and health.
+
+    - `appended`: records taken; `adopted`: found in journals of dead processes; `journaled`: of `appended`, durable.
+    - `stored`: in the database; `rejected`: the database will not take them, they stay in the journal and are tried
+      again at the next start; `waiting`: durable, not stored yet.
+    - `refused`: not taken because the disk has stalled, the only ones that are lost.
+    - `pending_bytes`: in memory, waiting for the disk.
+    - `journal_lag_seconds`, `store_lag_seconds`: age of the oldest record that is not durable, not stored.
+    - `journal_error`, `store_error`: why the last attempt failed; None while it works.
+    """
+
+    appended: int
+    adopted: int
+    journaled: int
+    stored: int
+    rejected: int
+    waiting: int
+    refused: int
+    pending_bytes: int
+    journal_failures: int
+    store_failures: int
+    journal_lag_seconds: float
+    store_lag_seconds: float
+    journal_error: str | None
+    store_error: str | None
+
+    @property
+    def healthy(self) -> bool:
+        """Whether records are accepted and none was lost; the database may be unavailable."""
+        return self.journal_error is None and self.refused == 0
+
+
+class Entry(NamedTuple):
+    """A durable record on its way to the database; `since` is monotonic seconds."""
+
+    request_id: str
+    location: Location
+    since: float
+
+
+class Backlog:
+    """Durable records in the order of storing; about 300 bytes each, because the records themselves stay on disk."""
+
+    def __init__(self) -> None:
+        self._queue: deque[Entry] = deque()
+        self._index: dict[str, Location] = {}
+        self._needed: dict[Path, int] = {}
+
+    def __len__(self) -> int:
+        """The number of records yet to be stored, without rejected ones."""
+        return len(self._queue)
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Append records that have become durable."""
+        for entry in entries:
+            self._queue.append(entry)
+            self._index[entry.request_id] = entry.location
+            self.watch(entry.location.segment, 1)
+
+    def watch(self, segment: Path, needed: int) -> None:
+        """Note that `needed` more frames of `segment` must be kept; with 0 the segment only becomes deletable."""
+        self._needed[segment] = self._needed.get(segment, 0) + needed
+
+    def find(self, request_id: str) -> Location | None:
+        """Return the location of a durable record that is not stored yet."""
+        return self._index.get(request_id)
+
+    def head(self, count: int) -> list[Entry]:
+        """Return the `count` records to be stored next, or fewer."""
+        return list(islice(self._queue, count))
+
+    def stored(self, count: int) -> None:
+        """Remove the first `count` records, which are now in the database."""
+        for _ in range(count):
+            entry = self._queue.popleft()
+            if self._index.get(entry.request_id) == entry.location:
+                del self._index[entry.request_id]
+            self._needed[entry.location.segment] -= 1
+
+    def reject_first(self) -> None:
+        """Mark the first record as rejected by the database: it can still be found, and its segment stays."""
+        self._queue.popleft()
+
+    def deletable(self, growing: Collection[Path]) -> list[Path]:
+        """Return the segments that are no longer needed, without those that are still `growing`."""
+        return [segment for segment, needed in self._needed.items() if needed == 0 and segment not in growing]
+
+    def forget(self, segments: Iterable[Path]) -> None:
+        """Forget deleted segments."""
+        for segment in segments:
+            del self._needed[segment]
+
+    def needs_folder(self, folder: Path) -> bool:
+        """Return whether a segment in `folder` has not been deleted."""
+        return any(segment.parent == folder for segment in self._needed)
+
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import classifier_versions, verifications
 from quality.estimates.upgrade_rate import Share, UpgradeSettings, sampled_as_served, upgrade_rate
-from quality.store.exclusive import exclusive
+from quality.store.queries import exclusive
 
 STREAM = "last verified answers"
 _LOCK = 0x41494F0C  # PostgreSQL advisory lock number: "AIO", 12

@@ -1,4 +1,6 @@
-"""The Record: one served request, complete, as it goes from the gateway to journal, database and monitor."""
+"""The Record: one served request, complete, as it goes from the gateway to journal, database and monitor.
+
+`Recorded`: any request as the ledger keeps it, an answer by a tier or anything else, distinguished by `api`."""
 
 from typing import Any, Literal
 
@@ -159,3 +161,53 @@ def comparison_of(attempts: list[Attempt]) -> Comparison | None:
     elif "error" in statuses or "aborted" in statuses:
         outcome = "failed"
     return Comparison(tiers=tuple(sorted(attempt.tier for attempt in found)), outcome=outcome, compared_as=compared_as)
+
+
+PassedApi = Literal["embedding", "rerank", "moderation", "image", "speech", "transcription"]
+
+
+class EmbeddingRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One request that `model`, one of the catalogue's embedding models or one whose endpoint was passed through,
+    answered or started; see `quality.records.record` for the shared fields. `overhead_ms` is the time before the model
+    was asked. A request without vectors is charged for no tokens, but those of a server's finished calls. `attempts`:
+    what was charged, at which price, of tier 0, which is none; empty in old records. Of what was passed through the
+    attempt's `reason` says the units and their price, or that they have none."""
+
+    request_id: str
+    created_at: float
+    api: PassedApi = "embedding"
+    requested_model: str
+    key_id: str | None
+    status: Literal["ok", "error", "aborted"]
+    http_status: int
+    error: str | None
+    model: str
+    prompt_tokens: int
+    cost_usd: float
+    e2e_ms: float
+    overhead_ms: float
+    tags: dict[str, str] | None = None
+    replica: str | None = None
+    attempts: list[Attempt] = []
+
+
+Recorded = Record | EmbeddingRecord
+
+
+ANSWERS = ("chat", "completion")
+
+
+class _Kind(msgspec.Struct):
+    api: str
+
+
+_kind = msgspec.msgpack.Decoder(_Kind)
+_decode_answer = msgspec.msgpack.Decoder(Record)
+_decode_embedding = msgspec.msgpack.Decoder(EmbeddingRecord)
+
+encoded = msgspec.msgpack.Encoder().encode
+
+
+def decoded(payload: bytes) -> Recorded:
+    """Decode what `encoded` returned. Raises `msgspec.DecodeError`."""
+    return (_decode_answer if _kind.decode(payload).api in ANSWERS else _decode_embedding).decode(payload)

@@ -11,8 +11,7 @@ from contextlib import suppress
 
 import msgspec
 
-from quality.records.any_record import decoded, encoded
-from quality.records.record import Record
+from quality.records.record import Record, decoded, encoded
 from quality.records.redaction import Redact, load_redaction, redacted, without_texts
 
 log = logging.getLogger(__name__)

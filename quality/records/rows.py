@@ -7,9 +7,7 @@ from typing import Any
 import msgspec
 
 from classifier.decision import Decision, PolicyInputs
-from quality.records.any_record import Recorded
-from quality.records.embedding_record import EmbeddingRecord
-from quality.records.record import Attempt, Record, Timings
+from quality.records.record import Attempt, EmbeddingRecord, Record, Recorded, Timings
 from tiers.consent import ALL, Consent
 
 # Embeddings have no generation, no decision and no saving.

@@ -33,7 +33,7 @@ from quality.rollout.classifier_versions import ClassifierVersions
 from quality.rollout.evidence import RolloutSettings
 from quality.rollout.registry_transaction import registry_transaction
 from quality.rollout.rollout import ACTOR, Rollouts
-from quality.store.label_reset import labels_count_from
+from quality.store.queries import labels_count_from
 from quality.verification.training_rows import Tensors, data_hash, export_rows, feature_spec
 
 log = logging.getLogger(__name__)

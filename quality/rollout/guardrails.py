@@ -25,7 +25,7 @@ from sqlalchemy import ColumnElement, and_, case, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.requests import requests, routing_decisions
-from quality.statistics.welch import Sample, exceeds_p_value
+from quality.statistics import Sample, exceeds_p_value
 
 Measure = Literal["cost", "ttft", "e2e"]
 MEASURES: dict[Measure, str] = {

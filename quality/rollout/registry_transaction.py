@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from quality.store.exclusive import exclusive
+from quality.store.queries import exclusive
 
 _REGISTRY_LOCK = 0x41494F04  # PostgreSQL advisory lock number: "AIO", 4
 

@@ -14,7 +14,7 @@ import msgspec
 from quality.estimates.kinds import Tally, kind_share, sampling_weights
 from quality.shadow.cases import ShadowCase
 from quality.shadow.observed import Observed, ShadowAnswers
-from quality.statistics.ratio import weighted_ratio
+from quality.statistics import weighted_ratio
 
 # With fewer verdicts a share is too uncertain to act on: even without a worse one, one answer in nine may be worse.
 FEWEST = 30

@@ -26,11 +26,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 import migrations
 from inference_core.extras import require_extra
-from quality.store.hidden_values import hide_values
-from quality.store.time_limits import (
+from quality.store.drivers import (
     BUSY_MS,
     CONNECT_SECONDS,
     STATEMENT_SECONDS,
+    hide_values,
     limit_waiting,
     postgres_connection,
     sqlite_connection,

@@ -1,24 +1,73 @@
-"""Queries over the store: requests and their costs, erasure of a user, and the audit trail."""
+"""Queries over the store: requests and their costs, erasure of a user, the reset of labels, and the audit trail, also
+of live knobs; and transactions that exclude each other over all processes on one database.
+
+Rows are inserted many at a time: the statement and the conversion of each column are prepared once per database.
+SQLAlchemy prepares the values of each row again, which costs more than the rest of storing it."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-from sqlalchemy import Row, Select, delete, select, text
+from sqlalchemy import Dialect, Row, Select, Table, delete, func, select, text
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from classifier.registry.erasure import embedding_digest
 from migrations.tables.api_objects import batches, files, kept_turns, stored_responses
-from migrations.tables.audit import audit_events, erased_embeddings, erasures
+from migrations.tables.audit import audit_events, erased_embeddings, erasures, knob_changes
 from migrations.tables.quality import tool_definitions, training_rows, verifications
 from migrations.tables.requests import refused_requests, requests, routing_decisions, session_steps
-from quality.records.any_record import Recorded
-from quality.records.record import Record
+from quality.records.record import Record, Recorded
 from quality.records.rows import decision_row, recorded_of, request_row, session_row
-from quality.store.bulk_insert import insert_if_absent, insert_into
 from quality.store.database import checkpoint
+
+
+@asynccontextmanager
+async def exclusive(engine: AsyncEngine, lock: int) -> AsyncIterator[AsyncConnection]:
+    """Open one transaction at a time over all replicas. `lock`: the number of PostgreSQL's advisory lock; SQLite has
+    one writer at a time."""
+    if engine.dialect.name == "postgresql":
+        async with engine.begin() as connection:
+            await connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": lock})
+            yield connection
+    else:
+        async with engine.execution_options(sqlite_begin="BEGIN IMMEDIATE").begin() as connection:
+            yield connection
+
+
+class _Prepared(NamedTuple):
+    """`columns`: in the order of the statement's parameters, with what converts a value; None keeps it as it is."""
+
+    statement: str
+    columns: Sequence[tuple[str, Callable[[Any], Any] | None]]
+
+
+async def insert_if_absent(connection: AsyncConnection, table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Insert `rows`, at least one, each with a value for every column that is not computed; those whose key is there
+    already stay unchanged."""
+    statement, columns = _prepared(connection.dialect, table)
+    await connection.exec_driver_sql(
+        statement,
+        [tuple([row[name] if convert is None else convert(row[name]) for name, convert in columns]) for row in rows],
+    )
+
+
+def insert_into(table: Table, dialect: Dialect) -> postgresql.Insert | sqlite.Insert:
+    """Return an insert that can say what becomes of conflicts, in the database's own words."""
+    return postgresql.insert(table) if dialect.name == "postgresql" else sqlite.insert(table)
+
+
+@lru_cache(maxsize=16)
+def _prepared(dialect: Dialect, table: Table) -> _Prepared:
+    given = [column.name for column in table.c if column.computed is None]
+    compiled = insert_into(table, dialect).on_conflict_do_nothing().compile(dialect=dialect, column_keys=given)
+    kinds = [(name, table.c[name].type.dialect_impl(dialect)) for name in compiled.positiontup or ()]
+    return _Prepared(str(compiled), [(name, kind.bind_processor(dialect)) for name, kind in kinds])
+
 
 _ERASURE_LOCK = 0x41494F02  # PostgreSQL advisory lock number: "AIO", 2
 
@@ -79,7 +128,7 @@ async def delete_key_data(engine: AsyncEngine, key_id: str, *, now: float) -> Er
     """Delete everything stored of a user up to `now`, and drop the user's records that still arrive from journals.
 
     The digests of the user's training embeddings stay for a while, to find artefacts that hold them
-    (`quality.privacy.erase_user`). Call `Ledger.flush` first, so that no text remains in this process's journal files.
+    (`quality.privacy`). Call `Ledger.flush` first, so that no text remains in this process's journal files.
     SQLite overwrites the deleted content in its file and log; PostgreSQL reclaims it by its own vacuum.
     """
     async with engine.begin() as connection:
@@ -153,3 +202,81 @@ def _record(row: Row[Any]) -> Recorded:
     return recorded_of(
         mapping, {column.name: mapping[_DECISION_PREFIX + column.name] for column in routing_decisions.c}
     )
+
+
+# The audit action of a reset, which outlives restarts: audit events are kept.
+RESET = "promotions.reset"
+
+
+async def labels_count_from(connection: AsyncConnection) -> float:
+    """Return the epoch seconds of the last reset; labels up to then are forgotten. 0 without one."""
+    last = select(func.max(audit_events.c.created_at)).where(audit_events.c.action == RESET)
+    found: float | None = await connection.scalar(last)
+    return found or 0.0
+
+
+async def reset_labels(engine: AsyncEngine, *, actor: str, reason: str, now: float) -> None:
+    """Forget all labels up to `now` (epoch seconds): every replica stops following them at its next poll, and no later
+    retraining reads them."""
+    await record_audit(engine, at=now, actor=actor, action=RESET, subject="own labels", reason=reason)
+
+
+class KnobChange(msgspec.Struct, frozen=True, kw_only=True):
+    """`actor` set `knob` of `part` (and of its `model`; None is all models) from `old_value` to `new_value`.
+
+    Values are JSON. `kept`: whether the change survives a restart. `refused`: why nothing was changed, None if it was.
+    `created_at`: epoch seconds. `knob_change_id` is assigned by the store.
+    """
+
+    created_at: float
+    actor: str
+    part: str
+    model: str | None
+    knob: str
+    old_value: Any
+    new_value: Any
+    reason: str | None = None
+    kept: bool = False
+    refused: str | None = None
+    knob_change_id: int | None = None
+
+
+async def record_knob_changes(engine: AsyncEngine, changes: Sequence[KnobChange]) -> None:
+    """Store `changes`, all or none."""
+    rows = [msgspec.structs.asdict(change) for change in changes]
+    for row in rows:
+        del row["knob_change_id"]
+    if rows:
+        async with engine.begin() as connection:
+            await connection.execute(knob_changes.insert(), rows)
+
+
+async def list_knob_changes(
+    engine: AsyncEngine, *, limit: int = 100, before: int | None = None, knob: str | None = None
+) -> list[KnobChange]:
+    """List changes, newest first; `before` is the id of the last one of the previous page."""
+    columns = knob_changes.c
+    query = select(*columns).order_by(columns.knob_change_id.desc()).limit(limit)
+    if before is not None:
+        query = query.where(columns.knob_change_id < before)
+    if knob is not None:
+        query = query.where(columns.knob == knob)
+    async with engine.connect() as connection:
+        return [KnobChange(**row._mapping) for row in (await connection.execute(query)).all()]
+
+
+async def strongest_prices(engine: AsyncEngine, tiers: int, before: float, most: int) -> list[tuple[str, str, float]]:
+    """Return the key, the hash of the system prompt ("" without one) and the US dollars of the newest `most` requests
+    routed `before` (epoch seconds) among so many `tiers`, oldest first."""
+    newest = (
+        select(requests.c.key_id, routing_decisions.c.inputs)
+        .join(requests, requests.c.request_id == routing_decisions.c.request_id)
+        .where(routing_decisions.c.created_at < before)
+        .order_by(routing_decisions.c.created_at.desc())
+        .limit(most)
+    )
+    async with engine.connect() as connection:
+        rows = (await connection.execute(newest)).all()
+    # Records of earlier releases have no system prompt.
+    found = [(key or "", inputs.get("app", ""), inputs["costs"]) for key, inputs in reversed(rows)]
+    return [(key, app, usd[-1]) for key, app, usd in found if len(usd) == tiers]

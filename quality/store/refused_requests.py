@@ -8,7 +8,7 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.requests import refused_requests
-from quality.store.bulk_insert import insert_into
+from quality.store.queries import insert_into
 
 MINUTE = 60.0
 

@@ -18,7 +18,7 @@ from quality.judges.exact import ExactJudge
 from quality.judges.real_pairs import REVIEW as REVIEW_SCORE
 from quality.records.record import Record
 from quality.records.redaction import DROPPED, RedactText, redacted_text
-from quality.store.bulk_insert import insert_into
+from quality.store.queries import insert_into
 from quality.verification.judging import prompt_text
 from quality.verification.queue import NO_TURN
 from quality.verification.training_rows import FEEDBACK, REVIEW, Encode

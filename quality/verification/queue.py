@@ -26,8 +26,7 @@ from migrations.tables.requests import requests, routing_decisions
 from quality.estimates.upgrade_rate import UNCERTAIN, newest_verifications
 from quality.records.record import Record
 from quality.records.rows import consent_of
-from quality.store.bulk_insert import insert_into
-from quality.store.exclusive import exclusive
+from quality.store.queries import exclusive, insert_into
 from quality.verification.comparison import VerifiedComparison
 from quality.verification.job import Depth, Ruling, VerificationJob
 from quality.verification.sampling import WHY_NOT, Draw, Reason, SamplingSettings, Spending, admits

@@ -22,7 +22,7 @@ from classifier.model.outcome_model import OutcomeModel
 from classifier.prediction.class_predictor import ClassPredictor
 from migrations.tables.quality import training_rows
 from migrations.tables.tenancy import api_keys
-from quality.store.label_reset import labels_count_from
+from quality.store.queries import labels_count_from
 from quality.verification.job import Ruling, VerificationJob
 from quality.verification.tier_outcomes import outcomes_of_tiers
 

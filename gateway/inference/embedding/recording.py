@@ -5,8 +5,7 @@ from typing import Literal
 
 from gateway.base.errors import CLIENT_CLOSED_REQUEST, as_api_error, mark_recorded
 from gateway.base.requests.inference_request import InferenceRequest
-from quality.records.embedding_record import EmbeddingRecord
-from quality.records.record import Attempt
+from quality.records.record import Attempt, EmbeddingRecord
 from tiers.catalog.tier_spec import Price
 
 

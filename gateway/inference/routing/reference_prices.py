@@ -5,7 +5,7 @@ from collections import OrderedDict
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from quality.records.strongest_prices import strongest_prices
+from quality.store.queries import strongest_prices
 
 # Of a key or a system prompt: the prompt's own price counts as so many earlier ones, so that on the first day prompts
 # are not compared with each other, and no prompt looks more than (n + 10) / 10 times as dear as it is.

@@ -16,7 +16,7 @@ from gateway.inference.api.reading.parsing import read_body
 from gateway.operations.running import operations_of
 from gateway.operations.usecases.knobs import order_knobs
 from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
-from quality.store.knob_log import KnobChange
+from quality.store.queries import KnobChange
 
 K = TypeVar("K", bound=msgspec.Struct)
 

@@ -21,7 +21,7 @@ from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
 from inference_core.engine.live_knobs import KNOB_NAMES, knob_schemas
 from inference_core.protocol import Knobs, KnobValue, ModelStats, Tuning
 from inference_core.scheduling.preferred_batch_sizes import suggest_preferred_sizes
-from quality.store.knob_log import KnobChange
+from quality.store.queries import KnobChange
 
 MOST_CHANGES = 1000
 COMMON_SIZES = 64

@@ -13,7 +13,7 @@ from gateway.operations.api.knob_patch import KnobPatch, paths_of
 from gateway.operations.running import operations_of
 from gateway.operations.usecases.knobs import REPLICAS, carry_out_order, part_of, replica_changes
 from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
-from quality.store.knob_log import KnobChange
+from quality.store.queries import KnobChange
 from tiers.attempt import ReplicaStatus
 from tiers.catalog.replica_spec import BalancingSpec
 

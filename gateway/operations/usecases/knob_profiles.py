@@ -12,7 +12,7 @@ from gateway.operations.running import Operations
 from gateway.operations.usecases.knobs import KnobsWritten, order_knobs, order_replicas
 from gateway.runtime.cores.knob_profiles import Profile, profile_named
 from gateway.runtime.cores.knobs import KnobOrder
-from quality.store.knob_log import KnobChange
+from quality.store.queries import KnobChange
 from tiers.catalog.catalog import CPU_CORE
 
 

@@ -12,7 +12,7 @@ from gateway.base.numbers import whole_number
 from gateway.inference.catalogue.replica_knobs import ReplicaKnobs
 from gateway.operations.running import Operations
 from quality.store.database import MOST_INTEGER
-from quality.store.knob_log import KnobChange
+from quality.store.queries import KnobChange
 
 REPLICAS = "replicas"
 

@@ -8,7 +8,7 @@ from gateway.base.errors import ApiError
 from gateway.base.stores.database_reach import reached
 from gateway.operations.quality_loop.active_labels import ActiveLabels
 from gateway.operations.running import Operations
-from quality.store.label_reset import reset_labels
+from quality.store.queries import reset_labels
 
 
 class LabelsShown(msgspec.Struct, frozen=True, kw_only=True):

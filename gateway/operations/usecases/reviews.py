@@ -12,8 +12,7 @@ from gateway.inference.serving import Serving
 from quality.estimates.upgrade_rate import UNCERTAIN
 from quality.records.record import Record
 from quality.store.database import MOST_INTEGER
-from quality.store.listings import VERIFICATIONS
-from quality.store.pages import Page, PageError
+from quality.store.pages import VERIFICATIONS, Page, PageError
 from quality.verification.feedback import JUDGE, Feedback, FeedbackTaken, reviewable
 
 ReviewVerdict = Literal["no_worse", "tie", "worse"]

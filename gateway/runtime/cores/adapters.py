@@ -14,7 +14,7 @@ from gateway.runtime.cores.reading import core_gone, read_answering, read_cores,
 from inference_core.errors import CoreGoneError, InvalidRequestError
 from inference_core.protocol import AdapterInfo
 from inference_core.transport.client import CoreClient
-from quality.store.knob_log import KnobChange
+from quality.store.queries import KnobChange
 from tiers.catalog.tier_spec import TierSpec
 
 KNOB = "adapter"

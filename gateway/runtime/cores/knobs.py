@@ -18,7 +18,7 @@ from inference_core.engine.live_knobs import COMMON_KNOBS, KNOB_NAMES
 from inference_core.errors import CoreGoneError, InvalidRequestError
 from inference_core.protocol import CoreStats, Knobs, KnobsSet, KnobValue
 from inference_core.transport.client import CoreClient
-from quality.store.knob_log import KnobChange, list_knob_changes, record_knob_changes
+from quality.store.queries import KnobChange, list_knob_changes, record_knob_changes
 from tiers.catalog.catalog import CPU_CORE
 
 log = logging.getLogger(__name__)

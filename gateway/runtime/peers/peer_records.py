@@ -4,7 +4,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.runtime.peers.peers import Peers
 from quality.ledger.ledger import Ledger
-from quality.records.any_record import Recorded, decoded, encoded
+from quality.records.record import Recorded, decoded, encoded
 
 
 class PeerRecords:

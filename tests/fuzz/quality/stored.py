@@ -6,9 +6,8 @@ from gateway.inference.cache.kept_answer import KeptAnswer
 from gateway.inference.cache.response_cache import _decode as decode_kept_answer
 from gateway.telemetry.objectives.service_levels import LevelsByTier
 from inference_core.io.json_errors import JSON_ERRORS
-from quality.ledger.journal_segment import HEADER_BYTES, Location, SegmentError, frame, read_payload, recover
-from quality.records.any_record import decoded, encoded
-from quality.records.embedding_record import EmbeddingRecord
+from quality.ledger.journal_files import HEADER_BYTES, Location, SegmentError, frame, read_payload, recover
+from quality.records.record import EmbeddingRecord, decoded, encoded
 from tests.fuzz.scratch import scratch_folder
 from tests.fuzz.target import fuzz_target
 from tests.quality.store.records import make_record

@@ -13,7 +13,7 @@ from gateway.base.errors import ApiError, ClientGoneError, as_api_error, is_reco
 from gateway.base.requests.caller import Caller
 from gateway.telemetry.refused_requests import MOST_KINDS, MOST_LINES, RefusedMetrics, RefusedRequests
 from quality.store.database import migrate, open_database
-from quality.store.listings import REFUSED
+from quality.store.pages import REFUSED
 from quality.store.refused_requests import refused_since
 from tests.gateway.running_gateway import RunningGateway
 from tiers.consent import Consent

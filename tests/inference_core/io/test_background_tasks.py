@@ -31,7 +31,7 @@ AWAITED = {
     "quality/learning/learning.py": "the page that asks",
     "quality/monitor/background_loop.py": "the one who drains the loop",
     "quality/retraining/retrain.py": "the retraining",
-    "quality/store/time_limits.py": "the closing of the database, which leaves a stuck thread alone",
+    "quality/store/drivers.py": "the closing of the database, which leaves a stuck thread alone",
     "tiers/merge_streams.py": "the reader of the stream",
     "tiers/replicas/replica_request.py": "the request",
 }

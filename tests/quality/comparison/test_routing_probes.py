@@ -11,8 +11,7 @@ from classifier.decision import ConstantTier
 from migrations.tables.quality import training_rows
 from quality.comparison.routing_probes import LEAST_OF_KEY, WorthAsked, WorthRecord
 from quality.records.record import Attempt, Record
-from quality.store.label_reset import reset_labels
-from quality.store.queries import delete_key_data, insert_records
+from quality.store.queries import delete_key_data, insert_records, reset_labels
 from tests.quality.loop_world import record
 
 TIERS = ("a", "b", "c", "d")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from quality.statistics.rouge_bleu import bleu, bleu_words, clipped_matches, rouge_l
+from quality.evaluation.quantised_model import bleu, bleu_words, clipped_matches, rouge_l
 
 
 @pytest.mark.parametrize(("candidate", "expected"), [("police kill the gunman", 0.75), ("the gunman kill police", 0.5)])

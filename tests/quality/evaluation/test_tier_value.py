@@ -18,7 +18,7 @@ from quality.evaluation.tier_value import (
     stored_report,
     warnings_of,
 )
-from quality.statistics.mcnemar import better_p_value
+from quality.statistics import better_p_value
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import load_catalog
 from tiers.catalog.tier_spec import Price

@@ -18,7 +18,7 @@ from migrations.tables.audit import audit_events
 from migrations.tables.quality import training_rows
 from migrations.tables.tenancy import api_keys, teams
 from quality.learning.own_labels import OwnLabels
-from quality.store.label_reset import reset_labels
+from quality.store.queries import reset_labels
 from tests.quality.retraining.tiny_classifier import base_artefact, experience_row
 
 PROMPT = "Tell me about cotton table window garden river"

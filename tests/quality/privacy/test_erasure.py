@@ -25,7 +25,7 @@ from classifier.training.data.encoded_rows import EncodedRows
 from classifier.training.fitting.heads import fit_heads
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import classifier_versions, rollouts, training_rows
-from quality.privacy.erase_user import erase_user, forget_erased
+from quality.privacy import erase_user, forget_erased
 from quality.rollout.classifier_versions import ClassifierVersions
 from quality.verification.training_rows import Tensors, encode_prompt, export_rows
 from tests.quality.loop_world import rows

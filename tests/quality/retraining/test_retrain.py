@@ -24,7 +24,7 @@ from quality.monitor.shift_watch import tenants_changes
 from quality.retraining.retrain import RetrainResult, retrain
 from quality.retraining.runs import Busy, LeaseLostError, RetrainRuns, Run
 from quality.retraining.subprocess import TrainingProcessError, run_training_process
-from quality.store.label_reset import reset_labels
+from quality.store.queries import reset_labels
 from quality.verification.training_rows import TRAINED_ON, data_hash, export_rows
 from tests.gateway.gateway_only import without_extras
 from tests.quality.loop_world import rows

@@ -7,7 +7,7 @@ from quality.shadow.cases import worst
 from quality.shadow.figures import FEWEST, Budget, ShadowReport, summarised
 from quality.shadow.observed import Observed, ShadowAnswers
 from quality.shadow.wording import in_words
-from quality.statistics.ratio import student_975, weighted_ratio
+from quality.statistics import student_975, weighted_ratio
 
 BUDGET = Budget(budget_usd=1.0, spent_usd=0.25)
 

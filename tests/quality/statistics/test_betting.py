@@ -6,7 +6,7 @@ import pytest
 from quality.comparison.decision_gain import reference_serving
 from quality.comparison.paired_outcomes import most_difference
 from quality.rollout.evidence import RolloutSettings
-from quality.statistics.betting import evidence, wealth
+from quality.statistics import evidence, wealth
 
 
 def test_false_gains_are_rare_under_continuous_monitoring() -> None:

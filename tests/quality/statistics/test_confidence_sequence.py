@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quality.statistics.confidence_sequence import deviation, log_evidence, sums_of, values_needed
+from quality.statistics import deviation, log_evidence, sums_of, values_needed
 
 LEVEL, RUNS, LENGTH = 0.05, 300, 1500
 

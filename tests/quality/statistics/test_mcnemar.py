@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from quality.statistics.mcnemar import better_p_value
+from quality.statistics import better_p_value
 
 
 @given(st.integers(0, 400), st.integers(0, 400))

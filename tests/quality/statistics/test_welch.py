@@ -2,7 +2,7 @@
 
 import pytest
 
-from quality.statistics.welch import Sample, exceeds_p_value, student_tail
+from quality.statistics import Sample, exceeds_p_value, student_tail
 
 # Quantiles of Student's t from tables: t, degrees of freedom, probability above.
 TABLE = [(1.833, 9, 0.05), (4.297, 9, 0.001), (4.781, 9, 0.0005), (2.042, 30, 0.025), (3.646, 30, 0.0005)]

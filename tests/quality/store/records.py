@@ -5,8 +5,7 @@ from typing import Any
 import msgspec
 
 from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction
-from quality.records.embedding_record import EmbeddingRecord
-from quality.records.record import Attempt, Record, Timings
+from quality.records.record import Attempt, EmbeddingRecord, Record, Timings
 
 
 def make_record(request_id: str = "r-1", **changes: Any) -> Record:

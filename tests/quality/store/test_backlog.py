@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from quality.ledger.backlog import Backlog, Entry
-from quality.ledger.journal_segment import Location
+from quality.ledger.journal_files import Location
+from quality.ledger.ledger import Backlog, Entry
 from tests.examples import examples
 
 SEGMENTS = [Path(folder) / f"{n}.journal" for folder in ("own", "orphan") for n in range(3)]

@@ -7,8 +7,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.requests import requests
 from quality.records.rows import request_row
-from quality.store import bulk_insert
-from quality.store.bulk_insert import insert_if_absent
+from quality.store import queries
+from quality.store.queries import insert_if_absent
 from tests.quality.store.records import make_embedding, make_record
 
 RECORDS = [
@@ -37,10 +37,10 @@ async def test_the_rows_are_those_of_an_ordinary_insert(engine: AsyncEngine) -> 
 async def test_a_row_that_is_there_stays_and_no_statement_is_prepared_again(engine: AsyncEngine) -> None:
     async with engine.begin() as connection:
         await insert_if_absent(connection, requests, [request_row(RECORDS[0])])
-        known = bulk_insert._prepared.cache_info().misses
+        known = queries._prepared.cache_info().misses
         changed = [msgspec.structs.replace(record, model="another") for record in RECORDS]
         await insert_if_absent(connection, requests, map(request_row, changed))
         found = await connection.execute(select(requests.c.request_id, requests.c.model))
         models = {row.request_id: row.model for row in found}
     assert models == {"r-1": RECORDS[0].model, "r-2": "another", "e-1": "another"}
-    assert bulk_insert._prepared.cache_info().misses == known
+    assert queries._prepared.cache_info().misses == known

@@ -12,8 +12,7 @@ from migrations.tables.audit import JUDGE_TEST, audit_events
 from migrations.tables.quality import verifications
 from migrations.tables.tenancy import api_keys, teams
 from quality.estimates.costs import CostReport, Part, cost_report
-from quality.records.any_record import Recorded
-from quality.records.record import Record
+from quality.records.record import Record, Recorded
 from quality.store.queries import insert_records
 from tiers.catalog.load import load_catalog
 from tiers.catalog.pricing import cost_usd

@@ -7,7 +7,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from quality.store.database import blames_data, open_database
-from quality.store.hidden_values import HIDDEN
+from quality.store.drivers import HIDDEN
 
 SECRET = "cormorant: \"7e21\"\nDETAIL: 'no'"
 INSERT = "insert into t values (:a, cast(cast(:b as text) as int), :c)"

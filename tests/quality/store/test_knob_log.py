@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from quality.store.database import downgrade, migrate, open_database
-from quality.store.knob_log import KnobChange, list_knob_changes, record_knob_changes
+from quality.store.queries import KnobChange, list_knob_changes, record_knob_changes
 
 CHANGE = KnobChange(
     created_at=1.5, actor="root", part="core", model="m", knob="max_num_seqs", old_value=8, new_value=[16, "x"],

@@ -16,7 +16,7 @@ from migrations.tables.audit import audit_events
 from migrations.tables.quality import verifications
 from migrations.tables.requests import requests
 from quality.records.rows import request_row
-from quality.store.listings import (
+from quality.store.pages import (
     ARTEFACTS,
     BATCHES,
     EXPERIMENTS,
@@ -26,8 +26,8 @@ from quality.store.listings import (
     ROLLOUTS,
     TRANSITIONS,
     VERIFICATIONS,
+    PageError,
 )
-from quality.store.pages import PageError
 from tests.examples import examples
 from tests.quality.store.records import make_record
 
@@ -131,8 +131,8 @@ async def store_verifications(engine: AsyncEngine, count: int) -> list[dict[str,
 async def test_verifications_by_any_combination_of_filters_are_all_there_and_in_order(
     any_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quality.store.facets.MOST_AT_ONCE", 3)
-    monkeypatch.setattr("quality.store.facets.LOOKED_THROUGH", 40)
+    monkeypatch.setattr("quality.store.pages.MOST_AT_ONCE", 3)
+    monkeypatch.setattr("quality.store.pages.LOOKED_THROUGH", 40)
     stored = await store_verifications(any_engine, 300)
     values = {"tier": 1, "status": "done", "label": "worse", "judge": "exact", "sampled_reason": "a/b", "key_id": "ann"}
     for columns in chain.from_iterable(combinations(values, n) for n in range(len(values) + 1)):
@@ -148,8 +148,8 @@ async def test_verifications_by_any_combination_of_filters_are_all_there_and_in_
 async def test_requests_by_any_combination_of_filters_are_all_there_and_in_order(
     any_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quality.store.facets.MOST_AT_ONCE", 3)
-    monkeypatch.setattr("quality.store.facets.LOOKED_THROUGH", 40)
+    monkeypatch.setattr("quality.store.pages.MOST_AT_ONCE", 3)
+    monkeypatch.setattr("quality.store.pages.LOOKED_THROUGH", 40)
     rng = random.Random(7)
     stored = [
         request_row(

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from migrations.tables.audit import erased_embeddings
 from migrations.tables.quality import training_rows, verifications
 from migrations.tables.requests import refused_requests, requests, routing_decisions
-from quality.privacy.retention import Purged, Retention, RetentionLimits
+from quality.privacy import Purged, Retention, RetentionLimits
 from quality.store.queries import delete_key_data, get_request, insert_records
 from quality.store.refused_requests import RefusalCount, RefusalKind, add_refused
 from tests.quality.store.records import make_record
@@ -149,7 +149,7 @@ async def test_counts_of_refused_requests_go_by_age_by_number_and_with_their_use
     await add_refused(engine, [counted("old", 40), *(counted(name, age) for age, name in enumerate("abc"))])
     await retention(engine, days=30.0).purge()
     assert await keys() == {"a", "b", "c"}
-    monkeypatch.setattr("quality.privacy.retention.MOST_REFUSED", 2)
+    monkeypatch.setattr("quality.privacy.MOST_REFUSED", 2)
     await retention(engine, days=30.0).purge()
     assert await keys() == {"a", "b"}
     await delete_key_data(engine, "a", now=NOW)

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from migrations.tables.audit import audit_events, erasures
 from migrations.tables.quality import training_rows, verifications
 from migrations.tables.requests import requests, routing_decisions
-from quality.records.any_record import Recorded
+from quality.records.record import Recorded
 from quality.store.queries import (
     ErasedRows,
     delete_key_data,

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from quality.store import time_limits
-from quality.store.time_limits import LimitedSqlite, sqlite_connection
+from quality.store import drivers
+from quality.store.drivers import LimitedSqlite, sqlite_connection
 from tests.polling import eventually
 
 
 @pytest.fixture
 def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time_limits, "STATEMENT_SECONDS", 0.05)
-    monkeypatch.setattr(time_limits, "COMMIT_SECONDS", 0.05)
-    monkeypatch.setattr(time_limits, "WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(drivers, "STATEMENT_SECONDS", 0.05)
+    monkeypatch.setattr(drivers, "COMMIT_SECONDS", 0.05)
+    monkeypatch.setattr(drivers, "WATCH_SECONDS", 0.01)
 
 
 async def _stuck(connection: LimitedSqlite) -> threading.Event:
@@ -51,7 +51,7 @@ async def test_a_statement_and_a_commit_behind_a_stuck_thread_fail_and_later_cal
 
 
 async def test_the_timer_ends_with_the_calls_that_it_watches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time_limits, "WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(drivers, "WATCH_SECONDS", 0.01)
     connection = await sqlite_connection(str(tmp_path / "a.sqlite3"))
     await connection.execute("SELECT 1")
     assert connection._watch is not None

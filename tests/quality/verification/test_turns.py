@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.quality import tool_definitions, verifications
 from quality.monitor.offers import MOST_BYTES, FailedCall, Offer, Offers
-from quality.privacy.retention import Retention, RetentionLimits
+from quality.privacy import Retention, RetentionLimits
 from quality.store.queries import delete_key_data
 from quality.verification.queue import VerificationQueue
 from quality.verification.sampling import Draw, SamplingSettings

@@ -17,7 +17,7 @@ from gateway.inference.api.reading.parsing import read_body
 from gateway.inference.serving import serving_of
 from gateway.tenancy.access.access import access_of
 from gateway.tenancy.access.guard import caller_of
-from quality.records.embedding_record import EmbeddingRecord
+from quality.records.record import EmbeddingRecord
 from quality.verification.feedback import Feedback, FeedbackTaken
 
 _RATINGS = {"up": 1.0, "down": 0.0}

@@ -12,9 +12,7 @@ from gateway.edge.http_request import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.serving import serving_of
 from gateway.tenancy.access.guard import caller_of
-from quality.records.any_record import Recorded
-from quality.records.embedding_record import EmbeddingRecord
-from quality.records.record import Record
+from quality.records.record import EmbeddingRecord, Record, Recorded
 
 
 @get(

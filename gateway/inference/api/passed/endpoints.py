@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from gateway.base.errors import bad_request
 from gateway.base.numbers import whole_number
-from quality.records.embedding_record import PassedApi
+from quality.records.record import PassedApi
 from tiers.catalog.tier_spec import ServedEndpoint
 
 ModelName = Annotated[str, Meta(min_length=1, max_length=256)]

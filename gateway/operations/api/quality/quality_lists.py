@@ -22,7 +22,7 @@ from gateway.operations.usecases.pages import page_of
 from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
 from quality.monitor.status import MonitorStatus
 from quality.store.database import MOST_INTEGER
-from quality.store.listings import (
+from quality.store.pages import (
     ARTEFACTS,
     BATCHES,
     EXPERIMENTS,
@@ -32,8 +32,8 @@ from quality.store.listings import (
     ROLLOUTS,
     TRANSITIONS,
     VERIFICATIONS,
+    Page,
 )
-from quality.store.pages import Page
 
 
 class RetrainOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

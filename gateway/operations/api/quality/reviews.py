@@ -13,8 +13,7 @@ from gateway.inference.serving import serving_of
 from gateway.operations.csv_export import as_asked
 from gateway.operations.usecases.reviews import LOOKED_THROUGH, ReviewOrder, label_asked_for, order_review, reviews_from
 from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
-from quality.store.listings import VERIFICATIONS
-from quality.store.pages import Page
+from quality.store.pages import VERIFICATIONS, Page
 from quality.verification.feedback import FeedbackTaken
 
 

@@ -59,7 +59,7 @@ def experiments() -> None:
 @json_option
 def list_experiments(limit: int, as_json: bool, **options: Any) -> None:
     """Show experiments, newest first, with what has been found."""
-    from quality.store.listings import EXPERIMENTS
+    from quality.store.pages import EXPERIMENTS
 
     found = with_database(settings_from(**options), lambda engine: EXPERIMENTS.page(engine, {}, limit=limit))
     if as_json:

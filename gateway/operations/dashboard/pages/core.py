@@ -23,7 +23,7 @@ from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
 from inference_core.engine.live_knobs import COMMON_KNOBS, KNOB_NAMES, knob_schemas
 from inference_core.engine.step_statistics import STEP_SECONDS
 from inference_core.protocol import CoreStats
-from quality.store.knob_log import KnobChange
+from quality.store.queries import KnobChange
 
 CHANGES = 30
 _PATH = "/admin/core"

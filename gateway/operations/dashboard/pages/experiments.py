@@ -20,7 +20,7 @@ from gateway.operations.usecases.pages import page_asked_for
 from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
 from quality.rollout.experiments import Plan, Results
 from quality.rollout.guardrails import MEASURES, Guarded, Measure
-from quality.store.listings import EXPERIMENTS
+from quality.store.pages import EXPERIMENTS
 
 PATH = "/admin/experiments"
 ROWS = 20

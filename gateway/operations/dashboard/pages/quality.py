@@ -37,7 +37,7 @@ from gateway.operations.usecases.worth import worth_last
 from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
 from quality.learning.learning import Learned, Learning, in_words
 from quality.monitor.status import MonitorStatus
-from quality.store.listings import ARTEFACTS, RETRAININGS, ROLLOUTS
+from quality.store.pages import ARTEFACTS, RETRAININGS, ROLLOUTS
 from quality.verification.sampling import WHY_NOT
 
 PATH = "/admin/quality"

@@ -21,11 +21,9 @@ from gateway.operations.dashboard.html.rendering import back_to, page
 from gateway.operations.dashboard.html.request_path import chances_of, rerouted, stages_of, verifications_of
 from gateway.operations.usecases.keys import names_of
 from gateway.operations.usecases.pages import page_asked_for
-from quality.records.any_record import Recorded
-from quality.records.embedding_record import EmbeddingRecord
-from quality.records.record import Record
+from quality.records.record import EmbeddingRecord, Record, Recorded
 from quality.records.rows import request_row
-from quality.store.listings import REFUSED, REQUESTS
+from quality.store.pages import REFUSED, REQUESTS
 from quality.verification.sampling import why_not_sampled
 
 ROWS = 50

@@ -11,7 +11,7 @@ import pytest_asyncio
 from sqlalchemy import func, select
 
 from migrations.tables.requests import requests, routing_decisions
-from quality.records.embedding_record import EmbeddingRecord
+from quality.records.record import EmbeddingRecord
 from tests.gateway.embedding_catalog import TOKEN_USD, embedding_settings
 from tests.gateway.operations.dashboard.browsing import browser, sign_in
 from tests.gateway.running_gateway import RunningGateway, running_gateway

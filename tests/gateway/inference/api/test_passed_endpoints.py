@@ -12,7 +12,7 @@ import pytest
 
 from gateway.base.settings import Settings
 from gateway.inference.api.passed import form
-from quality.records.embedding_record import EmbeddingRecord
+from quality.records.record import EmbeddingRecord
 from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.chained_tiers import HELLO, well
 from tests.gateway.operations.dashboard.browsing import browser, sign_in

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.base.settings import Settings
-from quality.records.embedding_record import EmbeddingRecord
+from quality.records.record import EmbeddingRecord
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import func, insert, select
 
 from migrations.tables.requests import session_steps
-from quality.privacy.retention import Retention, RetentionLimits
+from quality.privacy import Retention, RetentionLimits
 from quality.store.queries import delete_key_data
 from tests.gateway.operations.dashboard.browsing import browser
 from tests.gateway.operations.dashboard.rows import insert_requests

@@ -7,7 +7,7 @@ import pytest
 from gateway.runtime.peers.peer_records import PeerRecords
 from gateway.runtime.peers.peers import Peers
 from quality.ledger.ledger import Ledger
-from quality.records.any_record import Recorded, encoded
+from quality.records.record import Recorded, encoded
 from tests.quality.store.records import make_record
 
 

@@ -1,13 +1,18 @@
-"""Time limits of the database's drivers: no statement waits for ever, whether a server, a network or a disk hangs.
+"""What the database's drivers may do: no statement waits for ever, whether a server, a network or a disk hangs, and no
+failure repeats the values of a row, which may be users' texts.
 
-Every failure is a `TimeoutError`, and the connection that it happened on is not used again.
+Time limits: every failure is a `TimeoutError`, and the connection that it happened on is not used again.
+
+Hidden values: SQLAlchemy's `hide_parameters` leaves the server's own words: the detail of a violated constraint has
+the row ("Failing row contains …", "Key (name)=(…) already exists."), and an error in the data repeats the value.
 """
 
 import asyncio
 import functools
 import importlib
+import re
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import aiosqlite
@@ -137,3 +142,31 @@ def sqlite_connection(database: str, **arguments: Any) -> LimitedSqlite:
     # A thread that is stuck must not keep the process from ending.
     connection._thread.daemon = True
     return connection
+
+
+HIDDEN = "(hidden)"
+_DETAIL = "\nDETAIL:"
+_OF_DATA = "22"
+"""The class of SQLSTATE of errors in the data, whose messages repeat a value."""
+# After a colon or in quotes, or asyncpg's own of a value that it cannot send.
+_VALUE = re.compile(r"(?<=invalid input for query argument ).*|(?<=: ).*|\".*\"", re.DOTALL)
+
+
+def hide_values(context: ExceptionContext) -> None:
+    """Take the values out of an error before anybody writes it down: a listener of `handle_error`."""
+    errors = list(_chain(context.original_exception))
+    of_data = any(str(getattr(error, "sqlstate", "")).startswith(_OF_DATA) for error in errors)
+    for error in (context.sqlalchemy_exception, *errors):
+        if error is None:
+            continue
+        if getattr(error, "detail", None):
+            error.detail = None  # type: ignore[attr-defined]
+        if error.args and isinstance(error.args[0], str):
+            said = error.args[0].partition(_DETAIL)[0]
+            error.args = (_VALUE.sub(HIDDEN, said) if of_data else said, *error.args[1:])
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__

@@ -1,1 +1,0 @@
-"""Erase a user's data, and limit how long data are kept."""

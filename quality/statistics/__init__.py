@@ -1,1 +1,0 @@
-"""Statistical tests and scores."""
