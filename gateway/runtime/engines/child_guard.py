@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+GUARD_FILE = __file__
 _NOT_STARTED = 127
 
 

@@ -6,12 +6,10 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 
-from gateway.runtime.engines import child_guard
+from gateway.runtime.engines.child_guard import GUARD_FILE
 from gateway.runtime.engines.engine_log import EngineLog
 
-_GUARD = str(Path(child_guard.__file__))
 _PIECE = 1 << 16
 # Beyond the grace period: the time in which the guard kills what is left.
 _MARGIN_SECONDS = 5.0
@@ -30,7 +28,7 @@ class EngineChild:
     ) -> "EngineChild":
         """Start `command`, without a shell; after a SIGTERM it gets `grace_seconds`."""
         process = await asyncio.create_subprocess_exec(
-            *[sys.executable, "-I", "-S", _GUARD, str(os.getpid()), str(grace_seconds), *command],
+            *[sys.executable, "-I", "-S", GUARD_FILE, str(os.getpid()), str(grace_seconds), *command],
             env=dict(environment),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
