@@ -43,20 +43,17 @@ from gateway.operations.reload.catalogue_reload import CatalogueReload
 from gateway.operations.reload.hangup import reloading_on_hangup
 from gateway.operations.running import OPERATIONS, Operations
 from gateway.operations.running_figures import running_alerts, running_readings
-from gateway.operations.worker_answers import worker_answers
+from gateway.operations.worker_answers import PeerRecords, worker_answers
 from gateway.runtime.cores.adapters import CoreAdapters
 from gateway.runtime.cores.core_swap import CoreSwap
 from gateway.runtime.cores.engine import LoadFailed, running_engine
 from gateway.runtime.cores.knobs import CoreKnobs
 from gateway.runtime.cores.next_core import next_core
-from gateway.runtime.peers.peer_records import PeerRecords
-from gateway.runtime.peers.peers import Peers
-from gateway.runtime.peers.worker_place import WorkerPlace
+from gateway.runtime.peers import Peers, WorkerPlace
 from gateway.telemetry.metrics.metrics import Metrics
 from gateway.telemetry.metrics.scraped import OverloadCollector
-from gateway.telemetry.overview.live import Live
-from gateway.telemetry.refused_requests import RefusedRequests
-from gateway.telemetry.request_log import log_request
+from gateway.telemetry.overview import Live
+from gateway.telemetry.refused_requests import RefusedRequests, log_request
 from gateway.telemetry.span_export import configured_exporter, running_traces
 from gateway.tenancy.access.access import ACCESS, Access
 from gateway.tenancy.keys.key_secrets import keys_of

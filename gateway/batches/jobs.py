@@ -23,7 +23,7 @@ from gateway.batches.job_queue import JobQueue
 from gateway.batches.keeper import BatchKeeper
 from gateway.batches.line_book import LineBook
 from gateway.batches.line_worker import AnswerLine, LineWorker
-from gateway.telemetry.metrics.job_metrics import JobMetrics
+from gateway.telemetry.metrics.families import JobMetrics
 from inference_core.io.background_tasks import once
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from gateway.batches.job_queue import BatchJob, JobQueue, QueueUnavailableError
 from gateway.batches.line_book import LineAnswer, LineBook
 from gateway.batches.output_lines import EXHAUSTED, PROCESS_DIED, error_line, refusal_line, response_line
 from gateway.batches.retrying import again
-from gateway.telemetry.metrics.job_metrics import JobMetrics
+from gateway.telemetry.metrics.families import JobMetrics
 from tiers.errors import TierError, TierLostError
 
 log = logging.getLogger(__name__)

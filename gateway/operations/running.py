@@ -17,9 +17,9 @@ from gateway.operations.quality_loop.constant_tier import ConstantFollower
 from gateway.operations.quality_loop.quality_loop import QualityLoop
 from gateway.operations.reload.catalogue_reload import CatalogueReload
 from gateway.runtime.cores.knobs import CoreKnobs
-from gateway.runtime.peers.peers import Peers
+from gateway.runtime.peers import Peers
 from gateway.telemetry.metrics.metrics import Metrics
-from gateway.telemetry.overview.live import Live
+from gateway.telemetry.overview import Live
 from gateway.tenancy.access.access import Access
 from quality.comparison.cost_quality_curve import CostQualityCurves
 from quality.learning.kind_names import KindNames

@@ -1,9 +1,12 @@
-"""What is read of a running gateway for others to see: by a scrape, by the overview and by alerts."""
+"""What is read of a running gateway for others to see: by a scrape, by the overview and by alerts. A scrape shows
+figures of cores, GPUs and the database but does not wait for them: any of these may hang.
+"""
 
+import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,11 +20,9 @@ from gateway.inference.cache.stores import AnswerStore, MemoryStore
 from gateway.inference.service import Service
 from gateway.operations.quality_loop.quality_loop import QualityLoop
 from gateway.runtime.cores.engine import Engine
-from gateway.runtime.peers.peers import Peers
-from gateway.telemetry.metrics.background_readings import BackgroundReadings, Reading
+from gateway.runtime.peers import Peers
 from gateway.telemetry.metrics.metrics import Metrics
-from gateway.telemetry.objectives.alert_figures import alert_figures
-from gateway.telemetry.objectives.alert_rules import AlertInputs, Figure
+from gateway.telemetry.objectives.alert_rules import AlertInputs, Figure, alert_figures
 from gateway.telemetry.objectives.service_levels import levels_of_all
 from quality.ledger.ledger import Ledger
 
@@ -29,6 +30,44 @@ if TYPE_CHECKING:
     from quality.estimates.key_costs import KeyCost
 
 log = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 1.0
+"""How long a scrape waits for readings that begin with it; it shows the last known figures of the others."""
+
+Reading = Callable[[], Awaitable[None]]
+
+
+class BackgroundReadings:
+    """Runs each of `readings`, by name, at most once at a time."""
+
+    def __init__(self, readings: Mapping[str, Reading]) -> None:
+        self._readings = readings
+        self._running: dict[str, asyncio.Task[None]] = {}
+
+    async def begin(self) -> None:
+        """Begin the readings that are not running, and wait for them a little."""
+        begun = {name: asyncio.ensure_future(self._read(name)) for name in self._readings if name not in self._running}
+        for name, task in begun.items():
+            self._running[name] = task
+            task.add_done_callback(lambda _, name=name: self._running.pop(name, None))  # type: ignore[misc]
+        if begun:
+            await asyncio.wait(begun.values(), timeout=PATIENCE_SECONDS)
+
+    async def close(self) -> None:
+        """Stop what is running."""
+        tasks = list(self._running.values())
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _read(self, name: str) -> None:
+        try:
+            await self._readings[name]()
+        except Exception:
+            log.exception("figures of %s could not be read", name)
+
 
 KEY_COST_SECONDS = 300.0
 

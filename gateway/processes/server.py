@@ -37,11 +37,17 @@ from gateway.processes.announcement import (
     start_text,
     url_of,
 )
-from gateway.processes.exit_deadline import CLOSE_SECONDS, THREADS_SECONDS, ExitDeadline
-from gateway.processes.few_files import ENOUGH_FILES, PacedServer, room_for_connections
-from gateway.processes.listening import require_port
-from gateway.processes.name_lookup import new_loop
-from gateway.runtime.peers.worker_place import WorkerPlace
+from gateway.processes.event_loop import (
+    CLOSE_SECONDS,
+    ENOUGH_FILES,
+    THREADS_SECONDS,
+    ExitDeadline,
+    PacedServer,
+    new_loop,
+    room_for_connections,
+)
+from gateway.processes.start_checks import require_port
+from gateway.runtime.peers import WorkerPlace
 from inference_core.transport.client import CoreClient
 from tiers.catalog.load import load_catalog
 

@@ -21,11 +21,10 @@ from gateway.base.settings import Settings
 from gateway.base.terminal import broken
 from gateway.processes.announcement import ServerStartError, callers_text, policy_text, ready_text, start_text
 from gateway.processes.kept_process import KeptProcess, ProcessEndedError
-from gateway.processes.listening import cannot_listen, family_of
+from gateway.processes.start_checks import cannot_listen, family_of
 from gateway.runtime.core_factory import socket_of
 from gateway.runtime.engines.running_engines import RunningEngines, running_engines
-from gateway.runtime.peers.peers import YES, ask_worker
-from gateway.runtime.peers.worker_place import WorkerPlace
+from gateway.runtime.peers import YES, WorkerPlace, ask_worker
 from inference_core.device.spec import DeviceGroupSpec
 from inference_core.model_spec import CoreSpec
 from tiers.catalog.catalog import CPU_CORE, Catalog

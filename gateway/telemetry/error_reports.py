@@ -2,7 +2,7 @@
 
 By convention a log line has a stack only for an unexpected failure. Each such line becomes a report: the line with an
 event id and, if a tracker is configured, an event there. Neither contains values of variables, texts of exceptions or
-messages, which may quote a prompt.
+messages, which may quote a prompt. A process sets up its log and its error reports at its start.
 """
 
 import logging
@@ -18,7 +18,8 @@ import msgspec
 
 from gateway import __version__
 from gateway.base.logs.log_context import LOG_CONTEXT
-from gateway.base.logs.log_format import FIELDS, REPORT, chain_of, without_outages
+from gateway.base.logs.log_format import FIELDS, REPORT, chain_of, configure_logging, without_outages
+from gateway.base.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -118,3 +119,14 @@ def _uncaught(kind: type[BaseException], error: BaseException | None, stack: Tra
 def _raised(error: BaseException) -> Raised:
     frames = [Frame(frame.filename, frame.lineno, frame.name) for frame in extract_tb(error.__traceback__)]
     return Raised(type(error).__module__, type(error).__qualname__, frames)
+
+
+def set_up_telemetry(settings: Settings, role: str) -> None:
+    """Set up the process with this `role`. Raises `SettingsError` for an unusable DSN."""
+    configure_logging(settings.log_level, settings.log_format)
+    send = None
+    if settings.error_report_dsn:
+        from gateway.telemetry.sentry import sentry_sender
+
+        send = sentry_sender(settings.error_report_dsn)
+    report_errors(role, send)

@@ -1,4 +1,5 @@
-"""Counts requests that were refused before there was an answer: in metrics, in the log, and by minute in the database.
+"""Counts requests that were refused before there was an answer: in metrics, in the log, and by minute in the database;
+and writes one log line per finished request, if enabled: tier, duration, cost.
 
 An answer that fails has a record; a refused request has none, and strangers may send any number of them. So what is
 kept of them is bounded: by combination of key, status, code, limit and endpoint, whatever their number.
@@ -16,13 +17,39 @@ from sqlalchemy.exc import SQLAlchemyError
 from gateway.base.errors import CLIENT_CLOSED_REQUEST, ApiError, as_api_error, is_recorded
 from gateway.base.logs.log_format import FIELDS
 from gateway.base.requests.caller import Caller
+from gateway.inference.answering.answer import Answer
 from gateway.telemetry.metrics.families import CounterFamily
 from gateway.telemetry.metrics.request_metrics import NO_NAME, OTHER, BoundedNames
+from quality.records.record import Record
 from quality.store.database import blames_data
 from quality.store.refused_requests import MINUTE, RefusalCount, RefusalKind, add_refused
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
+
+request_log = logging.getLogger("aio.requests")
+
+
+def log_request(answer: Answer, record: Record) -> None:
+    """Write the line; no texts, and the key only by its pseudonym."""
+    timings, trace = record.timings, answer.request.trace
+    fields = {
+        "request_id": record.request_id,
+        **({} if trace is None else {"trace_id": f"{trace.trace_id:032x}"}),
+        "api": record.api,
+        "key": record.key_id,
+        "tier": record.tier,
+        "model": record.model,
+        "status": record.status,
+        "http_status": record.http_status,
+        "prompt_tokens": record.prompt_tokens,
+        "completion_tokens": record.completion_tokens,
+        "cost_usd": record.cost_usd,
+        "ttft_ms": None if timings.ttft_ms is None else round(timings.ttft_ms, 3),
+        "e2e_ms": round(timings.e2e_ms, 3),
+    }
+    request_log.info("finished", extra={FIELDS: fields})
+
 
 log = logging.getLogger("aio.refused")
 

@@ -35,8 +35,7 @@ def configured_exporter(settings: Settings) -> "SpanExporter | None":
 @asynccontextmanager
 async def running_traces(settings: Settings, exporter: "SpanExporter") -> "AsyncIterator[Traces]":
     """The traces that go to `exporter` while the context is open."""
-    from gateway.telemetry.trace_content import ContentAttributes
-    from gateway.telemetry.traces import Traces, look_up_collector
+    from gateway.telemetry.traces import ContentAttributes, Traces, look_up_collector
 
     await asyncio.to_thread(look_up_collector, settings)
     content = ContentAttributes.of(settings)

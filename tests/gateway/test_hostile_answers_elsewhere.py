@@ -11,8 +11,8 @@ import pytest
 
 from gateway.operations.setup.local_servers import ask_server
 from gateway.planning.scaling.target_server import _exposition
-from gateway.runtime.engines.ollama_model import load_ollama_model
-from gateway.runtime.engines.problem import EngineProblem
+from gateway.runtime.engines.engine_child import EngineProblem
+from gateway.runtime.engines.engine_process import load_ollama_model
 from gateway.tenancy.users.identity_provider import SignInError, _json
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tiers.remote.http_exchange import RefusedBodyError, bounded_answer, lines_of

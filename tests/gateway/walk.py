@@ -30,7 +30,7 @@ import msgspec
 
 from gateway.base.settings import Settings
 from gateway.edge.http_protocol import BoundedHttpProtocol
-from gateway.telemetry.metrics import loop_lag
+from gateway.telemetry.metrics import families
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 from tests.polling import eventually
 from tiers.local.core_health import CoreWatch
@@ -204,7 +204,7 @@ async def walk_of(data_dir: str) -> Walk:
     sys.setprofile(recorder)
     try:
         # Ten times a second, whatever is asked: on a busy machine that falls into every recorded request.
-        with patch.object(CoreWatch, "_watch", _never), patch.object(loop_lag, "INTERVAL_SECONDS", 3600.0):
+        with patch.object(CoreWatch, "_watch", _never), patch.object(families, "INTERVAL_SECONDS", 3600.0):
             async with running_gateway(
                 settings, core=laptop_hash_core(settings), scripted=False, protocol=BOUNDED
             ) as gateway:

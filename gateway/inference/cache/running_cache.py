@@ -14,7 +14,7 @@ from gateway.inference.cache.knobs import CacheKnobs
 from gateway.inference.cache.response_cache import ResponseCache
 from gateway.inference.cache.stores import AnswerStore, MemoryStore, SharedStore
 from gateway.inference.routing.router import RoutingService
-from gateway.runtime.peers.worker_place import WorkerPlace
+from gateway.runtime.peers import WorkerPlace
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ from gateway.operations.running import operations_of
 from gateway.operations.usecases.health import NOT_READY, Health, health_of
 from gateway.operations.worker_answers import WITH_PRIVATE
 from gateway.telemetry.metrics.metrics import CONTENT_TYPE
-from gateway.telemetry.metrics.worker_metrics import merged_exposition
+from gateway.telemetry.metrics.scraped import merged_exposition
 from gateway.tenancy.access.guard import may_see_private_metrics
 
 _LEFT_OUT = (

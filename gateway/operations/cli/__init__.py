@@ -10,11 +10,11 @@ main = LazyGroup(
         "check": ("gateway.operations.cli.setup.check:check", "Ask every tier of the catalogue one question."),
         "serve": ("gateway.processes.commands.serve:serve", "Start the gateway (or one of its roles)."),
         "settings": (
-            "gateway.processes.commands.show_settings:show_settings",
+            "gateway.processes.commands.migrate:show_settings",
             "Show the settings with their defaults.",
         ),
         "cluster": ("gateway.operations.cli.cluster:cluster", "Cores on a Ray cluster: start, deploy, show, drain."),
-        "worker": ("gateway.processes.commands.worker:worker", "Answer lines of batches, without serving the API."),
+        "worker": ("gateway.processes.commands.serve:worker", "Answer lines of batches, without serving the API."),
         "route": ("gateway.planning.commands.route:route", "Show which tier would answer a prompt, and why."),
         "backtest": ("gateway.planning.commands.backtest:backtest", "Show what routing would have done with a log."),
         "cost": ("gateway.planning.commands.cost:cost", "Calculate what a traffic mix costs and saves."),

@@ -25,7 +25,7 @@ _EXPECTED = {
     "gateway.tenancy.changes.errors": {"TenancyError"},
     "gateway.base.errors": {"ApiError"},
     "gateway.planning.capacity.errors": {"PlanError"},
-    "gateway.runtime.cluster.errors": {"ClusterError"},
+    "gateway.runtime.cluster.placement": {"ClusterError"},
     "gateway.processes.announcement": {"ServerStartError", "ServerStoppedError"},
 }
 

@@ -10,7 +10,7 @@ import msgspec
 
 from gateway.base.settings import Settings
 from gateway.runtime.cores.core_clients import core_clients
-from gateway.runtime.cores.machine_check import require_machine
+from gateway.runtime.cores.next_core import require_machine
 from inference_core.errors import CoreError, MemoryPlanError, ModelFileError
 from inference_core.protocol import SamplingParams
 from inference_core.transport.client import CoreClient

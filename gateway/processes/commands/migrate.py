@@ -1,11 +1,22 @@
-"""`aio migrate`: bring the database schema up to date, as a server does at start, or take it back."""
+"""`aio migrate`: bring the database schema up to date, as a server does at start, or take it back; `aio settings`:
+every setting with its environment variable, default and meaning.
+"""
 
 import asyncio
 from typing import Any
 
 import click
 
-from gateway.operations.cli.options import data_dir_option, database_option, echo_answer, json_option, settings_from
+from gateway.base.configuration.load import SETTINGS
+from gateway.operations.cli.options import (
+    data_dir_option,
+    database_option,
+    echo_answer,
+    echo_json,
+    json_option,
+    settings_from,
+    table,
+)
 
 
 @click.command()
@@ -39,3 +50,25 @@ def migrate(to: str | None, as_json: bool, **options: Any) -> None:
         {"before": before, "after": after},
         f"schema at {after}" + (", as before" if before == after else f" (was {before or 'empty'})"),
     )
+
+
+@click.command("settings")
+@click.option("--markdown", is_flag=True, help="Print the table of docs/settings.md.")
+@json_option
+def show_settings(markdown: bool, as_json: bool) -> None:
+    """Show every setting: its environment variable, its default and what it does."""
+    if as_json:
+        echo_json([setting._asdict() for setting in SETTINGS.values()])
+    elif markdown:
+        click.echo(settings_table())
+    else:
+        click.echo(table(["variable", "default", "meaning"], [list(setting) for setting in SETTINGS.values()]))
+
+
+def settings_table() -> str:
+    """Return the settings as a Markdown table."""
+    rows = [
+        f"| `{setting.variable}` | {f'`{setting.default}`' if setting.default else ''} | {setting.description} |"
+        for setting in SETTINGS.values()
+    ]
+    return "\n".join(["| variable | default | meaning |", "| --- | --- | --- |", *rows])

@@ -1,4 +1,6 @@
-"""`aio serve`: all of AIO, or one of its two roles."""
+"""`aio serve`: all of AIO, or one of its two roles; `aio worker`: a process that only answers lines of batches, as many
+as the load needs.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +73,7 @@ def serve(
 
     leave_out_unused_modules()
     from gateway.base.stores.data_folder import claim_for_one_server, private_data_folder
-    from gateway.telemetry.startup import set_up_telemetry
+    from gateway.telemetry.error_reports import set_up_telemetry
 
     settings = settings_from(role="all" if role == "core" else role, **options)
     if role == "gateway" or (role == "all" and settings.core_process):
@@ -80,7 +82,7 @@ def serve(
 
         share_one_heap()
     if role != "core" and worker is None:
-        from gateway.processes.open_access import refuse_open_access
+        from gateway.processes.start_checks import refuse_open_access
 
         refuse_open_access(settings)
     if settings.cluster:
@@ -92,7 +94,7 @@ def serve(
     if role != "core" and worker is None:
         claim_for_one_server(settings)
     if supervised:
-        from gateway.runtime.peers.worker_place import end_with_supervisor
+        from gateway.runtime.peers import end_with_supervisor
 
         end_with_supervisor()
     if role == "core" and channel is not None:
@@ -128,7 +130,7 @@ def _serve_core(settings: "Settings", group: str | None, *, replaces: bool) -> N
     import asyncio
 
     from gateway.runtime.core_factory import chosen_core, core_title, socket_of, watchdog_seconds_of
-    from gateway.runtime.cores.machine_check import require_machine
+    from gateway.runtime.cores.next_core import require_machine
     from gateway.runtime.cores.passed_adapters import inheriting
     from gateway.runtime.hub_models import fetch_core_models
     from inference_core.transport.listener import ReplacingListener, UnixListener
@@ -200,7 +202,7 @@ def _serve_supervised(settings: "Settings") -> None:
     # Refused here, not by every one of the processes.
     keys_of(settings)
     if settings.role == "all":
-        from gateway.processes.unmeasured_cards import measure_or_say_how
+        from gateway.processes.start_checks import measure_or_say_how
         from tiers.catalog.load import load_catalog
 
         measure_or_say_how(load_catalog(settings.catalog), settings)
@@ -216,7 +218,7 @@ def _serve_http(settings: "Settings", worker: str | None) -> None:
     gc.disable()
     try:
         if worker is None:
-            from gateway.processes.listening import require_port
+            from gateway.processes.start_checks import require_port
 
             # Before anything is loaded, and before a first admin key is made.
             require_port(settings.host, settings.port)
@@ -226,7 +228,7 @@ def _serve_http(settings: "Settings", worker: str | None) -> None:
 
         import_litestar()
         from gateway.processes.server import run_server
-        from gateway.runtime.peers.worker_place import WorkerPlace
+        from gateway.runtime.peers import WorkerPlace
 
         run_server(settings, None if worker is None else msgspec.json.decode(worker, type=WorkerPlace), cores=cores)
     finally:
@@ -238,7 +240,7 @@ def _loading_cores(settings: "Settings") -> "dict[str, CoreClient]":
     the CPU loads while it is checked that all can be served here, those of cards once it is."""
     import asyncio
 
-    from gateway.processes.unmeasured_cards import measure_or_say_how
+    from gateway.processes.start_checks import measure_or_say_how
     from gateway.runtime.core_factory import require_local_models
     from gateway.runtime.cores.core_clients import core_clients
     from gateway.runtime.hub_models import fetch_core_models
@@ -264,7 +266,7 @@ def _loading_cores(settings: "Settings") -> "dict[str, CoreClient]":
 async def _require_machine_or_close(catalog: "Catalog", settings: "Settings", cores: "dict[str, CoreClient]") -> None:
     """Check that `cores` can be served here; if not, or if it is interrupted, they are closed before it raises."""
     # Imported once cores load, since it imports what reads model files.
-    from gateway.runtime.cores.machine_check import require_machine
+    from gateway.runtime.cores.next_core import require_machine
 
     try:
         await require_machine(catalog, settings, cores)
@@ -272,3 +274,43 @@ async def _require_machine_or_close(catalog: "Catalog", settings: "Settings", co
         for core in cores.values():
             await core.close()
         raise
+
+
+@click.command()
+@click.option(
+    "--role",
+    type=click.Choice(["gateway", "all"]),
+    default="gateway",
+    show_default=True,
+    help="gateway: uses the cores' sockets, or remote tiers only. all: runs its own models.",
+)
+@click.option(
+    "--concurrency", "batch_concurrency", type=int, help="Lines answered at once.  [AIO_BATCH_CONCURRENCY; 4]"
+)
+@click.option("--host", help="Address of probes and metrics.  [AIO_HOST; 127.0.0.1]")
+@click.option("--port", type=int, default=0, show_default=True, help="Port of probes and metrics; 0 takes a free one.")
+@catalog_option
+@data_dir_option
+@cache_dir_option
+@database_option
+@core_socket_option
+@log_level_option
+def worker(**options: Any) -> None:
+    """Answer lines of batches until interrupted; running lines then have AIO_DRAIN_SECONDS.
+
+    Run it alongside `aio serve` with AIO_BATCH_CONCURRENCY=0, on the same database and, if used, the same Redis.
+    """
+    from gateway.base.stores.data_folder import private_data_folder
+    from gateway.http import worker_app
+    from gateway.processes.announcement import worker_text
+    from gateway.processes.server import run_server
+    from gateway.telemetry.error_reports import set_up_telemetry
+
+    # The gateways evaluate the alerts. A worker takes no requests that a key could guard: batches of callers without a
+    # key are answered as long as no key is required.
+    settings = settings_from(**options, alert_webhook="", insecure=True)
+    if not settings.batch_concurrency:
+        raise click.UsageError("a worker with --concurrency 0 (or AIO_BATCH_CONCURRENCY=0) would answer nothing")
+    set_up_telemetry(settings, "worker")
+    private_data_folder(settings.data_path)
+    run_server(settings, http=worker_app, ready=worker_text, administers=False)

@@ -11,8 +11,7 @@ from ray import serve
 
 from gateway.base.settings import Settings
 from gateway.runtime.cluster.core_deployment import CoreDeployment, ReplicaTerms, registry
-from gateway.runtime.cluster.errors import ClusterError
-from gateway.runtime.cluster.placement import NodeRoom, placement_of, require_room
+from gateway.runtime.cluster.placement import ClusterError, NodeRoom, placement_of, require_room
 from gateway.runtime.cluster.registry import Announced, Role
 from inference_core.protocol import KnobValue
 from inference_core.transport.tls import require_protection, tls_of
@@ -151,7 +150,7 @@ def _target(catalog: Catalog, settings: Settings, core: str, role: Role, scale: 
             "downscale_delay_s": scale.down_seconds,
             "metrics_interval_s": 1.0,
             "look_back_period_s": 5.0,
-            "policy": {"policy_function": "gateway.runtime.cluster.autoscaling:serve_policy"},
+            "policy": {"policy_function": "gateway.runtime.cluster.placement:serve_policy"},
         }
     else:
         options["num_replicas"] = scale.fewest

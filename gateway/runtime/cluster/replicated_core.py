@@ -7,11 +7,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mappi
 from contextlib import aclosing, contextmanager
 from typing import TypeVar
 
-from gateway.runtime.cluster.core_commands import CoreCommands
 from gateway.runtime.cluster.merged_stats import merged, summed_past
-from gateway.runtime.cluster.prompt_handover import PromptHandover
 from gateway.runtime.cluster.registry import Announced, Role
-from gateway.runtime.cluster.replica_choice import CoreReplica, chosen, prefix_key
+from gateway.runtime.cluster.replica_choice import CoreCommands, CoreReplica, PromptHandover, chosen, prefix_key
 from inference_core.errors import CoreError, CoreGoneError
 from inference_core.io.background_tasks import once, repeated
 from inference_core.protocol import (

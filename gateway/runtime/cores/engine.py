@@ -11,10 +11,9 @@ from gateway.base.settings import Settings
 from gateway.base.stores.retries import RestartPauses, background, cancelled_at_end, until_it_works
 from gateway.runtime.core_factory import core_problem_key
 from gateway.runtime.cores.core_clients import core_clients
-from gateway.runtime.cores.loaded_models import not_loaded, until_loaded
-from gateway.runtime.cores.machine_check import require_machine
+from gateway.runtime.cores.core_swap import ReloadableCore
+from gateway.runtime.cores.next_core import not_loaded, require_machine, until_loaded
 from gateway.runtime.cores.passed_adapters import AdapterRefusedError, LoadedAdapter, lacking, loaded_into, pass_on
-from gateway.runtime.cores.reloadable_core import ReloadableCore
 from inference_core.errors import CoreError
 from inference_core.transport.client import CoreClient
 from inference_core.transport.event_client import EventClient

@@ -1,14 +1,96 @@
-"""One run of an engine program: started under its guard, its output collected, stopped with all that it started."""
+"""One run of an engine program: started under its guard, its output collected, stopped with all that it started.
+
+The output is a file of bounded size, and its last lines are for error messages. A model is downloaded in a process
+of its own, which ends at once when AIO does.
+"""
 
 import asyncio
+import logging
 import os
+import re
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
 
+from gateway.base.configuration.own_command import own_command
 from gateway.runtime.engines.child_guard import GUARD_FILE
-from gateway.runtime.engines.engine_log import EngineLog
+from inference_core.loaders.hub_model import HubModel, downloaded
+from inference_core.loaders.hub_retry import Form
+
+
+class EngineProblem(Exception):
+    """The engine cannot be started or has failed; the message says why, and what to do if something can be done."""
+
+
+log = logging.getLogger(__name__)
+
+MAX_BYTES = 4 * 2**20
+"""Of the file; when it is full it becomes `NAME.log.1`, in place of the one before."""
+LAST_LINES = 20
+LONGEST_LINE = 500
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_ENDS = re.compile(rb"[\r\n]+")
+
+
+class EngineLog:
+    """Appends to `path`. A disk that is full loses lines and stops nothing."""
+
+    def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
+        self.path, self._max_bytes = path, max_bytes
+        self._file: BinaryIO | None = None
+        self._size = 0
+        self._lines: deque[str] = deque(maxlen=LAST_LINES)
+        self._rest = b""
+
+    def write(self, piece: bytes) -> None:
+        """Add output as it comes, in pieces of any length."""
+        *lines, rest = _ENDS.split(self._rest + piece)
+        self._rest = rest[-2 * LONGEST_LINE :]
+        self._lines.extend(filter(None, map(_printable, lines)))
+        try:
+            self._append(piece)
+        except OSError as error:
+            log.debug("%s: %s", self.path, error)
+
+    def last_lines(self, count: int = LAST_LINES) -> list[str]:
+        """Return the last lines, without control characters, each of bounded length."""
+        rest = _printable(self._rest)
+        return [*self._lines, *([rest] if rest else [])][-count:]
+
+    def forget_lines(self) -> None:
+        """Start a new run: the lines of the one before explain nothing of it."""
+        self._lines.clear()
+        self._rest = b""
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _append(self, piece: bytes) -> None:
+        if self._file is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._file = self.path.open("ab", buffering=0)
+            self._size = self._file.tell()
+        if self._size + len(piece) > self._max_bytes:
+            self.close()
+            self.path.replace(self.path.with_name(f"{self.path.name}.1"))
+            self._file = self.path.open("ab", buffering=0)
+            self._size = 0
+        self._file.write(piece)
+        self._size += len(piece)
+
+
+def _printable(line: bytes) -> str:
+    """Return the text of a line: colours and other control sequences must not reach a terminal or a log."""
+    text = _ESCAPES.sub("", line[:LONGEST_LINE].decode(errors="replace"))
+    return "".join(character if character.isprintable() else "�" for character in text).strip()
+
 
 _PIECE = 1 << 16
 # Beyond the grace period: the time in which the guard kills what is left.
@@ -76,3 +158,28 @@ class EngineChild:
         while piece := await process.stdout.read(_PIECE):
             log.write(piece)
         return await process.wait()
+
+
+_SAY_EVERY_SECONDS = 1.0
+
+
+async def pull_model(model: HubModel, form: Form, log: EngineLog, say: Callable[[str], None]) -> str:
+    """Return the path of the model's files, downloaded as by `aio models pull` if they are not here. Raises
+    `EngineProblem`."""
+    if (path := downloaded(model)) is not None:
+        return str(path)
+    say(f"the model {model} is looked up")
+    log.forget_lines()
+    command = own_command("models", "pull", "--form", form, f"hf:{model}")
+    child = await EngineChild.start(command, {**os.environ, "PYTHONUNBUFFERED": "1"}, log, grace_seconds=1.0)
+    try:
+        while not (await asyncio.wait({child.ended}, timeout=_SAY_EVERY_SECONDS))[0]:
+            if lines := log.last_lines(1):
+                say(lines[0])
+    finally:
+        await child.stop()
+    path = downloaded(model)
+    if path is None:
+        lines = log.last_lines(1)
+        raise EngineProblem(lines[0].removeprefix("Error: ") if lines else f"the download of {model} failed")
+    return str(path)

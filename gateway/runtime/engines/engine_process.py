@@ -1,4 +1,8 @@
-"""Keeps one engine running: found, given its model, started, watched, and restarted when it dies or hangs."""
+"""Keeps one engine running: found, given its model, started, watched, and restarted when it dies or hangs.
+
+Its loopback port stays reserved while it is stopped and restarted. The model of an `ollama serve` that AIO started is
+pulled if it is not there, and loaded.
+"""
 
 import asyncio
 import logging
@@ -6,6 +10,8 @@ import os
 import random
 import secrets
 import shutil
+import socket
+import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
@@ -15,12 +21,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from gateway.runtime.engines.engine_child import EngineChild
-from gateway.runtime.engines.engine_log import EngineLog
-from gateway.runtime.engines.held_port import HeldPort
-from gateway.runtime.engines.model_pull import pull_model
-from gateway.runtime.engines.ollama_model import load_ollama_model
-from gateway.runtime.engines.problem import EngineProblem
+from gateway.runtime.engines.engine_child import EngineChild, EngineLog, EngineProblem, pull_model
 from inference_core.errors import ModelFileError
 from inference_core.io.json_errors import JSON_ERRORS
 from inference_core.loaders.hub_model import parse_hub_model
@@ -28,8 +29,109 @@ from inference_core.loaders.model_path import resolve_model_path
 from tiers.engines.engine_spec import EngineSpec
 from tiers.engines.engine_status import EngineState, EngineStatus
 from tiers.engines.programs import HOST, PROGRAMS, EngineProgram, child_environment, command_line, served_name
-from tiers.remote.http_exchange import bounded_answer
-from tiers.server_words import context_of
+from tiers.remote.http_exchange import IDENTITY, bounded_answer, lines_of, pieces_of
+from tiers.server_words import context_of, one_line
+
+
+class HeldPort:
+    """A bound socket that never listens: the kernel gives its port to no other program, and a server that is given
+    the port can still listen there. Only Linux allows that; elsewhere the port is merely one that was free."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket()
+        self.number = 0
+        self.renew()
+
+    def renew(self) -> None:
+        """Take another port: the server could not listen on this one."""
+        other = _bound()
+        self._socket.close()
+        self._socket, self.number = other, int(other.getsockname()[1])
+        if sys.platform != "linux":
+            other.close()
+
+    def close(self) -> None:
+        """Give the port back."""
+        self._socket.close()
+
+
+def _bound() -> socket.socket:
+    held = socket.socket()
+    # Servers set one option or the other, and the kernel lets them share the port only with a socket that has theirs.
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    held.bind((HOST, 0))
+    return held
+
+
+_SAY_EVERY_SECONDS = 2.0
+_MOST_BYTES, _MOST_LINE_BYTES = 16 * 2**20, 64 * 1024
+# Its engine's own time limit for a start is shorter.
+_MOST_SECONDS = 86_400.0
+
+
+class _Progress(msgspec.Struct):
+    status: str = ""
+    total: int = 0
+    completed: int = 0
+    error: str = ""
+
+
+class _Failure(msgspec.Struct):
+    error: str = ""
+
+
+async def load_ollama_model(client: httpx.AsyncClient, model: str, say: Callable[[str], None]) -> None:
+    """Pull `model` unless it is there, then load it. `say` gets lines of progress. Raises `EngineProblem`."""
+    try:
+        known, reason = await _post(client, "/api/show", {"model": model})
+        if known.status_code == 404:
+            await _pull(client, model, say)
+        elif known.status_code != 200:
+            raise EngineProblem(f"ollama does not know the model {model}: {_error(reason)}")
+        say(f"ollama loads {model}")
+        # Without a prompt it only loads.
+        loaded, reason = await _post(client, "/api/generate", {"model": model, "keep_alive": -1})
+        if loaded.status_code != 200:
+            raise EngineProblem(f"ollama cannot load {model}: {_error(reason)}")
+    except httpx.HTTPError as error:
+        raise EngineProblem(f"ollama stopped answering while it loaded {model}: {type(error).__name__}") from error
+
+
+async def _post(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> tuple[httpx.Response, bytes]:
+    return await bounded_answer(client, client.build_request("POST", path, json=body), _MOST_BYTES, _MOST_SECONDS)
+
+
+async def _pull(client: httpx.AsyncClient, model: str, say: Callable[[str], None]) -> None:
+    said = -_SAY_EVERY_SECONDS
+    done = False
+    async with client.stream("POST", "/api/pull", json={"model": model}, headers=IDENTITY) as response:
+        async for line in lines_of(pieces_of(response), _MOST_LINE_BYTES):
+            try:
+                progress = msgspec.json.decode(line, type=_Progress)
+            except JSON_ERRORS:
+                continue
+            if progress.error:
+                raise EngineProblem(
+                    f"ollama cannot pull {model}: {one_line(progress.error)}. Check the name at "
+                    "https://ollama.com/library; without network, copy the models folder of a machine that has it "
+                    "(OLLAMA_MODELS)"
+                )
+            done = progress.status == "success"
+            if progress.total and time.monotonic() - said >= _SAY_EVERY_SECONDS:
+                said = time.monotonic()
+                share = progress.completed / progress.total
+                say(f"ollama pulls {model}: {share:.0%} of {progress.total / 1e9:.2f} GB")
+    if not done:
+        raise EngineProblem(f"ollama did not finish pulling {model} (status {response.status_code})")
+
+
+def _error(body: bytes) -> str:
+    try:
+        return one_line(msgspec.json.decode(body, type=_Failure).error) or "no reason given"
+    except JSON_ERRORS:
+        return one_line(body[:200].decode(errors="replace"))
+
 
 log = logging.getLogger(__name__)
 

@@ -9,11 +9,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from gateway.runtime.cores.reading import read_cores
 from gateway.telemetry.gpus import GpuCollector, Gpus
 from gateway.telemetry.metrics.core_collector import CoreCollector
-from gateway.telemetry.metrics.job_metrics import JobMetrics
-from gateway.telemetry.metrics.loop_lag import LoopLag
+from gateway.telemetry.metrics.families import JobMetrics, LoopLag
 from gateway.telemetry.metrics.request_metrics import RequestMetrics
 from gateway.telemetry.metrics.scraped import ReplicaGauges, SloCollector
-from gateway.telemetry.objectives.alert_figures import queues_elsewhere
+from gateway.telemetry.objectives.alert_rules import queues_elsewhere
 from gateway.telemetry.objectives.service_levels import ServiceLevels
 from gateway.telemetry.objectives.slo import SloReport, slo_report
 from gateway.telemetry.refused_requests import RefusedMetrics

@@ -1,6 +1,8 @@
-"""What a scrape reads of parts that keep their own state: shed requests, replicas of remote tiers, service levels."""
+"""What a scrape reads of parts that keep their own state: shed requests, replicas of remote tiers, service levels;
+and the metrics of several gateway processes as one scrape, with a label for the worker.
+"""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -104,3 +106,35 @@ def _add(family: GaugeMetricFamily, labels: list[str], shown: Quantiles) -> None
     for quantile, value in (("0.5", shown.p50), ("0.95", shown.p95), ("0.99", shown.p99), ("0.999", shown.p999)):
         if value is not None:
             family.add_metric([*labels, quantile], value)
+
+
+def merged_exposition(by_worker: Mapping[int, bytes]) -> bytes:
+    """Merge each worker's exposition into one, with the label `worker` on every series.
+
+    Series of different workers stay separate, because a restarted worker must appear as a counter reset; `sum without
+    (worker)` gives the total.
+    """
+    heads: dict[str, list[str]] = {}
+    samples: dict[str, list[str]] = {}
+    for worker, text in sorted(by_worker.items()):
+        family = ""
+        for line in text.decode().splitlines():
+            if line.startswith("# "):
+                family = line.split(" ", 3)[2]
+                head = heads.setdefault(family, [])
+                if line not in head:
+                    head.append(line)
+            elif line:
+                samples.setdefault(family, []).append(_labelled(line, worker))
+    lines = [line for family, head in heads.items() for line in (*head, *samples.get(family, ()))]
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _labelled(sample: str, worker: int) -> str:
+    """A sample line's name ends at its labels or at its value."""
+    end = min(place for place in (sample.find("{"), sample.find(" ")) if place >= 0)
+    label = f'worker="{worker}"'
+    if sample[end] == " ":
+        return f"{sample[:end]}{{{label}}}{sample[end:]}"
+    comma = "" if sample[end + 1] == "}" else ","
+    return f"{sample[:end]}{{{label}{comma}{sample[end + 1 :]}"

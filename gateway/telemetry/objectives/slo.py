@@ -5,8 +5,7 @@ from typing import Literal
 import msgspec
 
 from gateway.base.requests.slo_class import SLO_CLASSES
-from gateway.telemetry.objectives.service_levels import STAGES, LevelsByTier, Stage, TierServiceLevels
-from gateway.telemetry.objectives.sketch import Sketch
+from gateway.telemetry.objectives.service_levels import STAGES, LevelsByTier, Sketch, Stage, TierServiceLevels
 
 # Bounds of the buckets of times.
 SECONDS = (

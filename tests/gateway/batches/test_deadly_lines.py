@@ -19,7 +19,7 @@ from gateway.batches.batch_input import InputLine
 from gateway.batches.batch_knobs import BatchKnobs
 from gateway.batches.line_book import LineBook
 from gateway.batches.line_worker import AnswerLine, LineWorker
-from gateway.telemetry.metrics.job_metrics import JobMetrics
+from gateway.telemetry.metrics.families import JobMetrics
 from inference_core.transport.unix_socket import SocketCoreClient
 from tests.gateway.batches import batching
 from tests.gateway.batches.batching import ENDED, outcome, request_line

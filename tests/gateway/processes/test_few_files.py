@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.processes.few_files import ENOUGH_FILES, PacedServer, room_for_connections
+from gateway.processes.event_loop import ENOUGH_FILES, PacedServer, room_for_connections
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import READY, started
 from tests.gateway.upstream import Upstream

@@ -10,8 +10,7 @@ import pytest
 
 from gateway.base.configuration.load import load_settings
 from gateway.base.settings import Settings, SettingsError
-from gateway.telemetry.objectives.alert_figures import alert_figures
-from gateway.telemetry.objectives.alert_rules import RULES, AlertRule
+from gateway.telemetry.objectives.alert_rules import RULES, AlertRule, alert_figures
 from gateway.telemetry.objectives.alerts import Alerts, keep_looking, webhook_url
 from tests.gateway.running_gateway import running_gateway
 from tests.gateway.telemetry.test_service_levels import levels_of, served

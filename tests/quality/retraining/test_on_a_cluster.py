@@ -18,8 +18,7 @@ pytest.importorskip("ray", reason="the extra `ray` is not installed")
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
-    from gateway.runtime.cluster.join import join
-    from gateway.runtime.cluster.local_cluster import LocalCluster
+    from gateway.runtime.cluster.join import LocalCluster, join
 
     with LocalCluster(2) as local:
         join(local.address)

@@ -17,7 +17,7 @@ def up(nodes: int, cpus: int, gpus: int) -> None:
     These are real Ray nodes in separate processes; for several machines, see docs/cluster.md.
     """
     require_ray()
-    from gateway.runtime.cluster.local_cluster import LocalCluster
+    from gateway.runtime.cluster.join import LocalCluster
 
     with LocalCluster(nodes, cpus=cpus, gpus=gpus) as local:
         click.echo(f"a head and {nodes} nodes of {cpus} CPU(s) at {local.address}; serve on them:\n")

@@ -18,7 +18,7 @@ from gateway.operations.dashboard.html.page import Page
 from gateway.operations.dashboard.html.rendering import HEADERS, TEMPLATES, page
 from gateway.operations.running import Operations, operations_of
 from gateway.operations.usecases.worth import worth_last
-from gateway.telemetry.overview.figures import Overview, TierNow
+from gateway.telemetry.overview import Overview, TierNow
 
 EVENT_SECONDS = 2.0
 # The stream ends soon and the browser reconnects: by then the session may have ended, or the server may be stopping.

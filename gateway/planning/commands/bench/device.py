@@ -33,7 +33,7 @@ def device(seconds: float, as_json: bool, **options: Any) -> None:
 
     The cards must be free: stop `aio serve` first.
     """
-    from gateway.runtime.cores.machine_check import require_machine
+    from gateway.runtime.cores.next_core import require_machine
     from gateway.runtime.device_report import report_path
     from gateway.runtime.hub_models import fetch_core_models
     from tiers.catalog.load import load_catalog

@@ -13,8 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.base.settings import Settings
-from gateway.telemetry.objectives.alert_figures import alert_figures
-from gateway.telemetry.objectives.alert_rules import RULES
+from gateway.telemetry.objectives.alert_rules import RULES, alert_figures
 from gateway.telemetry.objectives.alerts import keep_looking
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.running_gateway import RunningGateway, running_gateway

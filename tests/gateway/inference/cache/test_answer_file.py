@@ -11,7 +11,7 @@ from gateway.inference.cache import answer_file
 from gateway.inference.cache.answer_file import AnswerFile, answers_path, delete_answers_beyond
 from gateway.inference.cache.running_cache import running_cache
 from gateway.inference.cache.stores import AgedAnswer, MemoryStore
-from gateway.runtime.peers.worker_place import WorkerPlace
+from gateway.runtime.peers import WorkerPlace
 from tests.gateway.inference.cache.test_stores import Clock, kept, knobs
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 

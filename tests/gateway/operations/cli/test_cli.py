@@ -67,7 +67,7 @@ def test_numpy_delays_no_core_that_loads_in_a_process_of_its_own() -> None:
 def test_checking_a_machine_imports_no_format_that_its_models_do_not_have(tmp_path: Path) -> None:
     code = (
         "import asyncio, sys; from tiers.catalog.load import load_catalog; from gateway.base.settings import Settings; "
-        "from gateway.runtime.cores.machine_check import require_machine; "
+        "from gateway.runtime.cores.next_core import require_machine; "
         f"asyncio.run(require_machine(load_catalog('laptop'), Settings(cache_dir={str(tmp_path)!r}), ['cpu'])); "
         "sys.exit('inference_core.loaders.huggingface.hf_checkpoint' in sys.modules)"
     )

@@ -10,7 +10,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, ViewportSize
 
 from gateway.operations.dashboard.site import PAGES
-from gateway.telemetry.overview.live import SAMPLE_SECONDS
+from gateway.telemetry.overview import SAMPLE_SECONDS
 from tests.gateway.operations.dashboard.real_gateway import add_user, asked_gateway, chromium, signed_in
 from tests.gateway.operations.dashboard.real_prompts import real_prompts
 from tests.gateway.operations.dashboard.real_traffic import (

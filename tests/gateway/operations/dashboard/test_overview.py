@@ -13,7 +13,7 @@ import pytest
 from gateway.base.settings import Settings
 from gateway.operations.dashboard.first_steps import first_steps
 from gateway.telemetry.objectives.alert_rules import RULES
-from gateway.telemetry.overview.figures import over_limit
+from gateway.telemetry.overview import over_limit
 from quality.estimates.upgrade_rate import UpgradeRate, UpgradeSettings, upgrade_rate
 from tests.gateway.operations.dashboard.browsing import browser, sign_in, submit
 from tests.gateway.operations.dashboard.rows import insert_requests

@@ -15,7 +15,7 @@ from gateway.operations.cli import main
 from gateway.operations.security.security_checklist import ITEMS
 from gateway.operations.security.security_facts import Facts
 from gateway.operations.security.stored_keys import AdminKey, StoredKeys
-from gateway.processes.open_access import refuse_open_access
+from gateway.processes.start_checks import refuse_open_access
 from gateway.tenancy.changes.orders import Order
 from gateway.tenancy.keys.key_commands import create_key, revoke_key
 from gateway.tenancy.keys.key_secrets import new_key

@@ -17,8 +17,8 @@ from gateway.operations.cli import main
 from gateway.planning.capacity.roofline import Peak, with_roofline
 from gateway.planning.load_test import measured_groups
 from gateway.planning.load_test.measured_groups import driver_version, measure_groups, report_text
-from gateway.processes import unmeasured_cards
-from gateway.processes.unmeasured_cards import measure_or_say_how
+from gateway.processes import start_checks
+from gateway.processes.start_checks import measure_or_say_how
 from gateway.runtime.device_report import DeviceReport, GroupSpeed, ModelSpeed, StreamSpeed, report_path
 from inference_core.core import Core
 from inference_core.device.device_speed import CoreSpeed, memory_bandwidth
@@ -216,7 +216,7 @@ class Started:
         self.commands: list[list[str]] = []
         self.environments: list[dict[str, str]] = []
         self._status = status
-        monkeypatch.setattr(unmeasured_cards.subprocess, "run", self._run)
+        monkeypatch.setattr(start_checks.subprocess, "run", self._run)
 
     def _run(self, command: list[str], **how: Any) -> "subprocess.CompletedProcess[str]":
         self.commands.append(command)

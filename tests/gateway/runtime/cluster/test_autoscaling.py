@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.runtime.cluster.autoscaling import BLOCKS, SEATS, desired_replicas, pressures, serve_policy
+from gateway.runtime.cluster.placement import BLOCKS, SEATS, desired_replicas, pressures, serve_policy
 from inference_core.protocol import CoreStats, Knobs, ModelStats
 
 

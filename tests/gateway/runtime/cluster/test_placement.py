@@ -5,8 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gateway.runtime.cluster.errors import NoRoomError
-from gateway.runtime.cluster.placement import CorePlacement, NodeRoom, placement_of, require_room
+from gateway.runtime.cluster.placement import CorePlacement, NodeRoom, NoRoomError, placement_of, require_room
 from tests.gateway.device_catalog import write_catalog
 from tiers.catalog.load import load_catalog
 

@@ -28,7 +28,7 @@ MODELS = ("tier-1", "tier-2", "auto")
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A head and two nodes with one CPU each, each with room for one replica of the laptop's core."""
-    from gateway.runtime.cluster.local_cluster import LocalCluster
+    from gateway.runtime.cluster.join import LocalCluster
 
     with LocalCluster(2) as local:
         yield local

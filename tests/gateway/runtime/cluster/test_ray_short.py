@@ -154,8 +154,8 @@ def test_a_folder_that_ray_cannot_make_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1", "ray://127.0.0.1"])
 def test_what_is_no_address_is_refused_with_the_forms_it_may_have(address: str) -> None:
-    from gateway.runtime.cluster.errors import ClusterError
     from gateway.runtime.cluster.join import join
+    from gateway.runtime.cluster.placement import ClusterError
 
     with pytest.raises(ClusterError, match="give auto, HOST:PORT or ray://HOST:PORT"):
         join(address)

@@ -21,7 +21,7 @@ pytest.importorskip("ray.serve", reason="the extra `ray` is not installed")
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A head and three nodes with one CPU each: for the CPU core and for each stage of the other one."""
-    from gateway.runtime.cluster.local_cluster import LocalCluster
+    from gateway.runtime.cluster.join import LocalCluster
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")

@@ -9,7 +9,7 @@ import msgspec
 
 from gateway.base.settings import Settings
 from gateway.planning.scaling.traffic_counters import Passed, TrafficCounters
-from gateway.runtime.cluster.autoscaling import pressures
+from gateway.runtime.cluster.placement import pressures
 from inference_core.engine.live_knobs import KnobsFile, LiveKnobs
 from inference_core.protocol import AddRequest, Knobs, SequenceOutput
 from inference_core.transport.core_thread import ThreadCoreClient

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gateway.runtime.engines.engine_log import LONGEST_LINE, EngineLog
+from gateway.runtime.engines.engine_child import LONGEST_LINE, EngineLog
 
 
 def test_the_log_is_cut_at_its_bound_and_keeps_the_end(tmp_path: Path) -> None:

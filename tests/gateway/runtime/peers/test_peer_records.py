@@ -4,8 +4,8 @@ from typing import cast
 
 import pytest
 
-from gateway.runtime.peers.peer_records import PeerRecords
-from gateway.runtime.peers.peers import Peers
+from gateway.operations.worker_answers import PeerRecords
+from gateway.runtime.peers import Peers
 from quality.ledger.ledger import Ledger
 from quality.records.record import Recorded, encoded
 from tests.quality.store.records import make_record

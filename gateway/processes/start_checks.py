@@ -1,0 +1,96 @@
+"""What a start checks before anything is loaded.
+
+A gateway that other machines reach starts only if callers need a key, or if the operator says that they do not. The
+port is free, or it is said what to do. Cards that `aio bench device` has not measured are measured, or it is said how.
+"""
+
+import asyncio
+import errno
+import os
+import socket
+import subprocess
+
+import click
+
+from gateway.base.configuration.default_catalog import CATALOG_FILE
+from gateway.base.configuration.load import environment_of
+from gateway.base.configuration.own_command import own_command
+from gateway.base.settings import Settings, SettingsError
+from gateway.edge.host_names import is_reachable_from_elsewhere
+from gateway.processes.announcement import ServerStartError
+from tiers.catalog.catalog import Catalog
+
+
+def refuse_open_access(settings: Settings) -> None:
+    """Raise `SettingsError` where strangers could use the gateway: it listens beyond this machine, and there is no key
+    for answers, neither in the settings nor in the database.
+
+    Nothing is changed. A database that cannot be read refuses nothing: until it is read, and if it then has no keys,
+    every caller needs one (`Directory.asks_for_keys`). Admin keys do not count, because answers do not need them.
+    """
+    if settings.insecure or settings.api_keys or not is_reachable_from_elsewhere(settings.host):
+        return
+    # A supervisor, which has no database, imports none either.
+    from gateway.operations.security.stored_keys import stored_keys
+
+    stored = asyncio.run(stored_keys(settings))
+    if stored is not None and not stored.for_answers:
+        raise SettingsError(
+            f"AIO_HOST={settings.host} is reached by other machines, and no API key exists, so anyone could use this "
+            "gateway: make a key (`aio keys create NAME`, or `aio new-key` for AIO_API_KEYS), or allow callers without "
+            "one by --insecure (AIO_INSECURE=true)"
+        )
+
+
+def require_port(host: str, port: int) -> None:
+    """Raise `ServerStartError` unless a server can listen there now."""
+    if port == 0:
+        return
+    try:
+        # Without reuse, so that a port used by another server is detected.
+        socket.create_server((host, port), family=family_of(host)).close()
+    except OSError as error:
+        raise cannot_listen(host, port, error) from error
+
+
+def family_of(host: str) -> socket.AddressFamily:
+    """Return the address family of a host that is an address or a name."""
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def cannot_listen(host: str, port: int, error: OSError) -> ServerStartError:
+    """Return the error in words, with the option that helps."""
+    if error.errno == errno.EADDRINUSE:
+        return ServerStartError(f"port {port} is taken; use --port")
+    if error.errno == errno.EACCES:
+        return ServerStartError(f"port {port} needs more rights than this user has; use --port")
+    if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+        return ServerStartError(f"{host} is not an address of this machine; use --host")
+    return ServerStartError(f"cannot listen on {host}:{port}: {error.strerror or error}")
+
+
+def measure_or_say_how(catalog: Catalog, settings: Settings) -> None:
+    """Measure the catalogue's cards in a process of its own if the settings say so, else say how in a line; do nothing
+    where all are measured. A measurement that fails is said and does not keep the server from starting."""
+    if not any(group.device == "cuda" for group in catalog.served_groups):
+        return
+    from gateway.runtime.device_report import report_path, unmeasured_groups
+
+    groups = unmeasured_groups(catalog, settings)
+    if not groups:
+        return
+    option = "" if settings.catalog == CATALOG_FILE else f" --catalog {settings.catalog}"
+    command = f"aio bench device{option}"
+    if not settings.measure_cards:
+        click.echo(
+            f"not measured yet: {', '.join(groups)}; `{command}` does in about a minute, before a start "
+            f"(AIO_MEASURE_CARDS=true: this start would)"
+        )
+        return
+    click.echo(f"measuring {', '.join(groups)}, once: {report_path(settings)} will hold the figures")
+    # Its memory on the cards is free again when it has ended.
+    done = subprocess.run(  # noqa: S603 - our own program
+        own_command("bench", "device"), env={**os.environ, **environment_of(settings)}, check=False
+    )
+    if done.returncode:
+        click.echo(f"the cards were not measured, as said above; they are served all the same. Again: {command}")

@@ -1,1 +1,0 @@
-"""The other gateway processes behind the same port."""

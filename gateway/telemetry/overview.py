@@ -1,0 +1,336 @@
+"""What the overview shows, in memory: the gateway's current figures as plain data (by tier, by core, against the alert
+thresholds), a sample every few seconds, and one snapshot shared by all viewers.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+
+import msgspec
+from sqlalchemy.exc import SQLAlchemyError
+
+from gateway.inference.routing.router import RoutingService
+from gateway.runtime.cores.reading import read_cores
+from gateway.runtime.peers import Peers
+from gateway.telemetry.metrics.metrics import Metrics
+from gateway.telemetry.objectives.alert_rules import RULES, AlertInputs, Severity, alert_figures
+from gateway.telemetry.objectives.service_levels import LevelsByTier, TierServiceLevels, levels_of_all
+from gateway.telemetry.objectives.slo import Check, Quantiles, State, bucket_quantile, quantiles, tier_level
+from inference_core.protocol import CoreStats, ModelStats
+from inference_core.transport.client import CoreClient
+from quality.estimates.upgrade_rate import UpgradeRate
+from tiers.tier import Tier
+
+
+class TierNow(msgspec.Struct, frozen=True, kw_only=True):
+    """A tier, or all of them (`tier` None), over the window; queue and memory at this moment.
+
+    `share` of the requests; `below_target`: answers below their quality target because a tier was down; `itl_seconds`:
+    inter-token latency, by the buckets of the histogram; `spread`: p99 over p50 of whole answers; `saving`: 1 - cost /
+    cost at the strongest tier; `kv_share`: used share of the model's blocks.
+    """
+
+    tier: int | None
+    model: str | None
+    core: str | None
+    state: State
+    healthy: bool
+    requests: int
+    share: float | None
+    requests_per_second: float
+    failed: int
+    below_target: int
+    ttft_seconds: Quantiles
+    itl_seconds: Quantiles
+    e2e_seconds: Quantiles
+    spread: float | None
+    tokens_per_second_p50: float | None
+    checks: list[Check]
+    cost_usd: float
+    cost_per_1k_tokens_usd: float | None
+    saving: float | None
+    running: int
+    waiting: int
+    predicted_wait_seconds: float
+    kv_share: float | None
+    prefix_hit_rate: float | None
+
+
+class CoreNow(msgspec.Struct, frozen=True, kw_only=True):
+    """A core's arena, or why the core does not answer."""
+
+    name: str
+    problem: str | None
+    arena_bytes: int = 0
+    used_bytes: int = 0
+
+
+class AlertNow(msgspec.Struct, frozen=True, kw_only=True):
+    """A `figure` (one of `alert_figures`) that is above its limit since `since` (epoch seconds)."""
+
+    name: str
+    figure: str
+    severity: Severity
+    summary: str
+    value: float
+    above: float
+    since: float
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """A sample of the history; rates and quantiles cover the window that ended `at` (epoch seconds)."""
+
+    at: float
+    requests_per_second: dict[int, float]
+    ttft_p50: float | None
+    ttft_p95: float | None
+    ttft_p99: float | None
+    waiting: int
+
+
+class Overview(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything on the overview page. Windows end `at` (epoch seconds); `history` is oldest first.
+
+    `upgrade`: share of the last verified answers that were worse than the strongest tier's, as of the last sample; None
+    if unknown. `refused`: requests refused in the last hour, as of the last sample; None if unknown.
+    """
+
+    at: float
+    window_seconds: float
+    overall: TierNow
+    tiers: list[TierNow]
+    cores: list[CoreNow]
+    upgrade: UpgradeRate | None
+    refused: int | None
+    alerts: list[AlertNow]
+    history: list[Point]
+
+
+def tiers_now(
+    figures: LevelsByTier, seconds: float, tiers: Iterable[Tier], cores: Mapping[str, CoreStats]
+) -> tuple[TierNow, list[TierNow]]:
+    """Return all tiers as one, then each. `figures` cover the last `seconds`; `cores` are those that answered."""
+    every = TierServiceLevels()
+    for one in figures.values():
+        every.merge(one)
+    models = {(name, model.name): model for name, stats in cores.items() for model in stats.models}
+    shown = [
+        _tier(figures.get(tier.number, TierServiceLevels()), seconds, every.requests, tier, models)
+        for tier in sorted(tiers, key=lambda tier: tier.number)
+    ]
+    whole = _tier(every, seconds, every.requests, None, {})
+    whole = msgspec.structs.replace(
+        whole,
+        healthy=any(tier.healthy for tier in shown),
+        running=sum(tier.running for tier in shown),
+        waiting=sum(tier.waiting for tier in shown),
+    )
+    return whole, shown
+
+
+def over_limit(figures: AlertInputs, since: dict[str, float], now: float) -> list[AlertNow]:
+    """Return the alerts whose figures have exceeded their limits for long enough.
+
+    `since`: when each rule began to exceed its limit, updated here. An unknown figure changes nothing.
+    """
+    found = []
+    for rule in RULES:
+        value = figures.get(rule.figure)
+        if value is None:
+            continue
+        if value <= rule.above:
+            since.pop(rule.name, None)
+        elif now - since.setdefault(rule.name, now) >= rule.for_seconds:
+            found.append(
+                AlertNow(
+                    name=rule.name,
+                    figure=rule.figure,
+                    severity=rule.severity,
+                    summary=rule.summary,
+                    value=value,
+                    above=rule.above,
+                    since=since[rule.name],
+                )
+            )
+    return found
+
+
+def _tier(
+    figures: TierServiceLevels,
+    seconds: float,
+    of_all: int,
+    tier: Tier | None,
+    models: Mapping[tuple[str, str], ModelStats],
+) -> TierNow:
+    level = tier_level(figures, None if tier is None else tier.number, None if tier is None else tier.model)
+    load = None if tier is None else tier.load()
+    model = None if tier is None else models.get((tier.core_name or "", tier.model))
+    return TierNow(
+        tier=level.tier,
+        model=level.model,
+        core=None if tier is None else tier.core_name,
+        state=level.state,
+        healthy=load is not None and load.healthy,
+        requests=figures.requests,
+        share=_share(figures.requests, of_all),
+        requests_per_second=figures.requests / seconds if seconds > 0 else 0.0,
+        failed=figures.failed,
+        below_target=figures.below_target,
+        ttft_seconds=level.ttft_seconds,
+        itl_seconds=_gaps(figures.gaps),
+        e2e_seconds=level.e2e_seconds,
+        spread=_share(level.e2e_seconds.p99, level.e2e_seconds.p50),
+        tokens_per_second_p50=quantiles(figures.speed).p50,
+        checks=level.checks,
+        cost_usd=figures.cost_usd,
+        cost_per_1k_tokens_usd=_share(figures.cost_usd * 1e3, figures.tokens),
+        saving=None if not figures.baseline_usd else 1 - figures.cost_usd / figures.baseline_usd,
+        running=0 if load is None else load.running,
+        waiting=0 if load is None else load.waiting,
+        predicted_wait_seconds=0.0 if load is None else load.predicted_wait_seconds,
+        kv_share=None if model is None else _share(model.blocks_in_use, model.blocks_total),
+        prefix_hit_rate=_share(figures.cached_tokens, figures.prompt_tokens),
+    )
+
+
+def _gaps(counts: dict[int, int]) -> Quantiles:
+    p50, p95, p99, p999 = (bucket_quantile(counts, share) for share in (0.5, 0.95, 0.99, 0.999))
+    return Quantiles(mean=None, p50=p50, p95=p95, p99=p99, p999=p999)
+
+
+def _share(part: float | None, whole: float | None) -> float | None:
+    return part / whole if part is not None and whole else None
+
+
+log = logging.getLogger(__name__)
+
+SAMPLE_SECONDS = 10.0
+SAMPLES = 360
+FRESH_SECONDS = 2.0
+REFUSED_SECONDS = 3600.0
+# A page does not wait for a core that is busy with a long step.
+CORE_SECONDS = 0.15
+
+
+class Live:
+    """Figures of all gateway processes behind the port, of the cores, and an hour of samples (SPEC OB-12).
+
+    Everything that changes is read from memory and from the cores, with no database query, however many requests there
+    are. Answer quality (`quality`) and the number of refused requests since a time (`refused`) are queried with each
+    sample.
+    """
+
+    def __init__(
+        self,
+        routing: RoutingService,
+        metrics: Metrics,
+        cores: Mapping[str, CoreClient],
+        peers: Peers | None = None,
+        quality: Callable[[], Awaitable[UpgradeRate | None]] | None = None,
+        retraining_days: Callable[[], float | None] | None = None,
+        refused: Callable[[float], Awaitable[int]] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._routing, self._metrics, self._cores, self._peers, self._clock = routing, metrics, cores, peers, clock
+        self._quality, self._retraining_days = quality, retraining_days
+        self._count_refused = refused
+        self._upgrade: UpgradeRate | None = None
+        self._refused: int | None = None
+        self._begun = clock()
+        self._history: deque[Point] = deque(maxlen=SAMPLES)
+        self._since: dict[str, float] = {}
+        self._alerts: list[AlertNow] = []
+        self._stats: dict[str, CoreStats] = {}
+        self._reading: asyncio.Task[tuple[dict[str, CoreStats], Mapping[str, Exception]]] | None = None
+        self._problems: dict[str, str] = {}
+        self._snapshot: Overview | None = None
+        self._lock = asyncio.Lock()
+        # The last rendered fragment, and the figures that it shows.
+        self.drawn: tuple[Overview, str] | None = None
+        # Tables that were seen with a row; only a new installation's page asks for them.
+        self.tables_held: set[str] = set()
+        # The last look at them, and until when pages wait for it (time of the event loop).
+        self.tables_reading: tuple[asyncio.Future[bool], float] | None = None
+
+    async def follow(self) -> None:
+        """Take a sample every `SAMPLE_SECONDS` until cancelled."""
+        while True:
+            await asyncio.sleep(SAMPLE_SECONDS)
+            try:
+                await self.sample()
+            except Exception:
+                # A failed read is retried with the next sample.
+                log.exception("the overview was not sampled")
+
+    async def sample(self) -> None:
+        """Add a point to the history, and evaluate the alerts."""
+        if self._quality is not None:
+            self._upgrade = await self._quality()
+        if self._count_refused is not None:
+            with suppress(SQLAlchemyError, OSError):
+                self._refused = await self._count_refused(self._clock() - REFUSED_SECONDS)
+        async with self._lock:
+            now = self._snapshot = await self._look()
+        levels = await levels_of_all(self._metrics.levels, self._peers)
+        days = None if self._retraining_days is None else self._retraining_days()
+        tiers, gpus = self._routing.served.tiers.values(), self._metrics.gpus.readings
+        figures = alert_figures(levels, self._stats, tiers, gpus, days)
+        self._alerts = over_limit(figures, self._since, now.at)
+        self._history.append(
+            Point(
+                at=now.at,
+                requests_per_second={tier.tier or 0: tier.requests_per_second for tier in now.tiers},
+                ttft_p50=now.overall.ttft_seconds.p50,
+                ttft_p95=now.overall.ttft_seconds.p95,
+                ttft_p99=now.overall.ttft_seconds.p99,
+                waiting=now.overall.waiting,
+            )
+        )
+
+    async def overview(self) -> Overview:
+        """Return the current overview, at most `FRESH_SECONDS` old."""
+        async with self._lock:
+            if self._snapshot is None or not 0 <= self._clock() - self._snapshot.at < FRESH_SECONDS:
+                self._snapshot = await self._look()
+            return self._snapshot
+
+    async def _look(self) -> Overview:
+        await self._read_cores()
+        levels = await levels_of_all(self._metrics.levels, self._peers)
+        now = self._clock()
+        seconds = min(self._metrics.levels.window_seconds, max(now - self._begun, 1.0))
+        overall, tiers = tiers_now(levels, seconds, self._routing.served.tiers.values(), self._stats)
+        return Overview(
+            at=now,
+            window_seconds=seconds,
+            overall=overall,
+            tiers=tiers,
+            cores=[self._core(name) for name in self._cores],
+            upgrade=self._upgrade,
+            refused=self._refused,
+            alerts=self._alerts,
+            history=list(self._history),
+        )
+
+    async def _read_cores(self) -> None:
+        """Ask the cores. While a core is busy its last figures stand, until it is found gone."""
+        reading = self._reading
+        if reading is None:
+            reading = self._reading = asyncio.ensure_future(read_cores(self._cores))
+        await asyncio.wait([reading], timeout=CORE_SECONDS)
+        if not reading.done():
+            return
+        self._reading = None
+        there, away = reading.result()
+        self._stats = there
+        self._problems = {name: str(error) for name, error in away.items()}
+
+    def _core(self, name: str) -> CoreNow:
+        stats = self._stats.get(name)
+        if stats is None:
+            return CoreNow(name=name, problem=self._problems.get(name, "it has not answered yet"))
+        used = stats.arena_bytes - stats.slabs_free * stats.slab_bytes
+        return CoreNow(name=name, problem=None, arena_bytes=stats.arena_bytes, used_bytes=used)

@@ -1,1 +1,0 @@
-"""The figures of the overview, kept in memory."""
