@@ -17,7 +17,7 @@ from gateway.base.configuration.load import variable_of
 from gateway.base.settings import Settings
 from gateway.planning.load_test.workload import Prompts
 from gateway.processes.server_process import running_server
-from inference_core.quantization.text_metrics import prose
+from inference_core.quantization.calibration import prose
 
 TIER = 1
 ARITHMETIC = ("fast", "exact")

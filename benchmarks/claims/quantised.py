@@ -13,13 +13,11 @@ import msgspec
 from benchmarks.report.measurement import Measurement
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.model_spec import MeasuredCompute
+from inference_core.quantization.awq import AWQ, RoundToNearest
 from inference_core.quantization.calibration import CalibrationText
-from inference_core.quantization.methods.awq import AWQ
-from inference_core.quantization.methods.fp8 import FP8
-from inference_core.quantization.methods.gptq import GPTQ
-from inference_core.quantization.methods.method import QuantizationMethod
-from inference_core.quantization.methods.nearest import RoundToNearest
-from inference_core.quantization.methods.smoothquant import SmoothQuant
+from inference_core.quantization.eight_bit import FP8, SmoothQuant
+from inference_core.quantization.gptq import GPTQ
+from inference_core.quantization.method import QuantizationMethod
 from inference_core.quantization.quality_report import DEFAULT_LIMITS, QualityReport
 from inference_core.quantization.quantize_model import quantize_model
 from quality.evaluation.model_outputs import Side, Variant

@@ -3,7 +3,7 @@
 from functools import cache
 
 from gateway.planning.load_test.workload import Job
-from inference_core.quantization.text_metrics import prose
+from inference_core.quantization.calibration import prose
 
 _PASSAGE_WORDS = 120
 

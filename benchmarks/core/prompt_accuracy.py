@@ -11,7 +11,7 @@ from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loading.load_core import use_threads
 from inference_core.model_spec import ModelSpec
 from inference_core.native import cpu
-from inference_core.quantization.text_metrics import Agreement, prose
+from inference_core.quantization.calibration import Agreement, prose
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from quality.evaluation.model_outputs import Side, Variant, greedy_continuations
 

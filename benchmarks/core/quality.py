@@ -11,7 +11,7 @@ from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import layout_of, use_threads
 from inference_core.model_spec import CoreSpec
-from inference_core.quantization.text_metrics import Agreement, AgreementTally, Logits, prose
+from inference_core.quantization.calibration import Agreement, AgreementTally, Logits, prose
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from quality.evaluation.model_outputs import Side, Variant, teacher_forced_logits
 

@@ -10,12 +10,11 @@ from typing import Any
 
 import torch
 
-from inference_core.quantization.activation_statistics import ActivationStatistics
-from inference_core.quantization.methods.awq import search_scales, search_shrink
-from inference_core.quantization.methods.fp8 import fp8_rows
-from inference_core.quantization.methods.gptq import gptq_codes
-from inference_core.quantization.methods.int4_grid import int4_grid
-from inference_core.quantization.methods.smoothquant import int8_rows, smoothing_scales
+from inference_core.quantization.awq import search_scales, search_shrink
+from inference_core.quantization.eight_bit import fp8_rows, int8_rows, smoothing_scales
+from inference_core.quantization.gptq import gptq_codes
+from inference_core.quantization.int4 import int4_grid
+from inference_core.quantization.method import ActivationStatistics
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from tiers.catalog.core_spec import core_spec, group_spec
 from tiers.errors import CatalogError
 
 if TYPE_CHECKING:
-    from inference_core.parallel.ranks.local_ranks import RankHosts
+    from inference_core.parallel.local_ranks import RankHosts
     from inference_core.transport.core_thread import CoreFactory, SteppingCore
 
 
@@ -98,7 +98,7 @@ def core_factory(
 
     def load_gpus() -> "SteppingCore":
         from gateway.runtime.required_cards import naming_what_serves_instead
-        from inference_core.parallel.leader.load_group import load_group
+        from inference_core.parallel.load_group import load_group
 
         spec = group_spec(catalog, core)
         with naming_what_serves_instead(catalog, core):

@@ -20,10 +20,8 @@ from pathlib import Path
 import msgspec
 
 from inference_core.errors import CoreError, MeshError
-from inference_core.parallel.communication.connections import open_store
-from inference_core.parallel.topology.environment import RankEnvironment
-from inference_core.parallel.topology.mesh import LEADER
-from inference_core.parallel.topology.mesh_spec import MeshSpec
+from inference_core.parallel.collectives import open_store
+from inference_core.parallel.mesh import LEADER, MeshSpec, RankEnvironment
 
 DEFAULT_CACHE = Path("~/.cache/aio")
 _STORE_SECONDS = 300.0
@@ -42,8 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run_rank(options: argparse.Namespace) -> int:
     """Run as the rank that the environment variables name."""
-    from inference_core.parallel.leader.leader import publish
-    from inference_core.parallel.ranks.follower import follow, read_spec
+    from inference_core.parallel.follower import follow, read_spec
+    from inference_core.parallel.leader import publish
 
     environment = RankEnvironment.read()
     store = open_store(environment, _STORE_SECONDS)
@@ -67,7 +65,7 @@ def run_rank(options: argparse.Namespace) -> int:
 
 def _lead(environment: RankEnvironment, store: object, spec: MeshSpec, cache_dir: Path, socket: str | None) -> None:
     from inference_core.core import Core
-    from inference_core.parallel.leader.leader import MeshLeader
+    from inference_core.parallel.leader import MeshLeader
     from inference_core.transport.listener import UnixListener
     from inference_core.transport.server import serve_core
 
@@ -88,7 +86,7 @@ def _lead(environment: RankEnvironment, store: object, spec: MeshSpec, cache_dir
 
 def launch(options: argparse.Namespace, arguments: list[str]) -> int:
     """Start this machine's ranks and wait until they end. Returns the exit status."""
-    from inference_core.parallel.ranks.local_ranks import LocalRanks
+    from inference_core.parallel.local_ranks import LocalRanks
 
     spec = _spec(options.spec)
     per_node, rest = divmod(spec.mesh.size, options.nodes)

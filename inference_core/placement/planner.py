@@ -7,14 +7,24 @@ that ranks load (`parallel.topology.splits`), so the plan matches the real divis
 from inference_core.errors import MeshError
 from inference_core.kv_cache.memory_plan import GB, format_bytes
 from inference_core.model_config import ModelConfig
-from inference_core.parallel.topology.mesh import Mesh
-from inference_core.parallel.topology.splits import RankShare, divide
-from inference_core.placement.cold_start import cold_start_line
-from inference_core.placement.machines import Machines, Workload
-from inference_core.placement.placed_draft import PlacedDraft
-from inference_core.placement.placement import Decision, Placement, PlacementError, Rule
-from inference_core.placement.rank_memory import RankMemory, explain_ranks, rank_memory
-from inference_core.placement.weight_formats import WeightFormat, model_weights, preferred_format, split_units_of
+from inference_core.parallel.mesh import Mesh, RankShare, divide
+from inference_core.placement.machines import Machines, Workload, cold_start_line
+from inference_core.placement.rank_memory import (
+    Decision,
+    Placement,
+    PlacementError,
+    RankMemory,
+    Rule,
+    explain_ranks,
+    rank_memory,
+)
+from inference_core.placement.weight_formats import (
+    PlacedDraft,
+    WeightFormat,
+    model_weights,
+    preferred_format,
+    split_units_of,
+)
 
 LARGE_PARAMETERS = 30_000_000_000
 LARGE_DEVICE_BYTES = 80 * GB

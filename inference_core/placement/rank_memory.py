@@ -1,17 +1,21 @@
-"""One rank's memory: its weights, the rest for keys and values, and the tokens that fit, with the arithmetic."""
+"""How a model is divided over devices: every decision with its rule, and every rank's memory with its arithmetic.
+
+A rank's memory holds its weights; the rest is for keys and values, and says how many tokens fit.
+"""
 
 from itertools import groupby
+from typing import Literal
 
 import msgspec
 
+from inference_core.errors import MemoryPlanError
 from inference_core.kv_cache.layout import KV_ITEMSIZE, KV_SCALE_BYTES, kv_bytes_per_token
 from inference_core.kv_cache.memory_plan import KVDemand, format_bytes
 from inference_core.model_config import ModelConfig
-from inference_core.parallel.topology.splits import RankShare
+from inference_core.parallel.mesh import Mesh, RankShare
 from inference_core.placement.hardware import Device
 from inference_core.placement.machines import Workload
-from inference_core.placement.placed_draft import PlacedDraft
-from inference_core.placement.weight_formats import VECTOR_BITS, WeightFormat, rank_weights
+from inference_core.placement.weight_formats import VECTOR_BITS, PlacedDraft, WeightFormat, rank_weights
 
 
 class RankMemory(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,3 +153,61 @@ def rank_memory(
         parts=parts,
         lines=lines,
     )
+
+
+Rule = Literal[
+    "executable",
+    "unsupported",
+    "weight-format",
+    "tensor-cores",
+    "power-limit",
+    "over-30b",
+    "asked-for",
+    "one-device",
+    "tensor-parallel-within-a-node",
+    "link-too-slow-for-tensor-parallel",
+    "pipeline-across-islands",
+    "kv-heads",
+    "replicas",
+    "offload",
+    "does-not-fit",
+]
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """A rule that fired, and its consequence."""
+
+    rule: Rule
+    text: str
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
+    """`mesh` and `ranks`: of one of `replicas` whole copies. `max_sequences`: concurrent sequences of the planned
+    length per replica.
+
+    `executable`: whether AIO runs models on this kind of device, or only plans for it.
+    """
+
+    device: str
+    executable: bool
+    format: str
+    mesh: Mesh
+    replicas: int
+    decisions: tuple[Decision, ...]
+    ranks: tuple[RankMemory, ...]
+    kv_tokens: int
+    max_sequences: int
+    lines: tuple[str, ...]
+
+
+class PlacementError(MemoryPlanError):
+    """There is no placement: the message has the rule, the arithmetic, and a remedy. Change model or devices."""
+
+    def __init__(self, decisions: list[Decision], lines: list[str] | None = None) -> None:
+        last = decisions[-1]
+        super().__init__("\n".join([f"{last.rule}: {last.text}", *(lines or [])]))
+        self.decisions = tuple(decisions)
+
+    @property
+    def rule(self) -> Rule:
+        return self.decisions[-1].rule

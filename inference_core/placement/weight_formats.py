@@ -1,4 +1,7 @@
-"""The bytes of a model's weights in each format, in total and per rank, exact if the format has a fixed size."""
+"""The bytes of a model's weights in each format, in total and per rank, exact if the format has a fixed size.
+
+A draft model is placed with its target: loaded into the same core, divided over the same devices.
+"""
 
 from math import prod
 from typing import Literal
@@ -6,9 +9,10 @@ from typing import Literal
 import msgspec
 
 from inference_core.errors import MeshError
+from inference_core.kv_cache.layout import KVDtype
 from inference_core.loaders.decoder_tensors import decoder_tensors
 from inference_core.model_config import ModelConfig
-from inference_core.parallel.topology.splits import RankShare, SplitUnits
+from inference_core.parallel.mesh import Mesh, RankShare, SplitUnits, divide
 from inference_core.placement.hardware import Device
 
 WeightFormatName = Literal["float32", "bfloat16", "fp8", "int8", "awq-int4", "gptq-int4", "q4_0", "q4_1", "q4_k"]
@@ -105,3 +109,16 @@ def rank_weights(config: ModelConfig, share: RankShare) -> ModelWeights:
     copies = share.first or share.last if config.tie_embeddings else int(share.first) + int(share.last)
     final_norm = 0 if share.last else config.hidden_size
     return ModelWeights(linear=held.linear, vocabulary=tables * int(copies), vectors=held.vectors - final_norm)
+
+
+class PlacedDraft(msgspec.Struct, frozen=True, kw_only=True):
+    """Every device holds, in addition to the target's, its share of the draft's weights and of its keys and values."""
+
+    name: str
+    config: ModelConfig
+    form: WeightFormat
+    kv_dtype: KVDtype = "float16"
+
+    def shares(self, mesh: Mesh, *, uneven: bool) -> list[RankShare]:
+        """The draft's share of each rank of `mesh`. Raises MeshError if the draft cannot be divided over it."""
+        return divide(self.config, mesh, split_units_of(self.config, self.form), uneven=uneven)

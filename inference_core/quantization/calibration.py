@@ -1,14 +1,95 @@
-"""The calibration text, split into windows, and its record in the quantised model (SPEC QZ-12)."""
+"""The calibration text, split into windows, and its record in the quantised model (SPEC QZ-12).
+
+Also how far the logits of one way of computing are from another's on such a text: perplexity, divergence, agreement.
+"""
 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from inference_core.errors import QuantizationError
 from inference_core.io.text_file import read_text_file
-from inference_core.quantization.text_metrics import prose
 from inference_core.tokenization.tokenizer import Tokenizer
+
+Floats = NDArray[np.float64]
+Logits = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """A variant against the reference, over all positions of a text.
+
+    `perplexity` is the variant's, `perplexity_ratio` over the reference's. `mean_kl` is the divergence of the variant's
+    next-token law from the reference's, in nats. `top1` is the share of positions with the same most likely token,
+    `cosine` the mean normalised dot product of the logits (SPEC QZ-09), `max_logit_difference` over all logits.
+    """
+
+    perplexity: float
+    perplexity_ratio: float
+    mean_kl: float
+    top1: float
+    cosine: float
+    max_logit_difference: float
+
+
+def prose() -> str:
+    """Some pages of English novels and essays in the public domain."""
+    return files("inference_core.quantization").joinpath("prose.txt").read_text("utf-8")
+
+
+class AgreementTally:
+    """Windows of two ways of computing, one after another, so that no logits need to be kept."""
+
+    def __init__(self) -> None:
+        self._expected: list[Floats] = []
+        self._losses: list[Floats] = []
+        self._divergence: list[Floats] = []
+        self._same: list[NDArray[np.bool_]] = []
+        self._cosine: list[Floats] = []
+        self._furthest = 0.0
+
+    def add(self, tokens: list[int], exact: Logits, other: Logits) -> None:
+        """Logits [tokens, vocabulary] of the reference and of the other; a window's last row predicts nothing known."""
+        law, other_law = log_softmax(exact), log_softmax(other)
+        known = (np.arange(len(tokens) - 1), np.array(tokens[1:]))
+        self._expected.append(-law[known])
+        self._losses.append(-other_law[known])
+        self._divergence.append((np.exp(law) * (law - other_law)).sum(axis=1))
+        self._same.append(exact.argmax(axis=1) == other.argmax(axis=1))
+        self._cosine.append(normalised_dot(exact, other))
+        self._furthest = max(self._furthest, float(np.abs(exact - other).max()))
+
+    def agreement(self) -> Agreement:
+        """Over all windows so far."""
+        loss = float(np.concatenate(self._losses).mean())
+        return Agreement(
+            perplexity=float(np.exp(loss)),
+            perplexity_ratio=float(np.exp(loss - np.concatenate(self._expected).mean())),
+            mean_kl=float(np.concatenate(self._divergence).mean()),
+            top1=float(np.concatenate(self._same).mean()),
+            cosine=float(np.concatenate(self._cosine).mean()),
+            max_logit_difference=self._furthest,
+        )
+
+
+def log_softmax(logits: Logits) -> Floats:
+    """Natural log-probabilities [rows, vocabulary], in float64."""
+    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+    law: Floats = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return law
+
+
+def normalised_dot(a: Logits, b: Logits) -> Floats:
+    """Cosine of each pair of rows [rows]."""
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    cosine: Floats = (x * y).sum(axis=1) / (np.linalg.norm(x, axis=1) * np.linalg.norm(y, axis=1))
+    return cosine
+
 
 SHIPPED = "the package's prose"
 

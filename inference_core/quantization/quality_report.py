@@ -1,17 +1,20 @@
-"""The report of `aio quality compare` on a quantised model, with a verdict per use. No torch.
+"""How a quantised model was made, and its report of `aio quality compare`. No torch.
 
-Reasoning degrades first: one wrong step invalidates all later ones, while a chat hardly shows it. Its limits are
-therefore the strictest, and it never passes without a score of final answers (SPEC QZ-09 to QZ-11).
+The report has a verdict per use. Reasoning degrades first: one wrong step invalidates all later ones, while a chat
+hardly shows it. Its limits are therefore the strictest, and it never passes without a score of final answers (SPEC
+QZ-09 to QZ-11).
 """
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from inference_core.errors import ModelFileError
 from inference_core.io.atomic_file import atomic_file
+from inference_core.io.json_errors import JSON_ERRORS
+from inference_core.loaders.model_file import MAX_SETTINGS, read_model_file
 from inference_core.model_spec import QualityGate, QualityLimits
 
 Use = Literal["chat", "extraction", "reasoning"]
@@ -197,3 +200,36 @@ def read_report(path: Path) -> QualityReport:
         raise ModelFileError(f"quality report {path} cannot be read: {error.strerror or error}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ModelFileError(f"{path} is not a quality report of `aio quality compare`: {error}") from error
+
+
+RECORD = "quantization.json"
+
+
+class CalibrationRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The calibration text's name and SHA-256, and how much of it was read."""
+
+    origin: str
+    sha256: str
+    windows: int
+    tokens: int
+
+
+class QuantizationRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """`source`: content hash of the unquantised model (`loaders.fingerprint`)."""
+
+    method: str
+    settings: dict[str, Any]
+    dtype: str
+    source: str
+    calibration: CalibrationRecord | None = None
+
+
+def read_quantization_record(model: Path) -> QuantizationRecord | None:
+    """The record of a folder made by `aio quantize`; None for any other model. Raises ModelFileError."""
+    file = model / RECORD
+    if not file.is_file():
+        return None
+    try:
+        return msgspec.json.decode(read_model_file(file, MAX_SETTINGS), type=QuantizationRecord)
+    except JSON_ERRORS as error:
+        raise ModelFileError(f"{file} is not a record of a quantisation: {error}") from error

@@ -15,13 +15,18 @@ from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import dequantize
 from inference_core.models.rotary import rotary_table
 from inference_core.models.weights import EMBEDDING, load_embedding
-from inference_core.quantization.activation_statistics import ActivationStatistics
 from inference_core.quantization.calibration import CalibrationText
-from inference_core.quantization.files.hf_folder import WRITTEN, write_json, write_settings
-from inference_core.quantization.files.record import RECORD, CalibrationRecord, QuantizationRecord
-from inference_core.quantization.files.shards import ShardWriter
-from inference_core.quantization.layer import SITES, LayerTensors, Site, layer_forward
-from inference_core.quantization.methods.method import Needs, QuantizationMethod
+from inference_core.quantization.files import WRITTEN, ShardWriter, write_json, write_settings
+from inference_core.quantization.method import (
+    SITES,
+    ActivationStatistics,
+    LayerTensors,
+    Needs,
+    QuantizationMethod,
+    Site,
+    layer_forward,
+)
+from inference_core.quantization.quality_report import RECORD, CalibrationRecord, QuantizationRecord
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 
 Progress = Callable[[str, float], None]

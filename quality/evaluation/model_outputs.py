@@ -29,7 +29,7 @@ from inference_core.model_spec import CoreSpec, MeasuredCompute, ModelSpec
 from inference_core.models.transformer import Decoder
 from inference_core.native import cpu
 from inference_core.protocol import AddRequest, SamplingParams
-from inference_core.quantization.text_metrics import Agreement, AgreementTally, Logits, normalised_dot
+from inference_core.quantization.calibration import Agreement, AgreementTally, Logits, normalised_dot
 from inference_core.step_plan import ScheduledSequence
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer

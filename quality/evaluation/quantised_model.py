@@ -16,8 +16,7 @@ from inference_core.loaders.fingerprint import file_fingerprint
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loading.load_core import use_threads
 from inference_core.model_spec import QualityLimits
-from inference_core.quantization.calibration import text_digest
-from inference_core.quantization.files.record import read_record
+from inference_core.quantization.calibration import prose, text_digest
 from inference_core.quantization.quality_report import (
     FirstTokenMetrics,
     GenerationMetrics,
@@ -27,8 +26,8 @@ from inference_core.quantization.quality_report import (
     TextMetrics,
     Use,
     judged,
+    read_quantization_record,
 )
-from inference_core.quantization.text_metrics import prose
 from inference_core.tokenization.tokenizer import Tokenizer
 from quality.evaluation.model_outputs import Side, compare_on_text, greedy_continuations, same_ids
 from quality.statistics import better_p_value
@@ -192,7 +191,7 @@ def _question(line: bytes, where: str) -> Question:
 
 def _refuse_calibration_text(candidate: Side, text: str) -> None:
     """Refuse a text that the model was calibrated on: it says nothing about other text."""
-    record = read_record(resolve_model_path(candidate.path))
+    record = read_quantization_record(resolve_model_path(candidate.path))
     if record is not None and record.calibration is not None and record.calibration.sha256 == text_digest(text):
         raise ComparisonError(
             f"{candidate.path} was calibrated on this very text ({record.calibration.origin}); "

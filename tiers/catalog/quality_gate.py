@@ -14,11 +14,11 @@ from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import PLAIN_DTYPES
 from inference_core.model_spec import DeviceScheme, MeasuredCompute, ModelSpec, QualityGate
-from inference_core.quantization.files.record import read_record
 from inference_core.quantization.quality_report import (
     QualityReport,
     Use,
     limits_of,
+    read_quantization_record,
     read_report,
     shortfalls,
     usual_report,
@@ -176,7 +176,7 @@ def _is_quantised(model: Gated, path: Path, packed: Packed) -> bool:
 def _is_others(model: Gated, path: Path, packed: Packed) -> bool:
     """Whether the file was quantised by somebody else, and nothing but its weights is rounded by the catalogue."""
     asks = model.quality is not None or model.kv_dtype in _QUANTISED_CACHES
-    return not asks and packed(path) and read_record(path) is None
+    return not asks and packed(path) and read_quantization_record(path) is None
 
 
 def _report_of(

@@ -7,12 +7,11 @@ from gateway.operations.setup.candidate import Candidate
 from gateway.operations.setup.card_inventory import Cards
 from gateway.operations.setup.card_models import MAX_CONTEXT, CardModel
 from inference_core.errors import MemoryPlanError, MeshError
-from inference_core.parallel.topology.mesh import Mesh
+from inference_core.parallel.mesh import Mesh
 from inference_core.placement.hardware import Device
 from inference_core.placement.machines import Machines, Workload
-from inference_core.placement.placed_draft import PlacedDraft
 from inference_core.placement.planner import place
-from inference_core.placement.weight_formats import FORMATS
+from inference_core.placement.weight_formats import FORMATS, PlacedDraft
 from tiers.catalog.gpu_group import GpuGroupSpec
 
 GROUPS: dict[int, tuple[int, ...]] = {1: (1,), 2: (1, 1), 4: (1, 1, 2), 8: (1, 1, 2, 4)}

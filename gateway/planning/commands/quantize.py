@@ -10,7 +10,7 @@ import click
 from gateway.operations.cli.options import cache_dir_option, echo_answer, json_option, settings_from, staged_progress
 
 if TYPE_CHECKING:
-    from inference_core.quantization.methods.method import QuantizationMethod
+    from inference_core.quantization.method import QuantizationMethod
 
 # Which options each method accepts; any other is an error instead of being ignored.
 _OPTIONS = {
@@ -113,11 +113,9 @@ def _method(name: str, given: dict[str, Any]) -> "QuantizationMethod":
     if foreign:
         known = ", ".join(_flag(option) for option in sorted(_OPTIONS[name]))
         raise click.UsageError(f"{', '.join(map(_flag, foreign))}: not for {name}, which accepts {known}")
-    from inference_core.quantization.methods.awq import AWQ
-    from inference_core.quantization.methods.fp8 import FP8
-    from inference_core.quantization.methods.gptq import GPTQ
-    from inference_core.quantization.methods.nearest import RoundToNearest
-    from inference_core.quantization.methods.smoothquant import SmoothQuant
+    from inference_core.quantization.awq import AWQ, RoundToNearest
+    from inference_core.quantization.eight_bit import FP8, SmoothQuant
+    from inference_core.quantization.gptq import GPTQ
 
     if "group_size" in given:
         given["group_size"] = int(given["group_size"])

@@ -181,9 +181,9 @@ def _on_mesh(checkpoint: Checkpoint) -> tuple[int, int]:
 
     with optional_imports("serving it"):
         from inference_core.device.load_device_core import device_layout
-        from inference_core.parallel.shards.divided_model import divide_model
+        from inference_core.parallel.shards import divide_model
     from inference_core.device.spec import DeviceCoreSpec
-    from inference_core.parallel.topology.mesh import Mesh
+    from inference_core.parallel.mesh import Mesh
 
     spec = _device_spec(checkpoint)
     slab = DeviceCoreSpec(models=[spec]).slab_bytes

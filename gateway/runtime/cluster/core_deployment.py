@@ -25,8 +25,8 @@ from gateway.runtime.cluster.registry import ANNOUNCE_SECONDS, NAME, NAMESPACE, 
 from gateway.runtime.core_factory import core_factory, core_title, watchdog_seconds_of
 from inference_core.errors import CoreGoneError
 from inference_core.io.background_tasks import repeated
-from inference_core.parallel.ranks.local_ranks import LocalRanks, RankHosts
-from inference_core.parallel.topology.environment import RankEnvironment
+from inference_core.parallel.local_ranks import LocalRanks, RankHosts
+from inference_core.parallel.mesh import RankEnvironment
 from inference_core.protocol import KnobValue
 from inference_core.transport.server import CoreServer
 from inference_core.transport.tcp import TcpCoreClient, TcpListener

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.core.quality import agreement, bench_quality
-from inference_core.quantization.text_metrics import prose
+from inference_core.quantization.calibration import prose
 
 
 def test_equal_logits_agree_entirely() -> None:

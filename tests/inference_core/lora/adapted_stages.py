@@ -13,13 +13,12 @@ from inference_core.device.step_inputs import Capacity
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.lora.adapter_file import read_adapter
 from inference_core.model_spec import DeviceScheme
-from inference_core.parallel.communication.collectives import TensorGroup
-from inference_core.parallel.ranks.rank_adapters import RankAdapters
-from inference_core.parallel.shards.device_shard_loader import load_shard
-from inference_core.parallel.shards.divided_model import DividedModel, divide_model
-from inference_core.parallel.shards.shard_checkpoint import ShardCheckpoint
-from inference_core.parallel.stages.device_stage import DeviceStage
-from inference_core.parallel.topology.mesh import Mesh
+from inference_core.parallel.collectives import TensorGroup
+from inference_core.parallel.device_stage import DeviceStage
+from inference_core.parallel.mesh import Mesh
+from inference_core.parallel.rank import load_shard
+from inference_core.parallel.rank_runner import RankAdapters
+from inference_core.parallel.shards import DividedModel, ShardCheckpoint, divide_model
 
 SLAB, SLABS = 1 << 20, 8
 CPU = torch.device("cpu")

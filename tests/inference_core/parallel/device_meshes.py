@@ -13,13 +13,11 @@ from inference_core.device.load_device_core import load_device_core
 from inference_core.device.memory.memory_profile import MemoryProfile
 from inference_core.device.spec import DeviceCoreSpec, DeviceModelSpec
 from inference_core.loaders.open_checkpoint import open_checkpoint
-from inference_core.parallel.communication.collectives import PipelineLinks, TensorGroup
-from inference_core.parallel.communication.messages import RunStep
-from inference_core.parallel.ranks.rank_runner import RankRunner
-from inference_core.parallel.shards.device_shard_loader import DeviceShardLoader
-from inference_core.parallel.topology.environment import RankEnvironment
-from inference_core.parallel.topology.mesh import Mesh
-from inference_core.parallel.topology.mesh_spec import MeshSpec
+from inference_core.parallel.collectives import PipelineLinks, TensorGroup
+from inference_core.parallel.mesh import Mesh, MeshSpec, RankEnvironment
+from inference_core.parallel.messages import RunStep
+from inference_core.parallel.rank import DeviceShardLoader
+from inference_core.parallel.rank_runner import RankRunner
 from inference_core.step_plan import ScheduledSequence
 from tests.inference_core.parallel.meshes import share
 

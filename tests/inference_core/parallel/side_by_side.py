@@ -16,7 +16,7 @@ from benchmarks.core.random_checkpoint import RandomCheckpoint
 from inference_core.loaders.decoder_tensors import Shape
 from inference_core.loaders.packed_tensor import PackedTensor
 from inference_core.model_config import ModelConfig
-from inference_core.parallel.communication.collectives import TensorGroup
+from inference_core.parallel.collectives import TensorGroup
 from inference_core.step_plan import ScheduledSequence
 from tests.inference_core.parallel.meshes import share
 

@@ -6,8 +6,8 @@ import os
 import sys
 from pathlib import Path
 
+from inference_core.parallel import rank
 from inference_core.parallel.__main__ import main
-from inference_core.parallel.shards import device_shard_loader
 from tests.inference_core.device.tape_graphs import TapeGraphs
 
 
@@ -25,7 +25,7 @@ def replays() -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    device_shard_loader.graphs_of = tapes_for
+    rank.graphs_of = tapes_for
     status = main()
     Path(os.environ["TAPES"], f"rank-{os.environ['RANK']}.json").write_text(json.dumps(replays()))
     sys.exit(status)

@@ -20,14 +20,13 @@ from inference_core.device.load_device_core import graphs_of
 from inference_core.device.spec import DeviceModelSpec
 from inference_core.device.step_inputs import Capacity, StepShape, bytes_of
 from inference_core.loading.load_core import use_threads
-from inference_core.parallel.communication.collectives import TensorGroup
-from inference_core.parallel.leader.local_mesh import LocalMesh
-from inference_core.parallel.ranks import local_ranks
-from inference_core.parallel.shards import device_shard_loader
-from inference_core.parallel.shards.device_shard_loader import load_shard
-from inference_core.parallel.shards.divided_model import divide_model
-from inference_core.parallel.shards.shard_checkpoint import ShardCheckpoint
-from inference_core.parallel.topology.mesh import Mesh
+from inference_core.parallel import local_ranks
+from inference_core.parallel import rank as device_shard_loader
+from inference_core.parallel.collectives import TensorGroup
+from inference_core.parallel.leader import LocalMesh
+from inference_core.parallel.mesh import Mesh
+from inference_core.parallel.rank import load_shard
+from inference_core.parallel.shards import ShardCheckpoint, divide_model
 from tests.inference_core.device.tape_graphs import WAITS, TapeGraphs
 from tests.inference_core.loaders.int4_checkpoints import random_model, write_packed
 from tests.inference_core.parallel.device_meshes import device_core, device_mesh_spec, four_bit, on_one_device

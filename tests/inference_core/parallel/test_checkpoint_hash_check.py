@@ -8,11 +8,9 @@ import torch.distributed as dist
 from inference_core.errors import MeshError
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.open_checkpoint import open_checkpoint
-from inference_core.parallel.shards.checkpoint_hash_check import check_checkpoint_hashes
-from inference_core.parallel.shards.shard_checkpoint import ShardCheckpoint
-from inference_core.parallel.topology.environment import RankEnvironment
-from inference_core.parallel.topology.mesh import Mesh
-from inference_core.parallel.topology.splits import divide
+from inference_core.parallel.mesh import Mesh, RankEnvironment, divide
+from inference_core.parallel.rank import check_checkpoint_hashes
+from inference_core.parallel.shards import ShardCheckpoint
 from tests.inference_core.loaders.int4_checkpoints import random_model, write_packed
 
 

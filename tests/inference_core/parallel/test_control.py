@@ -8,8 +8,9 @@ from contextlib import contextmanager
 import pytest
 
 from inference_core.errors import RankLostError
-from inference_core.parallel.communication.control import Followers, LeaderLink
-from inference_core.parallel.communication.messages import (
+from inference_core.parallel.control import Followers, LeaderLink
+from inference_core.parallel.leader import no_check
+from inference_core.parallel.messages import (
     CopyBlocks,
     Failed,
     Joined,
@@ -19,7 +20,6 @@ from inference_core.parallel.communication.messages import (
     Stop,
     UseThreads,
 )
-from inference_core.parallel.leader.leader import no_check
 from inference_core.transport.framing import FrameError, FrameWriter
 
 HOST = "127.0.0.1"

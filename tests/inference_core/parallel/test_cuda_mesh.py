@@ -7,8 +7,8 @@ import torch
 from msgspec.structs import replace
 
 from inference_core.device.spec import DeviceModelSpec
-from inference_core.parallel.leader.local_mesh import LocalMesh
-from inference_core.parallel.topology.mesh import Mesh
+from inference_core.parallel.leader import LocalMesh
+from inference_core.parallel.mesh import Mesh
 from tests.inference_core.loaders.int4_checkpoints import random_model, write_packed
 from tests.inference_core.parallel.device_meshes import OneRank, device_core, device_mesh_spec, ragged_steps
 from tests.inference_core.parallel.meshes import greedy_answers

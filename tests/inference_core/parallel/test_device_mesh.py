@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from inference_core.loading.load_core import use_threads
-from inference_core.parallel.leader.local_mesh import LocalMesh
-from inference_core.parallel.topology.mesh import Mesh
+from inference_core.parallel.leader import LocalMesh
+from inference_core.parallel.mesh import Mesh
 from inference_core.protocol import Knobs
 from tests.inference_core.loaders.int4_checkpoints import random_model, write_packed
 from tests.inference_core.parallel.device_meshes import (

@@ -9,7 +9,7 @@ import torch
 
 from inference_core.errors import MeshError, RankLostError
 from inference_core.loading.load_core import use_threads
-from inference_core.parallel.leader.device_mesh import load_device_mesh
+from inference_core.parallel.leader import load_device_mesh
 from inference_core.protocol import AddRequest, SamplingParams
 from tests.inference_core.loaders.int4_checkpoints import random_model, write_packed
 from tests.inference_core.parallel.device_meshes import device_core, four_bit

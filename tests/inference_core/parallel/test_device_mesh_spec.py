@@ -13,16 +13,14 @@ from inference_core.device.graphs import NoGraphs
 from inference_core.device.memory.memory_profile import MemoryProfile
 from inference_core.device.spec import DeviceModelSpec
 from inference_core.errors import MemoryPlanError, RankLostError
-from inference_core.parallel.communication.collectives import TensorGroup
-from inference_core.parallel.communication.control import Followers, LeaderLink
-from inference_core.parallel.communication.messages import ArenaCapacity, Divided, Failed, Joined, Ready, RunStep
-from inference_core.parallel.leader.leader import no_check
-from inference_core.parallel.ranks.rank_runner import RankModel
-from inference_core.parallel.shards import device_shard_loader
-from inference_core.parallel.shards.device_shard_loader import DeviceShardLoader, largest_step
-from inference_core.parallel.topology.environment import RankEnvironment
-from inference_core.parallel.topology.mesh import Mesh
-from inference_core.parallel.topology.mesh_spec import MeshSpec
+from inference_core.parallel import rank as device_shard_loader
+from inference_core.parallel.collectives import TensorGroup
+from inference_core.parallel.control import Followers, LeaderLink
+from inference_core.parallel.leader import no_check
+from inference_core.parallel.mesh import Mesh, MeshSpec, RankEnvironment
+from inference_core.parallel.messages import ArenaCapacity, Divided, Failed, Joined, Ready, RunStep
+from inference_core.parallel.rank import DeviceShardLoader, largest_step
+from inference_core.parallel.rank_runner import RankModel
 from inference_core.transport.framing import FrameWriter
 from tests.inference_core.loaders.int4_checkpoints import random_model, write_packed
 from tests.inference_core.parallel.device_meshes import SLAB, device_core, device_mesh_spec

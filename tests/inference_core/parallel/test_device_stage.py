@@ -18,13 +18,12 @@ from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loading.load_core import runner_of
 from inference_core.model_config import ModelConfig
 from inference_core.model_spec import CoreSpec, ModelSpec
-from inference_core.parallel.communication.collectives import TensorGroup
-from inference_core.parallel.shards.device_shard_loader import load_shard
-from inference_core.parallel.shards.divided_model import DividedModel as Model
-from inference_core.parallel.shards.divided_model import divide_model
-from inference_core.parallel.shards.shard_checkpoint import ShardCheckpoint
-from inference_core.parallel.stages.device_stage import DeviceStage
-from inference_core.parallel.topology.mesh import Mesh
+from inference_core.parallel.collectives import TensorGroup
+from inference_core.parallel.device_stage import DeviceStage
+from inference_core.parallel.mesh import Mesh
+from inference_core.parallel.rank import load_shard
+from inference_core.parallel.shards import DividedModel as Model
+from inference_core.parallel.shards import ShardCheckpoint, divide_model
 from inference_core.step_plan import ScheduledSequence
 from tests.inference_core.device.tiny_device import RecordingGraphs
 from tests.inference_core.parallel.meshes import share

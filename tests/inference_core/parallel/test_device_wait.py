@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from inference_core.errors import RankLostError
-from inference_core.parallel.communication.device_wait import wait_for_device, wait_until
+from inference_core.parallel.collectives import wait_for_device, wait_until
 
 
 class Clock:

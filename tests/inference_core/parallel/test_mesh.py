@@ -3,7 +3,7 @@
 import pytest
 
 from inference_core.errors import MeshError
-from inference_core.parallel.topology.mesh import Mesh, Position
+from inference_core.parallel.mesh import Mesh, Position
 
 
 def test_ranks_count_tensor_first_then_stages() -> None:

@@ -11,9 +11,9 @@ from inference_core.core import Core
 from inference_core.errors import ModelFileError
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import use_threads
-from inference_core.parallel.communication.messages import ReadAdapter
-from inference_core.parallel.leader.local_mesh import LocalMesh
-from inference_core.parallel.topology.mesh import Mesh
+from inference_core.parallel.leader import LocalMesh
+from inference_core.parallel.mesh import Mesh
+from inference_core.parallel.messages import ReadAdapter
 from inference_core.protocol import AddRequest, SamplingParams
 from tests.inference_core.loaders.int4_checkpoints import random_model, write_packed
 from tests.inference_core.lora.adapters import write_adapter

@@ -11,9 +11,9 @@ from inference_core.device.spec import DeviceModelSpec
 from inference_core.errors import ModelFileError
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import use_threads
-from inference_core.parallel.leader.local_mesh import LocalMesh
-from inference_core.parallel.shards.divided_model import divide_model
-from inference_core.parallel.topology.mesh import Mesh
+from inference_core.parallel.leader import LocalMesh
+from inference_core.parallel.mesh import Mesh
+from inference_core.parallel.shards import divide_model
 from tests.inference_core.models.test_decoder_against_transformers import checkpoint_folder
 from tests.inference_core.parallel.device_meshes import SLAB, OneRank, device_core, device_mesh_spec, ragged_steps
 

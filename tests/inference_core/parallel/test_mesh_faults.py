@@ -6,11 +6,9 @@ from pathlib import Path
 import pytest
 
 from inference_core.errors import MeshError, ModelFileError, RankLostError
-from inference_core.parallel.communication.messages import RunStep
-from inference_core.parallel.leader.local_mesh import LocalMesh
-from inference_core.parallel.topology.environment import RankEnvironment
-from inference_core.parallel.topology.mesh import Mesh
-from inference_core.parallel.topology.mesh_spec import MeshSpec
+from inference_core.parallel.leader import LocalMesh
+from inference_core.parallel.mesh import Mesh, MeshSpec, RankEnvironment
+from inference_core.parallel.messages import RunStep
 from inference_core.protocol import AddRequest, Event, SamplingParams, SequenceOutput
 from inference_core.transport.core_thread import CoreLoop
 from tests.inference_core.loaders.int4_checkpoints import random_model, write_packed

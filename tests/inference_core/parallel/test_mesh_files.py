@@ -7,8 +7,8 @@ import pytest
 
 from inference_core.core import Core
 from inference_core.loading.load_core import use_threads
-from inference_core.parallel.leader.local_mesh import LocalMesh
-from inference_core.parallel.topology.mesh import Mesh
+from inference_core.parallel.leader import LocalMesh
+from inference_core.parallel.mesh import Mesh
 from tests.inference_core.device.test_served_files import FAMILIES, FILES, is_computed_by, spec_of
 from tests.inference_core.parallel.device_meshes import device_core, device_mesh_spec, on_one_device
 from tests.inference_core.parallel.meshes import greedy_answers

@@ -13,8 +13,7 @@ import msgspec
 import pytest
 
 from inference_core.parallel.__main__ import main
-from inference_core.parallel.topology.mesh import Mesh
-from inference_core.parallel.topology.mesh_spec import MeshSpec
+from inference_core.parallel.mesh import Mesh, MeshSpec
 from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.transport.unix_socket import SocketCoreClient
 from tests.inference_core.loaders.int4_checkpoints import random_model, write_packed

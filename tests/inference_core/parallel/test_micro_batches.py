@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_core.parallel.topology.micro_batches import bubble, micro_batch_count, micro_batches
+from inference_core.parallel.rank_runner import bubble, micro_batch_count, micro_batches
 from inference_core.step_plan import ScheduledSequence
 
 

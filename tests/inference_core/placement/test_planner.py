@@ -9,13 +9,12 @@ from msgspec.structs import replace
 from inference_core.errors import MeshError
 from inference_core.kv_cache.memory_plan import GB
 from inference_core.loaders.known_shapes import shape
-from inference_core.parallel.topology.mesh import Mesh
+from inference_core.parallel.mesh import Mesh
 from inference_core.placement.hardware import device
 from inference_core.placement.machines import Machines, Workload
-from inference_core.placement.placed_draft import PlacedDraft
-from inference_core.placement.placement import Placement, PlacementError, Rule
 from inference_core.placement.planner import LARGE_PARAMETERS, place
-from inference_core.placement.weight_formats import FORMATS, model_weights
+from inference_core.placement.rank_memory import Placement, PlacementError, Rule
+from inference_core.placement.weight_formats import FORMATS, PlacedDraft, model_weights
 
 AWQ = FORMATS["awq-int4"]
 

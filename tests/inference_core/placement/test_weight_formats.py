@@ -4,8 +4,7 @@ import pytest
 
 from inference_core.errors import MeshError
 from inference_core.loaders.known_shapes import SHAPES, shape
-from inference_core.parallel.topology.mesh import Mesh
-from inference_core.parallel.topology.splits import divide
+from inference_core.parallel.mesh import Mesh, divide
 from inference_core.placement.hardware import device
 from inference_core.placement.weight_formats import (
     FORMATS,

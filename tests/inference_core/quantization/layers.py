@@ -4,8 +4,7 @@ import torch
 
 from benchmarks.core.quantisers import weights
 from inference_core.model_config import ModelConfig
-from inference_core.quantization.activation_statistics import ActivationStatistics
-from inference_core.quantization.layer import SITES, LayerTensors, Site, layer_forward
+from inference_core.quantization.method import SITES, ActivationStatistics, LayerTensors, Site, layer_forward
 from tests.inference_core.quantization.tiny_model import HEAD_DIM, HEADS, HIDDEN, INNER, KV_HEADS
 
 CONFIG = ModelConfig(

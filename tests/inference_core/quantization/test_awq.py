@@ -5,10 +5,9 @@ import torch
 
 from benchmarks.core.quantisers import activations, weights
 from inference_core.models.rotary import rotary_table
-from inference_core.quantization.activation_statistics import output_error
-from inference_core.quantization.layer import LINEARS, layer_forward
-from inference_core.quantization.methods.awq import AWQ, search_scales, search_shrink
-from inference_core.quantization.methods.int4_grid import int4_grid
+from inference_core.quantization.awq import AWQ, search_scales, search_shrink
+from inference_core.quantization.int4 import int4_grid
+from inference_core.quantization.method import LINEARS, layer_forward, output_error
 from tests.inference_core.quantization.layers import CONFIG, layer, layer_statistics, seen
 
 GROUP = 32

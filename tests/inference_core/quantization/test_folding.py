@@ -5,8 +5,7 @@ import torch
 
 from benchmarks.core.quantisers import activations
 from inference_core.models.rotary import rotary_table
-from inference_core.quantization.layer import ATTENTION_OUTPUT, SITES, Site, layer_forward
-from inference_core.quantization.methods.folding import fold, tied_to_values
+from inference_core.quantization.method import ATTENTION_OUTPUT, SITES, Site, fold, layer_forward, tied_to_values
 from tests.inference_core.quantization.layers import CONFIG, layer
 
 HIDDEN_STATES = activations(24, CONFIG.hidden_size, seed=5)

@@ -6,7 +6,7 @@ import torch
 
 from benchmarks.core.quantisers import weights
 from inference_core.loaders.huggingface.scaled_blocks import E4M3
-from inference_core.quantization.methods.fp8 import BLOCK, fp8_blocks, fp8_rows, spread
+from inference_core.quantization.eight_bit import BLOCK, fp8_blocks, fp8_rows, spread
 
 
 def test_every_weight_becomes_the_nearest_number_of_the_format() -> None:

@@ -5,8 +5,8 @@ import torch
 
 from benchmarks.core.quantisers import activations, weights
 from inference_core.errors import QuantizationError
-from inference_core.quantization.methods.gptq import gptq_codes
-from inference_core.quantization.methods.int4_grid import int4_grid
+from inference_core.quantization.gptq import gptq_codes
+from inference_core.quantization.int4 import int4_grid
 from tests.inference_core.quantization.layers import seen
 
 GROUP = 32

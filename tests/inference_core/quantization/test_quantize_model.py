@@ -15,16 +15,13 @@ from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import dequantize
 from inference_core.models.rotary import rotary_table
 from inference_core.models.weights import load_embedding
+from inference_core.quantization.awq import AWQ, RoundToNearest
 from inference_core.quantization.calibration import CalibrationText
-from inference_core.quantization.files.hf_folder import write_settings
-from inference_core.quantization.files.record import read_record
-from inference_core.quantization.layer import layer_forward
-from inference_core.quantization.methods.awq import AWQ
-from inference_core.quantization.methods.fp8 import FP8
-from inference_core.quantization.methods.gptq import GPTQ
-from inference_core.quantization.methods.method import QuantizationMethod
-from inference_core.quantization.methods.nearest import RoundToNearest
-from inference_core.quantization.methods.smoothquant import SmoothQuant
+from inference_core.quantization.eight_bit import FP8, SmoothQuant
+from inference_core.quantization.files import write_settings
+from inference_core.quantization.gptq import GPTQ
+from inference_core.quantization.method import QuantizationMethod, layer_forward
+from inference_core.quantization.quality_report import read_quantization_record
 from inference_core.quantization.quantize_model import Quantized, quantize_model
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from quality.evaluation.model_outputs import Side, Variant, compare_on_text, greedy_continuations, window_outputs
@@ -103,7 +100,7 @@ def test_the_same_input_gives_the_same_files(source: Path, tmp_path: Path) -> No
 
 def test_the_folder_says_how_it_was_made(source: Path, tmp_path: Path) -> None:
     quantized(source, tmp_path / "made", GPTQ(32))
-    record = read_record(tmp_path / "made")
+    record = read_quantization_record(tmp_path / "made")
     assert record is not None
     assert record.calibration is not None
     assert (record.method, record.source) == ("gptq", open_checkpoint(source).fingerprint)
@@ -111,7 +108,7 @@ def test_the_folder_says_how_it_was_made(source: Path, tmp_path: Path) -> None:
     assert record.settings["group_size"] == 32
     form = read_layer_format(tmp_path / "made")
     assert form is not None
-    assert read_record(source) is None
+    assert read_quantization_record(source) is None
 
 
 def test_what_calibration_computes_is_what_the_core_computes(source: Path, cache: Path) -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from benchmarks.core.quantisers import activations, w8a8_outputs, weights
-from inference_core.quantization.methods.smoothquant import int8_rows, smoothing_scales
+from inference_core.quantization.eight_bit import int8_rows, smoothing_scales
 
 
 @pytest.mark.parametrize("seed", range(4))

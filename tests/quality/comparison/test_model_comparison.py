@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from inference_core.errors import ModelFileError
 from inference_core.quantization.calibration import CalibrationText
-from inference_core.quantization.methods.smoothquant import SmoothQuant
+from inference_core.quantization.eight_bit import SmoothQuant
 from inference_core.quantization.quality_report import (
     DEFAULT_LIMITS,
     FirstTokenMetrics,

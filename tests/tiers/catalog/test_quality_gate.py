@@ -14,10 +14,11 @@ from msgspec.structs import replace
 
 from inference_core.loaders.fingerprint import file_fingerprint
 from inference_core.loaders.open_checkpoint import open_checkpoint
-from inference_core.quantization.files.record import RECORD, QuantizationRecord
 from inference_core.quantization.quality_report import (
+    RECORD,
     MeasuredModel,
     QualityReport,
+    QuantizationRecord,
     QuestionMetrics,
     TextMetrics,
     write_report,

@@ -26,7 +26,7 @@ from inference_core.loaders.hub_model import HubModel, Pin, pins_file
 from inference_core.loaders.huggingface.hf_config import read_config
 from inference_core.loaders.known_shapes import SHAPES
 from inference_core.model_config import DECODER_KINDS
-from inference_core.parallel.topology.mesh import Mesh
+from inference_core.parallel.mesh import Mesh
 from inference_core.placement.hardware import Device
 from inference_core.placement.machines import Machines, Workload
 from inference_core.placement.planner import place

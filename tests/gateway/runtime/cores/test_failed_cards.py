@@ -20,7 +20,7 @@ from inference_core.errors import (
     ModelFileError,
     RankLostError,
 )
-from inference_core.parallel.leader import load_group as loading
+from inference_core.parallel import load_group as loading
 from inference_core.transport.core_thread import ThreadCoreClient
 from tiers.catalog.load import load_catalog
 

@@ -1,1 +1,0 @@
-"""What travels between ranks: tensors, commands and reports, and waiting for them."""

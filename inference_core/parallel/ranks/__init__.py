@@ -1,1 +1,0 @@
-"""The processes of a mesh: what every rank executes, and how ranks are started."""

@@ -1,1 +1,0 @@
-"""Loads one rank's part of each model, on the CPU or on a device."""

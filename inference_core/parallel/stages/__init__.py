@@ -1,1 +1,0 @@
-"""What computes one pipeline stage on a rank."""

@@ -1,1 +1,0 @@
-"""How ranks are arranged and how a model is divided over them. No torch."""

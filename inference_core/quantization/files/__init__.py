@@ -1,1 +1,0 @@
-"""Writes quantised checkpoints as Hugging Face folders."""

@@ -1,1 +1,0 @@
-"""The quantisation methods and what they share."""
