@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from benchmarks.classifier.utility import PRIOR, RESAMPLES, Encoded, Row, encoded
 from benchmarks.replay.figures import Figure
-from classifier.local.labels import Labels
+from classifier.local.cells import Labels
 from quality.comparison.decision_gain import Serving
 from quality.retraining.levels import ABOVE, fitted_level, learn
 from quality.retraining.related import related, related_folds

@@ -17,14 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.replay.figures import Figure
+from classifier.class_predictor import ClassPredictor
 from classifier.complexity.classes import Complexity
 from classifier.complexity.model import shipped_complexity, standardised
 from classifier.complexity.prior import adequacies
 from classifier.features.routing_input import routing_input_of_text
+from classifier.local.cells import Labels
 from classifier.local.estimator import LocalEstimator
-from classifier.local.labels import Labels
 from classifier.model.outcome_model import encode_turns
-from classifier.prediction.class_predictor import ClassPredictor
 from classifier.registry.artefact import default_artefact, load_artefact
 
 Float = npt.NDArray[np.float32]

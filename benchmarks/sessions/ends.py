@@ -6,9 +6,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.sessions.recorded import RecordedRun, counters_of, end_signs
-from classifier.policy.sessions.learned_ends import EndSituation, LastExit, LearnedEnds
-from classifier.policy.sessions.trouble import trouble_signs
-from classifier.policy.sessions.work_end import work_end
+from classifier.policy.sessions import EndSituation, LastExit, LearnedEnds, trouble_signs, work_end
 
 SEEN_AT = (5, 10, 20, 40)
 """Steps at one of which, drawn at random, a run is looked at while it still goes on. Half of a run would give its

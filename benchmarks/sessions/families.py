@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.sessions.provider_cache import SimulatedTurn
-from classifier.policy.sessions.session_view import SessionTier
+from classifier.policy.sessions import SessionTier
 
 MOST_TURNS = 8
 """So that the exact optimum over three tiers stays computable: 3^8 ways at most."""

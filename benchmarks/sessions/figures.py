@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.sessions.recorded import RecordedRun, counters_of, end_signs
-from classifier.policy.sessions.trouble import TROUBLE_FROM, trouble_move
-from classifier.policy.sessions.work_end import work_end
+from classifier.policy.sessions import TROUBLE_FROM, trouble_move, work_end
 
 Float = npt.NDArray[np.float64]
 Rule = Literal["bad-end", "trouble", "steps"]

@@ -8,8 +8,7 @@ import numpy as np
 
 from benchmarks.sessions.families import MOST_TURNS, Family
 from benchmarks.sessions.rest_of_session import SessionView, least_rest
-from classifier.policy.sessions.remaining_steps import PRIOR_STEPS
-from classifier.policy.sessions.session_view import Warmth
+from classifier.policy.sessions import PRIOR_STEPS, Warmth
 
 Knows = Literal["all", "turns", "nothing"]
 UNLEARNED_GROWTH = 1000

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from classifier.policy.sessions.session_view import SessionTier, Warmth
+from classifier.policy.sessions import SessionTier, Warmth
 
 STEP_SECONDS = 5.0
 """Median pause between the steps of a loop in recorded runs."""

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from classifier.policy.sessions.session_view import LoopCounters
-from classifier.policy.sessions.work_end import EndSigns
+from classifier.policy.sessions import EndSigns, LoopCounters
 
 # Places in a step's vector.
 CATEGORY, SEVERITY, EXIT_CODE = 0, 1, 2

@@ -1,6 +1,6 @@
 """What the rest of a session is expected to cost from each tier on, for a policy that knows more than the gateway.
 
-The gateway counts this turn alone (`classifier.policy.sessions.rest_cost`). Here the next turn runs where it is
+The gateway counts this turn alone (`classifier.policy.sessions`). Here the next turn runs where it is
 cheapest, by what the caches are expected to hold after this one and the pause: that is the price of a switch, and of
 the likely switch back. All turns after it cost as it does.
 """
@@ -11,8 +11,7 @@ from statistics import NormalDist
 
 import msgspec
 
-from classifier.policy.sessions.rest_cost import turn_usd, warm_tokens
-from classifier.policy.sessions.session_view import SessionTier, Warmth
+from classifier.policy.sessions import SessionTier, Warmth, turn_usd, warm_tokens
 
 GAP_SPREAD = 1.5
 """Log standard deviation of the pauses between turns around their median."""

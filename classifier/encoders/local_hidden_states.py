@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from classifier.encoders.hidden_states import Float, StateSpec
+from classifier.encoders.hidden_state_encoder import Float, StateSpec
 from classifier.encoders.micro_batcher import MicroBatcher
 from classifier.errors import ArtefactError
 from inference_core.core import Core

@@ -1,21 +1,124 @@
-"""A Hugging Face encoder as a function from texts to mean-pooled hidden states, without padding."""
+"""A Hugging Face encoder as a function from texts to mean-pooled hidden states, without padding.
+
+Batches are formed by a token budget and packed; attention stays within each sequence of a packed batch, as an
+attention implementation that transformers can call.
+"""
 
 import inspect
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from tokenizers import Tokenizer
-from transformers import AutoModel
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AutoModel
 
 from classifier.encoders.checkpoint import TOKENIZER, checkpoint_files
-from classifier.encoders.packed_attention import NAME as PACKED
-from classifier.encoders.packed_batches import Run, batches_by_length, runs
 from classifier.errors import CheckpointError
+
+Indices = npt.NDArray[np.intp]
+
+
+class Run(NamedTuple):
+    """Sequences of equal length that are adjacent in a packed batch, from token `start` on."""
+
+    start: int
+    rows: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.rows * self.length
+
+
+def batches_by_length(lengths: Sequence[int], budget: int) -> list[Indices]:
+    """Return all rows in batches of at most `budget` tokens, shortest first; a longer row is a batch of its own.
+
+    Neighbours have similar lengths, so that attention finds long runs of equal ones.
+    """
+    return cut(np.argsort(np.asarray(lengths), kind="stable"), lengths, budget)
+
+
+def shuffled_batches(lengths: Sequence[int], budget: int, seed: Sequence[int]) -> list[Indices]:
+    """Return the same batches in random order, for training; equal seeds give equal batches."""
+    return cut(np.random.default_rng(list(seed)).permutation(len(lengths)), lengths, budget)
+
+
+def cut(order: Indices, lengths: Sequence[int], budget: int) -> list[Indices]:
+    """Split `order` into batches of at most `budget` tokens each."""
+    batches: list[Indices] = []
+    start = tokens = 0
+    for place, row in enumerate(order):
+        if place > start and tokens + lengths[row] > budget:
+            batches.append(order[start:place])
+            start, tokens = place, 0
+        tokens += lengths[row]
+    if len(order):
+        batches.append(order[start:])
+    return batches
+
+
+def runs(sorted_lengths: Sequence[int]) -> list[Run]:
+    """Group adjacent sequences, sorted by length, into runs of equal length."""
+    found: list[Run] = []
+    start = 0
+    for length, count in zip(*np.unique(np.asarray(sorted_lengths, np.intp), return_counts=True), strict=True):
+        found.append(Run(start, int(count), int(length)))
+        start = found[-1].end
+    return found
+
+
+NAME = "aio_packed"
+
+
+def packed_attention(
+    module: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attention_mask: Any,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    packed_runs: Sequence[Run] | None = None,
+    **_: Any,
+) -> tuple[Any, None]:
+    """Map `query`, `key`, `value` [batch, heads, tokens, head_dim] to [batch, tokens, heads, head_dim].
+
+    With `packed_runs` the batch is one row of sequences sorted by length, and attention stays within each sequence.
+    Every run is one call of torch's kernel, without padding and without a tokens x tokens mask. Without `packed_runs`,
+    rows are whole sequences of one length. `sliding_window`: only tokens closer than that attend to each other.
+    """
+    if getattr(module, "is_causal", False):
+        raise ValueError("packed attention is for encoders, whose tokens see each other in both directions")
+    if packed_runs is None:
+        return _within(query, key, value, dropout, scaling, sliding_window), None
+    parts = []
+    for run in packed_runs:
+        # [1, heads, tokens, d] → [rows, heads, length, d]
+        q, k, v = (
+            x[0, :, run.start : run.end].unflatten(1, (run.rows, run.length)).transpose(0, 1)
+            for x in (query, key, value)
+        )
+        parts.append(_within(q, k, v, dropout, scaling, sliding_window).flatten(0, 1))
+    return torch.cat(parts).unsqueeze(0), None
+
+
+def _within(query: Any, key: Any, value: Any, dropout: float, scaling: float | None, window: int | None) -> Any:
+    length, mask = query.shape[-2], None
+    if window is not None and length > window:
+        position = torch.arange(length, device=query.device)
+        mask = (position[:, None] - position[None, :]).abs() < window
+    out = scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling)
+    return out.transpose(1, 2)
+
+
+AttentionInterface.register(NAME, packed_attention)
+
 
 log = logging.getLogger(__name__)
 
@@ -124,8 +227,8 @@ class PooledTransformer:
             self.packs = False
             alone = self.pooled(ids)
             try:
-                self.model.set_attn_implementation(PACKED)
-                self.packs = self.model.config._attn_implementation == PACKED
+                self.model.set_attn_implementation(NAME)
+                self.packs = self.model.config._attn_implementation == NAME
                 together = self.pooled(ids)
             except (TypeError, ValueError, KeyError, IndexError, RuntimeError, AttributeError) as error:
                 log.info("%s is computed in batches of equal length: %s", type(self.model).__name__, error)

@@ -1,19 +1,116 @@
-"""Count cells: each cell's estimate is its parent's, moved by the cell's labels.
+"""Labels of a catalogue's own answers, and count cells: each cell's estimate is its parent's, moved by its labels.
 
 Where a prompt is in one cell at most (`group_shifts`), p = (n0 p_parent + good) / (n0 + n) with weighted counts, which
 is p_parent plus the weighted sum of the labels' residuals over (n0 + n). A prompt that may be of several classes is in
 all of them by their probabilities, and in a cell of all prompts (`ClassCells`). The shifts are then those of one ridge
-regression of the residuals on a constant and the probabilities, with penalty n0 on each. For certain classes, the shift
-of a class is the formula's with the shift of all prompts added to p_parent, and the other way round.
+regression of the residuals on a constant and the probabilities, with penalty n0 on each. For certain classes, the
+shift of a class is the formula's with the shift of all prompts added to p_parent, and the other way round.
+
+In cells by tenant and class no tenant outweighs the others. Per tier and class, p = (n0 p_parent + sum of w_t m_t) /
+(n0 + sum of w_t) over the tenants t, where m_t is the share of good answers among the tenant's labels and w_t the
+number of these labels, at most `MOST_WEIGHT`. All shares lie in [0, 1], so one tenant, whatever and however many its
+labels, moves p by at most w_t / (n0 + w_t) <= `LABELS_BOUND`.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from classifier.complexity.classes import Complexity
+from classifier.complexity.prior import adequacies
+
 Float = npt.NDArray[np.float32]
 Int = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Labels:
+    """n labelled prompts, oldest first; float32 unless stated.
+
+    `classes` [n, 4] is P of each complexity class; `embedding` [n, d] of unit length; `surface` [n, f] standardised
+    features. `scores` [n, tiers - 1]: tier k's answer compared with the strongest tier's, 1 as good, 0 worse, NaN
+    unobserved; outside [0, 1] where the judge errs, and right on average. `weights` [n, tiers - 1], at least 0: of each
+    label, 1 for a certain one. int32 `key` and `context` [n] number the keys, and
+    the system prompts of keys (-1: none). int32 `tenant` [n] numbers whose the keys are; -1: none, such as labels
+    without a key, whose weight for others has no bound. bool `private` [n]: counts for its own key alone.
+    """
+
+    classes: Float
+    embedding: Float
+    surface: Float
+    scores: Float
+    weights: Float
+    key: Int
+    context: Int
+    tenant: Int
+    private: npt.NDArray[np.bool_]
+
+    def __post_init__(self) -> None:
+        sizes = {field.name: len(getattr(self, field.name)) for field in fields(self)}
+        if len(set(sizes.values())) > 1:
+            raise ValueError(f"labels disagree in length: {sizes}")
+
+    def __len__(self) -> int:
+        return len(self.key)
+
+    @property
+    def told(self) -> Float:
+        """Return [n, tiers - 1]: the weight of each observation, 0 where there is none."""
+        told: Float = np.where(np.isnan(self.scores), np.float32(0), self.weights).astype(np.float32)
+        return told
+
+    def take(self, rows: npt.NDArray[np.generic]) -> "Labels":
+        """Return the chosen rows (a mask or indices)."""
+        return Labels(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+
+
+# Pseudo-counts of the estimate that a catalogue begins with.
+N0_CATALOGUE = 10.0
+# Most weight of one tenant in a cell that others use.
+MOST_WEIGHT = N0_CATALOGUE / 5
+# Most that the labels of one tenant move a probability of a caller of another tenant. A table that was retrained has
+# them once, and labels since then once more: still less than one tenant of weight n0 / 2 would, 1/3.
+LABELS_BOUND = MOST_WEIGHT / (N0_CATALOGUE + MOST_WEIGHT)
+TENANT_BOUND = 1 - (1 - LABELS_BOUND) ** 2
+
+
+@dataclass(frozen=True)
+class TenantCells:
+    """float64 [tenants, 4, tiers - 1]: the bounded weight of each tenant's labels by class, and of those as good."""
+
+    seen: npt.NDArray[np.float64]
+    good: npt.NDArray[np.float64]
+
+    @classmethod
+    def fit(cls, labels: Labels) -> "TenantCells":
+        """Count `labels`, all of a tenant (numbered from 0 on); private ones must have been left out."""
+        tenants, told = int(labels.tenant.max(initial=-1)) + 1, labels.told
+        seen = np.zeros((tenants, labels.classes.shape[1], told.shape[1]))
+        good = np.zeros_like(seen)
+        for tenant in np.unique(labels.tenant):
+            mine = labels.tenant == tenant
+            classes = labels.classes[mine].T.astype(np.float64)
+            seen[tenant] = classes @ told[mine]
+            good[tenant] = classes @ (told[mine] * np.nan_to_num(labels.scores[mine]))
+        # Scores of judges that err lie outside [0, 1]; their mean must not, or one tenant could outweigh others.
+        good = np.clip(good, 0.0, seen)
+        share = np.minimum(1.0, MOST_WEIGHT / np.maximum(seen, MOST_WEIGHT))
+        return cls(seen * share, good * share)
+
+    def table(self, parent: Float, without: int = -1) -> Float:
+        """Return `parent` [4, tiers - 1] moved by the labels of all tenants but `without`."""
+        seen, good = self.counts(without)
+        moved: Float = ((N0_CATALOGUE * parent + good) / (N0_CATALOGUE + seen)).astype(np.float32)
+        return moved
+
+    def counts(self, without: int = -1) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Return the bounded weights by class [4, tiers - 1] of all tenants but `without`: of labels, and of those as
+        good."""
+        rest = np.arange(len(self.seen)) != without
+        return self.seen[rest].sum(axis=0), self.good[rest].sum(axis=0)
 
 
 @dataclass(frozen=True)
@@ -71,3 +168,35 @@ def group_shifts(group: Int, groups: int, residual: Float, told: Float, n0: floa
     own = told[inside]
     others[inside] = (moved[at] - own * residual[inside]) / (n0 + seen[at] - own)
     return moved / np.float32(n0) / (1 + seen / np.float32(n0)), others
+
+
+class ClassTable(NamedTuple):
+    """`p` [4, tiers - 1]: P(the tier's answer is as good as the strongest's) by class. `labels` and `good` [4, tiers -
+    1]: the number of compared answers to prompts of the class, and of those as good; all float32."""
+
+    p: Float
+    labels: Float
+    good: Float
+
+    @property
+    def measured(self) -> bool:
+        """Whether any answer was compared; if not, this is the prior alone."""
+        return bool(self.labels.any())
+
+
+def prior_table(like: Sequence[Complexity]) -> ClassTable:
+    """Return the prior of tiers `like` models of these classes, without any outcomes."""
+    none = np.zeros((len(Complexity), len(like) - 1), np.float32)
+    return ClassTable(adequacies(like)[:, :-1], none, none)
+
+
+def whole_table(table: ClassTable) -> Float:
+    """Return [4, tiers]: `table.p` with a column of ones for the strongest tier."""
+    return np.concatenate((table.p, np.ones((len(table.p), 1), np.float32)), axis=1)
+
+
+def measured_table(prior: ClassTable, classes: Float, as_good: Float) -> ClassTable:
+    """Return `prior` moved by compared answers: `classes` [n, 4] of the prompts, `as_good` [n, tiers - 1] 1 or 0."""
+    weights = np.ones_like(as_good)
+    p = moved_table(prior.p, classes, as_good, weights, N0_CATALOGUE)
+    return ClassTable(p, prior.labels + classes.T @ weights, prior.good + classes.T @ as_good)

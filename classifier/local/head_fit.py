@@ -1,4 +1,4 @@
-"""Fit the head over all keys of a catalogue (`classifier.model.catalogue_head`), each tenant within its bound.
+"""Fit the head over all keys of a catalogue (`classifier.model.learned`), each tenant within its bound.
 
 Logistic regression of the labels with the prior's logit as offset and ridge penalties, L_c of the classes' weights and
 L of the others. One tenant moves a probability of it by at most `LABELS_BOUND`, whatever and however many its labels:
@@ -11,9 +11,8 @@ Its labels weigh at most W = 4 `LABELS_BOUND` / B.
 import numpy as np
 import numpy.typing as npt
 
-from classifier.local.labels import Labels
-from classifier.local.tenant_cells import LABELS_BOUND
-from classifier.model.catalogue_head import CatalogueHead, inputs, prior_logits
+from classifier.local.cells import LABELS_BOUND, Labels
+from classifier.model.learned import CatalogueHead, inputs, prior_logits
 
 Float = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]

@@ -8,8 +8,8 @@ import numpy.typing as npt
 
 from classifier.complexity.model import shipped_complexity, standardised
 from classifier.features.routing_input import RoutingInput
+from classifier.local.cells import Labels
 from classifier.local.estimator import Estimate, LocalEstimator
-from classifier.local.labels import Labels
 from classifier.model.learned import LearnedHead
 from classifier.model.outcome_model import EncodedTurn
 

@@ -1,10 +1,14 @@
-"""P(tier k's answer is no worse than the strongest tier's), calibrated: the model behind every routing decision."""
+"""P(tier k's answer is no worse than the strongest tier's), calibrated: the model behind every routing decision.
+
+It has one calibrated linear head per outcome over an encoded turn. `Manifest`, an artefact's manifest.json, says how
+the model was trained, with its metrics and the hashes of its files.
+"""
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -15,12 +19,147 @@ from classifier.encoders.static_encoder import BatchEncoder, Encoder
 from classifier.features.routing_input import RoutingInput
 from classifier.features.surface_features import FEATURE_NAMES, surface_features
 from classifier.features.words import tokenise
-from classifier.model.heads import Heads
 from classifier.model.knn_memory import Memory, Nearby
 from classifier.model.learned import LearnedHead
-from classifier.model.manifest import Manifest
+from classifier.native import KERNELS
+
+SCHEMA_VERSION = 1
+
+
+class TrainingWindow(msgspec.Struct, frozen=True, kw_only=True):
+    """When the outcomes were collected (ISO 8601; None if the source does not say) and their source."""
+
+    start: str | None
+    end: str | None
+    source: str
+
+
+class Level(msgspec.Struct, frozen=True, kw_only=True):
+    """What one level of retraining learned, on `labels` labels that it was not fitted on: `gain`, the reduction of
+    squared error (in [0, 1]) against the table, of the table against the prior, and `utility` of its decisions
+    likewise, with one-sided bounds of 95%. The last `adopted` one decides. Older versions have no utility."""
+
+    name: str
+    labels: int
+    gain: float
+    low: float
+    high: float
+    adopted: bool
+    utility: float = 0.0
+    utility_low: float = 0.0
+    utility_high: float = 0.0
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The metadata of an artefact.
+
+    `tiers`: of the catalogue that it learned from, else of the outcomes that it was trained on. `heads`: names of the
+    outcomes in the tensors' order ("no_worse_1", …, "correct_1", …). `catalogue_fingerprint`: of the models whose
+    outcomes were measured; predictions for any other catalogue are a prior. `files`: name → SHA-256. `groups`: names of
+    the clusters that `base.safetensors` numbers. `metrics`: numbers, such as the count of erased rows. `adequacy`:
+    P(tier k's answer is as good as the strongest's) by complexity class, as learned for this catalogue, [4][tiers - 1];
+    None: nothing was learned, and a prior replaces it. `levels`: of the retraining that made it, simplest first.
+    """
+
+    schema_version: int
+    version: str
+    parent: str | None
+    tiers: int
+    heads: list[str]
+    feature_names: list[str]
+    encoder: dict[str, Any]
+    catalogue_fingerprint: str
+    models: dict[str, list[str | None]]
+    training_window: TrainingWindow
+    counts: dict[str, int]
+    data_sha256: str
+    seed: int
+    groups: list[str]
+    metrics: dict[str, Any]
+    files: dict[str, str]
+    adequacy: list[list[float]] | None = None
+    levels: list[Level] = []
+
 
 Float = npt.NDArray[np.float32]
+Tensors = Mapping[str, npt.NDArray[np.generic]]
+
+CLIP = 5.0  # standard deviations; outliers must not extrapolate
+_NAMES = ("mean", "scale", "coef", "bias")
+
+
+class Heads:
+    """Parameters for h outcomes over n inputs: surface features, embedding, word logits [h], neighbourhood logits [h].
+
+    The word and neighbourhood logits of training rows are made without the row itself (cross-fitted; its own memory row
+    left out), so that training matches serving. Each head sees both for every outcome. `mean`, `scale` [n] standardise
+    the inputs; `coef` [n, h] and `bias` [h] give the logits.
+    """
+
+    def __init__(self, mean: Float, scale: Float, coef: Float, bias: Float) -> None:
+        if not mean.shape == scale.shape == coef.shape[:1] or coef.shape[1:] != bias.shape:
+            raise ValueError(
+                f"heads: mean {mean.shape}, scale {scale.shape}, coef {coef.shape}, bias {bias.shape} do not agree"
+            )
+        self.mean, self.scale, self.coef, self.bias = mean, scale, coef, bias
+        self._inverse_scale = (1.0 / scale).astype(np.float32)
+        self._first = coef[:, 0].copy()
+        self._native = self._for_kernels() if KERNELS is not None else None
+
+    def design(self, features: Float, embedding: Float, word_logits: Float, neighbourhood_logits: Float) -> Float:
+        """Return the standardised inputs [..., n]; the arguments' leading axes agree."""
+        standard = np.concatenate((features, embedding, word_logits, neighbourhood_logits), axis=-1)
+        standard -= self.mean
+        standard *= self._inverse_scale
+        # Twice as fast as np.clip on one row.
+        inputs: Float = np.minimum(np.maximum(standard, -CLIP, out=standard), CLIP, out=standard)
+        return inputs
+
+    def logits(self, design: Float) -> Float:
+        """Return the calibrated logits [..., h] of the outcomes."""
+        logits: Float = design @ self.coef
+        logits += self.bias
+        return logits
+
+    def explained(
+        self, features: Float, embedding: Float, word_logits: Float, neighbourhood_logits: Float, most: int
+    ) -> tuple[Float, list[tuple[int, float]]]:
+        """Return the calibrated logits [h] of one prompt and the `most` largest additive parts of the first logit,
+        relative to an average prompt, largest first: (i, effect) for feature i, or for the embedding, the word logits
+        and the neighbourhood as wholes, numbered after the features."""
+        given = (features, embedding, word_logits, neighbourhood_logits)
+        if KERNELS is not None:
+            logits = np.empty(len(self.bias), np.float32)
+            return logits, KERNELS.apply_heads(self._native, *given, logits, most)
+        design = self.design(*given)
+        parts, known = design * self._first, len(features)
+        # At most `most` features can be among the largest parts.
+        largest = np.abs(parts[:known]).argsort()[-most:]
+        effects = list(zip(largest.tolist(), parts.take(largest).tolist(), strict=True))
+        wholes = np.array([known, known + len(embedding), known + len(embedding) + len(word_logits)])
+        effects += enumerate(np.add.reduceat(parts, wholes).tolist(), start=known)
+        effects.sort(key=_size, reverse=True)
+        return self.logits(design), effects[:most]
+
+    def _for_kernels(self) -> object:
+        """Return the heads in the kernels' layout."""
+        parts = (self.mean, self._inverse_scale, self.coef, self.bias)
+        return KERNELS.make_heads(*(np.ascontiguousarray(part, np.float32) for part in parts), CLIP)
+
+    def tensors(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Return the parameters by name, float32."""
+        return {f"heads.{name}": np.asarray(getattr(self, name), np.float32) for name in _NAMES}
+
+    @classmethod
+    def from_tensors(cls, tensors: Tensors) -> "Heads":
+        """Rebuild the heads from `tensors`. Raises KeyError for a missing one, ValueError for bad shapes or numbers."""
+        mean, scale, coef, bias = (tensors[f"heads.{name}"].astype(np.float32) for name in _NAMES)
+        return cls(mean, scale, coef, bias)
+
+
+def _size(effect: tuple[int, float]) -> float:
+    return abs(effect[1])
+
 
 # Bounds on probabilities: a few thousand prompts justify no greater certainty.
 P_MIN, P_MAX = 0.005, 0.995

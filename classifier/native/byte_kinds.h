@@ -1,4 +1,4 @@
-// Kinds of bytes, in the order of `classifier.features.character_counts.CharacterCounts`.
+// Kinds of bytes, in the order of `classifier.features.surface_features.CharacterCounts`.
 #pragma once
 
 namespace aio {

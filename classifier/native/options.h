@@ -1,4 +1,4 @@
-// Features of a question's options and stem; `classifier.features.multiple_choice` defines each.
+// Features of a question's options and stem; `classifier.features.surface_features` defines each.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -13,8 +13,7 @@ import msgspec
 
 from classifier.decision import HALF_NOVELTY, Decision, PolicyInputs, PricedAgreement
 from classifier.policy.agreement_counts import AgreementCounts, AgreementRates, estimated_rates, prior_rates
-from classifier.policy.decide import barred_tiers
-from classifier.policy.holds import held_back
+from classifier.policy.decide import barred_tiers, held_back
 from classifier.policy.utility import enough_of, utility
 
 # P(as good) of two cheap tiers of which nothing was measured, the partner and the one whose answer is sent: about the

@@ -3,7 +3,7 @@
 The estimate begins with what recorded ladders say of the kind of answer (`prior_rates`) and goes from all tenants to
 the caller's tenant, its key and its system prompt. Each level moves the one above by its counts: (n0 parent + count) /
 (n0 + n), and none counts what a narrower one does. What other tenants know weighs little: none counts for more than a
-fifth of n0, as in `classifier.local.tenant_cells`.
+fifth of n0, as in `classifier.local.cells`.
 
 A verdict of a judge that errs in a share e is corrected for it, and weighs (1 - 2 e)^2 (Rogan and Gladen 1978): else
 its errors are counted as losses, which the more verdicts there are the more certainly speak against agreement.

@@ -1,23 +1,24 @@
-"""The objective of routing, by which tiers are chosen and routers compared: quality less what it costs.
+"""The objective of routing, by which tiers are chosen, answers escalated and routers compared: quality less cost.
 
 `utility = P(as good) - exchange * dollars / reference`. The exchange rate is what a strongest answer is worth, in
 shares of answers that are as good; a quality target t means 1 - t. The dollars are those of this prompt, by the
-catalogue's prices, and the reference is what a strongest answer usually costs here: cost counts across prompts, so that
-a long prompt costs what it costs (docs/routing.md).
+catalogue's prices, and the reference is what a strongest answer usually costs here: cost counts across prompts, so
+that a long prompt costs what it costs (docs/routing.md).
 
-On the first day P(as good) is known for classes of prompts, and not for this prompt: what it lacks to 1 is mostly doubt
-about the class. Until labels say what a dearer tier gains, a tier that is good enough with P of `ENOUGH` counts as
-certainly good enough, so that the likeliest class decides.
+On the first day P(as good) is known for classes of prompts, and not for this prompt: what it lacks to 1 is mostly
+doubt about the class. Until labels say what a dearer tier gains, a tier that is good enough with P of `ENOUGH` counts
+as certainly good enough, so that the likeliest class decides.
 """
 
 from collections.abc import Sequence
 from typing import TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from classifier.complexity.quality_setting import DEFAULT_TARGET
-from classifier.decision import Prediction, exchange_of
+from classifier.decision import PolicyInputs, Prediction, exchange_of
 
 Float = npt.NDArray[np.floating]
 Value = TypeVar("Value", float, Float)
@@ -77,3 +78,41 @@ def first_day_choice(p_ok: Float) -> npt.NDArray[np.intp]:
     """Return the column [n] that `decide` picks by the default setting at the reference prices, by `p_ok` [n, tiers] of
     classes without labels."""
     return highest_utility(np.where(p_ok < ENOUGH, p_ok, 1.0), reference_prices(p_ok.shape[1]), DEFAULT_EXCHANGE)
+
+
+class EscalationChoice(msgspec.Struct, frozen=True):
+    """`better`: the tiers whose answers are worth more than the one that is there, the one worth most first.
+    `advantage`: of the first, 0 without one."""
+
+    better: tuple[int, ...]
+    advantage: float
+    reason: str
+
+
+def weigh_escalation(
+    inputs: PolicyInputs, tier: int, above: Sequence[int], p_ok: list[float], left_usd: float
+) -> EscalationChoice:
+    """Compare `tier`'s answer with a new one by each tier of `above` (ascending, not empty), by the updated `p_ok`.
+
+    The cost of `tier` so far is sunk; finishing costs `left_usd` more. An answer is escalated if another is worth more
+    at its whole price, unless both together would exceed the caller's maximum cost.
+    """
+    costs, most, enough = inputs.costs, inputs.max_cost_usd, enough_of(inputs.prediction)
+    spent = max(costs[tier - 1] - left_usd, 0.0)
+    paid = [k for k in above if most is None or spent + costs[k - 1] <= most]
+    if not paid:
+        usd = spent + costs[above[0] - 1]
+        return EscalationChoice((), 0.0, f"both answers would cost ${usd:.6f}, above the maximum")
+
+    def worth(number: int, usd: float) -> float:
+        p = p_ok[number - 1]
+        return utility(1.0 if p >= enough else p, usd, inputs.reference, inputs.exchange)
+
+    kept, asked = worth(tier, left_usd), {k: worth(k, costs[k - 1]) for k in paid}
+    ordered = sorted(paid, key=lambda k: (-asked[k], k))
+    best = ordered[0]
+    reason = (
+        f"P(no worse) of this answer is {p_ok[tier - 1]:.3f}, tier {best}'s {p_ok[best - 1]:.3f}; less what they cost "
+        f"from here on they are worth {kept:.3f} and {asked[best]:.3f}"
+    )
+    return EscalationChoice(tuple(k for k in ordered if asked[k] > kept), asked[best] - kept, reason)

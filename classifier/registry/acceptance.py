@@ -7,8 +7,7 @@ import numpy as np
 
 from classifier.complexity.classes import Complexity
 from classifier.errors import ArtefactError
-from classifier.model.manifest import Manifest
-from classifier.model.outcome_model import OutcomeModel
+from classifier.model.outcome_model import Manifest, OutcomeModel
 from classifier.registry.artefact import Tensors, load_manifest, load_model_tensors, model_from_tensors
 
 # NaN marks an unobserved outcome; in other tensors it is an error.

@@ -16,16 +16,12 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from classifier.encoders.int8_matrix import dequantise, quantise
-from classifier.encoders.static_encoder import StaticEncoder, StoredEncoder
+from classifier.encoders.static_encoder import StaticEncoder, StoredEncoder, dequantise, quantise
 from classifier.errors import ArtefactError
 from classifier.features.surface_features import FEATURE_NAMES
-from classifier.model.heads import Heads
-from classifier.model.knn_memory import Memory
+from classifier.model.knn_memory import Memory, Novelty
 from classifier.model.learned import LearnedHead, learned_head
-from classifier.model.manifest import SCHEMA_VERSION, Manifest
-from classifier.model.novelty import Novelty
-from classifier.model.outcome_model import OutcomeModel
+from classifier.model.outcome_model import SCHEMA_VERSION, Heads, Manifest, OutcomeModel
 from classifier.registry.registry import ArtefactRegistry
 
 MANIFEST = "manifest.json"

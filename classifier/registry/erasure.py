@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from classifier.encoders.int8_matrix import dequantise, quantise
+from classifier.encoders.static_encoder import dequantise, quantise
 from classifier.model.knn_memory import Memory
-from classifier.model.manifest import Manifest
+from classifier.model.outcome_model import Manifest
 from classifier.registry.artefact import Tensors, load_base, load_manifest, load_model_tensors, save_artefact
 from classifier.registry.registry import ArtefactRegistry
 

@@ -8,12 +8,12 @@ from typing import NamedTuple, get_args
 import msgspec
 import numpy as np
 
+from classifier.class_predictor import ClassPredictor
 from classifier.errors import TrainingDataError
-from classifier.evidence.features import EVIDENCE_NAMES, evidence_features
+from classifier.evidence import EVIDENCE_NAMES, evidence_features
 from classifier.features.routing_input import routing_input
 from classifier.features.surface_features import FEATURE_NAMES
 from classifier.model.outcome_model import OutcomeModel
-from classifier.prediction.class_predictor import ClassPredictor
 from classifier.training.data.outcome_folder import (
     SCHEMA_VERSION,
     CollectedTier,

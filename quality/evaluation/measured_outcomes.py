@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
+from classifier.class_predictor import ClassPredictor
 from classifier.features.routing_input import routing_input_of_text
-from classifier.local.class_table import ClassTable, measured_table
-from classifier.prediction.class_predictor import ClassPredictor
+from classifier.local.cells import ClassTable, measured_table
 from classifier.registry.artefact import default_artefact, load_artefact
 from quality.evaluation.everyday_outcomes import EverydayOutcomes, EverydayOutcomesError, TaskClasses, read_outcomes
 from quality.evaluation.everyday_tasks import everyday_tasks

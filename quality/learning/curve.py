@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from classifier.local.cells import Labels
 from classifier.local.estimator import LocalEstimator
-from classifier.local.labels import Labels
 from classifier.local.own import LabelledRow, as_labels
 from classifier.policy.utility import highest_utility, utility
 

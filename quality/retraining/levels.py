@@ -15,11 +15,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from classifier.local.cells import Labels
 from classifier.local.estimator import learned_table
 from classifier.local.head_fit import fit_head, tenant_shares
-from classifier.local.labels import Labels
 from classifier.model.learned import LearnedHead
-from classifier.model.manifest import Level
+from classifier.model.outcome_model import Level
 from classifier.training.fitting.class_refit import fit_classes
 from quality.comparison.decision_gain import Compared, Serving, different_groups, mean_gain, utility_gains
 from quality.retraining.related import related

@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from classifier.complexity.prior import adequacies, like_of
 from classifier.errors import ArtefactError
-from classifier.model.manifest import Manifest
+from classifier.model.outcome_model import Manifest
 from classifier.registry.acceptance import accepted_artefact
 from classifier.registry.artefact import load_manifest
 from classifier.registry.registry import ArtefactRegistry

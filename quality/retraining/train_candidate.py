@@ -18,10 +18,10 @@ from safetensors.numpy import load_file
 
 from classifier.complexity.model import shipped_complexity, standardised
 from classifier.errors import TrainingDataError
+from classifier.local.cells import Labels
 from classifier.local.estimator import LocalEstimator
-from classifier.local.labels import Labels
 from classifier.model.learned import LearnedHead
-from classifier.model.manifest import SCHEMA_VERSION, TrainingWindow
+from classifier.model.outcome_model import SCHEMA_VERSION, TrainingWindow
 from classifier.registry.artefact import load_artefact, load_base, load_manifest, load_model_tensors, save_artefact
 from quality.learning.own_labels import BEFORE_CHANGE, before_change
 from quality.retraining.levels import NO_HEADS, Folds, Learned, learn

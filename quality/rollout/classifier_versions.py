@@ -7,7 +7,7 @@ from typing import Any, Literal
 from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from classifier.model.manifest import Manifest
+from classifier.model.outcome_model import Manifest
 from migrations.tables.quality import classifier_versions
 
 VersionStatus = Literal["candidate", "canary", "promoted", "retired", "refused", "rolled_back"]

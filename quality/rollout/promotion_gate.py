@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from classifier.local.labels import Labels
+from classifier.local.cells import Labels
 from classifier.model.outcome_model import OutcomeModel
 from classifier.training.metrics import metrics
 from classifier.training.metrics.estimates import ECE_TOLERANCE, MIN_ROWS, RESAMPLES, Estimate, estimate

@@ -15,11 +15,10 @@ from safetensors.numpy import save
 from sqlalchemy import RowMapping, case, exists, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from classifier.class_predictor import ClassPredictor
 from classifier.encoders.static_encoder import SlowEncoder
 from classifier.features.routing_input import routing_input
-from classifier.model.manifest import Manifest
-from classifier.model.outcome_model import OutcomeModel
-from classifier.prediction.class_predictor import ClassPredictor
+from classifier.model.outcome_model import Manifest, OutcomeModel
 from migrations.tables.quality import training_rows
 from migrations.tables.tenancy import api_keys
 from quality.store.queries import labels_count_from

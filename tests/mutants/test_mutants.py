@@ -171,7 +171,7 @@ def test_every_group_has_files_and_tests() -> None:
 
 
 def test_a_file_has_the_group_of_its_path_and_other_files_are_refused() -> None:
-    assert group_of("classifier/policy/holds.py") == ("tests/classifier/policy",)
+    assert group_of("classifier/policy/decide.py") == ("tests/classifier/policy",)
     assert group_of("quality/monitor/drift.py") == ("tests/quality/monitor",)
     with pytest.raises(SystemExit, match=r"gateway/app.py is in no group"):
         group_of("gateway/app.py")

@@ -10,12 +10,12 @@ from typing import Any
 import click
 import msgspec
 
+from classifier.class_predictor import ClassPredictor
 from classifier.features.routing_input import RoutingInput
 from classifier.features.surface_features import LEXICON, surface_features
 from classifier.features.words import tokenise
 from classifier.model.outcome_model import EncodedTurn
 from classifier.policy.decide import decide
-from classifier.prediction.class_predictor import ClassPredictor
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.catalogue.class_prior import class_prior
 from gateway.inference.routing.active_classifier import ActiveClassifier

@@ -8,9 +8,16 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from classifier.errors import TrainingDataError
-from classifier.evidence.artefact import SCHEMA_VERSION, ProbeManifest, save_probes
-from classifier.evidence.features import EVIDENCE_NAMES
-from classifier.evidence.model import JudgedTier, Label, Tensors, head_tensors
+from classifier.evidence import (
+    EVIDENCE_NAMES,
+    SCHEMA_VERSION,
+    JudgedTier,
+    Label,
+    ProbeManifest,
+    Tensors,
+    head_tensors,
+    save_probes,
+)
 from classifier.features.surface_features import FEATURE_NAMES
 from classifier.registry.registry import ArtefactRegistry
 from classifier.training.data.outcome_folder import OutcomeFolder

@@ -6,8 +6,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from classifier.encoders.int8_matrix import dequantise, quantise
-from classifier.encoders.static_encoder import Encoder
+from classifier.encoders.static_encoder import Encoder, dequantise, quantise
 from classifier.errors import TrainingDataError
 from classifier.features.routing_input import RoutingInput
 from classifier.features.surface_features import FEATURE_NAMES

@@ -1,4 +1,4 @@
-"""Refit the class model with labels as soft targets (`classifier.model.class_refit`), each tenant within its bound.
+"""Refit the class model with labels as soft targets (`classifier.model.learned`), each tenant within its bound.
 
 A label of tier t says nothing of a class but by the table T: P(score y | class c) = T_ct^y (1 - T_ct)^(1 - y). With the
 model's q_c = P(c | prompt), Bayes gives the soft target r_c = q_c l_c / sum over k of q_k l_k, l_c the product over the
@@ -22,10 +22,8 @@ over B.
 import numpy as np
 import numpy.typing as npt
 
-from classifier.local.labels import Labels
-from classifier.local.tenant_cells import LABELS_BOUND
-from classifier.model.catalogue_head import inputs
-from classifier.model.class_refit import RefittedClasses, class_logits
+from classifier.local.cells import LABELS_BOUND, Labels
+from classifier.model.learned import RefittedClasses, class_logits, inputs
 from classifier.training.fitting.logistic import minimise
 
 Float = npt.NDArray[np.float32]

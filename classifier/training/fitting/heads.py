@@ -3,8 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
-from classifier.model.heads import Heads
 from classifier.model.knn_memory import Memory
+from classifier.model.outcome_model import Heads
 from classifier.training.data.encoded_rows import EncodedRows
 from classifier.training.fitting.logistic import fit_logistic
 from classifier.training.fitting.novelty import fit_novelty

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import cho_factor, cho_solve
 
-from classifier.encoders.kernel_projection import CLIP, KernelLayer, unit
+from classifier.encoders.hidden_state_encoder import CLIP, KernelLayer, unit
 
 Float = npt.NDArray[np.float32]
 

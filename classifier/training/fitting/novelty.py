@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.cluster import KMeans
 
-from classifier.model.novelty import Novelty
+from classifier.model.knn_memory import Novelty
 from classifier.training.data.encoded_rows import EncodedRows
 
 Float64 = npt.NDArray[np.float64]

@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from classifier.evidence.features import EVIDENCE_NAMES, Float, with_agreement
-from classifier.evidence.model import EvidenceHead, Label, logit, standardised
+from classifier.evidence import EVIDENCE_NAMES, EvidenceHead, Float, Label, logit, standardised, with_agreement
 from classifier.training.data.outcome_folder import Outcomes
 
 Float64 = npt.NDArray[np.float64]

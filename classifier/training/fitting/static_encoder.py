@@ -13,8 +13,7 @@ from sklearn.decomposition import PCA, TruncatedSVD
 from sklearn.kernel_ridge import KernelRidge
 
 from classifier.encoders.boosted_trees import Trees
-from classifier.encoders.int8_matrix import quantise
-from classifier.encoders.static_encoder import StaticEncoder
+from classifier.encoders.static_encoder import StaticEncoder, quantise
 from classifier.training.fitting.hidden_states import fit_layer
 from classifier.training.fitting.trees import ROUNDS, fit_trees, scaled
 

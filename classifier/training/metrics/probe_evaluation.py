@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from classifier.evidence.model import Label
+from classifier.evidence import Label
 from classifier.training.data.outcome_folder import OutcomeFolder, Outcomes
 from classifier.training.fitting.answer_length import fit_lengths
 from classifier.training.fitting.probes import (

@@ -12,8 +12,7 @@ import numpy.typing as npt
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from classifier.encoders.packed_batches import batches_by_length, shuffled_batches
-from classifier.encoders.pooled_transformer import PooledTransformer
+from classifier.encoders.pooled_transformer import PooledTransformer, batches_by_length, shuffled_batches
 from classifier.errors import TrainingDataError
 from classifier.training.recipes.training_loop import Progress, ResumableLoop, Schedule
 

@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from classifier.encoders.checkpoint import checkpoint_folder, keep_checkpoint
-from classifier.encoders.linear_projection import PooledProjection
 from classifier.encoders.pooled_transformer import PooledTransformer
-from classifier.encoders.transformer_encoder import TransformerEncoder
+from classifier.encoders.transformer_encoder import PooledProjection, TransformerEncoder
 from classifier.features.routing_input import routing_input_of_text
 from classifier.training.data.dataset import HEADS, RIGHT, TIER_MODELS, OutcomeRow, outcome_labels, tier_scores
 from classifier.training.recipes.fine_tune import FineTuneSettings, LabelledTexts, fine_tune

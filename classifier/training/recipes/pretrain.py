@@ -18,8 +18,7 @@ from torch.nn.functional import cross_entropy
 from transformers import DistilBertConfig, DistilBertForMaskedLM
 
 from classifier.encoders.checkpoint import TOKENIZER
-from classifier.encoders.packed_batches import batches_by_length, runs, shuffled_batches
-from classifier.encoders.pooled_transformer import PooledTransformer
+from classifier.encoders.pooled_transformer import PooledTransformer, batches_by_length, runs, shuffled_batches
 from classifier.errors import TrainingDataError
 from classifier.training.recipes.training_loop import Progress, ResumableLoop, Schedule
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from classifier.encoders.hidden_state_encoder import HiddenStateEncoder
-from classifier.encoders.hidden_states import Float, StateSource, StateSpec
+from classifier.encoders.hidden_state_encoder import Float, HiddenStateEncoder, StateSource, StateSpec
 from classifier.features.routing_input import routing_input_of_text
 from classifier.training.data.dataset import OutcomeRow, outcome_labels, tier_scores
 from classifier.training.fitting.hidden_states import fit_layer

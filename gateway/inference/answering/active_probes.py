@@ -7,8 +7,7 @@ from pathlib import Path
 
 from classifier.decision import Decision
 from classifier.errors import ArtefactError
-from classifier.evidence.artefact import load_probes
-from classifier.evidence.model import EvidenceModel, EvidenceModels
+from classifier.evidence import EvidenceModel, EvidenceModels, load_probes
 from classifier.model.answer_length import AnswerLength
 from classifier.registry.registry import POINTER, ArtefactRegistry
 from gateway.base.requests.inference_request import InferenceRequest

@@ -7,9 +7,8 @@ from typing import Literal
 import msgspec
 
 from classifier.decision import Decision
-from classifier.evidence.features import Float, evidence_features, with_agreement
-from classifier.evidence.model import EvidenceModel
-from classifier.policy.escalation import weigh_escalation
+from classifier.evidence import EvidenceModel, Float, evidence_features, with_agreement
+from classifier.policy.utility import weigh_escalation
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.routing.knobs import RoutingKnobs
 from gateway.inference.routing.router import RoutingService

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from classifier.complexity.classes import Complexity
 from classifier.complexity.prior import like_of
-from classifier.local.class_table import ClassTable, prior_table, whole_table
+from classifier.local.cells import ClassTable, prior_table, whole_table
 from quality.evaluation.measured_outcomes import OWN_FOLDER, with_measured
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.defaults import model_billions

@@ -10,12 +10,11 @@ from pathlib import Path
 import msgspec
 
 from classifier.decision import Prediction
-from classifier.encoders.hidden_state_encoder import HiddenStateEncoder
-from classifier.encoders.hidden_states import StateSource, StateSpec
+from classifier.encoders.hidden_state_encoder import HiddenStateEncoder, StateSource, StateSpec
 from classifier.encoders.static_encoder import SlowEncoder
 from classifier.errors import ArtefactError
 from classifier.features.routing_input import RoutingInput
-from classifier.local.class_table import ClassTable
+from classifier.local.cells import ClassTable
 from classifier.model.answer_length import AnswerLength
 from classifier.model.outcome_model import OutcomeModel
 from classifier.policy.experiment_split import Arm, ArmName, Split

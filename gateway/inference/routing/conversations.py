@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from classifier.features.client_text import CLIENTS_OPENINGS, users_text
+from classifier.features.stray_text import CLIENTS_OPENINGS, users_text
 from gateway.base.requests.client_turn import ClientTurn
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.routing.shared_turns import Noted, SharedTurns

@@ -5,16 +5,16 @@ from typing import Literal
 
 import msgspec
 
+from classifier.class_predictor import ClassPredictor, Float
 from classifier.decision import Prediction
 from classifier.encoders.static_encoder import SlowEncoder
 from classifier.features.routing_input import RoutingInput
 from classifier.features.words import tokenise
-from classifier.local.class_table import ClassTable
+from classifier.local.cells import ClassTable
 from classifier.local.own import OwnOutcomes
 from classifier.model.answer_length import AnswerLength
 from classifier.model.learned import LearnedHead
 from classifier.model.outcome_model import OutcomeModel, encode_turn
-from classifier.prediction.class_predictor import ClassPredictor, Float
 from gateway.inference.routing.model import Reading
 
 

@@ -6,12 +6,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from classifier.class_predictor import threshold_of
 from classifier.decision import Decision, PolicyInputs, Prediction
 from classifier.errors import ArtefactError
 from classifier.features.routing_input import RoutingInput
 from classifier.policy.decide import decide
 from classifier.policy.experiment_split import ArmName, Split
-from classifier.prediction.class_predictor import threshold_of
 
 # Without a classifier: the share of answers no worse than the strongest tier's that is usually wanted.
 USUAL_QUALITY_TARGET = 0.95

@@ -1,7 +1,7 @@
 """By what utility a catalogue serves now: what trials, experiments and retrainings compare versions by."""
 
+from classifier.class_predictor import threshold_of
 from classifier.complexity.quality_setting import target_of
-from classifier.prediction.class_predictor import threshold_of
 from gateway.base.settings import Settings
 from gateway.inference.routing.knobs import RoutingKnobFile
 from quality.comparison.decision_gain import Serving

@@ -9,8 +9,8 @@ from typing import Literal
 
 import msgspec
 
-from classifier.features.client_text import users_text
-from classifier.policy.sessions.work_end import EndSign, EndSigns, work_end
+from classifier.features.stray_text import users_text
+from classifier.policy.sessions import EndSign, EndSigns, work_end
 from gateway.inference.sessions.tool_results import read_result
 from tiers.tier import ChatMessage
 

@@ -7,10 +7,7 @@ with it; the stored steps keep every end.
 from collections import OrderedDict
 
 from classifier.decision import SessionStep
-from classifier.policy.sessions.learned_ends import EndSituation, LearnedEnds
-from classifier.policy.sessions.remaining_steps import RemainingSteps
-from classifier.policy.sessions.session_view import LoopCounters
-from classifier.policy.sessions.trouble import trouble_signs
+from classifier.policy.sessions import EndSituation, LearnedEnds, LoopCounters, RemainingSteps, trouble_signs
 from gateway.inference.sessions.session import Session
 
 # Tenants whose counts are kept, those seen last.

@@ -6,10 +6,16 @@ from typing import Literal
 import msgspec
 
 from classifier.decision import SessionStep, Trouble
-from classifier.policy.sessions.remaining_steps import PRIOR_STEPS
-from classifier.policy.sessions.rest_cost import turn_usd, warm_tokens
-from classifier.policy.sessions.session_view import LoopCounters, Warmth
-from classifier.policy.sessions.trouble import MOST_BAD_CALLS, TroubleMode, trouble_move
+from classifier.policy.sessions import (
+    MOST_BAD_CALLS,
+    PRIOR_STEPS,
+    LoopCounters,
+    TroubleMode,
+    Warmth,
+    trouble_move,
+    turn_usd,
+    warm_tokens,
+)
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.sessions.ends import WEIGHTS, end_before
 from gateway.inference.sessions.session import Counters, Session, counted

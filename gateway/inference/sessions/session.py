@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from classifier.decision import SessionStep
-from classifier.policy.sessions.session_view import Warmth
+from classifier.policy.sessions import Warmth
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.sessions.tool_results import Exit, last_exit, new_results, read_result
 from tiers.catalog.catalog import Catalog

@@ -1,6 +1,6 @@
 """Tiers of the catalogue as the policy of sessions sees them: prices by kind of token, and how long caches hold."""
 
-from classifier.policy.sessions.session_view import SessionTier
+from classifier.policy.sessions import SessionTier
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import reuse_usd
 from tiers.catalog.tier_spec import TierSpec

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 
-from classifier.encoders.hidden_states import Float, StateSpec
+from classifier.encoders.hidden_state_encoder import Float, StateSpec
 from classifier.errors import ArtefactError
 from inference_core.errors import ModelFileError
 from inference_core.loaders.fingerprint import file_fingerprint

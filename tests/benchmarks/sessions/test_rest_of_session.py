@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.sessions.rest_of_session import SessionView, kept_share, least_rest, rest_usd
-from classifier.policy.sessions.session_view import SessionTier, Warmth
+from classifier.policy.sessions import SessionTier, Warmth
 
 ALL = [True] * 3
 

@@ -10,8 +10,7 @@ import pytest
 from classifier.complexity.model import shipped_complexity
 from classifier.errors import TrainingDataError
 from classifier.features.routing_input import routing_input_of_text
-from classifier.prediction.batch import predict_lines
-from classifier.prediction.prompt_file import PromptRow
+from classifier.prompt_predictions import PromptRow, predict_lines
 from classifier.registry.artefact import default_artefact
 from classifier.training.fitting.complexity import LabelledPrompt, fit_complexity, predicted
 from classifier.training.metrics.complexity_report import measured, read_labelled

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from classifier.complexity.classes import Complexity
-from classifier.prediction.batch import predict_lines
-from classifier.prediction.prompt_file import PromptRow
+from classifier.prompt_predictions import PromptRow, predict_lines
 from classifier.registry.artefact import default_artefact
 
 LABELLED: dict[str, list[str]] = tomllib.loads((Path(__file__).parent / "labelled_prompts.toml").read_text("utf-8"))

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from classifier.encoders.boosted_trees import TreeArrays, Trees
-from classifier.encoders.int8_matrix import dequantise, quantise
-from classifier.encoders.static_encoder import StaticEncoder, encoder_fingerprint
+from classifier.encoders.static_encoder import StaticEncoder, dequantise, encoder_fingerprint, quantise
 from classifier.features.surface_features import FEATURE_NAMES
 from classifier.model.knn_memory import Memory
 

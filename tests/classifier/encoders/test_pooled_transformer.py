@@ -8,8 +8,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoModel
 
-from classifier.encoders.packed_batches import batches_by_length, runs, shuffled_batches
-from classifier.encoders.pooled_transformer import PooledTransformer
+from classifier.encoders.pooled_transformer import PooledTransformer, batches_by_length, runs, shuffled_batches
 from classifier.errors import CheckpointError
 from tests.classifier.tiny_checkpoints import ARCHITECTURES, WINDOW, tiny_checkpoint
 

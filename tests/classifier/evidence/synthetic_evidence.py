@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from classifier.evidence.features import EVIDENCE_NAMES
+from classifier.evidence import EVIDENCE_NAMES
 from classifier.features.surface_features import FEATURE_NAMES
 from classifier.training.data.outcome_folder import (
     SCHEMA_VERSION,

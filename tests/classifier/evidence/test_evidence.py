@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from classifier.evidence.features import EVIDENCE_NAMES, evidence_features, with_agreement
+from classifier.evidence import EVIDENCE_NAMES, evidence_features, with_agreement
 from tests.examples import examples
 
 

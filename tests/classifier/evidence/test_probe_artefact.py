@@ -9,11 +9,20 @@ from safetensors.numpy import load, save
 
 from classifier.decision import PolicyInputs, Prediction
 from classifier.errors import ArtefactError
-from classifier.evidence.artefact import PROBES, SCHEMA_VERSION, ProbeManifest, load_probes, save_probes
-from classifier.evidence.features import EVIDENCE_NAMES
-from classifier.evidence.model import EvidenceHead, JudgedTier, Tensors, head_tensors
+from classifier.evidence import (
+    EVIDENCE_NAMES,
+    PROBES,
+    SCHEMA_VERSION,
+    EvidenceHead,
+    JudgedTier,
+    ProbeManifest,
+    Tensors,
+    head_tensors,
+    load_probes,
+    save_probes,
+)
 from classifier.features.surface_features import FEATURE_NAMES
-from classifier.policy.escalation import weigh_escalation
+from classifier.policy.utility import weigh_escalation
 
 
 def tensors(value: float = 0.5) -> Tensors:

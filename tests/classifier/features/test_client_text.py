@@ -2,8 +2,8 @@
 
 import pytest
 
-from classifier.features.client_text import BILLING_HEADER, WINDOW, users_text, without_billing
 from classifier.features.routing_input import routing_input, routing_input_of_text
+from classifier.features.stray_text import BILLING_HEADER, WINDOW, users_text, without_billing
 from tests.shared_data import rows
 
 ASKED = "Why does the scheduler preempt twice?"

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from classifier.features.character_counts import count_characters
 from classifier.features.surface_features import (
     FEATURE_NAMES,
     KEYWORDS,
+    count_characters,
     question_depth,
     surface_features,
 )

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from classifier.features.multiple_choice import OPTION_FEATURE_NAMES, option_features
+from classifier.features.surface_features import OPTION_FEATURE_NAMES, option_features
 
 QUESTION = """The pH of blood is 7.4. Which of these is NOT a buffer?
 A. the carbonate pair

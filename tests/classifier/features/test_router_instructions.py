@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from classifier.features.router_instructions import without_router_instructions
-from classifier.features.routing_input import routing_input_of_text
+from classifier.features.routing_input import routing_input_of_text, without_router_instructions
 from classifier.training.data.dataset import FILE, data_folder, load_outcomes
 
 QUESTION = "What is the capital of France?"

@@ -9,11 +9,10 @@ from safetensors.numpy import load, save
 
 from classifier.complexity.classes import Complexity
 from classifier.complexity.prior import adequacies
+from classifier.local.cells import LABELS_BOUND, TENANT_BOUND, Labels
 from classifier.local.estimator import LocalEstimator
 from classifier.local.head_fit import fit_head
-from classifier.local.labels import Labels
-from classifier.local.tenant_cells import LABELS_BOUND, TENANT_BOUND
-from classifier.model.catalogue_head import CatalogueHead, inputs
+from classifier.model.learned import CatalogueHead, inputs
 from tests.classifier.local.test_tenant_cells import labels_of, together
 
 Float = npt.NDArray[np.float32]

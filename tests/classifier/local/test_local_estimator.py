@@ -7,10 +7,8 @@ import pytest
 from classifier.complexity.classes import Complexity
 from classifier.complexity.prior import adequacies, adequacy
 from classifier.local import estimator
-from classifier.local.cells import ClassCells, group_shifts
-from classifier.local.estimator import MOST_FOR_HEAD, N0_CATALOGUE, N0_KEY, LocalEstimator
-from classifier.local.kernel_head import KernelHead
-from classifier.local.labels import Labels
+from classifier.local.cells import ClassCells, Labels, group_shifts
+from classifier.local.estimator import MOST_FOR_HEAD, N0_CATALOGUE, N0_KEY, KernelHead, LocalEstimator
 
 Float = npt.NDArray[np.float32]
 LIKE = (Complexity.SIMPLE, Complexity.MEDIUM, Complexity.COMPLEX)

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from classifier.complexity.classes import Complexity
 from classifier.complexity.prior import adequacies
+from classifier.local.cells import LABELS_BOUND, MOST_WEIGHT, N0_CATALOGUE, TENANT_BOUND, Labels
 from classifier.local.estimator import LocalEstimator, learned_table
-from classifier.local.labels import Labels
-from classifier.local.tenant_cells import LABELS_BOUND, MOST_WEIGHT, N0_CATALOGUE, TENANT_BOUND
 
 Float = npt.NDArray[np.float32]
 TABLE = adequacies(tuple(Complexity))[:, :-1]

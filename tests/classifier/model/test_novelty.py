@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from classifier.model.novelty import Novelty
+from classifier.model.knn_memory import Novelty
 from classifier.training.data.encoded_rows import EncodedRows
 from classifier.training.fitting.novelty import fit_novelty
 

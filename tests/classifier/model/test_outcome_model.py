@@ -72,7 +72,7 @@ def test_one_prompt_and_many_get_the_same_probabilities(tiny: Candidate) -> None
 
 def test_serving_imports_neither_torch_nor_scikit_learn_nor_scipy() -> None:
     code = (
-        "import sys, classifier.registry.artefact, classifier.prediction.batch, classifier.policy.decide, "
+        "import sys, classifier.registry.artefact, classifier.prompt_predictions, classifier.policy.decide, "
         "classifier.policy.length_heuristic\n"
         "banned = {'torch', 'transformers', 'sklearn', 'scipy'} & set(sys.modules)\n"
         "sys.exit(f'imported: {sorted(banned)}' if banned else 0)"

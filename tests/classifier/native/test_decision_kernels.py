@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from classifier.complexity import model as complexity
 from classifier.complexity.model import shipped_complexity
 from classifier.encoders import static_encoder
-from classifier.features import marks
 from classifier.features import surface_features as features
-from classifier.features.marks import Marks
+from classifier.features import words
 from classifier.features.routing_input import routing_input_of_text
 from classifier.features.surface_features import FEATURE_NAMES, surface_features
-from classifier.features.words import tokenise
-from classifier.model import heads, knn_memory
+from classifier.features.words import Marks, tokenise
+from classifier.model import knn_memory, outcome_model
 from classifier.model.outcome_model import CONTRIBUTIONS, OutcomeModel
 from classifier.native import KERNELS
 from classifier.registry.artefact import default_artefact, load_artefact
@@ -56,7 +55,7 @@ def shipped() -> OutcomeModel:
 @contextmanager
 def numpy_alone() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module in (complexity, features, heads, knn_memory, marks, static_encoder):
+        for module in (complexity, features, outcome_model, knn_memory, words, static_encoder):
             patch.setattr(module, "KERNELS", None)
         yield
 

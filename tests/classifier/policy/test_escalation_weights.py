@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from classifier.decision import PolicyInputs, Prediction
-from classifier.policy.escalation import weigh_escalation
+from classifier.policy.utility import weigh_escalation
 
 
 def inputs(max_cost_usd: float | None = None) -> PolicyInputs:

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from classifier.class_predictor import threshold_of
 from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction, SessionStep
 from classifier.errors import NoTierAllowedError, PolicyInputsError
-from classifier.policy.decide import barred_tiers, decide
-from classifier.policy.holds import held_back
-from classifier.prediction.class_predictor import threshold_of
+from classifier.policy.decide import barred_tiers, decide, held_back
 from tests.examples import examples
 
 COSTS = [0.001, 0.0025, 0.01, 0.03]

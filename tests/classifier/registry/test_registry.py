@@ -9,8 +9,8 @@ import pytest
 from classifier.errors import ArtefactError
 from classifier.policy.experiment_split import Arm, Split
 from classifier.registry.artefact import load_base, load_manifest, load_model_tensors, save_artefact
-from classifier.registry.lineage import lineage
 from classifier.registry.registry import ArtefactRegistry, Canary
+from classifier.registry.version_list import lineage
 from classifier.training.recipes.train_static import Candidate
 
 

@@ -11,11 +11,8 @@ from safetensors.numpy import load, save
 
 from classifier.complexity.classes import Complexity
 from classifier.complexity.prior import adequacies
-from classifier.local.labels import Labels
-from classifier.local.tenant_cells import LABELS_BOUND
-from classifier.model.catalogue_head import CatalogueHead, inputs
-from classifier.model.class_refit import RefittedClasses, class_logits
-from classifier.model.learned import learned_head
+from classifier.local.cells import LABELS_BOUND, Labels
+from classifier.model.learned import CatalogueHead, RefittedClasses, class_logits, inputs, learned_head
 from classifier.training.fitting.class_refit import fit_classes, log_likelihoods, soft_targets
 from tests.classifier.local.test_catalogue_head import prompts
 from tests.classifier.local.test_tenant_cells import labels_of, together

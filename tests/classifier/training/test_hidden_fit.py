@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from classifier.encoders.kernel_projection import KernelLayer
+from classifier.encoders.hidden_state_encoder import KernelLayer
 from classifier.registry.artefact import Tensors
 from classifier.training.fitting.hidden_states import FittedLayer, fit_layer
 from classifier.training.metrics.metrics import auc

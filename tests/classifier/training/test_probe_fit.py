@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from classifier.errors import TrainingDataError
-from classifier.evidence.artefact import load_probes
-from classifier.evidence.features import EVIDENCE_NAMES
+from classifier.evidence import EVIDENCE_NAMES, load_probes
 from classifier.registry.registry import ArtefactRegistry
 from classifier.training.commands.probes import ProbesMade, make_probes
 from classifier.training.data.outcome_folder import MANIFEST, OutcomeFolder

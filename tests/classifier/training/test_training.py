@@ -8,8 +8,7 @@ import pytest
 
 from classifier.errors import TrainingDataError
 from classifier.features.routing_input import routing_input_of_text
-from classifier.model.heads import Heads
-from classifier.model.manifest import TrainingWindow
+from classifier.model.outcome_model import Heads, TrainingWindow
 from classifier.registry.artefact import (
     BASE,
     MANIFEST,

@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from classifier.class_predictor import ClassPredictor
 from classifier.errors import TrainingDataError
-from classifier.evidence.features import EVIDENCE_NAMES
-from classifier.prediction.class_predictor import ClassPredictor
+from classifier.evidence import EVIDENCE_NAMES
 from classifier.registry.artefact import default_artefact, load_artefact
 from classifier.training.data.outcome_folder import OutcomeFolder
 from inference_core.protocol.evidence import Evidence, TokenEvidence

@@ -7,12 +7,12 @@ import pytest
 from sqlalchemy import delete, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from classifier.class_predictor import ClassPredictor
 from classifier.decision import Prediction
 from classifier.features.routing_input import routing_input
+from classifier.local.cells import LABELS_BOUND
 from classifier.local.own import OwnOutcomes
-from classifier.local.tenant_cells import LABELS_BOUND
 from classifier.model.outcome_model import OutcomeModel
-from classifier.prediction.class_predictor import ClassPredictor
 from classifier.registry.artefact import load_artefact
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import training_rows

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from classifier.encoders.int8_matrix import dequantise, quantise
-from classifier.model.manifest import TrainingWindow
+from classifier.encoders.static_encoder import dequantise, quantise
+from classifier.model.outcome_model import TrainingWindow
 from classifier.registry.artefact import (
     load_artefact,
     load_base,

@@ -9,15 +9,14 @@ import numpy.typing as npt
 import pytest
 from safetensors.numpy import save_file
 
+from classifier.class_predictor import ClassPredictor
 from classifier.complexity.classes import Complexity
 from classifier.complexity.prior import adequacies
 from classifier.features.routing_input import routing_input_of_text
 from classifier.features.surface_features import FEATURE_NAMES
-from classifier.local.class_table import prior_table
+from classifier.local.cells import LABELS_BOUND, prior_table
 from classifier.local.estimator import learned_table
-from classifier.local.tenant_cells import LABELS_BOUND
-from classifier.model.manifest import Manifest
-from classifier.prediction.class_predictor import ClassPredictor
+from classifier.model.outcome_model import Manifest
 from classifier.registry.artefact import load_artefact
 from quality.comparison.decision_gain import reference_serving
 from quality.retraining.messages import Order

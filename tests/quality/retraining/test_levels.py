@@ -9,14 +9,13 @@ import msgspec
 import numpy as np
 import pytest
 
+from classifier.class_predictor import ClassPredictor
 from classifier.complexity.prior import adequacies
 from classifier.encoders.static_encoder import StaticEncoder
 from classifier.features.routing_input import routing_input_of_text
-from classifier.local.class_table import prior_table
+from classifier.local.cells import Labels, prior_table
 from classifier.local.head_fit import fit_head
-from classifier.local.labels import Labels
-from classifier.model.class_refit import RefittedClasses
-from classifier.prediction.class_predictor import ClassPredictor
+from classifier.model.learned import RefittedClasses
 from classifier.registry.acceptance import accepted_artefact
 from classifier.registry.artefact import MODEL, load_artefact, load_base, load_model_tensors, save_artefact
 from quality.comparison.decision_gain import Serving, reference_serving

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from classifier.class_predictor import ClassPredictor
 from classifier.features.routing_input import routing_input_of_text
-from classifier.local.class_table import prior_table
-from classifier.prediction.class_predictor import ClassPredictor
+from classifier.local.cells import prior_table
 from classifier.registry import artefact as artefact_module
 from classifier.registry.acceptance import accepted_artefact
 from classifier.registry.artefact import load_artefact

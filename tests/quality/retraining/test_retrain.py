@@ -12,10 +12,10 @@ import pytest
 from sqlalchemy import insert, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from classifier.class_predictor import ClassPredictor
 from classifier.complexity.prior import like_of
-from classifier.local.class_table import prior_table
-from classifier.model.manifest import TrainingWindow
-from classifier.prediction.class_predictor import ClassPredictor
+from classifier.local.cells import prior_table
+from classifier.model.outcome_model import TrainingWindow
 from classifier.registry.artefact import load_artefact, load_base, load_manifest, load_model_tensors, save_artefact
 from classifier.registry.registry import ArtefactRegistry, Canary
 from migrations.tables.audit import audit_events

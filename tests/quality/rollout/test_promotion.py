@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from classifier.features.surface_features import FEATURE_NAMES
-from classifier.local.labels import Labels
+from classifier.local.cells import Labels
 from classifier.model.outcome_model import OutcomeModel
 from classifier.registry.artefact import load_artefact
 from classifier.training.metrics import metrics

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from classifier.features.client_text import BILLING_HEADER
+from classifier.features.stray_text import BILLING_HEADER
 from gateway.base.errors import ApiError, bad_request
 from gateway.inference.api.messages.call_ids import given_call_id
 from gateway.inference.api.messages.raw_parts import decoded, native_of

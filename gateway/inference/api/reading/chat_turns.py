@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from classifier.features.client_text import without_billing
+from classifier.features.stray_text import without_billing
 from gateway.base.errors import bad_request
 from gateway.inference.api.reading.custom_tools import CUSTOM, arguments_of
 from gateway.inference.api.reading.schemas import (

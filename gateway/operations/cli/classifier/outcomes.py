@@ -142,7 +142,7 @@ async def _collect(
     how: "Collection",
     progress: "Progress",
 ) -> int:
-    from classifier.prediction.class_predictor import ClassPredictor
+    from classifier.class_predictor import ClassPredictor
     from classifier.training.data.outcome_folder import OutcomeFolder
     from gateway.inference.catalogue.class_prior import class_prior
     from gateway.runtime.cores.engine import running_engine

@@ -10,7 +10,7 @@ from gateway.operations.cli.classifier.versions import version_option
 from gateway.operations.cli.options import data_dir_option, echo_json, json_option, settings_from, table
 
 if TYPE_CHECKING:
-    from classifier.prediction.explanation import Explanation
+    from classifier.prompt_predictions import Explanation
 
 
 @click.command()
@@ -43,8 +43,7 @@ def predict(
     Without --catalog it decides by complexity class, for tiers like 3B, 8B, 70B and 70B with chain of thought.
     The output is written completely or not at all.
     """
-    from classifier.prediction.batch import predict_lines
-    from classifier.prediction.prompt_file import read_prompts
+    from classifier.prompt_predictions import predict_lines, read_prompts
     from gateway.inference.catalogue.class_prior import class_prior
     from gateway.operations.cli.classifier.versions import folder_of
     from inference_core.io.atomic_file import atomic_file
@@ -83,8 +82,7 @@ def predict(
 @json_option
 def explain(prompt: str | None, source: Path | None, version: str | None, as_json: bool, **options: Any) -> None:
     """Explain the prediction for PROMPT: features, class and tier; or for the prompts of a file."""
-    from classifier.prediction.explanation import explained
-    from classifier.prediction.prompt_file import PromptRow, read_prompts
+    from classifier.prompt_predictions import PromptRow, explained, read_prompts
     from classifier.registry.acceptance import accepted_artefact
     from gateway.operations.cli.classifier.versions import folder_of
 

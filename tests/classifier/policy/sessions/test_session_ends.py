@@ -5,11 +5,22 @@ import random
 
 import pytest
 
-from classifier.policy.sessions.learned_ends import EndEvidence, EndSituation, LearnedEnds
-from classifier.policy.sessions.remaining_steps import PRIOR_STEPS, STEP_EDGES, RemainingSteps, step_bucket
-from classifier.policy.sessions.session_view import LoopCounters
-from classifier.policy.sessions.trouble import TroubleMove, trouble_move, trouble_signs
-from classifier.policy.sessions.work_end import EndSigns, WorkEnd, work_end
+from classifier.policy.sessions import (
+    PRIOR_STEPS,
+    STEP_EDGES,
+    EndEvidence,
+    EndSigns,
+    EndSituation,
+    LearnedEnds,
+    LoopCounters,
+    RemainingSteps,
+    TroubleMove,
+    WorkEnd,
+    step_bucket,
+    trouble_move,
+    trouble_signs,
+    work_end,
+)
 
 TROUBLED = LoopCounters(steps=6, errors=4)
 

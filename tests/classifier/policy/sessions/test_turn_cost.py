@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from classifier.policy.sessions.rest_cost import turn_usd, warm_tokens
-from classifier.policy.sessions.session_view import SessionTier, Warmth
+from classifier.policy.sessions import SessionTier, Warmth, turn_usd, warm_tokens
 
 TIER = SessionTier(
     input_usd=1.0, output_usd=5.0, read_usd=0.1, write_usd=1.25, cache_seconds=300, min_cached_tokens=1024

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from classifier.local.tenant_cells import LABELS_BOUND
+from classifier.local.cells import LABELS_BOUND
 from tests.gateway.attacks.exchange import Answer
 from tests.gateway.attacks.families.framing import outcome_of
 from tests.gateway.attacks.outcome import Outcome, attack_class

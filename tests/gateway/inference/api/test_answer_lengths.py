@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from classifier.decision import Decision
-from classifier.evidence.model import EvidenceModels
+from classifier.evidence import EvidenceModels
 from classifier.features.surface_features import FEATURE_NAMES
 from classifier.model.answer_length import AnswerLength
 from gateway.inference.answering.active_probes import ActiveProbes

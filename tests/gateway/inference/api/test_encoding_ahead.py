@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from classifier.encoders.linear_projection import PooledProjection
 from classifier.encoders.micro_batcher import MicroBatcher
 from classifier.encoders.static_encoder import Encoding
-from classifier.encoders.transformer_encoder import TransformerEncoder
+from classifier.encoders.transformer_encoder import PooledProjection, TransformerEncoder
 from classifier.features.routing_input import routing_input_of_text
 from classifier.features.surface_features import FEATURE_NAMES
 from classifier.model.outcome_model import OutcomeModel

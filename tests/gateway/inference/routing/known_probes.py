@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from classifier.evidence.features import EVIDENCE_NAMES, Float
-from classifier.evidence.model import EvidenceHead, EvidenceModel, EvidenceModels, JudgedTier
+from classifier.evidence import EVIDENCE_NAMES, EvidenceHead, EvidenceModel, EvidenceModels, Float, JudgedTier
 from tiers.catalog.catalog import Catalog
 
 # Of the logit: 4 if sure; 4 less for a 90th percentile of 1.7 nats, and refusals and second samples as they are.

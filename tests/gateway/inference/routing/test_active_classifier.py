@@ -14,7 +14,7 @@ from classifier.complexity.prior import like_of
 from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from classifier.errors import ArtefactError, PolicyInputsError
 from classifier.features.routing_input import routing_input_of_text
-from classifier.local.class_table import prior_table
+from classifier.local.cells import prior_table
 from classifier.policy.experiment_split import Arm, Split
 from classifier.registry.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
 from classifier.registry.registry import ArtefactRegistry

@@ -8,12 +8,12 @@ import msgspec
 import numpy as np
 import pytest
 
+from classifier.class_predictor import ClassPredictor, threshold_of
 from classifier.complexity.classes import Complexity
 from classifier.decision import PolicyInputs
 from classifier.features.routing_input import routing_input_of_text
-from classifier.local.class_table import prior_table
+from classifier.local.cells import prior_table
 from classifier.policy.decide import decide
-from classifier.prediction.class_predictor import ClassPredictor, threshold_of
 from classifier.registry.artefact import default_artefact, load_artefact
 from gateway.inference.catalogue.class_prior import class_prior, tier_kinds
 from quality.evaluation.everyday_outcomes import TaskClasses, read_outcomes, write_outcomes

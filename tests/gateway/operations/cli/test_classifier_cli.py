@@ -8,8 +8,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from classifier.prediction.batch import predict_lines
-from classifier.prediction.prompt_file import PromptRow
+from classifier.prompt_predictions import PromptRow, predict_lines
 from classifier.registry.artefact import default_artefact, load_base, load_manifest, load_model_tensors, save_artefact
 from classifier.registry.registry import ArtefactRegistry
 from gateway.operations.cli import main

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from classifier.prediction.prompt_file import read_prompts
+from classifier.prompt_predictions import read_prompts
 from gateway.operations.setup.litellm.migration import migrated
 from gateway.planning.backtests.log import read_log
 from gateway.planning.capacity.trace_file import read_trace

@@ -14,9 +14,9 @@ from classifier.decision import HALF_NOVELTY, Prediction
 from classifier.errors import PolicyInputsError
 from classifier.features.routing_input import RoutingInput
 from classifier.features.words import tokenise
-from classifier.local.class_table import ClassTable, prior_table
+from classifier.local.cells import ClassTable, prior_table
 from classifier.local.own import OwnOutcomes
-from classifier.model.class_refit import RefittedClasses
+from classifier.model.learned import RefittedClasses
 from classifier.model.outcome_model import EncodedTurn, OutcomeModel, encode_turn
 from classifier.registry.artefact import default_artefact, load_artefact
 

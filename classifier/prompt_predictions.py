@@ -1,4 +1,8 @@
-"""Predictions and tiers for many prompts at once: the output of `aio classifier predict`."""
+"""Predictions for files of prompts: the output of `aio classifier predict`, for many at once or one explained.
+
+A file has one JSON object a line with `id` and `prompt`; errors name the line. An explanation for people has the
+prompt's inputs, the effects of features, and the choice.
+"""
 
 import os
 from collections import deque
@@ -10,16 +14,47 @@ from pathlib import Path
 
 import msgspec
 
+from classifier.class_predictor import ClassPredictor, threshold_of
 from classifier.decision import PolicyInputs
 from classifier.encoders.static_encoder import SlowEncoder
-from classifier.features.routing_input import routing_input_of_text
-from classifier.local.class_table import ClassTable
+from classifier.errors import PromptFileError
+from classifier.features.routing_input import routing_input_of_text, without_router_instructions
+from classifier.features.surface_features import FEATURE_NAMES
+from classifier.local.cells import ClassTable
 from classifier.model.outcome_model import OutcomeModel, encode_turns
 from classifier.policy.decide import decide
 from classifier.policy.utility import reference_prices
-from classifier.prediction.class_predictor import ClassPredictor, threshold_of
-from classifier.prediction.prompt_file import PromptRow
 from classifier.registry.acceptance import accepted_artefact
+from inference_core.io.text_file import without_mark
+
+
+class PromptRow(msgspec.Struct, frozen=True):
+    """One prompt; other fields of its line are ignored."""
+
+    id: str | int
+    prompt: str
+
+
+def read_prompts(path: Path) -> Iterator[PromptRow]:
+    """Return the rows in file order without empty lines. Raises `PromptFileError` naming the file and the line."""
+    decoder = msgspec.json.Decoder(PromptRow)
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(without_mark(file), start=1):
+                if line.strip():
+                    yield _row(decoder, line, f"{path}, line {number}")
+    except OSError as error:
+        raise PromptFileError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def _row(decoder: msgspec.json.Decoder[PromptRow], line: bytes, where: str) -> PromptRow:
+    try:
+        return decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise PromptFileError(
+            f'{where}: {error}. A line is an object with an "id" (text or number) and a "prompt" (text).'
+        ) from error
+
 
 # Rows encoded in one batch, and rows per task of a process.
 BATCH = 256
@@ -139,3 +174,66 @@ def _work(rows: list[PromptRow]) -> bytes:
     if _predictor is None:
         raise RuntimeError("the process was not started by predict_lines")
     return _lines(_predictor, rows)
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """One prompt explained. `tier` and `reason`: the policy's at the default target and reference prices.
+
+    `classes`: P of the four complexity classes, from which `p_ok` by tier follows. `features`: the surface features
+    that are not 0. `looked_at` of `characters` are seen by the classifier; `router_instructions`: sentences addressed
+    to the router, which it ignores.
+    """
+
+    id: str | int
+    version: str
+    kind: str
+    tier: int
+    reason: str
+    quality_target: float
+    classes: list[float]
+    p_ok: list[float]
+    novelty: float
+    features: dict[str, float]
+    characters: int
+    looked_at: int
+    router_instructions: list[str] = msgspec.field(name="appeals")
+
+
+def explained(model: OutcomeModel, row: PromptRow) -> Explanation:
+    """Return the explanation of one prompt by `model`."""
+    given, predictor = routing_input_of_text(row.prompt), ClassPredictor(model)
+    turn = model.encode(given)
+    prediction, target = predictor.prediction(given, turn), threshold_of(None)
+    decision = decide(
+        PolicyInputs(
+            prediction=prediction,
+            costs=reference_prices(predictor.tiers).tolist(),
+            quality_target=target,
+            tau=target,
+            objective="utility",
+        )
+    )
+    features = turn.features.tolist()[: len(FEATURE_NAMES)]
+    return Explanation(
+        id=row.id,
+        version=model.version,
+        kind=prediction.kind,
+        tier=decision.tier,
+        reason=decision.reason,
+        quality_target=target,
+        classes=prediction.classes,
+        p_ok=prediction.p_ok,
+        novelty=prediction.novelty,
+        features={name: round(value, 4) for name, value in zip(FEATURE_NAMES, features, strict=True) if value},
+        characters=len(row.prompt),
+        looked_at=len(given.turn),
+        router_instructions=_passed_over(row.prompt),
+    )
+
+
+def _passed_over(text: str) -> list[str]:
+    """Return the lines of `text` from which instructions to the router were removed."""
+    if without_router_instructions(text) == text:
+        return []
+    lines = [line.strip() for line in text.splitlines()]
+    return [line for line in lines if without_router_instructions(line) != line]

@@ -1,1 +1,0 @@
-"""Judge an answer by its own evidence before it is sent."""

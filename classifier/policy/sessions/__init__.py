@@ -1,1 +1,0 @@
-"""Where a session of an agent runs: plain data and pure functions, which the gateway calls."""

@@ -1,1 +1,0 @@
-"""Predictions by complexity class: for one prompt, for many, with an explanation."""
