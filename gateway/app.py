@@ -19,9 +19,8 @@ from gateway.base.stores.database_outages import DatabaseOutages
 from gateway.base.stores.redis_store import open_redis
 from gateway.base.stores.retries import background, until_it_works
 from gateway.batches.api.line_answers import LineAnswers
-from gateway.batches.api.running_jobs import JOBS
-from gateway.batches.jobs import Jobs
-from gateway.edge.trusted_proxies import START_SECONDS, TrustedProxies
+from gateway.batches.jobs import JOBS, Jobs
+from gateway.edge.proxies import START_SECONDS, TrustedProxies
 from gateway.http import Lifespan, http_app
 from gateway.inference.answering.active_probes import ActiveProbes
 from gateway.inference.answering.agreement import Agreements

@@ -18,9 +18,7 @@ from gateway.base.footprint.unused_modules import without_plugins
 from gateway.base.settings import Settings
 from gateway.batches.api.batches import cancel_batch, create_batch, list_batches, show_batch
 from gateway.batches.api.files import delete_file, list_files, show_content, show_file, upload_file
-from gateway.edge.http_request import HttpRequest
-from gateway.edge.late_app import LateApp
-from gateway.edge.router import OnceRouter
+from gateway.edge.asgi import HttpRequest, LateApp, OnceRouter
 from gateway.inference.api.aio.feedback import give_feedback
 from gateway.inference.api.aio.records import show_record
 from gateway.inference.api.aio.route import route

@@ -1,7 +1,7 @@
 """Callers' files, stored in the database in parts, so that no process holds a whole file in memory.
 
 In the database they are shared by all replicas, erased with their user and backed up with everything else; a name
-chosen by a caller never becomes a path.
+chosen by a caller never becomes a path. Lists are pages of one tenant's rows, ordered by time-sorted ids.
 """
 
 import time
@@ -10,13 +10,39 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Table, delete, func, insert, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.base.requests.identity import new_request_id
-from gateway.batches.owned_pages import OwnedPage, owned_page
 from migrations.tables.api_objects import file_parts, files
+
+
+class OwnedPage(msgspec.Struct, frozen=True):
+    """`rows` by column; `has_more`: more rows follow."""
+
+    rows: list[dict[str, Any]]
+    has_more: bool
+
+
+async def owned_page(
+    engine: AsyncEngine,
+    table: Table,
+    conditions: list[ColumnElement[bool]],
+    *,
+    after: str | None,
+    limit: int,
+    ascending: bool,
+) -> OwnedPage:
+    """Return the rows after the id `after` that meet `conditions`, which the index puts before the table's only key."""
+    key = next(iter(table.primary_key.columns))
+    if after is not None:
+        conditions = [*conditions, key > after if ascending else key < after]
+    query = select(table).where(*conditions).order_by(key if ascending else key.desc()).limit(limit + 1)
+    async with engine.connect() as connection:
+        found = [dict(row) for row in (await connection.execute(query)).mappings()]
+    return OwnedPage(found[:limit], len(found) > limit)
+
 
 Purpose = Literal["batch", "user_data", "batch_output"]
 

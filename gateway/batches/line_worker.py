@@ -1,7 +1,11 @@
-"""A worker: takes lines of batches from the queue, has them answered, and stores the answers."""
+"""A worker: takes lines of batches from the queue, has them answered, and stores the answers.
+
+Answers that arrive during a transaction share the next one. A failed line may be retried later.
+"""
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Awaitable, Callable, Sequence, Set
 from contextlib import suppress
@@ -11,18 +15,96 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.base.errors import ApiError, ErrorEnvelope, as_api_error
 from gateway.base.requests.identity import new_request_id
-from gateway.batches.answer_writer import AnswerWriter
-from gateway.batches.batch import Batch
-from gateway.batches.batch_input import InputLine
-from gateway.batches.batch_knobs import BatchKnobs
+from gateway.batches.batch import (
+    EXHAUSTED,
+    PROCESS_DIED,
+    Batch,
+    BatchKnobs,
+    InputLine,
+    error_line,
+    refusal_line,
+    response_line,
+)
+from gateway.batches.batch_book import LineAnswer, LineBook
 from gateway.batches.job_queue import BatchJob, JobQueue, QueueUnavailableError
-from gateway.batches.line_book import LineAnswer, LineBook
-from gateway.batches.output_lines import EXHAUSTED, PROCESS_DIED, error_line, refusal_line, response_line
-from gateway.batches.retrying import again
 from gateway.telemetry.metrics.families import JobMetrics
+from inference_core.io.background_tasks import once
 from tiers.errors import TierError, TierLostError
 
+LONGEST_BACKOFF_SECONDS = 300.0
+# Transient failures or our own: a retry may succeed.
+_TRANSIENT = frozenset((408, 500, 502, 503, 504))
+
+
+class Again(msgspec.Struct, frozen=True):
+    """Retry after `seconds`. `counted`: it counts as an attempt. `batch`: all lines of the batch would fail until
+    then."""
+
+    seconds: float
+    counted: bool = True
+    batch: bool = False
+
+
+def again(failure: ApiError, attempts: int, most: int, backoff_seconds: float) -> Again | None:
+    """Return what to do after `attempts` of `most`; None if the failure is the line's answer.
+
+    A caller over its key's limits was rejected before any attempt; all lines of the batch wait. A caller without
+    budget, or a request larger than the limit, would be rejected again.
+    """
+    if failure.body.code == "shutting_down":
+        return Again(0.0, counted=False)
+    if failure.status == 429:
+        retry_after = failure.headers.get("retry-after")
+        if retry_after is None or failure.body.code == "insufficient_quota":
+            return None
+        return Again(float(retry_after) * random.uniform(1.0, 1.25), counted=False, batch=True)
+    if failure.status not in _TRANSIENT or attempts >= most:
+        return None
+    backoff = min(backoff_seconds * 2.0 ** (attempts - 1), LONGEST_BACKOFF_SECONDS)
+    return Again(backoff * random.uniform(0.5, 1.0))
+
+
 log = logging.getLogger(__name__)
+
+AWAY_SECONDS = 1.0
+
+
+class AnswerWriter:
+    """Stores answers; while the database is down it retries until the database is back."""
+
+    def __init__(self, lines: LineBook) -> None:
+        self._lines = lines
+        self._waiting: list[tuple[LineAnswer, asyncio.Future[bool]]] = []
+        self._writing: asyncio.Task[None] | None = None
+
+    async def store(self, answer: LineAnswer) -> bool:
+        """Wait until the answer is stored; return whether it is the line's visible one."""
+        stored: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append((answer, stored))
+        if self._writing is None or self._writing.done():
+            self._writing = once(self._write(), "answers of batches")
+        return await stored
+
+    async def _write(self) -> None:
+        while self._waiting:
+            mine, self._waiting = self._waiting, []
+            try:
+                visible = await self._lines.answer([answer for answer, _ in mine])
+            except (SQLAlchemyError, OSError) as error:
+                log.warning("answers of batches wait for the database: %s", type(error).__name__)
+                await asyncio.sleep(AWAY_SECONDS)
+                # A cancelled waiter has handed its line back.
+                self._waiting = [one for one in mine if not one[1].done()] + self._waiting
+                continue
+            except Exception as error:
+                for _, stored in mine:
+                    if not stored.done():
+                        stored.set_exception(error)
+                raise
+            for (_, stored), seen in zip(mine, visible, strict=True):
+                if not stored.done():
+                    stored.set_result(seen)
+
 
 # A line running at this many process deaths caused them: at the last one it ran alone.
 MOST_DEATHS = 2

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from gateway.base.stores.redis_store import RedisStore, RedisUnavailableError
+from gateway.batches.batch_book import LineBook
 from gateway.batches.job_queue import BatchJob, JobQueue, QueueUnavailableError
-from gateway.batches.line_book import LineBook
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -1,13 +1,29 @@
-"""Watch the client of a request: when it disconnects, or reads nothing for too long, its work is cancelled."""
+"""Watch the client of a request: when it disconnects, or reads nothing for too long, its work is cancelled.
+
+The HTTP protocol shows what answers the connection of its request, so that it is watched without a task.
+"""
 
 import asyncio
 import logging
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from litestar.types import Receive, Scope
 
-from gateway.edge.client_connection import CLIENT_CONNECTION, ClientConnection
+# The extension of an ASGI scope that holds the request's `ClientConnection`, where the server has it.
+CLIENT_CONNECTION = "aio.client_connection"
+
+
+class ClientConnection(Protocol):
+    """Whether the client is still there."""
+
+    def watch(self, gone: Callable[[], None]) -> None:
+        """Call `gone` once the connection is lost; at once if it already is."""
+
+    def unwatch(self, gone: Callable[[], None]) -> None:
+        """Call it no more. Idempotent."""
+
 
 log = logging.getLogger(__name__)
 

@@ -10,11 +10,10 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, par
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.base.errors import ApiError
-from gateway.edge.client_connection import CLIENT_CONNECTION
 from gateway.edge.client_paths import DEPLOYMENT, served_path
-from gateway.edge.refusals import MAX_HEADERS, refusal_response, too_large, too_many_headers
-from gateway.edge.response_cycle import ResponseCycle
-from gateway.edge.trusted_proxies import is_authority
+from gateway.edge.client_watch import CLIENT_CONNECTION
+from gateway.edge.proxies import is_authority
+from gateway.edge.response_cycle import MAX_HEADERS, ResponseCycle, refusal_response, too_large, too_many_headers
 
 log = logging.getLogger(__name__)
 

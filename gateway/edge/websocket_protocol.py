@@ -12,7 +12,7 @@ from websockets.frames import CloseCode, Frame
 from websockets.http11 import MAX_LINE_LENGTH, Request
 
 from gateway.base.errors import ApiError
-from gateway.edge.refusals import refusal_response
+from gateway.edge.response_cycle import refusal_response
 
 # Bytes of frames read before the caller is admitted: a message with a long key.
 UNADMITTED_BYTES = 16_384

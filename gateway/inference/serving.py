@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from gateway.base.errors import request_id_of
 from gateway.base.requests.caller import CALLER, KEYLESS, Caller
 from gateway.base.settings import Settings
-from gateway.edge.http_request import Connection
+from gateway.edge.asgi import Connection
 from gateway.inference.embedding.embedder import Embedder
 from gateway.inference.routing.router import RoutingService
 from gateway.inference.service import Service

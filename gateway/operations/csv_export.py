@@ -9,7 +9,7 @@ import msgspec
 from litestar.response import Response, Stream
 
 from gateway.base.errors import bad_request
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 
 MEDIA_TYPE = "text/csv"
 # What spreadsheets treat as the start of a formula (OWASP, CSV injection).

@@ -7,8 +7,7 @@ from litestar.exceptions import NotFoundException
 from litestar.response import Response
 
 from gateway.base.errors import envelope_response
-from gateway.edge.http_request import HttpRequest
-from gateway.edge.router import OnceRouter
+from gateway.edge.asgi import HttpRequest, OnceRouter
 from gateway.inference.serving import count_refused
 from gateway.operations.api.adapters import load_adapter, show_adapters, unload_adapter
 from gateway.operations.api.batches import change_batches, show_batches

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gateway.base.stores.redis_store import RedisStore
 from gateway.batches.jobs import Jobs
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.inference.cache.response_cache import ResponseCache
 from gateway.inference.catalogue.replica_knobs import ReplicaKnobs
 from gateway.inference.serving import Serving

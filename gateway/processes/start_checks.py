@@ -16,7 +16,7 @@ from gateway.base.configuration.default_catalog import CATALOG_FILE
 from gateway.base.configuration.load import environment_of
 from gateway.base.configuration.own_command import own_command
 from gateway.base.settings import Settings, SettingsError
-from gateway.edge.host_names import is_reachable_from_elsewhere
+from gateway.edge.proxies import is_reachable_from_elsewhere
 from gateway.processes.announcement import ServerStartError
 from tiers.catalog.catalog import Catalog
 

@@ -16,7 +16,7 @@ from gateway.base.settings import Settings
 from gateway.base.stores.database_time import DatabaseTime
 from gateway.base.stores.redis_store import RedisStore
 from gateway.base.stores.retries import background, until_it_works
-from gateway.edge.host_names import is_loopback_host, is_reachable_from_elsewhere
+from gateway.edge.proxies import is_loopback_host, is_reachable_from_elsewhere
 from gateway.tenancy.admission import AdmissionControl
 from gateway.tenancy.budgets.budget_leases import BudgetLeases
 from gateway.tenancy.budgets.lease_book import LeaseBook

@@ -47,7 +47,7 @@ batches = Table(
     Column("output_seconds", Double),  # after which its output expires; NULL: like files
     # validating | failed | in_progress | finalizing | completed | expired | cancelling | cancelled
     Column("status", String(16), nullable=False),
-    Column("errors", Json),  # list of gateway.batches.batch_input.InputError
+    Column("errors", Json),  # list of gateway.batches.batch.InputError
     Column("output_file_id", String(64)),
     Column("error_file_id", String(64)),
     Column("total", Integer, nullable=False),

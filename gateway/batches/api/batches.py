@@ -14,10 +14,9 @@ from gateway.base.numbers import whole_seconds
 from gateway.base.stores.database_reach import reached
 from gateway.batches.api.files import LEAST_SECONDS, MOST_SECONDS, owner_of
 from gateway.batches.api.line_answers import ENDPOINTS
-from gateway.batches.api.running_jobs import jobs_of
 from gateway.batches.batch import Batch, NewBatch, NotCancellableError, TooManyBatchesError
-from gateway.batches.jobs import Jobs
-from gateway.edge.http_request import HttpRequest
+from gateway.batches.jobs import Jobs, jobs_of
+from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.api.reading.aio_headers import CONSENT, PRIVATE
 from gateway.inference.api.reading.list_queries import is_id, not_found, owned_query

@@ -11,8 +11,7 @@ from gateway.base.errors import ApiError, bad_request
 from gateway.base.requests.caller import Caller
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.base.requests.slo_class import SLO_CLASSES
-from gateway.batches.batch import Batch
-from gateway.batches.batch_input import InputLine
+from gateway.batches.batch import Batch, InputLine
 from gateway.inference.answering.answer import Answer
 from gateway.inference.api.openai.completions import CHAT, COMPLETION
 from gateway.inference.api.openai.embeddings import EMBEDDINGS, embedded

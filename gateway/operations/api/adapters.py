@@ -8,7 +8,7 @@ from litestar.params import FromPath
 from litestar.response import Response
 from msgspec import Meta
 
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.api.reading.parsing import read_body
 from gateway.inference.serving import serving_of

@@ -7,10 +7,10 @@ from litestar.response import Response
 
 from gateway.base.knobs.values import knob_schemas
 from gateway.base.stores.database_reach import reached
-from gateway.batches.api.running_jobs import jobs_of
-from gateway.batches.batch_knobs import BatchKnobs
-from gateway.batches.line_book import Waiting
-from gateway.edge.http_request import HttpRequest
+from gateway.batches.batch import BatchKnobs
+from gateway.batches.batch_book import Waiting
+from gateway.batches.jobs import jobs_of
+from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.operations.api.knob_patch import FileKnobs, change_handler, paths_of
 

@@ -6,7 +6,7 @@ from litestar import get
 from litestar.response import Response
 
 from gateway.base.knobs.values import knob_schemas
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.cache.knobs import CacheKnobs
 from gateway.inference.cache.stores import MemoryStore

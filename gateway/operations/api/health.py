@@ -6,7 +6,7 @@ from litestar import get
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.response import Response
 
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.operations.running import operations_of
 from gateway.operations.usecases.health import NOT_READY, Health, health_of
 from gateway.operations.worker_answers import WITH_PRIVATE

@@ -10,7 +10,7 @@ from litestar.response import Response
 from msgspec import UNSET, UnsetType
 
 from gateway.base.knobs.file import KnobFile
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.api.reading.parsing import read_body
 from gateway.operations.running import operations_of

@@ -10,7 +10,7 @@ from litestar.response import Response
 from msgspec import UNSET, Meta, UnsetType
 
 from gateway.base.numbers import whole_number
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.api.reading.parsing import read_body
 from gateway.operations.csv_export import as_asked

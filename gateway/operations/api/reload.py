@@ -8,7 +8,7 @@ from litestar.response import Response
 from msgspec import Meta
 
 from gateway.base.errors import ApiError
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.api.reading.parsing import read_body
 from gateway.operations.reload.catalogue_reload import Reloaded

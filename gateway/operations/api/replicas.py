@@ -7,7 +7,7 @@ from litestar import get, patch
 from litestar.response import Response
 
 from gateway.base.knobs.values import knob_schemas
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.operations.api.knob_patch import KnobPatch, paths_of
 from gateway.operations.running import operations_of

@@ -6,7 +6,7 @@ from litestar import get
 from litestar.params import FromPath
 from litestar.response import Response
 
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.serving import serving_of
 from gateway.operations.csv_export import as_asked

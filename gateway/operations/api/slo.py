@@ -6,7 +6,7 @@ import msgspec
 from litestar import get
 from litestar.response import Response
 
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.operations.csv_export import as_asked
 from gateway.operations.running import operations_of

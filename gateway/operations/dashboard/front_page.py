@@ -8,9 +8,8 @@ from litestar.response import Response
 
 from gateway import __version__
 from gateway.base.errors import ApiError
-from gateway.edge.host_names import host_is_allowed
-from gateway.edge.http_request import HttpRequest
-from gateway.edge.router import OnceRouter
+from gateway.edge.asgi import HttpRequest, OnceRouter
+from gateway.edge.proxies import host_is_allowed
 from gateway.inference.serving import Serving
 from gateway.operations.dashboard.html.first_request import address, first_request
 from gateway.operations.dashboard.html.rendering import HEADERS, page

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import Guard
 
-from gateway.edge.router import OnceRouter
+from gateway.edge.asgi import OnceRouter
 from gateway.operations.dashboard.html.assets import static_file
 from gateway.operations.dashboard.html.page import OPT, Page
 from gateway.operations.dashboard.html.rendering import CompiledTemplates, failure_page

@@ -5,7 +5,7 @@ from urllib.parse import unquote, urlsplit
 
 from sqlalchemy import make_url
 
-from gateway.edge.host_names import is_loopback_host
+from gateway.edge.proxies import is_loopback_host
 from gateway.operations.security.security_facts import Facts, Finding, failed, host_of, ok, open_mode, warning
 
 MOST_ADMINS = 10

@@ -3,8 +3,7 @@
 from sqlalchemy import make_url
 
 from gateway.base.settings import SettingsError
-from gateway.edge.host_names import is_loopback_host
-from gateway.edge.trusted_proxies import TrustedProxies
+from gateway.edge.proxies import TrustedProxies, is_loopback_host
 from gateway.operations.security.security_facts import (
     Facts,
     Finding,

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from gateway.base.settings import Settings
-from gateway.edge.host_names import is_loopback_host, is_reachable_from_elsewhere
+from gateway.edge.proxies import is_loopback_host, is_reachable_from_elsewhere
 from gateway.operations.security.stored_keys import StoredKeys
 from tiers.catalog.catalog import Catalog
 

@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from gateway.base.errors import ApiError, bad_request
 from gateway.base.stores.database_reach import reached
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.inference.serving import Serving
 from quality.estimates.upgrade_rate import UNCERTAIN
 from quality.records.record import Record

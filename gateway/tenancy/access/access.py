@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gateway.base.settings import Settings
-from gateway.edge.http_request import Connection
-from gateway.edge.trusted_proxies import TrustedProxies
+from gateway.edge.asgi import Connection
+from gateway.edge.proxies import TrustedProxies
 from gateway.tenancy.tenancy import Tenancy
 
 if TYPE_CHECKING:

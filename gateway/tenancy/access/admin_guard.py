@@ -6,7 +6,7 @@ from litestar.handlers import BaseRouteHandler
 
 from gateway.base.errors import ApiError
 from gateway.base.requests.caller import CALLER, Caller
-from gateway.edge.http_request import Connection, HttpRequest
+from gateway.edge.asgi import Connection, HttpRequest
 from gateway.tenancy.access.access import access_of
 from gateway.tenancy.access.client_address import cookie_name
 from gateway.tenancy.access.guard import READING, begun, caller_of, known_caller, out_of_scope

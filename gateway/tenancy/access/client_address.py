@@ -1,7 +1,7 @@
 """Who is at the other end of a connection, and by which address it reached this server."""
 
-from gateway.edge.http_request import Connection
-from gateway.edge.trusted_proxies import ForwardedClient, is_authority
+from gateway.edge.asgi import Connection
+from gateway.edge.proxies import ForwardedClient, is_authority
 from gateway.tenancy.access.access import access_of
 
 

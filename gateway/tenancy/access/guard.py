@@ -24,8 +24,8 @@ from gateway.base.errors import ApiError
 from gateway.base.logs.log_context import LOG_CONTEXT, LogContext
 from gateway.base.requests.caller import CALLER, KEYLESS, Caller
 from gateway.base.requests.identity import new_request_id
-from gateway.edge.host_names import host_is_allowed, hostname_of, is_loopback_host
-from gateway.edge.http_request import Connection, HttpRequest
+from gateway.edge.asgi import Connection, HttpRequest
+from gateway.edge.proxies import host_is_allowed, hostname_of, is_loopback_host
 from gateway.tenancy.access.access import access_of
 from gateway.tenancy.keys.directory import KeysUnavailableError, UnknownKeyError
 from gateway.tenancy.keys.known_keys import ADMINISTRATION

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from gateway.batches.batch_input import InputLine, InputRefusedError, checked_lines
+from gateway.batches.batch import InputLine, InputRefusedError, checked_lines
 from gateway.planning.backtests.log import BacktestLogError, read_log
 from quality.judges.json_validity import JsonValidityJudge
 from quality.learning.outcome_import import OutcomeFileError, read_outcomes

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from gateway.base.settings import Settings
-from gateway.edge.host_names import is_reachable_from_elsewhere
+from gateway.edge.proxies import is_reachable_from_elsewhere
 from gateway.operations.security.stored_keys import stored_keys
 from gateway.tenancy.changes.orders import Order
 from gateway.tenancy.keys.key_commands import create_key

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
 from gateway.edge.http_protocol import MAX_PIPELINED, BoundedHttpProtocol
-from gateway.edge.refusals import MAX_HEADERS
+from gateway.edge.response_cycle import MAX_HEADERS
 from tests.examples import examples
 
 LIMIT = 8192

@@ -8,13 +8,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.base.stores.database_time import DatabaseTime
 from gateway.base.stores.redis_store import RedisStore
-from gateway.batches.batch import Batch, NewBatch
-from gateway.batches.batch_book import BatchBook
-from gateway.batches.batch_input import InputLine
-from gateway.batches.database_queue import DatabaseQueue
+from gateway.batches.batch import Batch, InputLine, NewBatch
+from gateway.batches.batch_book import BatchBook, LineAnswer, LineBook
 from gateway.batches.file_store import Owner
-from gateway.batches.job_queue import BatchJob, JobQueue
-from gateway.batches.line_book import LineAnswer, LineBook
+from gateway.batches.job_queue import BatchJob, DatabaseQueue, JobQueue
 from gateway.batches.redis_queue import RedisQueue
 from quality.store.database import migrate, open_database
 from tests.database_servers import RedisServer

@@ -14,10 +14,8 @@ from prometheus_client import CollectorRegistry
 
 from gateway.base.settings import Settings
 from gateway.base.stores.retries import background
-from gateway.batches.batch import Batch
-from gateway.batches.batch_input import InputLine
-from gateway.batches.batch_knobs import BatchKnobs
-from gateway.batches.line_book import LineBook
+from gateway.batches.batch import Batch, BatchKnobs, InputLine
+from gateway.batches.batch_book import LineBook
 from gateway.batches.line_worker import AnswerLine, LineWorker
 from gateway.telemetry.metrics.families import JobMetrics
 from inference_core.transport.unix_socket import SocketCoreClient

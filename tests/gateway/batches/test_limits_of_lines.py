@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.base.errors import ApiError
 from gateway.base.settings import Settings
-from gateway.batches.retrying import LONGEST_BACKOFF_SECONDS, again
+from gateway.batches.line_worker import LONGEST_BACKOFF_SECONDS, again
 from tests.gateway.batches.batching import made, outcome, request_line
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually

@@ -13,7 +13,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from gateway.base.settings import Settings
-from gateway.edge.host_names import host_is_allowed
+from gateway.edge.proxies import host_is_allowed
 from gateway.http import whole_app
 from tests.gateway.administrator import ADMIN_HEADERS
 from tests.gateway.processes.left_behind import left_behind

@@ -7,8 +7,7 @@ import pytest
 from litestar import Litestar, get
 from litestar.datastructures import State
 
-from gateway.edge.http_request import HttpRequest
-from gateway.edge.late_app import LateApp
+from gateway.edge.asgi import HttpRequest, LateApp
 
 
 @get("/near")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.base.settings import SettingsError
-from gateway.edge.trusted_proxies import ForwardedClient, TrustedProxies, is_authority, network_of
+from gateway.edge.proxies import ForwardedClient, TrustedProxies, is_authority, network_of
 
 
 def headers(**given: str) -> list[tuple[bytes, bytes]]:

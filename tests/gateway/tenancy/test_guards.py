@@ -15,8 +15,8 @@ from gateway.base.logs.log_context import LOG_CONTEXT
 from gateway.base.requests.caller import CALLER, KEYLESS, Caller
 from gateway.base.settings import Settings
 from gateway.base.stores.database_time import DatabaseTime
-from gateway.edge.http_request import Connection
-from gateway.edge.trusted_proxies import ForwardedClient, TrustedProxies
+from gateway.edge.asgi import Connection
+from gateway.edge.proxies import ForwardedClient, TrustedProxies
 from gateway.tenancy.access.access import ACCESS, Access
 from gateway.tenancy.access.admin_guard import (
     NotSignedInError,

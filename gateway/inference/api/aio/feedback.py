@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from gateway.base.errors import bad_request
 from gateway.base.stores.database_reach import reached
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.api.aio.records import record_of_caller
 from gateway.inference.api.reading.parsing import read_body

@@ -9,7 +9,7 @@ from litestar.response import Response
 
 from classifier.decision import Decision
 from gateway.base.errors import bad_request
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.api.reading.aio_headers import routing_headers
 from gateway.inference.api.reading.build_request import dry_run_request, received, ruled_headers

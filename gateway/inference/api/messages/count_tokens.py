@@ -8,7 +8,7 @@ from litestar.response import Response
 
 from gateway.base.errors import ApiError
 from gateway.base.requests.inference_request import InferenceRequest
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.api.messages.as_chat import chat_of
 from gateway.inference.api.messages.errors import STATUSES, MessagesErrorEnvelope

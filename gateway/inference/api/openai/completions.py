@@ -2,7 +2,7 @@
 
 from litestar.types import ASGIApp
 
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.api.reading.build_request import chat_request, completion_request, received
 from gateway.inference.api.reading.foreign_forms import mend_chat

@@ -14,8 +14,8 @@ from gateway.base.errors import ApiError, ClientGoneError, bad_request
 from gateway.base.numbers import usd_text
 from gateway.base.requests.caller import Caller
 from gateway.base.requests.inference_request import Prompt
+from gateway.edge.asgi import HttpRequest
 from gateway.edge.client_watch import DisconnectWatch
-from gateway.edge.http_request import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.api.reading.build_request import Received, reading_request, received
 from gateway.inference.api.reading.ignored_fields import FieldReader

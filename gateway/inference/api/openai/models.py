@@ -11,7 +11,7 @@ from litestar.response import Response
 from gateway.base.errors import ApiError, bad_request
 from gateway.base.numbers import whole_number
 from gateway.base.requests.caller import Caller
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.catalogue.served_catalogue import ServedCatalogue
 from gateway.inference.serving import Serving, serving_of

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from gateway.base.errors import ApiError, bad_request
 from gateway.base.requests.inference_request import InferenceRequest, Prompt
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.api.reading.build_request import reading_request, received
 from gateway.inference.api.reading.chat_turns import turns_of

@@ -13,8 +13,8 @@ from litestar.types import Receive, Scope, Send
 from gateway.base.errors import ApiError, as_api_error
 from gateway.base.numbers import usd_text
 from gateway.base.requests.inference_request import InferenceRequest, PrivateMark
+from gateway.edge.asgi import HttpRequest
 from gateway.edge.client_watch import DisconnectWatch, StallWatch
-from gateway.edge.http_request import HttpRequest
 from gateway.inference.api.passed.endpoints import MOST_TOKENS, Asked, PassedEndpoint
 from gateway.inference.api.passed.form import PassedForm, announced_size, held_room
 from gateway.inference.api.reading.aio_headers import routing_headers

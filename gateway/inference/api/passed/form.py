@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from multipart import MultipartError, MultipartSegment, PushMultipartParser
 
 from gateway.base.errors import ApiError, ClientGoneError, bad_request
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.inference.api.passed.endpoints import FormFields
 
 MOST_PARTS, FIELD_BYTES = 64, 128 * 1024

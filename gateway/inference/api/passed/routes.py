@@ -4,7 +4,7 @@ import msgspec
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp
 
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe, describe_form
 from gateway.inference.api.passed.endpoints import ENDPOINTS, FileForm, PassedEndpoint
 from gateway.tenancy.access.guard import InferenceRoute

@@ -6,7 +6,7 @@ import msgspec
 
 from gateway.base.errors import ApiError, bad_request
 from gateway.base.numbers import whole_number
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _ORDERS = ("asc", "desc")

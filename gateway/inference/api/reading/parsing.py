@@ -12,8 +12,8 @@ from gateway.base.errors import ApiError, bad_request
 from gateway.base.requests.caller import CALLER, Caller
 from gateway.base.requests.inference_request import TIER_DEFAULTS, Prompt
 from gateway.base.requests.slo_class import SERVICE_TIERS, SloName, slo_class
+from gateway.edge.asgi import HttpRequest
 from gateway.edge.client_paths import DEPLOYMENT
-from gateway.edge.http_request import HttpRequest
 from gateway.edge.json_bounds import json_excess, structure_refusal
 from gateway.inference.api.reading.chat_turns import turns_of
 from gateway.inference.api.reading.constraints import grammar_of

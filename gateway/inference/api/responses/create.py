@@ -4,7 +4,7 @@ import msgspec
 from litestar.types import ASGIApp
 
 from gateway.base.errors import ApiError, ContextLengthError, as_api_error
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.answering.answer import Answer
 from gateway.inference.api.reading.build_request import received

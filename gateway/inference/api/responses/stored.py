@@ -9,7 +9,7 @@ from litestar.response import Response
 
 from gateway.base.errors import ApiError, bad_request
 from gateway.base.stores.database_reach import reached
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.api.reading.list_queries import is_id, owned_query
 from gateway.inference.api.responses.stored_responses import StoredResponse, StoredResponses

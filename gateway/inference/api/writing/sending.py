@@ -9,8 +9,8 @@ from gateway.base.errors import ClientGoneError
 from gateway.base.numbers import usd_text
 from gateway.base.requests.identity import caller_request_id
 from gateway.base.requests.inference_request import InferenceRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.edge.client_watch import DisconnectWatch, StallWatch
-from gateway.edge.http_request import HttpRequest
 from gateway.inference.answering.answer import Answer
 from gateway.inference.api.reading.ignored_fields import shown_names
 from gateway.inference.api.reading.parsing import IGNORED

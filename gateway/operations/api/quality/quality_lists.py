@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from gateway.base.errors import ApiError
 from gateway.base.stores.database_reach import reached
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.api.reading.parsing import read_body
 from gateway.inference.serving import serving_of

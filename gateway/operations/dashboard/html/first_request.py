@@ -5,7 +5,7 @@ import shlex
 
 import msgspec
 
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.inference.serving import serving_of
 from gateway.tenancy.access.access import access_of
 from gateway.tenancy.access.client_address import site_of

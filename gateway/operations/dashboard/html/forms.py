@@ -8,7 +8,7 @@ from litestar.response import Response
 
 from gateway.base.errors import ApiError, bad_request
 from gateway.base.numbers import number
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.inference.api.reading.parsing import refusal_of
 
 WAS = "was."

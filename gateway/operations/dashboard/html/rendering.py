@@ -17,7 +17,7 @@ from litestar.response import Response
 
 from gateway.base.errors import as_api_error, request_id_of
 from gateway.base.requests.caller import CALLER, KEYLESS
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.operations.dashboard.html import assets, charts
 from gateway.operations.dashboard.html.page import OPT, Page, links
 from gateway.operations.running import operations_of

@@ -8,7 +8,7 @@ from litestar import get, post
 from litestar.response import Response
 
 from gateway.base.errors import ApiError, bad_request
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.operations.dashboard.html.forms import fields_of, form_of, text_of
 from gateway.operations.dashboard.html.knob_form import knob_fields, wanted_changes
 from gateway.operations.dashboard.html.page import Page

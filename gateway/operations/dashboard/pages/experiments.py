@@ -10,7 +10,7 @@ from litestar.response import Response
 
 from classifier.registry.registry import ArtefactRegistry
 from gateway.base.errors import bad_request
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.inference.serving import serving_of
 from gateway.operations.dashboard.html.forms import fields_of, number_of, reason_of
 from gateway.operations.dashboard.html.page import Page

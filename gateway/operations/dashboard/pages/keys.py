@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from gateway.base.numbers import number, utc_text
 from gateway.base.stores.database_reach import reached
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.inference.serving import Serving, serving_of
 from gateway.operations.dashboard.html.forms import (
     Form,

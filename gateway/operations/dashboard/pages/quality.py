@@ -12,7 +12,7 @@ from classifier.registry.artefact import default_artefact
 from classifier.registry.registry import ArtefactRegistry
 from gateway.base.errors import ApiError, bad_request
 from gateway.base.stores.database_reach import reached
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.inference.serving import serving_of
 from gateway.operations.dashboard.html.charts import DASHES, Series
 from gateway.operations.dashboard.html.forms import fields_of, number_of, reason_of, taken

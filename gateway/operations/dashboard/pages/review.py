@@ -6,7 +6,7 @@ from litestar import get, post
 from litestar.params import FromPath
 from litestar.response import Response
 
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.inference.serving import serving_of
 from gateway.operations.dashboard.html.forms import form_of, given_of, taken
 from gateway.operations.dashboard.html.rendering import back_to, page

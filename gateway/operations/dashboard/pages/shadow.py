@@ -6,7 +6,7 @@ from litestar import get, post
 from litestar.response import Response
 
 from gateway.base.errors import bad_request
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.inference.serving import serving_of
 from gateway.operations.dashboard.html.forms import fields_of, reason_of
 from gateway.operations.dashboard.html.page import Page

@@ -8,7 +8,7 @@ from litestar.response import Response
 
 from gateway.base.numbers import whole_number
 from gateway.base.stores.database_reach import reached
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.operations.dashboard.html.charts import DASHES, Series
 from gateway.operations.dashboard.html.page import Page
 from gateway.operations.dashboard.html.rendering import page

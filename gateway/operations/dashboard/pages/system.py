@@ -5,7 +5,7 @@ from typing import Any
 from litestar import get
 from litestar.response import Response
 
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.operations.dashboard.html.page import Page
 from gateway.operations.dashboard.html.rendering import page
 from gateway.operations.running import operations_of

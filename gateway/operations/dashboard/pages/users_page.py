@@ -8,7 +8,7 @@ from litestar.response import Response
 from sqlalchemy import func, select
 
 from gateway.base.stores.database_reach import reached
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.serving import serving_of
 from gateway.operations.dashboard.html.forms import form_of, given_of, taken, text_of

@@ -5,7 +5,7 @@ from typing import Any, Literal
 from litestar.datastructures import Cookie
 from litestar.response import Response
 
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.tenancy.access.client_address import client_of
 
 

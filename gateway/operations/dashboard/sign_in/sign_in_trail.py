@@ -8,7 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.operations.dashboard.sign_in.login_limit import LoginLimits, OwnLoginLimits, Subject
 from gateway.operations.dashboard.sign_in.shared_login_limit import SharedLoginLimits
 from gateway.operations.running import operations_of

@@ -9,8 +9,8 @@ from litestar.response import Response
 from gateway.base.errors import ApiError
 from gateway.base.settings import SettingsError
 from gateway.base.stores.database_reach import reached
-from gateway.edge.http_request import HttpRequest
-from gateway.edge.trusted_proxies import network_of
+from gateway.edge.asgi import HttpRequest
+from gateway.edge.proxies import network_of
 from gateway.inference.serving import serving_of
 from gateway.operations.dashboard.html.rendering import back_to, page
 from gateway.operations.dashboard.sign_in.cookies import set_cookie

@@ -11,7 +11,7 @@ from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 from litestar.types import ASGIApp
 
-from gateway.edge.http_request import HttpRequest
+from gateway.edge.asgi import HttpRequest
 from gateway.inference.api.openai.completions import chat_completions
 from gateway.tenancy.access.guard import InferenceRoute
 

@@ -1,12 +1,30 @@
-"""An application behind another one, made by the first request for one of its paths."""
+"""What AIO adds to litestar: the types of a request and a connection with the state that AIO gives its app, a router
+that is registered once, and an application behind another one, made by the first request for one of its paths."""
 
 import asyncio
 from collections.abc import Callable
+from typing import Any, Self
 
-from litestar import Litestar, asgi
+from litestar import Litestar, Router, asgi
+from litestar.connection import ASGIConnection, Request
 from litestar.datastructures import State
 from litestar.handlers import ASGIRouteHandler
 from litestar.types import Receive, Scope, Send
+
+HttpRequest = Request[Any, Any, State]
+Connection = ASGIConnection[Any, Any, Any, Any]
+"""A request, or a WebSocket before its first message."""
+
+
+class OnceRouter(Router):
+    """A router that is registered once.
+
+    Of others litestar makes a deep copy, so that they may be registered again: a hundred handlers with all that they
+    hold. Handlers may be shared between routers nevertheless, because each router copies its own.
+    """
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
 
 
 class LateApp:
