@@ -17,7 +17,7 @@ from classifier.local.estimator import N0_CONTEXT, N0_TENANT
 from classifier.policy.agreement import AgreementSettings, agreed_tier, group_of, plan_agreement
 from classifier.policy.agreement_counts import AgreementPlace, AgreementTable
 from classifier.policy.decide import decide
-from quality.verification.label_weights import without_errors
+from quality.verification.training_rows import without_errors
 
 Float = npt.NDArray[np.float64]
 Int = npt.NDArray[np.intp]

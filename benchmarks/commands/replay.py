@@ -25,7 +25,7 @@ from classifier.errors import TrainingDataError
 from classifier.training.data.dataset import data_folder, load_outcomes
 from quality.estimates.upgrade_rate import Share
 from quality.retraining.levels import ABOVE
-from quality.verification.second_opinion import MOST_OPINIONS
+from quality.verification.judging import MOST_OPINIONS
 
 
 @click.command()

@@ -25,8 +25,8 @@ from migrations.tables.quality import retrain_runs, training_rows, verifications
 from migrations.tables.requests import requests
 from quality.estimates.upgrade_rate import has_verdict
 from quality.judges.calibration import GradedPair, calibrate
-from quality.judges.default_panel import store_calibration
 from quality.judges.pairwise import PairwiseJudge
+from quality.judges.panel import store_calibration
 from quality.store.database import migrate, open_database
 from tiers.catalog.load import load_catalog
 from tiers.remote.remote_tier import RemoteTier

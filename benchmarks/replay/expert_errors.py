@@ -13,9 +13,8 @@ from benchmarks.replay.ladder import uniform
 from classifier.training.data.dataset import RIGHT, TIER_MODELS, OutcomeRow
 from quality.estimates.upgrade_rate import Share, wilson_interval
 from quality.judges.calibration import calibrate
-from quality.judges.default_panel import rule_based_judges
-from quality.judges.panel import Panel
-from quality.judges.synthetic_pairs import graded_pairs
+from quality.judges.known_pairs import graded_pairs
+from quality.judges.panel import Panel, rule_based_judges
 from quality.verification.job import Ruling, VerificationJob
 from quality.verification.verifier import Verifier
 from tiers.final_answer.choices import options

@@ -4,7 +4,7 @@ import re
 from typing import Literal, NamedTuple
 
 from benchmarks.replay.ladder import MARGIN, Ladder, uniform
-from quality.judges.words_to_a_judge import without_words_to_a_judge
+from quality.judges.pairwise import without_words_to_a_judge
 
 Word = Literal["FIRST", "SECOND", "TIE"]
 

@@ -29,7 +29,7 @@ verifications = Table(
     Column("judged_answer", FreeText),  # what the judged tier answered; NULL: its answer was the served one
     Column("judged_cost_usd", Double),  # of that answer alone
     Column("compared", Json),  # quality.verification.comparison.VerifiedComparison
-    Column("turn", Json),  # quality.verification.turn.Turn without its tools; only while it is pending
+    Column("turn", Json),  # quality.verification.job.Turn without its tools; only while it is pending
     Column("tools_digest", String(64)),  # of `tool_definitions`
     Column("next_step", String(16)),  # failed: the caller's next request says that a call of the answer failed
     Column("reason", FreeText),  # the judge's, or why there is no label

@@ -23,7 +23,7 @@ from migrations.tables.requests import requests, routing_decisions
 from migrations.tables.tenancy import api_keys
 from quality.comparison.routing_worth import Probes, RoutingWorth, routing_worth
 from quality.store.queries import labels_count_from
-from quality.verification.tier_outcomes import outcomes_of_tiers
+from quality.verification.training_rows import outcomes_of_tiers
 
 # Rows of one query, and probes that are kept: with more, the oldest are left out.
 CHUNK, MOST_PROBES = 1_000, 50_000

@@ -1,4 +1,7 @@
-"""The pairwise judge: the strongest tier compares two answers in both orders, so that position bias cancels out."""
+"""The pairwise judge: the strongest tier compares two answers in both orders, so that position bias cancels out.
+
+An answer is written by somebody else: a model that read a page, or an opponent. What it asks of a judge says nothing
+about its quality, so sentences that speak to the judge are found by rule and left out before the answer is judged."""
 
 import asyncio
 import hashlib
@@ -9,10 +12,39 @@ from typing import Any, Literal
 from inference_core.protocol import SamplingParams
 from inference_core.tokenization.tokenizer import LONG_TEXT
 from quality.judges.judge import NOTHING_ELSE, Judge, JudgeVerdict, Seen
-from quality.judges.words_to_a_judge import speaks_to_a_judge, without_words_to_a_judge
 from tiers.collected_choice import CollectedChoice
 from tiers.content_parts import text_part
 from tiers.tier import ChatMessage, GenerationRequest, Tier, Usage
+
+_VERDICT = r"(?:FIRST|SECOND|TIE)"
+_WHICH = r"(?:this|the first|the second|the other|my|our) (?:answer|response|reply)"
+_SPEAKS = re.compile(
+    "|".join(
+        (
+            rf"(?i:\b(?:reply|respond|answer|say|output|write|return)\b(?: \w+){{0,4}}) ?[:\"'“]*\b{_VERDICT}\b",
+            rf"(?i:\b(?:rate|rank|grade|score|judge|mark|choose|pick|select|prefer|favou?r)\s+{_WHICH}\b)",
+            r"(?i:\b(?:ignore|disregard|forget)\b(?: \w+){0,3} (?:instructions?|rules|prompts?|criteria|rubric)\b)",
+            r"(?i:\b(?:dear|note (?:to|for) (?:the )?|attention,? |message to (?:the )?|you are (?:a|the) )"
+            r" ?(?:judge|grader|evaluator|rater|assessor|reviewer)s?\b)",
+            rf"(?i:\b{_WHICH} (?:is|must be|should be|wins|deserves)\b[^.!?\n]{{0,40}}"
+            r"\b(?:better|best|winner|preferred|top|highest)\b)",
+        )
+    )
+)
+_SENTENCE = re.compile(r"[^.!?\n]+[.!?]*\s*|[.!?\s]+")
+
+
+def speaks_to_a_judge(text: str) -> bool:
+    """Return whether a sentence of `text` gives an instruction to whatever compares answers."""
+    return _SPEAKS.search(text) is not None
+
+
+def without_words_to_a_judge(text: str) -> str:
+    """Return `text` without the sentences that speak to a judge; unchanged if there are none."""
+    if not speaks_to_a_judge(text):
+        return text
+    return "".join(one for one in _SENTENCE.findall(text) if not _SPEAKS.search(one)).rstrip()
+
 
 _INSTRUCTION = (
     "You compare two answers to the same question. Judge correctness first, then completeness, then clarity. "

@@ -1,14 +1,15 @@
-"""A judge that asks a model tests itself on planted pairs, one after another, until it is known whether to trust it.
+"""A judge that asks a model tests itself on planted pairs, one after another, until it is known whether to trust it;
+and how it stands: what its test has found, or how far it is, as the database has it.
 
 Each round judges an answer that is worse and one that is not; its score is the share that it got right, an abstention
-counts as half. Wealth from betting (`quality.statistics`) is valid at every round: a judge that is right in at
+counts as half. Wealth from betting (`quality.statistics.wealth`) is valid at every round: a judge that is right in at
 most `LEAST` of such pairs is trusted with a probability of at most `ERROR`, one that is right in at least `ENOUGH` is
-refused with at most `ERROR`, whenever the test ends.
-"""
+refused with at most `ERROR`, whenever the test ends."""
 
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -17,10 +18,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from migrations.tables.audit import JUDGE_TEST, audit_events
 from quality.judges.calibration import Bias, Calibration, GradedPair, calibrate
-from quality.judges.default_panel import is_enough, store_calibration, stored_calibration
 from quality.judges.judge import Judge, JudgeVerdict
+from quality.judges.known_pairs import planted_pairs
 from quality.judges.pairwise import PairwiseJudge
-from quality.judges.planted_pairs import planted_pairs
+from quality.judges.panel import is_enough, known_calibration, store_calibration, stored_calibration
 from quality.statistics import evidence
 from quality.store.queries import exclusive
 from tiers.tier import Usage
@@ -220,3 +221,32 @@ class SelfCalibration:
     async def _write(self, connection: AsyncConnection, progress: Progress) -> None:
         mine = (audit_events.c.action == JUDGE_TEST, audit_events.c.subject == self._subject)
         await connection.execute(update(audit_events).where(*mine).values(details=progress))
+
+
+class JudgeState(msgspec.Struct, frozen=True, kw_only=True):
+    """`pairs` of its own test, which have cost `spent_usd`. `calibration` decides: of that test, or by hand.
+
+    "capped": the test may spend no more and has decided nothing.
+    """
+
+    state: Literal["untested", "testing", "capped", "trusted", "refused"] = "untested"
+    pairs: int = 0
+    spent_usd: float = 0.0
+    calibration: Calibration | None = None
+
+    @property
+    def may_be_tested(self) -> bool:
+        """Whether nothing is decided yet."""
+        return self.calibration is None
+
+
+async def judge_state(engine: AsyncEngine, catalogue: str, judging: str, cap_usd: float) -> JudgeState:
+    """Return how the strongest tier stands as a judge; `catalogue` and `judging` as for `standing_panel`."""
+    known = await known_calibration(engine, PairwiseJudge.name, catalogue, judging)
+    progress = await stored_progress(engine, PairwiseJudge.name, judging)
+    so_far = JudgeState(pairs=progress.pairs, spent_usd=progress.spent_usd, calibration=known)
+    if known is not None:
+        return msgspec.structs.replace(so_far, state="trusted" if known.trusted else "refused")
+    if progress.stopped_at_usd is not None and progress.stopped_at_usd >= cap_usd:
+        return msgspec.structs.replace(so_far, state="capped")
+    return msgspec.structs.replace(so_far, state="testing" if progress.pairs else "untested")

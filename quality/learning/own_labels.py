@@ -17,8 +17,6 @@ from classifier.model.outcome_model import OutcomeModel
 from migrations.tables.quality import training_rows
 from quality.monitor.shift_watch import Changes, changes_for, tenants_changes
 from quality.store.queries import labels_count_from
-from quality.verification.label_weights import by_chance, without_errors
-from quality.verification.tier_outcomes import outcomes_of_tiers
 from quality.verification.training_rows import (
     ANY_CLASS,
     FEEDBACK,
@@ -26,13 +24,16 @@ from quality.verification.training_rows import (
     TENANT,
     USES_TEAMS,
     WITH_KEYS,
+    by_chance,
     chance_of,
     feature_spec,
     informed_by,
     outcomes_of,
+    outcomes_of_tiers,
     told_by,
     trained_until,
     vector_of,
+    without_errors,
 )
 
 Float = npt.NDArray[np.float32]

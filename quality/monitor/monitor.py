@@ -26,7 +26,7 @@ from quality.records.record import Record
 from quality.records.redaction import RedactText
 from quality.verification.comparison import VerifiedComparison
 from quality.verification.families import Families, Phase
-from quality.verification.job import Depth
+from quality.verification.job import Depth, Turn, redacted_turn
 from quality.verification.judging import prompt_text
 from quality.verification.queue import VerificationQueue
 from quality.verification.sampling import (
@@ -43,7 +43,6 @@ from quality.verification.sampling import (
     would_differ,
 )
 from quality.verification.training_rows import Encode
-from quality.verification.turn import Turn, redacted_turn
 from quality.verification.verifier import Price, Verifier
 from tiers.catalog.capabilities import Capability
 from tiers.tier import Tier

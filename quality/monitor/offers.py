@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from quality.records.record import Record
 from quality.verification.comparison import VerifiedComparison
+from quality.verification.job import Turn
 from quality.verification.sampling import Purpose, SamplingSettings
-from quality.verification.turn import Turn
 
 # Of the newest drawn answers, whose results may still come.
 _MOST_CALLS = 2000

@@ -6,8 +6,8 @@ import msgspec
 
 from quality.estimates.upgrade_rate import UpgradeSettings
 from quality.monitor.e_detector import ShiftSettings
+from quality.verification.judging import MOST_OPINIONS
 from quality.verification.sampling import SamplingSettings
-from quality.verification.second_opinion import MOST_OPINIONS
 
 
 class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):

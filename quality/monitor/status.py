@@ -7,8 +7,8 @@ from quality.estimates.upgrade_rate import Share, UpgradeRate
 from quality.judges.calibration import Calibration
 from quality.monitor.drift import CalibrationDrift, InputDrift
 from quality.verification.job import Depth
+from quality.verification.judging import OpinionsGiven
 from quality.verification.sampling import Reason, Spending
-from quality.verification.second_opinion import OpinionsGiven
 
 
 class MonitorStatus(msgspec.Struct, frozen=True, kw_only=True):

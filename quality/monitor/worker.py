@@ -11,10 +11,9 @@ import msgspec
 from inference_core.tokenization.tokenizer import LONG_TEXT
 from quality.monitor.settings import MonitorSettings
 from quality.verification.job import Ruling, VerificationJob
-from quality.verification.label_weights import chances
+from quality.verification.judging import OpinionsGiven
 from quality.verification.queue import VerificationQueue
-from quality.verification.second_opinion import OpinionsGiven
-from quality.verification.training_rows import Encode, training_row
+from quality.verification.training_rows import Encode, chances, training_row
 from quality.verification.verifier import AttemptError, Verifier, Waited
 from tiers.tier import Tier
 

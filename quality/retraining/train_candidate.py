@@ -28,8 +28,7 @@ from quality.retraining.levels import NO_HEADS, Folds, Learned, learn
 from quality.retraining.messages import Order
 from quality.retraining.related import related_folds
 from quality.rollout.promotion_gate import Judgement, Predicted, judge_candidate
-from quality.verification.label_weights import by_chance, without_errors
-from quality.verification.training_rows import TRAINED_ON
+from quality.verification.training_rows import TRAINED_ON, by_chance, without_errors
 
 Float = npt.NDArray[np.float32]
 Tensors = dict[str, npt.NDArray[Any]]

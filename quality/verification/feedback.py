@@ -14,8 +14,8 @@ from migrations.tables.audit import audit_events
 from migrations.tables.quality import training_rows, verifications
 from migrations.tables.requests import requests
 from quality.estimates.upgrade_rate import PEOPLE, UNCERTAIN
-from quality.judges.exact import ExactJudge
-from quality.judges.real_pairs import REVIEW as REVIEW_SCORE
+from quality.judges.calibration import REVIEW as REVIEW_SCORE
+from quality.judges.rules import ExactJudge
 from quality.records.record import Record
 from quality.records.redaction import DROPPED, RedactText, redacted_text
 from quality.store.queries import insert_into

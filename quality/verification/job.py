@@ -1,14 +1,216 @@
-"""One verification as data: the waiting job with its texts, and the rulings that it ends with."""
+"""One verification as data: the waiting job with its texts, the rulings that it ends with, and its turn.
 
-from typing import Any, Literal
+The turn is what verification needs of a request that the texts of its record cannot repeat, since it has tools, calls
+of them or attachments. It exists while its verification waits."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from quality.estimates.upgrade_rate import UNCERTAIN
+from quality.judges.judge import Seen
+from quality.records.redaction import RedactText
 from quality.verification.comparison import VerifiedComparison
 from quality.verification.sampling import Purpose
-from quality.verification.turn import Turn
+from tiers.catalog.capabilities import Capability
+from tiers.collected_choice import CollectedChoice
 from tiers.consent import ALL, Consent
+from tiers.content_parts import PartType
+from tiers.tier import ChatMessage, GenerationRequest
+from tiers.tool_types import FAILED_RESULT, Tool, ToolCall, Tooling
+
+MOST_TURN_BYTES = 4 << 20
+MOST_TOOLS_BYTES = 512 << 10
+
+_NEEDS: Mapping[PartType, Capability] = {"image_url": "vision", "input_audio": "audio", "file": "files"}
+# Of a schema these strings say what is valid, and are no text of anybody.
+_GRAMMATICAL = ("type", "required", "format", "pattern", "$ref", "$schema", "$id", "name")
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """The messages of a request with their calls and attachments, its tools, and the served answer: `text` and `calls`,
+    which nothing here ever makes."""
+
+    messages: tuple[ChatMessage, ...]
+    tooling: Tooling | None = None
+    text: str = ""
+    calls: tuple[ToolCall, ...] = ()
+
+    @property
+    def needs(self) -> frozenset[Capability]:
+        """What a tier must support to answer it."""
+        media = {_NEEDS[part.type] for message in self.messages for part in message.parts if part.type in _NEEDS}
+        return frozenset(media | ({"tools"} if self.tooling is not None else set()))
+
+    @property
+    def has_media(self) -> bool:
+        """Whether it has images, audio or files."""
+        return any(part.type != "text" for message in self.messages for part in message.parts)
+
+    @property
+    def num_bytes(self) -> int:
+        """About how much its messages and its answer take, without its tools."""
+        return sum(map(_num_bytes, self.messages)) + len(self.text) + sum(len(call.arguments) for call in self.calls)
+
+    @property
+    def is_too_large(self) -> bool:
+        """Whether it exceeds what may wait for a verification."""
+        return self.num_bytes > MOST_TURN_BYTES or len(_encoded_tools(self.tooling)) > MOST_TOOLS_BYTES
+
+    @property
+    def seen(self) -> Seen:
+        """What a model that judges has to see besides the last question: what came after it, and what was attached."""
+        start = max((place for place, one in enumerate(self.messages) if one.role == "user"), default=0)
+        since = self.messages[start:]
+        text = "\n".join(f"{one.role}: {one.recorded_content()}" for one in since[1:])
+        return Seen(text=text, parts=tuple(part for one in since for part in one.parts if part.type != "text"))
+
+
+class StoredTurn(NamedTuple):
+    """A turn as rows hold it: `body` without the tools, which are stored once per `digest`; None for no tools."""
+
+    body: dict[str, Any]
+    digest: str | None
+    tools: list[dict[str, Any]] | None
+
+
+def turn_of(asked: GenerationRequest, answer: CollectedChoice) -> Turn | None:
+    """Return the turn of a request and its answer; None where texts alone repeat it."""
+    messages = asked.messages or []
+    if asked.tooling is None and not any(one.parts or one.tool_calls or one.role == "tool" for one in messages):
+        return None
+    return Turn(messages=tuple(messages), tooling=asked.tooling, text=answer.text, calls=tuple(answer.tool_calls))
+
+
+def failed_calls(asked: GenerationRequest) -> list[str]:
+    """Return the ids of the calls of the last answer in a conversation that failed, by the results that follow it."""
+    failed = []
+    for message in reversed(asked.messages or []):
+        if message.role == "assistant":
+            break
+        if message.role == "tool" and message.tool_call_id and message.content.startswith(FAILED_RESULT):
+            failed.append(message.tool_call_id)
+    return failed
+
+
+def stored_turn(turn: Turn, key_id: str | None) -> StoredTurn:
+    """Return the turn as rows hold it; digests of different keys differ, so that a key's tools are its own."""
+    if turn.tooling is None:
+        return StoredTurn(msgspec.to_builtins(turn), None, None)
+    encoded = _encoded_tools(turn.tooling)
+    digest = hashlib.blake2b(encoded, digest_size=16, key=hashlib.sha256((key_id or "").encode()).digest())
+    body = msgspec.structs.replace(turn, tooling=msgspec.structs.replace(turn.tooling, tools=()))
+    return StoredTurn(msgspec.to_builtins(body), digest.hexdigest(), msgspec.json.decode(encoded))
+
+
+def turn_from(body: dict[str, Any] | None, tools: list[dict[str, Any]] | None) -> Turn | None:
+    """Rebuild a turn from what is stored."""
+    turn = msgspec.convert(body, Turn | None)
+    if turn is None or turn.tooling is None or tools is None:
+        return turn
+    known = msgspec.convert(tools, tuple[Tool, ...])
+    return msgspec.structs.replace(turn, tooling=msgspec.structs.replace(turn.tooling, tools=known))
+
+
+async def redacted_turn(turn: Turn, redact: RedactText) -> Turn | None:
+    """Return the turn as it may be stored; None if that fails, and for attachments, which cannot be redacted. Names of
+    tools and arguments stay."""
+    if turn.has_media:
+        return None
+    redaction = _Redaction(redact)
+    try:
+        return Turn(
+            messages=tuple([await redaction.message(message) for message in turn.messages]),
+            tooling=None if turn.tooling is None else await redaction.tooling(turn.tooling),
+            text=await redaction.text(turn.text),
+            calls=await redaction.calls(turn.calls),
+        )
+    except _NotRedactedError:
+        return None
+
+
+class _NotRedactedError(Exception):
+    """The redaction of a text failed."""
+
+
+class _Redaction:
+    """Redacts each different text once: a conversation repeats many."""
+
+    def __init__(self, redact: RedactText) -> None:
+        self._redact = redact
+        self._known: dict[str, str] = {}
+
+    async def text(self, text: str) -> str:
+        if text and text not in self._known:
+            found = await self._redact(text)
+            if found is None:
+                raise _NotRedactedError
+            self._known[text] = found
+        return self._known.get(text, "")
+
+    async def message(self, message: ChatMessage) -> ChatMessage:
+        return msgspec.structs.replace(
+            message,
+            content=await self.text(message.content),
+            reasoning=await self.text(message.reasoning),
+            tool_calls=await self.calls(message.tool_calls),
+            parts=(),
+        )
+
+    async def calls(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
+        found = []
+        for call in calls:
+            arguments = call.parsed_arguments()
+            if isinstance(arguments, str):
+                kept = await self.text(call.arguments)
+            else:
+                kept = json.dumps(await self.value(arguments), ensure_ascii=False)
+            found.append(msgspec.structs.replace(call, arguments=kept))
+        return tuple(found)
+
+    async def tooling(self, tooling: Tooling) -> Tooling:
+        tools = [
+            msgspec.structs.replace(
+                tool,
+                description=None if tool.description is None else await self.text(tool.description),
+                parameters=await self.value(tool.parameters, grammatical=_GRAMMATICAL),
+            )
+            for tool in tooling.tools
+        ]
+        return msgspec.structs.replace(tooling, tools=tuple(tools))
+
+    async def value(self, value: Any, grammatical: tuple[str, ...] = ()) -> Any:
+        """Return `value` with every text in it redacted, except names of fields and the fields `grammatical`."""
+        if isinstance(value, str):
+            return await self.text(value)
+        if isinstance(value, list):
+            return [await self.value(one, grammatical) for one in value]
+        if isinstance(value, dict):
+            return {
+                name: one if _is_grammar(name, one, grammatical) else await self.value(one, grammatical)
+                for name, one in value.items()
+            }
+        return value
+
+
+def _is_grammar(name: str, value: Any, grammatical: tuple[str, ...]) -> bool:
+    """Whether a field of a schema is a word of its language, not a property that has such a name."""
+    return name in grammatical and not isinstance(value, dict)
+
+
+def _num_bytes(message: ChatMessage) -> int:
+    media = sum(part.num_bytes * 4 // 3 for part in message.parts)
+    return (
+        len(message.content) + len(message.reasoning) + media + sum(len(call.arguments) for call in message.tool_calls)
+    )
+
+
+def _encoded_tools(tooling: Tooling | None) -> bytes:
+    return b"" if tooling is None else msgspec.json.encode(tooling.tools, order="deterministic")
+
 
 Label = Literal["no_worse", "worse", "tie", "uncertain"]
 """A verdict on an answer; "uncertain" says that opinions on it differ, and teaches nothing."""

@@ -28,9 +28,8 @@ from quality.records.record import Record
 from quality.records.rows import consent_of
 from quality.store.queries import exclusive, insert_into
 from quality.verification.comparison import VerifiedComparison
-from quality.verification.job import Depth, Ruling, VerificationJob
+from quality.verification.job import Depth, Ruling, Turn, VerificationJob, stored_turn, turn_from
 from quality.verification.sampling import WHY_NOT, Draw, Reason, SamplingSettings, Spending, admits
-from quality.verification.turn import Turn, stored_turn, turn_from
 
 # The columns shared by the rows of one request's rulings.
 _SHARED = ("request_id", "key_id", "sampled_probability", "sampled_reason", "attempts", "created_at")

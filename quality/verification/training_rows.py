@@ -1,4 +1,16 @@
-"""Stored training rows: prompts as the classifier's vectors, written by the monitor and exported for retraining."""
+"""Stored training rows: prompts as the classifier's vectors, written by the monitor and exported for retraining; and
+what stored labels say of a tier's answers to all prompts.
+
+Outcomes belong to tier fingerprints (`Catalog.tier_fingerprint`), not to positions in the ladder. A change of one
+tier's model, policy or quantisation thus keeps the outcomes of the others. "No worse" compares with the strongest
+tier's answer, so a change of the strongest tier invalidates all.
+
+A judge that errs in a share e of either kind of answers says z, and (z - e) / (1 - 2 e) is right on average (Rogan and
+Gladen 1978). With J = 1 - 2 e, its informedness, that has 1/J^2 of the variance, so it weighs J^2.
+
+Answers are verified where their tier was chosen, and tiers are chosen where they are thought to be good. So each label
+weighs by the inverse of its chance of being drawn (Horvitz and Thompson 1952; Hartley 1962 where two draws could have
+drawn it), within bounds, since few labels of great weight say little."""
 
 import asyncio
 import hashlib
@@ -6,7 +18,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -23,7 +35,71 @@ from migrations.tables.quality import training_rows
 from migrations.tables.tenancy import api_keys
 from quality.store.queries import labels_count_from
 from quality.verification.job import Ruling, VerificationJob
-from quality.verification.tier_outcomes import outcomes_of_tiers
+
+Value = TypeVar("Value", bool, float)
+
+
+def outcomes_of_tiers(
+    outcomes: Sequence[Value | None], owners: Sequence[str] | None, tiers: Sequence[str]
+) -> list[Value | None] | None:
+    """Map `outcomes` of the tiers with the fingerprints `owners` to the current `tiers`, None for a tier without one.
+
+    Returns None if the row has no current outcome: its strongest tier was another, or its owners were not stored and it
+    has another number of tiers. With the same number such a row is assumed to belong to the current tiers.
+    """
+    if not owners:
+        return list(outcomes) if len(outcomes) == len(tiers) else None
+    if len(owners) != len(outcomes) or owners[-1] != tiers[-1]:
+        return None
+    known = dict(zip(owners, outcomes, strict=True))
+    found: list[Value | None] = [known.get(tier) for tier in tiers[:-1]]
+    if all(outcome is None for outcome in found):
+        return None
+    found.append(outcomes[-1])
+    return found
+
+
+Float = npt.NDArray[np.float32]
+
+# A judge of less says nothing that would be worth dividing by.
+LEAST_INFORMED = 0.05
+# Most weight of a label by its chance, relative to the mean of its key and tier.
+MOST_BY_CHANCE = 4.0
+
+
+def without_errors(outcomes: Float, informed: Float) -> Float:
+    """Return `outcomes`, 1, 0 or NaN, without the errors of judges of the informedness `informed`, both of one shape:
+    on average what is true, and for one outcome above 1 or below 0."""
+    within: Float = np.clip(informed, LEAST_INFORMED, 1.0)
+    found: Float = ((outcomes - 0.5) / within + 0.5).astype(np.float32)
+    return found
+
+
+def chances(
+    probability: float, is_probe: bool, judged: Sequence[int], either_way: Sequence[int], tiers: int
+) -> list[float]:
+    """Return by tier, ascending, the chance to which the weight of its label is inverse; 1 for tiers without one.
+
+    The request was drawn with `probability`, and the tiers `judged`. The answers of the tiers `either_way` are judged
+    whether the request is drawn as a probe or as a sample, and then half of the weight comes from each.
+    """
+    of_draw = [2.0 if tier in either_way or not is_probe else 1.0 for tier in range(1, tiers + 1)]
+    return [min(probability * part, 1.0) if tier in judged else 1.0 for tier, part in enumerate(of_draw, 1)]
+
+
+def by_chance(chance: Float, told: Float, key: npt.NDArray[np.integer]) -> Float:
+    """Return what scales the weights `told` [n, tiers - 1] of labels by the inverse of their `chance` [n, tiers - 1]:
+    1 where that is unknown (NaN) and for equal chances within a `key` [n]; less in sum where they are unequal, since
+    unequally weighted labels tell less (Kish 1965)."""
+    found = np.ones_like(told)
+    for number in np.unique(key):
+        for tier in range(told.shape[1]):
+            rows = np.flatnonzero((key == number) & (told[:, tier] > 0) & np.isfinite(chance[:, tier]))
+            if len(rows):
+                inverse = 1.0 / chance[rows, tier].astype(np.float64)
+                weight = np.clip(inverse / inverse.mean(), 1 / MOST_BY_CHANCE, MOST_BY_CHANCE)
+                found[rows, tier] = weight * weight.sum() / (weight**2).sum()
+    return found
 
 
 class EncodedPrompt(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,13 +238,13 @@ async def export_rows(
 
     float32 `features` [n, f], `embedding` [n, d], `classes` [n, 4], `no_worse` [n, tiers - 1] with NaN for unobserved
     outcomes, the label weights, `told` [n, tiers - 1], the `informed`ness of their judges and the `chance` of being
-    drawn (`quality.verification.label_weights`), both of that shape; uint8 `compare` [n] (`manifest`'s version was not
+    drawn (`quality.verification.training_rows`), both of that shape; uint8 `compare` [n] (`manifest`'s version was not
     trained on the row); float64 `at` [n], epoch seconds; int32 `key` and
     `context` [n] number callers' keys and their system prompts, and `tenant` [n] their learning groups; -1 for none.
 
     `changes`: by tenant, when a tier's answers changed as its own alone show (epoch seconds); in `changed` [n, tiers -
     1], 0 without a change. `tiers_now`: fingerprints of the current tiers, whose outcomes alone count
-    (`quality.verification.tier_outcomes`); "" for unknown ones: then rows with the same number of tiers count.
+    (`quality.verification.training_rows`); "" for unknown ones: then rows with the same number of tiers count.
     """
     async with engine.connect() as connection:
         query = (

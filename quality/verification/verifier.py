@@ -14,27 +14,24 @@ from quality.records.record import Record
 from quality.records.redaction import DROPPED, RedactText, redacted_text
 from quality.verification.asked_tiers import AskedTiers
 from quality.verification.comparison import VerifiedComparison, agreeing, is_lost
-from quality.verification.job import Ruling, VerificationJob
+from quality.verification.job import Ruling, Turn, VerificationJob
 from quality.verification.judging import (
-    Verdict,
-    comparing_by,
-    find,
-    flaw_of_served,
-    prompt_text,
-    seen_with,
-    served_reply,
-)
-from quality.verification.sampling import Purpose
-from quality.verification.second_opinion import (
     MOST_OPINIONS,
     SECOND_SEED,
     SECOND_TEMPERATURE,
     Compared,
     Reply,
+    Verdict,
+    comparing_by,
+    find,
+    flaw_of_served,
     objection,
     other_tier,
+    prompt_text,
+    seen_with,
+    served_reply,
 )
-from quality.verification.turn import Turn
+from quality.verification.sampling import Purpose
 from tiers.catalog.capabilities import Capability
 from tiers.collected_choice import CollectedChoice
 from tiers.consent import hidden_from

@@ -11,7 +11,7 @@ from migrations.tables.audit import audit_events
 from migrations.tables.quality import classifier_versions, retrain_runs, training_rows, verifications
 from migrations.tables.requests import requests
 from quality.evaluation.task_set import check, tasks
-from quality.judges.default_panel import standing_panel
+from quality.judges.panel import standing_panel
 from quality.ledger.ledger import Ledger
 from quality.monitor.monitor import Monitor
 from quality.monitor.settings import MonitorSettings
@@ -82,7 +82,7 @@ async def test_from_served_requests_to_a_decided_candidate(engine: AsyncEngine, 
 def test_the_serving_side_of_the_loop_imports_no_training_library() -> None:
     program = (
         "import sys, quality.monitor.monitor, quality.retraining.retrain, quality.retraining.schedule, "
-        "quality.verification.training_rows, quality.judges.default_panel\n"
+        "quality.verification.training_rows, quality.judges.panel\n"
         "print([name for name in ('torch', 'sklearn', 'scipy', 'transformers') if name in sys.modules])"
     )
 

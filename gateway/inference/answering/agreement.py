@@ -29,9 +29,8 @@ from gateway.inference.answering.answer import Answer
 from gateway.inference.answering.side_answer import SideAnswer
 from gateway.inference.routing.knobs import RoutingKnobFile, RoutingKnobs
 from gateway.inference.routing.router import RoutingService
-from quality.learning.agreement_history import place_of, read_agreements
 from quality.records.record import ComparedAs, Record
-from quality.verification.comparison import VerifiedComparison
+from quality.verification.comparison import VerifiedComparison, place_of, read_agreements
 from quality.verification.sampling import Purpose
 from tiers.collected_choice import CollectedChoice
 from tiers.consent import Use, hidden_from

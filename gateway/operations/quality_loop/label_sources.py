@@ -8,7 +8,7 @@ from quality.verification.sampling import SAVING_SHARE
 
 if TYPE_CHECKING:
     from quality.judges.calibration import Calibration
-    from quality.judges.judge_state import JudgeState
+    from quality.judges.self_calibration import JudgeState
     from tiers.catalog.catalog import Catalog
 
 # The share of the time for which verification may keep local models busy.

@@ -30,12 +30,10 @@ from gateway.telemetry.metrics.metrics import Metrics
 from inference_core.extras import MissingExtraError
 from inference_core.io.background_tasks import once
 from quality.estimates.upgrade_rate import UpgradeRate
-from quality.judges.default_panel import standing_panel
-from quality.judges.judge_state import JudgeState, judge_state
+from quality.judges.calibration import newest_verdict
 from quality.judges.pairwise import PairwiseJudge, judging_fingerprint
-from quality.judges.panel import Panel
-from quality.judges.real_pairs import newest_verdict
-from quality.judges.self_calibration import SelfCalibration
+from quality.judges.panel import Panel, standing_panel
+from quality.judges.self_calibration import JudgeState, SelfCalibration, judge_state
 from quality.monitor.background_loop import WorkLoop
 from quality.monitor.e_detector import ShiftAlarm
 from quality.monitor.monitor import Monitor
@@ -52,9 +50,9 @@ from quality.rollout.experiments import Experiments
 from quality.rollout.rollout import Rollouts
 from quality.store.queries import record_audit
 from quality.verification.comparison import VerifiedComparison
+from quality.verification.job import failed_calls, turn_of
 from quality.verification.sampling import Purpose, SamplingSettings, sampling_of
 from quality.verification.training_rows import Encode, text_embedder
-from quality.verification.turn import failed_calls, turn_of
 from tiers.catalog.capabilities import Capability
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import cost_usd

@@ -5,8 +5,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from gateway.base.settings import Settings
 from gateway.operations.quality_loop.label_sources import judging_cap
 from gateway.operations.security.stored_keys import is_missing_file
-from quality.judges.judge_state import JudgeState, judge_state
 from quality.judges.pairwise import judging_fingerprint
+from quality.judges.self_calibration import JudgeState, judge_state
 from quality.store.database import open_database
 from tiers.catalog.catalog import Catalog
 

@@ -19,8 +19,8 @@ from gateway.telemetry.refused_requests import RefusedMetrics
 from inference_core.transport.client import CoreClient
 from quality.comparison.routing_worth import VERDICTS, Verdict
 from quality.retraining.standing import Standing
+from quality.verification.judging import OpinionsGiven
 from quality.verification.sampling import Reason
-from quality.verification.second_opinion import OpinionsGiven
 from tiers.tier import Tier
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from benchmarks.replay.own_prompts import KINDS, MODELS, NEW_KIND, own_prompts
 from benchmarks.replay.plans import own_plans, recorded_plans
 from benchmarks.replay.recorded import CUSTOMER_MODELS, arena, customers
 from benchmarks.replay.upstream import ReplayUpstream, running_upstream
-from quality.judges.default_panel import rule_based_judges
-from quality.judges.exact import ExactJudge
 from quality.judges.judge import Judge
 from quality.judges.pairwise import PairwiseJudge
+from quality.judges.panel import rule_based_judges
+from quality.judges.rules import ExactJudge
 from tests.gateway.scripted_tier import ScriptedTier
 from tests.shared_data import data_file
 from tiers.catalog.load import load_catalog

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gateway.batches.batch import InputLine, InputRefusedError, checked_lines
 from gateway.planning.backtests.log import BacktestLogError, read_log
-from quality.judges.json_validity import JsonValidityJudge
+from quality.judges.json_answers import JsonValidityJudge
 from quality.learning.outcome_import import OutcomeFileError, read_outcomes
 from tests.fuzz.mutations import json_lines_mutated, json_mutated
 from tests.fuzz.pieces import pieces_of

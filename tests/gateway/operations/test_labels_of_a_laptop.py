@@ -5,7 +5,7 @@ import pytest
 from gateway.base.settings import Settings
 from gateway.operations.quality_loop.quality_loop import monitor_settings
 from migrations.tables.quality import verifications
-from quality.judges.default_panel import standing_panel
+from quality.judges.panel import standing_panel
 from quality.monitor.monitor import Monitor
 from quality.store.database import migrate, open_database
 from tests.gateway.operations.test_labels_of_open_answers import LAPTOP

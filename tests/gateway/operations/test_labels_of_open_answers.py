@@ -14,9 +14,9 @@ from gateway.operations.quality_loop.quality_loop import QualityLoop
 from gateway.operations.quality_loop.stored_judge import stored_judge
 from migrations.tables.quality import verifications
 from quality.judges.calibration import Calibration, InUse, RealPairs, Verdicts
-from quality.judges.default_panel import store_calibration
-from quality.judges.judge_state import JudgeState, judge_state
 from quality.judges.pairwise import judging_fingerprint
+from quality.judges.panel import store_calibration
+from quality.judges.self_calibration import JudgeState, judge_state
 from quality.store.database import migrate, open_database
 from tests.gateway.operations.dashboard.browsing import with_user
 from tests.gateway.running_gateway import running_gateway

@@ -23,13 +23,12 @@ from gateway.telemetry.objectives.alerts import keep_looking
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import retrain_runs
 from quality.judges.calibration import Calibration
-from quality.judges.default_panel import store_calibration
-from quality.judges.panel import Panel
+from quality.judges.panel import Panel, store_calibration
 from quality.monitor.e_detector import ShiftAlarm
 from quality.retraining.retrain import RetrainResult
 from quality.store.database import migrate, open_database
 from quality.store.queries import insert_records
-from quality.verification.second_opinion import OpinionsGiven
+from quality.verification.judging import OpinionsGiven
 from tests.gateway.running_gateway import running_gateway, scripted_tiers
 from tests.quality.judges.test_self_calibration import knowing
 from tests.quality.loop_world import ScriptedTier as KnowingTier

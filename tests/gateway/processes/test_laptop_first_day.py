@@ -12,7 +12,7 @@ from sqlalchemy import Engine, create_engine, func, select
 from gateway.operations.quality_loop.label_sources import MACHINE_SHARE
 from migrations.tables.quality import verifications
 from quality.evaluation.everyday_tasks import everyday_tasks
-from quality.judges.exact import ExactJudge
+from quality.judges.rules import ExactJudge
 from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.operations.dashboard.browsing import forms_of
 from tests.gateway.processes.test_first_day import ASKED, SHIPPED

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from quality.judges.json_schema import UnsupportedSchemaError, is_valid
+from quality.judges.json_answers import UnsupportedSchemaError, is_valid
 
 TREE = {
     "type": "object",

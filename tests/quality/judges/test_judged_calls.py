@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from quality.judges.json_answers import flaw_of, judge_calls
+from quality.judges.known_pairs import TOOLING, calibrate_calls
 from quality.judges.panel import Panel
-from quality.judges.synthetic_calls import TOOLING, calibrate_calls
-from quality.judges.tool_calls import flaw_of, judge_calls
 from tiers.tool_types import Tool, ToolCall, Tooling
 
 PATTERNED = Tooling(tools=(Tool(name="find", parameters={"type": "object", "properties": {"a": {"pattern": "^x"}}}),))

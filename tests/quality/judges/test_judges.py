@@ -12,15 +12,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from quality.evaluation.collect_outcomes import graded_questions
 from quality.judges.calibration import Calibration, calibrate
 from quality.judges.catalogue_pairs import answered_pairs
-from quality.judges.code import CodeJudge
-from quality.judges.default_panel import ENOUGH, measure, rule_based_judges, standing_panel, store_calibration
-from quality.judges.exact import ExactJudge
-from quality.judges.json_validity import JsonValidityJudge
+from quality.judges.json_answers import JsonValidityJudge
 from quality.judges.judge import Judge, JudgeVerdict
+from quality.judges.known_pairs import graded_pairs
 from quality.judges.pairwise import PairwiseJudge
-from quality.judges.panel import Panel
-from quality.judges.similarity import SimilarityJudge
-from quality.judges.synthetic_pairs import graded_pairs
+from quality.judges.panel import ENOUGH, Panel, measure, rule_based_judges, standing_panel, store_calibration
+from quality.judges.rules import CodeJudge, ExactJudge, SimilarityJudge
 from tests.quality.loop_world import ScriptedTier, unavailable
 from tiers.catalog.load import load_catalog
 from tiers.errors import TierUnavailableError

@@ -8,11 +8,10 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.quality import verifications
-from quality.judges.calibration import Bias, Calibration, RealPairs, Verdicts
-from quality.judges.default_panel import known_calibration, standing_panel, store_calibration
+from quality.judges.calibration import PRIOR, Bias, Calibration, RealPairs, Verdicts, in_use
+from quality.judges.known_pairs import planted_pairs
 from quality.judges.pairwise import PairwiseJudge
-from quality.judges.planted_pairs import planted_pairs
-from quality.judges.real_pairs import PRIOR, in_use
+from quality.judges.panel import known_calibration, standing_panel, store_calibration
 from quality.judges.self_calibration import calibrate_on_planted
 from quality.verification.feedback import Feedback, FeedbackDesk
 from tests.quality.judges.test_judges import judged_texts

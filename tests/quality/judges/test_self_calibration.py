@@ -7,9 +7,9 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from quality.judges.calibration import Bias
-from quality.judges.default_panel import ENOUGH, standing_panel, stored_calibration
+from quality.judges.known_pairs import KINDS, planted_pairs
 from quality.judges.pairwise import PairwiseJudge
-from quality.judges.planted_pairs import KINDS, planted_pairs
+from quality.judges.panel import ENOUGH, standing_panel, stored_calibration
 from quality.judges.self_calibration import ERROR, LEAST, Progress, SelfCalibration, calibrate_on_planted, measure_model
 from tests.quality.judges.test_judges import judged_texts
 from tests.quality.loop_world import ScriptedTier, price, unavailable

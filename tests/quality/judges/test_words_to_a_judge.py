@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quality.judges.pairwise import PairwiseJudge
-from quality.judges.words_to_a_judge import speaks_to_a_judge, without_words_to_a_judge
+from quality.judges.pairwise import PairwiseJudge, speaks_to_a_judge, without_words_to_a_judge
 from tests.quality.judges.test_judges import judged_texts
 from tests.quality.loop_world import ScriptedTier
 from tiers.tier import GenerationRequest

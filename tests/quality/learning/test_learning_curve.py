@@ -6,7 +6,7 @@ import pytest
 from classifier.complexity.model import shipped_complexity
 from classifier.complexity.prior import adequacies, like_of
 from classifier.local.own import LabelledRow
-from quality.learning.curve import LearningCurve, checkpoints, learning_curves
+from quality.learning.learning import LearningCurve, checkpoints, learning_curves
 
 TABLE = np.ascontiguousarray(adequacies(like_of(4))[:, :-1])
 PRICES = np.array([1.0, 2.5, 10.0, 30.0])

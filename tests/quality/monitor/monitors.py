@@ -6,11 +6,10 @@ import numpy as np
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from quality.judges.calibration import calibrate
-from quality.judges.exact import ExactJudge
 from quality.judges.judge import Judge
+from quality.judges.known_pairs import graded_pairs
 from quality.judges.panel import Panel
-from quality.judges.similarity import SimilarityJudge
-from quality.judges.synthetic_pairs import graded_pairs
+from quality.judges.rules import ExactJudge, SimilarityJudge
 from quality.monitor.e_detector import ShiftAlarm
 from quality.monitor.monitor import Monitor
 from quality.monitor.settings import MonitorSettings

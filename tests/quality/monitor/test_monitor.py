@@ -7,10 +7,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from classifier.complexity.classes import Complexity
 from migrations.tables.quality import training_rows, verifications
 from quality.judges.calibration import Calibration
-from quality.judges.exact import ExactJudge
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Panel
-from quality.judges.similarity import SimilarityJudge
+from quality.judges.rules import ExactJudge, SimilarityJudge
 from tests.quality.loop_world import ScriptedTier, record, rows
 from tests.quality.monitor.monitors import ALL, EVERY, TIERS, monitor_of, serve
 

@@ -9,17 +9,16 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.quality import training_rows, verifications
-from quality.judges import tool_calls
+from quality.judges import json_answers
 from quality.judges.calibration import Calibration
-from quality.judges.exact import ExactJudge
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Panel
-from quality.judges.similarity import SimilarityJudge
+from quality.judges.rules import ExactJudge, SimilarityJudge
 from quality.monitor import monitor as monitor_module
 from quality.monitor.monitor import Monitor, MonitorSettings
 from quality.records.record import Record
+from quality.verification.job import Turn
 from quality.verification.sampling import Draw, SamplingSettings, Spending, attention
-from quality.verification.turn import Turn
 from tests.database_outage import outage
 from tests.polling import eventually
 from tests.quality.loop_world import ScriptedTier, ladder, price, record, rows, store_request, unavailable
@@ -255,7 +254,7 @@ async def test_a_judge_that_is_trusted_wakes_what_waits_for_one(engine: AsyncEng
 
 
 async def test_an_offer_and_a_failed_call_wake_the_monitor(engine: AsyncEngine) -> None:
-    calls = Panel([ExactJudge()], {tool_calls.NAME: msgspec.structs.replace(TRUSTED, judge=tool_calls.NAME)})
+    calls = Panel([ExactJudge()], {json_answers.NAME: msgspec.structs.replace(TRUSTED, judge=json_answers.NAME)})
     settings = msgspec.structs.replace(NO_OPINIONS, poll_seconds=1e6)
     monitor = Monitor(engine, ladder(ScriptedTier()), settings, price=price, panel=calls, clock=lambda: 1500.0)
     await store_request(engine, record("r"))
@@ -296,8 +295,8 @@ async def test_an_answer_with_calls_waits_for_its_results_and_a_judge_of_calls(e
     monitor.offer(record("r-0"), turn=CALLING)
     await decided(monitor)
     assert (monitor.not_sampled, called, monitor._no_judge) == ({"no judge": 1}, 1, 1)
-    calls = msgspec.structs.replace(TRUSTED, judge=tool_calls.NAME)
-    monitor.panel = Panel([ExactJudge(), SimilarityJudge()], {tool_calls.NAME: calls})
+    calls = msgspec.structs.replace(TRUSTED, judge=json_answers.NAME)
+    monitor.panel = Panel([ExactJudge(), SimilarityJudge()], {json_answers.NAME: calls})
     monitor.offer(record("r-1"), turn=CALLING)
     await decided(monitor)
     skipped, waits = await rows(engine, verifications)

@@ -5,7 +5,7 @@ import pytest
 
 from quality.monitor import offers
 from quality.monitor.offers import FailedCall, Offer, Offers
-from quality.verification.turn import Turn
+from quality.verification.job import Turn
 from tests.quality.loop_world import record
 from tiers.tier import ToolCall
 

@@ -8,10 +8,9 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.quality import verifications
-from quality.learning import agreement_history
-from quality.learning.agreement_history import place_of, read_agreements
 from quality.records.record import Attempt, ComparedAs
-from quality.verification.comparison import VerifiedComparison, agreeing, is_lost
+from quality.verification import comparison
+from quality.verification.comparison import VerifiedComparison, agreeing, is_lost, place_of, read_agreements
 from tests.quality.loop_world import PROMPT, ScriptedTier, record, rows, store_request, unavailable
 from tests.quality.monitor.monitors import ALL, EVERY, monitor_of
 from tiers.consent import Consent
@@ -192,7 +191,7 @@ def test_the_judge_who_calls_an_answer_worse_is_the_one_whose_errors_count() -> 
 async def test_a_rare_kind_is_counted_however_many_requests_of_others_are_newer(
     any_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agreement_history, "MOST_OF_A_KIND", 3)
+    monkeypatch.setattr(comparison, "MOST_OF_A_KIND", 3)
     for number, kind in enumerate(["number", *["choice"] * 5]):
         found = ComparedAs(kind=kind)
         both = [

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from quality.verification.label_weights import MOST_BY_CHANCE, by_chance, chances, without_errors
+from quality.verification.training_rows import MOST_BY_CHANCE, by_chance, chances, without_errors
 
 
 def test_the_mean_of_what_a_judge_says_without_its_errors_is_the_true_rate() -> None:

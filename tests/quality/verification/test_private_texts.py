@@ -12,11 +12,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from migrations.tables.quality import verifications
 from quality.distillation.examples import recorded_examples
 from quality.judges.calibration import calibrate
-from quality.judges.exact import ExactJudge
+from quality.judges.known_pairs import graded_pairs
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Panel
-from quality.judges.similarity import SimilarityJudge
-from quality.judges.synthetic_pairs import graded_pairs
+from quality.judges.rules import ExactJudge, SimilarityJudge
 from quality.monitor.monitor import Monitor
 from quality.monitor.settings import MonitorSettings
 from quality.records.record import Record

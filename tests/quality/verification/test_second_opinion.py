@@ -12,11 +12,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from benchmarks.replay.expert_errors import Question, labels_under_errors
 from migrations.tables.quality import training_rows, verifications
 from quality.judges.calibration import Calibration, calibrate
-from quality.judges.default_panel import rule_based_judges
 from quality.judges.judge import Judge
+from quality.judges.known_pairs import graded_pairs
 from quality.judges.pairwise import PairwiseJudge
-from quality.judges.panel import Panel
-from quality.judges.synthetic_pairs import graded_pairs
+from quality.judges.panel import Panel, rule_based_judges
 from quality.monitor.monitor import Monitor
 from quality.monitor.settings import MonitorSettings
 from quality.records.record import Record

@@ -2,7 +2,7 @@
 
 import pytest
 
-from quality.verification.tier_outcomes import outcomes_of_tiers
+from quality.verification.training_rows import outcomes_of_tiers
 
 ROW = [False, True, None, True]
 OWNERS = ["small", "medium", "large", "best"]

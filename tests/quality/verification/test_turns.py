@@ -13,9 +13,7 @@ from migrations.tables.quality import tool_definitions, verifications
 from quality.monitor.offers import MOST_BYTES, FailedCall, Offer, Offers
 from quality.privacy import Retention, RetentionLimits
 from quality.store.queries import delete_key_data
-from quality.verification.queue import VerificationQueue
-from quality.verification.sampling import Draw, SamplingSettings
-from quality.verification.turn import (
+from quality.verification.job import (
     MOST_TOOLS_BYTES,
     MOST_TURN_BYTES,
     Turn,
@@ -24,6 +22,8 @@ from quality.verification.turn import (
     stored_turn,
     turn_of,
 )
+from quality.verification.queue import VerificationQueue
+from quality.verification.sampling import Draw, SamplingSettings
 from tests.gateway.chats import chat
 from tests.quality.loop_world import ScriptedTier, record, rows, store_request
 from tests.quality.monitor.monitors import ALL, monitor_of

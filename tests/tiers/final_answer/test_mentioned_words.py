@@ -4,9 +4,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from quality.judges import code, exact
-from quality.judges.code import CodeJudge
-from quality.judges.exact import ExactJudge
+from quality.judges import rules
+from quality.judges.rules import CodeJudge, ExactJudge
 from tiers.final_answer import choices, expected, quantities
 from tiers.final_answer.choices import names_yes_and_no, stated_labels
 from tiers.final_answer.expected import AnswerKind, expected_kind
@@ -51,6 +50,6 @@ def found(prompt: str) -> Found:
 def test_no_prompt_is_read_otherwise_than_by_all_patterns(prompt: str) -> None:
     quick = found(prompt)
     with pytest.MonkeyPatch.context() as patched:
-        for module in (choices, expected, quantities, exact, code):
+        for module in (choices, expected, quantities, rules, rules):
             patched.setattr(module, "mentions", lambda text, *words: True)
         assert found(prompt) == quick

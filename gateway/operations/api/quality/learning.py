@@ -13,8 +13,7 @@ from gateway.edge.openapi import describe
 from gateway.operations.csv_export import as_asked
 from gateway.operations.running import operations_of
 from gateway.operations.usecases.learning import learning_source
-from quality.learning.curve import Measured
-from quality.learning.learning import Learned, Learning
+from quality.learning.learning import Learned, Learning, Measured
 
 
 class LearningRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -99,8 +99,8 @@ async def _measure(
     from gateway.base.stores.data_folder import private_data_folder
     from gateway.runtime.cores.engine import running_engine
     from quality.judges.catalogue_pairs import answered_pairs
-    from quality.judges.default_panel import measure, rule_based_judges, store_calibration
     from quality.judges.pairwise import PairwiseJudge
+    from quality.judges.panel import measure, rule_based_judges, store_calibration
     from quality.judges.self_calibration import measure_model
     from quality.store.database import database_needed, open_database, require_schema
 

@@ -20,7 +20,7 @@ from gateway.inference.routing.router import RoutingService
 from gateway.inference.service import Service
 from gateway.tenancy.budgets.cost_bound import most_usd
 from gateway.tenancy.budgets.periods import microusd
-from quality.learning.agreement_history import read_agreements
+from quality.verification.comparison import read_agreements
 from tests.gateway.batches.batching import made, outcome, request_line
 from tests.gateway.chats import chat
 from tests.gateway.inference.api.test_disconnects import only_record

@@ -20,8 +20,8 @@ from quality.judges.calibration import Calibration
 from quality.monitor.drift import CalibrationDrift, InputDrift
 from quality.monitor.status import MonitorStatus
 from quality.verification.job import Depth
+from quality.verification.judging import OpinionsGiven
 from quality.verification.sampling import Spending
-from quality.verification.second_opinion import OpinionsGiven
 from tests.gateway.operations.dashboard.browsing import browser, sign_in
 from tests.gateway.running_gateway import laptop_hash_core, running_gateway
 

@@ -1,0 +1,222 @@
+"""Judges that compare two texts by rule: Python code, of which equal programs are equal answers; verifiable answers,
+which are letters, numbers, formulas, literals, labels and texts requested verbatim; and similarity, a signal that
+never makes a label."""
+
+import ast
+import re
+import warnings
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quality.judges.judge import Judge, JudgeVerdict
+from tiers.final_answer.agreement import agree
+from tiers.final_answer.expected import expected_kind
+from tiers.final_answer.extract import final_answer
+from tiers.final_answer.text import mentions, normalised
+
+_ASKS_FOR_CODE = re.compile(
+    r"\b(?:write|implement|complete|create|define|code|fix|refactor|rewrite|give me)\b[^?!\n]{0,80}"
+    r"\b(?:function|class|script|program|method|code|snippet|decorator|generator)\b",
+    re.IGNORECASE,
+)
+_PYTHON = re.compile(r"\bpython\b|\bdef \w+\(|^\s*assert \w+\(|>>> ", re.IGNORECASE | re.MULTILINE)
+_FENCE = re.compile(r"```[ \t]*([\w+#.-]*)[^\n]*\n(.*?)(?:\n[ \t]*```|\Z)", re.DOTALL)
+_PYTHON_FENCES = ("", "python", "py", "python3")
+# Longer programs are skipped, which bounds the parser's time and depth.
+_MOST_CHARS = 65_536
+
+
+class CodeJudge(Judge):
+    """Applies to prompts that ask for Python code. It abstains on programs that parse and differ.
+
+    Code is parsed, never run: parsing is a minimal requirement.
+    """
+
+    name = "code"
+    basis = "check"
+
+    async def judge(
+        self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None
+    ) -> JudgeVerdict:
+        """Score 1 if both are the same program or the reference does not parse, 0 if only the answer does not."""
+        if not self.may_decide(prompt, response_format):
+            return JudgeVerdict(no_worse=None, reason="the prompt does not ask for Python code")
+        if max(len(answer), len(reference_answer)) > _MOST_CHARS:
+            return JudgeVerdict(no_worse=None, reason=f"an answer is longer than {_MOST_CHARS} characters")
+        given, expected = _program(answer), _program(reference_answer)
+        if given is None and expected is not None:
+            return JudgeVerdict(
+                no_worse=False, score=0.0, reason="the answer's code does not parse, the strongest tier's does"
+            )
+        if expected is None:
+            return JudgeVerdict(no_worse=True, score=1.0, reason="the strongest tier's code does not parse")
+        if given == expected:
+            return JudgeVerdict(no_worse=True, score=1.0, reason="both answers are the same program")
+        return JudgeVerdict(no_worse=None, reason="both answers are programs that parse and differ")
+
+    def may_decide(self, prompt: str, response_format: dict[str, Any] | None) -> bool:
+        """See `Judge.may_decide`."""
+        if response_format is not None or not mentions(prompt.casefold(), "python", "def ", "assert ", ">>> "):
+            return False
+        return bool(_ASKS_FOR_CODE.search(prompt) and _PYTHON.search(prompt))
+
+
+def _program(text: str) -> str | None:
+    """Return the canonical form of the code in `text` (its fenced Python blocks, or all of it); None if it does not
+    parse."""
+    blocks = _FENCE.findall(text)
+    source = "\n".join(code for language, code in blocks if language.lower() in _PYTHON_FENCES) if blocks else text
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    # Prose such as "sorry" parses as a name; a program does something.
+    if not any(not isinstance(statement, ast.Expr) or isinstance(statement.value, ast.Call) for statement in tree.body):
+        return None
+    try:
+        return ast.dump(tree)
+    except RecursionError:
+        return None
+
+
+_DIGITS = re.compile(r"\d+(?:[.,:]\d+)*")
+_TO_THE_LETTER = re.compile(
+    r"\b(?:answer|reply|respond|write|output|say|return|give)\b[^.?!\n]{0,60}\b(?:only|just|nothing else|exactly)\b"
+    r"|\b(?:only|just|exactly)\b[^.?!\n]{0,30}\b(?:answer|reply|respond|write|output|say|return|repeat|copy)\b"
+    r"|\b(?:repeat|copy|spell)\b[^.?!\n]{0,40}\b(?:exactly|word for word|verbatim|letters?)\b"
+    r"|\bone word\b|\bsingle word\b|\byes or no\b|\btrue or false\b",
+    re.IGNORECASE,
+)
+_TELLING = ("only", "just", "nothing else", "exactly", "repeat", "copy", "spell", "word", "yes or no", "true or false")
+_CLOSED_WORDS = 40
+_DECIDED = ("choice", "number", "latex", "literal", "label")  # an entity has too many names for a verdict
+_UNCLEAR = {
+    "choice": "an answer does not choose one of the options clearly",
+    "number": "an answer gives no clear final number",
+}
+
+
+class ExactJudge(Judge):
+    """Decides if the prompt has one correct answer and both texts state one clearly; otherwise it abstains.
+
+    Whether it applies depends on the prompt and on both texts having an answer, not on their agreement: a judge that
+    decided only on agreement would teach the classifier that open questions are always answered well.
+    """
+
+    name = "exact"
+    basis = "agreement"
+
+    async def judge(
+        self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None
+    ) -> JudgeVerdict:
+        """Score 1 for agreement, 0 for disagreement, None for an abstention."""
+        verdict = (
+            self._final(prompt, answer, reference_answer)
+            or self._same_words(answer, reference_answer)
+            or self._to_the_letter(prompt, answer, reference_answer)
+        )
+        return verdict or JudgeVerdict(no_worse=None, reason="no single right answer to compare")
+
+    def may_decide(self, prompt: str, response_format: dict[str, Any] | None) -> bool:
+        """See `Judge.may_decide`; texts of equal words but for numbers, which are rare, are known afterwards alone."""
+        return expected_kind(prompt) in _DECIDED or _is_to_the_letter(prompt)
+
+    def _final(self, prompt: str, answer: str, reference: str) -> JudgeVerdict | None:
+        kind = expected_kind(prompt)
+        if kind not in _DECIDED:
+            return None
+        given, expected = final_answer(prompt, answer), final_answer(prompt, reference)
+        if given is not None and expected is not None:
+            return _compared(agree(given, expected), f"{given.kind} {given.value}", f"{expected.kind} {expected.value}")
+        return JudgeVerdict(no_worse=None, reason=_UNCLEAR[kind]) if kind in _UNCLEAR else None
+
+    def _same_words(self, answer: str, reference: str) -> JudgeVerdict | None:
+        """Texts with the same words are compared by their numbers (SPEC QM-03)."""
+        given, expected = _DIGITS.findall(normalised(answer)), _DIGITS.findall(normalised(reference))
+        if not given or len(given) != len(expected):
+            return None
+        if _DIGITS.sub("#", normalised(answer)) != _DIGITS.sub("#", normalised(reference)):
+            return None
+        return _compared(given == expected, f"the same words with {given}", str(expected))
+
+    def _to_the_letter(self, prompt: str, answer: str, reference: str) -> JudgeVerdict | None:
+        if not _is_to_the_letter(prompt):
+            return None
+        given, expected = normalised(answer), normalised(reference)
+        if not given or not expected or max(len(given.split()), len(expected.split())) > _CLOSED_WORDS:
+            return None
+        return _compared(given == expected, repr(given[:60]), repr(expected[:60]))
+
+
+def _is_to_the_letter(prompt: str) -> bool:
+    return mentions(prompt.casefold(), *_TELLING) and _TO_THE_LETTER.search(prompt) is not None
+
+
+def _compared(equal: bool, given: str, expected: str) -> JudgeVerdict:
+    relation = "agrees with" if equal else "differs from"
+    return JudgeVerdict(no_worse=equal, score=float(equal), reason=f"{given} {relation} {expected}")
+
+
+Embed = Callable[[str], Awaitable[NDArray[np.float32]]]
+
+_WORD = re.compile(r"[^\W\d_]+|\d+(?:[.,:]\d+)*")
+
+
+class SimilarityJudge(Judge):
+    """Cosine of two embeddings, or of word and letter-trigram counts without an encoder; a signal (SPEC QM-03).
+
+    Embeddings hardly represent numbers, so texts with different numbers score 0.
+    """
+
+    name = "similarity"
+
+    def __init__(self, embed: Embed | None = None, threshold: float = 0.85) -> None:
+        self._embed = embed
+        self.threshold = threshold
+
+    async def judge(
+        self, *, prompt: str, answer: str, reference_answer: str, response_format: dict[str, Any] | None = None
+    ) -> JudgeVerdict:
+        """Abstain; `score` is the similarity in [0, 1]."""
+        if _numbers(answer) != _numbers(reference_answer):
+            return JudgeVerdict(no_worse=None, score=0.0, reason="the answers hold different numbers")
+        similarity = await self._similarity(answer, reference_answer)
+        relation = "at least" if similarity >= self.threshold else "below"
+        return JudgeVerdict(
+            no_worse=None,
+            score=similarity,
+            reason=f"similarity {similarity:.3f} is {relation} {self.threshold}: a signal, no label",
+        )
+
+    def may_decide(self, prompt: str, response_format: dict[str, Any] | None) -> bool:
+        """Never."""
+        return False
+
+    async def _similarity(self, answer: str, reference: str) -> float:
+        if self._embed is None:
+            return _cosine_of_counts(_terms(answer), _terms(reference))
+        a, b = [(await self._embed(text)).astype(np.float64) for text in (answer, reference)]
+        norm = float(np.linalg.norm(a) * np.linalg.norm(b))
+        return max(0.0, float(a @ b) / norm) if norm > 0 else 0.0
+
+
+def _numbers(text: str) -> Counter[str]:
+    return Counter(word for word in _WORD.findall(normalised(text)) if word[0].isdigit())
+
+
+def _terms(text: str) -> Counter[str]:
+    words = _WORD.findall(normalised(text))
+    trigrams = (f"^{word}$"[i : i + 3] for word in words for i in range(len(word)))
+    return Counter(words) + Counter(trigrams)
+
+
+def _cosine_of_counts(a: Counter[str], b: Counter[str]) -> float:
+    norm = sqrt(sum(n * n for n in a.values()) * sum(n * n for n in b.values()))
+    return sum(n * b[term] for term, n in a.items()) / norm if norm else 0.0
