@@ -1,5 +1,6 @@
 """Starts a server process that hands its work to others, and hands it channels over its control socket."""
 
+import os
 import socket
 import subprocess
 from collections.abc import Sequence
@@ -10,8 +11,9 @@ from inference_core.grammar.wire import Channel
 def launched(program: Sequence[str]) -> tuple[socket.socket, subprocess.Popen[bytes]]:
     """Start `program` with the file of its control socket as last argument. Returns our end, and the process.
 
-    Raises OSError, `subprocess.SubprocessError`. The process has a session of its own: Ctrl-C interrupts only the
-    serving process, and all that the server started can be ended at once.
+    Raises OSError, `subprocess.SubprocessError`. The process has a group of its own: Ctrl-C interrupts only the serving
+    process, and all that the server started can be ended at once. It shares the session of the serving process: Linux
+    compares priorities within a session only (sched(7), "The autogroup feature").
     """
     control, theirs = socket.socketpair()
     with theirs:
@@ -21,7 +23,9 @@ def launched(program: Sequence[str]) -> tuple[socket.socket, subprocess.Popen[by
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=(file,),
-            start_new_session=True,
+            process_group=0,
+            # An arena of malloc for each thread would take most of a grammar's address space.
+            env=os.environ | {"MALLOC_ARENA_MAX": "1"},
         )
     return control, process
 

@@ -3,10 +3,19 @@
 import os
 import resource
 import signal
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from inference_core.grammar.limits import Limits
+
+Result = TypeVar("Result")
+NICENESS = 10
+"""Of work that no step waits for."""
 
 
 def set_limits(limits: Limits) -> None:
@@ -28,10 +37,26 @@ def allow(seconds: float) -> float:
     return signal.setitimer(signal.ITIMER_PROF, seconds)[0]
 
 
+def at_low_priority(work: Callable[[], Result], limits: Limits) -> Result:
+    """Return what `work` returns, which runs after the threads of the serving process where these need the processors.
+
+    It runs on a thread, because a priority that was lowered cannot be raised again, and Linux has one for each thread.
+    Elsewhere the priority is unchanged.
+    """
+
+    def lower() -> None:
+        if sys.platform == "linux":
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+
+    threading.stack_size(limits.stack_bytes)
+    with ThreadPoolExecutor(1, initializer=lower) as thread:
+        return thread.submit(work).result()
+
+
 def leave_group() -> None:
-    """Give this process a session of its own: it ends with the serving process, which may still finish answers after a
+    """Give this process a group of its own: it ends with the serving process, which may still finish answers after a
     signal to the process group."""
     if os.getpgrp() != os.getpid():
-        os.setsid()
+        os.setpgrp()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

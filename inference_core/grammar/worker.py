@@ -18,7 +18,7 @@ from inference_core.grammar.bounds import check_bounds
 from inference_core.grammar.compiler import ErrorOf, GrammarCompiler
 from inference_core.grammar.limits import Limits
 from inference_core.grammar.matcher import GrammarMatcher
-from inference_core.grammar.process_limits import allow, set_limits
+from inference_core.grammar.process_limits import allow, at_low_priority, set_limits
 from inference_core.grammar.wire import (
     Answer,
     Answers,
@@ -65,7 +65,9 @@ def run(channel: Channel, vocabularies: Mapping[int, LLTokenizer]) -> NoReturn:
         assert isinstance(start, Start)
         set_limits(start.limits)
         worker = _Worker(channel, start)
-        if worker.compile(GrammarCompiler(vocabularies[start.vocabulary], partial(_checked, start.limits))):
+        compiler = GrammarCompiler(vocabularies[start.vocabulary], partial(_checked, start.limits))
+        # Other callers' steps go first. Masks have the usual priority: steps wait for them.
+        if at_low_priority(partial(worker.compile, compiler), start.limits):
             worker.answer_questions()
     os._exit(0)
 

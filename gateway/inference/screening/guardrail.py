@@ -59,6 +59,14 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     texts: list[str] = []
 
 
+class _ServersVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """A `Verdict` as a server says it: another object, such as an error with the status 200, lets nothing pass."""
+
+    action: Action
+    reason: str = ""
+    texts: list[str] = []
+
+
 Check = Callable[[Asked], Awaitable[Verdict]]
 CountVerdict = Callable[[str, Stage, Outcome], None]
 """Called with every verdict: the guardrail's name, the stage and the outcome."""
@@ -169,9 +177,10 @@ def _at_server(spec: GuardrailSpec, count: CountVerdict) -> Guardrail:
         if response.status_code != 200:
             raise VerdictError(f"its server answered with status {response.status_code}")
         try:
-            return msgspec.json.decode(content, type=Verdict)
+            said = msgspec.json.decode(content, type=_ServersVerdict)
         except JSON_ERRORS:
             raise VerdictError("its server's answer is no verdict") from None
+        return Verdict(action=said.action, reason=said.reason, texts=said.texts)
 
     async def close() -> None:
         if kept.client is not None:

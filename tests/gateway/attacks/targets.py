@@ -17,6 +17,7 @@ from tests.gateway.attacks.echo_upstream import Canary, EchoUpstream, echo_upstr
 from tests.gateway.attacks.exchange import Answer, Client
 from tests.gateway.attacks.hostile_catalog import hostile_engine, write_hostile_catalog
 from tests.gateway.attacks.hostile_upstream import HostileUpstream, hostile_upstream
+from tests.gateway.attacks.odd_guardrail import TIMEOUT_SECONDS, odd_guardrail
 from tests.gateway.openid_answers import Provider, running_provider
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.served_process import ServedProcess, served
@@ -31,6 +32,7 @@ CHAT = "/v1/chat/completions"
 CONNECTIONS = 400
 FORM = "application/x-www-form-urlencoded"
 CLOCK = "clock"
+FILES = 40
 # Chosen by the operator in the open environment, so that each is one process's and needs no database.
 SHORT_TIMES = {
     "AIO_REQUEST_SECONDS": "2",
@@ -254,7 +256,8 @@ class Targets:
     exponential time. `hostile`: like `keyed`, with a tier of each wire and a child engine on a `HostileUpstream`.
     `laptop`: the laptop catalogue's models. `shared`: two workers over PostgreSQL and Redis. `private`: without keys,
     with rules for personal data, a tier at home, and everything else at `upstream`. `sign-on`: with an OpenID provider,
-    behind a proxy. `clock`: with a clock that jumps.
+    behind a proxy. `clock`: with a clock that jumps. `few files`: without keys, in a process that may open 40 files.
+    `guarded`: without keys, with a guardrail at a server that gives odd verdicts.
     """
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
@@ -303,6 +306,12 @@ class Targets:
             able = "local = true\ncapabilities = { tools = true, json_schema = true }"
             text = text.replace('name = "tier-1"', f'name = "tier-1"\n{able}')
             catalog.write_text(text + private_forms.CATALOG.format(sink=self._upstream.base_url))
+        if name == "guarded":
+            url = stack.enter_context(odd_guardrail())
+            with catalog.open("a") as file:
+                file.write(f'[[guardrails]]\nname = "odd"\nurl = "{url}"\ntimeout_seconds = {TIMEOUT_SECONDS}\n')
+        if name == "few files":
+            environment["ATTACK_FILES"] = str(FILES)
         if name == "redacting":
             patterns = data / "patterns"
             patterns.write_text("[\\w.+-]+@[\\w-]+\\.[\\w.]+\n\\d[\\d -]*\\d#\n(z+)+y\n")
@@ -334,7 +343,7 @@ class Targets:
         if hostile is not None:
             _make_keys(target)
             aio.until_whole()
-        elif name not in ("open", "private"):
+        elif name not in ("open", "private", "few files", "guarded"):
             _make_keys(target)
             _make_texts(target)
             for _ in range(4):

@@ -6,7 +6,8 @@ from tests.gateway.attacks.outcome import CLASSES, AttackClass
 
 FAMILIES = (
     "framing", "bodies", "texts", "streams", "access", "tenants", "disclosure", "private_forms", "upstream_floods",
-    "upstream_claims", "dependencies", "model_files", "sign_on", "clocks", "judges",
+    "upstream_claims", "dependencies", "model_files", "sign_on", "clocks", "judges", "neighbours",
+    "upgrades", "few_files", "guardrails",
 )  # fmt: skip
 
 

@@ -6,7 +6,8 @@ took longer than `FLOOR` seconds: `lag` seconds, of which the machine kept its t
 `machine` seconds (the run-queue time of the kernel, and what a hypervisor gave to others), and `doing`: which threads
 had a core, collections of garbage, and what all threads did once the interpreter's lock was to be had.
 
-With `ATTACK_CLOCK`, the file of a number, the process's clock is so many seconds from the machine's.
+With `ATTACK_CLOCK`, the file of a number, the process's clock is so many seconds from the machine's. With
+`ATTACK_FILES` it may open so many files.
 """
 
 import contextlib
@@ -16,6 +17,7 @@ import importlib.util
 import json
 import mmap
 import os
+import resource
 import struct
 import sys
 import threading
@@ -163,5 +165,7 @@ def _move_clock(file: str) -> None:
 
 if "ATTACK_CLOCK" in os.environ:
     _move_clock(os.environ["ATTACK_CLOCK"])
+if "ATTACK_FILES" in os.environ:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (int(os.environ["ATTACK_FILES"]),) * 2)
 if "ATTACK_LAGS" in os.environ:
     sys.meta_path.insert(0, _Finder())

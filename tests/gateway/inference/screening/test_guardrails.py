@@ -23,7 +23,12 @@ from tiers.tool_types import ToolCallDelta
 
 HERE = "tests.gateway.inference.screening.word_guardrails"
 CHAT = "/v1/chat/completions"
-UNREADABLE = {"nested": b'{"more":' + b"[" * 60_000, "not UTF-8": b'{"action": "pass", "reason": "\xff"}'}
+UNREADABLE = {
+    "nested": b'{"more":' + b"[" * 60_000,
+    "not UTF-8": b'{"action": "pass", "reason": "\xff"}',
+    "no verdict": b'{"error": "overloaded"}',
+    "nothing": b"{}",
+}
 WORDS = f'[[guardrails]]\nname = "words"\npython = "{HERE}:Words"\n'
 
 
