@@ -10,17 +10,13 @@ from tests.gateway.attacks.targets import CHAT, Target
 MARKER = b"/smuggled-4712"
 # As nghttp2 and Java send them, and as no client would.
 SETTINGS = (
-    b"AAMAAABkAAQAAP__",
-    b"AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA",
-    b"",
-    b"!",
-    b"A" * 9000,
-    b"\xff",
+    b"AAMAAABkAAQAAP__", b"AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA", b"", b"!", b"A" * 9000, b"\xff",
     b"AAMAAABk" * 99,
-)
+)  # fmt: skip
 # Names of protocols that this gateway does not speak.
 PROTOCOLS = (
-    b"h2c", b"H2C", b"h2", b"HTTP/2.0", b"TLS/1.2", b"irc/6.9", b"connect-udp", b"h2c, foo/2", b"foo", b"IMAP", b"SPDY/3.1",
+    b"h2c", b"H2C", b"h2", b"HTTP/2.0", b"TLS/1.2", b"irc/6.9", b"connect-udp", b"h2c, foo/2", b"foo", b"IMAP",
+    b"SPDY/3.1",
 )  # fmt: skip
 # What is no name, or names the protocol that is spoken: any answer will do.
 ODD_PROTOCOLS = (
