@@ -46,7 +46,7 @@ def at_low_priority(work: Callable[[], Result], limits: Limits) -> Result:
 
     def lower() -> None:
         if sys.platform == "linux":
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+            os.nice(NICENESS)
 
     threading.stack_size(limits.stack_bytes)
     with ThreadPoolExecutor(1, initializer=lower) as thread:

@@ -15,6 +15,7 @@ import pytest
 
 from inference_core.errors import CoreError, GrammarServerError, InvalidRequestError
 from inference_core.grammar.limits import Limits
+from inference_core.grammar.process_limits import NICENESS
 from inference_core.grammar.server_process import GrammarServer
 from inference_core.grammar.workers import GrammarWorkers
 from inference_core.protocol import Grammar, GrammarKind, ModelInfo
@@ -168,6 +169,25 @@ def test_a_compilation_that_is_given_up_is_ended_at_once(grammars: Grammars) -> 
     patient.workers.cancel(future)
     until(lambda: not any(lives(process) for process in started))
     assert patient.compiled(FINE)
+    patient.close()
+
+
+def niceness(process: int) -> set[int]:
+    """Of the process's threads (proc(5))."""
+    stats = [(task / "stat").read_text() for task in Path(f"/proc/{process}/task").iterdir()]
+    return {int(stat.rpartition(")")[2].split()[16]) for stat in stats}
+
+
+def test_a_grammar_is_compiled_at_a_low_priority_and_followed_at_the_usual_one() -> None:
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    patient = Grammars(Limits(compile_seconds=1000))
+    future = patient.workers.compile(INFO, grammar("json_schema", as_text(intersection(20))), "")
+    until(lambda: any(min(usual + NICENESS, 19) in niceness(process) for process in patient.processes))
+    # Priorities are compared within a session.
+    assert {os.getsid(process) for process in patient.processes} == {os.getsid(0)}
+    patient.workers.cancel(future)
+    assert allowed(patient.compiled(FINE)())
+    until(lambda: {own for one in patient.processes for own in niceness(one)} == {usual})
     patient.close()
 
 
