@@ -6,14 +6,11 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
 
 from inference_core.grammar.limits import Limits
 
-Result = TypeVar("Result")
 NICENESS = 10
 """Of work that no step waits for."""
 
@@ -37,20 +34,25 @@ def allow(seconds: float) -> float:
     return signal.setitimer(signal.ITIMER_PROF, seconds)[0]
 
 
-def at_low_priority(work: Callable[[], Result], limits: Limits) -> Result:
-    """Return what `work` returns, which runs after the threads of the serving process where these need the processors.
+def at_low_priority(work: Callable[[], bool], limits: Limits) -> bool:
+    """Return what `work` returns, False if it raises. It runs after the threads of the serving process where these need
+    the processors.
 
     It runs on a thread, because a priority that was lowered cannot be raised again, and Linux has one for each thread.
     Elsewhere the priority is unchanged.
     """
+    results: list[bool] = []
 
-    def lower() -> None:
+    def lowered() -> None:
         if sys.platform == "linux":
             os.nice(NICENESS)
+        results.append(work())
 
     threading.stack_size(limits.stack_bytes)
-    with ThreadPoolExecutor(1, initializer=lower) as thread:
-        return thread.submit(work).result()
+    thread = threading.Thread(target=lowered)
+    thread.start()
+    thread.join()
+    return bool(results) and results[0]
 
 
 def leave_group() -> None:
