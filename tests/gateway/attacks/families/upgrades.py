@@ -1,4 +1,4 @@
-"""Offers of other protocols beside HTTP/1.1: they are ignored, and the connection goes on."""
+"""Offers of other protocols in HTTP/1.1: they are ignored, and the connection goes on."""
 
 from collections.abc import Iterator
 from random import Random
