@@ -13,27 +13,25 @@ from litestar import Litestar
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.base.footprint.allocator import give_back_free_memory
+from gateway.base.footprint import give_back_free_memory
 from gateway.base.settings import Settings
-from gateway.base.stores.database_outages import DatabaseOutages
+from gateway.base.stores.database import DatabaseOutages
 from gateway.base.stores.redis_store import open_redis
 from gateway.base.stores.retries import background, until_it_works
 from gateway.batches.api.line_answers import LineAnswers
 from gateway.batches.jobs import JOBS, Jobs
 from gateway.edge.proxies import START_SECONDS, TrustedProxies
 from gateway.http import Lifespan, http_app
-from gateway.inference.answering.active_probes import ActiveProbes
 from gateway.inference.answering.agreement import Agreements
-from gateway.inference.answering.turn_stores import DatabaseTurns, RedisTurns
-from gateway.inference.cache.running_cache import running_cache
+from gateway.inference.answering.escalation import ActiveProbes
+from gateway.inference.answering.kept_reasoning import DatabaseTurns, RedisTurns
+from gateway.inference.cache.response_cache import running_cache
 from gateway.inference.catalogue.replica_knobs import ReplicaKnobs
 from gateway.inference.embedding.embedders import close_clients, embedders_of
-from gateway.inference.routing.active_classifier import ActiveClassifier, ActiveVersions
+from gateway.inference.routing.classifier_versions import ActiveClassifier, ActiveVersions, Classifier
 from gateway.inference.routing.knobs import RoutingKnobFile
-from gateway.inference.routing.model import Classifier
 from gateway.inference.running_routing import running_routing
-from gateway.inference.service import RecordSink, Service, of_record
-from gateway.inference.serving import SERVING, RecordStore, Serving
+from gateway.inference.service import SERVING, RecordSink, RecordStore, Service, Serving, of_record
 from gateway.operations.privacy import Privacy
 from gateway.operations.quality_loop.active_labels import ActiveLabels
 from gateway.operations.quality_loop.constant_tier import ConstantFollower
@@ -54,7 +52,7 @@ from gateway.telemetry.metrics.scraped import OverloadCollector
 from gateway.telemetry.overview import Live
 from gateway.telemetry.refused_requests import RefusedRequests, log_request
 from gateway.telemetry.span_export import configured_exporter, running_traces
-from gateway.tenancy.access.access import ACCESS, Access
+from gateway.tenancy.access.guard import ACCESS, Access
 from gateway.tenancy.keys.key_secrets import keys_of
 from gateway.tenancy.limits.overload import OverloadQueue
 from gateway.tenancy.tenancy import ShowKey, running_tenancy

@@ -14,22 +14,18 @@ from litestar.response import Response
 
 from gateway import __version__
 from gateway.base.errors import envelope_response
-from gateway.base.footprint.unused_modules import without_plugins
+from gateway.base.footprint import without_plugins
 from gateway.base.settings import Settings
 from gateway.batches.api.batches import cancel_batch, create_batch, list_batches, show_batch
 from gateway.batches.api.files import delete_file, list_files, show_content, show_file, upload_file
 from gateway.edge.asgi import HttpRequest, LateApp, OnceRouter
-from gateway.inference.api.aio.feedback import give_feedback
-from gateway.inference.api.aio.records import show_record
-from gateway.inference.api.aio.route import route
-from gateway.inference.api.messages.count_tokens import count_tokens
-from gateway.inference.api.messages.errors import is_messages_path, messages_failure
-from gateway.inference.api.messages.messages import messages
+from gateway.inference.api.aio import give_feedback, route, show_record
+from gateway.inference.api.messages.messages import count_tokens, messages
+from gateway.inference.api.messages.schemas import is_messages_path, messages_failure
 from gateway.inference.api.openai.chat_socket import chat_socket
-from gateway.inference.api.openai.completions import chat_completions, completions
+from gateway.inference.api.openai.completions import chat_completions, completions, detokenize, tokenize
 from gateway.inference.api.openai.embeddings import embeddings
 from gateway.inference.api.openai.models import list_models, show_model
-from gateway.inference.api.openai.tokenize import detokenize, tokenize
 from gateway.inference.api.passed.routes import PASSED_ROUTES
 from gateway.inference.api.responses.create import compact, responses
 from gateway.inference.api.responses.stored import (
@@ -38,7 +34,7 @@ from gateway.inference.api.responses.stored import (
     refuse_other_endpoints,
     show_response,
 )
-from gateway.inference.serving import count_refused
+from gateway.inference.service import count_refused
 from gateway.operations.api.health import live, metrics, ready
 from gateway.tenancy.access.guard import admit
 

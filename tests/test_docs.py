@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.base.configuration.load import variable_of
+from gateway.base.configuration import variable_of
 from gateway.base.settings import Settings
 from tiers.catalog.load import load_catalog
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from benchmarks.__main__ import main as benchmarks
-from gateway.inference.cache.knobs import CacheKnobs
+from gateway.inference.cache.stores import CacheKnobs
 from gateway.inference.routing.knobs import RoutingKnobs
 from tiers.catalog.load import load_catalog
 from tiers.catalog.replica_spec import BalancingSpec

@@ -13,7 +13,7 @@ import httpx
 import msgspec
 
 from benchmarks.report.measurement import Measurement
-from gateway.base.configuration.load import variable_of
+from gateway.base.configuration import variable_of
 from gateway.base.settings import Settings
 from gateway.planning.load_test.workload import Prompts
 from gateway.processes.server_process import running_server

@@ -11,7 +11,7 @@ import numpy as np
 
 from gateway.base.settings import Settings
 from gateway.inference.catalogue.class_prior import class_prior
-from gateway.inference.routing.active_classifier import ActiveClassifier
+from gateway.inference.routing.classifier_versions import ActiveClassifier
 from gateway.inference.routing.knobs import RoutingKnobFile
 from gateway.inference.routing.router import RoutingService
 from gateway.inference.service import RecordSink, Service

@@ -17,8 +17,7 @@ from urllib.parse import urlsplit
 
 from benchmarks.gateway.proxy import Asker, Target, payloads_of
 from benchmarks.gateway.upstream import proxied_catalogue, running_upstream
-from gateway.base.configuration.load import variable_of
-from gateway.base.configuration.own_command import own_command
+from gateway.base.configuration import own_command, variable_of
 from gateway.processes.announcement import ServerStartError
 
 CONCURRENCY = 8

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.report.measurement import Measurement
-from gateway.base.configuration.own_command import own_command
+from gateway.base.configuration import own_command
 from gateway.base.settings import Settings
 from gateway.processes.server_process import running_server
 

@@ -10,8 +10,7 @@ from benchmarks.gateway.edge import own_service, prompts_of
 from benchmarks.sources.stages import StageTimes
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.base.settings import Settings
-from gateway.inference.answering.answer import Answer
-from gateway.inference.answering.stamps import Stamps
+from gateway.inference.answering.answer import Answer, Stamps
 from gateway.inference.routing.knobs import RoutingKnobFile
 from gateway.planning.backtests.dry_run import dry_request
 from quality.records.record import Record

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.gateway.edge import prompts_of
-from gateway.base.configuration.load import variable_of
+from gateway.base.configuration import variable_of
 from gateway.base.settings import Settings
 from gateway.processes.server_process import running_server
 from inference_core.loaders.model_path import resolve_model_path

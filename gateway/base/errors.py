@@ -211,7 +211,7 @@ def envelope_response(request: Request[Any, Any, State], error: Exception) -> Re
     failure = as_api_error(error)
     request_id = request_id_of(request)
     if failure.status >= 500:
-        from gateway.base.logs.first_cause import with_first_cause
+        from gateway.base.logs import with_first_cause
 
         # An expected failure needs no traceback; a bug does.
         bug = None if isinstance(error, (ApiError, TierError, HTTPException)) else error

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, delete, exists, func, insert, or_, select,
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.base.requests.identity import new_request_id
-from gateway.base.stores.database_time import DatabaseTime
+from gateway.base.stores.database import DatabaseTime
 from gateway.batches.batch import (
     UNDER_WAY,
     Batch,

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, exists, or_, select, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from gateway.base.stores.database_time import DatabaseTime
+from gateway.base.stores.database import DatabaseTime
 from migrations.tables.api_objects import batch_lines, batches
 
 

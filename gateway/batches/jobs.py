@@ -12,9 +12,9 @@ from functools import partial
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.base.knobs.file import KnobFile
+from gateway.base.knobs import KnobFile
 from gateway.base.settings import Settings
-from gateway.base.stores.database_time import DatabaseTime
+from gateway.base.stores.database import DatabaseTime
 from gateway.base.stores.redis_store import RedisStore
 from gateway.base.stores.retries import background
 from gateway.batches.batch import (

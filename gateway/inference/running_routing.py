@@ -9,12 +9,10 @@ from gateway.base.settings import Settings
 from gateway.base.stores.redis_store import RedisStore
 from gateway.base.stores.retries import background
 from gateway.inference.catalogue.class_prior import class_prior
-from gateway.inference.routing.active_classifier import ActiveClassifier, ActiveVersions
-from gateway.inference.routing.conversations import Conversations
+from gateway.inference.routing.classifier_versions import ActiveClassifier, ActiveVersions, Classifier
+from gateway.inference.routing.conversations import Conversations, SharedTurns
 from gateway.inference.routing.knobs import RoutingKnobFile
-from gateway.inference.routing.model import Classifier
 from gateway.inference.routing.router import RoutingService
-from gateway.inference.routing.shared_turns import SharedTurns
 from gateway.runtime.cores.engine import Engine
 from gateway.runtime.cores.hidden_states import CoreStates
 from tiers.catalog.catalog import Catalog

@@ -1,36 +1,78 @@
-"""Answer requests, independent of HTTP: admission, route, generation or cache, and the record for the sinks."""
+"""Answer requests, independent of HTTP: admission, route, generation or cache, and the record for the sinks.
+
+`Serving` is what the endpoints of inference use, from a body to an answer; `gateway.app` makes it once. A conversation
+too long for every tier loses its oldest turns, not the request: `truncation: auto`, or a knob.
+"""
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncEngine
+
 from classifier.decision import Decision
-from gateway.base.requests.inference_request import InferenceRequest
-from gateway.inference.answering.active_probes import ActiveProbes
+from gateway.base.errors import request_id_of
+from gateway.base.requests.inference_request import CALLER, KEYLESS, Caller, InferenceRequest
+from gateway.base.settings import Settings
+from gateway.edge.asgi import Connection
 from gateway.inference.answering.agreement import Agreements
 from gateway.inference.answering.answer import Answer, AnswerSource
+from gateway.inference.answering.escalation import ActiveProbes
 from gateway.inference.answering.generation import Generation
 from gateway.inference.answering.kept_reasoning import KeptReasoning
 from gateway.inference.cache.response_cache import ResponseCache
+from gateway.inference.embedding.embedder import Embedder
 from gateway.inference.routing.router import RoutingService
-from gateway.inference.routing.truncation import truncated
 from gateway.inference.sessions.session import Answered
-from gateway.tenancy.admission import Admission
-from gateway.tenancy.budgets.cost_bound import most_usd, smaller_answer
+from gateway.runtime.cores.adapters import CoreAdapters
+from gateway.tenancy.admission import Admission, most_usd, smaller_answer
 from gateway.tenancy.limits.overload import OverloadQueue
 from gateway.tenancy.tenancy import Tenancy
 from inference_core.io.background_tasks import once
-from quality.records.record import Record
+from quality.records.record import Record, Recorded
 from quality.records.redaction import without_texts
-from tiers.tier import Tier
+from quality.verification.feedback import FeedbackDesk
+from tiers.tier import ChatMessage, Tier
 
 if TYPE_CHECKING:
     from gateway.inference.screening.screen import Screen
     from quality.records.redaction_process import RedactionProcess
+    from tiers.remote.embedding_client import EmbeddingClient
+    from tiers.remote.passed_server import PassedServer
+
+
+async def truncated(routing: RoutingService, request: InferenceRequest) -> InferenceRequest:
+    """Return the request with as many of its newest turns as some tier can read; its system messages at the beginning
+    stay. If even the last turn is too long, the request is returned as it is, and is refused as any other."""
+    messages = request.generation.messages or []
+    if not await routing.is_too_long(request):
+        return request
+    kept = next((n for n, message in enumerate(messages) if message.role != "system"), len(messages))
+    starts = [n for n in range(kept + 1, len(messages)) if messages[n].role != "tool"]
+    # The longest rest that fits: the first start that does, as shorter rests fit too.
+    low, high, best = 0, len(starts), None
+    while low < high:
+        middle = (low + high) // 2
+        shorter = _from(request, messages[:kept], messages[starts[middle] :])
+        if await routing.is_too_long(shorter):
+            low = middle + 1
+        else:
+            high, best = middle, shorter
+    return best or request
+
+
+def _from(request: InferenceRequest, before: list[ChatMessage], rest: list[ChatMessage]) -> InferenceRequest:
+    messages = [*before, *rest]
+    dropped = len(request.generation.messages or []) - len(messages)
+    shorter = request.with_generation(messages=messages, prompts_read={})
+    return msgspec.structs.replace(shorter, dropped_turns=dropped)
+
 
 log = logging.getLogger(__name__)
 
@@ -285,3 +327,69 @@ def _answered(answer: Answer, record: Record) -> Answered | None:
         return None
     usage = answer.usage if record.is_made else None
     return Answered(step, record.tier, usage, record.finish_reason == "length", time.time())
+
+
+SERVING = "serving"
+"""The key of the app's state."""
+
+
+class RecordStore(Protocol):
+    """Where requests are recorded and found."""
+
+    def append(self, record: Recorded) -> None:
+        """Record `record`; never waits."""
+
+    async def find(self, request_id: str) -> Recorded | None:
+        """The record of a request, from the moment it is durable."""
+
+
+class CountRefused(Protocol):
+    """Counts a failure that is answered with an error; one that a record tells of is not counted again."""
+
+    def __call__(self, error: Exception, caller: Caller, path: str, request_id: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What an answer is made with. `created`: Unix seconds of the start. `count_ignored`: called with the endpoint of
+    a body with fields that were ignored; `count_refused`: with each failure that is answered with an error. `passed`:
+    the clients of servers whose endpoints are passed through, by the entry's name, and those that a reload has
+    `replaced`."""
+
+    settings: Settings
+    routing: RoutingService
+    service: Service
+    embedders: "Mapping[str, Embedder | EmbeddingClient]"
+    core_adapters: CoreAdapters
+    records: RecordStore
+    feedback: FeedbackDesk
+    database: AsyncEngine
+    created: int
+    count_ignored: Callable[[str], None]
+    count_refused: CountRefused
+    passed: "dict[str, PassedServer]" = field(default_factory=dict)
+    replaced: "list[PassedServer]" = field(default_factory=list)
+
+    async def close_passed(self) -> None:
+        """Close the connections to servers whose endpoints are passed through."""
+        for server in (*self.passed.values(), *self.replaced):
+            await server.close()
+
+    @property
+    def fingerprint(self) -> str:
+        """OpenAI's `system_fingerprint`: it changes when other models or policies answer."""
+        return f"fp_{self.routing.served.fingerprint}"
+
+
+def serving_of(connection: Connection) -> Serving:
+    """Return what the app that serves `connection` answers with."""
+    serving: Serving = connection.app.state[SERVING]
+    return serving
+
+
+def count_refused(connection: Connection, error: Exception) -> None:
+    """Count a request, or a message on a WebSocket, that is answered with `error`."""
+    serving: Serving | None = connection.app.state.get(SERVING)
+    if serving is not None:
+        caller, path = connection.scope["state"].get(CALLER, KEYLESS), connection.scope.get("path_template", "")
+        serving.count_refused(error, caller, path, request_id_of(connection))

@@ -8,7 +8,7 @@ from litestar.response import Response
 
 from gateway.base.errors import envelope_response
 from gateway.edge.asgi import HttpRequest, OnceRouter
-from gateway.inference.serving import count_refused
+from gateway.inference.service import count_refused
 from gateway.operations.api.adapters import load_adapter, show_adapters, unload_adapter
 from gateway.operations.api.batches import change_batches, show_batches
 from gateway.operations.api.budgets import delete_budget, list_budgets, put_budget

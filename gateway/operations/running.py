@@ -10,7 +10,7 @@ from gateway.batches.jobs import Jobs
 from gateway.edge.asgi import HttpRequest
 from gateway.inference.cache.response_cache import ResponseCache
 from gateway.inference.catalogue.replica_knobs import ReplicaKnobs
-from gateway.inference.serving import Serving
+from gateway.inference.service import Serving
 from gateway.operations.privacy import Privacy
 from gateway.operations.quality_loop.active_labels import ActiveLabels
 from gateway.operations.quality_loop.constant_tier import ConstantFollower
@@ -20,7 +20,7 @@ from gateway.runtime.cores.knobs import CoreKnobs
 from gateway.runtime.peers import Peers
 from gateway.telemetry.metrics.metrics import Metrics
 from gateway.telemetry.overview import Live
-from gateway.tenancy.access.access import Access
+from gateway.tenancy.access.guard import Access
 from quality.comparison.cost_quality_curve import CostQualityCurves
 from quality.learning.kind_names import KindNames
 from quality.learning.learning import LearningRecord

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
-from gateway.base.configuration.own_command import own_command
+from gateway.base.configuration import own_command
 from gateway.base.stores.retries import RestartPauses
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ import uvicorn
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from gateway.app import HttpApp, create_app
-from gateway.base.configuration.default_catalog import catalog_reason
+from gateway.base.configuration import catalog_reason
 from gateway.base.settings import Settings
 from gateway.base.terminal import broken
 from gateway.edge.http_protocol import BoundedHttpProtocol

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from gateway.base.configuration.load import variable_of
-from gateway.base.configuration.own_command import own_command
+from gateway.base.configuration import own_command, variable_of
 from gateway.base.settings import Settings
 from gateway.processes.announcement import ServerStartError
 

@@ -12,9 +12,7 @@ import subprocess
 
 import click
 
-from gateway.base.configuration.default_catalog import CATALOG_FILE
-from gateway.base.configuration.load import environment_of
-from gateway.base.configuration.own_command import own_command
+from gateway.base.configuration import CATALOG_FILE, environment_of, own_command
 from gateway.base.settings import Settings, SettingsError
 from gateway.edge.proxies import is_reachable_from_elsewhere
 from gateway.processes.announcement import ServerStartError

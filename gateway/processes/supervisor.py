@@ -15,8 +15,7 @@ from typing import Any
 import click
 import msgspec
 
-from gateway.base.configuration.default_catalog import catalog_reason
-from gateway.base.configuration.load import environment_of
+from gateway.base.configuration import catalog_reason, environment_of
 from gateway.base.settings import Settings
 from gateway.base.terminal import broken
 from gateway.processes.announcement import ServerStartError, callers_text, policy_text, ready_text, start_text

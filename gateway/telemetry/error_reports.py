@@ -17,8 +17,7 @@ from types import TracebackType
 import msgspec
 
 from gateway import __version__
-from gateway.base.logs.log_context import LOG_CONTEXT
-from gateway.base.logs.log_format import FIELDS, REPORT, chain_of, configure_logging, without_outages
+from gateway.base.logs import FIELDS, LOG_CONTEXT, REPORT, chain_of, configure_logging, without_outages
 from gateway.base.settings import Settings
 
 log = logging.getLogger(__name__)

@@ -13,19 +13,18 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.base.settings import Settings
-from gateway.base.stores.database_time import DatabaseTime
+from gateway.base.stores.database import DatabaseTime
 from gateway.base.stores.redis_store import RedisStore
 from gateway.base.stores.retries import background, until_it_works
 from gateway.edge.proxies import is_loopback_host, is_reachable_from_elsewhere
 from gateway.tenancy.admission import AdmissionControl
 from gateway.tenancy.budgets.budget_leases import BudgetLeases
 from gateway.tenancy.budgets.lease_book import LeaseBook
-from gateway.tenancy.changes.orders import Order
+from gateway.tenancy.changes import Order
 from gateway.tenancy.keys.directory import Directory
 from gateway.tenancy.keys.key_commands import GRACE_SECONDS, create_first_admin_key
 from gateway.tenancy.keys.key_secrets import SettingsKeys
-from gateway.tenancy.limits.redis_windows import RedisWindows
-from gateway.tenancy.limits.windows import LocalWindows, Windows
+from gateway.tenancy.limits.windows import LocalWindows, RedisWindows, Windows
 from tiers.catalog.catalog import Catalog
 
 log = logging.getLogger(__name__)
@@ -113,8 +112,7 @@ async def _start_declared_keys(
 ) -> None:
     """Make the stored keys what a file declares: before anything is served, or as soon as the database is reachable.
     Raises `DeclarationError`."""
-    from gateway.tenancy.declared.declaration import read_declaration
-    from gateway.tenancy.declared.reconcile import apply_declaration
+    from gateway.tenancy.declared import apply_declaration, read_declaration
 
     declared = read_declaration(Path(settings.keys_file), keys.answers.names, os.environ)
 

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from gateway.base.configuration.load import variable_of
+from gateway.base.configuration import variable_of
 from inference_core.loaders.model_path import resolve_model_path
 from tests.deploy.files import DEPLOY
 from tests.deploy.rendered_chart import VALUES, Object, containers, of_kind, pods, rendered

@@ -9,7 +9,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from gateway.base.configuration.load import variable_of
+from gateway.base.configuration import variable_of
 from gateway.base.settings import Settings
 from gateway.edge.proxies import host_is_allowed
 from gateway.planning.commands.fleet.serve import serve as serve_fleet

@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from gateway.base.configuration.load import load_settings, variable_of
+from gateway.base.configuration import load_settings, variable_of
 from gateway.base.settings import Settings, SettingsError
 from gateway.processes.commands.serve import worker
 from gateway.processes.start_checks import refuse_open_access

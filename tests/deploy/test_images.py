@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.base.configuration.load import variable_of
+from gateway.base.configuration import variable_of
 from gateway.base.settings import Settings
 from tests.deploy.files import DEPLOY, ROOT, run
 

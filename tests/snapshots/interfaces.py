@@ -12,7 +12,7 @@ import msgspec
 from prometheus_client import CollectorRegistry
 from sqlalchemy import Connection, inspect
 
-from gateway.base.configuration.load import variable_of
+from gateway.base.configuration import variable_of
 from gateway.base.settings import Settings
 from gateway.operations.cli import main
 

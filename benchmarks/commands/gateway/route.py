@@ -18,8 +18,7 @@ from classifier.model.outcome_model import EncodedTurn
 from classifier.policy.decide import decide
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.catalogue.class_prior import class_prior
-from gateway.inference.routing.active_classifier import ActiveClassifier
-from gateway.inference.routing.model import Reading
+from gateway.inference.routing.classifier_versions import ActiveClassifier, Reading
 from gateway.inference.routing.router import RoutingService
 from gateway.operations.cli.options import catalog_option, data_dir_option, echo_json, json_option, settings_from, table
 from inference_core.protocol import SamplingParams

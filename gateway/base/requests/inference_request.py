@@ -1,18 +1,155 @@
-"""One caller's request after parsing, independent of HTTP."""
+"""One caller's request after parsing, independent of HTTP.
+
+With it come its caller and its permissions and limits, as plain data from the guard to routing and billing; what an
+agent's client says of its session; and its service class: its deadline, its priority, what alerts hold it to.
+"""
 
 from typing import Any, Literal
 
 import msgspec
 
-from gateway.base.requests.caller import KEYLESS, Caller
-from gateway.base.requests.client_turn import ClientTurn
 from gateway.base.requests.identity import TraceContext
-from gateway.base.requests.slo_class import SLO_CLASSES, SloName
 from tiers.catalog.tier_spec import SamplingDefaults, TierSpec
-from tiers.consent import ALL, Consent, CredentialConsent
+from tiers.consent import ALL, NO_CREDENTIAL, Consent, CredentialConsent, Reader, hidden_from
 from tiers.credential import CallerCredential
 from tiers.prompt_bounds import Conversation, most_tokens_of, most_tokens_raw
 from tiers.tier import GenerationRequest, ReasoningEffort, Sent, UsageMeter
+
+Scope = Literal["inference", "viewer", "admin"]
+# `viewer` reads what `/v1/admin` and `/admin/api` show, `admin` changes it too, and only `inference` asks for answers.
+SCOPES: tuple[Scope, ...] = ("inference", "viewer", "admin")
+Period = Literal["day", "month", "total"]
+
+CALLER = "caller"
+"""Where a request's state holds its Caller."""
+
+
+class BudgetRef(msgspec.Struct, frozen=True, kw_only=True):
+    """A budget that the caller's requests are charged to: US dollars per calendar day or month (UTC), or in total.
+    `subject_kind`: whose it is, the key's own or its team's."""
+
+    budget_id: str
+    period: Period
+    amount_usd: float
+    subject_kind: Literal["key", "team"] = "key"
+
+    @property
+    def said(self) -> str:
+        """Such as "$5 per day"."""
+        return f"${self.amount_usd:g} {'in total' if self.period == 'total' else f'per {self.period}'}"
+
+
+class Allowance(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller may use; None is no bound. Rates are per sliding minute, tokens those of prompt and answer."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    concurrency: int | None = None
+    budgets: tuple[BudgetRef, ...] = ()
+
+
+UNLIMITED = Allowance()
+
+
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
+    """`key_id` is the pseudonym under which rows are recorded, None without a key; a static key's is its name.
+
+    `tenant` separates caches and prefixes: the team where there is one, else the key. `team`: its id, `team_name` what
+    operators call it. `consent`: which tiers may see
+    its requests, and whether these may be used for more than their answers. `quality_target`: what its requests ask for
+    that name no target of their own; `min_tier`: the least tier that may answer them. `max_cost_usd`: the
+    most that one of them may be predicted to cost, None for no bound. `priority_ceiling`: the most
+    urgent class it may ask for (`Command.priority`: 0 goes first). `strict`: unknown fields of its requests are
+    refused. `aliases`: its own names of models.
+    """
+
+    key_id: str | None = None
+    name: str = ""
+    team: str | None = None
+    team_name: str | None = None
+    scopes: frozenset[str] = frozenset(SCOPES)
+    consent: Consent = ALL
+    quality_target: float | None = None
+    min_tier: int | None = None
+    max_cost_usd: float | None = None
+    priority_ceiling: int = 0
+    strict: bool = False
+    aliases: dict[str, str] = {}
+    allowance: Allowance = UNLIMITED
+
+    @property
+    def tenant(self) -> str:
+        """Whose caches and prefixes the caller shares; "" where no keys are asked for."""
+        return self.team or self.key_id or ""
+
+    def may_use(self, tier: Reader) -> bool:
+        """Whether the caller may be answered by this tier; one that asks for a credential, by a request with one."""
+        return tier.number >= (self.min_tier or 1) and hidden_from(tier, self.consent) in (None, NO_CREDENTIAL)
+
+
+# Every caller while no keys are configured.
+KEYLESS = Caller()
+
+
+TurnKind = Literal["main", "housekeeping", "compaction", "subagent"]
+
+
+class ClientTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """One request of a known client, or of a caller that names its conversation.
+
+    `client`: its name in `gateway.inference.sessions.clients`, "" for a caller that is none of them. `session`:
+    its id of the session, `agent` that of an agent within it, None for the main one, and `parent` the agent or session
+    that started that one. They are hints of the caller: at most 128 plain characters each, and without meaning outside
+    the caller's key (`gateway.inference.routing.conversations.session_digest`). `kind`: housekeeping is a title, a
+    topic check or a commit message; compaction a summary in place of a long history. `plan_mode`: a plan is asked for,
+    and nothing may be changed yet.
+    """
+
+    client: str
+    session: str | None = None
+    agent: str | None = None
+    parent: str | None = None
+    kind: TurnKind = "main"
+    plan_mode: bool = False
+
+
+SloName = Literal["edge", "chat", "search", "interactive", "batch"]
+
+# OpenAI's names of the scheduling classes, by priority.
+SERVICE_TIERS = ("priority", "default", "flex")
+
+
+class SloClass(msgspec.Struct, frozen=True, kw_only=True):
+    """`ttft_seconds`: until the first token. `priority` where the caller says none: 0 goes first."""
+
+    name: SloName
+    ttft_seconds: float
+    priority: int
+
+    def ttft_limit(self, objective_seconds: float, *, asked: bool) -> float:
+        """Seconds until the first token that a request is held to: those of the class that was `asked` for. Without
+        one, those of the usual class, or its tier's objective where that is longer: a small machine's tiers promise
+        less."""
+        return self.ttft_seconds if asked else max(self.ttft_seconds, objective_seconds)
+
+
+# SPEC GW-18: conversations 50 to 100 ms, search augmentation 200, edge 20; interactive half a second, batch two.
+SLO_CLASSES: dict[str, SloClass] = {
+    one.name: one
+    for one in (
+        SloClass(name="edge", ttft_seconds=0.020, priority=0),
+        SloClass(name="chat", ttft_seconds=0.100, priority=0),
+        SloClass(name="search", ttft_seconds=0.200, priority=1),
+        SloClass(name="interactive", ttft_seconds=0.500, priority=1),
+        SloClass(name="batch", ttft_seconds=2.0, priority=2),
+    )
+}
+
+
+def slo_class(name: SloName | None, priority: int) -> SloClass:
+    """The class that was asked for, or the usual one of a request of this priority."""
+    return SLO_CLASSES[name or ("batch" if priority >= SLO_CLASSES["batch"].priority else "interactive")]
+
 
 Prompt = str | list[int]
 CacheMode = Literal["use", "refresh", "exact", "off"]

@@ -11,14 +11,14 @@ from msgspec import Meta
 
 from gateway.base.errors import ApiError, bad_request
 from gateway.base.numbers import whole_seconds
-from gateway.base.stores.database_reach import reached
+from gateway.base.stores.database import reached
 from gateway.batches.api.files import LEAST_SECONDS, MOST_SECONDS, owner_of
 from gateway.batches.api.line_answers import ENDPOINTS
 from gateway.batches.batch import Batch, NewBatch, NotCancellableError, TooManyBatchesError
 from gateway.batches.jobs import Jobs, jobs_of
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
-from gateway.inference.api.reading.aio_headers import CONSENT, PRIVATE
+from gateway.inference.api.reading.build_request import CONSENT, PRIVATE
 from gateway.inference.api.reading.list_queries import is_id, not_found, owned_query
 from gateway.inference.api.reading.parsing import read_body
 from gateway.inference.api.reading.schemas import Metadata

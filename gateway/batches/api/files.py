@@ -14,14 +14,14 @@ from multipart import MultipartError, MultipartSegment, PushMultipartParser
 
 from gateway.base.errors import ApiError, ClientGoneError, bad_request
 from gateway.base.numbers import whole_number, whole_seconds
-from gateway.base.requests.caller import Caller
-from gateway.base.stores.database_reach import reached
+from gateway.base.requests.inference_request import Caller
+from gateway.base.stores.database import reached
 from gateway.batches.file_store import FileWriter, Owner, Purpose, QuotaError, StoredFile
 from gateway.batches.jobs import jobs_of
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe, describe_form
 from gateway.inference.api.reading.list_queries import is_id, not_found, owned_query
-from gateway.inference.serving import serving_of
+from gateway.inference.service import serving_of
 from gateway.tenancy.access.guard import caller_of
 from quality.store.database import MOST_INTEGER
 

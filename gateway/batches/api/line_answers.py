@@ -8,9 +8,7 @@ import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.base.errors import ApiError, bad_request
-from gateway.base.requests.caller import Caller
-from gateway.base.requests.inference_request import InferenceRequest
-from gateway.base.requests.slo_class import SLO_CLASSES
+from gateway.base.requests.inference_request import SLO_CLASSES, Caller, InferenceRequest
 from gateway.batches.batch import Batch, InputLine
 from gateway.inference.answering.answer import Answer
 from gateway.inference.api.openai.completions import CHAT, COMPLETION
@@ -22,7 +20,7 @@ from gateway.inference.api.responses.create import RESPONSES, ResponsesFormat
 from gateway.inference.api.responses.exchange import exchange_of
 from gateway.inference.api.writing.chunks import AnswerFormat, CompletionsFormat
 from gateway.inference.api.writing.sending import BeforeEnd, whole_body
-from gateway.inference.serving import Serving
+from gateway.inference.service import Serving
 from gateway.tenancy.keys.directory import KeysUnavailableError, UnknownKeyError
 from gateway.tenancy.tenancy import Tenancy
 

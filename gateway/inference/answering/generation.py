@@ -11,20 +11,21 @@ import msgspec
 
 from classifier.decision import Decision
 from classifier.policy.decide import fallen_over
-from gateway.base.logs.log_format import FIELDS
+from gateway.base.logs import FIELDS
 from gateway.base.requests.inference_request import InferenceRequest
-from gateway.inference.answering.active_probes import ActiveProbes
-from gateway.inference.answering.agreement import AgreementStage
-from gateway.inference.answering.bill import Bill
-from gateway.inference.answering.comparison import Comparison
-from gateway.inference.answering.escalation import Escalation, EscalationDecision
-from gateway.inference.answering.refused_lengths import RefusedLengths
-from gateway.inference.answering.side_answer import SideAnswer
-from gateway.inference.answering.tier_attempt import TierAttempt, billed, claimed
-from gateway.inference.answering.tier_deltas import tier_deltas
+from gateway.inference.answering.agreement import AgreementStage, Comparison
+from gateway.inference.answering.answer import Bill
+from gateway.inference.answering.escalation import ActiveProbes, Escalation, EscalationDecision
+from gateway.inference.answering.tier_attempt import (
+    RefusedLengths,
+    SideAnswer,
+    TierAttempt,
+    billed,
+    claimed,
+    tier_deltas,
+)
 from gateway.inference.routing.router import RoutingService
-from gateway.tenancy.admission import Admission
-from gateway.tenancy.budgets.cost_bound import most_tokens, most_usd
+from gateway.tenancy.admission import Admission, most_tokens, most_usd
 from quality.records.record import Attempt, AttemptStatus, CacheUse, ComparedAs
 from tiers.collected_choice import CollectedChoice
 from tiers.consent import hidden_from
@@ -41,7 +42,7 @@ from tiers.tier import Delta, GenerationRequest, Tier, Usage
 from tiers.uncertainty import asking_uncertainty
 
 if TYPE_CHECKING:
-    from gateway.inference.answering.fallback_chain import FallbackChain
+    from gateway.inference.routing.rules_and_chains import FallbackChain
 
 log = logging.getLogger(__name__)
 
@@ -385,7 +386,7 @@ class Generation:
                 # After a comparison, what is there costs nothing more.
                 is_over = failed_before or self._comparison is not None
                 return None if is_over and not is_refused else self._other()
-            from gateway.inference.answering.fallback_chain import FallbackChain, chain_of
+            from gateway.inference.routing.rules_and_chains import FallbackChain, chain_of
 
             names = chain_of(served.catalog, self._attempt.spec, named)
             self._chain = FallbackChain(names, self._asking, self.decision, served, self._affords, self._fits, named)

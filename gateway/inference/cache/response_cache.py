@@ -1,25 +1,126 @@
 """The response cache: an equal request gets the kept answer, or joins the one that is being made (SPEC CA-01); where an
-operator wants it, another wording of the same prompt gets the kept answer too."""
+operator wants it, another wording of the same prompt gets the kept answer too.
 
+The key of an answer is a digest of everything that it depends on, and of whose it is.
+"""
+
+import asyncio
+import hashlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 
 import msgspec
 
 from classifier.decision import Decision
-from gateway.base.knobs.file import KnobFile
+from gateway.base.knobs import KnobFile
 from gateway.base.requests.inference_request import InferenceRequest
+from gateway.base.settings import Settings
+from gateway.base.stores.redis_store import RedisStore
+from gateway.base.stores.retries import background
 from gateway.inference.answering.answer import AnswerSource
 from gateway.inference.answering.generation import Generation
-from gateway.inference.cache.cache_key import CatalogueDigest, cache_key
-from gateway.inference.cache.kept_answer import KeptAnswer, Replay, kept_answer
-from gateway.inference.cache.knobs import CacheKnobs
-from gateway.inference.cache.shared_generation import SharedGeneration, SharedGenerationReader
+from gateway.inference.cache.shared_generation import (
+    KeptAnswer,
+    Replay,
+    SharedGeneration,
+    SharedGenerationReader,
+    kept_answer,
+)
 from gateway.inference.cache.similar_prompts import Embedding, SimilarPrompts, Wording, wording_of
-from gateway.inference.cache.stores import AnswerStore
+from gateway.inference.cache.stores import (
+    AnswerFile,
+    AnswerStore,
+    CacheKnobs,
+    MemoryStore,
+    SharedStore,
+    answers_path,
+    delete_answers_beyond,
+)
 from gateway.inference.routing.router import RoutingService
+from gateway.runtime.peers import WorkerPlace
 from inference_core.io.json_errors import JSON_ERRORS
 from quality.records.record import CacheUse
+from tiers.catalog.tier_spec import TierSpec
+
+# Another number for another form of what is kept: answers of both never meet in one Redis.
+VERSION = 4
+_SAYING = ("parallel_tool_calls", "tool_choice")
+
+
+def cache_key(request: InferenceRequest, decision: Decision, spec: TierSpec, catalogue: bytes) -> bytes:
+    """32 bytes, equal for requests of one tenant that get the same answer under `catalogue`.
+
+    The chosen tier is part of it, and so are the limits on which tiers may take over or see the request. What only
+    words the answer (streaming, usage, tags) is not.
+    """
+    usual = spec.sampling.given()
+    unset = {name: usual[name] for name in request.unset if name in usual}
+    consent, asked = request.consent, request.generation
+    parts = (
+        VERSION,
+        catalogue,
+        request.caller.tenant,
+        request.api,
+        request.requested_model,
+        asked.adapter,
+        decision.tier,
+        decision.inputs.prediction.classifier_version,
+        msgspec.structs.replace(asked.sampling, **unset),
+        None if asked.messages is None else [message.without_media for message in asked.messages],
+        request.prompts,
+        asked.max_tokens,
+        asked.stop,
+        asked.n,
+        request.best_of,
+        asked.echo,
+        asked.include_stop,
+        asked.reasoning_effort,
+        asked.reasoning_budget,
+        asked.template_variables,
+        asked.extra,
+        asked.tooling,
+        # Sent to a server elsewhere with their usual value only where the caller said so.
+        sorted(name for name in asked.given if name in _SAYING),
+        asked.response_format,
+        asked.native,
+        asked.passed.get("verbosity"),
+        request.wanted_quality,
+        max(request.min_tier or 1, request.caller.min_tier or 1),
+        request.max_cost_usd,
+        None if consent.tiers is None else sorted(consent.tiers),
+        consent.local,
+        *(() if decision.inputs.rules is None else decision.inputs.rules.names),
+    )
+    return hashlib.blake2b(_encode(parts), digest_size=32).digest()
+
+
+class CatalogueDigest:
+    """The digest of all tiers of a catalogue and of their models' weights (SPEC CA-03), computed again when one of them
+    has been replaced."""
+
+    def __init__(self) -> None:
+        self._specs: list[TierSpec] = []
+        self._weights: list[str] = []
+        self._digest = b""
+
+    def of(self, specs: Sequence[TierSpec], fingerprint: str, weights: list[str]) -> bytes:
+        """`fingerprint`: of the models behind the tiers (`Catalog.fingerprint`), which knows files by their names only.
+        `weights`: content hashes of the tiers' models (`Tier.weights`)."""
+        if len(specs) != len(self._specs) or weights != self._weights or any(map(_differ, specs, self._specs)):
+            self._specs, self._weights = list(specs), weights
+            self._digest = hashlib.blake2b(_encode((fingerprint, self._specs, weights)), digest_size=16).digest()
+        return self._digest
+
+
+def _differ(spec: TierSpec, other: TierSpec) -> bool:
+    return spec is not other
+
+
+# As it stands: a schema whose properties come in another order makes another answer.
+_encode = msgspec.msgpack.Encoder().encode
+
 
 log = logging.getLogger(__name__)
 
@@ -156,5 +257,42 @@ def _may_be_kept(request: InferenceRequest) -> bool:
     return request.consent.reuse and not request.generation.adapter
 
 
-_encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(KeptAnswer).decode
+
+
+@asynccontextmanager
+async def running_cache(
+    settings: Settings,
+    place: WorkerPlace | None,
+    redis: RedisStore | None,
+    routing: RoutingService,
+    on_failure: Callable[[], None],
+) -> AsyncIterator[ResponseCache]:
+    """The cache of the process at `place`, whose knobs follow their file; each failure of Redis calls `on_failure`."""
+    knobs = KnobFile(CacheKnobs, "cache", settings.cache_knobs_path)
+    # A redacted answer would not be the answer, and Redis may write what it holds to a disk.
+    store: AnswerStore = (
+        MemoryStore(knobs) if redis is None or settings.redaction else SharedStore(knobs, redis, on_failure)
+    )
+    follow = partial(knobs.follow, settings.artefact_poll_seconds)
+    async with background(follow, "knobs of the cache"), _kept_over_restarts(settings, place, store):
+        yield ResponseCache(knobs, store, routing)
+
+
+@asynccontextmanager
+async def _kept_over_restarts(settings: Settings, place: WorkerPlace | None, store: AnswerStore) -> AsyncIterator[None]:
+    """Let the cache in memory outlive the process, where texts may be written down."""
+    number, count = (0, 1) if place is None else (place.number, place.count)
+    file = AnswerFile(answers_path(settings.data_path, number))
+    if number == 0:
+        await asyncio.to_thread(delete_answers_beyond, settings.data_path, count)
+    answers = await asyncio.to_thread(file.take)
+    may_write = settings.cache_over_restarts and not settings.redaction and settings.text_days != 0
+    if not isinstance(store, MemoryStore) or not may_write:
+        yield
+        return
+    store.adopt(answers)
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(file.write, store.answers())

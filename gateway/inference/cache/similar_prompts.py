@@ -11,11 +11,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from gateway.base.knobs.file import KnobFile
+from gateway.base.knobs import KnobFile
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.cache.gist import gist
-from gateway.inference.cache.knobs import CacheKnobs
-from gateway.inference.cache.stores import Clock, MemoryStore
+from gateway.inference.cache.stores import CacheKnobs, Clock, MemoryStore
 
 Embedding = npt.NDArray[np.float32]
 # Longer prompts seldom come again in other words; bounds what a lookup costs.

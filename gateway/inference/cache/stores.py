@@ -1,15 +1,48 @@
-"""Where kept answers lie: in the memory of a process, or in a Redis that several share."""
+"""Where kept answers lie: in the memory of a process, or in a Redis that several share; with the cache's live knobs.
 
+Over a restart: what a process has in memory when it stops, the next one begins with (SPEC CA-02).
+"""
+
+import logging
+import math
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
-from gateway.base.knobs.file import KnobFile
+from gateway.base.knobs import KnobFile
 from gateway.base.stores.redis_store import RedisStore, RedisUnavailableError
-from gateway.inference.cache.knobs import CacheKnobs
+from inference_core.io.atomic_file import atomic_file
+from inference_core.io.json_errors import JSON_ERRORS
+
+
+class CacheKnobs(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator may change while serving; the bounds are enforced and the descriptions shown."""
+
+    enabled: Annotated[bool, Meta(description="Whether answers are kept, and equal concurrent requests share one.")] = (
+        True
+    )
+    ttl_seconds: Annotated[
+        float, Meta(gt=0, le=86_400, description="Seconds for which a kept answer is given again.")
+    ] = 30.0
+    max_entries: Annotated[
+        int, Meta(ge=0, le=10_000_000, description="Answers that a process keeps; the least recently used goes first.")
+    ] = 10_000
+    max_bytes: Annotated[
+        int, Meta(ge=0, le=2**40, description="Bytes of the answers that a process keeps, and of the largest of them.")
+    ] = 64 * 2**20
+    semantic: Annotated[
+        bool, Meta(description="Whether a prompt also gets the kept answer to another wording of the same prompt.")
+    ] = False
+    semantic_threshold: Annotated[
+        float, Meta(ge=0, le=1, description="Cosine of the two prompts' embeddings that such an answer needs.")
+    ] = 0.99
+
 
 Clock = Callable[[], float]
 # What an entry takes besides its value: key, tuple and places in the table, in bytes.
@@ -131,3 +164,78 @@ class SharedStore(AnswerStore):
             await self._redis.ask(lambda redis: redis.set(PREFIX + key, value, px=milliseconds))
         except RedisUnavailableError:
             self._on_failure()
+
+
+log = logging.getLogger(__name__)
+
+MOST_BYTES = 256 * 2**20
+"""Most bytes of answers in a file: neither end nor start of a process may take long."""
+
+
+class _Content(msgspec.Struct, frozen=True, kw_only=True):
+    written_at: float
+    answers: list[AgedAnswer]
+
+
+class AnswerFile:
+    """`path`, which one process writes at its end and the next one takes at its start. Nothing here raises: without the
+    file a cache begins empty. `clock`: seconds, which processes share."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        self._path, self._clock = path, clock
+
+    def write(self, answers: list[AgedAnswer]) -> None:
+        """Write `answers`, the least recently used first; of more than `MOST_BYTES` the last ones."""
+        room, kept = MOST_BYTES, list[AgedAnswer]()
+        for answer in reversed(answers):
+            room -= len(answer.value)
+            if room < 0:
+                break
+            kept.append(answer)
+        if not kept:
+            return
+        content = _Content(written_at=self._clock(), answers=kept[::-1])
+        try:
+            with atomic_file(self._path) as file:
+                file.write(_encode(content))
+        except OSError as error:
+            log.warning("cached answers are lost with this process: %s", error)
+
+    def take(self) -> list[AgedAnswer]:
+        """Return the answers with their ages now, and delete the file, which holds texts."""
+        try:
+            content = _decode(self._path.read_bytes())
+        except FileNotFoundError:
+            return []
+        except (OSError, *JSON_ERRORS) as error:
+            log.warning("cached answers of the last process cannot be read: %s", error)
+            content = _Content(written_at=math.inf, answers=[])
+        try:
+            self._path.unlink()
+        except OSError as error:
+            # Another start would take answers again that were replaced since.
+            log.warning("cached answers of the last process are not used, since they cannot be deleted: %s", error)
+            return []
+        passed = self._clock() - content.written_at
+        if passed < 0:  # Nothing was read, or the clock was set back: nothing is known of their ages.
+            return []
+        return [AgedAnswer(answer.key, answer.age_seconds + passed, answer.value) for answer in content.answers]
+
+
+def answers_path(folder: Path, process: int) -> Path:
+    """File of the answers of a gateway process, the `process`-th behind its port, between two runs."""
+    return folder / f"answers.{process}.msgpack"
+
+
+def delete_answers_beyond(folder: Path, processes: int) -> None:
+    """Delete what more processes than the `processes` of this start have left, and none would take."""
+    kept = {answers_path(folder, number) for number in range(processes)}
+    for path in set(folder.glob("answers.*.msgpack")) - kept:
+        try:
+            path.unlink()
+        except OSError as error:
+            log.warning("cached answers of a former process cannot be deleted: %s", error)
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Content).decode

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 
 from gateway.base.errors import bad_request
-from gateway.base.knobs.values import check_knobs
+from gateway.base.knobs import check_knobs
 from gateway.base.stores.followed_file import FollowedFile
 from tiers.catalog.replica_spec import BalancingSpec
 from tiers.tier import Tier

@@ -9,7 +9,7 @@ import msgspec
 
 from classifier.decision import Decision
 from gateway.base.errors import ApiError
-from gateway.base.requests.caller import Caller
+from gateway.base.requests.inference_request import Caller
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import cost_usd
 from tiers.catalog.target_spec import TargetSpec

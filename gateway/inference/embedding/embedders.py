@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
-from gateway.inference.embedding.core_embedder import CoreEmbedder
-from gateway.inference.embedding.embedder import Embedder
+from gateway.inference.embedding.embedder import CoreEmbedder, Embedder
 from inference_core.transport.client import CoreClient
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.embedding_spec import EmbeddingSpec

@@ -1,5 +1,9 @@
 """Which tiers answered a conversation so far, and how an agent's session stands, remembered for a while by digests: no
-text is kept, and no client is needed."""
+text is kept, and no client is needed.
+
+A client's session has its name within its caller's key: ids are hints, and no key reaches another's sessions. In
+Redis the tiers are known to all processes, so that any goes on with what another one answered (SPEC GW-19).
+"""
 
 import hashlib
 import math
@@ -7,18 +11,17 @@ import mmap
 import secrets
 import time
 from array import array
+from base64 import b64decode, b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from classifier.features.stray_text import CLIENTS_OPENINGS, users_text
-from gateway.base.requests.client_turn import ClientTurn
-from gateway.base.requests.inference_request import InferenceRequest
-from gateway.inference.routing.shared_turns import Noted, SharedTurns
-from gateway.inference.sessions.client_turn import session_digest
+from gateway.base.requests.inference_request import ClientTurn, InferenceRequest, TurnKind
+from gateway.base.stores.redis_store import Call, RedisScripts, RedisStore, RedisUnavailableError, script
 from gateway.inference.sessions.session import Session, decode_session, encode_session
 from inference_core.tokenization.prompt_size import FITTED_CHARS_PER_TOKEN, FITTED_TOKENS_PER_MESSAGE
 from tiers.catalog.catalog import Catalog
@@ -26,12 +29,74 @@ from tiers.catalog.pricing import reread_usd, reuse_usd
 from tiers.catalog.tier_spec import TierSpec
 from tiers.tier import ChatMessage
 
+__all__ = ["ClientTurn", "TurnKind", "session_digest"]
+DIGEST_BYTES = 16
+
+
+def session_digest(turn: ClientTurn, key_id: str | None) -> bytes | None:
+    """Return the digest of the session of `turn`, or of its agent's own where it has one, for this key; None without
+    an id. The key's pseudonym is part of it, so that callers never share a session whatever ids they send."""
+    if turn.session is None:
+        return None
+    digest = hashlib.blake2b(digest_size=DIGEST_BYTES, person=b"aio-session-v1")
+    for part in (key_id or "", turn.client, turn.session, turn.agent or ""):
+        encoded = part.encode(errors="replace")
+        # The length goes first, so that no two lists of parts run into the same bytes.
+        digest.update(len(encoded).to_bytes(8, "little") + encoded)
+    return digest.digest()
+
+
+PREFIX = "aio:turns:"
+_GET = script('return redis.call("GET", KEYS[1])')
+_SET = script('return redis.call("SET", KEYS[1], ARGV[1], "PX", ARGV[2])')
+
+
+class Noted(NamedTuple):
+    """What is known of a conversation: its tiers, oldest first, and the encoded session, b"" for none."""
+
+    tiers: tuple[int, ...] = ()
+    session: bytes = b""
+
+
+class SharedTurns:
+    """Tiers and sessions by digest, for the seconds that each is noted for; while Redis is down nothing is found or
+    noted.
+
+    Digests of all processes must be made with the same secret. A value is one digit per tier, oldest first, and the
+    session after a colon, in base64, if there is one.
+    """
+
+    def __init__(self, store: RedisStore) -> None:
+        self._scripts = RedisScripts(store)
+
+    async def get(self, digest: bytes) -> Noted:
+        """What is noted for `digest`; empty if there is nothing."""
+        try:
+            stored = await self._scripts.run(Call(_GET, [PREFIX + digest.hex()], []))
+        except RedisUnavailableError:
+            return Noted()
+        if not isinstance(stored, bytes):
+            return Noted()
+        digits, _, session = stored.partition(b":")
+        return Noted(tuple([digit - ord("0") for digit in digits]), b64decode(session))
+
+    def note(self, digest: bytes, noted: Noted, seconds: float) -> None:
+        """Keep what is `noted` for `digest`, without waiting for it."""
+        value = "".join(map(str, noted.tiers))
+        if noted.session:
+            value += f":{b64encode(noted.session).decode()}"
+        self._scripts.put(Call(_SET, [PREFIX + digest.hex()], [value, max(1, round(seconds * 1e3))]))
+
+    async def flush(self) -> None:
+        """Wait until everything is noted."""
+        await self._scripts.flush()
+
+
 # Room for 150,000 conversations (SPEC GW-19), also where each has an id and was asked again lately.
 MOST = 524_288
 SECONDS = 3600.0
 # An earlier turn is remembered this much longer, for an answer that is asked for once more.
 REPEAT_SECONDS = 300.0
-DIGEST_BYTES = 16
 COMMON_SECRET = b"AIO conversations, version 1"
 # So many of a digest's tiers are kept, the newest.
 TIERS_KEPT = 8

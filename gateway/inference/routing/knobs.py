@@ -1,4 +1,5 @@
-"""The live knobs of routing."""
+"""The live knobs of routing, and the utility by which a catalogue serves now: what trials, experiments and retrainings
+compare versions by."""
 
 import logging
 from collections.abc import Mapping
@@ -8,9 +9,14 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from classifier.complexity.quality_setting import QualitySetting
+from classifier.class_predictor import threshold_of
+from classifier.complexity.quality_setting import QualitySetting, target_of
 from gateway.base.errors import bad_request
-from gateway.base.knobs.file import KnobFile
+from gateway.base.knobs import KnobFile
+from gateway.base.settings import Settings
+from quality.comparison.decision_gain import Serving
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.pricing import predicted_costs
 from tiers.catalog.tier_spec import MAX_TIERS, TierNumber
 
 log = logging.getLogger(__name__)
@@ -234,3 +240,14 @@ def _renamed(values: Mapping[str, Any]) -> dict[str, Any]:
             if now is not None:
                 found[now] = values[name]
     return found
+
+
+def objective_of(settings: Settings, catalog: Catalog) -> Serving:
+    """Return the quality target by the knobs, else by the settings, and what a request of usual length costs at each
+    tier."""
+    knob = RoutingKnobFile(settings.routing_knobs_path).active.quality_target
+    costs = predicted_costs(catalog, catalog.reference_prompt_tokens, None)
+    return Serving(
+        target=threshold_of(target_of(settings.quality_target if knob is None else knob)),
+        cost_shares=[cost / costs[-1] for cost in costs],
+    )

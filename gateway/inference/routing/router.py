@@ -1,4 +1,7 @@
-"""Routing: from an InferenceRequest to a Decision, on the CPU alone and in well under a millisecond."""
+"""Routing: from an InferenceRequest to a Decision, on the CPU alone and in well under a millisecond.
+
+The edge-first fast path: a short prompt with a small token budget goes to a local tier without being classified.
+"""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -15,22 +18,39 @@ from classifier.policy.decide import barred_tiers, decide, may_answer
 from classifier.policy.experiment_split import ArmName
 from classifier.policy.length_heuristic import heuristic_prediction
 from gateway.base.errors import ApiError, bad_request
-from gateway.base.requests.inference_request import InferenceRequest
-from gateway.base.requests.slo_class import SLO_CLASSES
+from gateway.base.requests.inference_request import SLO_CLASSES, InferenceRequest
 from gateway.inference.catalogue.served_catalogue import AUTO, ServedCatalogue
+from gateway.inference.routing.classifier_versions import (
+    Classifier,
+    EncodesAhead,
+    Routed,
+    RoutingRule,
+    VersionPrediction,
+    routing_input_of,
+)
 from gateway.inference.routing.conversations import Conversations, History, circumstances
-from gateway.inference.routing.edge_path import edge_path, unclassified
-from gateway.inference.routing.exclusions import Excluded, count_in_doubt, exclusions, is_in_doubt
-from gateway.inference.routing.experiment_unit import Assigned, assigned, in_experiment
-from gateway.inference.routing.knobs import RoutingKnobFile
-from gateway.inference.routing.model import Classifier, EncodesAhead, Routed, RoutingRule, VersionPrediction
-from gateway.inference.routing.reference_prices import ReferencePrices
-from gateway.inference.routing.refusals import no_tier, not_allowed, of_private
-from gateway.inference.routing.request_input import routing_input_of
-from gateway.inference.routing.session_steps import SessionSteps
-from gateway.inference.sessions.housekeeping import cheapest_because, is_housekeeping
-from gateway.inference.sessions.learning import SessionLearning
-from gateway.inference.sessions.session import Answered, Session, after, is_followed
+from gateway.inference.routing.exclusions import (
+    Excluded,
+    count_in_doubt,
+    exclusions,
+    is_in_doubt,
+    no_tier,
+    not_allowed,
+    of_private,
+)
+from gateway.inference.routing.knobs import RoutingKnobFile, RoutingKnobs
+from gateway.inference.routing.request_context import Assigned, ReferencePrices, SessionSteps, assigned, in_experiment
+from gateway.inference.sessions.session import (
+    Answered,
+    Session,
+    SessionLearning,
+    after,
+    cheapest_because,
+    is_followed,
+    is_housekeeping,
+)
+from inference_core.errors import InvalidRequestError
+from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import predicted_costs
 from tiers.consent import hidden_from
@@ -38,7 +58,61 @@ from tiers.decoding.text_threads import TextThreads
 from tiers.tier import Tier, TierLoad
 
 if TYPE_CHECKING:
-    from gateway.inference.routing.ruled import Ruled, StandIn
+    from gateway.inference.routing.rules_and_chains import Ruled, StandIn
+
+# Text with more bytes than this per allowed token is not tokenised to learn that it is not short.
+LONG_TEXT_BYTES_PER_TOKEN = 16
+
+
+def edge_path(request: InferenceRequest, tiers: Mapping[int, Tier], knobs: RoutingKnobs) -> EdgePath | None:
+    """Return the fast path for a request that names no tier, or None if it is routed normally (SPEC GW-16).
+
+    The tier must run in process, because only then is its tokeniser available; it must be up, with a queue no longer
+    than the service class `edge` allows. A request with tools, or with a quality target of its own or its key's, does
+    not take the fast path.
+    """
+    if request.generation.max_tokens is None or request.generation.tooling is not None:
+        return None
+    new_tokens = request.generation.max_tokens * request.drawn * len(request.prompts or [None])
+    if new_tokens > knobs.edge_max_new_tokens or request.wanted_quality is not None:
+        return None
+    tier = tiers.get(knobs.edge_tier)
+    if tier is None or tier.tokenizer is None:
+        return None
+    load = tier.load()
+    if not load.healthy or load.predicted_wait_seconds > SLO_CLASSES["edge"].ttft_seconds:
+        return None
+    prompt_tokens = _tokens(request, tier.tokenizer, knobs.edge_max_prompt_tokens)
+    if prompt_tokens is None:
+        return None
+    return EdgePath(
+        tier=knobs.edge_tier,
+        prompt_tokens=prompt_tokens,
+        max_prompt_tokens=knobs.edge_max_prompt_tokens,
+        new_tokens=new_tokens,
+        max_new_tokens=knobs.edge_max_new_tokens,
+    )
+
+
+def unclassified(routing_input: RoutingInput, tiers: int, target: float | None) -> VersionPrediction:
+    """The verdict on a request of the fast path: the length heuristic's prediction, marked as its own."""
+    prediction = heuristic_prediction(routing_input, tiers)
+    prediction = msgspec.structs.replace(prediction, kind="edge", classifier_version="edge")
+    return VersionPrediction(prediction, RoutingRule.of_classes(target))
+
+
+def _tokens(request: InferenceRequest, tokenizer: Tokenizer, most: int) -> int | None:
+    """Count the tokens of the caller's texts, without the chat template; None if there are more than `most`."""
+    texts = [message.recorded_content() for message in request.generation.messages or ()]
+    texts += [prompt for prompt in request.prompts or () if isinstance(prompt, str)]
+    if sum(map(len, texts)) > most * LONG_TEXT_BYTES_PER_TOKEN:
+        return None
+    try:
+        tokens = sum(len(tokenizer.encode(text)) for text in texts)
+    except InvalidRequestError:
+        return None
+    return tokens if tokens <= most else None
+
 
 log = logging.getLogger(__name__)
 
@@ -254,7 +328,7 @@ class RoutingService:
         """What answers in place of the entry that the request names, which cannot take it now; None if nothing does."""
         if pinned is None or not excluded.exclusions or not served.spec(pinned).fallback:
             return None
-        from gateway.inference.routing.ruled import stand_in_of
+        from gateway.inference.routing.rules_and_chains import stand_in_of
 
         return stand_in_of(request, routing_input, served.spec(pinned), excluded, self.served)
 
@@ -262,7 +336,7 @@ class RoutingService:
         self, request: InferenceRequest, name: str, routing_input: RoutingInput, pinned: int | None, excluded: Excluded
     ) -> "Ruled | None":
         """What the catalogue's rules leave of a request for `name`, and the target of that name; None without both."""
-        from gateway.inference.routing.ruled import ruled, to_target
+        from gateway.inference.routing.rules_and_chains import ruled, to_target
 
         found = None
         if (rules := self.served.rules) is not None:

@@ -1,15 +1,20 @@
-"""The texts of a request that a guardrail judges and may replace, and what of it is no text."""
+"""The texts of a request that a guardrail judges and may replace, what of it is no text, and all that a server
+elsewhere would get of it, as texts for rules: every field is read unless it is known to stay here, so that a field
+that is added is read too."""
 
+import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from gateway.base.requests.inference_request import InferenceRequest
+from gateway.base.requests.inference_request import InferenceRequest, Prompt
+from inference_core.io.json_errors import JSON_ERRORS
 from tiers.chat_state import state_texts
 from tiers.native_content import NativeContent
-from tiers.tier import ChatMessage
+from tiers.tier import ChatMessage, GenerationRequest
 
 # Of objects in the form of an API: what only its maker can read, and the bytes of attachments.
 _NOT_TEXT = frozenset({"signature", "encrypted_content", "data", "file_data", "image_url"})
@@ -144,3 +149,186 @@ def _native_strings(value: Any) -> Iterator[str]:
             yield from _native_strings(one)
     else:
         yield from _strings(value)
+
+
+# Of `GenerationRequest`: what says how it is served here, and what is read apart.
+_SERVED_BY = {"arrival", "deadline", "strict_deadline", "priority", "whole", "cache_reuse", "wants_native", "evidence"}
+_STAYS_HERE = _SERVED_BY | {
+    "request_id",
+    "salt",
+    "adapter",
+    "trace",
+    "given",
+    "credential",
+    "sent",
+    "meter",
+    "prompts_read",
+}
+_READ_APART = {"messages", "prompt", "tooling", "passed", "extra", "native", "sampling"}
+_SENT_FIELDS = tuple(
+    name for name in GenerationRequest.__struct_fields__ if name not in _STAYS_HERE and name not in _READ_APART
+)
+# Of other structs: what the gateway has counted or noted.
+_NOTES = frozenset({"digest", "num_bytes", "maker", "marked"})
+# What may be bytes in base64: attachments, and reasoning that only its maker can read.
+_MAY_BE_BYTES = frozenset({"data", "file_data", "url", "image_url", "signature", "encrypted_content"})
+_BASE64 = re.compile(r"(?:data:[^,]{0,200},)?[A-Za-z0-9+/=_\r\n-]*")
+_LEAST_BYTES = 256
+SEAM = 128
+"""Characters at each end of a text that are read together with the texts before and after it."""
+
+
+class SentTexts(NamedTuple):
+    """`groups`: the texts by where they are in the request. `said`: those of a conversation in order, each with its
+    role. `unreadable`: what no rule can read, and where it is; None if all of it is text."""
+
+    groups: list[tuple[str, list[str]]]
+    said: list[tuple[str, str]]
+    unreadable: tuple[str, str] | None = None
+
+    @property
+    def size(self) -> int:
+        """The characters of all texts."""
+        return sum(len(text) for _, texts in self.groups for text in texts)
+
+    def joined(self) -> Iterator[str]:
+        """Yield the places where one text follows another, as one text: of all turns, and of the user's alone."""
+        everything = [text for _, text in self.said]
+        users = [text for role, text in self.said if role == "user"]
+        for texts in [everything] if len(users) in (0, len(everything)) else [everything, users]:
+            ends = [end for text in texts if (end := _ends(text))]
+            if len(ends) > 1:
+                yield "".join(ends)
+                yield _joined_numbers(ends)
+
+
+def texts_of(request: InferenceRequest) -> SentTexts:
+    """Return all texts of a request to a tier."""
+    asked = request.generation
+    read = _Reader()
+    said: list[tuple[str, str]] = []
+    for place, message in enumerate(asked.messages or ()):
+        read(f"messages[{place}]", message)
+        parts = [part.text for part in message.parts] if message.parts else [message.content]
+        said += [(message.role, text) for text in parts if text]
+    for place, prompt in enumerate(request.prompts or ()):
+        if isinstance(prompt, str):
+            read(f"prompt[{place}]", prompt)
+            said.append(("prompt", prompt))
+    if asked.tooling is not None:
+        for place, tool in enumerate(asked.tooling.tools):
+            read(f"tools[{place}]", tool)
+        read("tool_choice", asked.tooling.name)
+    fields = [(name, getattr(asked, name)) for name in _SENT_FIELDS]
+    fields += [(name, getattr(asked.sampling, name)) for name in asked.sampling.__struct_fields__]
+    for name, value in (*fields, *asked.passed.items(), *asked.extra.items()):
+        read(name, value)
+    if asked.native is not None:
+        for name, raw in asked.native.fields.items():
+            read(name, raw)
+        read("anthropic-beta", (asked.native.betas, asked.native.server_tools))
+    if request.trace is not None:
+        read("tracestate", request.trace.state)
+    return SentTexts(read.groups, said, unreadable(request))
+
+
+def texts_of_inputs(inputs: Sequence[Prompt], fields: Mapping[str, Any]) -> SentTexts:
+    """Return the texts of a request for embeddings: its inputs, and the other fields that are sent."""
+    read, said = _Reader(), []
+    unread = None
+    for place, one in enumerate(inputs):
+        if isinstance(one, str):
+            read(f"input[{place}]", one)
+            said.append(("input", one))
+        elif unread is None:
+            unread = "token ids", f"input[{place}]"
+    for name, value in fields.items():
+        read(name, value)
+    return SentTexts(read.groups, said, unread)
+
+
+def texts_of_body(fields: Mapping[str, Any], files: Iterable[str] = ()) -> SentTexts:
+    """Return the texts of a body that is sent on as it is: the values of its `fields`, JSON as bytes. `files`: the
+    names of its parts that are files."""
+    read = _Reader()
+    for name, value in fields.items():
+        read(name, value)
+    unread = next((("files", name) for name in files), read.unreadable)
+    return SentTexts(read.groups, [("body", text) for text in read.values], unread)
+
+
+class _Reader:
+    """Collects texts; one that it has is left out."""
+
+    def __init__(self) -> None:
+        self.groups: list[tuple[str, list[str]]] = []
+        self.values: list[str] = []
+        self.unreadable: tuple[str, str] | None = None
+        self._known: set[str] = set()
+
+    def __call__(self, where: str, value: Any) -> None:
+        """Read a value of any kind; `where` it is in the request."""
+        texts = []
+        for text in self._texts(where, value):
+            if text and text not in self._known:
+                self._known.add(text)
+                texts.append(text)
+        if texts:
+            self.groups.append((where, texts))
+
+    def _texts(self, where: str, value: Any) -> Iterator[str]:
+        waiting: list[tuple[str, Any]] = [(where, value)]
+        while waiting:
+            name, one = waiting.pop()
+            if isinstance(one, str):
+                if _is_bytes(name, one):
+                    self.unreadable = self.unreadable or ("attachments", where)
+                else:
+                    self.values.append(one)
+                    yield one
+            elif isinstance(one, bool) or one is None:
+                continue
+            elif isinstance(one, (int, float)):
+                yield f"{one:.0f}" if isinstance(one, float) and one.is_integer() else str(one)
+            elif isinstance(one, (bytes, msgspec.Raw)):
+                waiting.append((name, _decoded(bytes(one))))
+            elif isinstance(one, dict):
+                for key, inner in reversed(one.items()):
+                    yield str(key)
+                    waiting.append((str(key), inner))
+            elif isinstance(one, msgspec.Struct):
+                fields = [field for field in one.__struct_fields__ if field not in _NOTES]
+                waiting += [(field, getattr(one, field)) for field in reversed(fields)]
+            else:
+                waiting += [(name, inner) for inner in reversed(one)]
+
+
+def _decoded(raw: bytes) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except JSON_ERRORS:
+        return raw.decode("utf-8", "replace")
+
+
+def _is_bytes(name: str, text: str) -> bool:
+    if name not in _MAY_BE_BYTES or len(text) < _LEAST_BYTES:
+        return False
+    return all(_BASE64.fullmatch(end) for end in (text[:_LEAST_BYTES], text[-_LEAST_BYTES:]))
+
+
+def _ends(text: str) -> str:
+    text = text.strip()
+    return text if len(text) <= 2 * SEAM else f"{text[:SEAM]}\n\n{text[-SEAM:]}"
+
+
+def _joined_numbers(texts: Sequence[str]) -> str:
+    """Join texts so that numbers go on, and words do not."""
+    pieces = [texts[0]]
+    for before, text in pairwise(texts):
+        goes_on = _in_number(before[-1]) and _in_number(text[0])
+        pieces += ["" if goes_on else " ", text]
+    return "".join(pieces)
+
+
+def _in_number(character: str) -> bool:
+    return character.isdecimal() or character in "+-./() \u00a0\u2013"

@@ -1,26 +1,175 @@
-"""Where the next step of a session may run: the rule of a step, from what is known of the session and what it asks."""
+"""Where the next step of a session may run: the rule of a step, from what is known of the session and what it asks.
+
+How the work before a user's turn ended, as the messages say it: checks and exit codes, and what the user says next.
+No judge is asked. Each kind of sign has a prior probability of being right, by which it counts as a label. Tiers have
+their prices by kind of token, and how long their caches hold.
+"""
 
 import hashlib
+import re
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
 from classifier.decision import SessionStep, Trouble
+from classifier.features.stray_text import users_text
 from classifier.policy.sessions import (
     MOST_BAD_CALLS,
     PRIOR_STEPS,
+    EndSign,
+    EndSigns,
     LoopCounters,
+    SessionTier,
     TroubleMode,
     Warmth,
     trouble_move,
     turn_usd,
     warm_tokens,
+    work_end,
 )
 from gateway.base.requests.inference_request import InferenceRequest
-from gateway.inference.sessions.ends import WEIGHTS, end_before
-from gateway.inference.sessions.session import Counters, Session, counted
-from gateway.inference.sessions.session_tiers import session_tiers, usual_output
+from gateway.inference.sessions.session import Counters, Session, counted, read_result
 from tiers.catalog.catalog import Catalog
+from tiers.catalog.pricing import reuse_usd
+from tiers.catalog.tier_spec import TierSpec
+from tiers.tier import ChatMessage
+
+LEAST_CACHED = 1024
+"""Tokens of the shortest prompt that providers cache: OpenAI's and Anthropic's documentation of prompt caching."""
+OWN_CACHE_SECONDS = 3600.0
+"""For how long a server of ours is expected to hold a prefix: until it needs the room, which nothing tells."""
+
+
+def session_tiers(catalog: Catalog, cache_seconds: float) -> list[SessionTier]:
+    """Return the tiers, cheapest first. `cache_seconds`: for how long a provider's cache is expected to hold."""
+    usual = usual_output(catalog)
+    return [_tier(spec, cache_seconds, usual) for spec in catalog.tiers]
+
+
+def usual_output(catalog: Catalog) -> int:
+    """The most tokens that any tier is expected to answer, of which each tier's answers are a share."""
+    return max(spec.expected_answer_tokens for spec in catalog.tiers)
+
+
+def _tier(spec: TierSpec, cache_seconds: float, usual: int) -> SessionTier:
+    price = spec.price
+    saved = reuse_usd(spec, 1_000_000)
+    write = price.input_usd_per_million
+    if price.cache_write_usd_per_million is not None:
+        write = price.cache_write_usd_per_million
+    own = spec.remote is None
+    return SessionTier(
+        input_usd=price.input_usd_per_million,
+        output_usd=price.output_usd_per_million,
+        read_usd=price.input_usd_per_million - saved,
+        write_usd=write,
+        cache_seconds=OWN_CACHE_SECONDS if own else cache_seconds if saved > 0 else 0.0,
+        min_cached_tokens=0 if own else LEAST_CACHED,
+        output_ratio=spec.expected_answer_tokens / usual,
+    )
+
+
+# So many results before the user's turn are read, and so many characters of what the user says.
+RESULTS_READ, TURN_READ = 8, 400
+WEIGHTS: dict[EndSign, float] = {
+    "check": 1.0,
+    "rejected": 0.7,
+    "cut": 0.7,
+    "unclean": 0.7,
+    "exit_code": 0.5,
+    "accepted": 0.5,
+    "interrupted": 0.4,
+}
+"""How much a sign counts as a label, of a judged one: priors, until a customer's own probes and feedback say better. A
+test's result is the task's own check; an exit code is often that of a search without a match; a user interrupts for
+many reasons."""
+_WORDS: dict[EndSign, str] = {
+    "check": "the last check",
+    "exit_code": "the last exit code",
+    "rejected": "the user rejects it",
+    "accepted": "the user accepts it",
+    "interrupted": "the user interrupted it",
+    "cut": "the last answer was cut off",
+    "unclean": "its last calls have no results",
+}
+_REJECTED = re.compile(
+    r"\b(?:"
+    r"(?:still|again) (?:fail|broken|wrong|not work|doesn'?t|does not|the same|get)\w*"
+    r"|(?:that|this|it)(?:'s| is| was)? (?:wrong|not (?:right|correct|what i)|incorrect|broken)"
+    r"|(?:did|does|do|is)(?: not|n'?t) (?:work|compile|build|pass|fix|help|run)\w*"
+    r"|(?:revert|undo|roll back) (?:that|this|it|your|the last|everything|all)"
+    r"|try again|you broke|tests? (?:still )?fail\w*|same error"
+    r")",
+    re.IGNORECASE,
+)
+_ACCEPTED = re.compile(
+    r"^\W*(?:(?:ok(?:ay)?|yes|cool|nice|great)[,.! ]+)?"
+    r"(?:thanks?\b|thank you|perfect|great\b|works\b|it works|that works|that worked|looks good|lgtm|well done|awesome)"
+    r"|^\W*(?:(?:now|please|ok(?:ay)?|great)[, ]+){0,3}(?:commit|push|merge|open a (?:pr|pull request))\b",
+    re.IGNORECASE,
+)
+# Claude Code and Codex write these in the user's name.
+_INTERRUPTED = ("[Request interrupted by user", "<turn_aborted>")
+
+
+class ReadEnd(msgspec.Struct, frozen=True):
+    """How the work ended, by which `sign`, in `words` for people that hold no text of the caller."""
+
+    end: Literal["good", "bad"]
+    sign: EndSign
+
+    @property
+    def words(self) -> str:
+        """What the sign says."""
+        verb = {"good": " passed", "bad": " failed"}[self.end] if self.sign in ("check", "exit_code") else ""
+        return _WORDS[self.sign] + verb
+
+
+def end_before(messages: Sequence[ChatMessage], cut: bool) -> ReadEnd | None:
+    """Return how the work before the last user turn of `messages` ended; None where nothing says so.
+
+    `cut`: the last answer stopped at its token limit.
+    """
+    said = messages[-1].content
+    words = users_text(said.strip())
+    results = [read_result(message.content) for message in _results_before(messages)]
+    # Clients without tools send a check's output as the user's turn.
+    checks = [one.check for one in (*results, read_result(words)) if one.check is not None]
+    codes = [one.code for one in results if one.code is not None]
+    unanswered = len(messages) > 1 and bool(messages[-2].tool_calls)
+    ended = work_end(
+        EndSigns(
+            clean=False if unanswered else None,
+            check_passed=checks[-1] == "passed" if checks else None,
+            exit_passed=codes[-1] == 0 if codes else None,
+            cut=cut,
+            user=_said_by_user(said, words[:TURN_READ]),
+        )
+    )
+    return None if ended.end == "none" else ReadEnd(ended.end, ended.sign)
+
+
+def _said_by_user(said: str, words: str) -> Literal["interrupts", "rejects", "accepts"] | None:
+    if any(mark in said[:TURN_READ] for mark in _INTERRUPTED):
+        return "interrupts"
+    if _REJECTED.search(words) is not None:
+        return "rejects"
+    return "accepts" if _ACCEPTED.search(words) is not None else None
+
+
+def _results_before(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """The last results of tools between the last two user turns, oldest first."""
+    found: list[ChatMessage] = []
+    for message in reversed(messages[:-1]):
+        if message.role == "user" and users_text(message.content.strip()):
+            break
+        if message.role == "tool":
+            found.append(message)
+            if len(found) == RESULTS_READ:
+                break
+    return found[::-1]
+
 
 GROWTH_TOKENS = 1000.0
 """Tokens by which a prompt grows from step to step, the answer included: the median of twice the tokens read over the

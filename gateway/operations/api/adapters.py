@@ -11,7 +11,7 @@ from msgspec import Meta
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.api.reading.parsing import read_body
-from gateway.inference.serving import serving_of
+from gateway.inference.service import serving_of
 from gateway.runtime.cores.adapters import ModelAdapters
 from gateway.tenancy.access.admin_guard import actor_of
 from inference_core.protocol import AdapterInfo

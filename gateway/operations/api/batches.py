@@ -5,8 +5,8 @@ from typing import Any
 from litestar import get
 from litestar.response import Response
 
-from gateway.base.knobs.values import knob_schemas
-from gateway.base.stores.database_reach import reached
+from gateway.base.knobs import knob_schemas
+from gateway.base.stores.database import reached
 from gateway.batches.batch import BatchKnobs
 from gateway.batches.batch_book import Waiting
 from gateway.batches.jobs import jobs_of

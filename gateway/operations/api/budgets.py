@@ -7,20 +7,20 @@ from litestar import delete, get, put
 from litestar.params import FromPath
 from litestar.response import Response
 
-from gateway.base.stores.database_reach import reached
+from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.api.reading.parsing import read_body
-from gateway.inference.serving import serving_of
+from gateway.inference.service import serving_of
 from gateway.operations.csv_export import csv_response, wants_csv
 from gateway.operations.running import operations_of
 from gateway.operations.usecases.budgets import BudgetOrder
 from gateway.operations.usecases.keys import obeyed
 from gateway.operations.usecases.pages import page_asked_for
-from gateway.tenancy.access.access import access_of
 from gateway.tenancy.access.admin_guard import order_of
+from gateway.tenancy.access.guard import access_of
 from gateway.tenancy.budgets.budget_commands import BudgetState, remove_budget, set_budget, states_of
-from gateway.tenancy.keys.listings import BUDGETS
+from gateway.tenancy.keys.key_commands import BUDGETS
 
 
 class BudgetSet(msgspec.Struct, frozen=True, kw_only=True):

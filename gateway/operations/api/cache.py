@@ -5,11 +5,10 @@ from typing import Any, Literal
 from litestar import get
 from litestar.response import Response
 
-from gateway.base.knobs.values import knob_schemas
+from gateway.base.knobs import knob_schemas
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
-from gateway.inference.cache.knobs import CacheKnobs
-from gateway.inference.cache.stores import MemoryStore
+from gateway.inference.cache.stores import CacheKnobs, MemoryStore
 from gateway.operations.api.knob_patch import FileKnobs, change_handler, paths_of
 from gateway.operations.running import operations_of
 

@@ -10,10 +10,10 @@ from litestar import get
 from litestar.response import Response
 
 from gateway.base.errors import bad_request
-from gateway.base.stores.database_reach import reached
+from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
-from gateway.inference.serving import serving_of
+from gateway.inference.service import serving_of
 from gateway.operations.csv_export import as_asked
 from gateway.operations.usecases.shadow import epoch_of
 from quality.estimates.costs import CostReport, Part, Spent, cost_report

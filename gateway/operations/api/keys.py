@@ -10,13 +10,15 @@ from litestar.response import Response
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.api.reading.parsing import read_body
-from gateway.inference.serving import serving_of
+from gateway.inference.service import serving_of
 from gateway.operations.csv_export import as_asked
 from gateway.operations.usecases.keys import ChangeOrder, KeyOrder, RevokeOrder, RotateOrder, TeamOrder, obeyed
 from gateway.operations.usecases.pages import page_of
-from gateway.tenancy.access.access import access_of
 from gateway.tenancy.access.admin_guard import order_of
+from gateway.tenancy.access.guard import access_of
 from gateway.tenancy.keys.key_commands import (
+    KEYS,
+    TEAMS,
     IssuedKey,
     change_key,
     create_key,
@@ -25,7 +27,6 @@ from gateway.tenancy.keys.key_commands import (
     rotate_key,
     shown_key,
 )
-from gateway.tenancy.keys.listings import KEYS, TEAMS
 from quality.store.pages import Page
 
 

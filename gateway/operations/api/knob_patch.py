@@ -9,7 +9,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.response import Response
 from msgspec import UNSET, UnsetType
 
-from gateway.base.knobs.file import KnobFile
+from gateway.base.knobs import KnobFile
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.api.reading.parsing import read_body

@@ -6,7 +6,7 @@ import msgspec
 from litestar import get, patch
 from litestar.response import Response
 
-from gateway.base.knobs.values import knob_schemas
+from gateway.base.knobs import knob_schemas
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.operations.api.knob_patch import KnobPatch, paths_of

@@ -6,12 +6,12 @@ import msgspec
 from litestar import get
 from litestar.response import Response
 
-from gateway.base.knobs.values import knob_schemas
+from gateway.base.knobs import knob_schemas
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
-from gateway.inference.routing.active_classifier import ActiveClassifier
+from gateway.inference.routing.classifier_versions import ActiveClassifier
 from gateway.inference.routing.knobs import EARLIER_NAMES, RoutingKnobs
-from gateway.inference.serving import Serving, serving_of
+from gateway.inference.service import Serving, serving_of
 from gateway.operations.api.knob_patch import FileKnobs, change_handler, paths_of
 
 

@@ -8,7 +8,7 @@ from litestar.response import Response
 
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
-from gateway.inference.serving import serving_of
+from gateway.inference.service import serving_of
 from gateway.operations.csv_export import as_asked
 from gateway.operations.usecases.sessions import SessionShown, SessionsShown, session_shown, sessions_shown
 from quality.estimates.sessions import SessionRow, StepRow

@@ -7,7 +7,7 @@ from litestar.response import Response
 
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
-from gateway.inference.serving import serving_of
+from gateway.inference.service import serving_of
 from gateway.operations.csv_export import as_asked
 from gateway.operations.usecases.shadow import shadow_shown
 from quality.shadow.cases import ShadowCase

@@ -8,7 +8,7 @@ from litestar.response import Response
 
 from classifier.errors import ArtefactError
 from gateway.base.errors import ApiError
-from gateway.base.stores.database_reach import reached
+from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.operations.privacy import UserErased

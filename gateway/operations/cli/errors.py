@@ -22,7 +22,7 @@ _EXPECTED = {
     "gateway.operations.setup.given_tiers": {"SetupError"},
     "quality.retraining.subprocess": {"TrainingProcessError"},
     "gateway.planning.backtests.log": {"BacktestLogError"},
-    "gateway.tenancy.changes.errors": {"TenancyError"},
+    "gateway.tenancy.changes": {"TenancyError"},
     "gateway.base.errors": {"ApiError"},
     "gateway.planning.capacity.errors": {"PlanError"},
     "gateway.runtime.cluster.placement": {"ClusterError"},

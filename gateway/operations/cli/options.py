@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from gateway.base.configuration.load import SETTINGS, load_settings
+from gateway.base.configuration import SETTINGS, load_settings
 from gateway.base.settings import Settings
 from gateway.base.terminal import terminal_columns
 

@@ -10,14 +10,13 @@ from gateway import __version__
 from gateway.base.errors import ApiError
 from gateway.edge.asgi import HttpRequest, OnceRouter
 from gateway.edge.proxies import host_is_allowed
-from gateway.inference.serving import Serving
+from gateway.inference.service import Serving
 from gateway.operations.dashboard.html.first_request import address, first_request
 from gateway.operations.dashboard.html.rendering import HEADERS, page
 from gateway.operations.running import operations_of
 from gateway.operations.usecases.health import health_of
-from gateway.tenancy.access.access import Access
 from gateway.tenancy.access.admin_guard import session_caller
-from gateway.tenancy.access.guard import admit_visitor
+from gateway.tenancy.access.guard import Access, admit_visitor
 
 
 class FrontTier(msgspec.Struct, frozen=True, kw_only=True):

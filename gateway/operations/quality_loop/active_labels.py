@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.base.stores.retries import look_every
-from gateway.inference.routing.active_classifier import ActiveClassifier
-from gateway.inference.routing.loaded_version import LoadedVersion
+from gateway.inference.routing.classifier_versions import ActiveClassifier, LoadedVersion
 from gateway.telemetry.metrics.metrics import Metrics
 from quality.learning.own_labels import OwnLabels
 

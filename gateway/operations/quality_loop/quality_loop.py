@@ -18,7 +18,7 @@ from gateway.base.settings import Settings
 from gateway.base.stores.retries import background, until_it_works
 from gateway.inference.answering.answer import Answer
 from gateway.inference.catalogue.class_prior import tier_prior
-from gateway.inference.routing.objective import objective_of
+from gateway.inference.routing.knobs import objective_of
 from gateway.operations.quality_loop.label_sources import (
     MACHINE_SHARE,
     cold_start_cap,

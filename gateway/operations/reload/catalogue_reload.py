@@ -15,8 +15,7 @@ from gateway.inference.catalogue.class_prior import class_prior
 from gateway.inference.catalogue.replica_knobs import ReplicaKnobs
 from gateway.inference.catalogue.served_catalogue import ServedCatalogue
 from gateway.inference.embedding.embedder import Embedder
-from gateway.inference.routing.active_classifier import ActiveClassifier
-from gateway.inference.routing.model import Classifier
+from gateway.inference.routing.classifier_versions import ActiveClassifier, Classifier
 from gateway.inference.service import Service
 from gateway.runtime.cores.core_swap import CoreSwap, NextVersion
 from inference_core.io.background_tasks import once
@@ -128,7 +127,7 @@ class CatalogueReload:
             started = await _started(catalog, [*elsewhere, *new_targets])
             version = await self._next_version(catalog, changed, started)
             # A process that never reloads does not import what does it.
-            from gateway.inference.embedding.exchange import clients_for
+            from gateway.inference.embedding.embedder import clients_for
 
             clients = clients_for(before, catalog)
             gone = {spec.name for spec in before.embeddings} - {spec.name for spec in catalog.embeddings}
@@ -149,7 +148,7 @@ class CatalogueReload:
         return done
 
     def _check(self, catalog: Catalog, changed: list[TierSpec]) -> None:
-        from gateway.inference.embedding.exchange import computed_here
+        from gateway.inference.embedding.embedder import computed_here
 
         before = self._routing.served.catalog
         problems = []
@@ -202,7 +201,7 @@ class CatalogueReload:
         clients: "dict[str, EmbeddingClient]",
     ) -> None:
         """Contains no await, so that every request is routed by the old catalogue or by the new one."""
-        from gateway.inference.embedding.exchange import exchange_clients
+        from gateway.inference.embedding.embedder import exchange_clients
 
         standing = {
             number: tier for number, tier in self._routing.served.tiers.items() if isinstance(tier, ReloadableTier)

@@ -12,7 +12,7 @@ from gateway.base.settings import Settings, SettingsError
 from inference_core.errors import CoreError
 
 if TYPE_CHECKING:
-    from gateway.tenancy.declared.declaration import Declaration
+    from gateway.tenancy.declared import Declaration
 
 
 class SettingSaid(msgspec.Struct, frozen=True):
@@ -30,8 +30,8 @@ async def check_declared_keys(settings: Settings, *, may_show: bool) -> SettingS
     """
     if not settings.keys_file:
         return None
-    from gateway.tenancy.changes.errors import TenancyError
-    from gateway.tenancy.declared.declaration import read_declaration
+    from gateway.tenancy.changes import TenancyError
+    from gateway.tenancy.declared import read_declaration
     from gateway.tenancy.keys.key_secrets import keys_of
 
     try:
@@ -51,7 +51,7 @@ async def _changes(settings: Settings, declared: "Declaration", may_show: bool) 
     from sqlalchemy.exc import SQLAlchemyError
 
     from gateway.operations.security.stored_keys import has_stored_keys
-    from gateway.tenancy.declared.reconcile import differences
+    from gateway.tenancy.declared import differences
     from quality.store.database import open_database
 
     engine = open_database(settings.database)

@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from gateway.base.requests.caller import Period
+from gateway.base.requests.inference_request import Period
 from gateway.operations.usecases.keys import Reason
-from gateway.tenancy.budgets.periods import BudgetUsd
+from gateway.tenancy.budgets.lease_book import BudgetUsd
 
 
 class BudgetOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

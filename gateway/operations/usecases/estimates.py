@@ -1,7 +1,7 @@
 """The estimates of quality, and a retraining at once."""
 
 from gateway.base.errors import ApiError
-from gateway.base.stores.database_reach import reached
+from gateway.base.stores.database import reached
 from gateway.operations.running import Operations
 from quality.monitor.status import MonitorStatus
 

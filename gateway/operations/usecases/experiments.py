@@ -10,10 +10,10 @@ from classifier.policy.experiment_split import Arm, SplitBy
 from classifier.registry.registry import ArtefactRegistry
 from gateway.base.errors import ApiError, bad_request
 from gateway.base.settings import Settings
-from gateway.base.stores.database_reach import reached
+from gateway.base.stores.database import reached
 from gateway.inference.catalogue.class_prior import tier_prior
-from gateway.inference.routing.objective import objective_of
-from gateway.inference.serving import Serving
+from gateway.inference.routing.knobs import objective_of
+from gateway.inference.service import Serving
 from gateway.operations.usecases.experiment_plan import with_guardrails
 from gateway.operations.usecases.versions import Reason, check_version
 from quality.rollout.experiments import ExperimentError, Experiments, Plan

@@ -11,11 +11,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.base.errors import ApiError, bad_request
-from gateway.base.stores.database_reach import reached
-from gateway.tenancy.access.access import Access
-from gateway.tenancy.changes.errors import TenancyError, UnknownSubjectError
-from gateway.tenancy.keys.key_commands import GRACE_SECONDS
-from gateway.tenancy.keys.key_terms import KeyTerms, Name
+from gateway.base.stores.database import reached
+from gateway.tenancy.access.guard import Access
+from gateway.tenancy.changes import TenancyError, UnknownSubjectError
+from gateway.tenancy.keys.key_commands import GRACE_SECONDS, KeyTerms, Name
 from migrations.tables.tenancy import api_keys, teams
 
 T = TypeVar("T")

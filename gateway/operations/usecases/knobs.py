@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gateway.base.errors import ApiError
-from gateway.base.knobs.file import KnobFile
+from gateway.base.knobs import KnobFile
 from gateway.base.numbers import whole_number
 from gateway.inference.catalogue.replica_knobs import ReplicaKnobs
 from gateway.operations.running import Operations

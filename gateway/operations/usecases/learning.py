@@ -1,7 +1,7 @@
 """The source of what was learned for each key: labels for the serving version at the active target."""
 
 from gateway.inference.routing.label_source import label_source
-from gateway.inference.serving import Serving
+from gateway.inference.service import Serving
 from gateway.operations.usecases.routing_views import active_version, rule_at
 from quality.learning.learning import LabelSource
 

@@ -5,7 +5,7 @@ import time
 import msgspec
 
 from gateway.base.errors import ApiError
-from gateway.base.stores.database_reach import reached
+from gateway.base.stores.database import reached
 from gateway.operations.quality_loop.active_labels import ActiveLabels
 from gateway.operations.running import Operations
 from quality.store.queries import reset_labels

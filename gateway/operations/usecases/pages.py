@@ -8,9 +8,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.base.errors import bad_request
 from gateway.base.numbers import epoch_seconds, whole_number
-from gateway.base.stores.database_reach import reached
+from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
-from gateway.inference.serving import serving_of
+from gateway.inference.service import serving_of
 from gateway.operations.csv_export import csv_stream, head_of, lines_of, wants_csv
 from gateway.tenancy.budgets.budget_commands import id_of
 from quality.store.database import MOST_INTEGER

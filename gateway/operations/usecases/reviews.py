@@ -6,9 +6,9 @@ import msgspec
 from msgspec import Meta
 
 from gateway.base.errors import ApiError, bad_request
-from gateway.base.stores.database_reach import reached
+from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
-from gateway.inference.serving import Serving
+from gateway.inference.service import Serving
 from quality.estimates.upgrade_rate import UNCERTAIN
 from quality.records.record import Record
 from quality.store.database import MOST_INTEGER

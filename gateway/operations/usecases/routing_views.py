@@ -11,11 +11,9 @@ from classifier.complexity.classes import Complexity
 from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from gateway.base.errors import ApiError
 from gateway.base.numbers import number
-from gateway.base.stores.database_reach import reached
-from gateway.inference.routing.active_classifier import ActiveClassifier
-from gateway.inference.routing.loaded_version import LoadedVersion
-from gateway.inference.routing.model import RoutingRule, rule_of
-from gateway.inference.serving import Serving
+from gateway.base.stores.database import reached
+from gateway.inference.routing.classifier_versions import ActiveClassifier, LoadedVersion, RoutingRule, rule_of
+from gateway.inference.service import Serving
 from gateway.operations.running import Operations
 from gateway.operations.usecases.target_preview import Preview, preview
 from quality.estimates.kinds import Acceptance, Kind, KindShare

@@ -6,8 +6,8 @@ import msgspec
 
 from gateway.base.errors import ApiError
 from gateway.base.numbers import whole_number
-from gateway.base.stores.database_reach import reached
-from gateway.inference.serving import Serving
+from gateway.base.stores.database import reached
+from gateway.inference.service import Serving
 from quality.estimates.sessions import MOST_SESSIONS, SessionRow, StepRow, newest_sessions, steps_of
 
 

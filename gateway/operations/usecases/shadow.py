@@ -4,8 +4,8 @@ import time
 from collections.abc import Mapping
 
 from gateway.base.numbers import epoch_seconds, whole_number
-from gateway.base.stores.database_reach import reached
-from gateway.inference.serving import Serving
+from gateway.base.stores.database import reached
+from gateway.inference.service import Serving
 from gateway.operations.quality_loop.quality_loop import sampling_settings
 from quality.shadow.figures import ShadowReport
 from quality.shadow.observed import NEWEST

@@ -13,7 +13,7 @@ from sqlalchemy import text
 from gateway import __version__
 from gateway.base.settings import Settings
 from gateway.base.stores.redis_store import RedisUnavailableError
-from gateway.inference.serving import Serving
+from gateway.inference.service import Serving
 from gateway.operations.running import Operations
 from gateway.runtime.cores.reading import read_cores
 from quality.store.database import head_revision

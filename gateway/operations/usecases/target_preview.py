@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from classifier.decision import PolicyInputs
-from gateway.inference.routing.model import RoutingRule, choice_at
+from gateway.inference.routing.classifier_versions import RoutingRule, choice_at
 from quality.estimates.traffic import RoutedRequest
 
 

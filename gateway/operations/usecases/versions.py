@@ -12,10 +12,10 @@ from classifier.registry.acceptance import accepted_artefact
 from classifier.registry.artefact import default_artefact
 from classifier.registry.registry import ArtefactRegistry
 from gateway.base.errors import ApiError
-from gateway.base.stores.database_reach import reached
+from gateway.base.stores.database import reached
 from gateway.inference.catalogue.class_prior import tier_prior
-from gateway.inference.routing.objective import objective_of
-from gateway.inference.serving import Serving
+from gateway.inference.routing.knobs import objective_of
+from gateway.inference.service import Serving
 from gateway.runtime.cores.hidden_states import require_model
 from quality.comparison.decision_gain import Serving as Objective
 from quality.rollout import operator_commands

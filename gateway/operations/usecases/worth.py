@@ -2,7 +2,7 @@
 
 import msgspec
 
-from gateway.base.stores.database_reach import reached
+from gateway.base.stores.database import reached
 from gateway.operations.running import Operations
 from quality.comparison.routing_probes import WorthFound
 from quality.comparison.routing_worth import RoutingWorth

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from classifier.decision import Exclusion
 from classifier.training.data.dataset import RIGHT
-from gateway.inference.routing.model import choice_at, rule_of
+from gateway.inference.routing.classifier_versions import choice_at, rule_of
 from gateway.inference.routing.router import RoutingService
 from gateway.planning.backtests.dry_run import dry_request
 from gateway.planning.backtests.estimates import Interval, gain_over_shuffled, saving

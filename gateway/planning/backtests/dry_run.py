@@ -6,18 +6,16 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.base.requests.caller import Caller
-from gateway.base.requests.inference_request import InferenceRequest
+from gateway.base.requests.inference_request import Caller, InferenceRequest
 from gateway.base.settings import Settings
-from gateway.inference.answering.active_probes import ActiveProbes
+from gateway.inference.answering.escalation import ActiveProbes
 from gateway.inference.catalogue.class_prior import class_prior
-from gateway.inference.routing.active_classifier import ActiveClassifier
+from gateway.inference.routing.classifier_versions import ActiveClassifier
 from gateway.inference.routing.knobs import RoutingKnobFile
 from gateway.inference.routing.router import RoutingService
-from gateway.tenancy.keys.directory import INFERENCE
+from gateway.tenancy.keys.directory import INFERENCE, KnownKeys
 from gateway.tenancy.keys.key_commands import name_of_team, shown_key
 from gateway.tenancy.keys.key_secrets import keys_of
-from gateway.tenancy.keys.known_keys import KnownKeys
 from inference_core.protocol import SamplingParams
 from quality.learning.own_labels import OwnLabels
 from tiers.catalog.catalog import Catalog

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from classifier.decision import Decision, PolicyInputs
-    from gateway.base.requests.caller import Caller
+    from gateway.base.requests.inference_request import Caller
     from gateway.base.settings import Settings
     from tiers.catalog.catalog import Catalog
 
@@ -80,7 +80,7 @@ def route(
 def _decide(
     settings: "Settings", prompt: str, key: str | None, max_tokens: int | None, wishes: dict[str, Any]
 ) -> "tuple[Decision, float, Catalog]":
-    from gateway.base.requests.caller import KEYLESS
+    from gateway.base.requests.inference_request import KEYLESS
     from gateway.inference.answering.agreement import Agreements
     from gateway.planning.backtests.dry_run import caller_named, dry_request, dry_routing, follow_labels
     from tiers.tier import ChatMessage

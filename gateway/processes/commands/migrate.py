@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gateway.base.configuration.load import SETTINGS
+from gateway.base.configuration import SETTINGS
 from gateway.operations.cli.options import (
     data_dir_option,
     database_option,

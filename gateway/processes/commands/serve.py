@@ -69,7 +69,7 @@ def serve(
 
     Every option can also be set in the environment as AIO_NAME; API keys only there (AIO_API_KEYS).
     """
-    from gateway.base.footprint.unused_modules import leave_out_unused_modules
+    from gateway.base.footprint import leave_out_unused_modules
 
     leave_out_unused_modules()
     from gateway.base.stores.data_folder import claim_for_one_server, private_data_folder
@@ -78,7 +78,7 @@ def serve(
     settings = settings_from(role="all" if role == "core" else role, **options)
     if role == "gateway" or (role == "all" and settings.core_process):
         # Early, because libraries start threads on import. A core's threads compute, and keep their own heaps.
-        from gateway.base.footprint.allocator import share_one_heap
+        from gateway.base.footprint import share_one_heap
 
         share_one_heap()
     if role != "core" and worker is None:
@@ -187,7 +187,7 @@ def _own_process_factory(catalog: "Catalog", settings: "Settings", core: str, *,
         return load
 
     def load_on_the_cpu() -> "SteppingCore":
-        from gateway.base.footprint.unused_modules import import_eager_torch
+        from gateway.base.footprint import import_eager_torch
 
         import_eager_torch()
         return load()
@@ -224,7 +224,7 @@ def _serve_http(settings: "Settings", worker: str | None) -> None:
             require_port(settings.host, settings.port)
         cores = _loading_cores(settings) if settings.role == "all" else None
         # Imported now: the cores load meanwhile.
-        from gateway.base.footprint.unused_modules import import_litestar
+        from gateway.base.footprint import import_litestar
 
         import_litestar()
         from gateway.processes.server import run_server

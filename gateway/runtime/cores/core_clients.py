@@ -5,8 +5,7 @@ import socket
 import subprocess
 from functools import partial
 
-from gateway.base.configuration.load import environment_of
-from gateway.base.configuration.own_command import own_command
+from gateway.base.configuration import environment_of, own_command
 from gateway.base.settings import Settings
 from gateway.runtime.core_factory import core_factory, core_title, socket_of, watchdog_seconds_of
 from inference_core.transport.client import CoreClient

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 
 import msgspec
 
-from gateway.base.footprint.allocator import give_back_free_memory
+from gateway.base.footprint import give_back_free_memory
 from gateway.runtime.cores.passed_adapters import WHAT_TO_DO, AdapterRefusedError, loaded_adapters, pass_on
 from inference_core.errors import CoreError, CoreGoneError
 from inference_core.io.background_tasks import once

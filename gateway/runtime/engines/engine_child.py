@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from gateway.base.configuration.own_command import own_command
+from gateway.base.configuration import own_command
 from gateway.runtime.engines.child_guard import GUARD_FILE
 from inference_core.loaders.hub_model import HubModel, downloaded
 from inference_core.loaders.hub_retry import Form

@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from gateway.base.requests.slo_class import slo_class
+from gateway.base.requests.inference_request import slo_class
 from gateway.inference.answering.answer import Answer
 from gateway.runtime.peers import Peers
 from inference_core.io.json_errors import JSON_ERRORS

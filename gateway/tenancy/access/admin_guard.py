@@ -5,12 +5,10 @@ from typing import cast
 from litestar.handlers import BaseRouteHandler
 
 from gateway.base.errors import ApiError
-from gateway.base.requests.caller import CALLER, Caller
+from gateway.base.requests.inference_request import CALLER, Caller
 from gateway.edge.asgi import Connection, HttpRequest
-from gateway.tenancy.access.access import access_of
-from gateway.tenancy.access.client_address import cookie_name
-from gateway.tenancy.access.guard import READING, begun, caller_of, known_caller, out_of_scope
-from gateway.tenancy.changes.orders import Order
+from gateway.tenancy.access.guard import READING, access_of, begun, caller_of, cookie_name, known_caller, out_of_scope
+from gateway.tenancy.changes import Order
 from gateway.tenancy.keys.directory import Directory
 from gateway.tenancy.users.sessions import COOKIE, CSRF_FIELD, CSRF_HEADER, SessionsUnavailableError, csrf_is_right
 

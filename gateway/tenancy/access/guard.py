@@ -1,5 +1,8 @@
 """The guards of all endpoints: they name the request, note its arrival, identify the caller, and refuse other sites.
 
+What they use: keys, sign-ins to the dashboard, and proxies whose headers are believed; these say who is at the other
+end of a connection, and by which address it reached this server.
+
 Any page may have its reader's browser send forms and texts to any server that the browser can reach, this machine's
 included. So the guards look at headers that browsers set and pages cannot choose. Programs that are no browser send
 neither `Sec-Fetch-Site` nor `Origin`, and no page of another site knows a key, so neither is hindered.
@@ -10,8 +13,9 @@ Guards wait for nothing, but litestar runs a plain function in a thread, so they
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from litestar import Request
 from litestar.datastructures import State
@@ -21,14 +25,71 @@ from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.types import ASGIApp, Empty, ExceptionHandlersMap, Middleware, Receive, Scope, Send
 
 from gateway.base.errors import ApiError
-from gateway.base.logs.log_context import LOG_CONTEXT, LogContext
-from gateway.base.requests.caller import CALLER, KEYLESS, Caller
+from gateway.base.logs import LOG_CONTEXT, LogContext
 from gateway.base.requests.identity import new_request_id
+from gateway.base.requests.inference_request import CALLER, KEYLESS, Caller
+from gateway.base.settings import Settings
 from gateway.edge.asgi import Connection, HttpRequest
-from gateway.edge.proxies import host_is_allowed, hostname_of, is_loopback_host
-from gateway.tenancy.access.access import access_of
-from gateway.tenancy.keys.directory import KeysUnavailableError, UnknownKeyError
-from gateway.tenancy.keys.known_keys import ADMINISTRATION
+from gateway.edge.proxies import (
+    ForwardedClient,
+    TrustedProxies,
+    host_is_allowed,
+    hostname_of,
+    is_authority,
+    is_loopback_host,
+)
+from gateway.tenancy.keys.directory import ADMINISTRATION, KeysUnavailableError, UnknownKeyError
+from gateway.tenancy.tenancy import Tenancy
+
+if TYPE_CHECKING:
+    from gateway.tenancy.users.sessions import Sessions
+
+ACCESS = "access"
+"""The key of the app's state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may call, and from where. `proxies`: those whose headers are believed."""
+
+    settings: Settings
+    tenancy: Tenancy
+    sessions: "Sessions"
+    proxies: TrustedProxies
+
+
+def access_of(connection: Connection) -> Access:
+    """Return what the guards of the app that serves `connection` use."""
+    access: Access = connection.app.state[ACCESS]
+    return access
+
+
+def client_of(connection: Connection) -> ForwardedClient:
+    """Return the client's address, and whether it speaks TLS, as AIO_TRUSTED_PROXIES allows to believe.
+
+    Everything that records, limits or trusts an address asks here. A client of a Unix socket has no address, so that
+    none of its headers is believed.
+    """
+    scope = connection.scope
+    client = scope.get("client")
+    peer = None if client is None else client[0]
+    return access_of(connection).proxies.client(peer, scope["scheme"], scope["headers"])
+
+
+def site_of(connection: Connection) -> str:
+    """Return scheme and authority of this server as the client wrote them; those of the settings without a valid Host
+    header."""
+    settings = access_of(connection).settings
+    host = connection.headers.get("host", "").encode("latin-1", "replace")
+    authority = host.decode() if host and is_authority(host) else f"{settings.host}:{settings.port}"
+    return f"{'https' if client_of(connection).https else 'http'}://{authority}"
+
+
+def cookie_name(connection: Connection, name: str) -> str:
+    """Return a cookie's name in this browser. Over TLS it has the prefix `__Host-`, which keeps other hosts of the same
+    domain, and plain HTTP, from setting it."""
+    return f"__Host-{name}" if client_of(connection).https else name
+
 
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _ORIGIN_OF = {

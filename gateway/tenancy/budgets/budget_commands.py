@@ -8,11 +8,16 @@ import msgspec
 from sqlalchemy import case, delete, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from gateway.base.requests.caller import Period
-from gateway.tenancy.budgets.lease_book import recorded_microusd
-from gateway.tenancy.budgets.periods import MICRO, period_bounds, period_key
-from gateway.tenancy.changes.errors import UnknownSubjectError
-from gateway.tenancy.changes.orders import Database, Order, budgets_changed, tenancy_transaction, write_down
+from gateway.base.requests.inference_request import Period
+from gateway.tenancy.budgets.lease_book import MICRO, period_bounds, period_key, recorded_microusd
+from gateway.tenancy.changes import (
+    Database,
+    Order,
+    UnknownSubjectError,
+    budgets_changed,
+    tenancy_transaction,
+    write_down,
+)
 from migrations.tables.tenancy import api_keys, budget_leases, budgets, teams
 
 _SUBJECTS = {"key": (api_keys.c.key_id, api_keys.c.name), "team": (teams.c.team_id, teams.c.name)}

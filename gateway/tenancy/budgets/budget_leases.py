@@ -12,10 +12,9 @@ from decimal import Decimal
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
-from gateway.base.requests.caller import BudgetRef
-from gateway.base.stores.database_time import DatabaseTime
-from gateway.tenancy.budgets.lease_book import Grant, LeaseBook, Statement
-from gateway.tenancy.budgets.periods import MICRO, period_key
+from gateway.base.requests.inference_request import BudgetRef
+from gateway.base.stores.database import DatabaseTime
+from gateway.tenancy.budgets.lease_book import MICRO, Grant, LeaseBook, Statement, period_key
 
 log = logging.getLogger(__name__)
 

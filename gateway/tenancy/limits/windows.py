@@ -1,5 +1,10 @@
-"""Rate limits and concurrency of a key: a sliding minute of requests and tokens, and the requests in flight."""
+"""Rate limits and concurrency of a key: a sliding minute of requests and tokens, and the requests in flight.
 
+In memory, or shared by all replicas: counted in Redis, by its clock, in one atomic script per request. Requests of
+the same moment share one round trip (`gateway.base.stores.redis_store`).
+"""
+
+import asyncio
 import math
 import time
 from abc import ABC, abstractmethod
@@ -8,7 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from gateway.base.requests.caller import Allowance
+from gateway.base.requests.inference_request import Allowance
+from gateway.base.stores.redis_store import Argument, Call, RedisScripts, RedisStore, RedisUnavailableError, script
 
 # Requests are counted per whole second; each counts until its second has left the window.
 WINDOW_SECONDS = 60
@@ -166,3 +172,150 @@ def _wait(counts: list[tuple[int, int]], over: int, now: float) -> float | None:
         if over <= 0:
             return second + WINDOW_SECONDS + 1 - now
     return None
+
+
+# A request of a dead replica counts as in flight for this long.
+IN_FLIGHT_SECONDS = 60
+RENEW_SECONDS = 20.0
+# How long a request's actual tokens may wait for another request's round trip.
+TELL_SECONDS = 1.0
+_NO_LIMIT = -1
+
+# KEYS: hash, and sorted set of requests in flight by their expiry. The hash holds the counts of each second,
+# "r<second>" and "t<second>", their sums "r" and "t", and "first", the oldest second that the sums may include. ARGV:
+# most requests, most tokens, most in flight, requested tokens, member, window, seconds in flight.
+_ENTER = script("""
+local time = redis.call('TIME')
+local now = time[1] + time[2] / 1e6
+local second, window = tonumber(time[1]), tonumber(ARGV[6])
+local sums = redis.call('HMGET', KEYS[1], 'r', 't', 'first')
+local requests, tokens, first = tonumber(sums[1]) or 0, tonumber(sums[2]) or 0, tonumber(sums[3]) or second
+if first < second - window then
+  for at = first, second - window - 1 do
+    local gone = redis.call('HMGET', KEYS[1], 'r' .. at, 't' .. at)
+    if gone[1] or gone[2] then
+      requests, tokens = requests - (tonumber(gone[1]) or 0), tokens - (tonumber(gone[2]) or 0)
+      redis.call('HDEL', KEYS[1], 'r' .. at, 't' .. at)
+    end
+  end
+  first = second - window
+  redis.call('HSET', KEYS[1], 'r', requests, 't', tokens, 'first', first)
+end
+local most, most_tokens, most_flying, asked = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local flying = 0
+if most_flying >= 0 then
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
+  flying = redis.call('ZCARD', KEYS[2])
+end
+if (most >= 0 and requests + 1 > most) or (most_tokens >= 0 and tokens + asked > most_tokens)
+  or (most_flying >= 0 and flying >= most_flying) then
+  return {tostring(now), requests, tokens, flying, redis.call('HGETALL', KEYS[1])}
+end
+redis.call('HINCRBY', KEYS[1], 'r' .. second, 1)
+if asked > 0 then redis.call('HINCRBY', KEYS[1], 't' .. second, asked) end
+redis.call('HSET', KEYS[1], 'r', requests + 1, 't', tokens + asked, 'first', first)
+redis.call('EXPIRE', KEYS[1], window + 2)
+if most_flying >= 0 then
+  redis.call('ZADD', KEYS[2], now + ARGV[7], ARGV[5])
+  redis.call('EXPIRE', KEYS[2], ARGV[7])
+end
+return {tostring(now), requests, tokens, flying, {}}
+""")
+# ARGV: second, tokens in addition to those requested, member.
+_LEAVE = script("""
+redis.call('ZREM', KEYS[2], ARGV[3])
+if redis.call('HEXISTS', KEYS[1], 'r' .. ARGV[1]) == 1 then
+  redis.call('HINCRBY', KEYS[1], 't' .. ARGV[1], ARGV[2])
+  redis.call('HINCRBY', KEYS[1], 't', ARGV[2])
+end
+return 1
+""")
+# ARGV: seconds in flight, then members.
+_RENEW = script("""
+local until_ = redis.call('TIME')[1] + ARGV[1]
+for i = 2, #ARGV do redis.call('ZADD', KEYS[1], 'XX', until_, ARGV[i]) end
+redis.call('EXPIRE', KEYS[1], ARGV[1])
+return 1
+""")
+
+
+class RedisWindows(Windows):
+    """See `Windows`. While Redis is down every process counts by itself; `closed`: it raises
+    `RedisUnavailableError` then."""
+
+    def __init__(self, store: RedisStore, *, closed: bool = False) -> None:
+        self._scripts, self._closed = RedisScripts(store), closed
+        self._alone = LocalWindows()
+        self._in_flight: dict[str, set[str]] = {}
+
+    async def enter(self, key_id: str, allowance: Allowance, tokens: int, member: str) -> Entry:
+        """See `Windows`. Raises `RedisUnavailableError` if configured to reject then."""
+        bounds = (allowance.requests_per_minute, allowance.tokens_per_minute, allowance.concurrency)
+        given: list[int] = [_NO_LIMIT if bound is None else bound for bound in bounds]
+        arguments: list[Argument] = [*given, tokens, member, WINDOW_SECONDS, IN_FLIGHT_SECONDS]
+        try:
+            answer = await self._scripts.run(Call(_ENTER, _names(key_id), arguments))
+        except RedisUnavailableError:
+            if self._closed:
+                raise
+            return await self._alone.enter(key_id, allowance, tokens, "")
+        now, requests, used, flying, seen = answer
+        seconds = _seconds(seen)
+        entry = Entry(key_id, requested_tokens=tokens, second=int(float(now)), member=member)
+        last = seconds[-1][0] if seconds else entry.second
+        entry = judged(entry, allowance, Sums(requests, used, flying), seconds, float(now), last)
+        if not entry.refused and allowance.concurrency is not None:
+            self._in_flight.setdefault(key_id, set()).add(member)
+        return entry
+
+    def leave(self, entry: Entry, tokens: int) -> None:
+        """See `Windows`. The place in flight is released at once; tokens are corrected with the next request's round
+        trip."""
+        if not entry.member:
+            self._alone.leave(entry, tokens)
+            return
+        members = self._in_flight.get(entry.key_id, set())
+        placed = entry.member in members
+        members.discard(entry.member)
+        if not members:
+            self._in_flight.pop(entry.key_id, None)
+        if placed or (entry.tokens is not None and tokens != entry.requested_tokens):
+            arguments: list[Argument] = [entry.second, tokens - entry.requested_tokens, entry.member]
+            # Unreachable: its place expires.
+            self._scripts.put(Call(_LEAVE, _names(entry.key_id), arguments), at_once=placed)
+
+    async def follow(self) -> None:
+        """Keep entries in flight from expiring, and send pending corrections, until cancelled."""
+        renewed = 0.0
+        while True:
+            await asyncio.sleep(TELL_SECONDS)
+            renewed += TELL_SECONDS
+            if renewed >= RENEW_SECONDS:
+                renewed = 0.0
+                self.renew()
+            await self._scripts.flush()
+
+    def renew(self) -> None:
+        """Extend the expiry of entries in flight."""
+        for key_id, members in self._in_flight.items():
+            self._scripts.put(Call(_RENEW, _names(key_id)[1:], [IN_FLIGHT_SECONDS, *members]))
+
+    async def close(self) -> None:
+        """Wait until all departures have been sent."""
+        await self._scripts.flush()
+
+
+def _names(key_id: str) -> list[str]:
+    """Return the two keys of a key's counts, in one slot of a cluster."""
+    return [f"aio:window:{{{key_id}}}", f"aio:flying:{{{key_id}}}"]
+
+
+def _seconds(seen: list[bytes]) -> list[tuple[int, int, int]]:
+    """Return fields and counts of the hash as (second, requests, tokens), oldest first."""
+    rows: dict[int, list[int]] = {}
+    for field, count in zip(seen[::2], seen[1::2], strict=True):
+        if not field[1:].isdigit():
+            continue
+        row = rows.setdefault(int(field[1:]), [0, 0])
+        row[0 if field[:1] == b"r" else 1] += int(count)
+    return [(second, *rows[second]) for second in sorted(rows)]  # type: ignore[misc]

@@ -1,18 +1,103 @@
-"""Users of the dashboard: a name, a role and the hash of a password."""
+"""Users of the dashboard: a name, a role and the hash of a password.
 
-from typing import Annotated, Literal
+New passwords are hashed by Argon2id; scrypt hashes of earlier versions still verify.
+"""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerificationError
 from msgspec import Meta
 from sqlalchemy import delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from gateway.tenancy.changes.errors import TenancyError, UnknownSubjectError
-from gateway.tenancy.changes.orders import Order, write_down
-from gateway.tenancy.users import passwords
+from gateway.tenancy.changes import Order, TenancyError, UnknownSubjectError, write_down
 from migrations.tables.tenancy import dashboard_sessions, dashboard_users
 from quality.store.pages import Listing
+
+T = TypeVar("T")
+
+# RFC 9106's second recommendation: 64 MiB, three passes; about 50 ms of one CPU with a single lane.
+_ARGON2 = PasswordHasher(time_cost=3, memory_cost=64 * 1024, parallelism=1)
+# Of the same parameters as any other, with a digest that no known password has.
+_HASH_OF_NOTHING = (
+    f"$argon2id$v=19$m={_ARGON2.memory_cost},t={_ARGON2.time_cost},p={_ARGON2.parallelism}"
+    f"${base64.b64encode(secrets.token_bytes(16)).decode().rstrip('=')}"
+    f"${base64.b64encode(secrets.token_bytes(32)).decode().rstrip('=')}"
+)
+# One at a time takes 64 MiB and one CPU at most, however many come together. Known devices do not wait behind others.
+_THREAD, _URGENT_THREAD = ThreadPoolExecutor(1, "passwords"), ThreadPoolExecutor(1, "urgent-passwords")
+MOST_WAITING = 8
+"""How many passwords of unknown devices may wait: half a second on an idle machine, and seconds on a busy one."""
+_waiting = 0
+
+
+class TooManyPasswordsError(Exception):
+    """So many passwords wait to be checked that another one would wait for seconds."""
+
+
+async def in_turn(work: Callable[..., T], *arguments: object, is_urgent: bool = False) -> T:
+    """Run `hashed` or `matches` in a thread, in the order of the calls.
+
+    Raises `TooManyPasswordsError` if too many wait already, unless it `is_urgent`, which has a thread of its own.
+    """
+    global _waiting
+    loop = asyncio.get_running_loop()
+    if is_urgent:
+        return await loop.run_in_executor(_URGENT_THREAD, work, *arguments)
+    if _waiting >= MOST_WAITING:
+        raise TooManyPasswordsError
+    _waiting += 1
+    try:
+        return await loop.run_in_executor(_THREAD, work, *arguments)
+    finally:
+        _waiting -= 1
+
+
+def hashed(password: str) -> str:
+    """The hash to store, with its salt and parameters, in the PHC string format. Takes about 50 ms."""
+    return _ARGON2.hash(password)
+
+
+def matches(password: str, kept: str | None) -> bool:
+    """Whether `kept` is a hash of `password`; None, for an unknown user, takes as long and is never right, and so does
+    what a user of an OpenID provider has instead of one."""
+    if kept is None or kept.startswith("oidc:"):
+        _verified(password, _HASH_OF_NOTHING)
+        return False
+    return _scrypt_matches(password, kept) if kept.startswith("scrypt:") else _verified(password, kept)
+
+
+def is_outdated(kept: str) -> bool:
+    """Whether `kept` was made by scrypt or with other parameters than today's."""
+    return kept.startswith("scrypt:") or _ARGON2.check_needs_rehash(kept)
+
+
+def _verified(password: str, kept: str) -> bool:
+    try:
+        return _ARGON2.verify(kept, password)
+    except (VerificationError, InvalidHashError):
+        return False
+
+
+def _scrypt_matches(password: str, kept: str) -> bool:
+    _, cost, block_size, parallelism, salt, digest = kept.split(":")
+    n, r, p = int(cost), int(block_size), int(parallelism)
+    wanted = base64.b64decode(digest)
+    given = hashlib.scrypt(
+        password.encode(), salt=base64.b64decode(salt), n=n, r=r, p=p, maxmem=256 * n * r, dklen=len(wanted)
+    )
+    return hmac.compare_digest(given, wanted)
+
 
 Role = Literal["viewer", "operator", "admin"]
 ROLES: tuple[Role, ...] = ("viewer", "operator", "admin")
@@ -59,7 +144,7 @@ async def add_user(engine: AsyncEngine, user: UserOrder, order: Order) -> None:
     row = {
         "name": user.name,
         "role": user.role,
-        "password": await passwords.in_turn(passwords.hashed, user.password, is_urgent=True),
+        "password": await in_turn(hashed, user.password, is_urgent=True),
     }
     try:
         async with engine.begin() as connection:
@@ -136,9 +221,9 @@ async def password_is_right(engine: AsyncEngine, name: str, password: str, *, is
     """
     users = dashboard_users.c
     kept = await kept_password(engine, name)
-    right = await passwords.in_turn(passwords.matches, password, kept, is_urgent=is_urgent)
-    if right and kept is not None and passwords.is_outdated(kept):
-        fresh = await passwords.in_turn(passwords.hashed, password, is_urgent=True)
+    right = await in_turn(matches, password, kept, is_urgent=is_urgent)
+    if right and kept is not None and is_outdated(kept):
+        fresh = await in_turn(hashed, password, is_urgent=True)
         async with engine.begin() as connection:
             unchanged = (users.name == name) & (users.password == kept)
             await connection.execute(update(dashboard_users).where(unchanged).values(password=fresh))

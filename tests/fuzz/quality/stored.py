@@ -2,8 +2,8 @@
 
 import msgspec
 
-from gateway.inference.cache.kept_answer import KeptAnswer
 from gateway.inference.cache.response_cache import _decode as decode_kept_answer
+from gateway.inference.cache.shared_generation import KeptAnswer
 from gateway.telemetry.objectives.service_levels import LevelsByTier
 from inference_core.io.json_errors import JSON_ERRORS
 from quality.ledger.journal_files import HEADER_BYTES, Location, SegmentError, frame, read_payload, recover

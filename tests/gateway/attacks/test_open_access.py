@@ -12,10 +12,9 @@ import pytest
 from gateway.base.settings import Settings
 from gateway.edge.proxies import is_reachable_from_elsewhere
 from gateway.operations.security.stored_keys import stored_keys
-from gateway.tenancy.changes.orders import Order
-from gateway.tenancy.keys.key_commands import create_key
+from gateway.tenancy.changes import Order
+from gateway.tenancy.keys.key_commands import KeyTerms, create_key
 from gateway.tenancy.keys.key_secrets import new_key
-from gateway.tenancy.keys.key_terms import KeyTerms
 from quality.store.database import migrate, open_database
 from tests.gateway.remote_catalog import write_remote_catalog
 from tests.gateway.running_gateway import running_gateway

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import httpx
 import pytest
 
-from gateway.tenancy.changes.orders import Order
+from gateway.tenancy.changes import Order
 from gateway.tenancy.users.users import UserOrder, add_user
 from quality.store.database import open_database
 from tests.gateway.administrator import ADMIN_KEY

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from gateway.base.logs.log_format import configure_logging
-from gateway.base.stores.database_outages import DatabaseOutages
+from gateway.base.logs import configure_logging
+from gateway.base.stores.database import DatabaseOutages
 from gateway.telemetry.error_reports import ErrorReport, ErrorReports
 from quality.store.database import open_database
 from tests.ports import held_port

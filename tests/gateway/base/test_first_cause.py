@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from gateway.base.errors import ApiError
-from gateway.base.logs.first_cause import with_first_cause
+from gateway.base.logs import with_first_cause
 
 
 def raised(*errors: Exception) -> Exception:

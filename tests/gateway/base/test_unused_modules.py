@@ -8,7 +8,7 @@ import pytest
 
 SERVER = """
 import asyncio, sys
-from gateway.base.footprint.unused_modules import import_eager_torch, import_litestar, leave_out_unused_modules
+from gateway.base.footprint import import_eager_torch, import_litestar, leave_out_unused_modules
 
 leave_out_unused_modules()
 import_litestar()
@@ -31,7 +31,7 @@ print(asyncio.run(migrate(url)) == asyncio.run(current_revision(url)))
 """
 IMPORTED = """
 import sys
-from gateway.base.footprint.unused_modules import import_eager_torch
+from gateway.base.footprint import import_eager_torch
 import_eager_torch()
 import torch
 print(torch.kernels, "torch._meta_registrations" in sys.modules, hasattr(torch, "_meta_registrations"))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.base.stores.database_time import DatabaseTime
+from gateway.base.stores.database import DatabaseTime
 from gateway.base.stores.redis_store import RedisStore
 from gateway.batches.batch import Batch, InputLine, NewBatch
 from gateway.batches.batch_book import BatchBook, LineAnswer, LineBook

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.http import worker_app
-from gateway.inference.embedding.core_embedder import CoreEmbedder
+from gateway.inference.embedding.embedder import CoreEmbedder
 from inference_core.errors import CoreLostError
 from tests.gateway.batches.batching import made, outcome, request_line
 from tests.gateway.embedding_catalog import TEXTS, TOKEN_USD, embedding_settings

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.base.configuration.default_catalog import catalog_reason
-from gateway.base.configuration.load import load_settings
+from gateway.base.configuration import catalog_reason, load_settings
 from gateway.base.settings import Settings, SettingsError
 from gateway.tenancy.keys.key_secrets import ApiKeys, new_key
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from benchmarks.gateway.process_figures import resident_bytes
-from gateway.base.footprint.allocator import give_back_free_memory
+from gateway.base.footprint import give_back_free_memory
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have other options")
 

@@ -13,9 +13,8 @@ import openai
 import pytest
 from sqlalchemy import select
 
-from gateway.tenancy.changes.orders import Order
-from gateway.tenancy.keys.key_commands import create_first_admin_key, create_key, revoke_key
-from gateway.tenancy.keys.key_terms import KeyTerms
+from gateway.tenancy.changes import Order
+from gateway.tenancy.keys.key_commands import KeyTerms, create_first_admin_key, create_key, revoke_key
 from migrations.tables.audit import audit_events
 from migrations.tables.tenancy import api_keys
 from quality.store.database import migrate, open_database

@@ -8,7 +8,7 @@ import httpx
 import msgspec
 import pytest
 
-from gateway.base.configuration.load import load_settings
+from gateway.base.configuration import load_settings
 from gateway.base.settings import Settings, SettingsError
 from gateway.telemetry.objectives.alert_rules import RULES, AlertRule, alert_figures
 from gateway.telemetry.objectives.alerts import Alerts, keep_looking, webhook_url

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from gateway import __version__
-from gateway.base.configuration.load import load_settings
-from gateway.base.logs.log_format import configure_logging
+from gateway.base.configuration import load_settings
+from gateway.base.logs import configure_logging
 from gateway.base.settings import Settings, SettingsError
 from gateway.telemetry.error_reports import ErrorReport, report_errors
 from gateway.telemetry.sentry import sentry_sender

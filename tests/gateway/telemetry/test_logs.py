@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.base.logs.log_context import LOG_CONTEXT, LogContext
-from gateway.base.logs.log_format import JsonFormatter, TextFormatter, configure_logging
+from gateway.base.logs import LOG_CONTEXT, JsonFormatter, LogContext, TextFormatter, configure_logging
 from gateway.base.settings import Settings
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 

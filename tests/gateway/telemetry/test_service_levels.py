@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.base.requests.slo_class import slo_class
-from gateway.inference.answering.stamps import Stamps
+from gateway.base.requests.inference_request import slo_class
+from gateway.inference.answering.answer import Stamps
 from gateway.telemetry.metrics.metrics import Metrics
 from gateway.telemetry.objectives.service_levels import LevelsByTier, ServiceLevels, Sketch, TierServiceLevels, merged
 from gateway.telemetry.objectives.slo import SECONDS, SPEED, SPREAD, TTFT, bucket_quantile, slo_report, tier_level

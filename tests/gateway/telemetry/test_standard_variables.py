@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.base.configuration.load import load_settings
+from gateway.base.configuration import load_settings
 from gateway.base.requests.identity import trace_context
 from gateway.base.settings import SettingsError
 from tests.gateway.running_gateway import running_gateway

@@ -7,8 +7,8 @@ from decimal import Decimal
 import msgspec
 import pytest
 
-from gateway.tenancy.budgets.cost_bound import MostTokens, most_tokens, most_usd
-from gateway.tenancy.budgets.periods import BudgetUsd, microusd, microusd_at_least, period_bounds, period_key
+from gateway.tenancy.admission import MostTokens, most_tokens, most_usd
+from gateway.tenancy.budgets.lease_book import BudgetUsd, microusd, microusd_at_least, period_bounds, period_key
 from tests.gateway.chats import chat
 from tests.gateway.scripted_tier import ScriptedTier
 from tiers.catalog.load import load_catalog

@@ -7,11 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.base.requests.caller import BudgetRef, Period
-from gateway.base.stores.database_time import DatabaseTime
+from gateway.base.requests.inference_request import BudgetRef, Period
+from gateway.base.stores.database import DatabaseTime
 from gateway.tenancy.budgets.budget_leases import BudgetExceededError, BudgetLeases, BudgetsUnavailableError
-from gateway.tenancy.budgets.lease_book import Grant, LeaseBook, Statement
-from gateway.tenancy.budgets.periods import MICRO
+from gateway.tenancy.budgets.lease_book import MICRO, Grant, LeaseBook, Statement
 from tests.polling import eventually
 
 NOON = 1_900_000_000.0

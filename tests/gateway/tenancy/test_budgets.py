@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from sqlalchemy import func, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.base.requests.caller import BudgetRef, Period
-from gateway.base.stores.database_time import DatabaseTime
+from gateway.base.requests.inference_request import BudgetRef, Period
+from gateway.base.stores.database import DatabaseTime
 from gateway.tenancy.budgets.budget_commands import BudgetState, remove_budget, set_budget, states_of
 from gateway.tenancy.budgets.budget_leases import (
     REST_SECONDS,
@@ -26,10 +26,9 @@ from gateway.tenancy.budgets.budget_leases import (
     BudgetsUnavailableError,
     Hold,
 )
-from gateway.tenancy.budgets.lease_book import LeaseBook
-from gateway.tenancy.budgets.periods import MICRO, microusd, period_bounds, period_key
-from gateway.tenancy.changes.orders import Order
-from gateway.tenancy.keys.listings import BUDGETS
+from gateway.tenancy.budgets.lease_book import MICRO, LeaseBook, microusd, period_bounds, period_key
+from gateway.tenancy.changes import Order
+from gateway.tenancy.keys.key_commands import BUDGETS
 from migrations.tables.tenancy import budget_leases, budgets
 from quality.store.database import migrate, open_database
 from quality.store.queries import insert_records
@@ -383,8 +382,8 @@ async def test_a_slice_is_not_spent_after_its_time_though_the_database_is_away(s
 
 _DOOMED = """
 import asyncio, sys
-from gateway.base.requests.caller import BudgetRef
-from gateway.base.stores.database_time import DatabaseTime
+from gateway.base.requests.inference_request import BudgetRef
+from gateway.base.stores.database import DatabaseTime
 from gateway.tenancy.budgets.lease_book import LeaseBook
 from gateway.tenancy.budgets.budget_leases import BudgetLeases
 from quality.store.database import open_database

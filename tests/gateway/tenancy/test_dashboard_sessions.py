@@ -12,14 +12,12 @@ from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.base.settings import Settings
-from gateway.base.stores.database_time import DatabaseTime
-from gateway.tenancy.changes.errors import TenancyError, UnknownSubjectError
-from gateway.tenancy.changes.orders import Order
+from gateway.base.stores.database import DatabaseTime
+from gateway.tenancy.changes import Order, TenancyError, UnknownSubjectError
 from gateway.tenancy.keys.directory import Directory
-from gateway.tenancy.keys.key_commands import create_key, revoke_key, rotate_key
+from gateway.tenancy.keys.key_commands import KeyTerms, create_key, revoke_key, rotate_key
 from gateway.tenancy.keys.key_secrets import keys_of, make_key
-from gateway.tenancy.keys.key_terms import KeyTerms
-from gateway.tenancy.users import passwords, sessions
+from gateway.tenancy.users import sessions, users
 from gateway.tenancy.users.sessions import (
     SESSION_SECONDS,
     Holder,
@@ -56,8 +54,8 @@ PASSWORD = "correct horse battery"
 @pytest.fixture(autouse=True)
 def password_hasher(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hash of a password costs 1 ms instead of 50."""
-    monkeypatch.setattr(passwords, "_ARGON2", quick := PasswordHasher(time_cost=1, memory_cost=1024, parallelism=1))
-    monkeypatch.setattr(passwords, "_HASH_OF_NOTHING", quick.hash("of no user"))
+    monkeypatch.setattr(users, "_ARGON2", quick := PasswordHasher(time_cost=1, memory_cost=1024, parallelism=1))
+    monkeypatch.setattr(users, "_HASH_OF_NOTHING", quick.hash("of no user"))
 
 
 class World:

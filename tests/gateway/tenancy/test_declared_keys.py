@@ -18,11 +18,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from gateway.base.settings import Settings
 from gateway.operations.cli import main
 from gateway.operations.cli.access.keys import DIFFERS
-from gateway.tenancy.changes.orders import Order
-from gateway.tenancy.declared.declaration import DeclarationError, read_declaration
-from gateway.tenancy.declared.reconcile import apply_declaration, differences
-from gateway.tenancy.keys.key_commands import create_key, shown_key
-from gateway.tenancy.keys.key_terms import KeyTerms
+from gateway.tenancy.changes import Order
+from gateway.tenancy.declared import DeclarationError, apply_declaration, differences, read_declaration
+from gateway.tenancy.keys.key_commands import KeyTerms, create_key, shown_key
 from migrations.tables.audit import audit_events
 from migrations.tables.tenancy import api_keys, budgets
 from quality.store.database import migrate, open_database
@@ -318,7 +316,7 @@ async def test_an_apply_that_fails_halfway_leaves_nothing(
     declared = read_declaration(file, frozenset(), {"ADA_SECRET": secrets.token_hex(32)})
     order = Order(actor="test", now=1e9)
     await create_key(engine, "other", None, KeyTerms(), order)
-    monkeypatch.setattr("gateway.tenancy.declared.reconcile.revoke_key", fails)
+    monkeypatch.setattr("gateway.tenancy.declared.revoke_key", fails)
     with pytest.raises(OSError, match="went away"):
         await apply_declaration(engine, declared, order, prune=True, grace_seconds=0)
 

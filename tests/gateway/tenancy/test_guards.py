@@ -11,13 +11,12 @@ from litestar.exceptions.http_exceptions import RequestEntityTooLarge
 from litestar.handlers import BaseRouteHandler
 
 from gateway.base.errors import ApiError
-from gateway.base.logs.log_context import LOG_CONTEXT
-from gateway.base.requests.caller import CALLER, KEYLESS, Caller
+from gateway.base.logs import LOG_CONTEXT
+from gateway.base.requests.inference_request import CALLER, KEYLESS, Caller
 from gateway.base.settings import Settings
-from gateway.base.stores.database_time import DatabaseTime
+from gateway.base.stores.database import DatabaseTime
 from gateway.edge.asgi import Connection
 from gateway.edge.proxies import ForwardedClient, TrustedProxies
-from gateway.tenancy.access.access import ACCESS, Access
 from gateway.tenancy.access.admin_guard import (
     NotSignedInError,
     actor_of,
@@ -28,15 +27,19 @@ from gateway.tenancy.access.admin_guard import (
     demand_role,
     order_of,
 )
-from gateway.tenancy.access.client_address import client_of, cookie_name, site_of
 from gateway.tenancy.access.guard import (
+    ACCESS,
+    Access,
     PlainRequest,
     admit,
     admit_visitor,
     authorization_of,
+    client_of,
+    cookie_name,
     known_caller,
     may_see_private_metrics,
     out_of_scope,
+    site_of,
 )
 from gateway.tenancy.keys.directory import Directory, KeysUnavailableError, UnknownKeyError
 from gateway.tenancy.keys.key_secrets import keys_of, make_key

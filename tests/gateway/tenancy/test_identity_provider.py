@@ -14,8 +14,15 @@ import pytest
 from joserfc.jwk import OctKey, RSAKey
 
 from gateway.base.settings import Settings, SettingsError
-from gateway.tenancy.users.identity_provider import IdentityProvider, ProviderAnswerError, SignInError, roles_of
-from gateway.tenancy.users.sign_in_attempts import KEY_FILE, Attempt, AttemptSeal
+from gateway.tenancy.users.identity_provider import (
+    KEY_FILE,
+    Attempt,
+    AttemptSeal,
+    IdentityProvider,
+    ProviderAnswerError,
+    SignInError,
+    roles_of,
+)
 from tests.gateway.openid_answers import KEY, Provider, claims_of, running_provider
 
 BACK = "http://127.0.0.1:8080/admin/oidc/callback"

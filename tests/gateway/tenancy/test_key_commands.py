@@ -8,11 +8,11 @@ import pytest_asyncio
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.tenancy.changes.errors import TenancyError, UnknownSubjectError
-from gateway.tenancy.changes.orders import Order
+from gateway.tenancy.changes import Order, TenancyError, UnknownSubjectError
 from gateway.tenancy.keys.key_commands import (
     FIRST_KEY_NOTICE,
     GRACE_SECONDS,
+    KeyTerms,
     change_key,
     create_first_admin_key,
     create_key,
@@ -23,7 +23,6 @@ from gateway.tenancy.keys.key_commands import (
     shown_key,
     team_named,
 )
-from gateway.tenancy.keys.key_terms import KeyTerms
 from migrations.tables.audit import audit_events
 from quality.store.database import migrate, open_database
 

@@ -12,13 +12,14 @@ import pytest_asyncio
 from sqlalchemy import event, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.base.requests.caller import KEYLESS, Allowance, BudgetRef, Caller
+from gateway.base.requests.inference_request import KEYLESS, Allowance, BudgetRef, Caller
 from gateway.base.settings import Settings
-from gateway.base.stores.database_time import DatabaseTime
+from gateway.base.stores.database import DatabaseTime
 from gateway.tenancy.budgets.budget_commands import set_budget
-from gateway.tenancy.changes.orders import Order
-from gateway.tenancy.keys.directory import PAGE, Directory, KeysUnavailableError, UnknownKeyError
+from gateway.tenancy.changes import Order
+from gateway.tenancy.keys.directory import PAGE, Directory, KeysUnavailableError, KnownKeys, UnknownKeyError
 from gateway.tenancy.keys.key_commands import (
+    KeyTerms,
     change_key,
     create_key,
     create_team,
@@ -27,8 +28,6 @@ from gateway.tenancy.keys.key_commands import (
     shown_key,
 )
 from gateway.tenancy.keys.key_secrets import keys_of, make_key
-from gateway.tenancy.keys.key_terms import KeyTerms
-from gateway.tenancy.keys.known_keys import KnownKeys
 from migrations.tables.tenancy import api_keys, budgets
 from quality.store.database import migrate, open_database
 from tests.polling import eventually

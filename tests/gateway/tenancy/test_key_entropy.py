@@ -11,8 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from gateway.base.settings import SettingsError
-from gateway.tenancy.keys.key_entropy import NEEDED_BITS, entropy_bits
-from gateway.tenancy.keys.key_secrets import ApiKeys, given_secret, make_key, new_key
+from gateway.tenancy.keys.key_secrets import NEEDED_BITS, ApiKeys, entropy_bits, given_secret, make_key, new_key
 
 MADE_UP = [
     "",

@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from sqlalchemy import select
 
-from gateway.base.requests.caller import BudgetRef
-from gateway.base.stores.database_time import DatabaseTime
+from gateway.base.requests.inference_request import BudgetRef
+from gateway.base.stores.database import DatabaseTime
 from gateway.tenancy.budgets.budget_commands import set_budget
 from gateway.tenancy.budgets.budget_leases import BudgetExceededError, BudgetLeases, Hold
-from gateway.tenancy.budgets.lease_book import LEASE_SECONDS, LeaseBook
-from gateway.tenancy.budgets.periods import MICRO, period_bounds
-from gateway.tenancy.changes.orders import Order
+from gateway.tenancy.budgets.lease_book import LEASE_SECONDS, MICRO, LeaseBook, period_bounds
+from gateway.tenancy.changes import Order
 from migrations.tables.tenancy import budget_leases
 from quality.store.database import migrate, open_database
 from quality.store.queries import insert_records

@@ -8,15 +8,11 @@ import pytest_asyncio
 from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from gateway.base.stores.database_time import DatabaseTime
+from gateway.base.stores.database import DatabaseTime
 from gateway.tenancy.budgets.budget_commands import remove_budget, set_budget, states_of
-from gateway.tenancy.budgets.lease_book import LEASE_SECONDS, Grant, LeaseBook, Statement
-from gateway.tenancy.budgets.periods import MICRO, period_bounds
-from gateway.tenancy.changes.errors import UnknownSubjectError
-from gateway.tenancy.changes.orders import Order
-from gateway.tenancy.keys.key_commands import create_key, create_team
-from gateway.tenancy.keys.key_terms import KeyTerms
-from gateway.tenancy.keys.listings import BUDGETS
+from gateway.tenancy.budgets.lease_book import LEASE_SECONDS, MICRO, Grant, LeaseBook, Statement, period_bounds
+from gateway.tenancy.changes import Order, UnknownSubjectError
+from gateway.tenancy.keys.key_commands import BUDGETS, KeyTerms, create_key, create_team
 from migrations.tables.audit import audit_events
 from migrations.tables.tenancy import budget_leases, budgets, tenancy_state
 from quality.store.database import migrate, open_database

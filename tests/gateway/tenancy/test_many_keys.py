@@ -11,13 +11,12 @@ from sqlalchemy import event, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.base.settings import Settings
-from gateway.base.stores.database_time import DatabaseTime
+from gateway.base.stores.database import DatabaseTime
 from gateway.tenancy.budgets.budget_commands import remove_budget, set_budget
-from gateway.tenancy.changes.orders import Order
+from gateway.tenancy.changes import Order
 from gateway.tenancy.keys.directory import PAGE, Directory, UnknownKeyError
-from gateway.tenancy.keys.key_commands import change_key, create_key, create_team, revoke_key, rotate_key
+from gateway.tenancy.keys.key_commands import KeyTerms, change_key, create_key, create_team, revoke_key, rotate_key
 from gateway.tenancy.keys.key_secrets import keys_of, make_key
-from gateway.tenancy.keys.key_terms import KeyTerms
 from migrations.tables.tenancy import api_keys, tenancy_state
 from quality.store.database import migrate, open_database
 from tiers.catalog.catalog import Catalog

@@ -7,9 +7,9 @@ import pytest
 import pytest_asyncio
 
 from classifier.complexity.quality_setting import QUALITY_SETTINGS
-from gateway.base.configuration.load import load_settings
+from gateway.base.configuration import load_settings
 from gateway.base.settings import Settings
-from gateway.tenancy.keys.known_keys import KnownKeys
+from gateway.tenancy.keys.directory import KnownKeys
 from tests.gateway.operations.dashboard.browsing import browser, sign_in, submit
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tiers.catalog.load import load_catalog

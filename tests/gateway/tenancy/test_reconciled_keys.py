@@ -10,12 +10,17 @@ import pytest_asyncio
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.tenancy.budgets.budget_commands import set_budget
-from gateway.tenancy.changes.orders import Order
-from gateway.tenancy.declared.declaration import DeclarationError, read_declaration
-from gateway.tenancy.declared.reconcile import Applied, apply_declaration, differences
-from gateway.tenancy.keys.key_commands import FIRST_KEY_NOTICE, create_key, create_team, revoke_key, shown_key
-from gateway.tenancy.keys.key_terms import KeyTerms
-from gateway.tenancy.keys.listings import BUDGETS
+from gateway.tenancy.changes import Order
+from gateway.tenancy.declared import Applied, DeclarationError, apply_declaration, differences, read_declaration
+from gateway.tenancy.keys.key_commands import (
+    BUDGETS,
+    FIRST_KEY_NOTICE,
+    KeyTerms,
+    create_key,
+    create_team,
+    revoke_key,
+    shown_key,
+)
 from quality.store.database import migrate, open_database
 
 NOW = 1_900_000_000.0

@@ -14,18 +14,16 @@ import pytest_asyncio
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.base.errors import ApiError
-from gateway.base.requests.caller import Allowance, BudgetRef, Caller
+from gateway.base.requests.inference_request import Allowance, BudgetRef, Caller
 from gateway.base.settings import Settings
 from gateway.base.stores.redis_store import RedisStore
 from gateway.tenancy.budgets.budget_commands import set_budget, states_of
-from gateway.tenancy.budgets.periods import MICRO
-from gateway.tenancy.changes.orders import Order
+from gateway.tenancy.budgets.lease_book import MICRO
+from gateway.tenancy.changes import Order
 from gateway.tenancy.keys.directory import UnknownKeyError
-from gateway.tenancy.keys.key_commands import create_key, shown_key
+from gateway.tenancy.keys.key_commands import BUDGETS, KeyTerms, create_key, shown_key
 from gateway.tenancy.keys.key_secrets import keys_of, make_key
-from gateway.tenancy.keys.key_terms import KeyTerms
-from gateway.tenancy.keys.listings import BUDGETS
-from gateway.tenancy.limits.redis_windows import RedisWindows
+from gateway.tenancy.limits.windows import RedisWindows
 from gateway.tenancy.tenancy import Tenancy, running_tenancy
 from quality.store.database import migrate, open_database
 from tests.database_outage import outage

@@ -10,8 +10,8 @@ import pytest_asyncio
 from sqlalchemy import select
 
 from gateway.base.settings import Settings
-from gateway.base.stores.database_time import DatabaseTime
-from gateway.tenancy.changes.orders import Order
+from gateway.base.stores.database import DatabaseTime
+from gateway.tenancy.changes import Order
 from gateway.tenancy.keys.key_commands import revoke_key
 from migrations.tables.audit import audit_events
 from migrations.tables.tenancy import api_keys

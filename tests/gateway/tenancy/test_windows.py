@@ -9,12 +9,11 @@ import pytest_asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.base.requests.caller import Allowance
-from gateway.base.stores.redis_scripts import Call
-from gateway.base.stores.redis_store import RedisStore, RedisUnavailableError
-from gateway.tenancy.limits import redis_windows, windows
-from gateway.tenancy.limits.redis_windows import RedisWindows
-from gateway.tenancy.limits.windows import Entry, LocalWindows, Room, Windows
+from gateway.base.requests.inference_request import Allowance
+from gateway.base.stores.redis_store import Call, RedisStore, RedisUnavailableError
+from gateway.tenancy.limits import windows
+from gateway.tenancy.limits import windows as redis_windows
+from gateway.tenancy.limits.windows import Entry, LocalWindows, RedisWindows, Room, Windows
 from tests.database_servers import RedisServer
 from tests.polling import eventually
 

@@ -6,10 +6,15 @@ import msgspec
 
 from gateway.base.errors import ApiError, ContextLengthError, bad_request
 from gateway.base.requests.inference_request import InferenceRequest
-from gateway.inference.api.messages.conversation import conversation_of
-from gateway.inference.api.messages.errors import dotted
-from gateway.inference.api.messages.raw_parts import decoded
-from gateway.inference.api.messages.schemas import CountTokensRequest, MessagesRequest, Thinking, ToolChoice, ToolEntry
+from gateway.inference.api.messages.conversation import conversation_of, decoded
+from gateway.inference.api.messages.schemas import (
+    CountTokensRequest,
+    MessagesRequest,
+    Thinking,
+    ToolChoice,
+    ToolEntry,
+    dotted,
+)
 from gateway.inference.api.reading.schemas import (
     ChatRequest,
     FunctionDefinition,

@@ -1,29 +1,113 @@
 """The messages of a request as those of a chat: blocks become texts, parts, calls and results of tools, next to what
-they were."""
+they were.
 
+Ids of calls are as Anthropic's clients expect them: in its characters, and never twice in a conversation. A server's
+own id that is neither is carried inside, so that the server gets it back. Parts of a request are decoded where they
+are needed: a server with the same API gets them as they are.
+"""
+
+import base64
+import binascii
+import hashlib
+import re
 from collections.abc import Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from classifier.features.stray_text import BILLING_HEADER
 from gateway.base.errors import ApiError, bad_request
-from gateway.inference.api.messages.call_ids import given_call_id
-from gateway.inference.api.messages.raw_parts import decoded, native_of
 from gateway.inference.api.messages.schemas import Block, ResultBlock, Source, Text, Turn
-from gateway.inference.api.messages.signatures import UNSIGNED
+from gateway.inference.api.reading.parsing import refusal_of
 from gateway.inference.api.reading.schemas import ContentPart, FunctionCall, Message, MessageToolCall
-from tiers.native_content import NativeContent
+from tiers.native_content import NativeBlock, NativeContent
 from tiers.tool_types import FAILED_RESULT
+
+UNSIGNED = "YWlvLXVuc2lnbmVk"
+
+
+_FITS = re.compile(r"[a-zA-Z0-9_-]{16,64}")
+_OWN = re.compile(r"toolu_aio[0-9a-f]{10}_(?P<given>[a-zA-Z0-9_-]+)")
+_MOST_BYTES = 64
+
+
+def shown_call_id(call_id: str, request_id: str, place: int) -> str:
+    """Return the id of the call number `place` of an answer for a client. Servers may repeat short ids in each
+    answer, so only long ones go on as they are."""
+    if _FITS.fullmatch(call_id) and not _OWN.fullmatch(call_id):
+        return call_id
+    told = call_id.encode(errors="replace")
+    unique = hashlib.blake2b(f"{request_id}\0{place}\0".encode() + told, digest_size=5).hexdigest()
+    if len(told) > _MOST_BYTES:
+        return f"toolu_aio{unique}"
+    return f"toolu_aio{unique}_{base64.urlsafe_b64encode(told).decode().rstrip('=')}"
+
+
+def given_call_id(shown: str) -> str:
+    """Return the server's own id in one that `shown_call_id` made; any other id as it is."""
+    if (found := _OWN.fullmatch(shown)) is None:
+        return shown
+    text = found["given"]
+    try:
+        return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
+    except (binascii.Error, ValueError):
+        return shown
+
+
+T = TypeVar("T")
+_encode = msgspec.json.Encoder().encode
+
+
+class Readable(Protocol):
+    """A block and its JSON; b"" for a text that was no block."""
+
+    @property
+    def block(self) -> Any: ...
+
+    @property
+    def json(self) -> bytes: ...
+
+
+def decoded(given: Any, kind: type[T], where: str) -> T:
+    """Return `given`, JSON or data, as `kind`. Raises `ApiError` 400 that names the field below `where`."""
+    try:
+        if isinstance(given, msgspec.Raw):
+            return msgspec.json.decode(given, type=kind)
+        return msgspec.convert(given, kind, from_attributes=True)
+    except msgspec.ValidationError as error:
+        refused = refusal_of(error)
+        body = refused.body
+        path = where if body.param is None else f"{where}.{body.param}"
+        message = body.message.replace("the body", where) if body.param is None else body.message
+        raise ApiError(refused.status, message.replace(body.param or where, path), param=path, code=body.code) from None
+
+
+def native_of(said: Sequence[Readable]) -> NativeContent | None:
+    """Return the blocks as they were given; None where a chat says the same: of a text alone."""
+    if len(said) == 1 and _is_text_alone(said[0]):
+        return None
+    return NativeContent("anthropic", tuple(map(_native, said))) if said else None
+
+
+def _native(one: Readable) -> NativeBlock:
+    block = one.block
+    json = one.json or _encode({"type": "text", "text": block.text})
+    if block.type not in ("thinking", "redacted_thinking"):
+        return NativeBlock(json=json, type=block.type)
+    return NativeBlock(json=json, type=block.type, seal=block.signature or block.data or "")
+
+
+def _is_text_alone(one: Readable) -> bool:
+    block = one.block
+    return block.type == "text" and block.cache_control is None and block.citations is None
+
 
 # Between blocks, which are paragraphs of their own. An assistant's are pieces of one text.
 _BETWEEN = "\n\n"
 # Blocks of tools that a provider ran, and of its own bookkeeping: no other model can do anything with them.
 _PROVIDERS_OWN = ("_tool_use", "_tool_result", "container_upload", "compaction", "redacted_thinking")
 _READ = ("text", "image", "document", "search_result", "tool_result")
-
-_encode = msgspec.json.Encoder().encode
 
 
 class Placed(NamedTuple):

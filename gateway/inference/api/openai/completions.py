@@ -1,19 +1,34 @@
-"""`POST /v1/chat/completions`, and `POST /v1/completions`: raw text or token ids, without a chat template."""
+"""`POST /v1/chat/completions`; `POST /v1/completions`: raw text or token ids, without a chat template; and
+`POST /tokenize` and `/detokenize`, as vLLM has them: a model's own tokens of a text or a conversation, and back."""
 
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any
+
+import msgspec
+from litestar import post
+from litestar.response import Response
 from litestar.types import ASGIApp
+from msgspec import Meta
 
+from gateway.base.errors import ApiError, bad_request
+from gateway.base.requests.inference_request import InferenceRequest, Prompt
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
-from gateway.inference.api.reading.build_request import chat_request, completion_request, received
-from gateway.inference.api.reading.foreign_forms import mend_chat
-from gateway.inference.api.reading.ignored_fields import FieldReader
-from gateway.inference.api.reading.parsing import read_fields
-from gateway.inference.api.reading.schemas import HARMLESS, ChatRequest, CompletionRequest
+from gateway.inference.api.reading.build_request import chat_request, completion_request, reading_request, received
+from gateway.inference.api.reading.chat_turns import turns_of
+from gateway.inference.api.reading.foreign_fields import FieldReader, mend_chat
+from gateway.inference.api.reading.parsing import read_body, read_fields
+from gateway.inference.api.reading.schemas import HARMLESS, ChatRequest, CompletionRequest, Message, TokenId
 from gateway.inference.api.writing.answers import ChatAnswer, CompletionAnswer
 from gateway.inference.api.writing.chunks import CompletionsFormat
 from gateway.inference.api.writing.sending import respond
-from gateway.inference.serving import serving_of
-from gateway.tenancy.access.guard import InferenceRoute
+from gateway.inference.service import serving_of
+from gateway.tenancy.access.guard import InferenceRoute, caller_of
+from inference_core.errors import InvalidRequestError
+from inference_core.tokenization.tokenizer import Piece, Tokenizer
+from tiers.tier import ChatMessage, Tier
+from tiers.tools.tool_calling import ToolCalling
 
 CHAT = FieldReader("/v1/chat/completions", ChatRequest, HARMLESS, "known", mend_chat)
 COMPLETION = FieldReader("/v1/completions", CompletionRequest, forwards="known")
@@ -49,3 +64,151 @@ async def completions(request: HttpRequest) -> ASGIApp:
     serving = serving_of(request)
     answer_format = CompletionsFormat(serving, body.stream_options)
     return await respond(request, serving, completion_request(serving, received(request), body), answer_format)
+
+
+# Of one request; lists of more take so long to write that others would wait.
+MOST_TOKENS = 1_000_000
+
+
+class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A raw `prompt`, or `messages` in the model's chat format. `add_special_tokens` is about prompts, and true there
+    by default; `return_token_strs` asks for the tokens' texts too."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=256)]
+    prompt: str | None = None
+    messages: list[Message] | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool = True
+    return_token_strs: bool = False
+
+
+class Tokens(msgspec.Struct, frozen=True, kw_only=True):
+    """`token_strs`: the text of each token, U+FFFD for what is only a part of a character."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Token ids of a model."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=256)]
+    tokens: list[TokenId]
+
+
+class Detokenized(msgspec.Struct, frozen=True):
+    """Their text, named as vLLM names it."""
+
+    prompt: str
+
+
+@post("/tokenize", status_code=200, operation_class=describe(TokenizeRequest, Tokens), summary="Tokenise a text")
+async def tokenize(request: HttpRequest) -> Response[Any]:
+    """The ids of a prompt or a conversation, as the model would read it; nothing is generated or billed. It counts
+    against the limits of the key, with the tokens that it is."""
+    body = await read_body(request, TokenizeRequest)
+    tier, tokenizer = _tokenizer(request, body.model)
+    if (body.prompt is None) == (body.messages is None):
+        raise bad_request("Give either prompt or messages.", "prompt", "invalid_value")
+    messages = None if body.messages is None else turns_of(body.messages)
+    prompts: list[Prompt] | None = None if body.prompt is None else [body.prompt]
+    inference_request = reading_request(received(request), body.model, messages=messages, prompts=prompts)
+    return await _answered(request, inference_request, partial(_tokens, tier, tokenizer, body, messages))
+
+
+@post(
+    "/detokenize",
+    status_code=200,
+    operation_class=describe(DetokenizeRequest, Detokenized),
+    summary="Turn tokens into text",
+)
+async def detokenize(request: HttpRequest) -> Response[Any]:
+    """The text of token ids, control tokens included. It counts against the limits of the key, with these tokens."""
+    body = await read_body(request, DetokenizeRequest)
+    _, tokenizer = _tokenizer(request, body.model)
+    inference_request = reading_request(received(request), body.model, prompts=[body.tokens])
+    return await _answered(request, inference_request, partial(_text, tokenizer, body.tokens))
+
+
+async def _answered(
+    request: HttpRequest, inference_request: InferenceRequest, work: Callable[[], tuple[bytes, int]]
+) -> Response[Any]:
+    """The body that `work` gives, on a thread, and how many tokens it is of: megabytes take longer than a request may
+    hold the event loop."""
+    serving = serving_of(request)
+    async with serving.service.reading(inference_request) as admission:
+        content, tokens = await serving.routing.threads.run(inference_request.caller.tenant, work)
+        admission.settle(0.0, tokens)
+    return Response(content, media_type="application/json", headers=admission.headers)
+
+
+def _tokenizer(request: HttpRequest, model: str) -> tuple[Tier, Tokenizer]:
+    named = serving_of(request).routing.served.unaliased(model, caller_of(request))
+    served = serving_of(request).routing.served.seen_by(named)
+    number = served.pinned_tier(named)
+    if number is None:
+        raise bad_request("Tiers may differ in their tokens: name a tier or a model, not auto.", "model")
+    if not caller_of(request).may_use(served.spec(number)):
+        raise ApiError(403, f"This key does not have access to model {model!r}.", param="model", code="model_not_found")
+    tier = served.tier(number)
+    if tier.tokenizer is None:
+        raise ApiError(
+            400 if tier.core_name is None else 503,
+            f"The tokens of {model!r} are not known here: its tier runs elsewhere or has not started.",
+            param="model",
+            code="no_tokenizer",
+        )
+    return tier, tier.tokenizer
+
+
+def _tokens(
+    tier: Tier, tokenizer: Tokenizer, body: TokenizeRequest, messages: list[ChatMessage] | None
+) -> tuple[bytes, int]:
+    param = "prompt" if messages is None else "messages"
+    try:
+        if messages is None:
+            pieces = tokenizer.text_pieces(body.prompt or "")
+        else:
+            pieces = _chat_pieces(tokenizer, body, messages)
+        _require_few(tokenizer.least_tokens(pieces), param)
+        marked = messages is None and body.add_special_tokens is not False
+        encoded = tokenizer.encode_pieces(pieces, add_special_tokens=marked)
+    except InvalidRequestError as error:
+        raise bad_request(str(error), param, "invalid_value") from None
+    _require_few(len(encoded), param)
+    ids = encoded.ids()
+    shown = Tokens(
+        count=len(ids),
+        max_model_len=tier.max_context,
+        tokens=ids,
+        token_strs=[tokenizer.token_bytes(i).decode(errors="replace") for i in ids] if body.return_token_strs else None,
+    )
+    return msgspec.json.encode(shown), len(ids)
+
+
+def _chat_pieces(tokenizer: Tokenizer, body: TokenizeRequest, messages: list[ChatMessage]) -> list[Piece]:
+    turns, _ = ToolCalling(tokenizer, None).turns(messages, None)
+    return tokenizer.chat_pieces(turns, add_generation_prompt=body.add_generation_prompt)
+
+
+def _require_few(tokens: int, param: str) -> None:
+    if tokens > MOST_TOKENS:
+        raise bad_request(f"{param} has more than {MOST_TOKENS} tokens: send it in parts.", param, "too_long")
+
+
+def _text(tokenizer: Tokenizer, tokens: list[int]) -> tuple[bytes, int]:
+    if len(tokens) > MOST_TOKENS:
+        raise bad_request(f"tokens holds {len(tokens)}: send at most {MOST_TOKENS}.", "tokens", "too_long")
+    size = tokenizer.vocab_size
+    unknown = [token for token in tokens if token >= size]
+    if unknown:
+        raise bad_request(
+            f"Token ids {unknown[:5]} are not below the vocabulary size {size}.",
+            "tokens",
+            "invalid_value",
+        )
+    # `Tokenizer.decode` leaves control tokens out, as answers have to.
+    text = b"".join(map(tokenizer.token_bytes, tokens)).decode(errors="replace")
+    return msgspec.json.encode(Detokenized(text)), len(tokens)

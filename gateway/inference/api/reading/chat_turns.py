@@ -8,7 +8,7 @@ import msgspec
 
 from classifier.features.stray_text import without_billing
 from gateway.base.errors import bad_request
-from gateway.inference.api.reading.custom_tools import CUSTOM, arguments_of
+from gateway.inference.api.reading.constraints import CUSTOM, arguments_of
 from gateway.inference.api.reading.schemas import (
     MAX_MESSAGES,
     MAX_PARTS,

@@ -9,18 +9,23 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from gateway.base.errors import ApiError, bad_request
-from gateway.base.requests.caller import CALLER, Caller
-from gateway.base.requests.inference_request import TIER_DEFAULTS, Prompt
-from gateway.base.requests.slo_class import SERVICE_TIERS, SloName, slo_class
+from gateway.base.requests.inference_request import (
+    CALLER,
+    SERVICE_TIERS,
+    TIER_DEFAULTS,
+    Caller,
+    Prompt,
+    SloName,
+    slo_class,
+)
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.client_paths import DEPLOYMENT
 from gateway.edge.json_bounds import json_excess, structure_refusal
 from gateway.inference.api.reading.chat_turns import turns_of
 from gateway.inference.api.reading.constraints import grammar_of
-from gateway.inference.api.reading.foreign_forms import whole_text
-from gateway.inference.api.reading.ignored_fields import FieldReader
+from gateway.inference.api.reading.foreign_fields import FieldReader, whole_text
 from gateway.inference.api.reading.schemas import MAX_PROMPTS, ChatRequest, CompletionRequest, Sampling
-from gateway.inference.serving import Serving, serving_of
+from gateway.inference.service import Serving, serving_of
 from inference_core.protocol import SamplingParams
 from tiers.prompt_bounds import num_bytes
 from tiers.remote.optional_fields import ALL_SAMPLING, SERVICE_FIELDS

@@ -9,7 +9,7 @@ import msgspec
 
 from gateway.base.errors import ApiError, ContextLengthError, bad_request
 from gateway.base.requests.inference_request import InferenceRequest
-from gateway.inference.api.reading.custom_tools import arguments_of
+from gateway.inference.api.reading.constraints import arguments_of
 from gateway.inference.api.reading.parsing import refuse_given
 from gateway.inference.api.reading.schemas import (
     ChatRequest,
@@ -20,8 +20,14 @@ from gateway.inference.api.reading.schemas import (
     MessageToolCall,
     ResponseFormat,
 )
-from gateway.inference.api.responses.carried_turns import CARRIED, with_carried
-from gateway.inference.api.responses.native_items import CALLERS_TOOLS, OWN_SEAL, GivenItems, native_item
+from gateway.inference.api.responses.native_items import (
+    CALLERS_TOOLS,
+    CARRIED,
+    OWN_SEAL,
+    GivenItems,
+    native_item,
+    with_carried,
+)
 from gateway.inference.api.responses.schemas import Item, Part, ResponsesRequest, TextFormat
 from gateway.inference.api.responses.tools import chat_choice, chat_tools, flat_name
 from tiers.native_content import NativeBlock, NativeContent, NativeRequest

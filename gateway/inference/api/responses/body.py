@@ -9,15 +9,13 @@ import msgspec
 from gateway.base.errors import ErrorBody
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.answering.answer import Answer
-from gateway.inference.api.reading.custom_tools import input_of
+from gateway.inference.api.reading.constraints import input_of
 from gateway.inference.api.responses.as_chat import SEALED_REASONING, sealed, wants_logprobs
-from gateway.inference.api.responses.carried_turns import carried
 from gateway.inference.api.responses.exchange import Exchange
-from gateway.inference.api.responses.native_items import ItemIds, without_seals
+from gateway.inference.api.responses.native_items import ItemIds, carried, without_seals
 from gateway.inference.api.responses.schemas import ResponsesRequest
 from gateway.inference.api.responses.tools import CalledTool, called_tools, shown_choice, shown_tool
-from gateway.inference.api.writing.answers import billed_usage, routed
-from gateway.inference.api.writing.logprobs import chat_logprobs
+from gateway.inference.api.writing.answers import billed_usage, chat_logprobs, routed
 from tiers.catalog.tier_spec import SamplingDefaults
 from tiers.citations import UrlCitation
 from tiers.tier import TextLogprob, Usage

@@ -8,19 +8,23 @@ from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.answering.answer import Answer
 from gateway.inference.api.reading.build_request import received
-from gateway.inference.api.reading.foreign_forms import mend_response
-from gateway.inference.api.reading.ignored_fields import FieldReader
+from gateway.inference.api.reading.foreign_fields import FieldReader, mend_response
 from gateway.inference.api.reading.parsing import IGNORED, read_fields
 from gateway.inference.api.responses.as_chat import renamed
 from gateway.inference.api.responses.body import ResponseBody, failed_response
-from gateway.inference.api.responses.compacted_body import CompactedBody, CompactedEvents, compacted
-from gateway.inference.api.responses.compaction import asks_for_compaction, compacting, without_codex_items
-from gateway.inference.api.responses.events import ResponseEvents, failed_before_a_word
+from gateway.inference.api.responses.events import (
+    CompactedBody,
+    CompactedEvents,
+    ResponseEvents,
+    compacted,
+    failed_before_a_word,
+)
 from gateway.inference.api.responses.exchange import Exchange, exchange_of
+from gateway.inference.api.responses.native_items import asks_for_compaction, compacting, without_codex_items
 from gateway.inference.api.responses.schemas import ResponsesRequest
 from gateway.inference.api.writing.chunks import OpenAIStream
 from gateway.inference.api.writing.sending import respond
-from gateway.inference.serving import Serving, serving_of
+from gateway.inference.service import Serving, serving_of
 from gateway.tenancy.access.guard import InferenceRoute
 from tiers.errors import TierRequestError
 

@@ -9,23 +9,21 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.base.errors import ApiError, bad_request
 from gateway.base.requests.inference_request import InferenceRequest
-from gateway.base.stores.database_reach import reached
+from gateway.base.stores.database import reached
 from gateway.inference.api.reading.build_request import Received, chat_request
-from gateway.inference.api.reading.foreign_forms import whole_text
+from gateway.inference.api.reading.foreign_fields import whole_text
 from gateway.inference.api.reading.list_queries import is_id
 from gateway.inference.api.responses.as_chat import chat_of, renamed
-from gateway.inference.api.responses.compaction import as_sent, opened_data
-from gateway.inference.api.responses.native_items import GivenItems, given_items
-from gateway.inference.api.responses.references import resolved
+from gateway.inference.api.responses.native_items import GivenItems, as_sent, given_items, opened_data
 from gateway.inference.api.responses.schemas import Item, ResponsesRequest
 from gateway.inference.api.responses.stored_responses import (
     ContextTooLargeError,
     StoredContext,
     StoredResponse,
     StoredResponses,
+    resolved,
 )
-from gateway.inference.routing.truncation import truncated
-from gateway.inference.serving import Serving
+from gateway.inference.service import Serving, truncated
 
 log = logging.getLogger(__name__)
 

@@ -1,14 +1,32 @@
 """Items and fields of a request to `/v1/responses` as they were given, for servers with the same API; and the items of
-such a server under ids of ours, by which later requests name them."""
+such a server under ids of ours, by which later requests name them.
 
+Compaction of a conversation as Codex asks for it, and the items that only Codex sends: Codex
+(codex-rs/core/src/compact_remote*.rs, 2026-11) ends the input with a `compaction_trigger` and expects one item of the
+type `compaction`; earlier versions post the conversation to `/v1/responses/compact`. The item comes back in later
+requests in place of what it sums up. Tools come as an item, `additional_tools`. Here the tier that answers writes
+the summary.
+
+What a server needs back of a turn, carried by the client in a reasoning item of its own: where texts may not be
+stored, as with `"store": false` of Codex, nothing else keeps it. Of texts and calls nothing is in it: those are the
+client's other items, so that what is screened is what is sent.
+"""
+
+import base64
+import binascii
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from tiers.native_content import NativeBlock, NativeRequest
+from gateway.inference.answering.answer import Answer
+from gateway.inference.api.responses.schemas import Item, ResponsesRequest, ResponseTool
+from inference_core.io.json_errors import JSON_ERRORS
+from tiers.chat_state import FORM, MOST_STATE_BYTES, kept_state, with_kept_state, without_thoughts
+from tiers.native_content import Form, NativeBlock, NativeContent, NativeRequest
+from tiers.tier import ChatMessage
 
 OWN_SEAL = "aio1."
 """What `encrypted_content` of ours begins with. It is readable: the same thoughts are in `content`."""
@@ -96,3 +114,185 @@ def without_seals(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 _encode = msgspec.json.Encoder().encode
+
+
+TRIGGER, TOOLS, COMPACTION = "compaction_trigger", "additional_tools", ("compaction", "compaction_summary")
+_PROMPT = (
+    "Summarise this conversation for the model that continues it and sees nothing else of it. State the task and the "
+    "user's instructions, what was done and decided and why, the files, commands, names and figures that still matter, "
+    "open problems, and the next steps. Call no tools. Answer with the summary alone."
+)
+_SUMMARY = "Summary of the conversation so far, which was compacted:\n\n"
+# Items that a summary is made of; others are bookkeeping of the server that made them.
+_READ = (
+    "message", "reasoning", "function_call", "custom_tool_call", "function_call_output", "custom_tool_call_output",
+    "item_reference",
+)  # fmt: skip
+
+
+def asks_for_compaction(body: ResponsesRequest) -> bool:
+    """Whether the input ends with the item that asks for it."""
+    return not isinstance(body.input, str) and bool(body.input) and body.input[-1].type == TRIGGER
+
+
+def compacting(body: ResponsesRequest) -> ResponsesRequest:
+    """The request whose answer is the summary of the conversation in `body`."""
+    items = [Item(role="user", content=body.input)] if isinstance(body.input, str) else body.input
+    said = [*(one for one in items if one.type in _READ), Item(role="user", content=_PROMPT)]
+    tools = [tool for tool in body.tools or () if tool.type in CALLERS_TOOLS]
+    choice = "none" if tools else None
+    return msgspec.structs.replace(body, input=said, tools=tools or None, tool_choice=choice, text=None, include=None)
+
+
+def without_codex_items(body: ResponsesRequest, *, keeps_own: bool) -> tuple[ResponsesRequest, list[str]]:
+    """The request with its tools in `tools` and summaries of ours as texts, and the names of tools that are left out:
+    of types that no model here can call. `keeps_own`: whether there is a tier that may have them."""
+    if isinstance(body.input, str) or not any(item.type == TOOLS or _is_own(item) for item in body.input):
+        return body, []
+    tools, names = list(body.tools or ()), {(tool.type, tool.name) for tool in body.tools or ()}
+    left_out: dict[str, None] = {}
+    for tool in (tool for item in body.input if item.type == TOOLS for tool in item.tools or ()):
+        if tool.type not in CALLERS_TOOLS and not keeps_own:
+            left_out[f"input.tools.{tool.type}"] = None
+        elif (tool.type, tool.name) not in names:
+            names.add((tool.type, tool.name))
+            tools.append(tool)
+    items = [opened(item) for item in body.input if item.type != TOOLS]
+    return msgspec.structs.replace(body, input=items, tools=tools or None), list(left_out)
+
+
+def as_sent(given: GivenItems, tools: Sequence[ResponseTool] | None) -> GivenItems:
+    """What a server with this API gets instead of such items, in the same places as those of the request."""
+    if not any(item.get("type") == TOOLS or item.get("type") in COMPACTION for item in given.items):
+        return given
+    found = msgspec.json.decode(given.native.fields.get("tools", b"[]"), type=list[dict[str, Any]])
+    names = {(tool.get("type"), tool.get("name")) for tool in found}
+    for item in given.items:
+        for tool in item.get("tools") or () if item.get("type") == TOOLS else ():
+            if (tool.get("type"), tool.get("name")) not in names:
+                names.add((tool.get("type"), tool.get("name")))
+                found.append(tool)
+    own = tuple(str(tool.get("type")) for tool in found if tool.get("type") not in CALLERS_TOOLS)
+    fields = given.native.fields | ({"tools": msgspec.json.encode(found)} if tools else {})
+    items = [opened_data(item) for item in given.items if item.get("type") != TOOLS]
+    return GivenItems(items, msgspec.structs.replace(given.native, fields=fields, server_tools=own))
+
+
+def _is_own(item: Item) -> bool:
+    return item.type in COMPACTION and (item.encrypted_content or "").startswith(OWN_SEAL)
+
+
+def opened(item: Item) -> Item:
+    """A summary of ours as what a user says; any other item as it is."""
+    if not _is_own(item):
+        return item
+    return Item(role="user", content=_SUMMARY + _read(item.encrypted_content or ""))
+
+
+def opened_data(item: dict[str, Any]) -> dict[str, Any]:
+    """The same of an item as data."""
+    seal = str(item.get("encrypted_content") or "")
+    if item.get("type") not in COMPACTION or not seal.startswith(OWN_SEAL):
+        return item
+    return {"type": "message", "role": "user", "content": _SUMMARY + _read(seal)}
+
+
+def _read(seal: str) -> str:
+    try:
+        return base64.urlsafe_b64decode(seal.removeprefix(OWN_SEAL)).decode()
+    except (binascii.Error, ValueError):
+        return ""
+
+
+CARRIED = f"{OWN_SEAL}turn."
+"""What `encrypted_content` of such an item begins with."""
+_TEXT, _CALL = "text", "call"
+_SLOTS = {"text": _TEXT, "tool_use": _CALL}
+
+
+class _Turn(msgspec.Struct, frozen=True, array_like=True):
+    """Who made a turn, and its blocks; a block of type `text` or `call` stands for what the client itself sends."""
+
+    maker: str
+    form: Form
+    blocks: tuple[NativeBlock, ...]
+
+
+def carried(answer: Answer) -> str | None:
+    """Return the `encrypted_content` of the state that the server of a finished answer needs back; None for none."""
+    choice = answer.choices[0]
+    blocks = tuple(piece.block for piece in choice.native if piece.form != FORM and piece.block is not None)
+    content = kept_state(choice)
+    if blocks:
+        content = NativeContent(next(piece.form for piece in choice.native if piece.form != FORM), blocks)
+        content = content if content.is_sealed else None
+    content = None if content is None else without_thoughts(content)
+    if content is None or content.form == "responses" or not 0 < content.size <= MOST_STATE_BYTES:
+        return None
+    turn = _Turn(answer.maker, content.form, tuple(_bare(content)))
+    return CARRIED + base64.urlsafe_b64encode(_encode_turn(turn)).decode()
+
+
+def with_carried(message: ChatMessage, seal: str) -> ChatMessage:
+    """Return a turn with what its client carried of it; as it is, if that is none of ours or of another turn."""
+    try:
+        turn = _decode(base64.urlsafe_b64decode(seal.removeprefix(CARRIED)))
+        if turn.form == FORM:
+            return msgspec.structs.replace(with_kept_state(message, NativeContent(FORM, turn.blocks)), maker=turn.maker)
+        blocks = turn.blocks if turn.form == "bedrock" else tuple(_filled(turn, message))
+    except (binascii.Error, ValueError, LookupError, TypeError, AttributeError, *JSON_ERRORS):
+        return message
+    return msgspec.structs.replace(message, kept=NativeContent(turn.form, blocks), maker=turn.maker)
+
+
+def _bare(content: NativeContent) -> Iterator[NativeBlock]:
+    """The blocks without texts and calls: of Anthropic's, what has a seal; of Gemini's, parts with the seal alone."""
+    for block in content.blocks:
+        if content.form == "anthropic":
+            if block.seal:
+                yield block
+            elif (slot := _SLOTS.get(block.type)) is not None:
+                yield NativeBlock(json=b"", type=slot)
+        elif content.form == "gemini":
+            part = msgspec.json.decode(block.json, type=dict[str, Any])
+            is_text = part.pop("text", None) is not None
+            if (call := part.get("functionCall")) is not None:
+                # An id is the server's own, or ours, which it does not know.
+                part["functionCall"] = {"id": call["id"]} if call.get("id") else {}
+                yield NativeBlock(json=_json(part), type=_CALL, seal=block.seal)
+            elif is_text and not part.get("thought"):
+                yield NativeBlock(json=_json(part), type=_TEXT, seal=block.seal)
+        else:
+            yield block
+
+
+def _filled(turn: _Turn, message: ChatMessage) -> Iterator[NativeBlock]:
+    """The blocks with the texts and calls of `message` in their places. Raises ValueError where they are others."""
+    calls, text = list(message.tool_calls), message.content
+    for block in turn.blocks:
+        kept = msgspec.json.decode(block.json, type=dict[str, Any]) if block.json else {}
+        if block.type == _TEXT:
+            said = kept | ({"text": text} if turn.form == "gemini" else {"type": "text", "text": text})
+            if text:
+                yield NativeBlock(json=_json(said), type="text", seal=block.seal)
+            text = ""
+        elif block.type == _CALL:
+            if not calls:
+                raise ValueError("fewer calls than were made")
+            call = calls.pop(0)
+            arguments = msgspec.json.decode(call.arguments or "{}", type=dict[str, Any])
+            if turn.form == "gemini":
+                said = kept | {"functionCall": kept["functionCall"] | {"name": call.name, "args": arguments}}
+                yield NativeBlock(json=_json(said), type="part", seal=block.seal)
+            else:
+                said = {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments}
+                yield NativeBlock(json=_json(said), type="tool_use")
+        else:
+            yield block
+    if calls or text:
+        raise ValueError("more was said than this turn had")
+
+
+_json = msgspec.json.Encoder().encode
+_encode_turn = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Turn).decode

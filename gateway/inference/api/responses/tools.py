@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gateway.base.errors import bad_request
-from gateway.inference.api.reading.custom_tools import CUSTOM
+from gateway.inference.api.reading.constraints import CUSTOM
 from gateway.inference.api.reading.schemas import (
     MAX_TOOLS,
     AllowedTools,

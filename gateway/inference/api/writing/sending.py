@@ -12,10 +12,10 @@ from gateway.base.requests.inference_request import InferenceRequest
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.client_watch import DisconnectWatch, StallWatch
 from gateway.inference.answering.answer import Answer
-from gateway.inference.api.reading.ignored_fields import shown_names
+from gateway.inference.api.reading.foreign_fields import shown_names
 from gateway.inference.api.reading.parsing import IGNORED
 from gateway.inference.api.writing.chunks import AnswerFormat, Chunks
-from gateway.inference.serving import Serving, count_refused
+from gateway.inference.service import Serving, count_refused
 
 Headers = list[tuple[bytes, bytes]]
 # Log-probabilities that are formatted in a millisecond or two.

@@ -9,7 +9,7 @@ from litestar.response import Response
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.api.reading.parsing import read_body
-from gateway.inference.serving import serving_of
+from gateway.inference.service import serving_of
 from gateway.operations.usecases.versions import (
     TrialOrder,
     VersionOrder,

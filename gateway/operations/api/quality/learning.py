@@ -7,7 +7,7 @@ import msgspec
 from litestar import get
 from litestar.response import Response
 
-from gateway.base.stores.database_reach import reached
+from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.operations.csv_export import as_asked

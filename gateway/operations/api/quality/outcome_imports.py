@@ -9,10 +9,10 @@ from litestar.params import FromPath
 from litestar.response import Response
 
 from gateway.base.errors import ApiError
-from gateway.base.stores.database_reach import reached
+from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
-from gateway.inference.serving import serving_of
+from gateway.inference.service import serving_of
 from gateway.operations.running import operations_of
 from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
 from quality.learning.outcome_import import Imported, delete_import, list_imports

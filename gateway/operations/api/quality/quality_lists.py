@@ -9,11 +9,11 @@ from litestar.response import Response
 from msgspec import Meta
 
 from gateway.base.errors import ApiError
-from gateway.base.stores.database_reach import reached
+from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.api.reading.parsing import read_body
-from gateway.inference.serving import serving_of
+from gateway.inference.service import serving_of
 from gateway.operations.csv_export import as_asked
 from gateway.operations.running import operations_of
 from gateway.operations.usecases.estimate_rows import EstimateRow, estimate_rows

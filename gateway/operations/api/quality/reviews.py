@@ -9,7 +9,7 @@ from litestar.response import Response
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
 from gateway.inference.api.reading.parsing import read_body
-from gateway.inference.serving import serving_of
+from gateway.inference.service import serving_of
 from gateway.operations.csv_export import as_asked
 from gateway.operations.usecases.reviews import LOOKED_THROUGH, ReviewOrder, label_asked_for, order_review, reviews_from
 from gateway.tenancy.access.admin_guard import OPERATOR, actor_of

@@ -23,10 +23,10 @@ from gateway.operations.cli.options import (
 from gateway.operations.cli.stored_order import with_database
 
 if TYPE_CHECKING:
-    from gateway.base.requests.caller import Period
-    from gateway.tenancy.changes.orders import Order
-    from gateway.tenancy.declared.reconcile import Applied
-    from gateway.tenancy.keys.key_terms import KeyTerms
+    from gateway.base.requests.inference_request import Period
+    from gateway.tenancy.changes import Order
+    from gateway.tenancy.declared import Applied
+    from gateway.tenancy.keys.key_commands import KeyTerms
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -109,7 +109,7 @@ def budget_options(prefix: str = "") -> Callable[[Command], Command]:
 
 def usd_or_none(text: str) -> float | str:
     """Parse a budget; the `type` of an option."""
-    from gateway.tenancy.budgets.periods import BudgetUsd
+    from gateway.tenancy.budgets.lease_book import BudgetUsd
 
     return text if text == "none" else checked(BudgetUsd, text)
 
@@ -132,7 +132,7 @@ def create(name: str, team: str | None, reason: str | None, as_json: bool, **opt
     """Make a key called NAME. It is shown once: only its hash is stored."""
     from gateway.operations.usecases.keys import KeyOrder
     from gateway.tenancy.budgets.budget_commands import change_budgets
-    from gateway.tenancy.changes.orders import tenancy_transaction
+    from gateway.tenancy.changes import tenancy_transaction
     from gateway.tenancy.keys.key_commands import IssuedKey, create_key
 
     budgets = budgets_of(options, "budget_")
@@ -159,7 +159,7 @@ def create(name: str, team: str | None, reason: str | None, as_json: bool, **opt
 @stored_options
 def list_keys(limit: int, as_json: bool, **options: Any) -> None:
     """Show keys, newest first, including ended ones."""
-    from gateway.tenancy.keys.listings import KEYS
+    from gateway.tenancy.keys.key_commands import KEYS
 
     page = with_database(settings_from(**options), lambda engine: KEYS.page(engine, {}, limit=limit))
     if as_json:
@@ -175,8 +175,7 @@ def list_keys(limit: int, as_json: bool, **options: Any) -> None:
 def show(key: str, as_json: bool, **options: Any) -> None:
     """Show one key (id or name) and its budgets."""
     from gateway.tenancy.budgets.budget_commands import states_of
-    from gateway.tenancy.keys.key_commands import shown_key
-    from gateway.tenancy.keys.listings import BUDGETS
+    from gateway.tenancy.keys.key_commands import BUDGETS, shown_key
 
     async def look(engine: Any) -> tuple[dict[str, Any], list[Any]]:
         row = await shown_key(engine, key)
@@ -209,7 +208,7 @@ def show(key: str, as_json: bool, **options: Any) -> None:
 def limit(key: str, reason: str | None, as_json: bool, **options: Any) -> None:
     """Change the terms and budgets of KEY (id or name); omitted ones stay."""
     from gateway.tenancy.budgets.budget_commands import change_budgets
-    from gateway.tenancy.changes.orders import tenancy_transaction
+    from gateway.tenancy.changes import tenancy_transaction
     from gateway.tenancy.keys.key_commands import change_key
 
     budgets = budgets_of(options, "budget_")
@@ -282,8 +281,7 @@ def apply(
     Terms and budgets that a declared key or team lacks in FILE get their default or are removed. What FILE does not
     name stays, unless --prune is given.
     """
-    from gateway.tenancy.declared.declaration import read_declaration
-    from gateway.tenancy.declared.reconcile import apply_declaration, differences
+    from gateway.tenancy.declared import apply_declaration, differences, read_declaration
     from gateway.tenancy.keys.key_secrets import keys_of
 
     settings = settings_from(**options)
@@ -325,14 +323,14 @@ def _change(name: str, old: Any, new: Any) -> str:
 
 def order(reason: str | None) -> "Order":
     """A command given on the command line."""
-    from gateway.tenancy.changes.orders import Order
+    from gateway.tenancy.changes import Order
 
     return Order(actor=ACTOR, now=time.time(), reason=reason)
 
 
 def terms_of(options: dict[str, Any]) -> "KeyTerms":
     """The terms among options. Raises `click.UsageError`."""
-    from gateway.tenancy.keys.key_terms import KeyTerms
+    from gateway.tenancy.keys.key_commands import KeyTerms
 
     fields = {name: value for name, value in options.items() if name in KeyTerms.__struct_fields__}
     days = options.get("expires_in_days")

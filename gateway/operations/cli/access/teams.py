@@ -34,7 +34,7 @@ def create(name: str, reason: str | None, as_json: bool, **options: Any) -> None
 @stored_options
 def list_teams(limit: int, as_json: bool, **options: Any) -> None:
     """Show teams, newest first."""
-    from gateway.tenancy.keys.listings import TEAMS
+    from gateway.tenancy.keys.key_commands import TEAMS
 
     page = with_database(settings_from(**options), lambda engine: TEAMS.page(engine, {}, limit=limit))
     echo_answer(as_json, page, table(["id", "name"], [[row["team_id"], row["name"]] for row in page.rows]))
@@ -48,8 +48,7 @@ def list_teams(limit: int, as_json: bool, **options: Any) -> None:
 def budget(team: str, reason: str | None, as_json: bool, **options: Any) -> None:
     """Set the budgets of TEAM (id or name), if given, and show what it has spent."""
     from gateway.tenancy.budgets.budget_commands import BudgetState, change_budgets, states_of
-    from gateway.tenancy.keys.key_commands import team_named
-    from gateway.tenancy.keys.listings import BUDGETS
+    from gateway.tenancy.keys.key_commands import BUDGETS, team_named
 
     bounds = budgets_of(options)
 

@@ -157,7 +157,7 @@ def _accepted(settings: "Settings", version: str) -> "tuple[ArtefactRegistry, st
     from classifier.registry.artefact import default_artefact
     from classifier.registry.registry import ArtefactRegistry
     from gateway.inference.catalogue.class_prior import tier_prior
-    from gateway.inference.routing.objective import objective_of
+    from gateway.inference.routing.knobs import objective_of
     from tiers.catalog.load import load_catalog
 
     catalog = load_catalog(settings.catalog)

@@ -48,7 +48,7 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
     if security:
         _check_security(settings_from(**options), as_json)
         return
-    from gateway.base.configuration.default_catalog import catalog_reason
+    from gateway.base.configuration import catalog_reason
     from gateway.operations.quality_loop.label_sources import labels_text
     from gateway.operations.quality_loop.stored_judge import stored_judge
     from gateway.operations.setup.embedding_check import ask_embeddings

@@ -170,7 +170,7 @@ def _write(output: Path, text: str) -> None:
 
 
 def _echo_next(chosen: Sequence["Candidate"], output: Path) -> None:
-    from gateway.base.configuration.default_catalog import CATALOG_FILE
+    from gateway.base.configuration import CATALOG_FILE
 
     option = "" if output == Path(CATALOG_FILE) else f" --catalog {output}"
     click.echo(f"next: aio check{option}   asks every tier one question")

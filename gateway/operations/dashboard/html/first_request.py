@@ -6,9 +6,8 @@ import shlex
 import msgspec
 
 from gateway.edge.asgi import HttpRequest
-from gateway.inference.serving import serving_of
-from gateway.tenancy.access.access import access_of
-from gateway.tenancy.access.client_address import site_of
+from gateway.inference.service import serving_of
+from gateway.tenancy.access.guard import access_of, site_of
 
 # What stands in the page as a command must not be able to hold one.
 _ADDRESS = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]+\Z")

@@ -16,15 +16,14 @@ from litestar.exceptions import HTTPException
 from litestar.response import Response
 
 from gateway.base.errors import as_api_error, request_id_of
-from gateway.base.requests.caller import CALLER, KEYLESS
+from gateway.base.requests.inference_request import CALLER, KEYLESS
 from gateway.edge.asgi import HttpRequest
 from gateway.operations.dashboard.html import assets, charts
 from gateway.operations.dashboard.html.page import OPT, Page, links
 from gateway.operations.running import operations_of
 from gateway.telemetry.objectives.slo import Quantiles
 from gateway.tenancy.access.admin_guard import NotSignedInError, session_token
-from gateway.tenancy.access.client_address import site_of
-from gateway.tenancy.access.guard import caller_of
+from gateway.tenancy.access.guard import caller_of, site_of
 from gateway.tenancy.users.sessions import csrf_of
 from tiers.errors import TierError
 

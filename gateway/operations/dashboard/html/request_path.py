@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from classifier.decision import Decision
 from classifier.errors import NoTierAllowedError
 from classifier.policy.decide import barred_tiers, decide, held_back
-from gateway.inference.routing.model import RoutingRule, rule_of, ruled_by
+from gateway.inference.routing.classifier_versions import RoutingRule, rule_of, ruled_by
 from gateway.inference.routing.router import RoutingService
 from migrations.tables.quality import verifications
 from quality.records.record import Record

@@ -9,9 +9,9 @@ from litestar.response import Response
 from sqlalchemy import select
 
 from gateway.base.numbers import number, utc_text
-from gateway.base.stores.database_reach import reached
+from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
-from gateway.inference.serving import Serving, serving_of
+from gateway.inference.service import Serving, serving_of
 from gateway.operations.dashboard.html.forms import (
     Form,
     WrongField,
@@ -39,10 +39,13 @@ from gateway.operations.usecases.keys import (
     obeyed,
 )
 from gateway.operations.usecases.pages import page_asked_for
-from gateway.tenancy.access.access import access_of
 from gateway.tenancy.access.admin_guard import order_of
+from gateway.tenancy.access.guard import access_of
 from gateway.tenancy.budgets.budget_commands import BudgetState, remove_budget, set_budget, states_of
 from gateway.tenancy.keys.key_commands import (
+    BUDGETS,
+    KEYS,
+    TEAMS,
     IssuedKey,
     change_key,
     create_key,
@@ -51,7 +54,6 @@ from gateway.tenancy.keys.key_commands import (
     rotate_key,
     shown_key,
 )
-from gateway.tenancy.keys.listings import BUDGETS, KEYS, TEAMS
 from migrations.tables.tenancy import budgets
 
 ROWS = 50

@@ -11,9 +11,9 @@ from classifier.errors import ArtefactError
 from classifier.registry.artefact import default_artefact
 from classifier.registry.registry import ArtefactRegistry
 from gateway.base.errors import ApiError, bad_request
-from gateway.base.stores.database_reach import reached
+from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
-from gateway.inference.serving import serving_of
+from gateway.inference.service import serving_of
 from gateway.operations.dashboard.html.charts import DASHES, Series
 from gateway.operations.dashboard.html.forms import fields_of, number_of, reason_of, taken
 from gateway.operations.dashboard.html.page import Page

@@ -10,10 +10,10 @@ from litestar.response import Response
 
 from gateway.base.errors import ApiError, bad_request
 from gateway.base.numbers import epoch_seconds, is_number, number
-from gateway.base.stores.database_reach import reached
+from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
-from gateway.inference.serving import serving_of
+from gateway.inference.service import serving_of
 from gateway.operations.csv_export import as_asked
 from gateway.operations.dashboard.html.first_request import first_request
 from gateway.operations.dashboard.html.page import Page

@@ -7,7 +7,7 @@ from litestar.params import FromPath
 from litestar.response import Response
 
 from gateway.edge.asgi import HttpRequest
-from gateway.inference.serving import serving_of
+from gateway.inference.service import serving_of
 from gateway.operations.dashboard.html.forms import form_of, given_of, taken
 from gateway.operations.dashboard.html.rendering import back_to, page
 from gateway.operations.usecases.reviews import ReviewOrder, label_asked_for, order_review, review_of, reviews_from

@@ -9,7 +9,7 @@ from litestar.response import Response
 
 from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from gateway.base.errors import ApiError, bad_request
-from gateway.base.stores.database_reach import reached
+from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.operations.dashboard.html.charts import Curve, Mark, Plane
 from gateway.operations.dashboard.html.forms import fields_of, reason_of

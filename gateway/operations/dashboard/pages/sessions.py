@@ -7,7 +7,7 @@ from litestar.params import FromPath
 from litestar.response import Response
 
 from gateway.edge.asgi import HttpRequest
-from gateway.inference.serving import serving_of
+from gateway.inference.service import serving_of
 from gateway.operations.dashboard.html.page import Page
 from gateway.operations.dashboard.html.rendering import page
 from gateway.operations.usecases.keys import names_of

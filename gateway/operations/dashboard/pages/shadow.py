@@ -7,7 +7,7 @@ from litestar.response import Response
 
 from gateway.base.errors import bad_request
 from gateway.edge.asgi import HttpRequest
-from gateway.inference.serving import serving_of
+from gateway.inference.service import serving_of
 from gateway.operations.dashboard.html.forms import fields_of, reason_of
 from gateway.operations.dashboard.html.page import Page
 from gateway.operations.dashboard.html.rendering import back_to, page

@@ -7,7 +7,7 @@ from litestar import get
 from litestar.response import Response
 
 from gateway.base.numbers import whole_number
-from gateway.base.stores.database_reach import reached
+from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.operations.dashboard.html.charts import DASHES, Series
 from gateway.operations.dashboard.html.page import Page
@@ -16,7 +16,7 @@ from gateway.operations.running import operations_of
 from gateway.operations.usecases.keys import names_of
 from gateway.operations.usecases.pages import page_asked_for
 from gateway.tenancy.budgets.budget_commands import states_of
-from gateway.tenancy.keys.listings import BUDGETS
+from gateway.tenancy.keys.key_commands import BUDGETS
 from quality.estimates.costs import CostReport, cost_report
 
 USUAL_DAYS, MOST_DAYS = 30, 366

@@ -7,18 +7,18 @@ from litestar.params import FromPath
 from litestar.response import Response
 from sqlalchemy import func, select
 
-from gateway.base.stores.database_reach import reached
+from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
-from gateway.inference.serving import serving_of
+from gateway.inference.service import serving_of
 from gateway.operations.dashboard.html.forms import form_of, given_of, taken, text_of
 from gateway.operations.dashboard.html.page import Page
 from gateway.operations.dashboard.html.rendering import back_to, page
 from gateway.operations.running import Operations, operations_of
 from gateway.operations.usecases.keys import obeyed
 from gateway.operations.usecases.pages import page_asked_for, page_of
-from gateway.tenancy.access.access import access_of
 from gateway.tenancy.access.admin_guard import ADMIN, order_of
+from gateway.tenancy.access.guard import access_of
 from gateway.tenancy.users import users
 from migrations.tables.tenancy import dashboard_sessions
 from quality.store.pages import Page as Rows

@@ -6,7 +6,7 @@ from litestar.datastructures import Cookie
 from litestar.response import Response
 
 from gateway.edge.asgi import HttpRequest
-from gateway.tenancy.access.client_address import client_of
+from gateway.tenancy.access.guard import client_of
 
 
 def set_cookie(

@@ -6,10 +6,10 @@ from litestar import get, post
 from litestar.response import Response
 
 from gateway.base.errors import ApiError
-from gateway.base.stores.database_reach import reached
+from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.proxies import network_of
-from gateway.inference.serving import serving_of
+from gateway.inference.service import serving_of
 from gateway.operations.dashboard.html.rendering import HOME, LOGIN, back_to, page
 from gateway.operations.dashboard.sign_in.cookies import set_cookie
 from gateway.operations.dashboard.sign_in.known_devices import (
@@ -21,13 +21,10 @@ from gateway.operations.dashboard.sign_in.known_devices import (
 from gateway.operations.dashboard.sign_in.login_limit import Attempt
 from gateway.operations.dashboard.sign_in.sign_in_trail import Means, limits_of, note, note_failure
 from gateway.operations.running import operations_of
-from gateway.tenancy.access.access import access_of
 from gateway.tenancy.access.admin_guard import actor_of, session_token
-from gateway.tenancy.access.client_address import client_of, cookie_name
-from gateway.tenancy.keys.directory import KeysUnavailableError, UnknownKeyError
+from gateway.tenancy.access.guard import access_of, client_of, cookie_name
+from gateway.tenancy.keys.directory import ADMINISTRATION, KeysUnavailableError, UnknownKeyError
 from gateway.tenancy.keys.key_secrets import digest_of
-from gateway.tenancy.keys.known_keys import ADMINISTRATION
-from gateway.tenancy.users.passwords import TooManyPasswordsError
 from gateway.tenancy.users.sessions import (
     COOKIE,
     CSRF_FIELD,
@@ -38,7 +35,7 @@ from gateway.tenancy.users.sessions import (
     csrf_of,
     new_token,
 )
-from gateway.tenancy.users.users import kept_password, password_is_right
+from gateway.tenancy.users.users import TooManyPasswordsError, kept_password, password_is_right
 
 PATH = "/admin/login"
 FORM_BYTES = 16 * 1024

@@ -3,8 +3,7 @@
 from hashlib import blake2b
 from uuid import uuid4
 
-from gateway.base.stores.redis_scripts import Argument, Call, RedisScripts, script
-from gateway.base.stores.redis_store import RedisStore, RedisUnavailableError
+from gateway.base.stores.redis_store import Argument, Call, RedisScripts, RedisStore, RedisUnavailableError, script
 from gateway.operations.dashboard.sign_in.login_limit import (
     MOST,
     WINDOW_SECONDS,

@@ -12,8 +12,8 @@ from gateway.edge.asgi import HttpRequest
 from gateway.operations.dashboard.sign_in.login_limit import LoginLimits, OwnLoginLimits, Subject
 from gateway.operations.dashboard.sign_in.shared_login_limit import SharedLoginLimits
 from gateway.operations.running import operations_of
-from gateway.tenancy.access.client_address import client_of
-from gateway.tenancy.changes.orders import Order, write_down
+from gateway.tenancy.access.guard import client_of
+from gateway.tenancy.changes import Order, write_down
 from migrations.tables.tenancy import dashboard_users
 
 log = logging.getLogger(__name__)

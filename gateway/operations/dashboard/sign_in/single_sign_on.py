@@ -8,27 +8,26 @@ from litestar.response import Response
 
 from gateway.base.errors import ApiError
 from gateway.base.settings import SettingsError
-from gateway.base.stores.database_reach import reached
+from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.proxies import network_of
-from gateway.inference.serving import serving_of
+from gateway.inference.service import serving_of
 from gateway.operations.dashboard.html.rendering import back_to, page
 from gateway.operations.dashboard.sign_in.cookies import set_cookie
 from gateway.operations.dashboard.sign_in.login import begin_session, limited, login_form, safe_path
 from gateway.operations.dashboard.sign_in.sign_in_trail import limits_of, note_failure
 from gateway.operations.running import operations_of
-from gateway.tenancy.access.access import access_of
-from gateway.tenancy.access.client_address import client_of, cookie_name, site_of
-from gateway.tenancy.changes.errors import TenancyError
-from gateway.tenancy.changes.orders import Order
+from gateway.tenancy.access.guard import access_of, client_of, cookie_name, site_of
+from gateway.tenancy.changes import Order, TenancyError
 from gateway.tenancy.users.identity_provider import (
+    ATTEMPT_SECONDS,
+    Attempt,
     IdentityProvider,
     ProviderAnswerError,
     ProviderUnavailableError,
     SignInError,
 )
 from gateway.tenancy.users.sessions import Holder
-from gateway.tenancy.users.sign_in_attempts import ATTEMPT_SECONDS, Attempt
 from gateway.tenancy.users.users import admit_provider_user
 
 PATH = "/admin/oidc"

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gateway.inference.answering.kept_reasoning import KeptReasoning
-from gateway.inference.api.responses.carried_turns import CARRIED, with_carried
+from gateway.inference.api.responses.native_items import CARRIED, with_carried
 from tests.gateway.inference.answering.test_native_forms import SIGNED_CALL, Recorded, recorded
 from tiers.remote.reasoning_makers import MAKERS
 from tiers.tier import ChatMessage

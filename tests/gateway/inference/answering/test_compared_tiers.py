@@ -18,8 +18,8 @@ from gateway.inference.answering.agreement import Agreements
 from gateway.inference.routing.knobs import RoutingKnobFile
 from gateway.inference.routing.router import RoutingService
 from gateway.inference.service import Service
-from gateway.tenancy.budgets.cost_bound import most_usd
-from gateway.tenancy.budgets.periods import microusd
+from gateway.tenancy.admission import most_usd
+from gateway.tenancy.budgets.lease_book import microusd
 from quality.verification.comparison import read_agreements
 from tests.gateway.batches.batching import made, outcome, request_line
 from tests.gateway.chats import chat

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from classifier.policy.agreement_counts import AgreementPlace, AgreementTable
 from classifier.registry.registry import ArtefactRegistry
-from gateway.inference.answering.active_probes import ActiveProbes
 from gateway.inference.answering.agreement import Agreements
 from gateway.inference.answering.answer import Answer
+from gateway.inference.answering.escalation import ActiveProbes
 from gateway.inference.routing.knobs import RoutingKnobFile
 from gateway.inference.routing.router import RoutingService
 from gateway.inference.service import Service

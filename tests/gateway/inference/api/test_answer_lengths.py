@@ -10,8 +10,8 @@ from classifier.decision import Decision
 from classifier.evidence import EvidenceModels
 from classifier.features.surface_features import FEATURE_NAMES
 from classifier.model.answer_length import AnswerLength
-from gateway.inference.answering.active_probes import ActiveProbes
-from gateway.inference.routing.active_classifier import ActiveClassifier
+from gateway.inference.answering.escalation import ActiveProbes
+from gateway.inference.routing.classifier_versions import ActiveClassifier
 from gateway.inference.routing.knobs import RoutingKnobFile
 from gateway.inference.routing.router import RoutingService
 from tests.gateway.chats import chat

@@ -11,7 +11,7 @@ import openai
 import pytest
 import pytest_asyncio
 
-from gateway.inference.embedding.core_embedder import TOGETHER, CoreEmbedder
+from gateway.inference.embedding.embedder import TOGETHER, CoreEmbedder
 from inference_core.protocol import ModelInfo
 from tests.gateway.embedding_catalog import TEXTS, embedding_settings
 from tests.gateway.running_gateway import RunningGateway, running_gateway

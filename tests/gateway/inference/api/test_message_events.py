@@ -14,12 +14,10 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from gateway.inference.answering.answer import Answer
-from gateway.inference.api.messages import events as events_module
-from gateway.inference.api.messages.call_ids import given_call_id
-from gateway.inference.api.messages.events import PING, MessageEvents
-from gateway.inference.api.messages.message_body import ThinkingShown, whole_message
-from gateway.inference.api.messages.signatures import UNSIGNED
-from gateway.inference.api.writing.block_order import is_object
+from gateway.inference.api.messages import message_body as events_module
+from gateway.inference.api.messages.conversation import UNSIGNED, given_call_id
+from gateway.inference.api.messages.message_body import PING, MessageEvents, ThinkingShown, whole_message
+from gateway.inference.api.writing.chunks import is_object
 from tests.gateway.chats import chat
 from tiers.collected_choice import CollectedChoice
 from tiers.tier import Delta, Usage

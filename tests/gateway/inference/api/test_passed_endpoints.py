@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from gateway.base.settings import Settings
-from gateway.inference.api.passed import form
+from gateway.inference.api.passed import answer as form
 from quality.records.record import EmbeddingRecord
 from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.chained_tiers import HELLO, well

@@ -18,7 +18,7 @@ from gateway.inference.api.responses.body import ResponseBody
 from gateway.inference.api.responses.events import ResponseEvents
 from gateway.inference.api.responses.exchange import Exchange
 from gateway.inference.api.responses.schemas import ResponsesRequest, ResponseTool
-from gateway.inference.api.writing.block_order import BlockOrder, Piece, is_object
+from gateway.inference.api.writing.chunks import BlockOrder, Piece, is_object
 from tests.gateway.running_gateway import RunningGateway
 from tiers.catalog.tier_spec import SamplingDefaults
 from tiers.collected_choice import CollectedChoice

@@ -7,9 +7,8 @@ import pytest
 
 from classifier.decision import PolicyInputs, Prediction, RuledBy
 from classifier.policy.decide import decide
-from gateway.base.requests.caller import KEYLESS
-from gateway.base.requests.inference_request import InferenceRequest
-from gateway.inference.cache.cache_key import CatalogueDigest, cache_key
+from gateway.base.requests.inference_request import KEYLESS, InferenceRequest
+from gateway.inference.cache.response_cache import CatalogueDigest, cache_key
 from inference_core.protocol import SamplingParams
 from tests.gateway.chats import chat
 from tiers.catalog.load import load_catalog

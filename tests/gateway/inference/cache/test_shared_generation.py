@@ -8,13 +8,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gateway.base.knobs.file import KnobFile
+from gateway.base.knobs import KnobFile
 from gateway.base.requests.inference_request import InferenceRequest
-from gateway.inference.cache.kept_answer import KeptAnswer, Replay
-from gateway.inference.cache.knobs import CacheKnobs
 from gateway.inference.cache.response_cache import ResponseCache
-from gateway.inference.cache.shared_generation import SharedGeneration, SharedGenerationReader
-from gateway.inference.cache.stores import AnswerStore, MemoryStore
+from gateway.inference.cache.shared_generation import KeptAnswer, Replay, SharedGeneration, SharedGenerationReader
+from gateway.inference.cache.stores import AnswerStore, CacheKnobs, MemoryStore
 from gateway.inference.routing.router import RoutingService
 from gateway.inference.service import Service
 from inference_core.protocol import SamplingParams

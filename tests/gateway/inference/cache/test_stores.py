@@ -7,10 +7,9 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from gateway.base.knobs.file import KnobFile
+from gateway.base.knobs import KnobFile
 from gateway.base.stores.redis_store import REST_SECONDS, RedisStore
-from gateway.inference.cache.knobs import CacheKnobs
-from gateway.inference.cache.stores import ENTRY_BYTES, AgedAnswer, MemoryStore, SharedStore
+from gateway.inference.cache.stores import ENTRY_BYTES, AgedAnswer, CacheKnobs, MemoryStore, SharedStore
 from tests.database_servers import RedisServer
 
 

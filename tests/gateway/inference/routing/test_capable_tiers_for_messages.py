@@ -7,7 +7,7 @@ import anthropic
 import pytest
 import pytest_asyncio
 
-from gateway.inference.api.messages.signatures import UNSIGNED
+from gateway.inference.api.messages.conversation import UNSIGNED
 from tests.gateway.capable_tiers import Noting, capable_tiers
 from tests.gateway.running_gateway import RunningGateway
 

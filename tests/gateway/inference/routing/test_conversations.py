@@ -5,8 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.base.requests.caller import Caller
-from gateway.base.requests.inference_request import InferenceRequest
+from gateway.base.requests.inference_request import Caller, InferenceRequest
 from gateway.inference.routing.conversations import TIERS_KEPT, Conversations, circumstances, digested
 from tests.gateway.chats import chat
 from tests.gateway.running_gateway import RunningGateway

@@ -9,14 +9,12 @@ import pytest
 from classifier.features.routing_input import RoutingInput
 from classifier.policy.decide import decide
 from classifier.policy.experiment_split import Arm, Split
-from gateway.base.knobs.file import KnobFile
-from gateway.base.requests.caller import Caller
-from gateway.base.requests.inference_request import InferenceRequest
-from gateway.inference.answering.active_probes import ActiveProbes
+from gateway.base.knobs import KnobFile
+from gateway.base.requests.inference_request import Caller, InferenceRequest
 from gateway.inference.answering.answer import Answer
-from gateway.inference.cache.knobs import CacheKnobs
+from gateway.inference.answering.escalation import ActiveProbes
 from gateway.inference.cache.response_cache import ResponseCache
-from gateway.inference.cache.stores import MemoryStore
+from gateway.inference.cache.stores import CacheKnobs, MemoryStore
 from gateway.inference.routing.knobs import RoutingKnobFile
 from gateway.inference.routing.router import RoutingService
 from gateway.inference.service import Service

@@ -20,7 +20,7 @@ from classifier.registry.registry import ArtefactRegistry
 from classifier.training.recipes.train_hidden_state import ReadLayer, train_over_hidden_states
 from classifier.training.recipes.train_static import Candidate
 from gateway.base.requests.inference_request import InferenceRequest
-from gateway.inference.routing.active_classifier import ActiveClassifier
+from gateway.inference.routing.classifier_versions import ActiveClassifier
 from gateway.inference.routing.router import RoutingService
 from gateway.runtime.cores.hidden_states import CoreStates, require_model
 from inference_core.loading.load_core import load_core
@@ -159,7 +159,7 @@ async def test_a_core_that_was_started_with_another_model_is_refused(
 
 async def test_a_gateway_process_reads_states_without_torch() -> None:
     program = (
-        "import sys, gateway.inference.routing.active_classifier, gateway.runtime.cores.hidden_states; "
+        "import sys, gateway.inference.routing.classifier_versions, gateway.runtime.cores.hidden_states; "
         "print('torch' in sys.modules)"
     )
     done = await asyncio.to_thread(

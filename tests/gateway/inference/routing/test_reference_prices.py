@@ -9,8 +9,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.features.routing_input import app_of
 from classifier.policy.decide import decide
-from gateway.base.requests.caller import Caller
-from gateway.inference.routing.reference_prices import MOST, OWN_WEIGHT, ReferencePrices
+from gateway.base.requests.inference_request import Caller
+from gateway.inference.routing.request_context import MOST, OWN_WEIGHT, ReferencePrices
 from gateway.inference.routing.router import RoutingService
 from quality.store.database import migrate, open_database
 from tests.gateway.chats import chat

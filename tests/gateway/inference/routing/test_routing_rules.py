@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from classifier.features.routing_input import routing_input
 from classifier.policy.decide import decide
-from gateway.base.requests.caller import Caller
-from gateway.base.requests.inference_request import InferenceRequest
+from gateway.base.requests.inference_request import Caller, InferenceRequest
 from gateway.inference.catalogue.routing_rules import Matched, RoutingRules, script_of
 from gateway.planning.backtests.dry_run import dry_request
 from tests.examples import examples

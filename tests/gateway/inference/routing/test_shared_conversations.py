@@ -6,13 +6,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gateway.base.requests.caller import Caller
-from gateway.base.requests.client_turn import ClientTurn
+from gateway.base.requests.inference_request import Caller, ClientTurn
 from gateway.base.settings import Settings
 from gateway.base.stores.redis_store import open_redis
-from gateway.inference.routing.conversations import MOST, REPEAT_SECONDS, Conversations
+from gateway.inference.routing.conversations import MOST, REPEAT_SECONDS, Conversations, SharedTurns
 from gateway.inference.routing.router import RoutingService
-from gateway.inference.routing.shared_turns import SharedTurns
 from gateway.inference.sessions.session import CachedPrefix, Session
 from tests.database_servers import RedisServer
 from tests.gateway.inference.routing.test_conversations import ANSWER, CATALOG, HELLO, MORE, Clock, ask

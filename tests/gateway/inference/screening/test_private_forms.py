@@ -6,8 +6,7 @@ import pytest
 import pytest_asyncio
 
 from gateway.base.settings import Settings
-from gateway.inference.screening.readings import readings
-from gateway.inference.screening.rules import PrivateRules
+from gateway.inference.screening.rules import PrivateRules, readings
 from tests.gateway.private_forms import CASES, CATALOG, OPEN, TEXTS, Body
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.sinks import Sinks, running_sinks

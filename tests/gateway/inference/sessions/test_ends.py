@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.inference.sessions.ends import WEIGHTS, end_before
-from gateway.inference.sessions.tool_results import read_result
+from gateway.inference.sessions.moves import WEIGHTS, end_before
+from gateway.inference.sessions.session import read_result
 from tiers.tier import ChatMessage
 from tiers.tool_types import ToolCall
 

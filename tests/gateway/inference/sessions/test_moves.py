@@ -6,9 +6,7 @@ import msgspec
 import pytest
 
 from classifier.decision import Decision
-from gateway.base.requests.caller import Caller
-from gateway.base.requests.client_turn import ClientTurn
-from gateway.base.requests.inference_request import InferenceRequest
+from gateway.base.requests.inference_request import Caller, ClientTurn, InferenceRequest
 from gateway.inference.routing.conversations import Conversations
 from gateway.inference.routing.router import RoutingService
 from gateway.inference.sessions.session import Answered

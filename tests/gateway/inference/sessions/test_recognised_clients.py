@@ -6,17 +6,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.base.requests.client_turn import ClientTurn
+from gateway.base.requests.inference_request import ClientTurn
 from gateway.inference.api.messages.as_chat import chat_of as chat_of_messages
 from gateway.inference.api.messages.schemas import MessagesRequest
 from gateway.inference.api.reading.chat_turns import turns_of
 from gateway.inference.api.reading.schemas import ChatRequest
 from gateway.inference.api.responses.as_chat import chat_of as chat_of_responses
 from gateway.inference.api.responses.schemas import ResponsesRequest
+from gateway.inference.routing.conversations import session_digest
 from gateway.inference.sessions import clients
-from gateway.inference.sessions.client_rules import CAPTURED, RULES
-from gateway.inference.sessions.client_turn import session_digest
-from gateway.inference.sessions.clients import MAX_ID, recognised
+from gateway.inference.sessions.clients import CAPTURED, MAX_ID, RULES, recognised
 from tests.clients.recorded_request import RecordedRequest, read_recorded
 from tiers.tier import ChatMessage
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from gateway.tenancy.changes.orders import Order
+from gateway.tenancy.changes import Order
 from gateway.tenancy.users.sessions import RECHECK_SECONDS
 from gateway.tenancy.users.users import Role, UserOrder, add_user
 from tests.gateway.administrator import ADMIN_KEY

@@ -9,7 +9,7 @@ import pytest_asyncio
 from argon2 import PasswordHasher
 
 from gateway.base.settings import Settings
-from gateway.tenancy.users import passwords
+from gateway.tenancy.users import users
 from tests.gateway.operations.dashboard.browsing import browser, sign_in
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def password_hasher(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hash of a password costs 1 ms instead of 50 of processor time; `test_passwords` has that of production."""
-    monkeypatch.setattr(passwords, "_ARGON2", quick := PasswordHasher(time_cost=1, memory_cost=1024, parallelism=1))
-    monkeypatch.setattr(passwords, "_HASH_OF_NOTHING", quick.hash("of no user"))
+    monkeypatch.setattr(users, "_ARGON2", quick := PasswordHasher(time_cost=1, memory_cost=1024, parallelism=1))
+    monkeypatch.setattr(users, "_HASH_OF_NOTHING", quick.hash("of no user"))
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from classifier.complexity.classes import Complexity
 from gateway.base.settings import Settings
-from gateway.inference.routing.active_classifier import ActiveClassifier
+from gateway.inference.routing.classifier_versions import ActiveClassifier
 from gateway.operations.dashboard.site import PAGES
 from gateway.operations.quality_loop.active_labels import ActiveLabels
 from gateway.operations.usecases.estimate_rows import estimate_rows

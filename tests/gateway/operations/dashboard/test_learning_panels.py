@@ -15,7 +15,7 @@ from sqlalchemy import insert
 from classifier.complexity.classes import Complexity
 from classifier.decision import PolicyInputs, Prediction
 from gateway.base.settings import Settings
-from gateway.inference.routing.active_classifier import ActiveClassifier
+from gateway.inference.routing.classifier_versions import ActiveClassifier
 from gateway.operations.usecases.routing_views import active_version
 from migrations.tables.quality import training_rows, verifications
 from migrations.tables.requests import routing_decisions

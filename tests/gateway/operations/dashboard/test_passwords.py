@@ -10,10 +10,16 @@ import pytest
 from argon2 import PasswordHasher
 from sqlalchemy import select, update
 
-from gateway.tenancy.changes.orders import Order
-from gateway.tenancy.users import passwords
-from gateway.tenancy.users.passwords import MOST_WAITING, TooManyPasswordsError, in_turn
-from gateway.tenancy.users.users import UserOrder, add_user, password_is_right
+from gateway.tenancy.changes import Order
+from gateway.tenancy.users import users
+from gateway.tenancy.users.users import (
+    MOST_WAITING,
+    TooManyPasswordsError,
+    UserOrder,
+    add_user,
+    in_turn,
+    password_is_right,
+)
 from migrations.tables.tenancy import dashboard_users
 from tests.gateway.operations.dashboard.browsing import PASSWORD, browser, sign_in
 from tests.gateway.running_gateway import RunningGateway
@@ -31,14 +37,14 @@ def scrypt_hash(password: str) -> str:
 
 
 def test_only_the_right_password_matches() -> None:
-    for kept in (passwords.hashed(PASSWORD), scrypt_hash(PASSWORD)):
-        assert passwords.matches(PASSWORD, kept)
-        assert not passwords.matches(f"{PASSWORD} ", kept)
-    assert not passwords.matches(PASSWORD, None)
+    for kept in (users.hashed(PASSWORD), scrypt_hash(PASSWORD)):
+        assert users.matches(PASSWORD, kept)
+        assert not users.matches(f"{PASSWORD} ", kept)
+    assert not users.matches(PASSWORD, None)
 
 
 def test_two_hashes_of_a_password_differ() -> None:
-    assert passwords.hashed(PASSWORD) != passwords.hashed(PASSWORD)
+    assert users.hashed(PASSWORD) != users.hashed(PASSWORD)
 
 
 async def test_a_scrypt_hash_is_replaced_by_argon2_when_its_password_proves_right(aio: RunningGateway) -> None:
@@ -69,7 +75,7 @@ async def test_an_argon2_hash_with_weaker_parameters_is_replaced_at_sign_in(aio:
     async with aio.serving.database.connect() as connection:
         replaced = str(await connection.scalar(kept))
     assert replaced.startswith("$argon2id$v=19$m=65536,t=3,p=1$")
-    assert passwords.matches(PASSWORD, replaced)
+    assert users.matches(PASSWORD, replaced)
 
 
 async def test_eight_passwords_of_unknown_devices_may_wait_and_known_devices_always(aio: RunningGateway) -> None:
@@ -103,8 +109,8 @@ def test_an_unknown_user_costs_as_much_as_a_known_one(monkeypatch: pytest.Monkey
         verified.append(kept.rpartition("$")[0].rpartition("$")[0])
         return True
 
-    known = passwords.hashed(PASSWORD)
+    known = users.hashed(PASSWORD)
     monkeypatch.setattr(PasswordHasher, "verify", verify)
-    assert [passwords.matches(PASSWORD, kept) for kept in (known, None, "oidc:abc")] == [True, False, False]
+    assert [users.matches(PASSWORD, kept) for kept in (known, None, "oidc:abc")] == [True, False, False]
     assert verified == ["$argon2id$v=19$m=65536,t=3,p=1"] * 3
-    assert [passwords.is_outdated(kept) for kept in (known, scrypt_hash(PASSWORD))] == [False, True]
+    assert [users.is_outdated(kept) for kept in (known, scrypt_hash(PASSWORD))] == [False, True]

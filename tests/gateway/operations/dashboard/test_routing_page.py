@@ -15,8 +15,7 @@ from sqlalchemy import insert
 from classifier.decision import PolicyInputs, Prediction
 from classifier.policy.decide import decide
 from gateway.base.settings import Settings
-from gateway.inference.routing.active_classifier import ActiveClassifier
-from gateway.inference.routing.model import RoutingRule
+from gateway.inference.routing.classifier_versions import ActiveClassifier, RoutingRule
 from gateway.operations.usecases.target_preview import preview
 from migrations.tables.quality import training_rows, verifications
 from migrations.tables.requests import routing_decisions

@@ -23,7 +23,7 @@ from gateway.operations.dashboard.sign_in.login_limit import (
     OwnLoginLimits,
 )
 from gateway.operations.dashboard.sign_in.sign_in_trail import LIMITS
-from gateway.tenancy.changes.orders import Order
+from gateway.tenancy.changes import Order
 from gateway.tenancy.users.sessions import COOKIE
 from gateway.tenancy.users.users import remove_user
 from migrations.tables.audit import audit_events

@@ -7,9 +7,8 @@ import pytest
 from sqlalchemy import insert
 
 from gateway.tenancy.budgets.budget_commands import set_budget
-from gateway.tenancy.changes.orders import Order
-from gateway.tenancy.keys.key_commands import create_key, create_team
-from gateway.tenancy.keys.key_terms import KeyTerms
+from gateway.tenancy.changes import Order
+from gateway.tenancy.keys.key_commands import KeyTerms, create_key, create_team
 from migrations.tables.audit import JUDGE_TEST, audit_events
 from migrations.tables.quality import verifications
 from tests.gateway.operations.dashboard.browsing import browser

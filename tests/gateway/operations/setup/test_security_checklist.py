@@ -9,17 +9,16 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from gateway.base.configuration.load import SETTINGS
+from gateway.base.configuration import SETTINGS
 from gateway.base.settings import Settings, SettingsError
 from gateway.operations.cli import main
 from gateway.operations.security.security_checklist import ITEMS
 from gateway.operations.security.security_facts import Facts
 from gateway.operations.security.stored_keys import AdminKey, StoredKeys
 from gateway.processes.start_checks import refuse_open_access
-from gateway.tenancy.changes.orders import Order
-from gateway.tenancy.keys.key_commands import create_key, revoke_key
+from gateway.tenancy.changes import Order
+from gateway.tenancy.keys.key_commands import KeyTerms, create_key, revoke_key
 from gateway.tenancy.keys.key_secrets import new_key
-from gateway.tenancy.keys.key_terms import KeyTerms
 from quality.store.database import migrate, open_database
 from tests.gateway.remote_catalog import write_remote_catalog
 from tiers.catalog.load import load_catalog

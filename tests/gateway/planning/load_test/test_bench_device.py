@@ -12,7 +12,7 @@ import torch
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from gateway.base.configuration.load import load_settings
+from gateway.base.configuration import load_settings
 from gateway.operations.cli import main
 from gateway.planning.capacity.roofline import Peak, with_roofline
 from gateway.planning.load_test import measured_groups

@@ -7,7 +7,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from gateway.base.configuration.load import load_settings
+from gateway.base.configuration import load_settings
 from gateway.runtime.core_factory import core_factory
 from gateway.runtime.required_cards import require_cards
 from inference_core.device import cards

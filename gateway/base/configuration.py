@@ -1,0 +1,207 @@
+"""How a process gets its `Settings`: from defaults, overridden by the environment (`AIO_*`), then by options, and from
+the catalogue that is there; and their list for readers.
+
+OpenTelemetry's own variables count as the settings that mean the same
+(https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/). An empty variable is an unset
+one. The rest of `OTEL_EXPORTER_OTLP_…` (headers, certificates, timeout, compression), `OTEL_SERVICE_NAME` and
+`OTEL_RESOURCE_ATTRIBUTES` are read by OpenTelemetry's library where traces are made.
+"""
+
+import os
+import sys
+from collections.abc import Mapping, Set
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from gateway.base.settings import Settings, SettingsError
+
+CATALOG_FILE = "aio.toml"
+"""Name of the catalogue that `aio init` writes and `aio serve` takes by default."""
+
+
+class DefaultCatalog(NamedTuple):
+    """The catalogue that is used where none is named, and why."""
+
+    catalog: str
+    reason: str
+
+
+def default_catalog(environment: Mapping[str, str]) -> DefaultCatalog:
+    """Return `aio.toml` in the current folder, else in `$XDG_CONFIG_HOME/aio` (`~/.config/aio`), else `laptop`."""
+    if Path(CATALOG_FILE).is_file():
+        return DefaultCatalog(CATALOG_FILE, "found in this folder")
+    configured = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "aio" / CATALOG_FILE
+    if configured.is_file():
+        return DefaultCatalog(str(configured), f"no {CATALOG_FILE} in this folder")
+    return DefaultCatalog("laptop", f"the demonstration model: there is no {CATALOG_FILE}; `aio init` writes one")
+
+
+def catalog_reason(settings: Settings) -> str:
+    """Return why the catalogue of `settings` is used."""
+    found = default_catalog(os.environ)
+    return found.reason if found.catalog == settings.catalog else "as named by --catalog or AIO_CATALOG"
+
+
+_EXPORTERS = ("otlp", "console", "none")
+_PARENT_BASED = "parentbased_"
+_SAMPLERS = ("always_on", "always_off", "traceidratio")
+
+
+def standard_settings(environment: Mapping[str, str], own: Set[str]) -> dict[str, str]:
+    """Settings by field, as text. `own`: fields that have a variable of AIO's, which wins.
+
+    Raises `SettingsError`.
+    """
+    given = {name: value.strip() for name, value in environment.items() if name.startswith("OTEL_")}
+    found = {} if "trace_ratio" in own else _sampling(given)
+    base, traces = (given.get(f"OTEL_EXPORTER_OTLP_{kind}ENDPOINT", "") for kind in ("", "TRACES_"))
+    if "otlp_endpoint" not in own:
+        found |= {"otlp_endpoint": base} if base else {}
+        found |= {"otlp_traces_endpoint": traces} if traces else {}
+    if "trace_exporter" not in own:
+        found |= _exporter(given, is_known="otlp_endpoint" in own or bool(base or traces))
+        if found.get("trace_exporter") == "otlp" and "otlp_endpoint" not in own:
+            _refuse_grpc(given)
+    return {name: value for name, value in found.items() if name not in own}
+
+
+def _exporter(given: Mapping[str, str], *, is_known: bool) -> dict[str, str]:
+    """Where spans go: to a collector once its address `is_known`."""
+    if given.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return {"trace_exporter": "none"}
+    wanted = given.get("OTEL_TRACES_EXPORTER", "").lower()
+    if not wanted:
+        return {"trace_exporter": "otlp"} if is_known else {}
+    if wanted not in _EXPORTERS:
+        raise SettingsError(
+            f"OTEL_TRACES_EXPORTER is {wanted!r}; allowed are {', '.join(_EXPORTERS)}. AIO_TRACE_EXPORTER overrides it"
+        )
+    return {"trace_exporter": wanted}
+
+
+def _sampling(given: Mapping[str, str]) -> dict[str, str]:
+    wanted = given.get("OTEL_TRACES_SAMPLER", "").lower()
+    if not wanted:
+        return {}
+    sampler = wanted.removeprefix(_PARENT_BASED)
+    if sampler not in _SAMPLERS:
+        allowed = ", ".join([*_SAMPLERS, *(_PARENT_BASED + name for name in _SAMPLERS)])
+        raise SettingsError(f"OTEL_TRACES_SAMPLER is {wanted!r}; allowed are {allowed}. AIO_TRACE_RATIO overrides it")
+    ratio = {"always_on": "1", "always_off": "0"}.get(sampler) or _ratio(
+        given.get("OTEL_TRACES_SAMPLER_ARG", "") or "1"
+    )
+    return {"trace_ratio": ratio, "trace_parent_based": "true" if wanted != sampler else "false"}
+
+
+def _ratio(given: str) -> str:
+    try:
+        known = 0 <= float(given) <= 1
+    except ValueError:
+        known = False
+    if not known:
+        raise SettingsError(f"OTEL_TRACES_SAMPLER_ARG is {given!r}; it must be a number from 0 to 1")
+    return given
+
+
+def _refuse_grpc(given: Mapping[str, str]) -> None:
+    for name in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
+        protocol = given.get(name, "").lower()
+        if protocol == "grpc":
+            raise SettingsError(
+                f"{name} is 'grpc'; traces are sent as http/protobuf, which collectors take on port 4318. Set "
+                "AIO_OTLP_ENDPOINT to that address, or AIO_TRACE_EXPORTER=none"
+            )
+        if protocol:
+            return
+
+
+# Their values never appear in messages.
+SECRETS = (
+    "api_keys", "admin_keys", "viewer_keys",
+    "alert_routing_key", "alert_webhook", "error_report_dsn", "oidc_client_secret",
+)  # fmt: skip
+
+
+class Setting(NamedTuple):
+    """What a reader needs to know of a field of `Settings`."""
+
+    variable: str
+    """Its environment variable."""
+    default: str
+    """Its default as text; "" where the description says what an unset value means."""
+    description: str
+
+
+def variable_of(field: str) -> str:
+    """Return the environment variable of a settings field."""
+    return f"AIO_{field.upper()}"
+
+
+def _schemas() -> dict[str, Any]:
+    schemas: dict[str, Any] = msgspec.json.schema(Settings)["$defs"]["Settings"]["properties"]
+    return schemas
+
+
+def _settings_described() -> dict[str, Setting]:
+    return {
+        field: Setting(variable_of(field), _text(schema["default"]), schema["description"])
+        for field, schema in _schemas().items()
+    }
+
+
+def _text(default: object) -> str:
+    return default if isinstance(default, str) else "" if default is None else msgspec.json.encode(default).decode()
+
+
+SETTINGS = _settings_described()
+"""All settings by field, in the order of `Settings`."""
+
+
+def load_settings(environment: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
+    """Settings from `environment` (default: the process's), then `overrides` that are not None. OpenTelemetry's
+    variables count where AIO has none set (`standard_variables`).
+
+    Raises `SettingsError` naming the variable. Keys never appear in a message.
+    """
+    environment = os.environ if environment is None else environment
+    given = {
+        name: environment[variable_of(name)] for name in Settings.__struct_fields__ if variable_of(name) in environment
+    }
+    given = (
+        standard_settings(environment, given.keys())
+        | given
+        | {name: value for name, value in overrides.items() if value is not None}
+    )
+    given["catalog"] = given.get("catalog") or default_catalog(environment).catalog
+    settings = Settings()
+    for name, value in given.items():
+        settings = _with_field(settings, name, value)
+    return settings
+
+
+def environment_of(settings: Settings) -> dict[str, str]:
+    """Return the settings as environment variables, for processes of other roles: all but the role itself."""
+    values = msgspec.to_builtins(settings)
+    return {
+        variable_of(name): value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        for name, value in values.items()
+        if name != "role"
+    }
+
+
+def _with_field(settings: Settings, name: str, value: object) -> Settings:
+    fields = msgspec.to_builtins(settings) | {name: value}
+    try:
+        return msgspec.convert(fields, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        shown = "" if name in SECRETS else f" {value!r}"
+        known = _schemas()[name].get("enum")
+        why = f"it is one of {', '.join(map(str, known))}" if known else error
+        raise SettingsError(f"{variable_of(name)} (or the option of that name): value{shown} refused: {why}") from None
+
+
+def own_command(*arguments: str) -> list[str]:
+    """Return what runs `aio ARGUMENTS` with this interpreter, wherever its scripts are installed."""
+    return [sys.executable, "-c", "from gateway.operations.cli import main; main()", *arguments]

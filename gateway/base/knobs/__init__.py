@@ -1,1 +1,0 @@
-"""Live knobs: values kept in files that every process follows."""

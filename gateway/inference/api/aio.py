@@ -1,0 +1,165 @@
+"""Endpoints of our own: `POST /v1/feedback`, users' feedback on answers; `GET /v1/requests/{id}`, the record of a past
+request, with the decision and the inputs it can be replayed from; and `POST /v1/route`, the decision that a request
+would get, without answering it."""
+
+import time
+from typing import Annotated, Any, Literal
+from uuid import uuid4
+
+import msgspec
+from litestar import get, post
+from litestar.params import FromPath
+from litestar.response import Response
+from msgspec import Meta
+
+from classifier.decision import Decision
+from gateway.base.errors import ApiError, bad_request
+from gateway.base.stores.database import reached
+from gateway.edge.asgi import HttpRequest
+from gateway.edge.openapi import describe
+from gateway.inference.api.reading.build_request import dry_run_request, received, routing_headers, ruled_headers
+from gateway.inference.api.reading.chat_turns import turns_of
+from gateway.inference.api.reading.parsing import read_body
+from gateway.inference.api.reading.schemas import Message, Metadata, PositiveInt
+from gateway.inference.service import serving_of
+from gateway.tenancy.access.guard import access_of, caller_of
+from quality.records.record import EmbeddingRecord, Record, Recorded
+from quality.verification.feedback import Feedback, FeedbackTaken
+from tiers.tier import ChatMessage
+
+
+@get(
+    "/requests/{request_id:str}", operation_class=describe(None, Record, EmbeddingRecord), summary="Show a past request"
+)
+async def show_record(request: HttpRequest, request_id: FromPath[str]) -> Response[Any]:
+    """Found as soon as the record is durable; callers with a key see their own requests only.
+
+    503 while the database is down and the journal no longer has the record.
+    """
+    return Response(await record_of_caller(request, request_id), media_type="application/json")
+
+
+async def record_of_caller(request: HttpRequest, request_id: str) -> Recorded:
+    """Return the caller's own request of this id. Raises `ApiError`: 404 without one, 503 while the database is
+    down."""
+    record = await reached(serving_of(request).records.find(request_id))
+    key_id = caller_of(request).key_id
+    if record is None or (key_id is not None and record.key_id != key_id):
+        raise ApiError(
+            404, f"No request {request_id[:128]!r} is recorded.", param="request_id", code="request_not_found"
+        )
+    return record
+
+
+_RATINGS = {"up": 1.0, "down": 0.0}
+
+
+class FeedbackGiven(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Feedback on the answer with this id: a rating, a score from 0 to 1, or the correct answer."""
+
+    request_id: Annotated[str, Meta(min_length=1, max_length=128)]
+    rating: Literal["up", "down"] | None = None
+    score: Annotated[float, Meta(ge=0, le=1)] | None = None
+    correction: Annotated[str, Meta(min_length=1, max_length=65_536)] | None = None
+    comment: Annotated[str, Meta(max_length=8192)] | None = None
+
+
+@post("/feedback", status_code=200, operation_class=describe(FeedbackGiven, FeedbackTaken), summary="Rate an answer")
+async def give_feedback(request: HttpRequest) -> Response[Any]:
+    """Stored at once, and counts in the decisions of its own key only; newer feedback on the same answer replaces
+    older. Counts against the key's requests per minute.
+
+    429 beyond that limit, 503 while the database is down.
+    """
+    feedback = await read_body(request, FeedbackGiven)
+    if feedback.rating is not None and feedback.score is not None:
+        raise bad_request("Give a rating or a score, not both.", "score")
+    if feedback.rating is None and feedback.score is None and feedback.correction is None:
+        raise bad_request("Give a rating (up or down), a score from 0 to 1, or a correction.", "rating")
+    admission_control = access_of(request).tenancy.admission_control
+    admission = await admission_control.enter_call(caller_of(request), f"feedback-{uuid4().hex}")
+    try:
+        counted = await _taken(request, feedback)
+    finally:
+        admission.settle(0.0, 0)
+    return Response(counted, media_type="application/json", headers=admission.headers)
+
+
+async def _taken(request: HttpRequest, given: FeedbackGiven) -> FeedbackTaken:
+    record = await record_of_caller(request, given.request_id)
+    if isinstance(record, EmbeddingRecord):
+        raise bad_request("Only answers can be rated: this request was for embeddings.", "request_id", "not_an_answer")
+    score = given.score if given.rating is None else _RATINGS[given.rating]
+    feedback = Feedback(score=score, correction=given.correction, comment=given.comment)
+    return await reached(serving_of(request).feedback.take(record, feedback))
+
+
+class RouteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Input of the decision: a conversation or a prompt, the requested model, the token limit, the tags that rules may
+    look at; wishes go in x-aio headers."""
+
+    model: str = "auto"
+    messages: list[Message] | None = None
+    prompt: str | None = None
+    max_tokens: PositiveInt | None = None
+    metadata: Metadata | None = None
+
+
+class Routing(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision and its cost: `tier` and `model` that would answer, `cpu_ms` of CPU time spent on it.
+
+    `costs_estimated`: the tiers whose price is an estimate.
+    """
+
+    tier: int
+    model: str
+    reason: str
+    p_ok: list[float]
+    costs_usd: list[float]
+    costs_estimated: list[int]
+    cpu_ms: float
+    decision: Decision
+
+
+@post("/route", status_code=200, operation_class=describe(RouteRequest, Routing), summary="Dry-run a routing decision")
+async def route(request: HttpRequest) -> Response[Any]:
+    """Tier, the probabilities of all tiers, predicted costs, and why; nothing is generated, billed or recorded. It
+    counts against the limits of the key, with the tokens of its prompt."""
+    body = await read_body(request, RouteRequest)
+    serving = serving_of(request)
+    head = received(request)
+    headers = routing_headers(head.headers, serving.routing.served.strongest)
+    model = serving.routing.served.unaliased(body.model, head.caller)
+    inference_request = dry_run_request(
+        head, headers, model, _messages(body), body.max_tokens, body.metadata, ruled_headers(serving, head)
+    )
+    async with serving.service.reading(inference_request) as admission:
+        began = time.thread_time()
+        inference_request = await serving.service.marked(inference_request)
+        await serving.routing.prepare(inference_request)
+        decision = serving.routing.route(inference_request)
+        if serving.service.agreements is not None:
+            decision = serving.service.agreements.told(inference_request, decision)
+        cpu_ms = (time.thread_time() - began) * 1e3
+    return Response(
+        Routing(
+            tier=decision.tier,
+            model=serving.routing.served.chosen(decision).model,
+            reason=decision.reason,
+            p_ok=decision.inputs.prediction.p_ok,
+            costs_usd=decision.inputs.costs,
+            costs_estimated=[spec.number for spec in serving.routing.served.catalog.tiers if spec.price.estimated],
+            cpu_ms=cpu_ms,
+            decision=decision,
+        ),
+        media_type="application/json",
+        headers=admission.headers,
+    )
+
+
+def _messages(body: RouteRequest) -> list[ChatMessage]:
+    if (body.messages is None) == (body.prompt is None):
+        raise bad_request("Give either messages or prompt.", "messages", "invalid_value")
+    if body.messages is not None:
+        return turns_of(body.messages)
+    return [ChatMessage(role="user", content=body.prompt or "")]

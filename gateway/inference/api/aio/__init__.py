@@ -1,1 +1,0 @@
-"""Our own endpoints: feedback, records, dry runs of routing."""

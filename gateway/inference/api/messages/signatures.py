@@ -1,3 +1,0 @@
-"""What stands for the signature of thoughts that no provider has signed: the API demands one."""
-
-UNSIGNED = "YWlvLXVuc2lnbmVk"

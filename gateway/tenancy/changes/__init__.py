@@ -1,1 +1,0 @@
-"""Audited changes: orders and their errors."""
