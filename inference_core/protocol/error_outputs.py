@@ -1,7 +1,7 @@
 """Error outputs of requests that a core refuses, and the errors that clients raise for them."""
 
 from inference_core.errors import CoreError, InvalidEndError, InvalidRequestError, QueueFullError
-from inference_core.protocol import ErrorKind, SequenceOutput
+from inference_core.protocol.outputs import ErrorKind, SequenceOutput
 
 
 def refusal(request_id: str, error: CoreError) -> SequenceOutput:
