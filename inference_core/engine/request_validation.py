@@ -1,7 +1,7 @@
 """Refuses requests that can never be served, before they are queued; messages say what was given and allowed."""
 
+import collections.abc
 import math
-from collections.abc import Sequence
 from typing import NoReturn
 
 from inference_core.errors import InvalidRequestError
@@ -117,7 +117,7 @@ def validate_memory(request: AddRequest, info: ModelInfo, pool: BlockPool) -> No
         )
 
 
-def validate_token_ids(param: str, token_ids: Sequence[int], vocab_size: int) -> None:
+def validate_token_ids(param: str, token_ids: collections.abc.Sequence[int], vocab_size: int) -> None:
     """Raises `InvalidRequestError` naming `param` unless all are tokens of the vocabulary."""
     if token_ids and not (min(token_ids) >= 0 and max(token_ids) < vocab_size):
         wrong = next(t for t in token_ids if not 0 <= t < vocab_size)

@@ -1,6 +1,6 @@
 """Detects answers that repeat themselves in a loop."""
 
-from collections.abc import Sequence
+import collections.abc
 
 # Tokens between two checks of an answer.
 LOOK_EVERY = 16
@@ -11,7 +11,7 @@ RUN = 8
 DIFFERENT = 0.4
 
 
-def is_looping(token_ids: Sequence[int], span: int) -> bool:
+def is_looping(token_ids: collections.abc.Sequence[int], span: int) -> bool:
     """Whether the last `span` tokens are a continuing loop: their last run occurred in them before, and at most the
     share `DIFFERENT` of their runs of `RUN` tokens are distinct.
 
