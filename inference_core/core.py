@@ -29,7 +29,7 @@ from inference_core.grammar.admission import Compiled, GrammarAdmission, vocabul
 from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.kv_cache.prefix_hash import root_digest, shareable_blocks
 from inference_core.kv_cache.slab_arena import SlabArena
-from inference_core.lora.slots import AdapterSlots
+from inference_core.lora.adapter import AdapterSlots
 from inference_core.model_spec import PINNED_SHARE
 from inference_core.protocol import (
     AdapterInfo,

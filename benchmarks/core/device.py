@@ -22,13 +22,13 @@ from benchmarks.core.random_adapter import write_random_adapter
 from benchmarks.core.random_checkpoint import SHAPES, RandomCheckpoint
 from benchmarks.core.random_weights import random_linears
 from inference_core.core import Core
-from inference_core.device.graphs import CudaGraphs, Graphs, NoGraphs
+from inference_core.device.batch import CudaGraphs, Graphs, NoGraphs
+from inference_core.device.cards import MemoryProfile, profile_cuda
 from inference_core.device.load_device_core import load_device_core
-from inference_core.device.memory.memory_profile import MemoryProfile, profile_cuda
-from inference_core.device.spec import DeviceCoreSpec, DeviceModelSpec
 from inference_core.kv_cache.layout import KVDtype
-from inference_core.linear.device_packing import DeviceScheme
+from inference_core.linear.device import DeviceScheme
 from inference_core.model_config import ModelConfig
+from inference_core.model_spec import DeviceCoreSpec, DeviceModelSpec
 
 ADAPTER_RANK = 16
 _LADDER = (1, 2, 4, 8, 16, 32, 64, 128, 256)

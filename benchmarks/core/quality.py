@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from benchmarks.core.bare_runner import load_runner
-from inference_core.kv_cache.arena import allocate_arena
+from inference_core.execution.block_memory import allocate_arena
 from inference_core.kv_cache.layout import CpuKVDtype
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint

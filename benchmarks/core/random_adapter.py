@@ -8,8 +8,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from inference_core.lora.adapter import adapter_targets
-from inference_core.lora.adapter_config import CONFIG_FILE
-from inference_core.lora.adapter_file import WEIGHTS_FILE
+from inference_core.lora.adapter_file import CONFIG_FILE, WEIGHTS_FILE
 from inference_core.model_config import ModelConfig
 
 

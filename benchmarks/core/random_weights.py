@@ -7,13 +7,11 @@ from pathlib import Path
 import torch
 
 from inference_core.errors import ModelFileError
-from inference_core.linear.device import DenseLinear, EightBitLinear, Int4Linear
-from inference_core.linear.device_packing import DeviceScheme
+from inference_core.linear.device import DenseLinear, DeviceScheme, EightBitLinear, Int4Linear
 from inference_core.linear.linear import Linear
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.models.weights import Projection, projections
-from inference_core.triton_kernels.linear.eight_bit import EightBitWeight
-from inference_core.triton_kernels.linear.int4_weight import BLOCK, WORDS, Int4Weight
+from inference_core.triton_kernels.weights import BLOCK, WORDS, EightBitWeight, Int4Weight
 
 _GROUP = 128  # of 4-bit weights, as AWQ and GPTQ files have them
 

@@ -7,12 +7,11 @@ import numpy as np
 import torch
 
 from benchmarks.kernels.machine_peaks import MachinePeaks, fastest
-from inference_core.attention.backend import AttentionBatch
-from inference_core.attention.cpu import CpuAttention
-from inference_core.kv_cache.arena import allocate_arena
+from inference_core.attention import AttentionBatch, CpuAttention
+from inference_core.execution.block_memory import allocate_arena
 from inference_core.kv_cache.layout import KVDtype, KVLayout
 from inference_core.model_config import ModelConfig
-from inference_core.models.rotary import rotary_table
+from inference_core.models.transformer import rotary_table
 from inference_core.native import cpu
 
 CONTEXTS = (64, 160, 512, 1024, 4096)

@@ -18,11 +18,11 @@ import torch
 
 from inference_core.device.step_inputs import QUERIES_PER_COPY
 from inference_core.kv_cache.layout import KVDtype, KVLayout
-from inference_core.triton_kernels import decoder_ops
-from inference_core.triton_kernels.attention.layer_cache import LayerCache
-from inference_core.triton_kernels.lora.low_rank_ops import add_low_rank
-from inference_core.triton_kernels.lora.low_rank_slots import LowRankRows, LowRankSlots
-from inference_core.triton_kernels.lora.low_rank_tiles import tile_rows_for
+from inference_core.triton_kernels import ops
+from inference_core.triton_kernels.layer_cache import LayerCache
+from inference_core.triton_kernels.ops import add_low_rank
+from inference_core.triton_kernels.tiles import tile_rows_for
+from inference_core.triton_kernels.weights import LowRankRows, LowRankSlots
 
 _BLOCK = 16
 _REPEATS = 20  # launches of one measurement; the fastest of three measurements counts
@@ -96,7 +96,7 @@ class _Load:
         self.copied_blocks = sequences * blocks if queries >= QUERIES_PER_COPY else 0
 
     def attend(self) -> None:
-        numbers = decoder_ops.cache_numbers(self.cache)
+        numbers = ops.cache_numbers(self.cache)
         torch.ops.aio.paged_attention(
             self.out, self.qkv, self.cache.arena, *self.tables, self.queries, self.copied_blocks, 0, 0.0, *numbers
         )
@@ -156,7 +156,7 @@ def _row_launches(shape: Shape, rows: int, device: torch.device) -> Iterator[tup
     yield "SwiGLU", lambda: aio.swiglu(activated, gate_up), 3 * 2 * rows * shape.intermediate
     load = _Load(shape, rows, 1, _BLOCK, "bfloat16", device)
     angles = torch.zeros(_BLOCK, shape.head_dim, device=device)
-    cache = decoder_ops.cache_numbers(load.cache)
+    cache = ops.cache_numbers(load.cache)
     yield (
         "RoPE and write",
         lambda: aio.rope_and_write(

@@ -16,11 +16,9 @@ from typing import Any
 
 import torch
 
-from inference_core.linear.device import DenseLinear, EightBitLinear, Int4Linear
-from inference_core.linear.device_packing import DeviceScheme
+from inference_core.linear.device import DenseLinear, DeviceScheme, EightBitLinear, Int4Linear
 from inference_core.linear.linear import Linear
-from inference_core.triton_kernels.linear.eight_bit import SCALE_BLOCK, EightBitWeight
-from inference_core.triton_kernels.linear.int4_weight import BLOCK, WORDS, Int4Weight
+from inference_core.triton_kernels.weights import BLOCK, SCALE_BLOCK, WORDS, EightBitWeight, Int4Weight
 
 SCHEMES: tuple[DeviceScheme, ...] = ("dense", "int4", "int8", "fp8", "fp8-blocks")
 INT4_GROUP = 128

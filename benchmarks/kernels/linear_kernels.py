@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from benchmarks.kernels.machine_peaks import MachinePeaks, fastest
-from inference_core.kv_cache.arena import allocate_arena
+from inference_core.execution.block_memory import allocate_arena
 from inference_core.linear.panels import PanelKind, pack
 from inference_core.loaders.gguf_format.ggml_blocks import BLOCK_DTYPES
 from inference_core.loaders.packed_tensor import Kind, PackedTensor, float32_to_bfloat16

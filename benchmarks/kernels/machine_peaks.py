@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import cycle
 
-from inference_core.kv_cache.arena import allocate_arena
+from inference_core.execution.block_memory import allocate_arena
 from inference_core.model_config import ModelConfig
 from inference_core.native import cpu
 

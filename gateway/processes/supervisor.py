@@ -24,8 +24,7 @@ from gateway.processes.start_checks import cannot_listen, family_of
 from gateway.runtime.core_factory import socket_of
 from gateway.runtime.engines.running_engines import RunningEngines, running_engines
 from gateway.runtime.peers import YES, WorkerPlace, ask_worker
-from inference_core.device.spec import DeviceGroupSpec
-from inference_core.model_spec import CoreSpec
+from inference_core.model_spec import CoreSpec, DeviceGroupSpec
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.core_spec import core_spec, group_spec
 from tiers.catalog.load import load_catalog

@@ -7,12 +7,19 @@ import torch
 
 from inference_core.errors import ModelFileError
 from inference_core.loaders.packed_tensor import dequantize
-from inference_core.lora.adapter import PROJECTIONS, Adapter, LowRank, Projection, adapter_targets, projection_parts
+from inference_core.lora.adapter import (
+    PROJECTIONS,
+    Adapter,
+    AdapterBank,
+    LowRank,
+    Projection,
+    adapter_targets,
+    projection_parts,
+)
 from inference_core.lora.adapter_file import read_adapter
-from inference_core.lora.bank import AdapterBank
 from inference_core.model_config import ModelConfig
-from inference_core.triton_kernels.lora import low_rank_ops
-from inference_core.triton_kernels.lora.low_rank_slots import LowRankRows, LowRankSlots
+from inference_core.triton_kernels import ops
+from inference_core.triton_kernels.weights import LowRankRows, LowRankSlots
 
 _MOST_PARTS = 3
 
@@ -98,7 +105,7 @@ class DeviceAdapterBank(AdapterBank):
 
     def add(self, layer: int, projection: Projection, x: torch.Tensor, out: torch.Tensor, rows: LowRankRows) -> None:
         """out [T, outputs] += scale * B (A x) for x [T, inputs], in the rows of each adapter."""
-        low_rank_ops.add_low_rank(out, x, self.layers[layer][projection], rows)
+        ops.add_low_rank(out, x, self.layers[layer][projection], rows)
 
     def _layer(self, index: int) -> dict[Projection, LowRankSlots]:
         slots: dict[Projection, LowRankSlots] = {}

@@ -12,9 +12,9 @@ from inference_core.linear.linear import Linear
 from inference_core.lora.adapter import Projection
 from inference_core.model_config import ModelConfig
 from inference_core.models.transformer import DecoderLayer, StackedExperts
-from inference_core.triton_kernels import decoder_ops
-from inference_core.triton_kernels.attention.layer_cache import LayerCache
-from inference_core.triton_kernels.experts.expert_ops import route
+from inference_core.triton_kernels import ops
+from inference_core.triton_kernels.layer_cache import LayerCache
+from inference_core.triton_kernels.ops import route
 
 # All-reduce over the ranks that share a layer: sums in place and returns the sum.
 RankSum = Callable[[torch.Tensor], torch.Tensor]
@@ -161,7 +161,7 @@ class DeviceDecoder:
         return out
 
     def _attention(self, index: int, cache: LayerCache, inputs: torch.Tensor, batch: DeviceBatch) -> torch.Tensor:
-        config, layer, numbers = self.config, self.layers[index], decoder_ops.cache_numbers(cache)
+        config, layer, numbers = self.config, self.layers[index], ops.cache_numbers(cache)
         window = config.window_of(index) or 0
         qkv = self._adapted(index, "qkv", layer.qkv, inputs, batch)
         if config.qk_norm_whole:

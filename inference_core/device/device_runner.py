@@ -8,24 +8,24 @@ from typing import Any
 import torch
 
 from inference_core.device.adapter_bank import DeviceAdapterBank
-from inference_core.device.batch import DeviceInputs
-from inference_core.device.block_tables import BlockTables
-from inference_core.device.buckets import Padding, StepBuckets
+from inference_core.device.batch import DeviceInputs, Graphs, NoGraphs
+from inference_core.device.block_tables import BlockTables, Padding, StepBuckets
 from inference_core.device.device_decoder import DeviceDecoder
-from inference_core.device.graphs import Graphs, NoGraphs
-from inference_core.device.memory.block_bytes import DeviceBlockBytes
-from inference_core.device.memory.swaps import DeviceSwaps
-from inference_core.device.sampling.edited_rows import EditedRows, fits_tables
-from inference_core.device.sampling.log_probabilities import LogProbabilities
-from inference_core.device.sampling.prompt_scores import PromptScores, scored_rows
-from inference_core.device.sampling.step_draws import StepDraws
+from inference_core.device.sampling import (
+    EditedRows,
+    LogProbabilities,
+    PromptScores,
+    StepDraws,
+    fits_tables,
+    scored_rows,
+)
 from inference_core.device.step_inputs import Capacity, StepInputs, StepShape, bytes_of
-from inference_core.execution.host_blocks import HostBlocks
+from inference_core.execution.block_memory import DeviceBlockBytes, DeviceSwaps, HostBlocks
 from inference_core.execution.runner import DraftingRunner, OverlappingRunner
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.kv_cache.swap_cost import SwapTimes
 from inference_core.protocol import ModelInfo
-from inference_core.sampling.rejection_sampling import drafts_from
+from inference_core.sampling.sampler import drafts_from
 from inference_core.scheduling.step_budget import MAX_SCORED_ROWS
 from inference_core.step_plan import (
     DraftLaw,
@@ -34,8 +34,7 @@ from inference_core.step_plan import (
     StepPlan,
     StepResult,
 )
-from inference_core.triton_kernels import decoder_ops  # noqa: F401  they register the custom ops
-from inference_core.triton_kernels.sampling import sampling_ops  # noqa: F401  they register the custom ops
+from inference_core.triton_kernels import ops  # noqa: F401  they register the custom ops
 
 # Input and result buffers in use at the same time: of the running step and of the next one.
 _STAGING_BUFFERS = 2

@@ -10,25 +10,25 @@ import torch
 
 from inference_core.core import Core
 from inference_core.device.adapter_bank import DeviceAdapterBank
-from inference_core.device.buckets import StepBuckets
+from inference_core.device.batch import CudaGraphs, Graphs, NoGraphs
+from inference_core.device.block_tables import StepBuckets
+from inference_core.device.cards import MemoryProfile, profile_cuda
 from inference_core.device.device_decoder import DeviceDecoder
 from inference_core.device.device_runner import DeviceRunner
-from inference_core.device.graphs import CudaGraphs, Graphs, NoGraphs
-from inference_core.device.memory.memory_profile import MemoryProfile, profile_cuda
-from inference_core.device.spec import DeviceCoreSpec, DeviceModelSpec
 from inference_core.device.step_inputs import Capacity
 from inference_core.device.weights import load_device_decoder, stored_experts, stored_linears, weight_bytes
 from inference_core.engine.live_knobs import KnobsFile, LiveKnobs, changed_knobs
 from inference_core.errors import MemoryPlanError
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.kv_cache.memory_plan import format_bytes
-from inference_core.linear.device_packing import DeviceScheme
+from inference_core.linear.device import DeviceScheme
 from inference_core.linear.linear import Linear
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.decoder_tensors import refuse_features
 from inference_core.loading.load_adapters import load_adapters
 from inference_core.loading.pin_prefixes import pin_prefixes
 from inference_core.model_config import ModelConfig
+from inference_core.model_spec import DeviceCoreSpec, DeviceModelSpec
 from inference_core.protocol import MOST_HOST_BLOCKS, Knobs, ModelInfo
 from inference_core.protocol.kv_blocks import KVIdentity
 from inference_core.speculation.pairing import paired_drafts

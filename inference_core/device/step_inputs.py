@@ -1,4 +1,7 @@
-"""The inputs of a step, packed into one buffer that is copied to the device at once. No torch."""
+"""The inputs of a step, packed into one buffer that is copied to the device at once. No torch.
+
+They include the sampling parameters per row of logits, as columns, and which rows use which adapter.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,16 +9,66 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from inference_core.device.adapter_rows import TILE_NUMBERS, adapter_tiles, slots_of_rows
-from inference_core.device.block_tables import BlockTables, TableUpdate
-from inference_core.device.buckets import LONGEST_QUERY, Padding
-from inference_core.step_plan import PENDING, ScheduledSequence
-from inference_core.triton_kernels.lora.low_rank_tiles import NO_SLOT as NO_ADAPTER
-from inference_core.triton_kernels.lora.low_rank_tiles import most_tiles, most_tiles_up_to
-from inference_core.triton_kernels.sampling.draw_params import PARAM_FIELDS, param_columns
+from inference_core.device.block_tables import LONGEST_QUERY, BlockTables, Padding, TableUpdate
+from inference_core.step_plan import PENDING, SampleSpec, ScheduledSequence
+from inference_core.triton_kernels.tiles import NO_SLOT, most_tiles, most_tiles_up_to, tile_rows_for
+from inference_core.triton_kernels.tiles import NO_SLOT as NO_ADAPTER
+
+PARAM_FIELDS: tuple[tuple[str, DTypeLike], ...] = (
+    ("temperature", np.float64),
+    ("top_k", np.int32),
+    ("top_p", np.float64),
+    ("min_p", np.float64),
+    ("seed", np.int64),
+    ("position", np.int64),
+)
+"""The parameters of a draw besides its logits, in the order of the arguments of `aio::draw_tokens`."""
+_INT32 = (1 << 31) - 1
+
+
+def param_columns(specs: Sequence[SampleSpec]) -> dict[str, Sequence[float]]:
+    """One column [R] per field of `PARAM_FIELDS`. `temperature` 0: greedy; `top_k` 0: all tokens."""
+    params = [spec.params for spec in specs]
+    return {
+        "temperature": [p.temperature for p in params],
+        "top_k": [min(max(p.top_k, 0), _INT32) for p in params],
+        "top_p": [p.top_p for p in params],
+        "min_p": [p.min_p for p in params],
+        "seed": [_as_int64(spec.seed) for spec in specs],
+        "position": [spec.position for spec in specs],
+    }
+
+
+def _as_int64(seed: int) -> int:
+    """The lowest 64 bits of a seed as a signed integer."""
+    return (seed + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+TILE_NUMBERS = 3
+
+
+def slots_of_rows(sequences: list[ScheduledSequence], lengths: list[int]) -> NDArray[np.int32]:
+    """The adapter slot of every token of a step, int32 [T]; `NO_SLOT` without an adapter."""
+    return np.repeat(np.array([s.adapter for s in sequences], np.int32), lengths)
+
+
+def adapter_tiles(slots: NDArray[np.int32], tokens: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows [R] that have an adapter, grouped by slot, and their tiles [M, 3] for a step padded to `tokens` (see
+    `LowRankRows`)."""
+    order = np.argsort(slots, kind="stable")
+    order = order[np.searchsorted(slots[order], NO_SLOT, "right") :]
+    own, firsts, counts = np.unique(slots[order], return_index=True, return_counts=True)
+    size = tile_rows_for(tokens)
+    of_slot = -(-counts // size)
+    # How many tiles of the same slot come before each tile.
+    number = np.arange(of_slot.sum()) - np.repeat(np.cumsum(of_slot) - of_slot, of_slot)
+    begins = np.repeat(firsts, of_slot) + number * size
+    sizes = np.minimum(np.repeat(counts, of_slot) - number * size, size)
+    return order, np.stack([begins, sizes, np.repeat(own, of_slot)], axis=1)
+
 
 NO_ROW = -1  # in `pending`: the token is known
-NO_SLOT = -1  # in `slots`: nothing is written
+NO_CACHE_SLOT = -1  # in `slots`: nothing is written
 _ALIGNMENT = 64
 # Reading a token of an FP8 cache once more, to copy it, costs about what conversions for a third as many queries do.
 QUERIES_PER_COPY = 64
@@ -64,9 +117,9 @@ class StepInputs:
     draw: `temperature`, `top_p`, `min_p` float64 [R], `top_k` int32 [R], `seed`, `position` int64 [R]; where logits are
     edited, `edit_rows` int32 [R] (which row of the edit tables, or `NO_ROW`) and `repetition`, `presence`, `frequency`
     float32 [R]. Per token: `token_ids`, `positions` int32 [T], `slots` int64 [T] (byte offset of the block that takes
-    it, `NO_SLOT` for padding), `pending` int32 [T] (the row of the last step's draws that is this token, or `NO_ROW`).
-    `places`, `values` int64 [U]: see `TableUpdate`. For rows with adapters `adapter_rows` int32 [T] and `adapter_tiles`
-    int32 [3 x tiles]: see `LowRankRows`.
+    it, `NO_CACHE_SLOT` for padding), `pending` int32 [T] (the row of the last step's draws that is this token, or
+    `NO_ROW`). `places`, `values` int64 [U]: see `TableUpdate`. For rows with adapters `adapter_rows` int32 [T] and
+    `adapter_tiles` int32 [3 x tiles]: see `LowRankRows`.
     """
 
     def __init__(self, capacity: Capacity, memory: NDArray[np.uint8] | None = None) -> None:
@@ -138,7 +191,7 @@ class StepInputs:
         """Write the largest step, all of it padding."""
         tokens, sequences, draws = self.capacity.tokens, self.capacity.sequences, self.capacity.draws
         self.arrays["query_start"][:] = 0
-        for name, value in (("token_ids", 0), ("positions", 0), ("slots", NO_SLOT), ("pending", NO_ROW)):
+        for name, value in (("token_ids", 0), ("positions", 0), ("slots", NO_CACHE_SLOT), ("pending", NO_ROW)):
             self.arrays[name][:] = value
         for name in ("context_len", "table_start", "sample_rows", "temperature"):
             self.arrays[name][:] = 0
@@ -229,7 +282,7 @@ class StepInputs:
     def _padded(self, shape: StepShape, pad_to: Padding) -> StepShape:
         a, tokens, rows = self.arrays, pad_to.tokens, pad_to.rows
         sequences = min(rows, self.capacity.sequences)
-        for name, value in (("token_ids", 0), ("positions", 0), ("slots", NO_SLOT), ("pending", NO_ROW)):
+        for name, value in (("token_ids", 0), ("positions", 0), ("slots", NO_CACHE_SLOT), ("pending", NO_ROW)):
             a[name][shape.tokens : tokens] = value
         a["query_start"][shape.sequences + 1 : sequences + 1] = shape.tokens
         a["context_len"][shape.sequences : sequences] = 0

@@ -13,24 +13,24 @@ from numpy.typing import NDArray
 from inference_core.device.device_decoder import DeviceDecoder
 from inference_core.errors import ModelFileError
 from inference_core.kv_cache.layout import KVLayout
-from inference_core.linear.device import DenseLinear
-from inference_core.linear.device_experts import ExpertLinear, stack_experts
-from inference_core.linear.device_packing import (
+from inference_core.linear.device import (
     LAYOUT,
     PACKED_PARTS,
+    DenseLinear,
     DeviceScheme,
+    ExpertLinear,
     device_scheme,
     load_device,
     pack_device,
+    stack_experts,
 )
 from inference_core.linear.linear import Linear
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.packed_tensor import PackedTensor, dequantize
 from inference_core.loaders.weight_cache import WeightCache
-from inference_core.models.rotary import rotary_table
-from inference_core.models.transformer import StackedExperts
+from inference_core.models.transformer import StackedExperts, rotary_table
 from inference_core.models.weights import EMBEDDING, Projection, fused_bias, load_layers, projections, vector
-from inference_core.triton_kernels.attention.layer_cache import LayerCache
+from inference_core.triton_kernels.layer_cache import LayerCache
 
 Arrays = Mapping[str, NDArray[Any]]
 

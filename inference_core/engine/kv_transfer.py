@@ -6,8 +6,7 @@ An imported block is an ordinary prefix hit: scheduling and admission do not kno
 from dataclasses import dataclass
 
 from inference_core.errors import KVTransferError
-from inference_core.execution.runner import ModelRunner
-from inference_core.kv_cache.block_io import BlockBytes
+from inference_core.execution.runner import BlockBytes, ModelRunner
 from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.kv_cache.prefix_hash import digests_after, shareable_blocks
 from inference_core.kv_cache.window_groups import CachedKey

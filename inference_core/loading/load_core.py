@@ -11,14 +11,13 @@ from typing import get_args
 import torch
 from msgspec.structs import replace
 
-from inference_core.attention.reference import ReferenceAttention
+from inference_core.attention import ReferenceAttention
 from inference_core.core import Core
 from inference_core.engine.live_knobs import KnobsFile, LiveKnobs, start_knobs
 from inference_core.errors import MemoryPlanError, ModelFileError
-from inference_core.execution.logits_runner import LogitsRunner
+from inference_core.execution.block_memory import allocate_arena
+from inference_core.execution.logits_runner import DecoderRunner, LogitsRunner
 from inference_core.execution.native_runner import NativeRunner
-from inference_core.execution.torch_runner import DecoderRunner
-from inference_core.kv_cache.arena import allocate_arena
 from inference_core.kv_cache.layout import CpuKVDtype, KVLayout
 from inference_core.kv_cache.memory_plan import format_bytes
 from inference_core.kv_cache.window_groups import grouped
@@ -30,12 +29,10 @@ from inference_core.loaders.sparsity import describe_sparsity
 from inference_core.loading.load_adapters import load_adapters
 from inference_core.loading.outliers import load_decoder
 from inference_core.loading.pin_prefixes import pin_prefixes
-from inference_core.lora.packing import Storage
-from inference_core.lora.reference import TorchAdapterBank
+from inference_core.lora.packing import Storage, TorchAdapterBank
 from inference_core.model_config import ModelConfig
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec
-from inference_core.models.rotary import rotary_table
-from inference_core.models.transformer import Decoder
+from inference_core.models.transformer import Decoder, rotary_table
 from inference_core.models.weights import Projection, are_packed, projections
 from inference_core.native import cpu
 from inference_core.protocol import Knobs, ModelInfo

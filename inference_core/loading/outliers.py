@@ -14,19 +14,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from inference_core.attention.batches import BlockAddresses
-from inference_core.attention.cpu import CpuAttention
+from inference_core.attention import BlockAddresses, CpuAttention
 from inference_core.kv_cache.layout import KVLayout
-from inference_core.linear.cpu import ConcatenatedLinear, Outliers, PanelLinear
-from inference_core.linear.linear import Linear
+from inference_core.linear.linear import ConcatenatedLinear, Linear, Outliers, PanelLinear
 from inference_core.linear.panels import pack_columns
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.group_codes import GROUP
 from inference_core.loaders.weight_cache import WeightCache
 from inference_core.model_spec import Compute
 from inference_core.models import weights
-from inference_core.models.rotary import rotary_table
-from inference_core.models.transformer import Decoder, DecoderLayer, DenseMlp
+from inference_core.models.transformer import Decoder, DecoderLayer, DenseMlp, rotary_table
 from inference_core.models.weights import parts_of, projections, read_only_tensor
 from inference_core.native import cpu
 from inference_core.native.cpu import Scheme

@@ -14,10 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from inference_core.linear.cpu import ConcatenatedLinear, PanelLinear
-from inference_core.linear.linear import Linear
+from inference_core.linear.linear import ConcatenatedLinear, Linear, PanelLinear, ReferenceLinear
 from inference_core.linear.panels import LAYOUT, PanelKind, packing, panel_kind
-from inference_core.linear.reference import ReferenceLinear
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.decoder_tensors import layer_norms
 from inference_core.loaders.packed_tensor import (
@@ -35,7 +33,7 @@ from inference_core.native.cpu import Scheme
 
 if TYPE_CHECKING:
     # Only devices have stacks.
-    from inference_core.linear.device_experts import ExpertLinear
+    from inference_core.linear.device import ExpertLinear
 
 # Kinds of embedding rows that the native decoder reads.
 ROW_KINDS = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K")

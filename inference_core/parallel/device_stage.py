@@ -2,16 +2,14 @@
 
 import torch
 
-from inference_core.device.batch import DeviceInputs
-from inference_core.device.block_tables import BlockTables
-from inference_core.device.buckets import Padding, StepBuckets
+from inference_core.device.batch import DeviceInputs, Graphs
+from inference_core.device.block_tables import BlockTables, Padding, StepBuckets
 from inference_core.device.device_decoder import DeviceDecoder
-from inference_core.device.graphs import Graphs
 from inference_core.device.step_inputs import Capacity, StepInputs, StepShape, bytes_of
-from inference_core.execution.host_blocks import HostBlocks
+from inference_core.execution.block_memory import HostBlocks
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.step_plan import ScheduledSequence
-from inference_core.triton_kernels import decoder_ops  # noqa: F401  it registers the custom ops
+from inference_core.triton_kernels import ops  # noqa: F401  it registers the custom ops
 
 
 class DeviceStage:

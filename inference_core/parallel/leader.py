@@ -14,12 +14,12 @@ from typing import Any, Literal
 import msgspec
 
 from inference_core.core import Core
-from inference_core.device.spec import DeviceCoreSpec
 from inference_core.errors import RankLostError
 from inference_core.execution.runner import ModelRunner
 from inference_core.kv_cache.memory_plan import format_bytes
 from inference_core.loading.load_adapters import load_adapters
 from inference_core.loading.pin_prefixes import pin_prefixes
+from inference_core.model_spec import DeviceCoreSpec
 from inference_core.parallel.collectives import open_store, own_address
 from inference_core.parallel.control import Followers
 from inference_core.parallel.local_ranks import LOOPBACK, THIS_MACHINE, RankHosts

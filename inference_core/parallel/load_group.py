@@ -7,16 +7,14 @@ import torch
 from msgspec.structs import replace
 
 from inference_core.core import Core
-from inference_core.device.failures import failure_cause
+from inference_core.device.cards import failure_cause, profile_cuda, profile_host
 from inference_core.device.load_device_core import load_device_core
-from inference_core.device.memory.host_memory import profile_host
-from inference_core.device.memory.memory_profile import profile_cuda
-from inference_core.device.spec import DeviceGroupSpec
 from inference_core.errors import CoreError, DeviceFailedError, MemoryPlanError, RankLostError
 from inference_core.kv_cache.memory_plan import format_bytes
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import available_memory
+from inference_core.model_spec import DeviceGroupSpec
 from inference_core.parallel.leader import load_device_mesh
 from inference_core.parallel.local_ranks import THIS_MACHINE, RankHosts
 from inference_core.parallel.mesh import Mesh

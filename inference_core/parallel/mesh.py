@@ -17,9 +17,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from inference_core.device.spec import DeviceCoreSpec
 from inference_core.errors import MeshError
 from inference_core.model_config import ModelConfig
+from inference_core.model_spec import DeviceCoreSpec
 
 _NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 

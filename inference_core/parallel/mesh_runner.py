@@ -12,12 +12,10 @@ from typing import Protocol, TypeVar
 import torch
 
 from inference_core.errors import ModelFileError, RankLostError
-from inference_core.execution.logits_runner import LogitsRunner
-from inference_core.execution.torch_runner import sampled_rows
+from inference_core.execution.logits_runner import LogitsRunner, sampled_rows
 from inference_core.kv_cache.layout import KVLayout
-from inference_core.lora.adapter import Adapter
+from inference_core.lora.adapter import Adapter, AdapterBank
 from inference_core.lora.adapter_file import read_adapter
-from inference_core.lora.bank import AdapterBank
 from inference_core.model_config import ModelConfig
 from inference_core.parallel.collectives import wait_for_device
 from inference_core.parallel.control import Followers

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from inference_core.device.block_tables import BlockTables
-from inference_core.device.buckets import StepBuckets
+from inference_core.device.batch import NoGraphs
+from inference_core.device.block_tables import BlockTables, StepBuckets
+from inference_core.device.cards import MemoryProfile, profile_cuda, profile_host
 from inference_core.device.device_decoder import DeviceDecoder, of_one_rank
-from inference_core.device.graphs import NoGraphs
 from inference_core.device.load_device_core import (
     DTYPES,
     MOST_DRAFTS,
@@ -30,8 +30,6 @@ from inference_core.device.load_device_core import (
     device_layout,
     graphs_of,
 )
-from inference_core.device.memory.host_memory import profile_host
-from inference_core.device.memory.memory_profile import MemoryProfile, profile_cuda
 from inference_core.device.weights import device_embedding, stored_experts, stored_linears, weight_bytes
 from inference_core.engine.live_knobs import LiveKnobs
 from inference_core.errors import MeshError
@@ -39,7 +37,7 @@ from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import available_memory
-from inference_core.models.rotary import rotary_table
+from inference_core.models.transformer import rotary_table
 from inference_core.models.weights import load_layers, vector
 from inference_core.parallel.collectives import Connections, TensorGroup, check_world, wait_for_device
 from inference_core.parallel.device_stage import DeviceStage
@@ -48,7 +46,7 @@ from inference_core.parallel.messages import RunStep
 from inference_core.parallel.rank_runner import RankModel, RankRunner
 from inference_core.parallel.shards import FINAL_NORM, DividedModel, ShardCheckpoint, divide_model, held_projections
 from inference_core.step_plan import ScheduledSequence
-from inference_core.triton_kernels.attention.layer_cache import LayerCache
+from inference_core.triton_kernels.layer_cache import LayerCache
 
 
 def check_checkpoint_hashes(

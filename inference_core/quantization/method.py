@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from inference_core.errors import QuantizationError
 from inference_core.model_config import ModelConfig
-from inference_core.models.elementwise import reference_rms_norm
+from inference_core.models.transformer import reference_rms_norm
 
 
 class ActivationStatistics:

@@ -13,7 +13,7 @@ from inference_core.errors import QuantizationError
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import dequantize
-from inference_core.models.rotary import rotary_table
+from inference_core.models.transformer import rotary_table
 from inference_core.models.weights import EMBEDDING, load_embedding
 from inference_core.quantization.calibration import CalibrationText
 from inference_core.quantization.files import WRITTEN, ShardWriter, write_json, write_settings

@@ -1,23 +1,120 @@
 """Draws next tokens from logits, row by row, so that a request's tokens never depend on its neighbours.
 
 On the CPU the native sampler draws all rows in one call; elsewhere, or without it, `reference_sampler` does. Both draw
-the same tokens with the same log-probabilities.
+the same tokens with the same log-probabilities. Token masks are computed in the processes of the grammars while the
+model computes the logits.
+
+Answers of steps that verify drafts have the model's own distribution. Two ways, both exact (SPEC SD-02).
+*Repeatable*: the model draws for every drafted position as it would have drawn without drafts, with the position's own
+random number, and continues while that equals the draft. So the answer is the same, token by token, as without drafts.
+A deterministic draft is accepted with the model's probability of it, which is optimal; a draft model that draws with
+the same random numbers agrees more often the closer its distribution is (Daliri, Musco and Suresh, "Coupling without
+communication and drafter-invariant speculative decoding", 2024). *Rejection*: a draft from the law q is accepted with
+min(1, p / q) and otherwise replaced by a draw from the residual max(0, p - q), normalised (Leviathan, Kalman and
+Matias, 2023), which accepts more of what a draft model draws at high temperatures, but the answer to a seed then
+depends on the drafts.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from inference_core.errors import BadLogitsError
-from inference_core.grammar.masks import TokenMasks
 from inference_core.native import cpu
-from inference_core.sampling import native_sampler
+from inference_core.native.cpu import extension
+from inference_core.protocol import TokenLogprob
 from inference_core.sampling.reference_sampler import Logits, distribution, sample_row, token_logprob, uniform
-from inference_core.step_plan import SampledToken, SampleSpec
+from inference_core.step_plan import DraftLaw, Matcher, SampledToken, SampleSpec, ScheduledSequence
 
-__all__ = ["distribution", "sample", "uniform"]
+
+class TokenMask(NamedTuple):
+    """The mask of one draw: ascending `ids` are the only tokens allowed, or, unless `only`, the ones forbidden.
+
+    Grammars usually allow few tokens or forbid few, so either list is short.
+    """
+
+    ids: npt.NDArray[np.intp]
+    only: bool
+
+    @classmethod
+    def of_bytes(cls, mask: bytes) -> "TokenMask":
+        """From a matcher's mask."""
+        return _unpacked(mask)
+
+    def apply(self, row: npt.NDArray[np.float32]) -> None:
+        """Set the forbidden tokens of a row of logits [vocabulary] to -inf."""
+        ids = self.ids[: np.searchsorted(self.ids, len(row))]
+        if not self.only:
+            row[ids] = -np.inf
+            return
+        kept = row[ids]
+        row.fill(-np.inf)
+        row[ids] = kept
+
+
+@lru_cache(64)
+def _unpacked(mask: bytes) -> TokenMask:
+    """Cached, since the same few masks repeat within a string, a number or white space."""
+    bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little").view(np.bool_)
+    if 2 * np.count_nonzero(bits) < len(bits):
+        return TokenMask(np.flatnonzero(bits), True)
+    return TokenMask(np.flatnonzero(~bits), False)
+
+
+class TokenMasks:
+    """Masks of the rows of sequences with a grammar; the constructor requests them, `wait` returns them."""
+
+    def __init__(self, work: list[tuple[int, Matcher, Sequence[int]]]) -> None:
+        """`work`: per sequence its first row, its matcher, and its drafted tokens, each of which has one more row."""
+        self._work = work
+        for _, matcher, drafts in work:
+            matcher.ask_masks(drafts)
+        for _, matcher, _ in work:
+            matcher.send()
+
+    def wait(self) -> dict[int, TokenMask]:
+        """The masks by row."""
+        return {
+            first + place: TokenMask.of_bytes(mask)
+            for first, matcher, _ in self._work
+            for place, mask in enumerate(matcher.masks())
+        }
+
+
+def begin_masks(specs: Sequence[SampleSpec], drafts: Sequence[Sequence[int]] | None = None) -> TokenMasks | None:
+    """Request the masks of a step's draws; None if no spec has a grammar.
+
+    `drafts`: per spec its drafted tokens; it has a row of logits for each and one more. None: no drafts.
+    """
+    work: list[tuple[int, Matcher, Sequence[int]]] = []
+    row = 0
+    for place, spec in enumerate(specs):
+        proposed = () if drafts is None else drafts[place]
+        if spec.matcher is not None:
+            work.append((row, spec.matcher, proposed))
+        row += 1 + len(proposed)
+    return TokenMasks(work) if work else None
+
+
+def sample_rows(logits: torch.Tensor, specs: Sequence[SampleSpec]) -> list[SampledToken | None]:
+    """One token per row of logits [R, V], as `reference_sampler.sample_row` draws it; None where none can be drawn.
+
+    Raises `InvalidRequestError` for a biased, stop or earlier token id outside the vocabulary.
+    """
+    rows = logits.detach().to("cpu", torch.float32)
+    rows = rows if rows.stride(1) == 1 else rows.contiguous()
+    drawn = extension().sample_rows(rows.data_ptr(), rows.stride(0), rows.shape[1], list(specs))
+    return [
+        SampledToken(token)
+        if isinstance(token, int)
+        else token and SampledToken(token[0], TokenLogprob(token[0], token[1], token[2]))
+        for token in drawn
+    ]
 
 
 def sample(
@@ -70,7 +167,7 @@ def _without_logprobs(spec: SampleSpec) -> SampleSpec:
 
 def _drawn(logits: torch.Tensor, specs: Sequence[SampleSpec], native: bool | None) -> list[SampledToken]:
     if native if native is not None else (cpu.AVAILABLE and logits.device.type == "cpu"):
-        tokens = native_sampler.sample_rows(logits, specs)
+        tokens = sample_rows(logits, specs)
     else:
         tokens = _sample_rows(logits, specs)
     if None in tokens:
@@ -122,3 +219,120 @@ def _is_plainly_greedy(spec: SampleSpec) -> bool:
         and not params.frequency_penalty
         and spec.position >= params.min_tokens
     )
+
+
+# Streams of random numbers apart from the one that tokens are drawn with.
+_ACCEPTING = 0x6A09E667F3BCC908
+_DRAFTING = 0x3C6EF372FE94F82B
+
+
+def verification_rows(sequences: list[ScheduledSequence]) -> list[int] | None:
+    """Return the rows, counting the tokens of all sequences, whose logits a step draws from; None without drafts, for
+    the last row of each sequence that samples."""
+    if not any(s.num_drafts for s in sequences):
+        return None
+    rows: list[int] = []
+    end = 0
+    for sequence in sequences:
+        end += len(sequence.token_ids)
+        if sequence.sample is not None:
+            rows += range(end - sequence.num_drafts - 1, end)
+    return rows
+
+
+def draw(
+    logits: torch.Tensor, sequences: list[ScheduledSequence], masks: TokenMasks | None = None
+) -> list[list[SampledToken]]:
+    """Return the new tokens of each sequence, accepted drafts and one more, from the `verification_rows` of `logits`
+    float32 [rows, vocabulary]; `masks` are of these rows, none of which has draft laws. Raises as `sampler.sample`
+    does."""
+    specs = [spec for s in sequences if s.sample is not None for spec in row_specs(s)]
+    drawn = sample(logits, specs, masks=masks)
+    results: list[list[SampledToken]] = []
+    row = 0
+    for sequence in sequences:
+        if sequence.sample is None:
+            results.append([])
+            continue
+        rows, row = slice(row, row + sequence.num_drafts + 1), row + sequence.num_drafts + 1
+        if sequence.num_drafts and sequence.draft_laws is not None:
+            results.append(_accept_or_replace(logits[rows].float().cpu().numpy(), drawn[rows], sequence))
+        else:
+            results.append(while_equal(sequence.drafts, drawn[rows]))
+    return results
+
+
+def row_specs(sequence: ScheduledSequence) -> list[SampleSpec]:
+    """Return the sample specs after each number of accepted drafts."""
+    spec = sequence.sample
+    assert spec is not None
+    if not sequence.num_drafts:
+        return [spec]
+    specs = [spec]
+    remembers = _remembers(spec)
+    drafts = sequence.drafts
+    for count in range(1, len(drafts) + 1):
+        outputs = spec.output_token_ids + drafts[:count] if remembers else spec.output_token_ids
+        specs.append(msgspec.structs.replace(spec, position=spec.position + count, output_token_ids=outputs))
+    return specs
+
+
+def draw_draft(law: DraftLaw, spec: SampleSpec) -> int:
+    """Draw a token from the law [vocabulary] with a random number that nothing else uses."""
+    return _inverse(law, uniform(spec.seed ^ _DRAFTING, spec.position))
+
+
+def drafts_from(logits: Logits, sequences: list[ScheduledSequence]) -> list[tuple[int, DraftLaw]]:
+    """Draw a draft token for each sequence from its row of `logits` float32 [rows, vocabulary]; return it with its
+    law."""
+    drafts = []
+    for raw, sequence in zip(logits, sequences, strict=True):
+        assert sequence.sample is not None
+        law = distribution(raw, sequence.sample)
+        drafts.append((draw_draft(law, sequence.sample), law))
+    return drafts
+
+
+def while_equal(drafts: list[int], drawn: list[SampledToken]) -> list[SampledToken]:
+    """Return the prefix of `drawn` (one token per draft and one more) up to the first that differs from its draft."""
+    for count, draft in enumerate(drafts):
+        if drawn[count].token_id != draft:
+            return drawn[: count + 1]
+    return drawn
+
+
+def _accept_or_replace(rows: Logits, drawn: list[SampledToken], sequence: ScheduledSequence) -> list[SampledToken]:
+    """Verify drafts by rejection sampling; `drawn` are the rows' own draws, of which the last follows full
+    acceptance."""
+    tokens: list[SampledToken] = []
+    specs, laws = row_specs(sequence), sequence.draft_laws
+    assert laws is not None
+    for raw, spec, draft, q in zip(rows, specs, sequence.drafts, laws, strict=False):
+        p = distribution(raw, spec)
+        if uniform(spec.seed ^ _ACCEPTING, spec.position) * q[draft] < p[draft]:
+            tokens.append(_sampled(raw, draft, spec))
+            continue
+        token = _inverse(residual(p, q), uniform(spec.seed, spec.position))
+        return [*tokens, _sampled(raw, token, spec)]
+    return [*tokens, drawn[-1]]
+
+
+def residual(p: DraftLaw, q: DraftLaw) -> DraftLaw:
+    """Return the residual law [vocabulary] after a draft from `q` was rejected: max(0, p - q), not normalised."""
+    return np.maximum(p - q, 0.0)
+
+
+def _inverse(law: DraftLaw, u: float) -> int:
+    """Return the token at `u` in [0, 1) of the cumulative law; a token of probability 0 is never drawn."""
+    reached = np.cumsum(law)
+    return int(np.searchsorted(reached, u * reached[-1], side="right"))
+
+
+def _sampled(raw: Logits, token_id: int, spec: SampleSpec) -> SampledToken:
+    wanted = spec.params.logprobs
+    return SampledToken(token_id, None if wanted is None else token_logprob(raw, token_id, wanted))
+
+
+def _remembers(spec: SampleSpec) -> bool:
+    params = spec.params
+    return params.repetition_penalty != 1.0 or bool(params.presence_penalty or params.frequency_penalty)

@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from inference_core.errors import IntegrityError, QueueFullError
 from inference_core.kv_cache.block_pool import BlockPool
-from inference_core.lora.slots import NO_SLOT, AdapterSlots
+from inference_core.lora.adapter import NO_SLOT, AdapterSlots
 from inference_core.protocol import LAST_CLASS, Knobs, SequenceOutput
 from inference_core.scheduling.batch_forming import Batch, joins_now
 from inference_core.scheduling.commit import ExecutedPart, ExecutedStep, ScheduledEntry, StepCommit

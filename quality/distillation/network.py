@@ -12,7 +12,7 @@ from torch.nn import functional
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.packed_tensor import dequantize
 from inference_core.lora.adapter import PROJECTIONS, adapter_targets
-from inference_core.models.rotary import rotary_table
+from inference_core.models.transformer import rotary_table
 from inference_core.models.weights import EMBEDDING, vector
 
 

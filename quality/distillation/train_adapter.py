@@ -13,8 +13,7 @@ from safetensors.torch import save_file
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.lora.adapter import adapter_targets
-from inference_core.lora.adapter_config import CONFIG_FILE
-from inference_core.lora.adapter_file import WEIGHTS_FILE, read_adapter
+from inference_core.lora.adapter_file import CONFIG_FILE, WEIGHTS_FILE, read_adapter
 from inference_core.model_config import ModelConfig
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from quality.distillation.examples import Example, Split, encoded_split

@@ -6,12 +6,9 @@ from pathlib import Path
 
 import torch
 
-from inference_core.attention.backend import AttentionBackend
-from inference_core.attention.cpu import CpuAttention
-from inference_core.attention.reference import ReferenceAttention
+from inference_core.attention import AttentionBackend, CpuAttention, ReferenceAttention
 from inference_core.device.weights import stored_linears
-from inference_core.execution.logits_runner import LogitsRunner
-from inference_core.execution.torch_runner import DecoderRunner
+from inference_core.execution.logits_runner import DecoderRunner, LogitsRunner
 from inference_core.linear.linear import Linear
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loading.load_core import check_kernels, info_of, layout_of, rotary_within

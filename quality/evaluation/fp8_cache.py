@@ -2,8 +2,8 @@
 
 import torch
 
-from inference_core.attention.backend import AttentionBackend, AttentionBatch
-from inference_core.triton_kernels.decoder_reference import rounded_to_fp8
+from inference_core.attention import AttentionBackend, AttentionBatch
+from inference_core.triton_kernels.reference import rounded_to_fp8
 
 
 class Fp8Attention(AttentionBackend):

@@ -12,13 +12,11 @@ from numpy.typing import NDArray
 
 from inference_core.core import Core
 from inference_core.errors import ModelFileError
+from inference_core.execution.block_memory import allocate_arena
 from inference_core.execution.logits_runner import LogitsRunner
-from inference_core.kv_cache.arena import allocate_arena
 from inference_core.kv_cache.layout import MeasuredKVDtype
-from inference_core.linear.cpu import ConcatenatedLinear, PanelLinear
-from inference_core.linear.linear import Linear
+from inference_core.linear.linear import ConcatenatedLinear, Linear, PanelLinear, ReferenceLinear
 from inference_core.linear.panels import pack
-from inference_core.linear.reference import ReferenceLinear
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint

@@ -16,17 +16,15 @@ import numpy.typing as npt
 from inference_core.core import Core
 from inference_core.engine.live_knobs import LiveKnobs
 from inference_core.errors import BadLogitsError
-from inference_core.execution.runner import ModelRunner
-from inference_core.grammar.masks import TokenMask, begin_masks
-from inference_core.kv_cache.block_io import HostBlockBytes
+from inference_core.execution.runner import HostBlockBytes, ModelRunner
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.kv_cache.swap_cost import SwapTimes
-from inference_core.lora.adapter import Adapter
-from inference_core.lora.bank import AdapterBank
+from inference_core.lora.adapter import Adapter, AdapterBank
 from inference_core.model_config import ModelConfig
 from inference_core.protocol import Knobs, ModelInfo, SamplingParams, TokenLogprob
 from inference_core.protocol.evidence import TokenEvidence
 from inference_core.protocol.kv_blocks import KVIdentity
+from inference_core.sampling.sampler import TokenMask, begin_masks
 from inference_core.step_plan import (
     Matcher,
     SampledToken,

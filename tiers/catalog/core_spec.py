@@ -5,9 +5,8 @@ from typing import Any, TypeVar
 from msgspec import convert
 from msgspec.structs import replace
 
-from inference_core.device.spec import DeviceCoreSpec, DeviceGroupSpec, DeviceModelSpec
 from inference_core.engine.live_knobs import knob_schemas
-from inference_core.model_spec import CoreSpec, ModelSpec
+from inference_core.model_spec import CoreSpec, DeviceCoreSpec, DeviceGroupSpec, DeviceModelSpec, ModelSpec
 from inference_core.protocol import KnobValue
 from tiers.catalog.catalog import Catalog
 

@@ -4,12 +4,22 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from inference_core.device.spec import Activations, DeviceKind, DeviceKVDtype, MaxAdapterRank, MaxAdapters
 from inference_core.kv_cache.layout import kv_bytes_per_token
 from inference_core.kv_cache.memory_plan import Devices
 from inference_core.loaders.known_shapes import SHAPES
 from inference_core.lora.adapter import adapter_targets
-from inference_core.model_spec import PINNED_SHARE, DeviceScheme, PinnedShare, PrefixSpec, QualityGate
+from inference_core.model_spec import (
+    PINNED_SHARE,
+    Activations,
+    DeviceKind,
+    DeviceKVDtype,
+    DeviceScheme,
+    MaxAdapterRank,
+    MaxAdapters,
+    PinnedShare,
+    PrefixSpec,
+    QualityGate,
+)
 from inference_core.protocol import KnobValue
 
 GpuWeights = Literal["awq-int4", "gptq-int4", "q4_0", "q4_1", "q4_k", "bfloat16", "int8", "fp8"]

@@ -15,9 +15,7 @@ from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import use_threads
 from inference_core.loading.outliers import load_decoder
-from inference_core.models.elementwise import rms_norm, silu_mul
-from inference_core.models.rotary import rotary_table
-from inference_core.models.transformer import Decoder, DecoderLayer
+from inference_core.models.transformer import Decoder, DecoderLayer, rms_norm, rotary_table, silu_mul
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 
 Float = npt.NDArray[np.float32]

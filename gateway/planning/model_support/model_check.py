@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from inference_core.device.spec import DeviceModelSpec
 from inference_core.errors import CoreError, ModelFileError
 from inference_core.io.json_errors import JSON_ERRORS
 from inference_core.kv_cache.layout import KVLayout
@@ -24,6 +23,7 @@ from inference_core.loaders.huggingface.safetensors_file import SafetensorsFile
 from inference_core.loaders.model_file import MAX_SETTINGS, read_model_file
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
+from inference_core.model_spec import DeviceModelSpec
 from inference_core.placement.weight_formats import model_weights
 from tiers.catalog.planned_numbers import numbers_of
 from tiers.engines.programs import PROGRAMS
@@ -182,7 +182,7 @@ def _on_mesh(checkpoint: Checkpoint) -> tuple[int, int]:
     with optional_imports("serving it"):
         from inference_core.device.load_device_core import device_layout
         from inference_core.parallel.shards import divide_model
-    from inference_core.device.spec import DeviceCoreSpec
+    from inference_core.model_spec import DeviceCoreSpec
     from inference_core.parallel.mesh import Mesh
 
     spec = _device_spec(checkpoint)
@@ -202,7 +202,7 @@ def _check_device_layout(layout: KVLayout) -> None:
     """Raise MemoryPlanError for keys and values that the kernels of cards cannot read."""
     import torch
 
-    from inference_core.triton_kernels.attention.layer_cache import LayerCache
+    from inference_core.triton_kernels.layer_cache import LayerCache
 
     LayerCache(torch.empty(0, dtype=torch.uint8), layout, 0)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.core.step import bench_step
-from inference_core.execution.native_decoder import StepTimes
+from inference_core.execution.native_runner import StepTimes
 from inference_core.model_spec import ModelSpec
 
 

@@ -12,7 +12,7 @@ from benchmarks.kernels.device_linears import (
     random_layer,
     weight_bytes,
 )
-from inference_core.linear.device_packing import DeviceScheme
+from inference_core.linear.device import DeviceScheme
 
 CPU = torch.device("cpu")
 BYTES = {

@@ -13,13 +13,12 @@ from click.testing import CliRunner, Result
 from gateway.operations.cli import main
 from gateway.planning.model_support.model_check import check_model
 from inference_core.device.load_device_core import device_layout
-from inference_core.device.spec import DeviceModelSpec
 from inference_core.errors import ModelFileError
 from inference_core.loaders.hub_download import download
 from inference_core.loaders.hub_model import HubModel
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import layout_of, weight_bytes
-from inference_core.model_spec import ModelSpec
+from inference_core.model_spec import DeviceModelSpec, ModelSpec
 from inference_core.native import cpu
 from tests.inference_core.loaders.int4_checkpoints import random_model, write_packed
 from tests.inference_core.loaders.model_hub import ModelHub, running_hub

@@ -4,12 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from inference_core.attention.backend import AttentionBackend, AttentionBatch
-from inference_core.attention.cpu import CpuAttention
-from inference_core.attention.reference import ReferenceAttention
+from inference_core.attention import AttentionBackend, AttentionBatch, CpuAttention, ReferenceAttention
 from inference_core.kv_cache.layout import KVDtype, KVLayout
 from inference_core.model_config import ModelConfig
-from inference_core.models.rotary import rotary_table
+from inference_core.models.transformer import rotary_table
 
 LAYERS = 2
 

@@ -9,12 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from inference_core.attention.backend import AttentionBackend, AttentionBatch
-from inference_core.attention.cpu import CpuAttention
-from inference_core.attention.reference import ReferenceAttention, dequantize_int8, quantize_int8
+from inference_core.attention import (
+    AttentionBackend,
+    AttentionBatch,
+    CpuAttention,
+    ReferenceAttention,
+    dequantize_int8,
+    quantize_int8,
+)
 from inference_core.kv_cache.layout import KVDtype, KVLayout
 from inference_core.model_config import ModelConfig
-from inference_core.models.rotary import rotary_table
+from inference_core.models.transformer import rotary_table
 from inference_core.native import cpu
 
 pytestmark = pytest.mark.properties

@@ -6,10 +6,9 @@ from itertools import pairwise
 import pytest
 import torch
 
-from inference_core.attention.cpu import CpuAttention
-from inference_core.attention.reference import ReferenceAttention
+from inference_core.attention import CpuAttention, ReferenceAttention
 from inference_core.kv_cache.layout import KVDtype
-from inference_core.models.rotary import rotary_table
+from inference_core.models.transformer import rotary_table
 from inference_core.native import cpu
 from tests.inference_core.attention.test_attention_borders import CONTEXTS, Cache, Span
 

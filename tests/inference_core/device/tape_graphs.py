@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from inference_core.device.graphs import Graphs
+from inference_core.device.batch import Graphs
 
 # Reading a value back makes the host wait for the device, which no capture allows.
 WAITS = {"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::nonzero"}

@@ -4,14 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from inference_core.device.adapter_rows import adapter_tiles, slots_of_rows
 from inference_core.device.batch import DeviceInputs
-from inference_core.device.block_tables import BlockTables
-from inference_core.device.buckets import Padding
-from inference_core.device.step_inputs import Capacity, StepInputs
+from inference_core.device.block_tables import BlockTables, Padding
+from inference_core.device.step_inputs import Capacity, StepInputs, adapter_tiles, slots_of_rows
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.step_plan import ScheduledSequence
-from inference_core.triton_kernels.lora.low_rank_tiles import NO_SLOT, tile_rows_for
+from inference_core.triton_kernels.tiles import NO_SLOT, tile_rows_for
 
 LAYOUT = KVLayout(num_layers=1, num_kv_heads=1, head_dim=2, block_size=4, dtype="float32")
 CAPACITY = Capacity(tokens=64, sequences=16, draws=16, table_updates=64, adapter_slots=4)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from inference_core.device.buckets import Padding, StepBuckets
+from inference_core.device.block_tables import Padding, StepBuckets
 from inference_core.protocol import SamplingParams
 from inference_core.step_plan import SampleSpec, ScheduledSequence
 

@@ -29,12 +29,12 @@ from test_device_runner import (
 from tiny_device import SLAB, SLABS, RecordingGraphs, TinyModels
 
 from inference_core.core import Core
+from inference_core.device.batch import Graphs, NoGraphs
 from inference_core.device.device_runner import DeviceRunner
-from inference_core.device.graphs import Graphs, NoGraphs
 from inference_core.device.step_inputs import Capacity
 from inference_core.execution.runner import ModelRunner
 from inference_core.protocol import AddRequest, Knobs, SamplingParams
-from inference_core.sampling import rejection_sampling
+from inference_core.sampling import sampler
 from inference_core.sampling.reference_sampler import distribution
 from inference_core.step_plan import SampleSpec, ScheduledSequence, StepPlan
 
@@ -215,9 +215,7 @@ def test_the_device_verifies_as_the_host_does(pair: Pair, rejecting: bool) -> No
             drafts = [int(token) for token in rng.choice([20, 33, 39, 5], 3)]
             shares.append(ScheduledSequence(f"s{place}", [3, *drafts], 0, [place], spec, num_drafts=3, draft_laws=laws))
         with torch.inference_mode():
-            expected = rejection_sampling.draw(
-                oracle.logits(shares, rejection_sampling.verification_rows(shares)), shares
-            )
+            expected = sampler.draw(oracle.logits(shares, sampler.verification_rows(shares)), shares)
         assert device.run(StepPlan(step, "m", shares)).sampled == expected
 
 
@@ -275,6 +273,6 @@ def test_what_is_drawn_with_drafts_has_the_law_of_the_target(pair: Pair, params:
 
 @pytest.mark.slow
 def test_without_the_residual_it_would_have_another(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rejection_sampling, "residual", lambda p, q: p)
+    monkeypatch.setattr(sampler, "residual", lambda p, q: p)
     counts, _ = drawn_with_a_draft(pair, LAWS[0], "rejection")
     assert p_value_of(counts, law_of(pair, LAWS[0])) < 1e-6

@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from inference_core.device.sampling.edited_rows import EditedRows, RowUpdates
+from inference_core.device.sampling import EditedRows, RowUpdates, row_uses
 from inference_core.protocol import SamplingParams
 from inference_core.step_plan import PENDING, SampleSpec
-from inference_core.triton_kernels.sampling.sampling_batch import row_uses
 
 VOCABULARY = 12
 CPU = torch.device("cpu")

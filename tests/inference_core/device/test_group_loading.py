@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from inference_core.core import Core
-from inference_core.device.spec import DeviceCoreSpec, DeviceGroupSpec, DeviceModelSpec
 from inference_core.errors import InvalidRequestError, MemoryPlanError, ModelFileError
 from inference_core.loading.load_core import use_threads
+from inference_core.model_spec import DeviceCoreSpec, DeviceGroupSpec, DeviceModelSpec
 from inference_core.parallel.load_group import load_group
 from inference_core.protocol import AddRequest, SamplingParams
 from tests.inference_core.tiny_gguf import decoder_weights, write_gguf

@@ -10,12 +10,12 @@ import torch
 
 from benchmarks.core.random_checkpoint import SHAPES, RandomCheckpoint
 from inference_core.core import Core
-from inference_core.device.graphs import NoGraphs
+from inference_core.device.batch import NoGraphs
+from inference_core.device.cards import MemoryProfile
 from inference_core.device.load_device_core import load_device_core
-from inference_core.device.memory.memory_profile import MemoryProfile
-from inference_core.device.spec import DeviceCoreSpec, DeviceModelSpec
 from inference_core.errors import InvalidRequestError, MemoryPlanError
-from inference_core.linear.device_packing import DeviceScheme
+from inference_core.linear.device import DeviceScheme
+from inference_core.model_spec import DeviceCoreSpec, DeviceModelSpec
 from inference_core.protocol import AddRequest, SamplingParams, TokenLogprob
 
 CPU = torch.device("cpu")
@@ -135,5 +135,5 @@ def test_repacked_weights_are_mapped_when_they_are_needed_again(
     def repack(*_: object) -> None:
         raise AssertionError("repacked again")
 
-    monkeypatch.setattr("inference_core.linear.device_packing.pack_int4", repack)
+    monkeypatch.setattr("inference_core.linear.device.pack_int4", repack)
     assert answer(load(spec(model(compute="int4"))), "m") == first

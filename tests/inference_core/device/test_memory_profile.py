@@ -2,7 +2,7 @@
 
 import pytest
 
-from inference_core.device.memory.memory_profile import MemoryProfile
+from inference_core.device.cards import MemoryProfile
 from inference_core.errors import MemoryPlanError
 
 GIB = 2**30

@@ -14,15 +14,11 @@ from torch.utils._pytree import tree_leaves
 
 from inference_core.core import Core
 from inference_core.device.device_decoder import DeviceDecoder
-from inference_core.linear.device import EightBitLinear, Int4Linear
-from inference_core.linear.device_experts import stack_experts
+from inference_core.linear.device import EightBitLinear, Int4Linear, stack_experts
 from inference_core.protocol import AddRequest, Knobs, SamplingParams
-from inference_core.triton_kernels import decoder_reference
-from inference_core.triton_kernels.experts import expert_reference
-from inference_core.triton_kernels.experts.expert_ops import route
-from inference_core.triton_kernels.linear import linear_reference
-from inference_core.triton_kernels.linear.eight_bit import quantize_blocks, quantize_channels
-from inference_core.triton_kernels.linear.int4_weight import Int4Weight, pack_int4
+from inference_core.triton_kernels import reference
+from inference_core.triton_kernels.ops import route
+from inference_core.triton_kernels.weights import Int4Weight, pack_int4, quantize_blocks, quantize_channels
 from tests.inference_core.models.test_decoder_against_transformers import checkpoint_folder
 from tests.inference_core.triton_kernels.int4_tensors import int4_tensor
 
@@ -35,18 +31,18 @@ ROUTES, EXPERTS = "routes and weights of experts", "products of experts, their w
 INT4, EIGHT_BIT = "product with 4-bit weights", "product with 8-bit weights"
 SAMPLING, REST = "edits of logits, draws", "dense product, last addition to the residual stream"
 FUNCTIONS = {
-    (decoder_reference, "reference_rms_norm"): NORM,
-    (decoder_reference, "reference_add_rms_norm"): NORM,
-    (decoder_reference, "reference_rope_and_write"): ROTATION,
-    (decoder_reference, "reference_paged_attention"): ATTENTION,
-    (decoder_reference, "reference_swiglu"): GATED,
-    (decoder_reference, "reference_geglu"): GATED,
-    (expert_reference, "reference_route_experts"): ROUTES,
-    (expert_reference, "reference_dense_experts"): EXPERTS,
-    (expert_reference, "reference_int4_experts"): EXPERTS,
-    (expert_reference, "reference_add_experts"): EXPERTS,
-    (linear_reference, "int4_linear"): INT4,
-    (linear_reference, "eight_bit_linear"): EIGHT_BIT,
+    (reference, "reference_rms_norm"): NORM,
+    (reference, "reference_add_rms_norm"): NORM,
+    (reference, "reference_rope_and_write"): ROTATION,
+    (reference, "reference_paged_attention"): ATTENTION,
+    (reference, "reference_swiglu"): GATED,
+    (reference, "reference_geglu"): GATED,
+    (reference, "reference_route_experts"): ROUTES,
+    (reference, "reference_dense_experts"): EXPERTS,
+    (reference, "reference_int4_experts"): EXPERTS,
+    (reference, "reference_add_experts"): EXPERTS,
+    (reference, "int4_linear"): INT4,
+    (reference, "eight_bit_linear"): EIGHT_BIT,
 }
 SAMPLING_OPS = {"aio::edit_logits", "aio::draw_tokens", "aio::row_totals"}
 # Calls that compute nothing: they allocate, view, copy, choose or convert numbers.

@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from inference_core.core import Core
-from inference_core.device.spec import DeviceModelSpec
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.model_config import DecoderKind
-from inference_core.model_spec import DeviceScheme
+from inference_core.model_spec import DeviceModelSpec, DeviceScheme
 from inference_core.native import cpu
 from inference_core.protocol import AddRequest, Knobs, SamplingParams
 from tests.inference_core.model_files import FAMILIES, FORMATS, GGUF_FAMILIES, Write

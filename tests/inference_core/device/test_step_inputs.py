@@ -3,9 +3,16 @@
 import numpy as np
 import pytest
 
-from inference_core.device.block_tables import BlockTables
-from inference_core.device.buckets import Padding
-from inference_core.device.step_inputs import NO_ROW, NO_SLOT, Capacity, StepInputs, StepShape, arrays_over, bytes_of
+from inference_core.device.block_tables import BlockTables, Padding
+from inference_core.device.step_inputs import (
+    NO_CACHE_SLOT,
+    NO_ROW,
+    Capacity,
+    StepInputs,
+    StepShape,
+    arrays_over,
+    bytes_of,
+)
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.protocol import SamplingParams
 from inference_core.step_plan import PENDING, SampleSpec, ScheduledSequence
@@ -72,7 +79,7 @@ def test_padding_computes_nothing_that_counts(inputs: StepInputs, tables: BlockT
     assert (shape.tokens, shape.sequences, shape.sampled, shape.longest_query) == (4, 4, 4, 1)
     assert values(inputs, "query_start", 5) == [0, 1, 2, 2, 2]
     assert values(inputs, "context_len", 4) == [5, 1, 0, 0]
-    assert values(inputs, "slots", 4)[2:] == [NO_SLOT] * 2
+    assert values(inputs, "slots", 4)[2:] == [NO_CACHE_SLOT] * 2
     assert values(inputs, "pending", 4)[2:] == [NO_ROW] * 2
     assert values(inputs, "token_ids", 4)[2:] == [0, 0]
 
@@ -89,7 +96,7 @@ def test_every_drafted_token_is_drawn_for_and_one_more(inputs: StepInputs, table
     assert values(inputs, "position", 4) == [3, 4, 5, 3]
     assert values(inputs, "seed", 4) == [1, 1, 1, 2]
     assert values(inputs, "query_start", 9) == [0, 2, 5, *[6] * 6]
-    assert values(inputs, "slots", 8)[6:] == [NO_SLOT] * 2
+    assert values(inputs, "slots", 8)[6:] == [NO_CACHE_SLOT] * 2
 
 
 def test_a_shape_is_captured_with_one_of_few_bounds_of_its_queries() -> None:

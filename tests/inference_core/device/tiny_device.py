@@ -6,17 +6,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from inference_core.attention.reference import ReferenceAttention
-from inference_core.device.buckets import StepBuckets
+from inference_core.attention import ReferenceAttention
+from inference_core.device.batch import Graphs, NoGraphs
+from inference_core.device.block_tables import StepBuckets
 from inference_core.device.device_runner import DeviceRunner
-from inference_core.device.graphs import Graphs, NoGraphs
 from inference_core.device.step_inputs import Capacity
 from inference_core.device.weights import load_device_decoder, stored_experts, stored_linears
-from inference_core.execution.torch_runner import DecoderRunner
+from inference_core.execution.logits_runner import DecoderRunner
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import layout_of
 from inference_core.model_spec import ModelSpec
-from inference_core.models.rotary import rotary_table
+from inference_core.models.transformer import rotary_table
 from inference_core.models.weights import load_decoder
 from inference_core.protocol import ModelInfo
 from inference_core.protocol.kv_blocks import KVIdentity

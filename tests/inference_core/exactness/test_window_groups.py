@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.core.random_checkpoint import RandomCheckpoint
 from inference_core.core import Core
+from inference_core.execution.block_memory import allocate_arena
 from inference_core.execution.native_runner import NativeRunner
-from inference_core.kv_cache.arena import allocate_arena
 from inference_core.kv_cache.layout import CpuKVDtype
 from inference_core.loading.load_core import runner_of
 from inference_core.model_config import ModelConfig

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from inference_core.attention.batches import BlockAddresses
-from inference_core.execution import host_blocks
-from inference_core.execution.host_blocks import HostBlocks
+from inference_core.attention import BlockAddresses
+from inference_core.execution import block_memory
+from inference_core.execution.block_memory import HostBlocks
 
 ADDRESSES = BlockAddresses(block_size=16, block_bytes=96, slab_bytes=500)  # five to a slab, and a rest
 
@@ -18,7 +18,7 @@ def arena() -> torch.Tensor:
 def test_blocks_come_back_bit_by_bit_and_nothing_else_changes(
     chunk_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_blocks, "_CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(block_memory, "_CHUNK_BYTES", chunk_bytes)
     memory, before = arena(), arena()
     host = HostBlocks(memory, ADDRESSES.offsets, 96)
     away = [(0, 7), (1, 8), (4, 9), (5, 0), (17, 40)]

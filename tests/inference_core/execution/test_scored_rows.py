@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from inference_core.execution.prompt_logprobs import ScoredRows, score_rows
+from inference_core.execution.logits_runner import ScoredRows, score_rows
 from inference_core.protocol import SamplingParams
 from inference_core.step_plan import SampleSpec, ScheduledSequence, ScoreSpec
 

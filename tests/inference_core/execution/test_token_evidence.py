@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from inference_core.execution.token_evidence import RowEvidence, StepEvidence
+from inference_core.execution.logits_runner import RowEvidence, StepEvidence
 from inference_core.protocol import SamplingParams
 from inference_core.scheduling.hidden_state_pool import StatePool
 from inference_core.step_plan import SampledToken, SampleSpec, ScheduledSequence

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from inference_core.kv_cache.arena import allocate_arena
+from inference_core.execution.block_memory import allocate_arena
 
 
 def test_an_arena_is_writable_over_its_whole_length() -> None:

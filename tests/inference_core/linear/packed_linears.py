@@ -4,7 +4,7 @@ import gguf
 import numpy as np
 import torch
 
-from inference_core.linear.cpu import PanelLinear
+from inference_core.linear.linear import PanelLinear
 from inference_core.linear.panels import pack, panel_kind
 from inference_core.loaders.packed_tensor import PackedTensor, float32_to_bfloat16
 from inference_core.model_spec import Compute

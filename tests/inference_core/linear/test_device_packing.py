@@ -6,12 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-from inference_core.linear.device import DenseLinear, EightBitLinear, Int4Linear
-from inference_core.linear.device_packing import DeviceScheme, device_scheme, load_device, pack_device
+from inference_core.linear.device import (
+    DenseLinear,
+    DeviceScheme,
+    EightBitLinear,
+    Int4Linear,
+    device_scheme,
+    load_device,
+    pack_device,
+)
 from inference_core.loaders.huggingface.scaled_blocks import scaled_blocks
 from inference_core.loaders.packed_tensor import PackedTensor, dequantize
 from inference_core.loaders.weight_cache import WeightCache
-from inference_core.triton_kernels.linear.eight_bit import spread_blocks
+from inference_core.triton_kernels.weights import spread_blocks
 from tests.inference_core.linear.packed_linears import packed
 
 LAYERS = {

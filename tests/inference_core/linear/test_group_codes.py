@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_core.linear import panels
-from inference_core.linear.cpu import PanelLinear
+from inference_core.linear.linear import PanelLinear
 from inference_core.linear.panels import PanelKind, int8_codes, pack, packing, panel_kind
 from inference_core.loaders.group_codes import GROUP, group_codes
 from inference_core.loaders.huggingface.zero_point_blocks import q4_z_blocks

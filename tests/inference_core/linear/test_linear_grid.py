@@ -7,9 +7,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from inference_core.linear.cpu import PanelLinear
+from inference_core.linear.linear import PanelLinear, quantize_activations
 from inference_core.linear.panels import int8_codes, panel_kind
-from inference_core.linear.reference import quantize_activations
 from inference_core.loaders.group_codes import group_codes
 from inference_core.loaders.packed_tensor import PackedTensor, bfloat16_to_float32, dequantize, float32_to_bfloat16
 from inference_core.model_spec import Compute

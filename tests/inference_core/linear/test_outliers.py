@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from inference_core.linear.cpu import Outliers, PanelLinear
+from inference_core.linear.linear import Outliers, PanelLinear
 from inference_core.linear.panels import pack_columns
 from inference_core.loaders.packed_tensor import dequantize
 from tests.inference_core.linear.packed_linears import native, packed

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from inference_core.linear.linear import ReferenceLinear, quantize_activations
 from inference_core.linear.panels import BYTES_PER_WEIGHT, int8_codes, pack, panel_kind
-from inference_core.linear.reference import ReferenceLinear, quantize_activations
 from inference_core.loaders.packed_tensor import PackedTensor, bfloat16_to_float32, dequantize, float32_to_bfloat16
 from inference_core.model_spec import Compute
 from tests.inference_core.linear.packed_linears import native, packed

@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from inference_core.linear.cpu import PanelLinear
+from inference_core.linear.linear import PanelLinear
 from inference_core.linear.panels import panel_kind
 from inference_core.loaders.group_codes import group_codes
 from inference_core.loaders.packed_tensor import dequantize

@@ -10,7 +10,7 @@ import pytest
 
 from inference_core.core import Core
 from inference_core.errors import MemoryPlanError, ModelFileError
-from inference_core.kv_cache.arena import allocate_arena
+from inference_core.execution.block_memory import allocate_arena
 from inference_core.kv_cache.layout import KVDtype
 from inference_core.loading.load_core import load_core
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from inference_core.linear.cpu import PanelLinear
+from inference_core.linear.linear import PanelLinear
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading import outliers

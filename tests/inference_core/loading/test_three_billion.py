@@ -15,7 +15,7 @@ from inference_core.native import cpu
 _GENERATE = """
 import json, sys
 from pathlib import Path
-from inference_core.kv_cache.arena import allocate_arena
+from inference_core.execution.block_memory import allocate_arena
 from benchmarks.core.random_checkpoint import SHAPES, RandomCheckpoint
 from inference_core.loading.load_core import runner_of
 from inference_core.core import Core

@@ -4,15 +4,13 @@ from pathlib import Path
 
 import torch
 
-from inference_core.device.block_tables import BlockTables
-from inference_core.device.buckets import StepBuckets
-from inference_core.device.graphs import Graphs, NoGraphs
+from inference_core.device.batch import Graphs, NoGraphs
+from inference_core.device.block_tables import BlockTables, StepBuckets
 from inference_core.device.load_device_core import device_layout
-from inference_core.device.spec import Activations, DeviceModelSpec
 from inference_core.device.step_inputs import Capacity
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.lora.adapter_file import read_adapter
-from inference_core.model_spec import DeviceScheme
+from inference_core.model_spec import Activations, DeviceModelSpec, DeviceScheme
 from inference_core.parallel.collectives import TensorGroup
 from inference_core.parallel.device_stage import DeviceStage
 from inference_core.parallel.mesh import Mesh

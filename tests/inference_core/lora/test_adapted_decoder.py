@@ -7,17 +7,15 @@ import torch
 from adapters import TINY, MergedCheckpoint, write_adapter
 
 from benchmarks.core.random_checkpoint import RandomCheckpoint
-from inference_core.attention.reference import ReferenceAttention
-from inference_core.execution.logits_runner import LogitsRunner
+from inference_core.attention import ReferenceAttention
+from inference_core.execution.logits_runner import DecoderRunner, LogitsRunner
 from inference_core.execution.native_runner import NativeRunner
-from inference_core.execution.torch_runner import DecoderRunner
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loading.load_core import layout_of
 from inference_core.loading.outliers import load_decoder
-from inference_core.lora.packing import Storage
-from inference_core.lora.reference import TorchAdapterBank
+from inference_core.lora.packing import Storage, TorchAdapterBank
 from inference_core.model_spec import Compute, ModelSpec
-from inference_core.models.rotary import rotary_table
+from inference_core.models.transformer import rotary_table
 from inference_core.native import cpu
 from inference_core.protocol import ModelInfo, SamplingParams
 from inference_core.step_plan import SampleSpec, ScheduledSequence

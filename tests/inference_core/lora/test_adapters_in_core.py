@@ -10,7 +10,7 @@ sys.path.append(str(Path(__file__).parent.parent / "engine"))
 from core_driver import BLOCK, CoreDriver, greedy
 
 from inference_core.errors import InvalidRequestError
-from inference_core.lora.slots import AdapterSlots
+from inference_core.lora.adapter import AdapterSlots
 from inference_core.protocol import Knobs
 
 PROMPT = list(range(4 * BLOCK + 1))

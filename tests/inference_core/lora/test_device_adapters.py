@@ -12,14 +12,14 @@ from adapters import TINY, MergedCheckpoint, write_adapter
 from benchmarks.core.random_checkpoint import RandomCheckpoint
 from inference_core.core import Core
 from inference_core.device.adapter_bank import DeviceAdapterBank
-from inference_core.device.graphs import Graphs, NoGraphs
+from inference_core.device.batch import Graphs, NoGraphs
+from inference_core.device.cards import MemoryProfile
 from inference_core.device.load_device_core import load_device_core
-from inference_core.device.memory.memory_profile import MemoryProfile
-from inference_core.device.spec import Activations, DeviceCoreSpec, DeviceModelSpec
 from inference_core.errors import InvalidRequestError, ModelFileError
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.lora.adapter import adapter_targets
 from inference_core.lora.adapter_file import read_adapter
+from inference_core.model_spec import Activations, DeviceCoreSpec, DeviceModelSpec
 from inference_core.parallel.device_stage import DeviceStage
 from inference_core.parallel.mesh import Mesh
 from inference_core.protocol import AddRequest, SamplingParams

@@ -14,7 +14,7 @@ from inference_core.loading.load_core import layout_of
 from inference_core.loading.outliers import load_decoder
 from inference_core.lora.adapter_file import read_adapter
 from inference_core.model_spec import Compute, ModelSpec
-from inference_core.models.rotary import rotary_table
+from inference_core.models.transformer import rotary_table
 from inference_core.native import cpu
 from inference_core.protocol import ModelInfo, SamplingParams
 from inference_core.step_plan import SampleSpec, ScheduledSequence

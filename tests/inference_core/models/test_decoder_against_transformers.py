@@ -6,15 +6,13 @@ import pytest
 import torch
 import transformers
 
-from inference_core.attention.cpu import CpuAttention
-from inference_core.attention.reference import ReferenceAttention
-from inference_core.execution.logits_runner import LogitsRunner
+from inference_core.attention import CpuAttention, ReferenceAttention
+from inference_core.execution.logits_runner import DecoderRunner, LogitsRunner
 from inference_core.execution.native_runner import NativeRunner
-from inference_core.execution.torch_runner import DecoderRunner
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import layout_of
 from inference_core.model_spec import ModelSpec
-from inference_core.models.rotary import rotary_table
+from inference_core.models.transformer import rotary_table
 from inference_core.models.weights import load_decoder
 from inference_core.native import cpu
 from inference_core.protocol import ModelInfo, SamplingParams

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from inference_core.models.elementwise import reference_clamped_swiglu, reference_rms_norm, reference_silu_mul
+from inference_core.models.transformer import reference_clamped_swiglu, reference_rms_norm, reference_silu_mul
 from inference_core.native import cpu
 
 

@@ -24,7 +24,7 @@ from inference_core.loaders.packed_tensor import PackedTensor, dequantize
 from inference_core.loading.load_core import layout_of
 from inference_core.model_config import RopeScaling
 from inference_core.model_spec import Compute, ModelSpec
-from inference_core.models.rotary import rotary_table
+from inference_core.models.transformer import rotary_table
 from inference_core.models.weights import load_decoder
 from inference_core.native import cpu
 from inference_core.protocol import ModelInfo, SamplingParams

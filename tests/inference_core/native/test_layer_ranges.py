@@ -5,16 +5,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from inference_core.attention.cpu import CpuAttention
-from inference_core.execution.layered_forward import LayeredForward
-from inference_core.execution.native_decoder import NativeDecoder
-from inference_core.execution.torch_runner import DecoderRunner
+from inference_core.attention import CpuAttention
+from inference_core.execution.logits_runner import DecoderRunner, LayeredForward
+from inference_core.execution.native_runner import NativeDecoder
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import layout_of
 from inference_core.loading.outliers import load_decoder
 from inference_core.model_spec import ModelSpec
-from inference_core.models.rotary import rotary_table
+from inference_core.models.transformer import rotary_table
 from inference_core.native import cpu
 from inference_core.protocol import ModelInfo, SamplingParams
 from inference_core.step_plan import SampleSpec, ScheduledSequence, StateSpec

@@ -5,7 +5,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from inference_core.models.elementwise import rms_norm, silu_mul
+from inference_core.models.transformer import rms_norm, silu_mul
 from inference_core.native import cpu
 
 pytestmark = pytest.mark.usefixtures("instruction_set")

@@ -13,13 +13,12 @@ from msgspec.structs import replace
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from inference_core.device import graphs
-from inference_core.device.batch import DeviceInputs
-from inference_core.device.graphs import CudaGraphs
+from inference_core.device import batch as graphs
+from inference_core.device.batch import CudaGraphs, DeviceInputs
 from inference_core.device.load_device_core import graphs_of
-from inference_core.device.spec import DeviceModelSpec
 from inference_core.device.step_inputs import Capacity, StepShape, bytes_of
 from inference_core.loading.load_core import use_threads
+from inference_core.model_spec import DeviceModelSpec
 from inference_core.parallel import local_ranks
 from inference_core.parallel import rank as device_shard_loader
 from inference_core.parallel.collectives import TensorGroup

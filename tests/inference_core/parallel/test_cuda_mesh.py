@@ -6,7 +6,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from inference_core.device.spec import DeviceModelSpec
+from inference_core.model_spec import DeviceModelSpec
 from inference_core.parallel.leader import LocalMesh
 from inference_core.parallel.mesh import Mesh
 from tests.inference_core.loaders.int4_checkpoints import random_model, write_packed

@@ -9,10 +9,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from inference_core.device.graphs import NoGraphs
-from inference_core.device.memory.memory_profile import MemoryProfile
-from inference_core.device.spec import DeviceModelSpec
+from inference_core.device.batch import NoGraphs
+from inference_core.device.cards import MemoryProfile
 from inference_core.errors import MemoryPlanError, RankLostError
+from inference_core.model_spec import DeviceModelSpec
 from inference_core.parallel import rank as device_shard_loader
 from inference_core.parallel.collectives import TensorGroup
 from inference_core.parallel.control import Followers, LeaderLink

@@ -6,18 +6,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from inference_core.device.block_tables import BlockTables
-from inference_core.device.buckets import StepBuckets
-from inference_core.device.graphs import Graphs, NoGraphs
+from inference_core.device.batch import Graphs, NoGraphs
+from inference_core.device.block_tables import BlockTables, StepBuckets
 from inference_core.device.load_device_core import device_layout
-from inference_core.device.spec import DeviceModelSpec
 from inference_core.device.step_inputs import Capacity
-from inference_core.kv_cache.arena import allocate_arena
-from inference_core.linear.device_packing import DeviceScheme
+from inference_core.execution.block_memory import allocate_arena
+from inference_core.linear.device import DeviceScheme
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loading.load_core import runner_of
 from inference_core.model_config import ModelConfig
-from inference_core.model_spec import CoreSpec, ModelSpec
+from inference_core.model_spec import CoreSpec, DeviceModelSpec, ModelSpec
 from inference_core.parallel.collectives import TensorGroup
 from inference_core.parallel.device_stage import DeviceStage
 from inference_core.parallel.mesh import Mesh

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 import torch
 
-from inference_core.device.spec import DeviceModelSpec
 from inference_core.errors import ModelFileError
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import use_threads
+from inference_core.model_spec import DeviceModelSpec
 from inference_core.parallel.leader import LocalMesh
 from inference_core.parallel.mesh import Mesh
 from inference_core.parallel.shards import divide_model

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from inference_core.errors import ModelFileError
-from inference_core.kv_cache.arena import allocate_arena
+from inference_core.execution.block_memory import allocate_arena
 from inference_core.loading.load_core import runner_of
 from inference_core.lora.adapter_file import read_adapter
-from inference_core.lora.reference import TorchAdapterBank
+from inference_core.lora.packing import TorchAdapterBank
 from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.parallel.collectives import TensorGroup
 from inference_core.parallel.device_stage import DeviceStage

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from benchmarks.core.quantisers import activations, weights
-from inference_core.models.rotary import rotary_table
+from inference_core.models.transformer import rotary_table
 from inference_core.quantization.awq import AWQ, search_scales, search_shrink
 from inference_core.quantization.int4 import int4_grid
 from inference_core.quantization.method import LINEARS, layer_forward, output_error

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from benchmarks.core.quantisers import activations
-from inference_core.models.rotary import rotary_table
+from inference_core.models.transformer import rotary_table
 from inference_core.quantization.method import ATTENTION_OUTPUT, SITES, Site, fold, layer_forward, tied_to_values
 from tests.inference_core.quantization.layers import CONFIG, layer
 

@@ -13,7 +13,7 @@ from inference_core.loaders.huggingface.hf_config import read_config, read_layer
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import dequantize
-from inference_core.models.rotary import rotary_table
+from inference_core.models.transformer import rotary_table
 from inference_core.models.weights import load_embedding
 from inference_core.quantization.awq import AWQ, RoundToNearest
 from inference_core.quantization.calibration import CalibrationText

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from inference_core.errors import BadLogitsError, InvalidRequestError
 from inference_core.native import cpu
-from inference_core.sampling.native_sampler import sample_rows
 from inference_core.sampling.reference_sampler import distribution, sample_row
-from inference_core.sampling.sampler import sample
+from inference_core.sampling.sampler import sample, sample_rows
 from tests.examples import examples
 
 pytestmark = pytest.mark.skipif(not cpu.AVAILABLE, reason="the native kernels were not built (no C++ compiler)")

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from inference_core.errors import BadLogitsError
-from inference_core.sampling.sampler import distribution, sample, uniform
+from inference_core.sampling.reference_sampler import distribution, uniform
+from inference_core.sampling.sampler import sample
 from tests.examples import examples
 
 DRAWS = 8_000

@@ -16,7 +16,8 @@ from transformers.generation.logits_process import (
 )
 
 from inference_core.errors import InvalidRequestError
-from inference_core.sampling.sampler import distribution, sample
+from inference_core.sampling.reference_sampler import distribution
+from inference_core.sampling.sampler import sample
 
 
 def array(values):

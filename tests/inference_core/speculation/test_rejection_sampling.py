@@ -9,10 +9,9 @@ import torch
 from scipy.stats import chisquare
 
 from inference_core.protocol import SamplingParams
-from inference_core.sampling import rejection_sampling
+from inference_core.sampling import sampler
 from inference_core.sampling.reference_sampler import distribution
-from inference_core.sampling.rejection_sampling import draw, draw_draft, verification_rows
-from inference_core.sampling.sampler import sample
+from inference_core.sampling.sampler import draw, draw_draft, sample, verification_rows
 from inference_core.step_plan import SampleSpec, ScheduledSequence
 
 VOCAB = 12
@@ -85,7 +84,7 @@ def test_what_follows_an_accepted_draft_has_the_law_given_that_token(number: int
 
 
 def test_without_the_residual_the_law_would_be_another(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rejection_sampling, "residual", lambda p, q: p)
+    monkeypatch.setattr(sampler, "residual", lambda p, q: p)
     counts = Counter(tokens[0] for tokens in rounds_of.__wrapped__(0))  # drawn now, with the patch
 
     assert p_value_of(counts, distribution(logits_of(1, 2)[0].numpy(), spec_of(LAWS[0], 0))) < 1e-9

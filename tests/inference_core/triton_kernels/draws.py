@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from inference_core.device.step_inputs import PARAM_FIELDS, param_columns
 from inference_core.step_plan import SampleSpec
-from inference_core.triton_kernels.sampling.draw_params import PARAM_FIELDS, param_columns
 
 
 def draw_params(specs: Sequence[SampleSpec]) -> dict[str, torch.Tensor]:

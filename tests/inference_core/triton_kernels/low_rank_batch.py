@@ -2,8 +2,8 @@
 
 import torch
 
-from inference_core.triton_kernels.lora.low_rank_slots import LowRankRows, LowRankSlots
-from inference_core.triton_kernels.lora.low_rank_tiles import NO_SLOT
+from inference_core.triton_kernels.tiles import NO_SLOT
+from inference_core.triton_kernels.weights import LowRankRows, LowRankSlots
 
 # By slot and part; a part without ranks is one that the adapter leaves as it is.
 RANKS = [[4, 4, 4], [16, 0, 7], [1, 33, 2], [0, 0, 40]]

@@ -5,10 +5,10 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from inference_core.attention.backend import AttentionBatch
+from inference_core.attention import AttentionBatch
 from inference_core.kv_cache.layout import KVDtype, KVLayout
-from inference_core.triton_kernels import decoder_reference
-from inference_core.triton_kernels.attention.layer_cache import LayerCache
+from inference_core.triton_kernels import reference
+from inference_core.triton_kernels.layer_cache import LayerCache
 
 Span = tuple[int, int]  # context length, query length
 LAYERS = 2
@@ -52,7 +52,7 @@ class PagedBatch:
             keys, values = (torch.randn(context, kv_heads, head_dim, generator=generator) for _ in range(2))
             values *= values_times
             blocks = torch.from_numpy(table)[tokens // block_size]
-            decoder_reference.store(self.cache, blocks, tokens % block_size, keys, values)
+            reference.store(self.cache, blocks, tokens % block_size, keys, values)
         rows = sum(queries for _, queries in spans) + PADDED_ROWS
         width = (heads + 2 * kv_heads) * head_dim
         self.qkv = torch.randn(rows, width, generator=generator).to(activation)

@@ -9,12 +9,10 @@ import pytest
 import torch
 
 from inference_core.kv_cache.layout import KVDtype, KVLayout
-from inference_core.triton_kernels.attention.block_copy import copy_blocks
-from inference_core.triton_kernels.attention.layer_cache import LayerCache
-from inference_core.triton_kernels.attention.paged_attention import paged_attention
-from inference_core.triton_kernels.attention.rope_and_write import rope_and_write
-from inference_core.triton_kernels.rms_norm import add_rms_norm
-from inference_core.triton_kernels.swiglu import geglu, swiglu
+from inference_core.triton_kernels.cache_writes import copy_blocks, rope_and_write
+from inference_core.triton_kernels.layer_cache import LayerCache
+from inference_core.triton_kernels.paged_attention import paged_attention
+from inference_core.triton_kernels.row_kernels import add_rms_norm, geglu, swiglu
 from tests.inference_core.triton_kernels.aot import E4M3, AotCase, check_usage, grid
 
 meta = partial(torch.empty, device="meta")

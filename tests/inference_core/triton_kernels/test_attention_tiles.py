@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from inference_core.triton_kernels.attention.attention_tiles import choose_splits, choose_tile, min_tiles, padded
+from inference_core.triton_kernels.tiles import choose_splits, choose_tile, min_tiles, padded
 
 ITEM_SIZES = list(itertools.product([1, 2, 4], [2, 4]))
 

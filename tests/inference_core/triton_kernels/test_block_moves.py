@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from inference_core.triton_kernels.attention.block_copy import copy_blocks
-from inference_core.triton_kernels.attention.block_swap import swap_blocks
-from inference_core.triton_kernels.decoder_reference import reference_copy_blocks
+from inference_core.execution.block_memory import swap_blocks
+from inference_core.triton_kernels.cache_writes import copy_blocks
+from inference_core.triton_kernels.reference import reference_copy_blocks
 
 
 def noise(size: int) -> torch.Tensor:

@@ -8,20 +8,19 @@ import numpy as np
 import pytest
 import torch
 
-from inference_core.device.sampling.log_probabilities import LogProbabilities
-from inference_core.protocol import SamplingParams
-from inference_core.sampling.reference_sampler import distribution, sample_row, token_logprob, weights_of
-from inference_core.step_plan import SampleSpec
-from inference_core.triton_kernels.sampling import token_draws
-from inference_core.triton_kernels.sampling.logit_edits import edit_logits
-from inference_core.triton_kernels.sampling.row_totals import row_totals
-from inference_core.triton_kernels.sampling.sampling_batch import (
+from inference_core.device.sampling import (
     EditTables,
+    LogProbabilities,
     is_penalised,
     row_bias,
     row_uses,
 )
-from inference_core.triton_kernels.sampling.token_draws import draw_tokens
+from inference_core.protocol import SamplingParams
+from inference_core.sampling.reference_sampler import distribution, sample_row, token_logprob, weights_of
+from inference_core.step_plan import SampleSpec
+from inference_core.triton_kernels import token_draws
+from inference_core.triton_kernels.logits import edit_logits
+from inference_core.triton_kernels.token_draws import draw_tokens, row_totals
 from tests.inference_core.triton_kernels.draws import draw_params
 
 VOCABULARY = 2500

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from inference_core.triton_kernels.linear.eight_bit import (
+from inference_core.triton_kernels.reference import eight_bit_linear
+from inference_core.triton_kernels.weights import (
     EightBitWeight,
     quantize_blocks,
     quantize_channels,
     spread_blocks,
 )
-from inference_core.triton_kernels.linear.linear_reference import eight_bit_linear
 
 E4M3 = torch.float8_e4m3fn
 

@@ -3,15 +3,14 @@
 import pytest
 import torch
 
-from inference_core.triton_kernels.linear import linear_reference
-from inference_core.triton_kernels.linear.eight_bit import (
+from inference_core.triton_kernels import reference as linear_reference
+from inference_core.triton_kernels.scaled_linear import quantize_groups, quantize_rows, scaled_linear
+from inference_core.triton_kernels.weights import (
     EightBitWeight,
+    ScaledTile,
     quantize_blocks,
     quantize_channels,
 )
-from inference_core.triton_kernels.linear.linear_tiles import ScaledTile
-from inference_core.triton_kernels.linear.row_quantization import quantize_groups, quantize_rows
-from inference_core.triton_kernels.linear.scaled_linear import scaled_linear
 from tests.inference_core.triton_kernels.conftest import INTERPRETED
 
 SENTINEL = 7.0

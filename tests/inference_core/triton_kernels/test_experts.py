@@ -3,18 +3,23 @@
 import pytest
 import torch
 
-from inference_core.linear.device import DenseLinear, Int4Linear
-from inference_core.linear.device_experts import Int4Experts, stack_experts
-from inference_core.triton_kernels.experts.expert_linear import ExpertTile, dense_experts, int4_experts
-from inference_core.triton_kernels.experts.expert_ops import ExpertRows, route
-from inference_core.triton_kernels.experts.expert_reference import (
+from inference_core.linear.device import DenseLinear, Int4Experts, Int4Linear, stack_experts
+from inference_core.triton_kernels.experts import (
+    ExpertTile,
+    add_experts,
+    dense_experts,
+    group_rows,
+    int4_experts,
+    route_experts,
+)
+from inference_core.triton_kernels.ops import ExpertRows, route
+from inference_core.triton_kernels.reference import (
     reference_add_experts,
     reference_dense_experts,
     reference_int4_experts,
     reference_route_experts,
 )
-from inference_core.triton_kernels.experts.expert_rows import add_experts, group_rows, route_experts
-from inference_core.triton_kernels.linear.int4_weight import Int4Weight, pack_int4
+from inference_core.triton_kernels.weights import Int4Weight, pack_int4
 from tests.inference_core.triton_kernels.conftest import INTERPRETED
 from tests.inference_core.triton_kernels.int4_tensors import KINDS, int4_tensor
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from inference_core.triton_kernels.experts.expert_linear import dense_experts, int4_experts
-from inference_core.triton_kernels.experts.expert_rows import add_experts, group_rows, route_experts
+from inference_core.triton_kernels.experts import add_experts, dense_experts, group_rows, int4_experts, route_experts
 from tests.inference_core.triton_kernels.aot import AotCase, check_usage, grid
 
 meta = partial(torch.empty, device="meta")

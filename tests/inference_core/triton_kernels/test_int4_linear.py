@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from inference_core.triton_kernels.linear.int4_linear import DENSE_ROWS, int4_dequantize, int4_linear
-from inference_core.triton_kernels.linear.int4_weight import Int4Weight, pack_int4
-from inference_core.triton_kernels.linear.linear_reference import dequantized_int4
-from inference_core.triton_kernels.linear.linear_tiles import Int4Tile
+from inference_core.triton_kernels.int4_linear import DENSE_ROWS, int4_dequantize, int4_linear
+from inference_core.triton_kernels.reference import dequantized_int4
+from inference_core.triton_kernels.weights import Int4Tile, Int4Weight, pack_int4
 from tests.inference_core.triton_kernels.conftest import INTERPRETED
 from tests.inference_core.triton_kernels.int4_tensors import KINDS, int4_tensor
 

@@ -7,8 +7,8 @@ import torch
 from inference_core.errors import ModelFileError
 from inference_core.loaders.group_codes import group_codes
 from inference_core.loaders.packed_tensor import PackedTensor, dequantize
-from inference_core.triton_kernels.linear.int4_weight import Int4Weight, pack_int4
-from inference_core.triton_kernels.linear.linear_reference import dequantized_int4
+from inference_core.triton_kernels.reference import dequantized_int4
+from inference_core.triton_kernels.weights import Int4Weight, pack_int4
 from tests.inference_core.triton_kernels.int4_tensors import KINDS, int4_tensor
 
 

@@ -6,16 +6,15 @@ from typing import Any
 import pytest
 import torch
 
-from inference_core.attention.backend import AttentionBackend, AttentionBatch
-from inference_core.attention.reference import ReferenceAttention
+from inference_core.attention import AttentionBackend, AttentionBatch, ReferenceAttention
 from inference_core.errors import MemoryPlanError
 from inference_core.kv_cache.layout import KVDtype, KVLayout
 from inference_core.model_config import ModelConfig
-from inference_core.models.rotary import rotary_table
-from inference_core.triton_kernels import decoder_ops
-from inference_core.triton_kernels.attention.layer_cache import LayerCache
-from inference_core.triton_kernels.experts.expert_ops import ExpertRows, route
-from inference_core.triton_kernels.linear.int4_weight import Int4Weight, pack_int4
+from inference_core.models.transformer import rotary_table
+from inference_core.triton_kernels import ops
+from inference_core.triton_kernels.layer_cache import LayerCache
+from inference_core.triton_kernels.ops import ExpertRows, route
+from inference_core.triton_kernels.weights import Int4Weight, pack_int4
 from tests.inference_core.triton_kernels.int4_tensors import int4_tensor
 
 D, HEADS, KV_HEADS, BLOCK = 16, 4, 2, 16
@@ -52,14 +51,14 @@ class OpsAttention(AttentionBackend):
         q_norm: torch.Tensor | None,
         k_norm: torch.Tensor | None,
     ) -> None:
-        cache = decoder_ops.cache_numbers(LayerCache(self.arena, self.layout, layer))
+        cache = ops.cache_numbers(LayerCache(self.arena, self.layout, layer))
         torch.ops.aio.rope_and_write(
             qkv, self.arena, self.cos_sin, batch.positions, batch.slots, q_norm, k_norm, self.config.rms_eps, *cache
         )
 
     def attend(self, qkv: torch.Tensor, layer: int, batch: AttentionBatch, out: torch.Tensor) -> None:
         tables = (batch.block_offsets, batch.table_start, batch.query_start, batch.context_len)
-        cache = decoder_ops.cache_numbers(LayerCache(self.arena, self.layout, layer))
+        cache = ops.cache_numbers(LayerCache(self.arena, self.layout, layer))
         window = self.config.sliding_window or 0
         torch.ops.aio.paged_attention(
             out, qkv, self.arena, *tables, batch.max_query_len or qkv.shape[0], 0, window, 0.0, *cache
@@ -71,7 +70,7 @@ def attention_arguments() -> tuple[Any, ...]:
     batch = batch_of_two(layout().block_bytes)
     tables = (batch.block_offsets, batch.table_start, batch.query_start, batch.context_len)
     qkv = torch.randn(21, (HEADS + 2 * KV_HEADS) * D)
-    return torch.zeros(21, HEADS * D), qkv, cache.arena, *tables, 20, 0, 0, 0.0, *decoder_ops.cache_numbers(cache)
+    return torch.zeros(21, HEADS * D), qkv, cache.arena, *tables, 20, 0, 0, 0.0, *ops.cache_numbers(cache)
 
 
 def rope_arguments() -> tuple[Any, ...]:
@@ -87,7 +86,7 @@ def rope_arguments() -> tuple[Any, ...]:
         norm,
         None,
         1e-6,
-        *decoder_ops.cache_numbers(cache),
+        *ops.cache_numbers(cache),
     )
 
 
@@ -215,7 +214,7 @@ def test_a_cache_is_laid_out_as_documented() -> None:
     unturned = torch.cat([torch.ones(8, D // 2), torch.zeros(8, D // 2)], dim=1)
     slot, position = torch.tensor([layout("float16").block_bytes]), batch.positions[-1:]
     torch.ops.aio.rope_and_write(
-        qkv, cache.arena, unturned, position, slot, None, None, 1e-6, *decoder_ops.cache_numbers(cache)
+        qkv, cache.arena, unturned, position, slot, None, None, 1e-6, *ops.cache_numbers(cache)
     )
     block = cache.arena.view(torch.float16).view(2, 2, 2, KV_HEADS, BLOCK, D)  # block, layer, keys or values, ...
     key, value = qkv[0].view(-1, D)[HEADS:].half().view(2, KV_HEADS, D)

@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from inference_core.triton_kernels.linear.int4_linear import int4_dequantize, int4_linear
-from inference_core.triton_kernels.linear.row_quantization import quantize_groups, quantize_rows
-from inference_core.triton_kernels.linear.scaled_linear import scaled_linear
-from inference_core.triton_kernels.sampling.logit_edits import edit_logits
-from inference_core.triton_kernels.sampling.row_totals import row_totals
-from inference_core.triton_kernels.sampling.token_draws import draw_tokens
+from inference_core.triton_kernels.int4_linear import int4_dequantize, int4_linear
+from inference_core.triton_kernels.logits import edit_logits
+from inference_core.triton_kernels.scaled_linear import quantize_groups, quantize_rows, scaled_linear
+from inference_core.triton_kernels.token_draws import draw_tokens, row_totals
 from tests.inference_core.triton_kernels.aot import E4M3, AotCase, check_usage, grid
 
 meta = partial(torch.empty, device="meta")

@@ -6,20 +6,19 @@ from typing import Any
 import pytest
 import torch
 
+from inference_core.device.sampling import (
+    EditTables,
+    row_bias,
+    row_uses,
+)
 from inference_core.linear.device import DenseLinear, EightBitLinear, Int4Linear
 from inference_core.linear.linear import Linear
 from inference_core.protocol import SamplingParams
 from inference_core.sampling.reference_sampler import sample_row
 from inference_core.step_plan import SampleSpec
-from inference_core.triton_kernels.linear.eight_bit import quantize_blocks, quantize_channels
-from inference_core.triton_kernels.linear.int4_weight import Int4Weight, pack_int4
-from inference_core.triton_kernels.linear.linear_reference import dequantized_int4, dequantized_operands
-from inference_core.triton_kernels.sampling import sampling_ops  # noqa: F401  it registers the ops
-from inference_core.triton_kernels.sampling.sampling_batch import (
-    EditTables,
-    row_bias,
-    row_uses,
-)
+from inference_core.triton_kernels import ops  # noqa: F401  it registers the ops
+from inference_core.triton_kernels.reference import dequantized_int4, dequantized_operands
+from inference_core.triton_kernels.weights import Int4Weight, pack_int4, quantize_blocks, quantize_channels
 from tests.inference_core.triton_kernels.draws import draw_params
 from tests.inference_core.triton_kernels.int4_tensors import int4_tensor
 

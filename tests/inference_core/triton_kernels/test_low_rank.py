@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from inference_core.triton_kernels.lora.low_rank import add_low_rank
-from inference_core.triton_kernels.lora.low_rank_ops import reference_add_low_rank
-from inference_core.triton_kernels.lora.low_rank_slots import LowRankRows, LowRankSlots
-from inference_core.triton_kernels.lora.low_rank_tiles import most_tiles, most_tiles_up_to, tile_rows_for
+from inference_core.triton_kernels.low_rank import add_low_rank
+from inference_core.triton_kernels.ops import reference_add_low_rank
+from inference_core.triton_kernels.tiles import most_tiles, most_tiles_up_to, tile_rows_for
+from inference_core.triton_kernels.weights import LowRankRows, LowRankSlots
 from tests.inference_core.triton_kernels.low_rank_batch import rows_of, slots_of
 
 SENTINEL = 7.0

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from inference_core.triton_kernels.lora.low_rank import add_low_rank
-from inference_core.triton_kernels.lora.low_rank_slots import LowRankRows, LowRankSlots
-from inference_core.triton_kernels.lora.low_rank_tiles import most_tiles, tile_rows_for
+from inference_core.triton_kernels.low_rank import add_low_rank
+from inference_core.triton_kernels.tiles import most_tiles, tile_rows_for
+from inference_core.triton_kernels.weights import LowRankRows, LowRankSlots
 from tests.inference_core.triton_kernels.aot import AotCase, check_usage, grid
 
 meta = partial(torch.empty, device="meta")

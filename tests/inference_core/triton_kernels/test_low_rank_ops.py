@@ -2,7 +2,7 @@
 
 import torch
 
-from inference_core.triton_kernels.lora.low_rank_ops import add_low_rank
+from inference_core.triton_kernels.ops import add_low_rank
 from tests.inference_core.triton_kernels.low_rank_batch import RANKS, rows_of, slots_of
 
 CPU = torch.device("cpu")

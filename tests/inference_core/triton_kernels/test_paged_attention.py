@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from inference_core.kv_cache.layout import KVDtype
-from inference_core.triton_kernels.attention import paged_attention as kernels
-from inference_core.triton_kernels.attention.attention_tiles import AttentionTile
-from inference_core.triton_kernels.attention.layer_cache import LayerCache
-from inference_core.triton_kernels.attention.paged_attention import paged_attention
-from inference_core.triton_kernels.decoder_reference import reference_paged_attention
+from inference_core.triton_kernels import paged_attention as kernels
+from inference_core.triton_kernels.layer_cache import LayerCache
+from inference_core.triton_kernels.paged_attention import paged_attention
+from inference_core.triton_kernels.reference import reference_paged_attention
+from inference_core.triton_kernels.tiles import AttentionTile
 from tests.inference_core.triton_kernels import cells
 from tests.inference_core.triton_kernels.cells import NUMBERS, PHASES, RATIOS, Numbers
 from tests.inference_core.triton_kernels.conftest import INTERPRETED

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from inference_core.kv_cache.layout import KVDtype
-from inference_core.triton_kernels.attention.layer_cache import LayerCache
-from inference_core.triton_kernels.attention.rope_and_write import rope_and_write
-from inference_core.triton_kernels.decoder_reference import load, reference_rope_and_write
+from inference_core.triton_kernels.cache_writes import rope_and_write
+from inference_core.triton_kernels.layer_cache import LayerCache
+from inference_core.triton_kernels.reference import load, reference_rope_and_write
 from tests.inference_core.triton_kernels.paged_batch import PADDED_ROWS, PagedBatch
 
 SPANS = [(20, 20), (33, 1), (16, 3)]

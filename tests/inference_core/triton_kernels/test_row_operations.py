@@ -3,14 +3,13 @@
 import pytest
 import torch
 
-from inference_core.triton_kernels.decoder_reference import (
+from inference_core.triton_kernels.reference import (
     reference_add_rms_norm,
     reference_geglu,
     reference_rms_norm,
     reference_swiglu,
 )
-from inference_core.triton_kernels.rms_norm import add_rms_norm, rms_norm
-from inference_core.triton_kernels.swiglu import geglu, swiglu
+from inference_core.triton_kernels.row_kernels import add_rms_norm, geglu, rms_norm, swiglu
 
 EPS = 1e-5
 ACTIVATIONS = {"SwiGLU": (swiglu, reference_swiglu), "GEGLU": (geglu, reference_geglu)}

@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 import torch
 
-from inference_core.errors import InvalidRequestError
-from inference_core.protocol import SamplingParams
-from inference_core.step_plan import SampleSpec
-from inference_core.triton_kernels.sampling.draw_params import param_columns
-from inference_core.triton_kernels.sampling.sampling_batch import (
+from inference_core.device.sampling import (
     EditTables,
     is_penalised,
     row_bias,
     row_uses,
 )
+from inference_core.device.step_inputs import param_columns
+from inference_core.errors import InvalidRequestError
+from inference_core.protocol import SamplingParams
+from inference_core.step_plan import SampleSpec
 
 
 def spec(prompt: list[int], output: list[int], eos: tuple[int, ...] = (), **params: Any) -> SampleSpec:

@@ -7,11 +7,11 @@ from typing import Literal
 import pytest
 import torch
 
-from inference_core.device.graphs import NoGraphs
+from inference_core.device.batch import NoGraphs
+from inference_core.device.cards import MemoryProfile
 from inference_core.device.load_device_core import load_device_core
-from inference_core.device.memory.memory_profile import MemoryProfile
-from inference_core.device.spec import DeviceCoreSpec, DeviceModelSpec
 from inference_core.loaders.open_checkpoint import open_checkpoint
+from inference_core.model_spec import DeviceCoreSpec, DeviceModelSpec
 from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.quantization.quality_report import DEFAULT_LIMITS
 from quality.evaluation.model_outputs import Side, Variant, greedy_continuations

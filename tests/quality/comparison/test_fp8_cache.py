@@ -5,14 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from inference_core.attention.backend import AttentionBatch
-from inference_core.attention.reference import ReferenceAttention
+from inference_core.attention import AttentionBatch, ReferenceAttention
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.loaders.open_checkpoint import open_checkpoint
-from inference_core.models.rotary import rotary_table
+from inference_core.models.transformer import rotary_table
 from inference_core.quantization.quality_report import DEFAULT_LIMITS, QualityReport
-from inference_core.triton_kernels.attention.layer_cache import LayerCache
-from inference_core.triton_kernels.decoder_reference import load, rounded_to_fp8, store
+from inference_core.triton_kernels.layer_cache import LayerCache
+from inference_core.triton_kernels.reference import load, rounded_to_fp8, store
 from quality.evaluation.fp8_cache import Fp8Attention
 from quality.evaluation.model_outputs import Side, Variant
 from quality.evaluation.quantised_model import Effort, compare_models

@@ -1,1 +1,0 @@
-"""Attention backends with one interface: `reference` (plain torch, the oracle), `cpu` (native) and `triton` (CUDA)."""

@@ -1,1 +1,0 @@
-"""Device memory: profiling, and KV blocks copied to and from the host."""

@@ -1,1 +1,0 @@
-"""Sampling on a device: logit edits, draws and log-probabilities."""

@@ -1,1 +1,0 @@
-"""Kernels over the paged KV cache: attention, rotary embedding with cache writes, block copies."""

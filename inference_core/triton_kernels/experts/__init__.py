@@ -1,1 +1,0 @@
-"""Kernels of mixtures of experts: routing, grouped products, weighted sums."""

@@ -1,1 +1,0 @@
-"""Kernels of 4-bit and 8-bit linear layers."""

@@ -1,1 +1,0 @@
-"""Kernels that edit logits and sample tokens."""
