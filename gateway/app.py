@@ -36,8 +36,7 @@ from gateway.operations.privacy import Privacy
 from gateway.operations.quality_loop.active_labels import ActiveLabels
 from gateway.operations.quality_loop.constant_tier import ConstantFollower
 from gateway.operations.quality_loop.quality_loop import QualityLoop, running_quality_loop
-from gateway.operations.reload.catalogue_reload import CatalogueReload
-from gateway.operations.reload.hangup import reloading_on_hangup
+from gateway.operations.reload.catalogue_reload import CatalogueReload, reloading_on_hangup
 from gateway.operations.running import OPERATIONS, Operations
 from gateway.operations.running_figures import running_alerts, running_readings
 from gateway.operations.worker_answers import PeerRecords, worker_answers

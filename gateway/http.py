@@ -13,6 +13,7 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.response import Response
 
 from gateway import __version__
+from gateway.admin.health import live, metrics, ready
 from gateway.base.errors import envelope_response
 from gateway.base.footprint import without_plugins
 from gateway.base.settings import Settings
@@ -35,7 +36,6 @@ from gateway.inference.api.responses.stored import (
     show_response,
 )
 from gateway.inference.service import count_refused
-from gateway.operations.api.health import live, metrics, ready
 from gateway.tenancy.access.guard import admit
 
 _PROBES = (live, ready, metrics)
@@ -69,8 +69,8 @@ def http_app(settings: Settings, lifespan: Lifespan) -> Litestar:
 
 def whole_app(settings: Settings, state: State) -> Litestar:
     """The administration's API, the dashboard, and the documentation of all endpoints, which is why it has them all."""
+    from gateway.admin.routes import failure, operations_routers
     from gateway.edge.docs_page import DocsPage, docs_router
-    from gateway.operations.routes import failure, operations_routers
 
     with without_plugins():
         return Litestar(

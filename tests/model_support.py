@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gateway.planning.model_support.model_check import DEVICES, DeviceName, ModelCheck, check_model, engine_line
+from gateway.planning.model_check import DEVICES, DeviceName, ModelCheck, check_model, engine_line
 from inference_core.errors import ModelFileError
 from inference_core.loaders.gguf_format.gguf_checkpoint import KINDS
 from inference_core.loaders.gguf_format.gguf_constants import TENSOR_KINDS

@@ -25,11 +25,8 @@ from benchmarks.core.memory_watch import MemoryWatch
 from benchmarks.core.mixed_load import ORDERS, mixed_jobs
 from benchmarks.core.random_adapter import write_random_adapter
 from gateway.planning.load_test.open_core import core_target
-from gateway.planning.load_test.options import BenchOptions
-from gateway.planning.load_test.report import Timing, summary
-from gateway.planning.load_test.run import LoadRun, busy_share
-from gateway.planning.load_test.target import BenchTarget, CoreTarget
-from gateway.planning.load_test.workload import Job, Load
+from gateway.planning.load_test.run import BenchTarget, CoreTarget, LoadRun, Timing, busy_share, summary
+from gateway.planning.load_test.workload import BenchOptions, Job, Load
 from inference_core.errors import CoreError
 from inference_core.kv_cache.layout import KVDtype
 from inference_core.loaders.model_path import resolve_model_path

@@ -13,8 +13,7 @@ import msgspec
 from benchmarks.report.measured import Spread
 from benchmarks.report.measurement import Measurement, Row
 from benchmarks.report.rounds import ratio, spread
-from gateway.planning.load_test.report import Timing, percentile
-from gateway.planning.load_test.target import AskError, CoreTarget
+from gateway.planning.load_test.run import AskError, CoreTarget, Timing, percentile
 from gateway.planning.load_test.workload import Job, Prompts
 
 LONG_PROMPT, OCCUPANCY, SHARED_PREFIX = "long prompt", "occupancy", "shared prefix"

@@ -11,8 +11,7 @@ from benchmarks.core.load_rows import load_row
 from benchmarks.report.measured import LimitLoad, LimitResults
 from benchmarks.report.measurement import Measurement, Row
 from benchmarks.report.rounds import spread
-from gateway.planning.load_test.run import LoadRun
-from gateway.planning.load_test.target import BenchTarget
+from gateway.planning.load_test.run import BenchTarget, LoadRun
 from gateway.planning.load_test.workload import Job, Load, Prompts, jobs_of
 
 FIGURES = ("req_s", "out_tok_s", "ttft_p50_ms", "ttft_p99_ms", "e2e_p50_ms", "e2e_p99_ms", "slowest_stream_tok_s")

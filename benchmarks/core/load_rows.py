@@ -3,10 +3,8 @@
 import time
 from typing import Any
 
-from gateway.planning.load_test.options import BenchOptions
-from gateway.planning.load_test.report import percentile, summary
-from gateway.planning.load_test.run import LoadRun, ProgressHook, busy_share
-from gateway.planning.load_test.workload import Load
+from gateway.planning.load_test.run import LoadRun, ProgressHook, busy_share, percentile, summary
+from gateway.planning.load_test.workload import BenchOptions, Load
 
 
 async def load_row(run: LoadRun, load: Load, api: str, progress: ProgressHook = lambda _: None) -> dict[str, Any]:

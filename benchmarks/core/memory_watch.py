@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from benchmarks.core.contiguous_cache import ContiguousArena
-from gateway.planning.load_test.target import CoreTarget
+from gateway.planning.load_test.run import CoreTarget
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.protocol import ModelStats
 

@@ -12,8 +12,7 @@ from benchmarks.core.mixed_load import mixed_jobs
 from benchmarks.report.measured import Spread
 from benchmarks.report.measurement import Measurement, Row
 from benchmarks.report.rounds import geometric_interval, spread
-from gateway.planning.load_test.run import LoadRun
-from gateway.planning.load_test.target import CoreTarget
+from gateway.planning.load_test.run import CoreTarget, LoadRun
 from gateway.planning.load_test.workload import Load
 from gateway.runtime.cores.knob_profiles import CATALOGUE, PROFILES
 from inference_core.kv_cache.layout import KVLayout

@@ -10,8 +10,7 @@ from benchmarks.core.load_rows import load_row
 from benchmarks.report.measured import Spread, SweepPoint, SweepResults
 from benchmarks.report.measurement import Measurement, Row
 from benchmarks.report.rounds import geometric_interval, spread
-from gateway.planning.load_test.run import LoadRun, ProgressHook
-from gateway.planning.load_test.target import BenchTarget
+from gateway.planning.load_test.run import BenchTarget, LoadRun, ProgressHook
 from gateway.planning.load_test.workload import Load, Prompts, jobs_of
 
 COLUMNS = ("out_tok_s", "ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms", "e2e_p50_ms")

@@ -14,7 +14,7 @@ import msgspec
 
 from benchmarks.core.copy_load import copy_prompt
 from benchmarks.core.mixed_load import ORDERS
-from gateway.planning.load_test.target import CoreTarget
+from gateway.planning.load_test.run import CoreTarget
 from gateway.planning.load_test.workload import Job
 from inference_core.protocol import AddRequest, Grammar, SamplingParams
 from inference_core.tokenization.tokenizer import Tokenizer

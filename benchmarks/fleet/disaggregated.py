@@ -17,7 +17,7 @@ from benchmarks.fleet.scoring import was_served_well
 from benchmarks.fleet.simulated_replica import SimulatedRequest
 from benchmarks.fleet.simulation import FleetRun, FleetSimulation
 from gateway.planning.capacity.replica_profile import ReplicaProfile
-from gateway.planning.capacity.trace_file import Arrival
+from gateway.planning.capacity.workload import Arrival
 from gateway.planning.scaling.scaling import FleetSettings, ServiceObjectives
 from inference_core.kv_cache.layout import kv_bytes_per_token
 from inference_core.loaders.known_shapes import shape

@@ -8,7 +8,7 @@ from benchmarks.fleet.rules import FixedRule
 from benchmarks.fleet.scoring import Setting, score
 from benchmarks.fleet.simulation import FleetRun
 from gateway.planning.capacity.replica_profile import ReplicaProfile
-from gateway.planning.capacity.trace_file import Arrival
+from gateway.planning.capacity.workload import Arrival
 from gateway.planning.scaling.scaling import FleetSettings, Observation, replicas_for
 
 # Answers over which a step's base is spread; the share `busy` absorbs the error.

@@ -12,8 +12,7 @@ from benchmarks.fleet.simulated_replica import SimulatedRequest
 from benchmarks.fleet.simulation import FleetRun, FleetSimulation
 from gateway.planning.capacity.capacity import best_operation
 from gateway.planning.capacity.replica_profile import ReplicaProfile
-from gateway.planning.capacity.trace_file import Arrival
-from gateway.planning.capacity.workload import Workload
+from gateway.planning.capacity.workload import Arrival, Workload
 from gateway.planning.scaling.scaling import FleetSettings, ServiceObjectives
 
 

@@ -15,7 +15,7 @@ from gateway.inference.routing.classifier_versions import ActiveClassifier
 from gateway.inference.routing.knobs import RoutingKnobFile
 from gateway.inference.routing.router import RoutingService
 from gateway.inference.service import RecordSink, Service
-from gateway.planning.backtests.dry_run import dry_request
+from gateway.planning.backtests.backtest import dry_request
 from gateway.planning.load_test.workload import Prompts
 from gateway.runtime.cores.engine import running_engine
 from inference_core.tokenization.tokenizer import Tokenizer

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from gateway.inference.routing.router import RoutingService
-from gateway.planning.backtests.dry_run import dry_request
+from gateway.planning.backtests.backtest import dry_request
 from tiers.tier import ChatMessage
 
 

@@ -12,7 +12,7 @@ from gateway.base.requests.inference_request import InferenceRequest
 from gateway.base.settings import Settings
 from gateway.inference.answering.answer import Answer, Stamps
 from gateway.inference.routing.knobs import RoutingKnobFile
-from gateway.planning.backtests.dry_run import dry_request
+from gateway.planning.backtests.backtest import dry_request
 from quality.records.record import Record
 from tiers.errors import CatalogError
 from tiers.tier import ChatMessage

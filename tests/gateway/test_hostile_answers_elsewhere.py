@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from gateway.operations.setup.local_servers import ask_server
+from gateway.operations.setup.found_tiers import ask_server
 from gateway.planning.scaling.target_server import _exposition
 from gateway.runtime.engines.engine_child import EngineProblem
 from gateway.runtime.engines.engine_process import load_ollama_model

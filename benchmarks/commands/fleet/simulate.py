@@ -78,7 +78,7 @@ def simulate(
     from benchmarks.fleet.scoring import Setting
     from classifier.training.data.dataset import data_folder
     from gateway.planning.capacity.replica_profile import replica_profile
-    from gateway.planning.capacity.trace_file import read_trace
+    from gateway.planning.capacity.workload import read_trace
     from gateway.planning.scaling.scaling import FleetSettings, ServiceObjectives
 
     profile = replica_profile(replica)

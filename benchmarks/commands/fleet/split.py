@@ -58,7 +58,7 @@ def split(
     from benchmarks.fleet.disaggregated import Split, Transfer, best_split, kv_bytes_of, requests_at, spread
     from classifier.training.data.dataset import data_folder
     from gateway.planning.capacity.replica_profile import replica_profile
-    from gateway.planning.capacity.trace_file import read_trace
+    from gateway.planning.capacity.workload import read_trace
     from gateway.planning.scaling.scaling import ServiceObjectives
 
     path = trace or data_folder() / "traces/mooncake_conversation.jsonl"

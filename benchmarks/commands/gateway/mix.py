@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from gateway.operations.cli.options import catalog_option, data_dir_option, settings_from
-from gateway.planning.commands.cost import percent_shares
+from gateway.planning.commands.plan import percent_shares
 
 
 @click.command()
@@ -38,7 +38,7 @@ def mix(
 
     from benchmarks.gateway.mixed_workload import MixError, mixed_workload
     from classifier.training.data.dataset import data_folder, load_outcomes
-    from gateway.planning.backtests.dry_run import dry_routing
+    from gateway.planning.backtests.backtest import dry_routing
     from gateway.planning.backtests.log import read_log
     from inference_core.io.atomic_file import atomic_file
 

@@ -1,11 +1,14 @@
-"""Options that several commands share, and how they and the environment become settings."""
+"""Options that several commands share, how they and the environment become settings, and how a command runs on the
+database: opened if it has the schema of this version, and closed afterwards.
+"""
 
+import asyncio
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import zip_longest
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
@@ -13,6 +16,11 @@ import msgspec
 from gateway.base.configuration import SETTINGS, load_settings
 from gateway.base.settings import Settings
 from gateway.base.terminal import terminal_columns
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from gateway.base.settings import Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -113,3 +121,30 @@ def staged_progress(label: str) -> Iterator[Callable[[str, float], None]]:
 def shown_progress() -> AbstractContextManager[Callable[[str, float], None]]:
     """`staged_progress` on a terminal; elsewhere nothing is shown."""
     return staged_progress("starting") if sys.stderr.isatty() else nullcontext(lambda stage, share: None)
+
+
+Result = TypeVar("Result")
+
+
+def with_database(settings: "Settings", order: "Callable[[AsyncEngine], Awaitable[Result]]") -> Result:
+    """Return the result of `order`. Makes a data folder and a schema where there is none; upgrades no schema, because
+    an earlier server may run on it.
+
+    Raises:
+        SchemaError: the schema is that of another version.
+        DatabaseAwayError: the database does not answer.
+    """
+    from gateway.base.stores.data_folder import private_data_folder
+    from quality.store.database import database_needed, open_database, require_schema
+
+    async def carry_out() -> Result:
+        private_data_folder(settings.data_path)
+        await require_schema(settings.database)
+        engine = open_database(settings.database)
+        try:
+            return await order(engine)
+        finally:
+            await engine.dispose()
+
+    with database_needed(settings.database):
+        return asyncio.run(carry_out())

@@ -1,9 +1,14 @@
-"""Replaces the catalogue of a running gateway: validated as a whole, then switched in one turn of the event loop."""
+"""Replaces the catalogue of a running gateway, also on SIGHUP: validated as a whole, then switched in one turn of the
+event loop.
+"""
 
 import asyncio
 import logging
+import signal
+import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -301,3 +306,34 @@ async def _close_after(old: "Screen | EmbeddingClient", seconds: float) -> None:
     """Close what requests that began before the switch may still use."""
     await asyncio.sleep(seconds)
     await old.close()
+
+
+@contextmanager
+def reloading_on_hangup(reload: CatalogueReload) -> Iterator[None]:
+    """While the context is open, a SIGHUP reloads; a rejected catalogue is logged. Signals reach only a process's main
+    thread."""
+    if not hasattr(signal, "SIGHUP") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    tasks: set[asyncio.Task[None]] = set()
+
+    def begin() -> None:
+        task = once(_reload(reload), "reload")
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, begin)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+
+
+async def _reload(reload: CatalogueReload) -> None:
+    try:
+        await reload.reload("signal", "SIGHUP")
+    except CatalogError as error:
+        log.error("%s", error)
+    except Exception:
+        log.exception("the catalogue was not reloaded")

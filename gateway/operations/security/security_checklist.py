@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from gateway.base.settings import Settings
-from gateway.operations.security import data_checks, network_checks
+from gateway.operations.security import checks
 from gateway.operations.security.security_facts import Facts, Finding, Status
 from gateway.operations.security.stored_keys import stored_keys
 from tiers.catalog.load import load_catalog
@@ -22,30 +22,30 @@ class Item(NamedTuple):
 
 
 ITEMS = (
-    Item("callers-need-keys", network_checks.callers_need_keys),
-    Item("host-names", network_checks.host_names),
-    Item("web-pages", network_checks.web_pages),
-    Item("connections-encrypted", network_checks.connections_encrypted),
-    Item("trusted-proxies", network_checks.trusted_proxies),
-    Item("sign-in-encrypted", network_checks.sign_in_encrypted),
-    Item("reports-encrypted", network_checks.reports_encrypted),
-    Item("reports-reachable", network_checks.reports_reachable),
-    Item("tiers-encrypted", network_checks.tiers_encrypted),
-    Item("stores-encrypted", network_checks.stores_encrypted),
-    Item("cores-private", network_checks.cores_private),
-    Item("cores-encrypted", network_checks.cores_encrypted),
-    Item("admin-keys", data_checks.admin_keys),
-    Item("keys-hashed", data_checks.keys_hashed),
-    Item("database-password", data_checks.database_password),
-    Item("redis-password", data_checks.redis_password),
-    Item("data-folder", data_checks.data_folder),
-    Item("catalogue-file", data_checks.catalogue_file),
-    Item("adapter-folder", data_checks.adapter_folder),
-    Item("texts-deleted", data_checks.texts_deleted),
-    Item("texts-redacted", data_checks.texts_redacted),
-    Item("limits-hold", data_checks.limits_hold),
-    Item("log-level", data_checks.log_level),
-    Item("user", data_checks.user),
+    Item("callers-need-keys", checks.callers_need_keys),
+    Item("host-names", checks.host_names),
+    Item("web-pages", checks.web_pages),
+    Item("connections-encrypted", checks.connections_encrypted),
+    Item("trusted-proxies", checks.trusted_proxies),
+    Item("sign-in-encrypted", checks.sign_in_encrypted),
+    Item("reports-encrypted", checks.reports_encrypted),
+    Item("reports-reachable", checks.reports_reachable),
+    Item("tiers-encrypted", checks.tiers_encrypted),
+    Item("stores-encrypted", checks.stores_encrypted),
+    Item("cores-private", checks.cores_private),
+    Item("cores-encrypted", checks.cores_encrypted),
+    Item("admin-keys", checks.admin_keys),
+    Item("keys-hashed", checks.keys_hashed),
+    Item("database-password", checks.database_password),
+    Item("redis-password", checks.redis_password),
+    Item("data-folder", checks.data_folder),
+    Item("catalogue-file", checks.catalogue_file),
+    Item("adapter-folder", checks.adapter_folder),
+    Item("texts-deleted", checks.texts_deleted),
+    Item("texts-redacted", checks.texts_redacted),
+    Item("limits-hold", checks.limits_hold),
+    Item("log-level", checks.log_level),
+    Item("user", checks.user),
 )
 
 

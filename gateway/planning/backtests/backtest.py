@@ -1,21 +1,135 @@
-"""A back-test: what routing would have done with past requests, the cost, and the quality."""
+"""A back-test: what routing would have done with past requests, the cost, and the quality.
 
-from collections.abc import Sequence
+Prompts are decided without a server, with the classifier, probes and knobs of a data folder. Estimates have 95%
+intervals by the delta method: one pass over any number of rows, no resampling.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.decision import Exclusion
 from classifier.training.data.dataset import RIGHT
-from gateway.inference.routing.classifier_versions import choice_at, rule_of
+from gateway.base.requests.inference_request import Caller, InferenceRequest
+from gateway.base.settings import Settings
+from gateway.inference.answering.escalation import ActiveProbes
+from gateway.inference.catalogue.class_prior import class_prior
+from gateway.inference.routing.classifier_versions import ActiveClassifier, choice_at, rule_of
+from gateway.inference.routing.knobs import RoutingKnobFile
 from gateway.inference.routing.router import RoutingService
-from gateway.planning.backtests.dry_run import dry_request
-from gateway.planning.backtests.estimates import Interval, gain_over_shuffled, saving
 from gateway.planning.backtests.log import BacktestLogError, LogRow, TierNames
+from gateway.tenancy.keys.directory import INFERENCE, KnownKeys
+from gateway.tenancy.keys.key_commands import name_of_team, shown_key
+from gateway.tenancy.keys.key_secrets import keys_of
+from inference_core.protocol import SamplingParams
 from quality.estimates.upgrade_rate import Share, wilson_interval
+from quality.learning.own_labels import OwnLabels
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.load import load_catalog
 from tiers.catalog.pricing import request_cost_usd
-from tiers.tier import ChatMessage
+from tiers.tier import ChatMessage, GenerationRequest
+
+
+def dry_routing(settings: Settings) -> RoutingService:
+    """Without tiers: none is down and nothing is queued, so that the prompt alone decides."""
+    catalog = load_catalog(settings.catalog)
+    classifier = ActiveClassifier(
+        settings.registry_path, catalog.fingerprint, prior=class_prior(catalog, settings.data_path)
+    )
+    classifier.load()
+    knobs = RoutingKnobFile(settings.routing_knobs_path)
+    ActiveProbes(settings.probes_path, catalog, knobs, classifier.use_lengths).load()
+    return RoutingService(catalog, {}, classifier, settings.quality_target, knobs)
+
+
+async def follow_labels(routing: RoutingService, engine: AsyncEngine) -> None:
+    """Let the version of `routing` follow the labels in the database, as those of a server do."""
+    if not isinstance(routing.classifier, ActiveClassifier) or (serving := routing.classifier.serving_or_none) is None:
+        return
+    for version in serving.versions:
+        labels = OwnLabels(
+            engine, version.model, version.table, lambda: routing.served.catalog.tier_fingerprints, version.head
+        )
+        version.own = await labels.catch_up(time.time())
+
+
+async def caller_named(settings: Settings, catalog: Catalog, engine: AsyncEngine, key: str) -> Caller:
+    """Return the caller with the key of this id or name, of the settings or stored. Raises `UnknownSubjectError`."""
+    given = keys_of(settings).answers
+    if key in given.names:
+        return given.caller(key, INFERENCE)
+    row = await shown_key(engine, key)
+    return KnownKeys(catalog, {}).caller_of(row | {"team_name": await name_of_team(engine, row["team_id"])})
+
+
+def dry_request(messages: Iterable[ChatMessage], max_tokens: int | None = None, **wishes: Any) -> InferenceRequest:
+    """A request for `auto` that is not sent; `wishes` are fields of the InferenceRequest."""
+    return InferenceRequest(
+        api="chat",
+        requested_model="auto",
+        generation=GenerationRequest(
+            request_id="dry-run",
+            sampling=SamplingParams(),
+            arrival=time.monotonic(),
+            messages=list(messages),
+            max_tokens=max_tokens,
+        ),
+        created_at=time.time(),
+        **wishes,
+    )
+
+
+Float = npt.NDArray[np.float64]
+Choice = npt.NDArray[np.intp]
+
+_Z = 1.959963984540054
+
+
+class Interval(msgspec.Struct, frozen=True):
+    """A value with its 95% interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def saving(costs: Float, baseline: Float) -> Interval:
+    """1 - the ratio of sums of `costs` [n] and `baseline` [n]; paired, so that common variation cancels."""
+    ratio = float(costs.sum() / baseline.sum())
+    return _interval(1 - ratio, (costs - ratio * baseline) / baseline.mean())
+
+
+def gain_over_shuffled(worth: Float, chosen: Choice, group: Choice) -> Interval:
+    """Mean value of the chosen tiers minus that of the same choices assigned at random within each group.
+
+    `worth` [n, tiers], NaN where unknown, which is never chosen; `group` [n]: rows with the same known tiers. The
+    difference is the router's information, at equal cost.
+    """
+    n = len(worth)
+    gains, influence = np.zeros(n), np.zeros(n)
+    for number in np.unique(group):
+        rows = np.flatnonzero(group == number)
+        known = np.flatnonzero(~np.isnan(worth[rows[0]]))
+        values = worth[np.ix_(rows, known)]
+        picked = (known[None, :] == chosen[rows, None]).astype(np.float64)
+        got = (values * picked).sum(axis=1)
+        share, mean = picked.mean(axis=0), values.mean(axis=0)
+        gains[rows] = got.mean() - share @ mean
+        influence[rows] = (got - got.mean()) - (picked - share) @ mean - (values - mean) @ share
+    value = float(gains.mean())
+    return _interval(value, influence + gains - value)
+
+
+def _interval(value: float, influence: Float) -> Interval:
+    """`influence` [n]: how much each row moves the estimate, times n."""
+    half = _Z * float(np.sqrt(np.mean(influence**2) / len(influence)))
+    return Interval(value, value - half, value + half)
+
 
 TARGETS = (0.8, 0.85, 0.9, 0.95, 0.99)
 

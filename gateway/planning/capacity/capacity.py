@@ -20,9 +20,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gateway.planning.capacity.errors import PlanError
 from gateway.planning.capacity.replica_profile import ReplicaProfile
-from gateway.planning.capacity.workload import Workload
+from gateway.planning.capacity.workload import PlanError, Workload
 
 HOURS_PER_MONTH = 730.0
 # Above this utilisation a queue's waiting time varies too much to plan with.

@@ -3,8 +3,8 @@
 import msgspec
 
 from gateway.planning.capacity.capacity import Objectives
-from gateway.planning.capacity.errors import PlanError
 from gateway.planning.capacity.replica_profile import ReplicaProfile
+from gateway.planning.capacity.workload import PlanError
 from gateway.runtime.cores.knob_profiles import PROFILES
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from gateway.planning.capacity.errors import PlanError
+from gateway.planning.capacity.workload import PlanError
 from inference_core.kv_cache.layout import KVDtype, kv_bytes_per_token
 from inference_core.loaders.known_shapes import SHAPES, shape
 from inference_core.model_config import ModelConfig

@@ -1,4 +1,7 @@
-"""`aio models`: what the catalogue says, whether its files are there, and whether they fit this machine's memory."""
+"""`aio models`: what the catalogue says, whether its files are there, and whether they fit this machine's memory;
+`check`: whether a model is served here, before gigabytes are downloaded; `pull`: download models by their Hugging Face
+ids, before or instead of a start of the server.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +16,137 @@ from gateway.operations.cli.options import (
     settings_from,
     table,
 )
-from gateway.planning.commands.check_model import check
-from gateway.planning.commands.pull import pull
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from gateway.planning.model_check import DeviceSupport, ModelCheck
+    from inference_core.loaders.hub_retry import Form
     from inference_core.model_spec import CoreSpec, ModelSpec
     from tiers.catalog.catalog import Catalog
     from tiers.catalog.tier_spec import TierSpec
+
+
+@click.command(name="check")
+@click.argument("model", metavar="PATH|HF_ID")
+@json_option
+@click.pass_context
+def check(context: click.Context, model: str, as_json: bool) -> None:
+    """Show whether a model is served here, on which devices and with how much memory.
+
+    Of a Hugging Face id, `org/name[:QUANT][@REVISION]`, only settings, tokeniser and the headers of the weights are
+    read. Ends with 1 if no device serves it; the engine line then says what does.
+    """
+    from gateway.planning.model_check import check_model
+
+    found = check_model(model)
+    if as_json:
+        import msgspec
+
+        echo_json(msgspec.to_builtins(found) | {"works": found.works})
+    else:
+        click.echo("\n".join(_lines(found)))
+    context.exit(0 if found.works else 1)
+
+
+def _lines(found: "ModelCheck") -> list[str]:
+    from inference_core.kv_cache.memory_plan import format_bytes
+
+    facts = found.facts
+    kinds = ", ".join(f"{share:.0%} {kind}" for kind, share in facts.kinds.items())
+    context = "" if facts.context is None else f", context {facts.context:,} tokens"
+    count = "" if facts.parameters is None else f"{facts.parameters / 1e9:.3g} billion parameters, "
+    tokeniser = found.tokenizer_problem or (
+        "with a chat template" if found.has_chat_template else "no chat template: completions only"
+    )
+    lines = [
+        f"{found.model}" + (f" at {found.commit[:12]}" if found.commit else ""),
+        f"architecture: {facts.architecture or 'unknown'}{context}",
+        f"weights: {count}{format_bytes(facts.stored_bytes)} as {facts.format}"
+        + (f", {facts.quantisation}" if facts.quantisation else "")
+        + (f" ({kinds})" if kinds else ""),
+        f"tokeniser: {tokeniser}",
+    ]
+    if found.commit:
+        sizes = f"{format_bytes(found.read_bytes)} read of {format_bytes(found.download_bytes)}"
+        lines.append(f"download: {sizes}")
+    lines += ["", _devices(found.devices, facts.context)]
+    if found.works:
+        from inference_core.loading.load_core import available_memory
+
+        lines.append(f"this machine has {format_bytes(available_memory())} available now")
+    return [*lines, *_refusals(found), *(f"note: {note}" for note in found.notes)]
+
+
+def _devices(devices: "list[DeviceSupport]", context: int | None) -> str:
+    from inference_core.kv_cache.memory_plan import format_bytes
+
+    rows = []
+    for one in devices:
+        if one.weight_bytes is None or one.kv_bytes_per_token is None or one.memory_bytes is None:
+            rows.append([one.device, "refused", "", "", ""])
+            continue
+        per_token, in_all = f"{one.kv_bytes_per_token:,} bytes", format_bytes(one.memory_bytes)
+        rows.append([one.device, "works", format_bytes(one.weight_bytes), per_token, in_all])
+    length = "" if context is None else f" with {context:,} tokens"
+    return table(["device", "", "weights", "KV per token", f"memory{length}"], rows)
+
+
+def _refusals(found: "ModelCheck") -> list[str]:
+    """The reasons, each once, and what serves the model instead."""
+    reasons: dict[str, list[str]] = {}
+    for one in found.devices:
+        if one.refused is not None:
+            reasons.setdefault(one.refused, []).append(one.device)
+    if not reasons and found.tokenizer_problem is None:
+        return []
+    lines = [f"{', '.join(devices)}: {reason}" for reason, devices in reasons.items()]
+    named = found.model.removeprefix("hf:")
+    return [
+        "",
+        *lines,
+        "an installed program may serve it; in the catalogue:",
+        "  [[tiers]]",
+        f"  {found.engine}",
+        f'  model = "{named}"',
+    ]
+
+
+@click.command()
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.option(
+    "--form",
+    type=click.Choice(["any", "folder", "gguf"]),
+    default="any",
+    show_default=True,
+    help="Which files: a checkpoint's safetensors, a GGUF file, or the first of both that the repository has.",
+)
+@catalog_option
+def pull(ids: tuple[str, ...], form: "Form", **options: Any) -> None:
+    """Download models by Hugging Face id, `org/name[:QUANT][@REVISION]`; without an ID all of the catalogue.
+
+    Files that are here are kept, interrupted ones are continued. The commit is recorded, and later starts use the same
+    files. A private or restricted model needs HF_TOKEN, a mirror HF_ENDPOINT.
+    """
+    from gateway.runtime.hub_models import hub_models
+    from inference_core.errors import ModelFileError
+    from inference_core.loaders.hub_download import download
+    from inference_core.loaders.hub_model import PREFIX, parse_hub_model
+    from tiers.catalog.load import load_catalog
+
+    if ids:
+        wanted = []
+        for text in ids:
+            model = parse_hub_model(text if text.startswith(PREFIX) else PREFIX + text)
+            if model is None:
+                raise ModelFileError(f"'{text}': expected a Hugging Face id, such as Qwen/Qwen3-8B-GGUF:Q4_K_M")
+            wanted.append((model, form))
+    else:
+        wanted = hub_models(load_catalog(settings_from(**options).catalog))
+        if not wanted:
+            click.echo("no model of the catalogue is a Hugging Face id")
+    for model, kind in wanted:
+        click.echo(download(model, kind, click.echo))
 
 
 @click.group(invoke_without_command=True)

@@ -1,4 +1,6 @@
-"""`aio quantize`: a smaller copy of a model, in a layout that other engines read too."""
+"""`aio quantize`: a smaller copy of a model, in a layout that other engines read too; `aio triton-config`: describe a
+tier's model for Triton Inference Server, using its knobs.
+"""
 
 import os
 from collections.abc import Callable
@@ -7,10 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.operations.cli.options import cache_dir_option, echo_answer, json_option, settings_from, staged_progress
+from gateway.operations.cli.options import (
+    cache_dir_option,
+    catalog_option,
+    echo_answer,
+    json_option,
+    settings_from,
+    staged_progress,
+)
 
 if TYPE_CHECKING:
     from inference_core.quantization.method import QuantizationMethod
+    from tiers.catalog.triton_config import Backend, DeviceKind
 
 # Which options each method accepts; any other is an error instead of being ignored.
 _OPTIONS = {
@@ -131,3 +141,62 @@ def _method(name: str, given: dict[str, Any]) -> "QuantizationMethod":
 
 def _flag(option: str) -> str:
     return "--" + option.replace("_", "-")
+
+
+@click.command("triton-config")
+@catalog_option
+@click.option("--tier", type=click.IntRange(1, 8), required=True, help="Tier of the model.")
+@click.option(
+    "--backend",
+    type=click.Choice(["python", "vllm"]),
+    default="python",
+    show_default=True,
+    help="python: text in and out behind the dynamic batcher, as tensorrt_llm_bls. vllm: Triton's vLLM backend.",
+)
+@click.option(
+    "--kind", type=click.Choice(["gpu", "cpu"]), default="gpu", show_default=True, help="Device of the instances."
+)
+@click.option("--instances", type=click.IntRange(min=1), default=1, show_default=True, help="Instances per GPU.")
+@click.option("--gpus", metavar="0,1", help="GPU numbers.  [all]")
+@click.option(
+    "--weights", metavar="PATH", help="With vllm: path of the weights on Triton's machine.  [the catalogue's path]"
+)
+@click.option(
+    "--out",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Model repository to write to.  [print only]",
+)
+def triton_config(
+    catalog: str | None,
+    tier: int,
+    backend: "Backend",
+    kind: "DeviceKind",
+    instances: int,
+    gpus: str | None,
+    weights: str | None,
+    out: Path | None,
+) -> None:
+    """Describe a tier's model as `config.pbtxt`; batch sizes, queue and delay come from the model's knobs.
+
+    Instances are replicas, each with its own weights: `--instances 2 --gpus 0,1` makes four. A model that does not fit
+    one GPU is split by its backend (tensor parallel), never by an instance group.
+    """
+    from tiers.catalog.load import load_catalog
+    from tiers.catalog.triton_config import Instances, triton_files
+
+    try:
+        cards = [int(number) for number in gpus.split(",")] if gpus else []
+    except ValueError:
+        raise click.BadParameter(
+            f"{gpus!r} is not a list of GPU numbers separated by commas", param_hint="--gpus"
+        ) from None
+    loaded = load_catalog(settings_from(catalog=catalog).catalog)
+    files = triton_files(loaded, tier, backend, Instances(kind=kind, count=instances, gpus=cards), weights)
+    if out is None:
+        click.echo("\n".join(f"# {path}\n{text}" for path, text in files.items()), nl=False)
+        return
+    for path, text in files.items():
+        (out / path).parent.mkdir(parents=True, exist_ok=True)
+        (out / path).write_text(text, encoding="utf-8")
+        click.echo(str(out / path))

@@ -15,8 +15,8 @@ from gateway.operations.cli.options import (
     settings_from,
     staged_progress,
     table,
+    with_database,
 )
-from gateway.operations.cli.stored_order import with_database
 
 if TYPE_CHECKING:
     from gateway.base.settings import Settings

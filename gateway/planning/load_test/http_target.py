@@ -9,8 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from gateway.planning.load_test.report import Timing
-from gateway.planning.load_test.target import AskError, BenchTarget
+from gateway.planning.load_test.run import AskError, BenchTarget, Timing
 from gateway.planning.load_test.workload import Job
 
 # A kept connection that has been idle for longer may be closed at the other end by now.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.planning.load_test.target import CoreTarget
+from gateway.planning.load_test.run import CoreTarget
 from inference_core.errors import ModelFileError
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loading.load_core import load_core

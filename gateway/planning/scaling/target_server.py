@@ -1,5 +1,6 @@
-"""Serves the targets over HTTP: a gauge for Prometheus and JSON for KEDA's metrics-api scaler, scraped from
-gateways."""
+"""How many replicas each tier should have now, updated from the gateways' counters, and served over HTTP: a gauge for
+Prometheus and JSON for KEDA's metrics-api scaler. A counter that fell between two scrapes was reset.
+"""
 
 import asyncio
 import socket
@@ -8,14 +9,160 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import httpx
+import msgspec
 from litestar import Litestar, Response, get
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.planning.scaling.targets import FleetTargets, TierTarget
-from gateway.planning.scaling.traffic_counters import TrafficCounters
+from gateway.planning.capacity.replica_profile import ReplicaProfile
+from gateway.planning.scaling.predictive import PredictiveKnobs, PredictiveRule
+from gateway.planning.scaling.scaling import FleetSettings, Observation, ServiceObjectives
 from gateway.telemetry.metrics.metrics import CONTENT_TYPE
 from inference_core.io.background_tasks import repeated
 from tiers.remote.http_exchange import bounded_answer
+
+_COUNTERS = {
+    "aio_requests_total": "requests",
+    "aio_prompt_tokens_total": "prompt_tokens",
+    "aio_completion_tokens_total": "output_tokens",
+}
+Series = tuple[str, str, tuple[tuple[str, str], ...]]
+
+
+class Passed(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests that ended between two scrapes, and their tokens."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+
+
+class TrafficCounters:
+    """The counters of several gateways, by scraped URL."""
+
+    def __init__(self) -> None:
+        self._last: dict[Series, float] = {}
+        self._known: set[str] = set()
+
+    def take(self, texts: dict[str, str | None]) -> dict[str, Passed] | None:
+        """Return the traffic since the last call, by tier number. `texts`: an exposition by URL, None without an
+        answer.
+
+        Returns None if it is unknown: a gateway did not answer, or a new one has no previous counts.
+        """
+        complete = True
+        passed: dict[str, dict[str, float]] = {}
+        for url, text in texts.items():
+            if text is None:
+                # Its next answer covers several intervals at once, which is not a rate.
+                self._known.discard(url)
+                complete = False
+                continue
+            known = url in self._known
+            complete &= known
+            self._known.add(url)
+            for series, value in _series(url, text):
+                before = self._last.get(series, 0.0)
+                self._last[series] = value
+                labels = dict(series[2])
+                counts = passed.setdefault(labels.get("tier", ""), {})
+                name = _COUNTERS[series[1]]
+                counts[name] = counts.get(name, 0.0) + (value - before if value >= before else value)
+        if not complete:
+            return None
+        return {tier: Passed(**{name: int(value) for name, value in counts.items()}) for tier, counts in passed.items()}
+
+
+def _series(url: str, text: str) -> list[tuple[Series, float]]:
+    return [
+        ((url, sample.name, tuple(sorted(sample.labels.items()))), sample.value)
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name in _COUNTERS
+    ]
+
+
+class TierTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """`target` replicas; `need`: the forecast, in fully busy replicas; `known`: whether the last interval was
+    observed."""
+
+    tier: str
+    profile: str
+    target: int
+    need: float
+    known: bool
+    requests_per_second: float
+
+
+class FleetTargets:
+    """One predictive rule per tier. Tiers are named by their number, from '1' on."""
+
+    def __init__(
+        self,
+        profiles: dict[str, ReplicaProfile],
+        fleets: dict[str, FleetSettings],
+        *,
+        objectives: ServiceObjectives,
+        knobs: PredictiveKnobs,
+    ) -> None:
+        self._profiles, self._fleets = profiles, fleets
+        self._rules = {
+            tier: PredictiveRule(
+                profile,
+                interval_s=fleets[tier].interval_s,
+                cold_start_s=fleets[tier].cold_start_s,
+                objectives=objectives,
+                knobs=knobs,
+            )
+            for tier, profile in profiles.items()
+        }
+        self.tiers = {
+            tier: TierTarget(
+                tier=tier,
+                profile=profile.name,
+                target=fleets[tier].least,
+                need=0.0,
+                known=False,
+                requests_per_second=0.0,
+            )
+            for tier, profile in profiles.items()
+        }
+
+    def update(self, at: float, passed: dict[str, Passed] | None) -> None:
+        """Add an interval that ended at `at` (seconds of any steady clock); None is an unobserved one."""
+        for tier, rule in self._rules.items():
+            fleet, before = self._fleets[tier], self.tiers[tier]
+            if passed is None:
+                rule.miss()
+                self.tiers[tier] = msgspec.structs.replace(before, known=False)
+                continue
+            counts = passed.get(tier, Passed())
+            wanted = rule.desired(_observation(at, fleet, before, counts))
+            self.tiers[tier] = msgspec.structs.replace(
+                before,
+                target=fleet.clamp(wanted),
+                need=rule.forecast,
+                known=True,
+                requests_per_second=counts.requests / fleet.interval_s,
+            )
+
+
+def _observation(at: float, fleet: FleetSettings, before: TierTarget, counts: Passed) -> Observation:
+    """Gateways count requests as they end, so ended requests stand for arrivals; a queue shows up in later
+    intervals."""
+    return Observation(
+        at=at,
+        seconds=fleet.interval_s,
+        requests=counts.requests,
+        prompt_tokens=counts.prompt_tokens,
+        finished=counts.requests,
+        output_tokens=counts.output_tokens,
+        replicas=before.target,
+        ready=before.target,
+        in_flight=0,
+        busy=0.0,
+    )
+
 
 _SCRAPE_TIMEOUT_S = 5.0
 _MOST_PAGE_BYTES = 16 * 2**20

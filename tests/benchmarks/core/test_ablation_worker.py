@@ -9,8 +9,7 @@ import pytest
 from benchmarks.core.ablation_worker import ArmError, ArmTask, Configuration, ReservingTarget, run_in_process
 from benchmarks.core.contiguous_cache import ContiguousArena
 from benchmarks.core.techniques import BASELINE, FULL, TECHNIQUES, changed
-from gateway.planning.load_test.report import Timing
-from gateway.planning.load_test.target import CoreTarget
+from gateway.planning.load_test.run import CoreTarget, Timing
 from gateway.planning.load_test.workload import Job
 from inference_core.engine.live_knobs import changed_knobs
 from inference_core.model_spec import ModelSpec

@@ -5,7 +5,7 @@ import pytest
 from benchmarks.core.interference import InterferenceOptions, interfere, results_of
 from benchmarks.report.measurement import Measurement
 from gateway.planning.load_test import CoreTarget
-from gateway.planning.load_test.target import AskError
+from gateway.planning.load_test.run import AskError
 from inference_core.transport.core_thread import ThreadCoreClient
 from tests.gateway.planning.load_test.word_tokenizer import WordTokenizer
 from tests.inference_core.hash_model import hash_core

@@ -6,7 +6,7 @@ import pytest
 from benchmarks.fleet.disaggregated import Transfer, best_split, kv_bytes_of, requests_at, run_apart
 from benchmarks.fleet.rules import FixedRule
 from gateway.planning.capacity.replica_profile import replica_profile
-from gateway.planning.capacity.trace_file import Arrival
+from gateway.planning.capacity.workload import Arrival
 from gateway.planning.scaling.predictive import PredictiveKnobs, PredictiveRule
 from gateway.planning.scaling.scaling import FleetSettings, ServiceObjectives
 

@@ -8,7 +8,7 @@ from benchmarks.fleet.comparison import FITTED, REACTIVE, compare, fewest_misses
 from benchmarks.fleet.comparison_tables import comparison_text, write_between
 from benchmarks.fleet.scoring import Score, Setting
 from gateway.planning.capacity.replica_profile import replica_profile
-from gateway.planning.capacity.trace_file import Arrival
+from gateway.planning.capacity.workload import Arrival
 from gateway.planning.scaling.predictive import PredictiveKnobs
 from gateway.planning.scaling.scaling import FleetSettings, ServiceObjectives
 

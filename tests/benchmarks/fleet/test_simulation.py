@@ -17,8 +17,7 @@ from benchmarks.fleet.simulated_replica import SimulatedReplica, SimulatedReques
 from benchmarks.fleet.simulation import FleetSimulation
 from gateway.planning.capacity.capacity import operation
 from gateway.planning.capacity.replica_profile import replica_profile
-from gateway.planning.capacity.trace_file import Arrival
-from gateway.planning.capacity.workload import Workload
+from gateway.planning.capacity.workload import Arrival, Workload
 from gateway.planning.scaling.predictive import PredictiveKnobs, PredictiveRule
 from gateway.planning.scaling.scaling import FleetSettings, Observation, ServiceObjectives, SlowDown
 from tests.examples import examples

@@ -20,8 +20,7 @@ from classifier.training.data.dataset import (
 from classifier.training.recipes.train_static import train
 from gateway.inference.routing.router import RoutingService
 from gateway.operations.cli import main
-from gateway.planning.backtests.backtest import Backtest
-from gateway.planning.backtests.estimates import gain_over_shuffled, saving
+from gateway.planning.backtests.backtest import Backtest, gain_over_shuffled, saving
 from gateway.planning.backtests.log import BacktestLogError, LogRow, TierNames, read_log, training_rows, write_training
 from tests.classifier.synthetic_outcomes import generated_rows
 from tests.gateway.scripted_classifier import ScriptedClassifier

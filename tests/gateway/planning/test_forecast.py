@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.planning.scaling.forecast import DAY_S, Forecaster
+from gateway.planning.scaling.predictive import DAY_S, Forecaster
 from tests.examples import examples
 
 values = st.one_of(st.none(), st.just(0.0), st.floats(0, 1e9), st.just(math.nan), st.just(math.inf), st.floats(-1e6, 0))

@@ -11,7 +11,7 @@ import transformers
 from click.testing import CliRunner, Result
 
 from gateway.operations.cli import main
-from gateway.planning.model_support.model_check import check_model
+from gateway.planning.model_check import check_model
 from inference_core.device.load_device_core import device_layout
 from inference_core.errors import ModelFileError
 from inference_core.loaders.hub_download import download

@@ -4,10 +4,9 @@ import msgspec
 import pytest
 
 from gateway.planning.capacity.capacity import operation
-from gateway.planning.capacity.errors import PlanError
 from gateway.planning.capacity.replica_profile import replica_profile
-from gateway.planning.capacity.workload import Workload
-from gateway.planning.simulated.scheduled_core import simulate_schedule
+from gateway.planning.capacity.scheduled_core import simulate_schedule
+from gateway.planning.capacity.workload import PlanError, Workload
 from inference_core.scheduling.scheduler import Scheduler
 
 SEVENTY = replica_profile("llama-3.3-70b/fp8/8xh100")

@@ -13,9 +13,15 @@ from litestar.testing import AsyncTestClient
 from gateway.planning.capacity.replica_profile import replica_profile
 from gateway.planning.scaling.predictive import PredictiveKnobs
 from gateway.planning.scaling.scaling import FleetSettings, ServiceObjectives
-from gateway.planning.scaling.target_server import TargetService, addresses_of, target_app, target_exposition
-from gateway.planning.scaling.targets import FleetTargets
-from gateway.planning.scaling.traffic_counters import Passed, TrafficCounters
+from gateway.planning.scaling.target_server import (
+    FleetTargets,
+    Passed,
+    TargetService,
+    TrafficCounters,
+    addresses_of,
+    target_app,
+    target_exposition,
+)
 
 PROFILE = replica_profile("smollm2-135m-int4-cpu")
 BUSY = Passed(requests=600, prompt_tokens=600 * 300, output_tokens=600 * 60)

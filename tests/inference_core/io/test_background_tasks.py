@@ -19,7 +19,7 @@ AWAITED = {
     "gateway/inference/api/writing/sending.py": "the connection that is sent to",
     "gateway/inference/cache/shared_generation.py": "its readers get its error",
     "gateway/runtime/cores/engine.py": "the start of the tiers",
-    "gateway/operations/dashboard/first_steps.py": "the page that asks, and those that share its look",
+    "gateway/admin/overview.py": "the page that asks, and those that share its look",
     "gateway/runtime/engines/engine_child.py": "the owner of the program",
     "gateway/runtime/engines/engine_process.py": "the owner of the program",
     "gateway/batches/line_worker.py": "its callback logs the line that was given up",

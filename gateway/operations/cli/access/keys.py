@@ -1,4 +1,6 @@
-"""`aio keys`: make, list, change, rotate, revoke and declare stored keys; running servers follow within seconds."""
+"""`aio keys`: make, list, change, rotate, revoke and declare stored keys; running servers follow within seconds.
+`aio new-key`: make a key for the settings, and its hash.
+"""
 
 import os
 import time
@@ -19,8 +21,8 @@ from gateway.operations.cli.options import (
     json_option,
     settings_from,
     table,
+    with_database,
 )
-from gateway.operations.cli.stored_order import with_database
 
 if TYPE_CHECKING:
     from gateway.base.requests.inference_request import Period
@@ -130,7 +132,7 @@ def budgets_of(options: dict[str, Any], prefix: str = "") -> "dict[Period, float
 @stored_options
 def create(name: str, team: str | None, reason: str | None, as_json: bool, **options: Any) -> None:
     """Make a key called NAME. It is shown once: only its hash is stored."""
-    from gateway.operations.usecases.keys import KeyOrder
+    from gateway.operations.key_orders import KeyOrder
     from gateway.tenancy.budgets.budget_commands import change_budgets
     from gateway.tenancy.changes import tenancy_transaction
     from gateway.tenancy.keys.key_commands import IssuedKey, create_key
@@ -403,3 +405,18 @@ def _state(row: dict[str, Any], now: float) -> str:
     if row["expires_at"] is None:
         return "good"
     return "expired" if row["expires_at"] <= now else f"good for {(row['expires_at'] - now) / DAY_SECONDS:.1f} days"
+
+
+@click.command("new-key")
+@click.argument("name")
+@json_option
+def new_key(name: str, as_json: bool) -> None:
+    """Make an API key for NAME; the server keeps only the hash, so the key is shown once."""
+    from gateway.tenancy.keys.key_secrets import new_key as make_key
+
+    key, hashed = make_key()
+    echo_answer(
+        as_json,
+        {"name": name, "key": key, "setting": f"{name}={hashed}"},
+        f"key of {name}: {key}\nsetting: AIO_API_KEYS={name}={hashed}",
+    )

@@ -34,19 +34,19 @@ classifier = LazyGroup(
         ),
         "train": ("gateway.operations.cli.classifier:train", "Train an artefact and its encoder on known outcomes."),
         "pretrain": (
-            "gateway.operations.cli.classifier.pretrain:pretrain",
+            "gateway.operations.cli.classifier.training:pretrain",
             "Train a small DistilBERT from scratch on the prompts.",
         ),
         "complexity": (
-            "gateway.operations.cli.classifier.complexity:complexity",
+            "gateway.operations.cli.classifier.training:complexity",
             "Train or measure the complexity model.",
         ),
         "predict": (
-            "gateway.operations.cli.classifier.predict:predict",
+            "gateway.operations.cli.classifier.versions:predict",
             "Write a version's predictions for a file of prompts.",
         ),
         "explain": (
-            "gateway.operations.cli.classifier.predict:explain",
+            "gateway.operations.cli.classifier.versions:explain",
             "Explain a version's prediction for a prompt.",
         ),
         "list": ("gateway.operations.cli.classifier.versions:list_versions", "Show the versions and which one serves."),

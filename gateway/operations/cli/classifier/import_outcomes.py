@@ -14,8 +14,8 @@ from gateway.operations.cli.options import (
     json_option,
     settings_from,
     table,
+    with_database,
 )
-from gateway.operations.cli.stored_order import with_database
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine

@@ -11,12 +11,15 @@ cluster = LazyGroup(
     name="cluster",
     help="Serve the cores of a catalogue from a Ray cluster (pip install 'aio-gateway[ray]').",
     commands={
-        "up": ("gateway.operations.cli.cluster.up:up", "Start a cluster of several nodes on this machine, for trials."),
+        "up": (
+            "gateway.operations.cli.cluster.deploy:up",
+            "Start a cluster of several nodes on this machine, for trials.",
+        ),
         "deploy": (
             "gateway.operations.cli.cluster.deploy:deploy",
             "Start the catalogue's cores, with this many replicas.",
         ),
-        "status": ("gateway.operations.cli.cluster.status:status", "Show the replicas of every core with their nodes."),
+        "status": ("gateway.operations.cli.cluster.deploy:status", "Show the replicas of every core with their nodes."),
         "down": ("gateway.operations.cli.cluster.deploy:down", "Stop the catalogue's cores, each once it has drained."),
     },
 )

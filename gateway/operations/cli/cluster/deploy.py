@@ -1,13 +1,46 @@
-"""`aio cluster deploy` and `aio cluster down`."""
+"""`aio cluster`: start a cluster for trials, deploy the catalogue's cores, show their replicas, stop them; and
+`aio certificates`, which makes the certificates of cores on several machines.
+"""
 
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
-from gateway.operations.cli.cluster import address_option, joined
+from gateway.operations.cli.cluster import address_option, joined, require_ray
 from gateway.operations.cli.live.knobs import assignment
-from gateway.operations.cli.options import cache_dir_option, catalog_option, data_dir_option, settings_from
+from gateway.operations.cli.options import (
+    cache_dir_option,
+    catalog_option,
+    data_dir_option,
+    echo_json,
+    json_option,
+    settings_from,
+    table,
+)
+
+
+@click.command()
+@click.option(
+    "--nodes", type=click.IntRange(min=1), default=2, show_default=True, help="Nodes in addition to the head."
+)
+@click.option("--cpus", type=click.IntRange(min=1), default=1, show_default=True, help="CPUs that each node offers.")
+@click.option("--gpus", type=click.IntRange(min=0), default=0, show_default=True, help="GPUs that each node offers.")
+def up(nodes: int, cpus: int, gpus: int) -> None:
+    """Start a head without work and N nodes, and run them until interrupted.
+
+    These are real Ray nodes in separate processes; for several machines, see docs/cluster.md.
+    """
+    require_ray()
+    from gateway.runtime.cluster.join import LocalCluster
+
+    with LocalCluster(nodes, cpus=cpus, gpus=gpus) as local:
+        click.echo(f"a head and {nodes} nodes of {cpus} CPU(s) at {local.address}; serve on them:\n")
+        click.echo(f"  aio serve --cluster {local.address}\n")
+        local.wait_for_interrupt()
 
 
 @click.command()
@@ -114,3 +147,67 @@ def down(address: str, **options: Any) -> None:
     catalog = load_catalog(settings_from(**options).catalog)
     for name in joined(address).remove(catalog):
         click.echo(f"{name} is down")
+
+
+@click.command()
+@address_option
+@catalog_option
+@json_option
+def status(address: str, as_json: bool, **options: Any) -> None:
+    """Show every core's state in Ray Serve, and its replicas with node and address."""
+    from tiers.catalog.load import load_catalog
+
+    catalog = load_catalog(settings_from(**options).catalog)
+    # Ray prints node events to standard output, whatever its logging settings.
+    with redirect_stdout(sys.stderr):
+        fleet = joined(address)
+        states = fleet.serve_applications()
+        cores = {core: (states.get(fleet.service_of(catalog, core), "not deployed"), fleet.announced(catalog, core))
+                 for core in catalog.core_names}  # fmt: skip
+    if as_json:
+        echo_json(
+            {
+                core: {
+                    "state": state,
+                    "replicas": [
+                        {
+                            "name": one.name,
+                            "node": one.node,
+                            "pid": one.pid,
+                            "address": str(one.address),
+                            "leaving": one.leaving,
+                            "role": one.role,
+                        }
+                        for one in replicas
+                    ],
+                }
+                for core, (state, replicas) in cores.items()
+            }
+        )
+        return
+    rows = [
+        [core, state, *((one.name, one.role, one.node, str(one.address)) if one else ("-",) * 4)]
+        for core, (state, replicas) in cores.items()
+        for one in (replicas or [None])
+    ]
+    click.echo(table(["core", "state", "replica", "role", "node", "address"], rows))
+
+
+@click.command()
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.option(
+    "--days", type=click.IntRange(min=1), default=3650, show_default=True, help="How long the certificate is valid."
+)
+def certificates(folder: Path, days: int) -> None:
+    """Make the certificates with which cores and gateways on several machines know each other, in FOLDER.
+
+    Called a second time, it renews the certificate with the same authority; running processes take it for new
+    connections. Needs the program `openssl`.
+    """
+    from inference_core.transport.certificates import AUTHORITY_KEY, make_certificates
+    from inference_core.transport.tls import AUTHORITY, CERTIFICATE, KEY
+
+    make_certificates(folder, days)
+    click.echo(f"Copy {AUTHORITY}, {CERTIFICATE} and {KEY} from {folder} to every machine, and set there\n")
+    click.echo("  AIO_CORE_TLS=FOLDER\n")
+    click.echo(f"{AUTHORITY_KEY} stays here: it renews them.")

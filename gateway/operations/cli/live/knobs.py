@@ -1,4 +1,6 @@
-"""`aio knobs`: show and change the live knobs of a running server, and show their history."""
+"""`aio knobs`: show and change a running server's live knobs: of its cores, its cache and its routing, singly or as the
+profile of a goal.
+"""
 
 import time
 from collections.abc import Callable
@@ -22,12 +24,12 @@ knobs = LazyGroup(
             "Change knobs: NAME=VALUE, or NAME=null for the start value.",
         ),
         "profile": (
-            "gateway.operations.cli.live.knobs_profile:profile",
+            "gateway.operations.cli.live.knobs:profile",
             "Apply a set of knobs: throughput, latency, cost, tail.",
         ),
         "history": ("gateway.operations.cli.live.knobs:history", "Show who changed what, when and why."),
-        "cache": ("gateway.operations.cli.live.knobs_cache:cache", "Show or change the knobs of the response cache."),
-        "routing": ("gateway.operations.cli.live.knobs_routing:routing", "Show or change the knobs of routing."),
+        "cache": ("gateway.operations.cli.live.knobs:cache", "Show or change the knobs of the response cache."),
+        "routing": ("gateway.operations.cli.live.knobs:routing", "Show or change the knobs of routing."),
     },
 )
 
@@ -203,3 +205,102 @@ def _allowed(schema: dict[str, Any]) -> str:
     if "minimum" in schema:
         return f"{schema['minimum']:,} to {schema['maximum']:,}"
     return "list" if schema["type"] == "array" else "true false"
+
+
+def change_part(
+    path: str, assignments: tuple[str, ...], reason: str | None, url: str, key: str | None, as_json: bool
+) -> None:
+    """PATCH the knobs at `path` to NAME=VALUE…, and print what changed."""
+    answer = ask_server(url, key, "PATCH", path, dict(map(assignment, assignments)) | {"reason": reason})
+    echo_changes(answer, as_json, lambda change, text: text)
+
+
+def knob_table(shown: dict[str, Any]) -> str:
+    """Return a table of a part's knobs with their values and descriptions."""
+    rows = [[name, json_text(shown["knobs"][name]), schema["description"]] for name, schema in shown["schemas"].items()]
+    return table(["knob", "value", "what it is"], rows)
+
+
+@click.command()
+@click.argument("assignments", metavar="[NAME=VALUE…]", nargs=-1)
+@click.option("--reason", metavar="TEXT", help="Reason, recorded with the change.")
+@server_options
+@json_option
+def cache(assignments: tuple[str, ...], reason: str | None, url: str, key: str | None, as_json: bool) -> None:
+    """Show the response cache's knobs and contents, or change knobs: NAME=VALUE, NAME=null for the default."""
+    if assignments:
+        change_part("/knobs/cache", assignments, reason, url, key, as_json)
+        return
+    shown = ask_server(url, key, "GET", "/knobs/cache")
+    echo_json(shown) if as_json else click.echo(_cache_text(shown))
+
+
+def _cache_text(shown: dict[str, Any]) -> str:
+    if shown["store"] == "redis":
+        kept = "answers are kept in Redis"
+    else:
+        kept = f"kept in the process that answered: {shown['entries']:,} answers, {shown['bytes']:,} bytes"
+    return f"{knob_table(shown)}\n\n{kept}"
+
+
+@click.command()
+@click.argument("name", metavar="[NAME]", required=False)
+@click.option("--keep", is_flag=True, help="Keep the change across restarts of the cores.")
+@click.option("--reason", metavar="TEXT", help="Reason, recorded with the changes.")
+@server_options
+@json_option
+def profile(name: str | None, keep: bool, reason: str | None, url: str, key: str | None, as_json: bool) -> None:
+    """Apply a profile while serving: throughput, latency, cost or tail; `catalogue` puts its knobs back.
+
+    Without NAME show what each profile sets.
+    """
+    if name is None:
+        shown = ask_server(url, key, "GET", "/knobs/profiles")
+        echo_json(shown) if as_json else click.echo(_profile_text(shown["profiles"]))
+        return
+    order = {"profile": name, "keep": keep, "reason": reason}
+    answer = ask_server(url, key, "POST", "/knobs/profiles", order)
+    echo_changes(answer, as_json, lambda each, text: f"{each['model'] or each['part']}: {text}{kept_of(each)}")
+
+
+def _profile_text(profiles: list[dict[str, Any]]) -> str:
+    rows = [
+        [f"{part} {knob}" if part != "core" else knob, *(_value(each[part][knob]) for each in profiles)]
+        for part in ("core", "routing", "replicas")
+        for knob in profiles[0][part]
+    ]
+    heads = [each["name"] for each in profiles]
+    goals = "\n".join(f"{each['name']}: {each['why']}" for each in profiles)
+    return f"{table(['knob', *heads], rows)}\n\n{goals}\n-: as the server was started"
+
+
+def _value(value: Any) -> str:
+    return "-" if value is None else json_text(value)
+
+
+@click.command()
+@click.argument("assignments", metavar="[NAME=VALUE…]", nargs=-1)
+@click.option("--reason", metavar="TEXT", help="Reason, recorded with the change.")
+@server_options
+@json_option
+def routing(assignments: tuple[str, ...], reason: str | None, url: str, key: str | None, as_json: bool) -> None:
+    """Show routing's knobs and the serving classifier, or change knobs: NAME=VALUE, NAME=null for the default."""
+    if assignments:
+        change_part("/knobs/routing", assignments, reason, url, key, as_json)
+        return
+    shown = ask_server(url, key, "GET", "/knobs/routing")
+    echo_json(shown) if as_json else click.echo(_routing_text(shown))
+
+
+def _routing_text(shown: dict[str, Any]) -> str:
+    classifier = shown["classifier"]
+    trial = f", {classifier['canary']} on trial for {classifier['share']:.1%}" if classifier["canary"] else ""
+    lines = [
+        knob_table(shown),
+        "",
+        f"classifier {classifier['current']} ({classifier['kind']}){trial}",
+        f"conversations remembered: {shown['conversations']:,}",
+    ]
+    if classifier["refusal"]:
+        lines.append(f"REFUSED: {classifier['refusal']}")
+    return "\n".join(lines)

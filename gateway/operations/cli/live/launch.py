@@ -1,11 +1,100 @@
-"""`aio launch`: start an agent's client against a running gateway, in an environment of its own."""
+"""`aio launch`: start Claude Code, Codex, opencode or aider on a running server, set up for it."""
 
 import os
 import shutil
+from collections.abc import Callable
 
 import click
+import msgspec
 
-from gateway.operations.cli.live.client_setups import KEY_VARIABLE, SETUPS, client_setup
+# Clients refuse to start without a key, also where the gateway asks for none.
+NO_KEY = "unused"
+MODEL = "auto"
+SMALL_MODEL = "tier-1"
+# Codex and opencode find the key in it, so that no argument has it.
+KEY_VARIABLE = "AIO_API_KEY"
+
+
+class ClientSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """`program`: the client's command. `environment`: variables that are set, and `unset` those that would send it
+    elsewhere. `arguments`: those before the user's own."""
+
+    program: str
+    environment: dict[str, str]
+    unset: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+
+    def lines(self, key: str | None) -> list[str]:
+        """Return what is set, a line each, without the `key`."""
+        shown = [f"{name}={'(the key)' if key and value == key else value}" for name, value in self.environment.items()]
+        without = [f"without {name}" for name in self.unset]
+        return [*shown, *without, *([" ".join((self.program, *self.arguments))] if self.arguments else [])]
+
+
+def _claude(url: str, key: str) -> ClientSetup:
+    return ClientSetup(
+        program="claude",
+        environment={
+            "ANTHROPIC_BASE_URL": url,
+            "ANTHROPIC_AUTH_TOKEN": key,
+            "ANTHROPIC_MODEL": MODEL,
+            "ANTHROPIC_DEFAULT_HAIKU_MODEL": SMALL_MODEL,
+        },
+        unset=("ANTHROPIC_API_KEY", "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY"),
+    )
+
+
+def _codex(url: str, key: str) -> ClientSetup:
+    settings = {
+        "model": MODEL,
+        "model_provider": "aio",
+        # No tool is run here.
+        "web_search": "disabled",
+        "model_providers.aio.name": "AIO",
+        "model_providers.aio.base_url": f"{url}/v1",
+        "model_providers.aio.wire_api": "responses",
+        "model_providers.aio.env_key": KEY_VARIABLE,
+    }
+    options = [part for name, value in settings.items() for part in ("-c", f"{name}={_text(value)}")]
+    return ClientSetup(program="codex", environment={KEY_VARIABLE: key}, arguments=tuple(options))
+
+
+def _opencode(url: str, key: str) -> ClientSetup:
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "name": "AIO",
+        "options": {"baseURL": f"{url}/v1", "apiKey": f"{{env:{KEY_VARIABLE}}}"},
+        "models": {MODEL: {"name": MODEL}, SMALL_MODEL: {"name": SMALL_MODEL}},
+    }
+    settings = {"model": f"aio/{MODEL}", "small_model": f"aio/{SMALL_MODEL}", "provider": {"aio": provider}}
+    return ClientSetup(program="opencode", environment={KEY_VARIABLE: key, "OPENCODE_CONFIG_CONTENT": _text(settings)})
+
+
+def _aider(url: str, key: str) -> ClientSetup:
+    return ClientSetup(
+        program="aider",
+        environment={"OPENAI_API_BASE": f"{url}/v1", "OPENAI_API_KEY": key},
+        arguments=("--model", f"openai/{MODEL}", "--weak-model", f"openai/{SMALL_MODEL}", "--no-show-model-warnings"),
+    )
+
+
+SETUPS: dict[str, Callable[[str, str], ClientSetup]] = {
+    "claude": _claude,
+    "codex": _codex,
+    "opencode": _opencode,
+    "aider": _aider,
+}
+
+
+def client_setup(client: str, url: str, key: str | None) -> ClientSetup:
+    """Return how `client`, one of `SETUPS`, is started against the gateway at `url`, which may end in /v1."""
+    return SETUPS[client](url.rstrip("/").removesuffix("/v1"), key or NO_KEY)
+
+
+def _text(value: object) -> str:
+    """`value` as JSON, whose texts are TOML's as well."""
+    return msgspec.json.encode(value).decode()
+
 
 SECONDS = 10.0
 

@@ -15,8 +15,8 @@ from gateway.operations.cli.options import (
     json_option,
     settings_from,
     table,
+    with_database,
 )
-from gateway.operations.cli.stored_order import with_database
 
 if TYPE_CHECKING:
     from classifier.policy.experiment_split import Arm, SplitBy
@@ -119,7 +119,7 @@ def start(
     from classifier.registry.registry import ArtefactRegistry
     from gateway.inference.catalogue.class_prior import tier_prior
     from gateway.inference.routing.knobs import objective_of
-    from gateway.operations.usecases.experiment_plan import with_guardrails
+    from gateway.operations.experiment_plan import with_guardrails
     from quality.rollout.experiments import Experiments, Plan
     from tiers.catalog.load import load_catalog
 

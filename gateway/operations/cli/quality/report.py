@@ -45,7 +45,7 @@ def live(days: float, as_json: bool, **options: Any) -> None:
 
     Stages are medians of the newest answers, for an answer of 100 tokens, next to a budget of 100 ms.
     """
-    from gateway.operations.cli.stored_order import with_database
+    from gateway.operations.cli.options import with_database
     from quality.estimates.served import dollars, read_served, traffic_rows
     from tiers.catalog.load import load_catalog
 
@@ -78,7 +78,7 @@ def live(days: float, as_json: bool, **options: Any) -> None:
 def learning(days: float, as_json: bool, **options: Any) -> None:
     """Show what was learned for each key: labels, classes of prompts, saving, quality, and the learning curve."""
     from gateway.inference.routing.label_source import stored_label_source
-    from gateway.operations.cli.stored_order import with_database
+    from gateway.operations.cli.options import with_database
     from quality.learning.learning import LearningRecord, in_words
 
     settings, since = settings_from(**options), time.time() - days * 86_400
@@ -106,8 +106,8 @@ def worth(as_json: bool, **options: Any) -> None:
     """
     from classifier.complexity.quality_setting import DEFAULT_TARGET, target_of
     from gateway.inference.routing.knobs import RoutingKnobFile
-    from gateway.operations.cli.stored_order import with_database
-    from gateway.operations.usecases.worth import worth_said
+    from gateway.operations.cli.options import with_database
+    from gateway.operations.worth import worth_said
     from quality.comparison.routing_probes import WorthAsked, WorthRecord
     from tiers.catalog.load import load_catalog
 
@@ -141,7 +141,7 @@ def shadow(since: "datetime | None", last: int, as_json: bool, **options: Any) -
     Figures are of the newest requests answered in observe mode (aio knobs routing mode=observe). The worst of the
     judged shadow answers follow, next to the given ones; --json prints their whole texts.
     """
-    from gateway.operations.cli.stored_order import with_database
+    from gateway.operations.cli.options import with_database
     from gateway.operations.quality_loop.quality_loop import sampling_settings
     from quality.estimates.traffic import dollars
     from quality.shadow.figures import ShadowReport

@@ -51,9 +51,14 @@ def check(security: bool, as_json: bool, **options: Any) -> None:
     from gateway.base.configuration import catalog_reason
     from gateway.operations.quality_loop.label_sources import labels_text
     from gateway.operations.quality_loop.stored_judge import stored_judge
-    from gateway.operations.setup.embedding_check import ask_embeddings
-    from gateway.operations.setup.screening_check import NONE_IS_LOCAL, ask_guardrails, private_text
-    from gateway.operations.setup.settings_check import check_declared_keys, check_traced_texts
+    from gateway.operations.setup.checks import (
+        NONE_IS_LOCAL,
+        ask_embeddings,
+        ask_guardrails,
+        check_declared_keys,
+        check_traced_texts,
+        private_text,
+    )
     from gateway.operations.setup.tier_answers import ask_tiers
     from tiers.catalog.load import load_catalog
 

@@ -80,8 +80,8 @@ def init(
     from gateway.operations.quality_loop.label_sources import labels_text
     from gateway.operations.setup.candidate import with_names
     from gateway.operations.setup.catalog_text import catalog_text, unmeasured_text
-    from gateway.operations.setup.given_tiers import chat_notes
-    from gateway.operations.setup.screening_check import private_text
+    from gateway.operations.setup.checks import private_text
+    from gateway.operations.setup.found_tiers import chat_notes
     from tiers.catalog.tier_spec import MIN_TIERS
 
     _refuse_existing(output, force)
@@ -115,9 +115,8 @@ def _from_litellm(file: Path, given: Sequence[str], output: Path, force: bool, y
     """Write the catalogue and the settings of a LiteLLM proxy, and say what became of every field."""
     from gateway.operations.setup.candidate import in_order, with_names
     from gateway.operations.setup.catalog_text import catalog_text
-    from gateway.operations.setup.given_tiers import given_tier
+    from gateway.operations.setup.found_tiers import ask_server, given_tier
     from gateway.operations.setup.litellm.migration import doubled, migrated
-    from gateway.operations.setup.local_servers import ask_server
     from tiers.catalog.tier_spec import MAX_TIERS, MIN_TIERS
 
     async def further() -> list["Candidate"]:
@@ -181,9 +180,8 @@ async def _looked(
     ports: tuple[int, ...] | None, given: Sequence[str], offline: bool
 ) -> tuple[list["Candidate"], list["Candidate"], list[str]]:
     """Return the models that were found, the tiers that were given, and notes."""
-    from gateway.operations.setup.given_tiers import given_tier
-    from gateway.operations.setup.local_servers import USUAL_PORTS, ask_server, find_servers
-    from gateway.operations.setup.provider_keys import find_providers, other_openai_server
+    from gateway.operations.setup.candidate import find_providers, other_openai_server
+    from gateway.operations.setup.found_tiers import USUAL_PORTS, ask_server, find_servers, given_tier
 
     servers = await find_servers(USUAL_PORTS if ports is None else ports)
     found = [model for server in servers for model in server.models]
@@ -209,9 +207,7 @@ async def _looked(
 
 def _on_cards(offline: bool) -> tuple[list["Candidate"], list[str]]:
     """Return models for the cards of this machine, and notes."""
-    from gateway.operations.setup.card_inventory import read_cards
-    from gateway.operations.setup.card_models import cached_models, known_models
-    from gateway.operations.setup.card_plan import card_candidates, plan_cards
+    from gateway.operations.setup.cards import cached_models, card_candidates, known_models, plan_cards, read_cards
 
     cards = read_cards(os.environ)
     models = (cached_models() if offline else known_models()) if cards.count else []

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gateway.operations.setup.given_tiers import SetupError
+from gateway.operations.setup.found_tiers import SetupError
 from inference_core.io.text_file import read_text_file
 
 ENVIRONMENT = "os.environ/"

@@ -31,9 +31,9 @@ bench = BenchGroup(
     name="bench",
     help="Measure the core, cards, a server and the tiers on this machine.",
     commands={
-        "core": ("gateway.planning.commands.bench.core:core", "Throughput and latency of the inference core."),
-        "serve": ("gateway.planning.commands.bench.serve:serve", "The same over HTTP, or of another server's."),
-        "device": ("gateway.planning.commands.bench.device:device", "What the catalogue's cards do, kept next to it."),
+        "core": ("gateway.planning.commands.bench.loads:core", "Throughput and latency of the inference core."),
+        "serve": ("gateway.planning.commands.bench.loads:serve", "The same over HTTP, or of another server's."),
+        "device": ("gateway.planning.commands.bench.loads:device", "What the catalogue's cards do, kept next to it."),
         "tiers": (
             "gateway.planning.commands.bench.tiers:tiers",
             "What each tier gets right, and which are worth their price.",

@@ -44,8 +44,7 @@ def serve(
     from gateway.planning.capacity.replica_profile import replica_profile
     from gateway.planning.scaling.predictive import PredictiveKnobs
     from gateway.planning.scaling.scaling import FleetSettings, ServiceObjectives
-    from gateway.planning.scaling.target_server import TargetService, target_app
-    from gateway.planning.scaling.targets import FleetTargets
+    from gateway.planning.scaling.target_server import FleetTargets, TargetService, target_app
 
     if any("=" not in tier for tier in tiers):
         raise click.UsageError("--tier takes a number and a profile, such as 1=smollm2-135m-int4-cpu")

@@ -28,7 +28,7 @@ _MOST_ADDRESSES = 6 << 30
 def model_files(target: Target, draw: Random, count: int) -> Iterator[Outcome]:
     """Folders and files that hang, grow or break their readers: `aio models check` says what is wrong in a sentence,
     within two seconds of processor time and 300 MB."""
-    from gateway.planning.model_support.model_check import check_model
+    from gateway.planning.model_check import check_model
     from tests.inference_core.quantization.tiny_model import write_tiny_model
 
     with tempfile.TemporaryDirectory(prefix="aio-attack-") as folder:

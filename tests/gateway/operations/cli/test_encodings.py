@@ -9,7 +9,7 @@ import pytest
 from classifier.prompt_predictions import read_prompts
 from gateway.operations.setup.litellm.migration import migrated
 from gateway.planning.backtests.log import read_log
-from gateway.planning.capacity.trace_file import read_trace
+from gateway.planning.capacity.workload import read_trace
 from gateway.tenancy.declared import read_declaration
 from quality.distillation.examples import read_examples
 from quality.learning.outcome_import import read_outcomes

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gateway.operations.cli.live.client_setups import SETUPS
+from gateway.operations.cli.live.launch import SETUPS
 
 AIO = [sys.executable, "-c", "from gateway.operations.cli import main; main()", "launch"]
 # Says how it was started, and ends with a status of its own.

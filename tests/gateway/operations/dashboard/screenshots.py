@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 from playwright.sync_api import Browser, Page, ViewportSize
 
-from gateway.operations.dashboard.site import PAGES
+from gateway.admin.routes import PAGES
 from gateway.telemetry.overview import SAMPLE_SECONDS
 from tests.gateway.operations.dashboard.real_gateway import add_user, asked_gateway, chromium, signed_in
 from tests.gateway.operations.dashboard.real_prompts import real_prompts

@@ -13,7 +13,7 @@ if not os.environ.get("AIO_REQUIRE_BROWSER"):
 
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, ViewportSize, expect
 
-from gateway.operations.dashboard.site import PAGES as SITE
+from gateway.admin.routes import PAGES as SITE
 from tests.gateway.operations.dashboard.real_gateway import (
     IN_CHROMIUM,
     asked_gateway,

@@ -12,7 +12,7 @@ if not os.environ.get("AIO_REQUIRE_BROWSER"):
 
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from gateway.operations.dashboard.site import PAGES
+from gateway.admin.routes import PAGES
 from tests.gateway.operations.dashboard.browsing import PASSWORD
 from tests.gateway.operations.dashboard.real_gateway import (
     IN_CHROMIUM,

@@ -11,7 +11,7 @@ if not os.environ.get("AIO_REQUIRE_BROWSER"):
 
 from playwright.sync_api import Browser, Page, expect
 
-from gateway.operations.dashboard.site import PAGES as SITE
+from gateway.admin.routes import PAGES as SITE
 from tests.gateway.operations.dashboard.browsing import PASSWORD
 from tests.gateway.operations.dashboard.page_layout import cut_tables, lines_of_the_header, overlapping_texts
 from tests.gateway.operations.dashboard.real_gateway import (

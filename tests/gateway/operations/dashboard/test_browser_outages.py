@@ -14,7 +14,7 @@ if not os.environ.get("AIO_REQUIRE_BROWSER"):
 
 from playwright.sync_api import Page, expect
 
-from gateway.operations.dashboard.site import PAGES
+from gateway.admin.routes import PAGES
 from tests.database_servers import PostgresServer
 from tests.gateway.administrator import ADMIN_KEY
 from tests.gateway.operations.dashboard.real_gateway import IN_CHROMIUM, chromium, headline, serious_findings, signed_in

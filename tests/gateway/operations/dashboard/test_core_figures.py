@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from gateway.admin.core import arena_parts, size_bars, time_bars
 from gateway.base.errors import ApiError
 from gateway.operations.dashboard.html.knob_form import knob_fields, wanted_changes
-from gateway.operations.dashboard.pages.core import arena_parts, size_bars, time_bars
 from inference_core.engine.live_knobs import knob_schemas
 from inference_core.protocol import CoreStats, ModelStats
 

@@ -9,11 +9,11 @@ import pytest
 import pytest_asyncio
 
 from classifier.complexity.classes import Complexity
+from gateway.admin.quality import estimate_rows
+from gateway.admin.routes import PAGES
 from gateway.base.settings import Settings
 from gateway.inference.routing.classifier_versions import ActiveClassifier
-from gateway.operations.dashboard.site import PAGES
 from gateway.operations.quality_loop.active_labels import ActiveLabels
-from gateway.operations.usecases.estimate_rows import estimate_rows
 from quality.estimates.kinds import Kind, KindShare
 from quality.estimates.upgrade_rate import UpgradeRate, wilson_interval
 from quality.judges.calibration import Calibration

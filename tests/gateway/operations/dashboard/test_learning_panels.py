@@ -14,9 +14,9 @@ from sqlalchemy import insert
 
 from classifier.complexity.classes import Complexity
 from classifier.decision import PolicyInputs, Prediction
+from gateway.admin.routing_reports import active_version
 from gateway.base.settings import Settings
 from gateway.inference.routing.classifier_versions import ActiveClassifier
-from gateway.operations.usecases.routing_views import active_version
 from migrations.tables.quality import training_rows, verifications
 from migrations.tables.requests import routing_decisions
 from migrations.tables.tenancy import api_keys
@@ -218,7 +218,7 @@ async def test_the_quality_page_says_how_many_labels_there_are_and_what_they_cha
 async def test_a_page_does_not_wait_for_the_learning_curve(
     admin: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.operations.dashboard.pages.quality.WAIT_SECONDS", 0.0)
+    monkeypatch.setattr("gateway.admin.quality.WAIT_SECONDS", 0.0)
     assert "What was learned" in text_of(await admin.get(QUALITY))
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.admin.overview import first_steps
 from gateway.base.settings import Settings
-from gateway.operations.dashboard.first_steps import first_steps
 from gateway.telemetry.objectives.alert_rules import RULES
 from gateway.telemetry.overview import over_limit
 from quality.estimates.upgrade_rate import UpgradeRate, UpgradeSettings, upgrade_rate
@@ -113,7 +113,7 @@ async def test_how_many_verified_answers_were_worse_is_of_the_last_sample(
 async def test_what_moves_comes_as_events(
     aio: RunningGateway, admin: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.operations.dashboard.pages.overview.EVENT_SECONDS", 0.01)
+    monkeypatch.setattr("gateway.admin.overview.EVENT_SECONDS", 0.01)
     async with admin.stream("GET", "/admin/overview/events") as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         text = "".join([chunk async for chunk in answer.aiter_text()])
@@ -191,7 +191,7 @@ async def test_a_database_that_hangs_holds_up_one_look_at_most(
 
         async def __aexit__(self, *_: object) -> None: ...
 
-    monkeypatch.setattr("gateway.operations.dashboard.first_steps.WAIT_SECONDS", 0.01)
+    monkeypatch.setattr("gateway.admin.overview.WAIT_SECONDS", 0.01)
     monkeypatch.setattr(aio.operations.live, "tables_held", set())
 
     def connected(database: Any) -> Any:

@@ -9,9 +9,9 @@ import pytest
 
 from classifier.decision import Exclusion, PolicyInputs, Prediction
 from classifier.policy.decide import decide
+from gateway.admin.requests import chances_of, rerouted, stages_of
+from gateway.admin.resource import cell
 from gateway.inference.routing.classifier_versions import ActiveClassifier, RoutingModel
-from gateway.operations.csv_export import cell
-from gateway.operations.dashboard.html.request_path import chances_of, rerouted, stages_of
 from gateway.tenancy.changes import Order
 from gateway.tenancy.keys.key_commands import KeyTerms, create_key
 from tests.gateway.operations.dashboard.rows import insert_requests

@@ -14,9 +14,9 @@ from sqlalchemy import insert
 
 from classifier.decision import PolicyInputs, Prediction
 from classifier.policy.decide import decide
+from gateway.admin.routing_reports import preview
 from gateway.base.settings import Settings
 from gateway.inference.routing.classifier_versions import ActiveClassifier, RoutingRule
-from gateway.operations.usecases.target_preview import preview
 from migrations.tables.quality import training_rows, verifications
 from migrations.tables.requests import routing_decisions
 from quality.estimates.traffic import RoutedRequest

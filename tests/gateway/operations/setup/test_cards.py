@@ -13,10 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gateway.operations.cli import main
-from gateway.operations.setup import card_inventory
-from gateway.operations.setup.card_inventory import read_cards
-from gateway.operations.setup.card_models import MAX_CONTEXT, TABLE
-from gateway.operations.setup.card_plan import SEQUENCES
+from gateway.operations.setup import cards as card_inventory
+from gateway.operations.setup.cards import MAX_CONTEXT, SEQUENCES, TABLE, read_cards
 from gateway.runtime import hub_models
 from gateway.telemetry.gpus import Gpus
 from inference_core.device.cards import visible_cards

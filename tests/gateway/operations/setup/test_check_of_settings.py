@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from gateway.base.settings import Settings
 from gateway.operations.cli import main
-from gateway.operations.setup.settings_check import check_traced_texts
+from gateway.operations.setup.checks import check_traced_texts
 from tests.gateway.operations.setup.model_servers import model_server, openai_pages
 from tests.ports import held_port
 

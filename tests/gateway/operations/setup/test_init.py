@@ -12,9 +12,8 @@ from click.testing import CliRunner, Result
 
 from gateway.operations.cli import main
 from gateway.operations.cli.setup.init import port_option
-from gateway.operations.setup.candidate import Candidate
+from gateway.operations.setup.candidate import PROPOSALS, Candidate
 from gateway.operations.setup.catalog_text import catalog_text
-from gateway.operations.setup.provider_keys import PROPOSALS
 from inference_core.loaders.model_path import resolve_model_path
 from tests.gateway.operations.setup.model_servers import (
     ModelServer,

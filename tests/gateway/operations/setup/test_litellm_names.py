@@ -13,10 +13,9 @@ from click.testing import CliRunner
 
 from gateway.base.settings import Settings
 from gateway.operations.cli import main
-from gateway.operations.setup.litellm.chains import Chains
 from gateway.operations.setup.litellm.config_file import Account, report_lines
 from gateway.operations.setup.litellm.deployments import time_limits
-from gateway.operations.setup.litellm.migration import Migration, migrated
+from gateway.operations.setup.litellm.migration import Chains, Migration, migrated
 from gateway.operations.setup.litellm.servers import server_of
 from tests.gateway.running_gateway import running_gateway
 from tests.tiers.remote.loopback_server import Call, LoopbackServer

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.operations.setup.candidate import Candidate
-from gateway.operations.setup.local_servers import ask_server, find_servers
+from gateway.operations.setup.found_tiers import ask_server, find_servers
 from tests.gateway.operations.setup.model_servers import (
     Pages,
     llama_pages,

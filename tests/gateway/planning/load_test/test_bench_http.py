@@ -7,8 +7,7 @@ import time
 import pytest
 
 from gateway.planning.load_test.http_target import HttpTarget
-from gateway.planning.load_test.report import Timing
-from gateway.planning.load_test.target import AskError
+from gateway.planning.load_test.run import AskError, Timing
 from gateway.planning.load_test.workload import Job
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -6,8 +6,7 @@ import math
 import pytest
 
 from gateway.planning.load_test import BenchOptions, CoreTarget, row_text, run_bench
-from gateway.planning.load_test.report import Timing, percentile, summary
-from gateway.planning.load_test.run import busy_share
+from gateway.planning.load_test.run import Timing, busy_share, percentile, summary
 from inference_core.errors import CoreError, CoreGoneError
 from inference_core.protocol import SequenceOutput
 from inference_core.transport.client import CoreClient

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.planning.capacity.trace_file import TraceError
+from gateway.planning.capacity.workload import TraceError
 from gateway.planning.load_test import BenchOptions
 from gateway.planning.load_test.workload import Prompts, loads, warmup_jobs
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from gateway.base.settings import Settings
-from gateway.planning.scaling.traffic_counters import Passed, TrafficCounters
+from gateway.planning.scaling.target_server import Passed, TrafficCounters
 from gateway.runtime.cluster.placement import pressures
 from inference_core.engine.live_knobs import KnobsFile, LiveKnobs
 from inference_core.protocol import AddRequest, Knobs, SequenceOutput

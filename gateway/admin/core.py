@@ -1,0 +1,333 @@
+"""What runs: `GET /v1/admin/stats`, figures of tiers, cores and models for operators and dashboards;
+`/v1/admin/adapters`, LoRA adapters, loaded and unloaded while the core serves; and the core page: the arena's
+contents, step sizes, and the live knobs with the history of their changes.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+from litestar import delete, get, post
+from litestar.params import FromPath
+from litestar.response import Response
+from msgspec import Meta
+
+from gateway.admin.knob_changes import ProfileOrder, apply_profile, change_id
+from gateway.admin.resource import as_asked
+from gateway.base.errors import ApiError, bad_request
+from gateway.edge.asgi import HttpRequest
+from gateway.edge.openapi import describe
+from gateway.inference.api.reading.parsing import read_body
+from gateway.inference.service import serving_of
+from gateway.operations.dashboard.html.forms import fields_of, form_of, text_of
+from gateway.operations.dashboard.html.knob_form import knob_fields, wanted_changes
+from gateway.operations.dashboard.html.page import Page
+from gateway.operations.dashboard.html.rendering import back_to, page
+from gateway.operations.running import Operations, operations_of
+from gateway.runtime.cores.adapters import ModelAdapters
+from gateway.runtime.cores.knob_profiles import PROFILES
+from gateway.runtime.cores.knobs import KnobOrder
+from gateway.runtime.cores.reading import read_cores
+from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
+from inference_core.engine.live_knobs import COMMON_KNOBS, KNOB_NAMES, knob_schemas
+from inference_core.engine.step_statistics import STEP_SECONDS
+from inference_core.errors import CoreError
+from inference_core.protocol import AdapterInfo, CoreStats, ModelStats
+from quality.store.queries import KnobChange
+from tiers.attempt import ReplicaStatus
+from tiers.tier import Tier
+
+
+class TierStats(msgspec.Struct, frozen=True, kw_only=True):
+    """A tier's queue as routing sees it, and the share of its prompts' tokens that the prefix cache saved since start.
+
+    `core`: the core that computes it, None for a remote tier. `prefix_hit_rate`: cached over prompt tokens, None before
+    the first answer. `replicas`: the servers of a tier that has several.
+    """
+
+    tier: int
+    model: str
+    core: str | None
+    healthy: bool
+    running: int
+    waiting: int
+    predicted_wait_seconds: float
+    prompt_tokens: int
+    cached_tokens: int
+    prefix_hit_rate: float | None
+    replicas: list[ReplicaStatus]
+
+
+class CoreShown(msgspec.Struct, frozen=True, kw_only=True):
+    """A core: its steps, its arena in bytes and free slabs, its models; or why it does not answer."""
+
+    name: str
+    problem: str | None = None
+    steps: int = 0
+    arena_bytes: int = 0
+    slab_bytes: int = 0
+    slabs_free: int = 0
+    models: list[str] = []
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True):
+    """Tiers by number; the cores behind them; the models of those cores that answer."""
+
+    tiers: list[TierStats]
+    cores: list[CoreShown]
+    models: list[ModelStats]
+
+
+@get("/stats", operation_class=describe(None, Stats), summary="Show queues, caches and steps")
+async def show_stats(request: HttpRequest) -> Response[Any]:
+    """Tiers with their load and prefix hit rate; cores; models with their steps, blocks, knobs and tuning. Query:
+    `format`, json or csv: the models."""
+    operations = operations_of(request)
+    cores = operations.core_knobs.cores
+    there, away = await read_cores(cores)
+    if cores and not there:
+        raise ApiError(503, f"The core is unavailable: {next(iter(away.values()))}.", code="core_unavailable")
+    shown = Stats(
+        tiers=[_tier_stats(operations, tier) for tier in operations.serving.routing.served.tiers.values()],
+        cores=[_core_shown(name, there, away) for name in cores],
+        models=[model for stats in there.values() for model in stats.models],
+    )
+    homes = {model: core.name for core in shown.cores for model in core.models}
+    rows = [{"core": homes[model.name], **msgspec.structs.asdict(model)} for model in shown.models]
+    return as_asked(request, "models", shown, ("core", *ModelStats.__struct_fields__), rows)
+
+
+def _core_shown(name: str, there: Mapping[str, CoreStats], away: Mapping[str, CoreError]) -> CoreShown:
+    if name in away:
+        return CoreShown(name=name, problem=str(away[name]))
+    stats = there[name]
+    return CoreShown(
+        name=name,
+        steps=stats.steps,
+        arena_bytes=stats.arena_bytes,
+        slab_bytes=stats.slab_bytes,
+        slabs_free=stats.slabs_free,
+        models=[model.name for model in stats.models],
+    )
+
+
+def _tier_stats(operations: Operations, tier: Tier) -> TierStats:
+    load, use = tier.load(), operations.metrics.requests.prefix_use[tier.number]
+    return TierStats(
+        tier=tier.number,
+        model=tier.model,
+        core=tier.core_name,
+        healthy=load.healthy,
+        running=load.running,
+        waiting=load.waiting,
+        predicted_wait_seconds=load.predicted_wait_seconds,
+        prompt_tokens=use.prompt_tokens,
+        cached_tokens=use.cached_tokens,
+        prefix_hit_rate=use.cached_tokens / use.prompt_tokens if use.prompt_tokens else None,
+        replicas=tier.replicas(),
+    )
+
+
+class AdaptersShown(msgspec.Struct, frozen=True, kw_only=True):
+    """By model of the core."""
+
+    models: dict[str, ModelAdapters]
+
+
+class AdapterOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Serve the PEFT folder `path`, on the core's machine, as `model:name`."""
+
+    model: Annotated[str, Meta(max_length=256)]
+    name: Annotated[str, Meta(max_length=64)]
+    path: Annotated[str, Meta(min_length=1, max_length=4096)]
+
+
+class AdaptersNow(msgspec.Struct, frozen=True, kw_only=True):
+    """The model's adapters after a change."""
+
+    model: str
+    adapters: list[AdapterInfo]
+
+
+@get("/adapters", operation_class=describe(None, AdaptersShown), summary="Show the adapters")
+async def show_adapters(request: HttpRequest) -> Response[Any]:
+    """The adapters of every model, which of them are resident, and how many were evicted."""
+    models = await serving_of(request).core_adapters.by_model()
+    return Response(AdaptersShown(models=models), media_type="application/json")
+
+
+@post("/adapters", status_code=200, operation_class=describe(AdapterOrder, AdaptersNow), summary="Load an adapter")
+async def load_adapter(request: HttpRequest) -> Response[Any]:
+    """Read and check a PEFT folder; requests may name `model:name` from now on."""
+    order = await read_body(request, AdapterOrder)
+    actor = actor_of(request)
+    adapters = await serving_of(request).core_adapters.load(order.model, order.name, order.path, actor)
+    return Response(AdaptersNow(model=order.model, adapters=adapters), media_type="application/json")
+
+
+@delete(
+    "/adapters/{model:str}/{name:str}",
+    status_code=200,
+    operation_class=describe(None, AdaptersNow),
+    summary="Unload an adapter",
+)
+async def unload_adapter(request: HttpRequest, model: FromPath[str], name: FromPath[str]) -> Response[Any]:
+    """Accept no more requests for it; it is unloaded after the last one has ended."""
+    actor = actor_of(request)
+    adapters = await serving_of(request).core_adapters.unload(model, name, actor)
+    return Response(AdaptersNow(model=model, adapters=adapters), media_type="application/json")
+
+
+CHANGES = 30
+_PATH = "/admin/core"
+
+
+class Bar(msgspec.Struct, frozen=True):
+    """A row of a histogram: its label, its count, and its share of the fullest row."""
+
+    label: str
+    count: int
+    share: float
+
+
+class ArenaPart(msgspec.Struct, frozen=True):
+    """A share of a core's arena."""
+
+    name: str
+    share: float
+    colour: int
+
+
+@get("/core")
+async def show_core(request: HttpRequest) -> Response[Any]:
+    """Show every core with its models, and the knobs of one model (`model`; the first by default). Query: `before`, the
+    id of the last change on the previous page."""
+    operations = operations_of(request)
+    there, away = await read_cores(operations.core_knobs.cores)
+    homes = {model.name: name for name, stats in there.items() for model in stats.models}
+    models = {model.name: model for stats in there.values() for model in stats.models}
+    chosen = request.query_params.get("model") or next(iter(models), "")
+    if models and chosen not in models:
+        raise bad_request(f"Invalid model: {chosen[:64]!r}; there are {', '.join(models)}.", "model", "invalid_value")
+    changes, history_problem = await _changes(request)
+    return page(
+        request,
+        "core.html",
+        "Core",
+        cores=there,
+        away=away,
+        arenas={name: arena_parts(stats) for name, stats in there.items()},
+        models=models,
+        homes=homes,
+        chosen=models.get(chosen),
+        sizes=size_bars(models[chosen].batch_sizes) if models else [],
+        times=time_bars(models[chosen].step_seconds_counts) if models else [],
+        fields=knob_fields(msgspec.structs.asdict(models[chosen].knobs), knob_schemas()) if models else [],
+        common=COMMON_KNOBS,
+        profiles=list(PROFILES.values()),
+        changes=changes,
+        history_problem=history_problem,
+        older=changes[-1].knob_change_id if len(changes) == CHANGES else None,
+    )
+
+
+@post(["/core", "/core/common"], opt=OPERATOR, status_code=200)
+async def change_core(request: HttpRequest) -> Response[Any]:
+    """Change the knobs of `model` that differ in the form, or of all models of a core (no `model`)."""
+    form = await form_of(request)
+    model, core = text_of(form, "model"), text_of(form, "core")
+    names = [name for name in KNOB_NAMES if (name in COMMON_KNOBS) == (model is None)]
+    changes = wanted_changes(form, names, knob_schemas())
+    back = f"{_PATH}?model={text_of(form, 'shown') or model or ''}"
+    if not changes:
+        return back_to(back, "Nothing was changed: every field is as it was.")
+    order = KnobOrder(
+        changes=changes,
+        actor=actor_of(request),
+        model=model,
+        core=core,
+        keep="keep" in form,
+        reason=(text_of(form, "reason") or "")[:1000] or None,
+    )
+    done = await operations_of(request).core_knobs.change(order)
+    late = "" if done.recorded else " The database is down: the change is recorded later."
+    return back_to(back, f"{_said(done.changed)}{late}")
+
+
+@post("/core/profile", opt=OPERATOR, status_code=200)
+async def apply_core_profile(request: HttpRequest) -> Response[Any]:
+    """Apply the profile of the pressed button to all cores, routing and replicas."""
+    fields = await fields_of(request)
+    order = ProfileOrder(
+        profile=fields.get("profile", ""), keep="keep" in fields, reason=fields.get("reason", "")[:900] or None
+    )
+    done = await apply_profile(operations_of(request), actor_of(request), order)
+    late = "" if done.recorded else " The database is down: the changes are recorded later."
+    return back_to(_PATH, f"Profile {done.profile}: {_said(done.changed)}{late}")
+
+
+def arena_parts(stats: CoreStats) -> list[ArenaPart]:
+    """Return, as shares of the arena, each model's blocks in use, its cached prefixes, and what is free.
+
+    A model's blocks are measured against an arena of its own.
+    """
+    found = []
+    for place, model in enumerate(stats.models):
+        most = max(model.blocks_total, 1)
+        found.append(ArenaPart(f"{model.name}, in use", model.blocks_in_use / most, 1 + 2 * (place % 2)))
+        found.append(ArenaPart(f"{model.name}, cached prefixes", model.blocks_cached / most, 2 + 2 * (place % 2)))
+    return [*found, ArenaPart("free", max(0.0, 1 - sum(part.share for part in found)), 0)]
+
+
+def size_bars(batch_sizes: Mapping[int, int]) -> list[Bar]:
+    """Return steps by number of sequences: 1, 2, 3–4, 5–8 and so on."""
+    counts: dict[int, int] = {}
+    for size, count in batch_sizes.items():
+        exponent = max(size - 1, 0).bit_length()
+        counts[exponent] = counts.get(exponent, 0) + count
+    rows = [(_range_of(exponent), counts.get(exponent, 0)) for exponent in range(max(counts, default=-1) + 1)]
+    return _bars(rows)
+
+
+def time_bars(counts: list[int]) -> list[Bar]:
+    """Return steps by duration, from the first non-empty bucket to the last."""
+    labels = [f"≤ {seconds * 1e3:g} ms" for seconds in STEP_SECONDS] + [f"> {STEP_SECONDS[-1]:g} s"]
+    rows = list(zip(labels, counts, strict=False))
+    full = [place for place, (_, count) in enumerate(rows) if count]
+    return _bars(rows[full[0] : full[-1] + 1]) if full else []
+
+
+def _range_of(exponent: int) -> str:
+    low, high = 2 ** (exponent - 1) + 1, 2**exponent
+    return str(high) if exponent < 2 else f"{low}–{high}"
+
+
+def _bars(rows: list[tuple[str, int]]) -> list[Bar]:
+    most = max((count for _, count in rows), default=0)
+    return [Bar(label, count, count / most if most else 0.0) for label, count in rows]
+
+
+def _said(changed: list[KnobChange]) -> str:
+    """Name every change once, with all models and parts that it is the same for."""
+    whose: dict[tuple[str, str], list[str]] = {}
+    for c in changed:
+        values = f"{_json(c.old_value)} → {_json(c.new_value)}"
+        whose.setdefault((c.knob, values), []).append(c.model or c.part)
+    changes = [f"{knob} of {', '.join(names)}: {values}" for (knob, values), names in whose.items()]
+    return "; ".join(changes) + "." if changes else "Nothing changed: every value is the same."
+
+
+def _json(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+async def _changes(request: HttpRequest) -> tuple[list[KnobChange], str]:
+    """Return the requested page of the history, and why there is none if so: the core is shown without it too."""
+    before = change_id(request.query_params.get("before"))
+    try:
+        return await operations_of(request).core_knobs.history(CHANGES, before, None), ""
+    except ApiError as error:
+        return [], str(error)
+
+
+CORE_PAGE = Page(title="Core", path="/core", handlers=(show_core, change_core, apply_core_profile))

@@ -1,0 +1,435 @@
+"""Keys, teams and budgets: made, changed, rotated and revoked, with an audit trail; spending against budgets.
+
+The endpoints `/admin/api/keys`, `/admin/api/teams` and `/admin/api/budgets`, then the pages.
+"""
+
+from functools import partial
+from typing import Any
+
+import msgspec
+from litestar import delete, get, patch, post, put
+from litestar.params import FromPath
+from litestar.response import Response
+from sqlalchemy import select
+
+from gateway.admin.requests import epoch_of
+from gateway.admin.resource import as_asked, csv_response, names_of, obeyed, page_asked_for, page_of, wants_csv
+from gateway.base.numbers import number, utc_text
+from gateway.base.stores.database import reached
+from gateway.edge.asgi import HttpRequest
+from gateway.edge.openapi import describe
+from gateway.inference.api.reading.parsing import read_body
+from gateway.inference.service import Serving, serving_of
+from gateway.operations.dashboard.html.forms import (
+    Form,
+    WrongField,
+    filled_in,
+    form_of,
+    given_of,
+    is_changed,
+    list_of,
+    taken,
+    text_of,
+)
+from gateway.operations.dashboard.html.page import Page
+from gateway.operations.dashboard.html.rendering import back_to, page
+from gateway.operations.key_orders import (
+    MOST_GRACE_SECONDS,
+    BudgetOrder,
+    ChangeOrder,
+    KeyOrder,
+    RevokeOrder,
+    RotateOrder,
+    TeamOrder,
+)
+from gateway.operations.running import operations_of
+from gateway.tenancy.access.admin_guard import order_of
+from gateway.tenancy.access.guard import access_of
+from gateway.tenancy.budgets.budget_commands import BudgetState, remove_budget, set_budget, states_of
+from gateway.tenancy.keys.key_commands import (
+    BUDGETS,
+    KEYS,
+    TEAMS,
+    IssuedKey,
+    change_key,
+    create_key,
+    create_team,
+    revoke_key,
+    rotate_key,
+    shown_key,
+)
+from migrations.tables.tenancy import budgets
+from quality.store.pages import Page as Rows
+
+
+class KeyChanged(msgspec.Struct, frozen=True, kw_only=True):
+    """What changed, as name → [old, new]."""
+
+    changed: dict[str, list[Any]]
+
+
+class KeyRevoked(msgspec.Struct, frozen=True, kw_only=True):
+    """It is rejected here at once, by other processes within their polling interval."""
+
+    key_id: str
+
+
+class TeamMade(msgspec.Struct, frozen=True, kw_only=True):
+    """The new team's id."""
+
+    team_id: str
+
+
+class KeyShown(msgspec.Struct, frozen=True, kw_only=True):
+    """The columns of a key without its hashes."""
+
+    key: dict[str, Any]
+
+
+@get("/keys", operation_class=describe(None, Rows), summary="List keys")
+async def list_keys(request: HttpRequest) -> Response[Any]:
+    """Newest first, including ended ones. Query: `team_id`, and as for verifications."""
+    return await page_of(request, KEYS)
+
+
+@post("/keys", operation_class=describe(KeyOrder, IssuedKey), summary="Make a key")
+async def make_key(request: HttpRequest) -> Response[Any]:
+    """The answer contains the key, only this once. 409 if the name was used before."""
+    order = await read_body(request, KeyOrder)
+    serving = serving_of(request)
+    work = create_key(serving.database, order.name, order.team, order.terms, order_of(request, order.reason))
+    return _shown_once(await obeyed(access_of(request), work), 201)
+
+
+@get("/keys/{key:str}", operation_class=describe(None, KeyShown), summary="Show a key")
+async def show_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
+    """By id or name, without its hashes. Query: `format`, json or csv."""
+    row = await obeyed(access_of(request), shown_key(serving_of(request).database, key))
+    return as_asked(request, "key", KeyShown(key=row), list(row), [row])
+
+
+@patch("/keys/{key:str}", operation_class=describe(ChangeOrder, KeyChanged), summary="Change what a key may do")
+async def limit_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
+    """By id or name: scopes, tiers, models, rates, concurrency, consent, expiry; not the team."""
+    order = await read_body(request, ChangeOrder)
+    work = change_key(serving_of(request).database, key, order.terms, order_of(request, order.reason))
+    return Response(KeyChanged(changed=await obeyed(access_of(request), work)), media_type="application/json")
+
+
+@post(
+    "/keys/{key:str}/rotate",
+    status_code=200,
+    operation_class=describe(RotateOrder, IssuedKey),
+    summary="Give a key a new secret",
+)
+async def renew_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
+    """By id or name. The answer contains the new secret, only this once; the old one is valid for the grace period."""
+    order = await read_body(request, RotateOrder)
+    work = rotate_key(serving_of(request).database, key, order.grace_seconds, order_of(request, order.reason))
+    return _shown_once(await obeyed(access_of(request), work), 200)
+
+
+@post(
+    "/keys/{key:str}/revoke",
+    status_code=200,
+    operation_class=describe(RevokeOrder, KeyRevoked),
+    summary="Revoke a key",
+)
+async def end_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
+    """By id or name; permanent."""
+    order = await read_body(request, RevokeOrder)
+    work = revoke_key(serving_of(request).database, key, order_of(request, order.reason))
+    return Response(KeyRevoked(key_id=await obeyed(access_of(request), work)), media_type="application/json")
+
+
+@get("/teams", operation_class=describe(None, Rows), summary="List teams")
+async def list_teams(request: HttpRequest) -> Response[Any]:
+    """Newest first. Query: as for verifications."""
+    return await page_of(request, TEAMS)
+
+
+@post("/teams", operation_class=describe(TeamOrder, TeamMade), summary="Make a team")
+async def make_team(request: HttpRequest) -> Response[Any]:
+    """Keys of a team share its budgets, caches and prefixes. 409 if the name is taken."""
+    order = await read_body(request, TeamOrder)
+    work = create_team(serving_of(request).database, order.name, order_of(request, order.reason))
+    return Response(
+        TeamMade(team_id=await obeyed(access_of(request), work)), status_code=201, media_type="application/json"
+    )
+
+
+def _shown_once(issued: IssuedKey, status: int) -> Response[Any]:
+    return Response(issued, status_code=status, media_type="application/json", headers={"cache-control": "no-store"})
+
+
+class BudgetSet(msgspec.Struct, frozen=True, kw_only=True):
+    """It applies here at once, in other processes within their polling interval."""
+
+    budget_id: str
+
+
+class BudgetRemoved(msgspec.Struct, frozen=True, kw_only=True):
+    """It no longer limits anything."""
+
+    removed: bool = True
+
+
+class BudgetPage(msgspec.Struct, frozen=True, kw_only=True):
+    """`next` is the cursor of the next page, None on the last."""
+
+    rows: list[BudgetState]
+    next: str | None
+
+
+@get("/budgets", operation_class=describe(None, BudgetPage), summary="List budgets")
+async def list_budgets(request: HttpRequest) -> Response[Any]:
+    """Newest first, with the current period as last reported by replicas. Query: `subject` (an id, or the name of a key
+    of the settings), and as for verifications."""
+    operations = operations_of(request)
+    query = dict(request.query_params)
+    as_csv = wants_csv(query)
+    page = await page_asked_for(request, BUDGETS, query)
+    states = await reached(states_of(operations.serving.database, page.rows, operations.access.tenancy.clock.now()))
+    if as_csv:
+        columns = BudgetState.__struct_fields__
+        return csv_response("budgets", columns, [msgspec.structs.asdict(state) for state in states])
+    return Response(BudgetPage(rows=states, next=page.next), media_type="application/json")
+
+
+@put("/budgets", operation_class=describe(BudgetOrder, BudgetSet), summary="Set a budget")
+async def put_budget(request: HttpRequest) -> Response[Any]:
+    """What was spent before in the period counts. An existing budget of the same subject and period is changed and
+    keeps its spending."""
+    order = await read_body(request, BudgetOrder)
+    operations = operations_of(request)
+    static = order.kind == "key" and operations.access.tenancy.directory.is_static(order.subject)
+    work = set_budget(
+        operations.serving.database,
+        order.kind,
+        order.subject,
+        order.period,
+        order.amount_usd,
+        order_of(request, order.reason),
+        static,
+    )
+    return Response(BudgetSet(budget_id=await obeyed(access_of(request), work)), media_type="application/json")
+
+
+@delete(
+    "/budgets/{budget_id:str}",
+    status_code=200,
+    operation_class=describe(None, BudgetRemoved),
+    summary="Remove a budget",
+)
+async def delete_budget(request: HttpRequest, budget_id: FromPath[str]) -> Response[Any]:
+    """A new one counts what was spent in its period. Query: `reason`."""
+    reason = request.query_params.get("reason")
+    order = order_of(request, None if reason is None else reason[:1024])
+    await obeyed(access_of(request), remove_budget(serving_of(request).database, budget_id, order))
+    return Response(BudgetRemoved(), media_type="application/json")
+
+
+ROWS = 50
+_PATH = "/admin/keys"
+_LISTS = ("scopes", "tiers", "models")
+_TEXTS = (
+    "consent",
+    "local_only",
+    "strict",
+    "priority_ceiling",
+    "requests_per_minute",
+    "tokens_per_minute",
+    "concurrency",
+    "max_cost_usd_per_request",
+    "quality",
+    "min_tier",
+)
+_HOUR = 3600.0
+
+
+@get("/keys")
+async def show_keys(request: HttpRequest) -> Response[Any]:
+    """A page of the keys, and the newest teams and budgets. Query: as for `/admin/api/keys`."""
+    return await _keys_page(request)
+
+
+async def _keys_page(request: HttpRequest, wrong: WrongField | None = None, status: int = 200) -> Response[Any]:
+    operations = operations_of(request)
+    asked = {name: value for name, value in request.query_params.items() if value.strip()}
+    found = await page_asked_for(request, KEYS, {"limit": str(ROWS)} | asked)
+    groups = await page_asked_for(request, TEAMS, {"limit": str(ROWS)})
+    bounds = await page_asked_for(request, BUDGETS, {"limit": str(ROWS)})
+    now = operations.access.tenancy.clock.now()
+    states = await reached(states_of(operations.serving.database, bounds.rows, now))
+    return page(
+        request,
+        "keys.html",
+        "Keys and budgets",
+        status=status,
+        wrong=wrong,
+        found=found,
+        asked=asked,
+        teams=groups.rows,
+        budgets=states,
+        names=await names_of(
+            operations.serving.database, [*(one.subject for one in states), *(row["team_id"] for row in found.rows)]
+        ),
+        now=now,
+        tiers=sorted(operations.serving.routing.served.tiers),
+    )
+
+
+@get("/keys/{key:str}")
+async def show_one_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
+    """Show what a key may do and has spent."""
+    return await _key_page(request, key)
+
+
+async def _key_page(
+    request: HttpRequest, key: str, wrong: WrongField | None = None, status: int = 200
+) -> Response[Any]:
+    operations = operations_of(request)
+    row = await obeyed(access_of(request), shown_key(operations.serving.database, key))
+    now = operations.access.tenancy.clock.now()
+    states = await reached(_budgets_of(operations.serving, row, now))
+    names = await names_of(operations.serving.database, [row["team_id"], *(one.subject for one in states)])
+    tiers = sorted(operations.serving.routing.served.tiers)
+    shown = {"key": row, "now": now, "budgets": states, "names": names, "tiers": tiers}
+    return page(request, "key.html", row["name"], status=status, wrong=wrong, **shown)
+
+
+@post("/keys", status_code=200)
+async def post_key(request: HttpRequest) -> Response[Any]:
+    """Make a key; the next page shows its secret once."""
+
+    async def made(form: Form) -> Response[Any]:
+        values = {"name": text_of(form, "name") or "", "terms": _terms(form)}
+        order = taken(values | given_of(form, "team", "reason"), KeyOrder)
+        done = order_of(request, order.reason)
+        work = create_key(serving_of(request).database, order.name, order.team, order.terms, done)
+        return _issued(request, await obeyed(access_of(request), work))
+
+    return await filled_in(request, made, partial(_keys_page, request))
+
+
+@post("/keys/{key:str}", status_code=200)
+async def change_one_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
+    """Change the terms of a key that differ in the form."""
+
+    async def changed(form: Form) -> Response[Any]:
+        order = taken({"terms": _terms(form)} | given_of(form, "reason"), ChangeOrder)
+        work = change_key(serving_of(request).database, key, order.terms, order_of(request, order.reason))
+        values = (await obeyed(access_of(request), work)).items()
+        said = "; ".join(f"{name}: {_shown(name, old)} → {_shown(name, new)}" for name, (old, new) in values)
+        return back_to(f"{_PATH}/{key}", said or "Nothing was changed: every field is as it was.")
+
+    return await filled_in(request, changed, partial(_key_page, request, key))
+
+
+@post("/keys/{key:str}/rotate", status_code=200)
+async def post_renewal(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
+    """Replace the secret; the next page shows it once. The old one stays valid for `hours`."""
+
+    async def renewed(form: Form) -> Response[Any]:
+        hours, most = text_of(form, "hours"), MOST_GRACE_SECONDS / _HOUR
+        given = {} if hours is None else {"grace_seconds": number(hours, "hours", 0, most) * _HOUR}
+        order = taken(given | given_of(form, "reason"), RotateOrder)
+        work = rotate_key(serving_of(request).database, key, order.grace_seconds, order_of(request, order.reason))
+        return _issued(request, await obeyed(access_of(request), work))
+
+    return await filled_in(request, renewed, partial(_key_page, request, key))
+
+
+@post("/keys/{key:str}/revoke", status_code=200)
+async def post_revocation(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
+    """Revoke a key permanently."""
+    order = taken(given_of(await form_of(request), "reason"), RevokeOrder)
+    await obeyed(access_of(request), revoke_key(serving_of(request).database, key, order_of(request, order.reason)))
+    return back_to(f"{_PATH}/{key}", "The key is revoked: refused here at once, and by other processes in a moment.")
+
+
+@post("/teams", status_code=200)
+async def post_team(request: HttpRequest) -> Response[Any]:
+    """A new team."""
+
+    async def made(form: Form) -> Response[Any]:
+        order = taken({"name": text_of(form, "name") or ""} | given_of(form, "reason"), TeamOrder)
+        work = create_team(serving_of(request).database, order.name, order_of(request, order.reason))
+        await obeyed(access_of(request), work)
+        return back_to(_PATH, f"There is a team {order.name}.")
+
+    return await filled_in(request, made, partial(_keys_page, request))
+
+
+@post("/budgets", status_code=200)
+async def post_budget(request: HttpRequest) -> Response[Any]:
+    """Set what a key or team may spend."""
+    operations = operations_of(request)
+
+    async def put(form: Form) -> Response[Any]:
+        empty = {"subject": "", "amount_usd": ""}
+        order = taken(empty | given_of(form, "kind", "subject", "period", "amount_usd", "reason"), BudgetOrder)
+        static = order.kind == "key" and operations.access.tenancy.directory.is_static(order.subject)
+        done = order_of(request, order.reason)
+        work = set_budget(
+            operations.serving.database, order.kind, order.subject, order.period, order.amount_usd, done, static
+        )
+        await obeyed(access_of(request), work)
+        return back_to(_PATH, f"{order.subject} may spend ${order.amount_usd:,.2f} ({order.period}).")
+
+    return await filled_in(request, put, partial(_keys_page, request))
+
+
+@post("/budgets/{budget_id:str}/remove", status_code=200)
+async def post_budget_removal(request: HttpRequest, budget_id: FromPath[str]) -> Response[Any]:
+    """Remove a budget."""
+    reason = text_of(await form_of(request), "reason")
+    await obeyed(access_of(request), remove_budget(serving_of(request).database, budget_id, order_of(request, reason)))
+    return back_to(_PATH, "The budget is removed.")
+
+
+def _shown(name: str, value: Any) -> str:
+    return "none" if value is None else utc_text(value) if name == "expires_at" else str(value)
+
+
+def _issued(request: HttpRequest, issued: IssuedKey) -> Response[Any]:
+    return page(request, "key_issued.html", f"Key {issued.name}", issued=issued)
+
+
+def _terms(form: Form) -> dict[str, Any]:
+    """Return the terms that the form changed; an emptied limit is removed."""
+    terms: dict[str, Any] = {name: list_of(form, name) for name in _LISTS if is_changed(form, name)}
+    terms |= {name: text_of(form, name) for name in _TEXTS if name in form and is_changed(form, name)}
+    if is_changed(form, "aliases"):
+        # One that lacks its model is refused with the name of the field.
+        pairs = (pair.partition("=") for pair in list_of(form, "aliases") or ())
+        terms["aliases"] = {name.strip(): model.strip() for name, _, model in pairs} or None
+    if is_changed(form, "expires_at"):
+        expires = text_of(form, "expires_at")
+        terms["expires_at"] = None if expires is None else epoch_of("expires_at", expires)
+    return terms
+
+
+async def _budgets_of(serving: Serving, key: dict[str, Any], now: float) -> list[BudgetState]:
+    subjects = [subject for subject in (key["key_id"], key["team_id"]) if subject is not None]
+    async with serving.database.connect() as connection:
+        rows = await connection.execute(select(budgets).where(budgets.c.subject.in_(subjects)))
+        found = [dict(row) for row in rows.mappings()]
+    return await states_of(serving.database, found, now)
+
+
+KEYS_PAGE = Page(
+    title="Keys",
+    path="/keys",
+    handlers=(
+        show_keys,
+        show_one_key,
+        post_key,
+        change_one_key,
+        post_renewal,
+        post_revocation,
+        post_team,
+        post_budget,
+        post_budget_removal,
+    ),
+)

@@ -1,0 +1,442 @@
+"""`/v1/admin/knobs/…`: live knobs, a resource by part, whose PATCH is carried out as an order.
+
+`core`: the cores', with their history. `profiles`: sets for a goal, applied as single changes are, and as one change.
+`replicas`: the replicas of remote tiers, and their load balancing. `routing`: also the serving versions of the
+classifier. `cache`: also the contents of the response cache. `batches`: also the queue.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated, Any, Generic, Literal, TypeVar, get_type_hints
+
+import msgspec
+from litestar import get, patch, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.response import Response
+from msgspec import UNSET, Meta, UnsetType
+
+from gateway.admin.knob_changes import (
+    REPLICAS,
+    ProfileApplied,
+    ProfileOrder,
+    apply_profile,
+    carry_out_order,
+    change_id,
+    order_knobs,
+    part_of,
+    replica_changes,
+)
+from gateway.admin.resource import as_asked
+from gateway.base.knobs import KnobFile
+from gateway.base.knobs import knob_schemas as file_knob_schemas
+from gateway.base.numbers import whole_number
+from gateway.base.stores.database import reached
+from gateway.batches.batch import BatchKnobs
+from gateway.batches.batch_book import Waiting
+from gateway.batches.jobs import jobs_of
+from gateway.edge.asgi import HttpRequest
+from gateway.edge.openapi import describe
+from gateway.inference.api.reading.parsing import read_body
+from gateway.inference.cache.stores import CacheKnobs, MemoryStore
+from gateway.inference.routing.classifier_versions import ActiveClassifier
+from gateway.inference.routing.knobs import EARLIER_NAMES, RoutingKnobs
+from gateway.inference.service import Serving, serving_of
+from gateway.operations.running import operations_of
+from gateway.runtime.cores.knob_profiles import PROFILES, Profile
+from gateway.runtime.cores.knobs import KnobOrder, KnobsChanged
+from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
+from inference_core.engine.live_knobs import KNOB_NAMES, knob_schemas
+from inference_core.protocol import Knobs, KnobValue, ModelStats, Tuning
+from inference_core.scheduling.preferred_batch_sizes import suggest_preferred_sizes
+from quality.store.queries import KnobChange
+from tiers.attempt import ReplicaStatus
+from tiers.catalog.replica_spec import BalancingSpec
+
+K = TypeVar("K", bound=msgspec.Struct)
+
+
+class FileKnobs(msgspec.Struct, Generic[K], frozen=True, kw_only=True):
+    """The current `knobs`, and their descriptions."""
+
+    knobs: K
+    schemas: dict[str, dict[str, Any]]
+
+
+class FileKnobsChanged(msgspec.Struct, Generic[K], frozen=True, kw_only=True):
+    """What changed; `recorded` is False while the database is down, but the change applies."""
+
+    knobs: K
+    changed: list[KnobChange]
+    recorded: bool
+
+
+def paths_of(part: str) -> list[str]:
+    """The resource with the knobs of a part, and its earlier path."""
+    return [f"/knobs/{part}", f"/{part}"]
+
+
+class KnobPatch:
+    """The body of a change of `knobs`: any of them, null for the default, with a `reason` and the fields `more`.
+
+    The owner of the knobs checks the values, so that a refusal names the knob and is recorded.
+    """
+
+    def __init__(
+        self, name: str, knobs: type[msgspec.Struct], *more: tuple[str, Any, Any], retired: Iterable[str] = ()
+    ) -> None:
+        """`retired`: former names that are still accepted."""
+        self._names = (*knobs.__struct_fields__, *retired)
+        fields: list[Any] = [(knob, Any | UnsetType, UNSET) for knob in self._names]
+        struct = msgspec.defstruct(
+            name, [*fields, *more, ("reason", str | None, None)], kw_only=True, forbid_unknown_fields=True
+        )
+        self._struct = struct
+
+    async def read(self, request: HttpRequest) -> Any:
+        """Read the body. Raises `ApiError` as `read_body` does."""
+        return await read_body(request, self._struct)
+
+    def wanted(self, body: Any) -> dict[str, Any]:
+        """The knobs that a body names."""
+        given = {name: getattr(body, name) for name in self._names}
+        return {name: value for name, value in given.items() if value is not UNSET}
+
+
+def change_handler(
+    part: str,
+    title: str,
+    struct: type[msgspec.Struct],
+    knobs_of: Callable[[HttpRequest], KnobFile[Any]],
+    retired: Iterable[str] = (),
+) -> HTTPRouteHandler:
+    """Return the PATCH of the knobs in a file. `part`: its resource; `title`: what the knobs are of, for people."""
+    changes = KnobPatch(f"{part.title()}Patch", struct, retired=retired)
+
+    async def change(request: HttpRequest) -> Response[Any]:
+        """All named knobs change at once, or none; null restores a default. They survive restarts, and the other
+        processes of this data folder follow within `AIO_ARTEFACT_POLL_SECONDS`."""
+        body, knobs = await changes.read(request), knobs_of(request)
+        operations, actor = operations_of(request), actor_of(request)
+        done = await order_knobs(operations, actor, knobs, changes.wanted(body), body.reason)
+        shown = FileKnobsChanged(knobs=knobs.active, changed=done.changed, recorded=done.recorded)
+        return Response(shown, media_type="application/json")
+
+    change.__name__ = f"change_{part}"  # the operation's id
+    operation = describe(struct, FileKnobsChanged[struct])  # type: ignore[valid-type]
+    handler = patch(paths_of(part), opt=OPERATOR, operation_class=operation, summary=f"Change the knobs of {title}")
+    return handler(change)
+
+
+MOST_CHANGES = 1000
+COMMON_SIZES = 64
+# The resource, and its earlier path.
+PATHS = ["/knobs/core", "/knobs"]
+
+
+class KnobsShown(msgspec.Struct, frozen=True, kw_only=True):
+    """`models`: the current knobs, by model; `cores`: the core that has each; `tuning`: the current step limits, and
+    why.
+
+    `preferred_batch_sizes`: those that would have suited each model's batches (SPEC BS-10). `knobs`: the JSON schema of
+    each knob.
+    """
+
+    models: dict[str, Knobs]
+    cores: dict[str, str]
+    tuning: dict[str, Tuning | None]
+    preferred_batch_sizes: dict[str, list[int]]
+    knobs: dict[str, dict[str, Any]]
+
+
+class KnobRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A knob of a model, with its default."""
+
+    core: str
+    model: str
+    knob: str
+    value: Any
+    default: Any
+
+
+class KnobHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """Newest first."""
+
+    changes: list[KnobChange]
+
+
+class Circumstances(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parameters of a change: `model` or `core` (all if not named), `keep` across restarts, and a `reason`."""
+
+    model: Annotated[str, Meta(max_length=256)] | None = None
+    core: Annotated[str, Meta(max_length=64)] | None = None
+    keep: bool = False
+    reason: Annotated[str, Meta(max_length=1000)] | None = None
+
+
+def _patch_struct(types: dict[str, Any]) -> type[msgspec.Struct]:
+    """The body of a change: any of the knobs; null restores the value that its model was started with."""
+    fields = [(name, kind | None | UnsetType, UNSET) for name, kind in types.items()]
+    return msgspec.defstruct("KnobPatch", fields, bases=(Circumstances,), kw_only=True)
+
+
+# Bounds are documented here and enforced by the core, which decides, and whose refusals are recorded.
+_documented = _patch_struct(get_type_hints(Knobs, include_extras=True))
+_Patch = _patch_struct(dict.fromkeys(KNOB_NAMES, KnobValue))
+
+
+@get(PATHS, operation_class=describe(None, KnobsShown), summary="Show the live knobs")
+async def show_knobs(request: HttpRequest) -> Response[Any]:
+    """The knobs of every model, the tuner's limits, and descriptions. Query: `format`, json or csv: a row for each knob
+    of each model."""
+    stats = await operations_of(request).core_knobs.stats()
+    models = [model for core in stats.values() for model in core.models]
+    shown = KnobsShown(
+        models={model.name: model.knobs for model in models},
+        cores={model.name: name for name, core in stats.items() for model in core.models},
+        tuning={model.name: model.tuning for model in models},
+        preferred_batch_sizes={model.name: _preferred_sizes(model) for model in models},
+        knobs=knob_schemas(),
+    )
+    return as_asked(request, "knobs", shown, KnobRow.__struct_fields__, _rows(shown))
+
+
+@patch(PATHS, opt=OPERATOR, operation_class=describe(_documented, KnobsChanged), summary="Change live knobs")
+async def change_knobs(request: HttpRequest) -> Response[Any]:
+    """All named knobs change between two steps of their cores, or none; null restores a start value."""
+    body: Any = await read_body(request, _Patch)
+    given = {name: getattr(body, name) for name in KNOB_NAMES}
+    order = KnobOrder(
+        changes={name: value for name, value in given.items() if value is not UNSET},
+        actor=actor_of(request),
+        model=body.model,
+        core=body.core,
+        keep=body.keep,
+        reason=body.reason,
+    )
+    return Response(await operations_of(request).core_knobs.change(order), media_type="application/json")
+
+
+@get("/knobs/changes", operation_class=describe(None, KnobHistory), summary="Show the history of the live knobs")
+async def list_knob_changes(request: HttpRequest) -> Response[Any]:
+    """Changes and refusals, newest first. Query: `limit` (100), `before` (an id, for the next page), `knob`;
+    `format=csv` for a spreadsheet."""
+    query = request.query_params
+    limit = whole_number(query.get("limit", "100"), "limit", 1, MOST_CHANGES)
+    before = change_id(query.get("before"))
+    changes = await operations_of(request).core_knobs.history(limit, before, query.get("knob"))
+    return as_asked(request, "knob-changes", KnobHistory(changes=changes), KnobChange.__struct_fields__, changes)
+
+
+def _rows(shown: KnobsShown) -> Iterator[KnobRow]:
+    for model, knobs in shown.models.items():
+        for knob, value in msgspec.structs.asdict(knobs).items():
+            yield KnobRow(
+                core=shown.cores[model], model=model, knob=knob, value=value, default=shown.knobs[knob].get("default")
+            )
+
+
+def _preferred_sizes(model: ModelStats) -> list[int]:
+    # Exact over the relevant sizes: the time grows with the square of their number.
+    return suggest_preferred_sizes(dict(Counter(model.batch_sizes).most_common(COMMON_SIZES)))
+
+
+class ProfilesShown(msgspec.Struct, frozen=True, kw_only=True):
+    """What each profile sets: knobs of all models of all cores, of routing and of all replicas; null is the value that
+    the server was started with."""
+
+    profiles: list[Profile]
+
+
+@get("/knobs/profiles", operation_class=describe(None, ProfilesShown), summary="Show the profiles of live knobs")
+async def show_profiles() -> Response[Any]:
+    """Every profile with the knobs that it sets: `max_num_seqs` at most, `max_num_batched_tokens` at least, where the
+    core's memory allows, `itl_objective_ms` at most but half of the start's."""
+    return Response(ProfilesShown(profiles=list(PROFILES.values())), media_type="application/json")
+
+
+@post(
+    "/knobs/profiles",
+    opt=OPERATOR,
+    operation_class=describe(ProfileOrder, ProfileApplied),
+    summary="Apply a profile of live knobs",
+    status_code=200,
+)
+async def change_profile(request: HttpRequest) -> Response[Any]:
+    """All knobs of the profile change while serving, or none; the profile `catalogue` puts them back. Every change is
+    recorded as if it had been made alone."""
+    order = await read_body(request, ProfileOrder)
+    done = await apply_profile(operations_of(request), actor_of(request), order)
+    return Response(done, media_type="application/json")
+
+
+class ReplicatedTier(msgspec.Struct, frozen=True, kw_only=True):
+    """A tier with replicas: the current knobs and each replica's state."""
+
+    tier: int
+    knobs: BalancingSpec
+    replicas: list[ReplicaStatus]
+
+
+class ReplicasShown(msgspec.Struct, frozen=True, kw_only=True):
+    """All tiers with replicas, and descriptions of the knobs."""
+
+    tiers: list[ReplicatedTier]
+    schemas: dict[str, dict[str, Any]]
+
+
+class ReplicasChanged(msgspec.Struct, frozen=True, kw_only=True):
+    """What changed; `recorded` is False while the database is down, but the change applies."""
+
+    tiers: list[ReplicatedTier]
+    changed: list[KnobChange]
+    recorded: bool
+
+
+_patch = KnobPatch("ReplicasPatch", BalancingSpec, ("tier", int | None, None))
+
+
+@get(paths_of("replicas"), operation_class=describe(None, ReplicasShown), summary="Show replicas and their knobs")
+async def show_replicas(request: HttpRequest) -> Response[Any]:
+    """By tier with replicas: the current knobs; each replica's requests in flight, latency, failures, ejection."""
+    shown = ReplicasShown(tiers=_shown(request), schemas=file_knob_schemas(BalancingSpec))
+    return Response(shown, media_type="application/json")
+
+
+@patch(
+    paths_of("replicas"),
+    opt=OPERATOR,
+    operation_class=describe(BalancingSpec, ReplicasChanged),
+    summary="Change the knobs of replicas",
+)
+async def change_replicas(request: HttpRequest) -> Response[Any]:
+    """All named knobs change at once, or none, of one `tier` or of all; null restores the catalogue's value. They
+    survive restarts, and the other gateway processes of this data folder follow."""
+    body, operations = await _patch.read(request), operations_of(request)
+    knobs = operations.replica_knobs
+    numbers = list(knobs.sets) if body.tier is None else [body.tier]
+    changed, recorded = await carry_out_order(
+        operations,
+        actor_of(request),
+        _patch.wanted(body),
+        body.reason,
+        REPLICAS if body.tier is None else part_of(body.tier),
+        lambda wanted: replica_changes(knobs, numbers, wanted),
+    )
+    shown = ReplicasChanged(tiers=_shown(request), changed=changed, recorded=recorded)
+    return Response(shown, media_type="application/json")
+
+
+def _shown(request: HttpRequest) -> list[ReplicatedTier]:
+    sets = operations_of(request).replica_knobs.sets
+    return [
+        ReplicatedTier(tier=number, knobs=tier.balancing, replicas=tier.replicas()) for number, tier in sets.items()
+    ]
+
+
+class ClassifierShown(msgspec.Struct, frozen=True, kw_only=True):
+    """`current` decides, except for the `share` of the requests that `canary` does; `kind`: measured, or a prior.
+
+    `refusal`: why the registry's latest version is not active; empty if it is.
+    """
+
+    current: str | None = None
+    kind: str | None = None
+    parent: str | None = None
+    canary: str | None = None
+    share: float = 0.0
+    refusal: str = ""
+
+
+class RoutingShown(FileKnobs[RoutingKnobs], frozen=True, kw_only=True):
+    """Also shows which versions serve, and how many `conversations` this process remembers."""
+
+    classifier: ClassifierShown
+    conversations: int
+
+
+@get(
+    paths_of("routing"),
+    operation_class=describe(None, RoutingShown),
+    summary="Show the knobs of routing and the serving versions",
+)
+async def show_routing(request: HttpRequest) -> Response[Any]:
+    """The current knobs, the classifier's versions, and why a version was rejected, if one was."""
+    serving = serving_of(request)
+    shown = RoutingShown(
+        knobs=serving.routing.knobs.active,
+        schemas=file_knob_schemas(RoutingKnobs),
+        classifier=_classifier(serving),
+        conversations=len(serving.routing.conversations),
+    )
+    return Response(shown, media_type="application/json")
+
+
+change_routing = change_handler(
+    "routing", "routing", RoutingKnobs, lambda request: serving_of(request).routing.knobs, EARLIER_NAMES
+)
+
+
+def _classifier(serving: Serving) -> ClassifierShown:
+    active = serving.routing.classifier
+    if not isinstance(active, ActiveClassifier):
+        return ClassifierShown()
+    versions = active.serving_or_none
+    if versions is None:
+        return ClassifierShown(refusal=active.refusal)
+    model = versions.current.model
+    return ClassifierShown(
+        current=model.version,
+        kind=versions.current.kind,
+        parent=model.manifest.parent,
+        canary=None if versions.canary is None else versions.canary.version,
+        share=versions.share,
+        refusal=active.refusal,
+    )
+
+
+class CacheShown(FileKnobs[CacheKnobs], frozen=True, kw_only=True):
+    """Also shows where answers are stored, and number and bytes of those in the memory of the answering process."""
+
+    store: Literal["memory", "redis"]
+    entries: int | None
+    bytes: int | None
+
+
+@get(paths_of("cache"), operation_class=describe(None, CacheShown), summary="Show the response cache and its knobs")
+async def show_cache(request: HttpRequest) -> Response[Any]:
+    """The current knobs and contents."""
+    cache = operations_of(request).cache
+    memory = cache.store if isinstance(cache.store, MemoryStore) else None
+    shown = CacheShown(
+        knobs=cache.knobs.active,
+        schemas=file_knob_schemas(CacheKnobs),
+        store="redis" if memory is None else "memory",
+        entries=None if memory is None else len(memory),
+        bytes=None if memory is None else memory.bytes,
+    )
+    return Response(shown, media_type="application/json")
+
+
+change_cache = change_handler(
+    "cache", "the response cache", CacheKnobs, lambda request: operations_of(request).cache.knobs
+)
+
+
+class BatchesShown(FileKnobs[BatchKnobs], frozen=True, kw_only=True):
+    """Also shows the queue of all processes."""
+
+    waiting: Waiting
+
+
+@get(
+    paths_of("batches"), operation_class=describe(None, BatchesShown), summary="Show the knobs of batches and the queue"
+)
+async def show_batches(request: HttpRequest) -> Response[Any]:
+    """The current knobs, and the queue."""
+    jobs = jobs_of(request)
+    waiting = await reached(jobs.lines.waiting(jobs.book.now()))
+    shown = BatchesShown(knobs=jobs.knobs.active, schemas=file_knob_schemas(BatchKnobs), waiting=waiting)
+    return Response(shown, media_type="application/json")
+
+
+change_batches = change_handler("batches", "batches", BatchKnobs, lambda request: jobs_of(request).knobs)

@@ -1,0 +1,245 @@
+"""Labels: operators' verdicts on judged answers (`/admin/api/reviews`), which they read one at a time next to the
+verifier's; the labels that routing follows, how many count, and their reset; imported labels, shown by their import
+and deleted with it (`/admin/api/outcomes/imports`).
+"""
+
+import time
+from typing import Annotated, Any, Literal
+
+import msgspec
+from litestar import delete, get, post
+from litestar.params import FromPath
+from litestar.response import Response
+from msgspec import Meta
+
+from gateway.admin.resource import as_asked
+from gateway.base.errors import ApiError, bad_request
+from gateway.base.stores.database import reached
+from gateway.edge.asgi import HttpRequest
+from gateway.edge.openapi import describe
+from gateway.inference.api.reading.parsing import read_body
+from gateway.inference.service import Serving, serving_of
+from gateway.operations.dashboard.html.forms import form_of, given_of, taken
+from gateway.operations.dashboard.html.rendering import back_to, page
+from gateway.operations.quality_loop.active_labels import ActiveLabels
+from gateway.operations.running import Operations, operations_of
+from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
+from quality.estimates.upgrade_rate import UNCERTAIN
+from quality.learning.outcome_import import Imported, delete_import, list_imports
+from quality.records.record import Record
+from quality.store.database import MOST_INTEGER
+from quality.store.pages import VERIFICATIONS, Page, PageError
+from quality.store.queries import reset_labels
+from quality.verification.feedback import JUDGE, Feedback, FeedbackTaken, reviewable
+
+ReviewVerdict = Literal["no_worse", "tie", "worse"]
+_SCORES: dict[ReviewVerdict, float] = {"no_worse": 1.0, "tie": 0.5, "worse": 0.0}
+LOOKED_THROUGH = 50
+# The labels of answers to review: what a judge said, and where opinions differ.
+_REVIEWED = ("worse", UNCERTAIN)
+
+
+class ReviewOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The verdict on the served answer compared with the verifier's; `comment` is for people."""
+
+    verdict: ReviewVerdict
+    comment: Annotated[str, Meta(max_length=8192)] | None = None
+
+
+class Reviewable(msgspec.Struct, frozen=True):
+    """A judged answer with stored texts: the verification's whole row, and its request."""
+
+    row: dict[str, Any]
+    record: Record
+
+
+async def order_review(serving: Serving, actor: str, number: int, order: ReviewOrder) -> FeedbackTaken:
+    """Store the verdict. Raises `ApiError` 404, 409 and 503."""
+    row = await reached(VERIFICATIONS.one(serving.database, number)) if 1 <= number <= MOST_INTEGER else None
+    if row is None:
+        raise ApiError(404, f"There is no verification {number}.", param="number", code="verification_not_found")
+    asked = await _with_texts(serving, row)
+    if asked is None:
+        because = "only served answers that have been judged, with stored texts, can be reviewed"
+        raise ApiError(409, f"Verification {number}: {because}.", param="number", code="not_reviewable")
+    feedback = Feedback(score=_SCORES[order.verdict], comment=order.comment)
+    return await reached(serving.feedback.take(asked.record, feedback, reviewer=actor))
+
+
+async def review_of(serving: Serving, number: int) -> Reviewable | None:
+    """Return that verification with its texts, None if they are deleted. Raises `ApiError` 503."""
+    row = await reached(VERIFICATIONS.one(serving.database, number))
+    return None if row is None else await _with_texts(serving, row)
+
+
+def label_asked_for(request: HttpRequest) -> str:
+    """Return which answers the query wants to review: those judged worse, or uncertain ones. Raises `ApiError` 400."""
+    label: str = request.query_params.get("label", "worse")
+    if label not in _REVIEWED:
+        raise bad_request(
+            f"label is {label[:64]!r}; it must be one of {', '.join(_REVIEWED)}.", "label", "invalid_value"
+        )
+    return label
+
+
+async def reviews_from(serving: Serving, label: str, cursor: str | None, most: int) -> Page:
+    """Return the newest unreviewed answers with this `label`, from `cursor` on; `most` of them, from a limited number
+    of rows, without texts. Raises `ApiError` 400 and 503."""
+    chosen, bounds = {"status": "done", "label": label}, {"cursor": cursor} if cursor else {}
+    try:
+        judged = await reached(VERIFICATIONS.page(serving.database, chosen, limit=LOOKED_THROUGH, **bounds))
+    except PageError as error:
+        raise bad_request(f"{error}.", error.param, "invalid_value") from error
+    unseen = [row["verification_id"] for row in judged.rows if row["judge"] != JUDGE]
+    with_texts = await reached(reviewable(serving.database, unseen))
+    rows = [row for row in judged.rows if row["verification_id"] in with_texts]
+    if len(rows) < most or rows[most - 1] is judged.rows[-1]:
+        return Page(rows=rows, next=judged.next)
+    return Page(rows=rows[:most], next=VERIFICATIONS.cursor_of(rows[most - 1]))
+
+
+async def _with_texts(serving: Serving, row: dict[str, Any]) -> Reviewable | None:
+    """Return None unless it is about the served answer, judged, with both texts: as `reviewable`, but also for a
+    request that is recorded and not stored yet."""
+    if row["status"] != "done" or row["verifier_answer"] is None:
+        return None
+    record = await reached(serving.records.find(row["request_id"]))
+    if not isinstance(record, Record) or record.tier != row["tier"] or not record.messages or record.answer is None:
+        return None
+    return Reviewable(row, record)
+
+
+@get("/reviews", operation_class=describe(None, Page), summary="List answers to review")
+async def list_reviews(request: HttpRequest) -> Response[Any]:
+    """Unreviewed verifications that a judge called worse, newest first, without texts. A page may be short, because a
+    limited number of rows is searched. Query: `label`, worse or uncertain; `cursor`; `format`, json or csv."""
+    label, cursor = label_asked_for(request), request.query_params.get("cursor")
+    asked = await reviews_from(serving_of(request), label, cursor, LOOKED_THROUGH)
+    return as_asked(request, "reviews", asked, VERIFICATIONS.columns, asked.rows)
+
+
+@post(
+    "/verifications/{number:int}/review",
+    opt=OPERATOR,
+    status_code=200,
+    operation_class=describe(ReviewOrder, FeedbackTaken),
+    summary="Review a judged answer",
+)
+async def review_verification(request: HttpRequest, number: FromPath[int]) -> Response[Any]:
+    """The strongest label: it replaces the judge's, and the next training uses it. 409 unless it is about the served
+    answer, with stored texts."""
+    order = await read_body(request, ReviewOrder)
+    taken = await order_review(serving_of(request), actor_of(request), number, order)
+    return Response(taken, media_type="application/json")
+
+
+PATH = "/admin/quality/review"
+
+
+@get("/quality/review")
+async def show_review(request: HttpRequest) -> Response[Any]:
+    """Show the newest unreviewed answer. Query: `label`, worse or uncertain; `cursor`, to skip those before."""
+    serving, label = serving_of(request), label_asked_for(request)
+    asked = await reviews_from(serving, label, request.query_params.get("cursor"), 1)
+    found = await review_of(serving, asked.rows[0]["verification_id"]) if asked.rows else None
+    return page(request, "review.html", "Review", found=found, next=asked.next, label=label)
+
+
+@post("/quality/review/{number:int}", opt=OPERATOR, status_code=200)
+async def review(request: HttpRequest, number: FromPath[int]) -> Response[Any]:
+    """Record the operator's verdict; the next answer follows. Query: `label`, as above."""
+    label = label_asked_for(request)
+    order = taken(given_of(await form_of(request), "verdict", "comment"), ReviewOrder)
+    done = await order_review(serving_of(request), actor_of(request), number, order)
+    learned = "the next training learns from it" if done.learned else done.reason
+    after = PATH if label == "worse" else f"{PATH}?label={label}"
+    return back_to(after, f"Reviewed as {order.verdict.replace('_', ' ')}: {learned}.")
+
+
+class LabelsShown(msgspec.Struct, frozen=True, kw_only=True):
+    """`labels`: by serving version, how many of the catalogue's own labels count in its decisions."""
+
+    labels: dict[str, int]
+
+
+async def order_reset(operations: Operations, actor: str, reason: str) -> None:
+    """Reset the labels until now. Raises `ApiError` 409 and 503."""
+    active, now = _active(operations), time.time()
+    await reached(reset_labels(operations.serving.database, actor=actor, reason=reason, now=now))
+    await reached(active.catch_up(now))
+
+
+def labels_shown(operations: Operations) -> LabelsShown:
+    """Return those that count now. Raises `ApiError` 409 without a classifier."""
+    return LabelsShown(labels=_active(operations).counts)
+
+
+def _active(operations: Operations) -> ActiveLabels:
+    active = operations.active_labels
+    if active is None:
+        raise ApiError(409, "This server has no classifier of its own.", code="classifier_off")
+    return active
+
+
+class ResetOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The reason, recorded with the author."""
+
+    reason: Annotated[str, Meta(min_length=1, max_length=1024)]
+
+
+@post(
+    "/promotions/reset",
+    opt=OPERATOR,
+    status_code=200,
+    operation_class=describe(ResetOrder, LabelsShown),
+    summary="Forget the labels that routing follows",
+)
+async def reset_own_labels(request: HttpRequest) -> Response[Any]:
+    """Labels until now no longer influence decisions, here at once and on other replicas soon, and train no version
+    from now on. 409 without a classifier."""
+    order = await read_body(request, ResetOrder)
+    operations = operations_of(request)
+    await order_reset(operations, actor_of(request), order.reason)
+    return Response(labels_shown(operations), media_type="application/json")
+
+
+class ImportList(msgspec.Struct, frozen=True, kw_only=True):
+    """The imports, newest first."""
+
+    rows: list[Imported]
+
+
+class ImportDeleted(msgspec.Struct, frozen=True, kw_only=True):
+    """`labels`: how many were deleted."""
+
+    import_id: str
+    labels: int
+
+
+@get("/outcomes/imports", operation_class=describe(None, ImportList), summary="List imports of outcomes")
+async def show_imports(request: HttpRequest) -> Response[Any]:
+    """What each import was understood to say of the tiers, and how many of its labels are left."""
+    return Response(
+        ImportList(rows=await reached(list_imports(serving_of(request).database))), media_type="application/json"
+    )
+
+
+@delete(
+    "/outcomes/imports/{import_id:str}",
+    opt=OPERATOR,
+    status_code=200,
+    operation_class=describe(None, ImportDeleted),
+    summary="Delete an import of outcomes",
+)
+async def undo_import(request: HttpRequest, import_id: FromPath[str]) -> Response[Any]:
+    """Its labels move no decision any more, here at once and on other replicas soon, and train no version from now on.
+    Labels that it replaced do not come back."""
+    operations, now = operations_of(request), time.time()
+    gone = await reached(
+        delete_import(operations.serving.database, import_id, actor=actor_of(request), reason=None, now=now)
+    )
+    if gone is None:
+        raise ApiError(404, f"There is no import {import_id[:64]!r}.", param="import_id", code="import_not_found")
+    if operations.active_labels is not None:
+        await reached(operations.active_labels.catch_up(now))
+    return Response(ImportDeleted(import_id=import_id, labels=gone), media_type="application/json")

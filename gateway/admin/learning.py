@@ -1,0 +1,110 @@
+"""`/admin/api/learning`: what was learned for each key, and how well the newest labels were predicted; `GET
+/admin/api/worth`: does routing pay here, against every fixed tier and the best mix of them, in numbers and words?
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from litestar import get
+from litestar.response import Response
+
+from gateway.admin.resource import as_asked
+from gateway.admin.routing_reports import active_version, rule_at
+from gateway.base.stores.database import reached
+from gateway.edge.asgi import HttpRequest
+from gateway.edge.openapi import describe
+from gateway.inference.routing.label_source import label_source
+from gateway.inference.service import Serving
+from gateway.operations.running import operations_of
+from gateway.operations.worth import WorthShown, worth_shown
+from quality.learning.learning import LabelSource, Learned, Learning, Measured
+
+
+def learning_source(serving: Serving) -> LabelSource:
+    """Return the source for the serving version at the active target. Raises `ApiError` 409 without one."""
+    target = rule_at(serving, serving.routing.active_target).quality_target
+    version, catalog = active_version(serving), serving.routing.served.catalog
+    return label_source(version.model, catalog, serving.settings.data_path, target)
+
+
+class LearningRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A point of a key's learning curve, or the key alone without one; figures as in the curve."""
+
+    key_id: str | None
+    name: str
+    labels: int
+    requests: int
+    saving: float | None
+    expected_no_worse: float | None
+    at_labels: int | None = None
+    tested: int | None = None
+    rate_error: float | None = None
+    error: float | None = None
+    error_low: float | None = None
+    error_high: float | None = None
+    no_worse: float | None = None
+    no_worse_low: float | None = None
+    no_worse_high: float | None = None
+    curve_saving: float | None = None
+    curve_saving_low: float | None = None
+    curve_saving_high: float | None = None
+    utility: float | None = None
+    utility_low: float | None = None
+    utility_high: float | None = None
+    of_oracle: float | None = None
+    of_oracle_low: float | None = None
+    of_oracle_high: float | None = None
+
+
+@get("/learning", operation_class=describe(None, Learning), summary="Show what was learned for each key")
+async def show_learning(request: HttpRequest) -> Response[Any]:
+    """Labels, class mix, saving, expected quality and the learning curve, for all keys together and for each. 409
+    without a classifier. `format`: json, or csv for the points of the curves."""
+    operations = operations_of(request)
+    shown = await reached(operations.learning.of(learning_source(operations.serving)))
+    rows = (row for one in (shown.together, *shown.keys) for row in _rows(one))
+    return as_asked(request, "learning", shown, LearningRow.__struct_fields__, rows)
+
+
+def _rows(one: Learned) -> Iterator[LearningRow]:
+    seen, curve = one.traffic, one.curve
+    row = LearningRow(
+        key_id=one.key_id,
+        name=one.name,
+        labels=one.labels,
+        requests=0 if seen is None else seen.requests,
+        saving=None if seen is None else seen.saving,
+        expected_no_worse=None if seen is None else seen.p_ok,
+    )
+    if curve is None:
+        yield row
+        return
+    for point in curve.points:
+        figures = {"error": point.error, "no_worse": point.no_worse, "curve_saving": point.saving}
+        figures |= {"utility": point.utility, "of_oracle": point.of_oracle}
+        columns = {name: value for figure, known in figures.items() for name, value in _columns(figure, known)}
+        at = {"at_labels": point.labels, "tested": curve.tested, "rate_error": curve.rate_error}
+        yield msgspec.structs.replace(row, **at, **columns)
+
+
+def _columns(name: str, measured: Measured | None) -> list[tuple[str, float]]:
+    if measured is None:
+        return []
+    return [(name, measured.value), (f"{name}_low", measured.low), (f"{name}_high", measured.high)]
+
+
+@get("/worth", operation_class=describe(None, WorthShown), summary="Show whether routing pays")
+async def show_worth(request: HttpRequest) -> Response[Any]:
+    """By the requests that every tier answered, in the catalogue and for each key with enough of them; `sentence` says
+    it in words. Bounds hold however often one looks. Query: `format`, json, or csv for a row per verdict."""
+    shown = await worth_shown(operations_of(request))
+    return as_asked(request, "worth", shown, ("name", "verdict", "probes", "missing", "sentence"), _worth_rows(shown))
+
+
+def _worth_rows(shown: WorthShown) -> Iterator[dict[str, Any]]:
+    for one in (shown.catalogue, *shown.keys):
+        worth = one.worth
+        verdict = "not_known_yet" if worth is None else worth.verdict
+        counts = {"probes": 0, "missing": None} if worth is None else {"probes": worth.probes, "missing": worth.missing}
+        yield {"name": one.name, "verdict": verdict, "sentence": one.sentence, **counts}

@@ -1,0 +1,459 @@
+"""What the quality loop verified, estimated and decided, and "retrain now": the lists of `/admin/api`, of served
+requests too, and the quality page, with own labels, retrainings and classifier versions.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import msgspec
+from litestar import get, post
+from litestar.params import FromPath
+from litestar.response import Response
+from msgspec import Meta
+
+from classifier.errors import ArtefactError
+from classifier.registry.artefact import default_artefact
+from classifier.registry.registry import ArtefactRegistry
+from gateway.admin.labels import LabelsShown, labels_shown, order_reset, review, show_review
+from gateway.admin.learning import learning_source
+from gateway.admin.resource import as_asked, page_asked_for, page_of
+from gateway.admin.versions import (
+    TrialOrder,
+    VersionsNow,
+    order_end_of_trial,
+    order_promotion,
+    order_rollback,
+    order_trial,
+    versions_now,
+)
+from gateway.base.errors import ApiError, bad_request
+from gateway.base.stores.database import reached
+from gateway.edge.asgi import HttpRequest
+from gateway.edge.openapi import describe
+from gateway.inference.api.reading.parsing import read_body
+from gateway.inference.service import serving_of
+from gateway.operations.dashboard.html.charts import DASHES, Series
+from gateway.operations.dashboard.html.forms import fields_of, number_of, reason_of, taken
+from gateway.operations.dashboard.html.page import Page
+from gateway.operations.dashboard.html.rendering import back_to, page
+from gateway.operations.running import Operations, operations_of
+from gateway.operations.worth import worth_last
+from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
+from quality.estimates.kinds import ALL
+from quality.estimates.upgrade_rate import Share
+from quality.learning.kind_names import plain_name
+from quality.learning.learning import Learned, Learning, in_words
+from quality.monitor.status import MonitorStatus
+from quality.store.database import MOST_INTEGER
+from quality.store.pages import (
+    ARTEFACTS,
+    BATCHES,
+    EXPERIMENTS,
+    REFUSED,
+    REQUESTS,
+    RETRAININGS,
+    ROLLOUTS,
+    TRANSITIONS,
+    VERIFICATIONS,
+)
+from quality.store.pages import Page as Rows
+from quality.verification.sampling import WHY_NOT
+
+
+class EstimateRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An estimate, for a tier, a kind of prompts or another subject `of`, None for all of them.
+
+    `count`: number of answers or prompts; [`low`, `high`] with 95%; `flagged`: an alarm, or drift.
+    """
+
+    estimate: str
+    tier: int | None = None
+    kind: str | None = None
+    of: str | None = None
+    count: int | None = None
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    flagged: bool | None = None
+    reason: str | None = None
+
+
+def estimate_rows(status: MonitorStatus) -> Iterator[EstimateRow]:
+    """Return everything in `status`, one figure per row."""
+    for tier, share in status.acceptance.items():
+        yield _share("no worse, of the sample", share, tier=tier)
+    for kind in status.acceptance_by_kind:
+        yield EstimateRow(
+            estimate="no worse, of all traffic",
+            tier=kind.tier,
+            kind=None if kind.kind == ALL else plain_name(kind.kind) + (f" {kind.kind.app}" if kind.kind.app else ""),
+            count=kind.answers,
+            value=kind.value,
+            low=kind.low,
+            high=kind.high,
+        )
+    for rate in status.upgrade_rates:
+        needs = _share("needs an upgrade", rate.needs_upgrade, tier=rate.tier)
+        yield msgspec.structs.replace(needs, flagged=rate.alarm, reason=rate.reason)
+    for stream, evidence in status.evidence_of_shift.items():
+        yield EstimateRow(estimate="evidence of shift (e-value)", of=stream, value=evidence)
+    for drift in status.input_drift:
+        yield EstimateRow(
+            estimate="drift of prompts",
+            of=drift.of,
+            count=drift.prompts,
+            value=drift.value,
+            low=drift.low,
+            high=drift.high,
+            flagged=drift.drifted,
+        )
+    for one in status.calibration_drift:
+        yield EstimateRow(
+            estimate="verified less predicted",
+            tier=one.tier,
+            count=one.answers,
+            value=one.verified - one.predicted,
+            low=one.low,
+            high=one.high,
+            flagged=one.drifted,
+        )
+    for judge in status.calibrations:
+        for name in ("sensitivity", "specificity"):
+            yield EstimateRow(estimate=f"{name} on {judge.pairs} pairs", of=judge.judge, value=getattr(judge, name))
+    for name in ("offered", "sampled", "dropped", "no_judge", "held"):
+        yield EstimateRow(estimate="answers since start", of=name, count=getattr(status, name))
+    for reason, count in sorted(status.not_sampled.items()):
+        yield EstimateRow(estimate="answers not sampled since start", of=reason, count=count)
+    for name in ("confirmed", "uncertain"):
+        yield EstimateRow(estimate="second opinions since start", of=name, count=getattr(status.second_opinions, name))
+    yield EstimateRow(estimate="second opinions since start", of="cost_usd", value=status.second_opinions.cost_usd)
+    for name in status.queue.__struct_fields__:
+        yield EstimateRow(estimate="verifications", of=name, count=getattr(status.queue, name))
+    for name in ("serving_usd", "committed_usd", "probe_usd"):
+        yield EstimateRow(estimate="spending", of=name, value=getattr(status.spending, name))
+    yield EstimateRow(estimate="spending", of="budget_usd", value=status.budget_usd)
+
+
+def _share(estimate: str, share: Share, tier: int | None) -> EstimateRow:
+    return EstimateRow(
+        estimate=estimate, tier=tier, count=share.total, value=share.value, low=share.low, high=share.high
+    )
+
+
+async def estimates_shown(operations: Operations) -> MonitorStatus:
+    """The estimates. Raises `ApiError` 409 without a monitor, and 503."""
+    loop = operations.quality_loop
+    if loop is None or loop.monitor is None:
+        raise _monitor_off()
+    return await reached(loop.monitor.status())
+
+
+def _monitor_off() -> ApiError:
+    """This server has no quality loop."""
+    return ApiError(409, "The quality monitor does not run in this server.", code="monitor_off")
+
+
+async def order_retraining(operations: Operations, actor: str, reason: str) -> bool:
+    """Start a retraining; False if one was running in this process. Raises `ApiError` 409 and 503."""
+    loop = operations.quality_loop
+    if loop is None:
+        raise _monitor_off()
+    return await reached(loop.retrain_now(actor, reason))
+
+
+class RetrainOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The reason, which is recorded."""
+
+    reason: Annotated[str, Meta(min_length=1, max_length=1024)]
+
+
+class RetrainStarted(msgspec.Struct, frozen=True, kw_only=True):
+    """`started` is false if a retraining was running in this process."""
+
+    started: bool
+
+
+class VerificationShown(msgspec.Struct, frozen=True, kw_only=True):
+    """All columns of the row."""
+
+    verification: dict[str, Any]
+
+
+@get("/requests", operation_class=describe(None, Rows), summary="List requests")
+async def list_requests(request: HttpRequest) -> Response[Any]:
+    """Newest first, without texts; `/admin/api/requests/{request_id}` has the whole record. Query: `tier`, `status`,
+    `requested_model`, `key_id`, and as for verifications."""
+    return await page_of(request, REQUESTS)
+
+
+@get("/refused-requests", operation_class=describe(None, Rows), summary="List refused requests")
+async def list_refused(request: HttpRequest) -> Response[Any]:
+    """Requests that were refused before there was an answer, counted by minute, key, status, code, limit and endpoint,
+    newest first. Query: `key_id`, `code`, and as for verifications."""
+    return await page_of(request, REFUSED)
+
+
+@get("/batches", operation_class=describe(None, Rows), summary="List the batches of all callers")
+async def list_all_batches(request: HttpRequest) -> Response[Any]:
+    """Newest first. Query: `status`, `key_id`, and as for verifications."""
+    return await page_of(request, BATCHES)
+
+
+@get("/verifications", operation_class=describe(None, Rows), summary="List verifications")
+async def list_verifications(request: HttpRequest) -> Response[Any]:
+    """Newest first. Query: `tier`, `status`, `label`, `judge`, `sampled_reason`, `key_id`; `since` and `until` in epoch
+    seconds; `limit`; `cursor`, the `next` of the previous page; `format`: json, or csv for a file with up to 100,000
+    rows (10,000 unless `limit` says)."""
+    return await page_of(request, VERIFICATIONS)
+
+
+@get("/verifications/{number:int}", operation_class=describe(None, VerificationShown), summary="Show a verification")
+async def show_verification(request: HttpRequest, number: FromPath[int]) -> Response[Any]:
+    """All columns, including the verifier's answer. Query: `format`, json or csv."""
+    possible = 1 <= number <= MOST_INTEGER
+    row = await reached(VERIFICATIONS.one(serving_of(request).database, number)) if possible else None
+    if row is None:
+        raise ApiError(404, f"There is no verification {number}.", param="number", code="verification_not_found")
+    return as_asked(request, "verification", VerificationShown(verification=row), list(row), [row])
+
+
+@get("/artefacts", operation_class=describe(None, Rows), summary="List classifier versions")
+async def list_artefacts(request: HttpRequest) -> Response[Any]:
+    """Newest first, with the outcome of each and its reason. Query: `status`, and as for verifications."""
+    return await page_of(request, ARTEFACTS)
+
+
+@get("/transitions", operation_class=describe(None, Rows), summary="List audit events")
+async def list_transitions(request: HttpRequest) -> Response[Any]:
+    """Promotions, refusals, alarms and others, newest first. Query: `action`, `actor`, and as for verifications."""
+    return await page_of(request, TRANSITIONS)
+
+
+@get("/retrainings", operation_class=describe(None, Rows), summary="List retraining runs")
+async def list_retrainings(request: HttpRequest) -> Response[Any]:
+    """Newest first, with progress, candidate and evaluation. Query: `status`, `trigger`, and as for verifications."""
+    return await page_of(request, RETRAININGS)
+
+
+@get("/rollouts", operation_class=describe(None, Rows), summary="List rollouts")
+async def list_rollouts(request: HttpRequest) -> Response[Any]:
+    """Newest first: versions on trial or watched, with the evidence of the last look, and how each ended. Query:
+    `status`, and as for verifications."""
+    return await page_of(request, ROLLOUTS)
+
+
+@get("/experiments", operation_class=describe(None, Rows), summary="List experiments")
+async def list_experiments(request: HttpRequest) -> Response[Any]:
+    """Newest first, with the outcome of each arm's requests, the evidence, and how each ended. Query: `status`, and as
+    for verifications."""
+    return await page_of(request, EXPERIMENTS)
+
+
+@get("/estimates", operation_class=describe(None, MonitorStatus), summary="Show the estimates of quality")
+async def show_estimates(request: HttpRequest) -> Response[Any]:
+    """By tier with intervals; evidence that errors have become more frequent, the cost of verification, and how far the
+    judges can be trusted. Query: `format`, json or csv."""
+    shown = await estimates_shown(operations_of(request))
+    return as_asked(request, "estimates", shown, EstimateRow.__struct_fields__, estimate_rows(shown))
+
+
+@post(
+    "/retrainings",
+    status_code=202,
+    opt=OPERATOR,
+    operation_class=describe(RetrainOrder, RetrainStarted),
+    summary="Retrain now",
+)
+async def retrain_now(request: HttpRequest) -> Response[Any]:
+    """Starts in the background; the list of runs shows its progress. One run at a time over all replicas."""
+    order = await read_body(request, RetrainOrder)
+    started = await order_retraining(operations_of(request), actor_of(request), order.reason)
+    return Response(RetrainStarted(started=started), status_code=202, media_type="application/json")
+
+
+PATH = "/admin/quality"
+ROWS = "10"
+# Most keys with labels that the learning curve draws.
+MOST_KEYS = 8
+# How long the page waits for the learning curve; the next load shows it.
+WAIT_SECONDS = 0.1
+
+
+class Registered(msgspec.Struct, frozen=True):
+    """The versions in the registry, and those that serve; while it is empty, the packaged classifier serves. `now` is
+    None for an unreadable registry."""
+
+    versions: list[str]
+    now: VersionsNow | None
+
+
+@get("/quality")
+async def show_quality(request: HttpRequest) -> Response[Any]:
+    """Query: `cursor`, of the previous page of versions."""
+    operations = operations_of(request)
+    asked, labels = {"limit": ROWS}, _labels(operations)
+    versions, runs, rollouts, estimates, registered, learning = await asyncio.gather(
+        page_asked_for(request, ARTEFACTS, asked | dict(request.query_params)),
+        page_asked_for(request, RETRAININGS, asked),
+        page_asked_for(request, ROLLOUTS, asked),
+        _estimates(operations),
+        asyncio.to_thread(_registered, ArtefactRegistry(operations.serving.settings.registry_path), labels is not None),
+        _learning(operations),
+    )
+    monitor = None if operations.quality_loop is None else operations.quality_loop.monitor
+    return page(
+        request,
+        "quality.html",
+        "Quality",
+        estimates=estimates,
+        not_sampled="" if estimates is None else _not_sampled(estimates),
+        rules=None if monitor is None else monitor.settings,
+        labels_come=None if operations.quality_loop is None else operations.quality_loop.labels(),
+        judge=None if operations.quality_loop is None else operations.quality_loop.judge,
+        loop_runs=operations.quality_loop is not None,
+        own_labels=None if labels is None else labels.labels,
+        runs=runs.rows,
+        retrained=None if operations.quality_loop is None else operations.quality_loop.retrained,
+        rollouts=rollouts.rows,
+        versions=versions,
+        registered=registered,
+        worth=worth_last(operations),
+        **_learning_shown(learning),
+    )
+
+
+@post("/quality/promotions/end", opt=OPERATOR, status_code=200)
+async def forget_labels(request: HttpRequest) -> Response[Any]:
+    """Labels until now no longer influence decisions."""
+    await order_reset(operations_of(request), actor_of(request), reason_of(await fields_of(request)))
+    return back_to(PATH, "The labels up to now are forgotten.")
+
+
+@post("/quality/retrain", opt=OPERATOR, status_code=200)
+async def retrain(request: HttpRequest) -> Response[Any]:
+    """Start a retraining in the background."""
+    started = await order_retraining(operations_of(request), actor_of(request), reason_of(await fields_of(request)))
+    return back_to(PATH, "The retraining has started." if started else "A retraining is already running.")
+
+
+@post("/quality/promote", opt=OPERATOR, status_code=200)
+async def promote(request: HttpRequest) -> Response[Any]:
+    """Let the version named in the form serve."""
+    fields = await fields_of(request)
+    now = await order_promotion(serving_of(request), actor_of(request), _version(fields), reason_of(fields))
+    return back_to(PATH, f"Version {now.current} serves.")
+
+
+@post("/quality/rollback", opt=OPERATOR, status_code=200)
+async def roll_back_version(request: HttpRequest) -> Response[Any]:
+    """Let the previous version serve again."""
+    now = await order_rollback(serving_of(request), actor_of(request), reason_of(await fields_of(request)))
+    return back_to(PATH, f"Version {now.current} serves again.")
+
+
+@post("/quality/trial", opt=OPERATOR, status_code=200)
+async def try_version(request: HttpRequest) -> Response[Any]:
+    """Let the version named in the form decide a share of the requests."""
+    fields = await fields_of(request)
+    given = {"version": _version(fields), "share": number_of(fields, "share", 100) / 100, "reason": reason_of(fields)}
+    order = taken(given, TrialOrder)
+    await order_trial(serving_of(request), actor_of(request), order)
+    return back_to(PATH, f"Version {order.version} is on trial.")
+
+
+@post("/quality/trial/end", opt=OPERATOR, status_code=200)
+async def end_version_trial(request: HttpRequest) -> Response[Any]:
+    """End the trial, or the watch after a promotion."""
+    await order_end_of_trial(serving_of(request), actor_of(request), reason_of(await fields_of(request)))
+    return back_to(PATH, "The trial has ended.")
+
+
+def _version(fields: dict[str, str]) -> str:
+    if not (version := fields.get("version", "")):
+        raise bad_request("Say which version.", "version", "invalid_value")
+    return version
+
+
+async def _estimates(operations: Operations) -> MonitorStatus | None:
+    """None without a monitor."""
+    try:
+        return await estimates_shown(operations)
+    except ApiError as error:
+        if error.status != 409:
+            raise
+        return None
+
+
+def _not_sampled(estimates: MonitorStatus) -> str:
+    """Return the reasons in words, the most frequent first."""
+    counts = sorted(estimates.not_sampled.items(), key=lambda one: -one[1])
+    return "; ".join(f"{count:,}: {WHY_NOT[reason]}" for reason, count in counts)
+
+
+def _labels(operations: Operations) -> LabelsShown | None:
+    """None without a classifier."""
+    try:
+        return labels_shown(operations)
+    except ApiError as error:
+        if error.status != 409:
+            raise
+        return None
+
+
+async def _learning(operations: Operations) -> Learning | None:
+    """None without a classifier, and until it is computed."""
+    try:
+        return await reached(operations.learning.at_hand(learning_source(operations.serving), WAIT_SECONDS))
+    except ApiError as error:
+        if error.status != 409:
+            raise
+        return None
+
+
+def _learning_shown(learning: Learning | None) -> dict[str, Any]:
+    """Return the shown keys with their lines in the two charts, and the caption."""
+    if learning is None:
+        return {"learning": None}
+    every = [learning.together, *learning.keys] if len(learning.keys) > 1 else learning.keys
+    shown = sorted(every, key=lambda one: -one.labels)[:MOST_KEYS]
+    lines = [(one, n, DASHES.get(n, "none")) for n, one in enumerate(shown, start=1)]
+    points = [point.labels for one in shown if one.curve for point in one.curve.points]
+    steps = sorted(set(points))
+    return {
+        "learning": learning,
+        "learned": shown,
+        "said": [in_words(one) for one in shown],
+        "labels_lines": [Series(name=one.name, values=one.labels_at, colour=n, dashes=d) for one, n, d in lines],
+        "error_steps": steps,
+        "error_lines": [
+            Series(name=one.name, values=_errors(one, steps), colour=n, dashes=d) for one, n, d in lines if one.curve
+        ],
+    }
+
+
+def _errors(one: Learned, steps: list[int]) -> list[float | None]:
+    """Return the error at each number of labels, carrying the previous point forward; None beyond the last."""
+    points = [] if one.curve is None else one.curve.points
+    last = points[-1].labels if points else -1
+    known = [[point.error.value for point in points if point.labels <= step] for step in steps]
+    return [values[-1] if values and step <= last else None for step, values in zip(steps, known, strict=True)]
+
+
+def _registered(registry: ArtefactRegistry, routes: bool) -> Registered:
+    if not registry.versions():
+        return Registered([default_artefact().name], versions_now(registry)) if routes else Registered([], None)
+    try:
+        return Registered(registry.versions(), versions_now(registry))
+    except ArtefactError:
+        return Registered([], None)
+
+
+QUALITY_PAGE = Page(
+    title="Quality",
+    path="/quality",
+    handlers=(
+        show_quality, forget_labels, retrain, promote, roll_back_version, try_version, end_version_trial,
+        show_review, review,
+    ),
+)  # fmt: skip

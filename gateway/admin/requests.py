@@ -1,0 +1,323 @@
+"""The requests page: requests by tier, status, model, key, time or id; and the path of each request. Agents' sessions:
+the newest ones, and one with all of its steps, with tier, cost, cache and the reason of every move.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from litestar import get
+from litestar.params import FromPath
+from litestar.response import Response
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from classifier.decision import Decision
+from classifier.errors import NoTierAllowedError
+from classifier.policy.decide import barred_tiers, decide, held_back
+from gateway.admin.resource import as_asked, names_of, page_asked_for
+from gateway.base.errors import ApiError, bad_request
+from gateway.base.numbers import epoch_seconds, is_number, number, whole_number
+from gateway.base.stores.database import reached
+from gateway.edge.asgi import HttpRequest
+from gateway.edge.openapi import describe
+from gateway.inference.routing.classifier_versions import RoutingRule, rule_of, ruled_by
+from gateway.inference.routing.router import RoutingService
+from gateway.inference.service import Serving, serving_of
+from gateway.operations.dashboard.html.first_request import first_request
+from gateway.operations.dashboard.html.page import Page
+from gateway.operations.dashboard.html.rendering import back_to, page
+from migrations.tables.quality import verifications
+from quality.estimates.sessions import MOST_SESSIONS, SessionRow, StepRow, newest_sessions, steps_of
+from quality.records.record import EmbeddingRecord, Record, Recorded
+from quality.records.rows import request_row
+from quality.store.pages import REFUSED, REQUESTS
+from quality.verification.sampling import why_not_sampled
+
+
+class Stage(msgspec.Struct, frozen=True, kw_only=True):
+    """Milliseconds from the request's arrival."""
+
+    name: str
+    begin_ms: float
+    end_ms: float
+
+
+class TierChance(msgspec.Struct, frozen=True, kw_only=True):
+    """What routing knew of a tier: P(no worse), P(correct), predicted cost and score; `ruled_out`: why another tier was
+    chosen, in words, None for the chosen one."""
+
+    tier: int
+    p_ok: float
+    p_correct: float | None
+    cost_usd: float
+    predicted_tokens: float | None
+    score: float | None
+    ruled_out: str | None
+
+
+def stages_of(record: Record) -> list[Stage]:
+    """Return the recorded stages in order. Time between routing and the queue was spent on earlier tiers."""
+    timings = record.timings
+    found = [Stage(name="Route", begin_ms=0.0, end_ms=timings.route_ms)]
+    first = timings.ttft_ms
+    if first is not None and timings.queue_ms is not None and timings.prefill_ms is not None:
+        queued = max(first - timings.prefill_ms - timings.queue_ms, 0.0)
+        read = min(queued + timings.queue_ms, first)
+        last = first + (timings.decode_ms or 0.0)
+        found += [
+            Stage(name="Queue", begin_ms=queued, end_ms=read),
+            Stage(name="Prefill", begin_ms=read, end_ms=first),
+            Stage(name="Decode", begin_ms=first, end_ms=last),
+            Stage(name="Stream", begin_ms=last, end_ms=max(timings.e2e_ms, last)),
+        ]
+    elif first is not None:
+        found += [
+            Stage(name="To the first token", begin_ms=timings.route_ms, end_ms=first),
+            Stage(name="Answer", begin_ms=first, end_ms=timings.e2e_ms),
+        ]
+    else:
+        found.append(Stage(name="Answer", begin_ms=timings.route_ms, end_ms=timings.e2e_ms))
+    return found
+
+
+def chances_of(decision: Decision) -> list[TierChance]:
+    """Return what routing knew, by tier."""
+    inputs = decision.inputs
+    prediction, barred = inputs.prediction, barred_tiers(inputs)
+    reasons = barred | held_back(inputs, [k for k in range(1, len(inputs.costs) + 1) if k not in barred])
+    return [
+        TierChance(
+            tier=number,
+            p_ok=prediction.p_ok[number - 1],
+            p_correct=prediction.p_correct[number - 1] if prediction.p_correct else None,
+            cost_usd=cost,
+            predicted_tokens=prediction.predicted_tokens[number - 1] if prediction.predicted_tokens else None,
+            score=decision.scores[number - 1],
+            ruled_out=None if number == decision.tier else reasons.get(number) or _why_not(decision, number),
+        )
+        for number, cost in enumerate(inputs.costs, start=1)
+    ]
+
+
+def _why_not(decision: Decision, tier: int) -> str:
+    """Why a tier that may answer was not chosen."""
+    inputs, chosen = decision.inputs, decision.tier
+    by_rule = decision.tier if decision.would_be is None else decision.would_be
+    if decision.would_be is not None and by_rule != chosen:
+        if tier == by_rule:
+            return f"routing is only observed, and tier {chosen} answers"
+        return f"routing is only observed; it would have chosen tier {by_rule}"
+    if inputs.rules is not None and inputs.rules.tier == chosen:
+        return f"a rule gives it to tier {chosen}"
+    if inputs.edge is not None and inputs.edge.tier == chosen:
+        return f"short prompts go to tier {chosen} without the classifier"
+    if inputs.arm_tier == chosen:
+        return f"arm {inputs.arm} of the experiment is given tier {chosen}"
+    p_ok = inputs.prediction.p_ok[tier - 1]
+    if inputs.objective == "utility":
+        theirs, ours = decision.scores[tier - 1], decision.scores[chosen - 1]
+        return "" if theirs is None or ours is None else f"worth {theirs:.3f}, tier {chosen} {ours:.3f}"
+    if p_ok < inputs.tau:
+        what = "P(good enough)" if inputs.prediction.classes else "P(no worse)"
+        return f"{what} {p_ok:.3f} is below {inputs.tau:.3f}"
+    return f"good enough too, but no cheaper than tier {chosen}"
+
+
+def rerouted(routing: RoutingService, record: Record, quality_target: float) -> Decision | str:
+    """Decide again at another quality target, from the recorded probabilities, prices and constraints; or say why that
+    is impossible."""
+    inputs = record.decision.inputs
+    if inputs.prediction.kind == "heuristic":
+        rule = RoutingRule.of_heuristic(quality_target)
+    else:
+        rule = rule_of(routing.classifier, record.request_id, quality_target)
+    try:
+        return decide(ruled_by(inputs, rule))
+    except NoTierAllowedError as error:
+        return str(error)
+
+
+async def verifications_of(database: AsyncEngine, request_id: str) -> list[dict[str, object]]:
+    """Return the request's verifications and its user's feedback, by tier; of one that waits without its turn, which
+    may be megabytes."""
+    shown = [column for column in verifications.c if column.name != "turn"]
+    query = select(*shown).where(verifications.c.request_id == request_id).order_by(verifications.c.tier)
+    async with database.connect() as connection:
+        return [dict(row) for row in (await connection.execute(query)).mappings()]
+
+
+ROWS = 50
+_OF_ANSWERS = ("status", "tier", "requested_model")
+
+
+class RequestShown(msgspec.Struct, frozen=True, kw_only=True):
+    """A record, and its verifications."""
+
+    request: Record
+    verifications: list[dict[str, Any]]
+
+
+class EmbeddingShown(msgspec.Struct, frozen=True, kw_only=True):
+    """The record of an embeddings request, which has no verifications."""
+
+    request: EmbeddingRecord
+    verifications: list[dict[str, Any]] = []
+
+
+@get("/requests")
+async def show_requests(request: HttpRequest) -> Response[Any]:
+    """A page of the list. Query: as for `/admin/api/requests`, with times as the form writes them (UTC); `request_id`
+    redirects to that request; `status=refused` lists refused requests instead, for which `tier` and `requested_model`
+    mean nothing."""
+    query = {name: value.strip() for name, value in request.query_params.items() if value.strip()}
+    if (wanted := query.pop("request_id", None)) is not None:
+        return back_to(f"/admin/requests/{wanted}")
+    asked = query | {name: str(epoch_of(name, query[name])) for name in ("since", "until") if name in query}
+    refused = asked.get("status") == "refused"
+    if refused:
+        asked = {name: value for name, value in asked.items() if name not in _OF_ANSWERS}
+    found = await page_asked_for(request, REFUSED if refused else REQUESTS, {"limit": str(ROWS)} | asked)
+    return page(
+        request,
+        "requests.html",
+        "Requests",
+        found=found,
+        asked=asked,
+        refused=refused,
+        names=await names_of(serving_of(request).database, (row["key_id"] for row in found.rows)),
+        filtered=bool(query.keys() - {"cursor", "limit"}),
+        tiers=sorted(serving_of(request).routing.served.tiers),
+        curl=first_request(request),
+    )
+
+
+@get("/requests/{request_id:str}")
+async def show_request(request: HttpRequest, request_id: FromPath[str]) -> Response[Any]:
+    """The path of one request. Query: `quality`, a target in [0, 1] to repeat the decision for."""
+    record = await _record(request, request_id)
+    serving = serving_of(request)
+    names = await names_of(serving.database, [record.key_id])
+    if isinstance(record, EmbeddingRecord):
+        return page(request, "embedding.html", "Request", record=record, names=names)
+    wanted = _target(request.query_params.get("quality", "").strip())
+    return page(
+        request,
+        "request.html",
+        "Request",
+        record=record,
+        names=names,
+        inputs=record.decision.inputs,
+        stages=stages_of(record),
+        chances=chances_of(record.decision),
+        estimated={spec.number: spec.price.estimated for spec in serving.routing.served.catalog.tiers},
+        verified=await reached(verifications_of(serving.database, record.request_id)),
+        why_not=why_not_sampled(record),
+        wanted=wanted,
+        otherwise=None if wanted is None else rerouted(serving.routing, record, wanted),
+    )
+
+
+@get(
+    "/requests/{request_id:str}", operation_class=describe(None, RequestShown, EmbeddingShown), summary="Show a request"
+)
+async def request_figures(request: HttpRequest, request_id: FromPath[str]) -> Response[Any]:
+    """The record with its decision and verifications, of any caller. Query: `format`, json or csv: its row."""
+    record = await _record(request, request_id)
+    row = msgspec.to_builtins(request_row(record))
+    if isinstance(record, EmbeddingRecord):
+        return as_asked(request, "request", EmbeddingShown(request=record), list(row), [row])
+    verified = await reached(verifications_of(serving_of(request).database, record.request_id))
+    return as_asked(request, "request", RequestShown(request=record, verifications=verified), list(row), [row])
+
+
+async def _record(request: HttpRequest, request_id: str) -> Recorded:
+    record = await reached(serving_of(request).records.find(request_id))
+    if record is None:
+        raise ApiError(404, f"No request {request_id[:128]!r} is recorded.", code="request_not_found")
+    return record
+
+
+def _target(given: str) -> float | None:
+    return number(given, "quality", 0, 1) if given else None
+
+
+def epoch_of(name: str, text: str) -> float:
+    """Return the epoch seconds of a form's time field, read as UTC; a number is taken as it is. Raises `ApiError`
+    400."""
+    if not is_number(text):
+        try:
+            text = str(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
+        except (ValueError, OverflowError):
+            raise bad_request(f"Invalid {name}: {text[:64]!r} is not a time.", name, "invalid_value") from None
+    return epoch_seconds(text, name)
+
+
+REQUESTS_PAGE = Page(title="Requests", path="/requests", handlers=(show_requests, show_request))
+
+
+class SessionsShown(msgspec.Struct, frozen=True, kw_only=True):
+    """The sessions with the newest steps, newest first."""
+
+    sessions: list[SessionRow]
+
+
+class SessionShown(msgspec.Struct, frozen=True, kw_only=True):
+    """One session's steps, oldest first, and their sums in US dollars. `strongest_usd`: on the strongest tier alone,
+    with its caches."""
+
+    session: str
+    cost_usd: float
+    strongest_usd: float
+    steps: list[StepRow]
+
+
+async def sessions_shown(serving: Serving, query: Mapping[str, str]) -> SessionsShown:
+    """Return what `query` asks for with `limit`. Raises `ApiError` 400 and 503."""
+    limit = whole_number(query.get("limit", "50"), "limit", 1, MOST_SESSIONS)
+    return SessionsShown(sessions=await reached(newest_sessions(serving.database, limit)))
+
+
+async def session_shown(serving: Serving, session: str) -> SessionShown:
+    """Return one session. Raises `ApiError` 404 and 503."""
+    # PostgreSQL can compare with no text that has NUL, and no digest has it.
+    steps = [] if "\0" in session else await reached(steps_of(serving.database, session))
+    if not steps:
+        raise ApiError(404, f"No session {session[:64]!r} is stored.", code="session_not_found")
+    cost, strongest = sum(step.cost_usd for step in steps), sum(step.strongest_usd for step in steps)
+    return SessionShown(session=session, cost_usd=cost, strongest_usd=strongest, steps=steps)
+
+
+@get("/sessions", operation_class=describe(None, SessionsShown), summary="List agents' sessions")
+async def list_sessions(request: HttpRequest) -> Response[Any]:
+    """Those with the newest steps. Query: `limit`, at most 100; `format`, json or csv."""
+    shown = await sessions_shown(serving_of(request), request.query_params)
+    return as_asked(request, "sessions", shown, SessionRow.__struct_fields__, shown.sessions)
+
+
+@get("/sessions/{session:str}", operation_class=describe(None, SessionShown), summary="Show an agent's session")
+async def show_session(request: HttpRequest, session: FromPath[str]) -> Response[Any]:
+    """Its newest 1,000 steps, oldest first, with the tier, cost, cache and reason of each. Query: `format`, json or
+    csv."""
+    shown = await session_shown(serving_of(request), session)
+    return as_asked(request, "session", shown, StepRow.__struct_fields__, shown.steps)
+
+
+@get("/sessions")
+async def show_sessions_page(request: HttpRequest) -> Response[Any]:
+    """Query: `limit`, as for `/v1/admin/sessions`."""
+    serving = serving_of(request)
+    shown = await sessions_shown(serving, request.query_params)
+    names = await names_of(serving.database, (row.key_id for row in shown.sessions))
+    return page(request, "sessions.html", "Sessions", sessions=shown.sessions, names=names)
+
+
+@get("/sessions/{session:str}")
+async def show_session_page(request: HttpRequest, session: FromPath[str]) -> Response[Any]:
+    """The timeline of one session."""
+    shown = await session_shown(serving_of(request), session)
+    return page(request, "session.html", "Session", shown=shown, most=max(step.cost_usd for step in shown.steps))
+
+
+SESSIONS_PAGE = Page(title="Sessions", path="/sessions", handlers=(show_sessions_page, show_session_page))

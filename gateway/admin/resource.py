@@ -1,0 +1,214 @@
+"""What every resource of the administration shares: pages of lists of the database as a query asks for them, as JSON
+or as CSV for spreadsheets, in which no cell is a formula; the results of commands; names of keys and teams.
+"""
+
+import csv
+import io
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import msgspec
+from litestar.response import Response, Stream
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from gateway.base.errors import ApiError, bad_request
+from gateway.base.numbers import epoch_seconds, whole_number
+from gateway.base.stores.database import reached
+from gateway.edge.asgi import HttpRequest
+from gateway.inference.service import serving_of
+from gateway.tenancy.access.guard import Access
+from gateway.tenancy.budgets.budget_commands import id_of
+from gateway.tenancy.changes import TenancyError, UnknownSubjectError
+from migrations.tables.tenancy import api_keys, teams
+from quality.store.database import MOST_INTEGER
+from quality.store.pages import MOST, Listing, Page, PageError
+
+MEDIA_TYPE = "text/csv"
+# What spreadsheets treat as the start of a formula (OWASP, CSV injection).
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def wants_csv(query: dict[str, str]) -> bool:
+    """Take `format` out of a query: json, or csv. Raises `ApiError` 400."""
+    form = query.pop("format", "json")
+    if form not in ("json", "csv"):
+        raise bad_request(f"Invalid format: {form[:64]!r}; allowed: json, csv.", "format", "invalid_value")
+    return form == "csv"
+
+
+def as_asked(
+    request: HttpRequest,
+    name: str,
+    whole: Any,
+    columns: Sequence[str],
+    rows: Iterable[msgspec.Struct | Mapping[str, Any]],
+) -> Response[Any]:
+    """Return `whole` as JSON, or with `format=csv` its `rows` as a file `name`.csv. Raises `ApiError` 400."""
+    if not wants_csv(dict(request.query_params)):
+        return Response(whole, media_type="application/json")
+    return csv_response(name, columns, (_mapping(row) for row in rows))
+
+
+def csv_response(name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Response[bytes]:
+    """Return a file `name`.csv with the columns of these rows."""
+    body = (head_of(columns) + lines_of(columns, rows)).encode()
+    return Response(body, media_type=MEDIA_TYPE, headers=_headers(name))
+
+
+def csv_stream(name: str, chunks: AsyncIterator[str]) -> Stream:
+    """Return a file `name`.csv that is sent while it is generated."""
+    return Stream(chunks, media_type=MEDIA_TYPE, headers=_headers(name))
+
+
+def head_of(columns: Sequence[str]) -> str:
+    """Return the line of names."""
+    return _written([columns])
+
+
+def lines_of(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Yield a line per row; a missing column is empty."""
+    return _written([cell(row.get(name)) for name in columns] for row in rows)
+
+
+def cell(value: Any) -> Any:
+    """Return a number as it is; anything else as text, with a ' before what would be read as a formula; structures as
+    JSON."""
+    if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+        return value
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def _mapping(row: msgspec.Struct | Mapping[str, Any]) -> Mapping[str, Any]:
+    return msgspec.structs.asdict(row) if isinstance(row, msgspec.Struct) else row
+
+
+def _written(rows: Iterable[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    csv.writer(text).writerows(rows)
+    return text.getvalue()
+
+
+def _headers(name: str) -> dict[str, str]:
+    return {"content-disposition": f'attachment; filename="{name}.csv"', "cache-control": "no-store"}
+
+
+T = TypeVar("T")
+_BOUNDS: dict[str, type[float] | type[int] | type[str]] = {"since": float, "until": float, "cursor": str, "limit": int}
+_KINDS = {"key_id": "key", "team_id": "team"}
+USUAL_CSV_ROWS, MOST_CSV_ROWS = 10_000, 100_000
+
+
+async def page_of(request: HttpRequest, listing: Listing) -> Response[Any]:
+    """Return the page that the query asks for; with `format=csv` all of its rows up to `limit`, as a file. Raises
+    `ApiError` 400 and 503."""
+    given = dict(request.query_params)
+    if wants_csv(given):
+        return await _as_csv(request, listing, given)
+    return Response(await page_asked_for(request, listing, given), media_type="application/json")
+
+
+async def page_asked_for(request: HttpRequest, listing: Listing, query: dict[str, str] | None = None) -> Page:
+    """As `page_of`, before it is written. `query`: by name, unless it is the request's own."""
+    chosen, bounds = asked_for(listing, dict(request.query_params) if query is None else query)
+    return await _found(request, listing, chosen, bounds)
+
+
+def asked_for(listing: Listing, query: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a list's filters and bounds from a query. Raises `ApiError` 400."""
+    left = dict(query)
+    chosen = {name: _value(name, left.pop(name), listing.kind(name)) for name in listing.filters if name in left}
+    bounds = {name: _value(name, left.pop(name), kind) for name, kind in _BOUNDS.items() if name in left}
+    if left:
+        allowed = ", ".join((*listing.filters, *_BOUNDS, "format"))
+        raise bad_request(f"Unknown query parameter; allowed: {allowed}.", next(iter(left)))
+    return chosen, bounds
+
+
+async def _found(request: HttpRequest, listing: Listing, chosen: dict[str, Any], bounds: dict[str, Any]) -> Page:
+    database = serving_of(request).database
+
+    async def read() -> Page:
+        return await listing.page(database, await _by_id(database, chosen), **bounds)
+
+    try:
+        return await reached(read())
+    except PageError as error:
+        raise bad_request(f"{error}.", error.param, "invalid_value") from error
+
+
+async def _by_id(database: AsyncEngine, chosen: dict[str, Any]) -> dict[str, Any]:
+    """Return the filters with the ids of keys and teams, which may be given by name."""
+    named = chosen.keys() & _KINDS.keys()
+    if not named:
+        return chosen
+    async with database.connect() as connection:
+        ids = {column: await id_of(connection, _KINDS[column], chosen[column]) for column in named}
+    return chosen | {column: found for column, found in ids.items() if found is not None}
+
+
+async def _as_csv(request: HttpRequest, listing: Listing, given: dict[str, str]) -> Response[Any]:
+    chosen, bounds = asked_for(listing, given)
+    left: int = bounds.pop("limit", USUAL_CSV_ROWS)
+    if not 1 <= left <= MOST_CSV_ROWS:
+        allowed = f"it must lie between 1 and {MOST_CSV_ROWS}"
+        raise bad_request(f"limit is {left}; {allowed}.", "limit", "invalid_value")
+    # Errors are reported before the file starts; if the database fails later, the file is cut off.
+    first = await _found(request, listing, chosen, bounds | {"limit": min(left, MOST)})
+
+    async def chunks() -> AsyncIterator[str]:
+        page, rows = first, left
+        yield head_of(listing.columns)
+        while True:
+            yield lines_of(listing.columns, page.rows)
+            rows -= len(page.rows)
+            if page.next is None or rows <= 0:
+                return
+            page = await _found(request, listing, chosen, bounds | {"cursor": page.next, "limit": min(rows, MOST)})
+
+    return csv_stream(listing.table.name, chunks())
+
+
+def _value(name: str, given: str, kind: type[Any]) -> Any:
+    if kind is int:
+        return whole_number(given, name, -MOST_INTEGER, MOST_INTEGER)
+    if kind is float:
+        return epoch_seconds(given, name)
+    # PostgreSQL can compare with no text that has it.
+    if "\0" in given:
+        raise bad_request(f"Invalid {name}: {given[:64]!r} contains NUL.", name, "invalid_value")
+    return given
+
+
+async def obeyed(access: Access, work: Awaitable[T]) -> T:
+    """Return the result of the order, which applies in this process. Raises `ApiError`: 404, 400 for a time in the
+    past, 409 for a conflict, 503 while the database is down."""
+    try:
+        done = await reached(work)
+    except UnknownSubjectError as error:
+        raise ApiError(404, f"{error}.", param=error.param, code="not_found") from error
+    except TenancyError as error:
+        if error.param == "expires_at":
+            raise bad_request(f"{error}.", "terms.expires_at", "invalid_value") from error
+        raise ApiError(409, f"{error}.", param=error.param, code="conflict") from error
+    # It is carried out; if the database fails just now, polling will bring it.
+    with suppress(SQLAlchemyError, OSError):
+        await access.tenancy.directory.load()
+    return done
+
+
+async def names_of(engine: AsyncEngine, ids: Iterable[str | None]) -> dict[str, str]:
+    """Return the names of the keys and teams with these ids; keys of the settings have no other id than their name.
+    Raises `ApiError` 503."""
+    wanted = {one for one in ids if one is not None}
+
+    async def read() -> dict[str, str]:
+        of_keys = select(api_keys.c.key_id, api_keys.c.name).where(api_keys.c.key_id.in_(wanted))
+        of_teams = select(teams.c.team_id, teams.c.name).where(teams.c.team_id.in_(wanted))
+        async with engine.connect() as connection:
+            return {row.key_id: row.name for row in await connection.execute(of_keys.union_all(of_teams))}
+
+    return await reached(read()) if wanted else {}

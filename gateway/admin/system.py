@@ -1,0 +1,334 @@
+"""The current state of a gateway: its dependencies and what happens without each, its versions, its disk (`GET
+/admin/api/system` and the system page); its catalogue, reloaded without a restart; and the parameters that servers of
+tiers were found to refuse, which are left out of requests.
+"""
+
+import asyncio
+import platform
+import shutil
+import time
+from collections.abc import Awaitable, Iterator
+from typing import Annotated, Any, Literal
+
+import msgspec
+from litestar import delete, get, post
+from litestar.response import Response
+from msgspec import Meta
+from sqlalchemy import text
+
+from gateway import __version__
+from gateway.admin.resource import as_asked
+from gateway.base.errors import ApiError
+from gateway.base.settings import Settings
+from gateway.base.stores.redis_store import RedisUnavailableError
+from gateway.edge.asgi import HttpRequest
+from gateway.edge.openapi import describe
+from gateway.inference.api.reading.parsing import read_body
+from gateway.inference.service import Serving
+from gateway.operations.dashboard.html.page import Page
+from gateway.operations.dashboard.html.rendering import page
+from gateway.operations.reload.catalogue_reload import Reloaded
+from gateway.operations.running import Operations, operations_of
+from gateway.runtime.cores.reading import read_cores
+from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
+from quality.store.database import head_revision
+from tiers.engines.engine_status import EngineStatus
+from tiers.errors import CatalogError, CoreMemoryError
+from tiers.remote.learned_refusals import REFUSALS, LearnedRefusal
+
+State = Literal["ok", "away", "not used"]
+PATIENCE_SECONDS = 2.0
+
+
+class Dependency(msgspec.Struct, frozen=True, kw_only=True):
+    """`detail`: how long it took to answer, or why it does not. `policy`: what happens while it is down."""
+
+    name: str
+    state: State
+    detail: str
+    policy: str
+
+
+class SchemaState(msgspec.Struct, frozen=True, kw_only=True):
+    """The database's schema revision, and this version's; None while it is down."""
+
+    current: str | None
+    newest: str
+
+
+class DiskState(msgspec.Struct, frozen=True, kw_only=True):
+    """The disk of the data folder, in bytes."""
+
+    path: str
+    total: int
+    free: int
+
+
+class SystemState(msgspec.Struct, frozen=True, kw_only=True):
+    """`started`: epoch seconds. `workers`: gateway processes behind this port. `problems` keep the server from serving,
+    wholly or in part. `memory`: the memory plan of each GPU group, line by line."""
+
+    version: str
+    python: str
+    started: float
+    workers: int
+    catalogue: str
+    fingerprint: str
+    classifier: str | None
+    problems: dict[str, str]
+    dependencies: list[Dependency]
+    schema: SchemaState
+    disk: DiskState
+    memory: dict[str, list[str]]
+
+
+async def system_state(operations: Operations) -> SystemState:
+    """Ask every dependency, for at most `PATIENCE_SECONDS` each."""
+    database, redis, cores, current = await asyncio.gather(
+        _database(operations.serving), _redis(operations), _cores(operations), _within(_revision(operations.serving))
+    )
+    data, catalog = operations.serving.settings.data_path, operations.serving.routing.served.catalog
+    usage = await asyncio.to_thread(shutil.disk_usage, data)
+    model = operations.serving.routing.classifier
+    return SystemState(
+        version=__version__,
+        python=platform.python_version(),
+        started=operations.serving.created,
+        workers=1 if operations.peers is None else operations.serving.settings.gateway_workers,
+        catalogue=catalog.name,
+        fingerprint=operations.serving.fingerprint,
+        classifier=_version_of(model),
+        problems=operations.problems,
+        dependencies=[database, redis, *cores, *_tiers(operations.serving)],
+        schema=SchemaState(current=current if isinstance(current, str) else None, newest=head_revision()),
+        disk=DiskState(path=str(data), total=usage.total, free=usage.free),
+        memory={group.name: group.memory_lines() for group in catalog.gpu_groups},
+    )
+
+
+async def _database(serving: Serving) -> Dependency:
+    async def ask() -> None:
+        async with serving.database.connect() as connection:
+            await connection.execute(text("SELECT 1"))
+
+    kind = serving.database.dialect.name
+    name = f"database ({'SQLite' if kind == 'sqlite' else 'PostgreSQL'})"
+    return _dependency(name, await _timed(ask()), _database_policy(serving.settings))
+
+
+def _database_policy(settings: Settings) -> str:
+    spent = "requests go on" if settings.budgets_without_database == "open" else "its requests get 503"
+    return (
+        "Requests are served and recorded in the journal, which replays them; known keys stay valid, admin changes "
+        f"fail; once a budget's slice is spent, {spent}."
+    )
+
+
+async def _redis(operations: Operations) -> Dependency:
+    opened = operations.serving.settings.limits_without_redis == "open"
+    policy = "Every process counts limits by itself." if opened else "Keys with limits get 503."
+    store = operations.redis
+    if store is None:
+        detail = "Each process counts by itself; set AIO_REDIS_URL if several share limits."
+        return Dependency(name="Redis", state="not used", detail=detail, policy=policy)
+
+    async def ask() -> None:
+        await store.ask(lambda redis: redis.exists("aio"))
+
+    return _dependency("Redis", await _timed(ask()), policy)
+
+
+async def _cores(operations: Operations) -> list[Dependency]:
+    cores = operations.core_knobs.cores
+    there, away = await read_cores(cores)
+    policy = "Its streams end with an error, routing avoids its tiers, and the gateway starts it again, or reconnects."
+    found = []
+    for name in cores:
+        problem = str(away[name]) if name in away else None
+        steps = there[name].steps if name in there else 0
+        found.append(
+            Dependency(
+                name=f"core {name}",
+                state="ok" if problem is None else "away",
+                detail=problem or f"{steps:,} steps since its start",
+                policy=policy,
+            )
+        )
+    return found
+
+
+def _tiers(serving: Serving) -> list[Dependency]:
+    """Remote tiers; the others share the state of their core."""
+    found = []
+    for number, tier in sorted(serving.routing.served.tiers.items()):
+        if tier.core_name is not None:
+            continue
+        healthy, engine = tier.load().healthy, tier.engine()
+        detail = "takes requests" if healthy else "takes no requests now"
+        found.append(
+            Dependency(
+                name=f"tier {number}, {tier.model}",
+                state="ok" if healthy else "away",
+                detail=detail if engine is None else _engine_detail(detail, engine),
+                policy="The next allowed tier up answers; without one, 503 with Retry-After.",
+            )
+        )
+    return found
+
+
+def _engine_detail(detail: str, engine: EngineStatus) -> str:
+    where = f" on {engine.url}" if engine.url else ""
+    restarts = f", restarted {engine.restarts} times" if engine.restarts else ""
+    return f"{detail}; {engine.detail}{where}{restarts}; log: {engine.log}"
+
+
+async def _revision(serving: Serving) -> str | None:
+    async with serving.database.connect() as connection:
+        found: Any = await connection.scalar(text("SELECT version_num FROM alembic_version"))
+    return None if found is None else str(found)
+
+
+async def _timed(work: Awaitable[None]) -> float | Exception:
+    began = time.perf_counter()
+    failure = await _within(work)
+    return failure if isinstance(failure, Exception) else time.perf_counter() - began
+
+
+async def _within(work: Awaitable[Any]) -> Any:
+    """Return its result, or why there is none."""
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return await work
+    except TimeoutError:
+        return TimeoutError(f"no answer within {PATIENCE_SECONDS:g} s")
+    except RedisUnavailableError as error:
+        return error
+    except Exception as error:
+        # Every failure of a dependency is reported here; addresses and secrets are not shown.
+        return RuntimeError(type(error).__name__)
+
+
+def _dependency(name: str, took: float | Exception, policy: str) -> Dependency:
+    if isinstance(took, Exception):
+        return Dependency(name=name, state="away", detail=str(took), policy=policy)
+    return Dependency(name=name, state="ok", detail=f"answered in {took * 1e3:.1f} ms", policy=policy)
+
+
+def _version_of(model: object) -> str | None:
+    serving = getattr(model, "serving_or_none", None)
+    return None if serving is None else str(serving.current.version)
+
+
+class SystemRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the state: `part` is dependency, problem, fact or memory."""
+
+    part: str
+    name: str
+    state: str | None = None
+    detail: str | None = None
+    policy: str | None = None
+
+
+@get("/system", operation_class=describe(None, SystemState), summary="Show the gateway's dependencies and state")
+async def show_system(request: HttpRequest) -> Response[Any]:
+    """Every dependency as it answers now; versions, schema, disk and memory. Query: `format`, json or csv."""
+    state = await system_state(operations_of(request))
+    return as_asked(request, "system", state, SystemRow.__struct_fields__, _rows(state))
+
+
+def _rows(state: SystemState) -> Iterator[SystemRow]:
+    for one in state.dependencies:
+        yield SystemRow(part="dependency", name=one.name, state=one.state, detail=one.detail, policy=one.policy)
+    for name, problem in state.problems.items():
+        yield SystemRow(part="problem", name=name, detail=problem)
+    facts = {
+        "version": state.version,
+        "python": state.python,
+        "started": state.started,
+        "workers": state.workers,
+        "catalogue": state.catalogue,
+        "fingerprint": state.fingerprint,
+        "classifier": state.classifier,
+        "schema": state.schema.current,
+        "newest schema": state.schema.newest,
+        "disk free, bytes": state.disk.free,
+        "disk, bytes": state.disk.total,
+    }
+    for name, value in facts.items():
+        yield SystemRow(part="fact", name=name, detail=None if value is None else str(value))
+    for group, lines in state.memory.items():
+        yield from (SystemRow(part="memory", name=group, detail=line) for line in lines)
+
+
+@get("/system")
+async def show_system_page(request: HttpRequest) -> Response[Any]:
+    """As `/admin/api/system`."""
+    return page(request, "system.html", "System", state=await system_state(operations_of(request)))
+
+
+SYSTEM_PAGE = Page(title="System", path="/system", handlers=(show_system_page,))
+
+
+class ReloadOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The reason, which is recorded."""
+
+    reason: Annotated[str, Meta(min_length=1, max_length=1024)]
+
+
+@post("/reload", status_code=200, operation_class=describe(ReloadOrder, Reloaded), summary="Reload the catalogue")
+async def reload_catalogue(request: HttpRequest) -> Response[Any]:
+    """The catalogue is validated first; a rejected one changes nothing, and the reason is returned. Running answers
+    keep their tier. Changed models of the CPU core are loaded before the answer. The same as SIGHUP."""
+    order = await read_body(request, ReloadOrder)
+    operations = operations_of(request)
+    try:
+        done = await operations.reload.reload(actor_of(request), order.reason)
+    except CoreMemoryError as error:
+        raise ApiError(409, str(error), code="insufficient_memory") from error
+    except CatalogError as error:
+        raise ApiError(409, str(error), code="catalogue_refused") from error
+    if operations.peers is not None:
+        # What this process accepted, the others accept in a moment.
+        await operations.peers.ask("reload")
+    return Response(done, media_type="application/json")
+
+
+class RefusalsShown(msgspec.Struct, frozen=True, kw_only=True):
+    """What all gateway processes have learned; each remembers it for a day."""
+
+    refusals: list[LearnedRefusal]
+
+
+class RefusalsForgotten(msgspec.Struct, frozen=True, kw_only=True):
+    """Of how many places (tier, address, API, model) something was forgotten."""
+
+    forgotten: int
+
+
+@get("/refusals", operation_class=describe(None, RefusalsShown), summary="Show the parameters that servers refuse")
+async def show_refusals(request: HttpRequest) -> Response[Any]:
+    """A parameter is here after a server refused it as such and answered the same request without it."""
+    found = REFUSALS.listed()
+    peers = operations_of(request).peers
+    if peers is not None:
+        for told in (await peers.ask("refusals")).values():
+            found += msgspec.msgpack.decode(told, type=list[LearnedRefusal])
+    latest = {(one.tier, one.url, one.api, one.model, *one.parameters): one for one in found}
+    return Response(RefusalsShown(refusals=list(latest.values())), media_type="application/json")
+
+
+@delete(
+    "/refusals",
+    status_code=200,
+    opt=OPERATOR,
+    operation_class=describe(None, RefusalsForgotten),
+    summary="Forget the parameters that servers refuse",
+)
+async def forget_refusals(request: HttpRequest) -> Response[Any]:
+    """Further requests have them again. `tier` in the query: of this tier alone."""
+    tier = request.query_params.get("tier") or None
+    forgotten = REFUSALS.forget(tier)
+    peers = operations_of(request).peers
+    if peers is not None:
+        forgotten += sum(int(told) for told in (await peers.ask("forget", tier or "")).values())
+    return Response(RefusalsForgotten(forgotten=forgotten), media_type="application/json")

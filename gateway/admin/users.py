@@ -1,0 +1,117 @@
+"""Users: `DELETE /admin/api/users/{key_id}` erases one; the page of those who may sign in by name, for admins: add,
+change role, sign out, remove.
+"""
+
+from typing import Any
+
+from litestar import delete, get, post
+from litestar.params import FromPath
+from litestar.response import Response
+from sqlalchemy import func, select
+
+from classifier.errors import ArtefactError
+from gateway.admin.resource import obeyed, page_asked_for, page_of
+from gateway.base.errors import ApiError
+from gateway.base.stores.database import reached
+from gateway.edge.asgi import HttpRequest
+from gateway.edge.openapi import describe
+from gateway.inference.service import serving_of
+from gateway.operations.dashboard.html.forms import form_of, given_of, taken, text_of
+from gateway.operations.dashboard.html.page import Page
+from gateway.operations.dashboard.html.rendering import back_to, page
+from gateway.operations.privacy import UserErased
+from gateway.operations.running import Operations, operations_of
+from gateway.tenancy.access.admin_guard import ADMIN, actor_of, order_of
+from gateway.tenancy.access.guard import access_of
+from gateway.tenancy.users import users
+from migrations.tables.tenancy import dashboard_sessions
+from quality.store.pages import Page as Rows
+
+_LONGEST = 128
+
+
+@delete(
+    "/users/{key_id:str}", status_code=200, operation_class=describe(None, UserErased), summary="Erase a user's data"
+)
+async def erase_user(request: HttpRequest, key_id: FromPath[str]) -> Response[Any]:
+    """Erase all requests, verifications and training rows of the key of this name, and replace the classifier versions
+    trained on them. Query: `reason`, which is recorded. Repeating is harmless; 503 while the database is down."""
+    if len(key_id) > _LONGEST:
+        raise ApiError(404, f"Key names have at most {_LONGEST} characters.", param="key_id")
+    reason = request.query_params.get("reason", "erased on request")[:1024]
+    work = operations_of(request).privacy.erase(key_id, actor=actor_of(request), reason=reason)
+    try:
+        erased = await reached(work)
+    except ArtefactError as error:
+        raise ApiError(500, f"The rows are deleted, but a classifier version cannot be read: {error}") from error
+    return Response(erased, media_type="application/json")
+
+
+ROWS = 50
+PATH = "/admin/users"
+
+
+@get("/users", opt=ADMIN)
+async def show_users(request: HttpRequest) -> Response[Any]:
+    """Show users, newest first, each with its number of sessions. Query: as for `/admin/api/dashboard-users`."""
+    found = await page_asked_for(request, users.USERS, {"limit": str(ROWS)} | dict(request.query_params))
+    sessions = await reached(_sessions(operations_of(request), [row["name"] for row in found.rows]))
+    return page(request, "users.html", "Users", found=found, sessions=sessions, roles=users.ROLES)
+
+
+@get("/dashboard-users", opt=ADMIN, operation_class=describe(None, Rows), summary="List users of the dashboard")
+async def list_users(request: HttpRequest) -> Response[Any]:
+    """Newest first, with their roles. Query: as for verifications."""
+    return await page_of(request, users.USERS)
+
+
+@post("/users", status_code=200)
+async def add(request: HttpRequest) -> Response[Any]:
+    """Add a user."""
+    form = await form_of(request)
+    # Kept as typed: leading and trailing white space belongs to a password.
+    password = (await request.form()).get("password", "")
+    user = taken(given_of(form, "name", "role") | {"password": password}, users.UserOrder)
+    order = order_of(request, text_of(form, "reason"))
+    await obeyed(access_of(request), users.add_user(serving_of(request).database, user, order))
+    return back_to(PATH, f"{user.name} may sign in as {user.role}.")
+
+
+@post("/users/{name:str}", status_code=200)
+async def change(request: HttpRequest, name: FromPath[str]) -> Response[Any]:
+    """Change a user's role."""
+    role = taken(given_of(await form_of(request), "role"), users.RoleOrder).role
+    before = await obeyed(
+        access_of(request), users.change_role(serving_of(request).database, name, role, order_of(request, None))
+    )
+    return back_to(PATH, f"{name}: {before} → {role}, within seconds where {name} is signed in.")
+
+
+@post("/users/{name:str}/sessions/end", status_code=200)
+async def sign_out_user(request: HttpRequest, name: FromPath[str]) -> Response[Any]:
+    """End all sessions of a user."""
+    ended = await obeyed(
+        access_of(request), users.end_sessions(serving_of(request).database, name, order_of(request, None))
+    )
+    return back_to(PATH, f"{name} is signed out everywhere ({ended}), within seconds.")
+
+
+@post("/users/{name:str}/remove", status_code=200)
+async def remove(request: HttpRequest, name: FromPath[str]) -> Response[Any]:
+    """Remove a user."""
+    await obeyed(access_of(request), users.remove_user(serving_of(request).database, name, order_of(request, None)))
+    return back_to(PATH, f"{name} is removed, and signed out within seconds.")
+
+
+async def _sessions(operations: Operations, names: list[str]) -> dict[str, int]:
+    kept = dashboard_sessions.c
+    query = (
+        select(kept.user_name, func.count())
+        .where(kept.user_name.in_(names), kept.expires_at > operations.access.tenancy.clock.now())
+        .group_by(kept.user_name)
+    )
+    async with operations.serving.database.connect() as connection:
+        return {row[0]: row[1] for row in await connection.execute(query)}
+
+
+USERS_PAGE = Page(title="Users", path="/users", handlers=(show_users, add, change, sign_out_user, remove), role="admin")

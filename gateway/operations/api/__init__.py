@@ -1,1 +1,0 @@
-"""The admin API: handlers of the use cases."""

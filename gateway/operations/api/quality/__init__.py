@@ -1,1 +1,0 @@
-"""The admin API of the learning loop."""

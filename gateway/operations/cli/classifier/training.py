@@ -1,0 +1,180 @@
+"""`aio classifier pretrain` and `complexity`, and `aio retrain`: a small DistilBERT from scratch on the prompts, the
+complexity model, and the classifier again from recorded outcomes.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.operations.cli.classifier import data_option
+from gateway.operations.cli.cluster import joined
+from gateway.operations.cli.options import (
+    catalog_option,
+    data_dir_option,
+    database_option,
+    echo_answer,
+    echo_json,
+    json_option,
+    settings_from,
+    staged_progress,
+    table,
+    with_database,
+)
+
+if TYPE_CHECKING:
+    from gateway.base.settings import Settings
+    from quality.retraining.retrain import RetrainResult
+    from quality.retraining.subprocess import OnProgress, Train
+
+
+@click.command()
+@click.argument("output", type=click.Path(path_type=Path))
+@data_option
+@click.option("--hold", multiple=True, metavar="DOMAIN", help="Domain whose prompts are left out.")
+@click.option("--layers", default=4, show_default=True)
+@click.option("--hidden", default=256, show_default=True, help="Width; a multiple of 64.")
+@click.option("--vocabulary", default=8192, show_default=True)
+@click.option("--max-tokens", default=256, show_default=True)
+@click.option("--epochs", default=4, show_default=True)
+@click.option("--seed", default=0, show_default=True)
+@json_option
+def pretrain(
+    output: Path,
+    data: Path | None,
+    hold: tuple[str, ...],
+    layers: int,
+    hidden: int,
+    vocabulary: int,
+    max_tokens: int,
+    epochs: int,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Train a tokeniser and a DistilBERT on the prompts of the train split, and write OUTPUT for `train --encoder`.
+
+    Repeat the command to resume an interrupted run.
+    """
+    if hidden % 64 or hidden <= 0:
+        raise click.BadParameter(f"{hidden} is not a positive multiple of 64.", param_hint="--hidden")
+    from classifier.training.commands.pretrain import pretrain_command
+    from classifier.training.recipes.pretrain import PretrainSettings
+
+    settings = PretrainSettings(
+        layers=layers,
+        hidden=hidden,
+        heads=hidden // 64,
+        vocabulary=vocabulary,
+        max_tokens=max_tokens,
+        epochs=epochs,
+        seed=seed,
+    )
+    with staged_progress("pretraining") as show:
+        outcome = pretrain_command(output, settings, data=data, hold=hold, progress=show)
+    echo_answer(
+        as_json, outcome, f"{outcome.folder}: {outcome.texts} prompts, masked-word loss {outcome.valid_loss:.3f} nats"
+    )
+
+
+@click.command()
+@click.argument("rows", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--train", "target", type=click.Path(dir_okay=False, path_type=Path), help="Train on ROWS and write the model here."
+)
+@click.option(
+    "--model",
+    "model_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Model to measure.  [the packaged one]",
+)
+@click.option("--seed", default=0, show_default=True)
+@json_option
+def complexity(rows: Path, target: Path | None, model_file: Path | None, seed: int, as_json: bool) -> None:
+    """Measure the complexity model on ROWS, or train one on them and measure it by cross-validation.
+
+    A line of ROWS is {"prompt": text, "classes": [1 to 4 of each rater], "range": [least, most accepted tier]};
+    the range may be left out. Or it is {"turns": [{"role": ..., "content": ...}, ...], "lo": tier, "hi": tier}: then
+    the tiers for the last turn are measured, read in its conversation and alone.
+    """
+    from classifier.complexity.model import load_complexity, shipped_complexity
+    from classifier.features.routing_input import routing_input_of_text
+    from classifier.registry.artefact import default_artefact, load_artefact
+    from classifier.training.fitting.complexity import fit_complexity, out_of_fold, predicted
+    from classifier.training.metrics.complexity_report import measured, read_labelled
+    from classifier.training.metrics.conversation_report import (
+        holds_conversations,
+        measured_conversations,
+        read_conversations,
+    )
+
+    if holds_conversations(rows):
+        if target is not None:
+            raise click.UsageError("--train takes prompts with classes, not conversations.")
+        model = shipped_complexity() if model_file is None else load_complexity(model_file)
+        conversations = measured_conversations(read_conversations(rows), model, load_artefact(default_artefact()))
+        if as_json:
+            echo_json(conversations)
+        else:
+            head = ["measure", "in context", "last turn alone", "length", "one tier for all"]
+            click.echo(table(head, conversations.lines()))
+        return
+    labelled = read_labelled(rows)
+    outcome_model = load_artefact(default_artefact())
+    if target is not None:
+        fit_complexity(labelled, outcome_model, seed=seed).save(target)
+        found = out_of_fold(labelled, outcome_model, seed=seed)
+    else:
+        model = shipped_complexity() if model_file is None else load_complexity(model_file)
+        found = predicted(model, [routing_input_of_text(row.prompt) for row in labelled], outcome_model)
+    report = measured(labelled, found)
+    echo_answer(as_json, report, table(["measure", "model", "length alone"], [list(line) for line in report.lines()]))
+
+
+@click.command()
+@click.option("--rollback", is_flag=True, help="Restore the previous classifier instead of training.")
+@click.option("--reason", default="asked for on the command line", help="For the audit trail of a rollback.")
+@catalog_option
+@data_dir_option
+@database_option
+@click.option(
+    "--cluster", "address", metavar="ADDRESS", help="Train on a Ray cluster: auto, HOST:PORT, ray://HOST:PORT."
+)
+@json_option
+def retrain(rollback: bool, reason: str, address: str | None, as_json: bool, **options: Any) -> None:
+    """Train from stored outcomes and the artefact's base data, compare with the incumbent, put on trial or refuse."""
+    settings = settings_from(**options)
+    if rollback:
+        version = _rollback(settings, reason)
+        echo_json({"current": version}) if as_json else click.echo(f"classifier {version} serves again")
+        return
+    with staged_progress("retraining") as show:
+        result = _retrain(settings, show, address)
+    if as_json:
+        echo_json(result)
+        return
+    click.echo(f"{result.outcome}: {result.reason}")
+    click.echo(f"incumbent {result.incumbent}, candidate {result.candidate or 'none'}, run {result.run_id}")
+    for tier in (result.judgement or {}).get("calibration", []):
+        slope = "not determined" if tier.get("slope") is None else "{:.2f} [{:.2f}, {:.2f}]".format(*tier["slope"])
+        click.echo(f"tier {tier['tier']}: calibration slope {slope} (wanted: 0.9 to 1.1) on {tier['rows']} rows")
+
+
+def _retrain(settings: "Settings", show: "OnProgress", address: str | None) -> "RetrainResult":
+    from gateway.operations.quality_loop.quality_loop import run_retraining
+    from quality.retraining.subprocess import run_training_process
+    from tiers.catalog.load import load_catalog
+
+    catalog = load_catalog(settings.catalog)
+    train: Train = run_training_process
+    if address is not None:
+        joined(address)
+        from gateway.runtime.cluster.training import train_on_cluster as train
+    return with_database(settings, lambda engine: run_retraining(settings, catalog, engine, "cli", show, train))
+
+
+def _rollback(settings: "Settings", reason: str) -> str:
+    from classifier.registry.registry import ArtefactRegistry
+    from quality.rollout.operator_commands import rollback
+
+    registry = ArtefactRegistry(settings.registry_path)
+    return with_database(settings, lambda engine: rollback(engine, registry, actor="cli", reason=reason))

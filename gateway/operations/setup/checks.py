@@ -1,0 +1,187 @@
+"""What `aio check` says besides of tiers: of embeddings of servers elsewhere, each of which is asked for one vector; of
+private prompts, and of guardrails, which are asked one question; of the file that declares keys, and of texts that
+leave the process in traces.
+"""
+
+import asyncio
+import os
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gateway.base.errors import ApiError
+from gateway.base.settings import Settings, SettingsError
+from inference_core.errors import CoreError
+from tiers.catalog.catalog import Catalog
+from tiers.catalog.embedding_spec import EmbeddingSpec
+from tiers.consent import ALL
+from tiers.errors import CatalogError, TierError
+
+if TYPE_CHECKING:
+    from gateway.tenancy.declared import Declaration
+
+TEXT = "What is the capital of Japan?"
+
+
+class EmbeddingAnswer(msgspec.Struct, frozen=True):
+    """The length of the vector that the model of the entry `name` gave. `problem`: why it gave none and what to do; ""
+    if it did."""
+
+    name: str
+    dimensions: int = 0
+    problem: str = ""
+
+
+async def ask_embeddings(catalog: Catalog) -> list[EmbeddingAnswer]:
+    """Return what each server elsewhere answers; those that AIO computes itself are not asked."""
+    return list(await asyncio.gather(*(_ask_for_vector(spec) for spec in catalog.embeddings if spec.is_remote)))
+
+
+async def _ask_for_vector(spec: EmbeddingSpec) -> EmbeddingAnswer:
+    from tiers.remote.embedding_client import EmbeddingClient, EmbeddingCounter
+
+    client = EmbeddingClient(spec)
+    try:
+        [vector] = (await client.embed([TEXT], {}, EmbeddingCounter())).vectors
+    except TierError as error:
+        return EmbeddingAnswer(spec.name, problem=str(error))
+    finally:
+        await client.close()
+    return EmbeddingAnswer(spec.name, dimensions=vector.size)
+
+
+QUESTION = "What is the capital of Japan?"
+NONE_IS_LOCAL = "no tier is local, so private prompts are refused: give a tier that runs in your network `local = true`"
+
+
+class GuardrailAnswer(msgspec.Struct, frozen=True):
+    """What a guardrail made of the question. `problem`: why it gave no verdict; "" if it did."""
+
+    name: str
+    verdict: str = ""
+    problem: str = ""
+
+
+def private_text(catalog: Catalog) -> str:
+    """Return in a sentence which prompts are private, and which tiers may see them."""
+    local = ", ".join(f"{tier.number} ({tier.name})" for tier in catalog.tiers if tier.is_local)
+    where = f"local tiers alone: {local}" if local else "no tier, because none is local (`local = true`)"
+    if catalog.private is None:
+        return f"A prompt is private where its key or a header says so, and goes to {where}; [private] adds rules"
+    rules = ", ".join([*catalog.private.rules, *catalog.private.patterns])
+    found = f", or where a rule finds something private ({rules})" if rules else ""
+    return f"A prompt is private where its key or a header says so{found}, and goes to {where}"
+
+
+async def ask_guardrails(catalog: Catalog) -> list[GuardrailAnswer]:
+    """Return what each guardrail of the catalogue says of a harmless question."""
+    return list(await asyncio.gather(*(_asked(catalog, place) for place in range(len(catalog.guardrails)))))
+
+
+async def _asked(catalog: Catalog, place: int) -> GuardrailAnswer:
+    from gateway.inference.screening.guardrail import Asked, AskedText, guardrail_of
+
+    # Whatever it is to do in service, here a failure is shown.
+    spec = msgspec.structs.replace(catalog.guardrails[place], fail="closed")
+    asked = Asked(stage=spec.on[0], request_id="check", model="auto", texts=[AskedText("user", QUESTION)])
+    try:
+        guardrail = guardrail_of(spec, lambda name, stage, outcome: None)
+    except CatalogError as error:
+        return GuardrailAnswer(spec.name, problem=str(error))
+    try:
+        return GuardrailAnswer(spec.name, verdict=(await guardrail.verdict(asked, ALL)).action)
+    except ApiError as error:
+        return GuardrailAnswer(spec.name, problem=str(error))
+    finally:
+        await guardrail.close()
+
+
+class SettingSaid(msgspec.Struct, frozen=True):
+    """A line about a setting. `warning`: what the operator has to judge; `problem`: why it cannot be served so."""
+
+    line: str
+    warning: str = ""
+    problem: str = ""
+
+
+async def check_declared_keys(settings: Settings, *, may_show: bool) -> SettingSaid | None:
+    """Read the file of keys, and count what applying it would change, which needs the database; None without a file.
+
+    Unless `may_show`, as at a start, a key whose secret would have to be made and shown is a problem.
+    """
+    if not settings.keys_file:
+        return None
+    from gateway.tenancy.changes import TenancyError
+    from gateway.tenancy.declared import read_declaration
+    from gateway.tenancy.keys.key_secrets import keys_of
+
+    try:
+        declared = read_declaration(Path(settings.keys_file), keys_of(settings).answers.names, os.environ)
+        changes = await _changes(settings, declared, may_show)
+    except (TenancyError, SettingsError) as error:
+        return SettingSaid(f"Keys file {settings.keys_file}: PROBLEM", problem=str(error))
+    budgets = [team.budgets for team in declared.teams] + [key.budgets for key in declared.keys]
+    budgets += [key.budgets for key in declared.settings_keys]
+    number = sum(len(one.amounts()) for one in budgets)
+    counted = f"teams {len(declared.teams)}, keys {len(declared.keys)}, budgets {number}"
+    return SettingSaid(f"Keys file {settings.keys_file}: {counted}; {changes}")
+
+
+async def _changes(settings: Settings, declared: "Declaration", may_show: bool) -> str:
+    """What applying it would change. Raises `DeclarationError` for what cannot be done."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from gateway.operations.security.stored_keys import has_stored_keys
+    from gateway.tenancy.declared import differences
+    from quality.store.database import open_database
+
+    engine = open_database(settings.database)
+    try:
+        stored = engine if await has_stored_keys(settings.database, engine) else None
+        found = await differences(stored, declared, time.time(), may_show=may_show)
+    except (SQLAlchemyError, OSError) as error:
+        return f"what it changes is not known: the database cannot be read ({type(error).__name__})"
+    finally:
+        await engine.dispose()
+    counts = Counter(change.action for change in found.changes)
+    would = ", ".join(f"{count} {action}" for action, count in counts.items())
+    return f"applying it would make changes: {would}" if would else "the database has them so"
+
+
+def check_traced_texts(settings: Settings) -> SettingSaid | None:
+    """Say where prompts and answers go in traces, and whether they are redacted before; None if they do not.
+
+    A collector that cannot be sent to is a problem, as it is at a start.
+    """
+    if settings.trace_content == "none":
+        return None
+    from gateway.telemetry.span_export import configured_exporter
+
+    asked = f"AIO_TRACE_CONTENT={settings.trace_content}"
+    try:
+        exporter = configured_exporter(settings)
+        where = _receiver(settings)
+    except (SettingsError, CoreError) as error:
+        return SettingSaid(f"Traces: PROBLEM with {asked}", problem=str(error))
+    if exporter is not None:
+        exporter.shutdown()
+    if not settings.store_texts:
+        return SettingSaid(f"Traces: no prompts or answers in spite of {asked}, because AIO_STORE_TEXTS=false")
+    redacted = f"redacted by {settings.redaction}" if settings.redaction else "as they are"
+    warning = f"traces have users' texts, and nothing is taken out of them: set AIO_REDACTION, or unset {asked}"
+    line = f"Traces: prompts and answers leave this process for {where} ({asked}), {redacted}"
+    return SettingSaid(line, warning="" if settings.redaction else warning)
+
+
+def _receiver(settings: Settings) -> str:
+    """The exporter's address without what may be a secret. Raises `SettingsError` for one that is refused."""
+    if settings.trace_exporter == "console":
+        return "standard output"
+    from gateway.telemetry.traces import collector_url, look_up_collector
+
+    look_up_collector(settings)
+    url = collector_url(settings)
+    return f"{url.scheme}://{url.netloc.decode()}{url.path}"

@@ -1,1 +1,0 @@
-"""Whether a model is served here, on which devices, and by what else: from its headers alone."""

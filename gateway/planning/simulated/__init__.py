@@ -1,1 +1,0 @@
-"""A replica in virtual time, planned by the scheduler of the core."""
