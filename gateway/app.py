@@ -57,8 +57,8 @@ from gateway.tenancy.limits.overload import OverloadQueue
 from gateway.tenancy.tenancy import ShowKey, running_tenancy
 from gateway.tenancy.users.sessions import Sessions
 from inference_core.transport.client import CoreClient
-from quality.comparison.cost_quality_curve import CostQualityCurves
-from quality.evaluation.tier_value import ReportFileError, stored_report, warnings_of
+from quality.comparison.paired_outcomes import CostQualityCurves
+from quality.evaluation.tier_accuracy import ReportFileError, stored_report, warnings_of
 from quality.learning.kind_names import KindNames
 from quality.learning.learning import LearningRecord
 from quality.ledger.ledger import Ledger

@@ -17,8 +17,7 @@ from migrations.tables.api_objects import stored_responses
 from migrations.tables.audit import audit_events, erased_embeddings
 from migrations.tables.quality import classifier_versions, rollouts, tool_definitions, training_rows, verifications
 from migrations.tables.requests import refused_requests, requests
-from quality.rollout.classifier_versions import ClassifierVersions, VersionStatus
-from quality.rollout.registry_transaction import registry_transaction
+from quality.rollout.versions import ClassifierVersions, VersionStatus, registry_transaction
 from quality.store.database import checkpoint
 from quality.store.queries import ErasedRows, delete_key_data, record_audit
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from quality.estimates.upgrade_rate import UpgradeSettings, upgrade_rate
-from quality.monitor.e_detector import ShiftDetector, ShiftSettings
-from quality.monitor.shift_watch import VIEWS
+from quality.estimates.verified_sample import UpgradeSettings, upgrade_rate
+from quality.monitor.detectors import ShiftDetector, ShiftSettings
+from quality.monitor.watches import VIEWS
 
 # Answers of usual quality before a change.
 BEFORE = 500

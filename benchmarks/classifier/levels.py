@@ -16,8 +16,7 @@ from benchmarks.classifier.utility import PRIOR, RESAMPLES, Encoded, Row, encode
 from benchmarks.replay.figures import Figure
 from classifier.local.cells import Labels
 from quality.comparison.decision_gain import Serving
-from quality.retraining.levels import ABOVE, fitted_level, learn
-from quality.retraining.related import related, related_folds
+from quality.retraining.levels import ABOVE, fitted_level, learn, related, related_folds
 
 Float64 = npt.NDArray[np.float64]
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from classifier.policy.utility import DEFAULT_EXCHANGE, utility
 from quality.comparison.routing_worth import LEVEL, Probes, gains_of, sums_of_gains
-from quality.estimates.upgrade_rate import Share, wilson_interval
+from quality.estimates.verified_sample import Share, wilson_interval
 from quality.statistics import log_evidence
 
 Float = npt.NDArray[np.floating]

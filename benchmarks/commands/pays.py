@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.classifier.pays import Found, read_ladder, verdicts
-from quality.estimates.upgrade_rate import Share
+from quality.estimates.verified_sample import Share
 
 
 @click.command()

@@ -23,7 +23,7 @@ from benchmarks.replay.retrainings import retrainings
 from benchmarks.replay.timeline import NEW_KIND, REPAIRED, RETRAINED, Life, Look, Plan, live
 from classifier.errors import TrainingDataError
 from classifier.training.data.dataset import data_folder, load_outcomes
-from quality.estimates.upgrade_rate import Share
+from quality.estimates.verified_sample import Share
 from quality.retraining.levels import ABOVE
 from quality.verification.judging import MOST_OPINIONS
 

@@ -23,7 +23,7 @@ from gateway.processes.server_process import running_server
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import retrain_runs, training_rows, verifications
 from migrations.tables.requests import requests
-from quality.estimates.upgrade_rate import has_verdict
+from quality.estimates.verified_sample import has_verdict
 from quality.judges.calibration import GradedPair, calibrate
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import store_calibration

@@ -11,7 +11,7 @@ import msgspec
 
 from benchmarks.replay.ladder import uniform
 from classifier.training.data.dataset import RIGHT, TIER_MODELS, OutcomeRow
-from quality.estimates.upgrade_rate import Share, wilson_interval
+from quality.estimates.verified_sample import Share, wilson_interval
 from quality.judges.calibration import calibrate
 from quality.judges.known_pairs import graded_pairs
 from quality.judges.panel import Panel, rule_based_judges

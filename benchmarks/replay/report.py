@@ -11,7 +11,7 @@ from benchmarks.replay.figures import Figure, Float, Worth, chosen, gain, oracle
 from benchmarks.replay.ladder import Ladder
 from benchmarks.replay.retrainings import Drawn
 from benchmarks.replay.timeline import RETRAINED, Life, Look
-from quality.estimates.upgrade_rate import wilson_interval
+from quality.estimates.verified_sample import wilson_interval
 
 _WIDTHS = (9, 8, 26, 26, 7, 8, 14)
 _COURSE = """Held-out prompts against requests served. Cost: share of always the strongest tier's. Saving: share of the

@@ -24,11 +24,10 @@ from classifier.local.cells import Labels
 from classifier.registry.artefact import default_artefact, load_artefact
 from classifier.registry.registry import ArtefactRegistry
 from migrations.tables.quality import training_rows
-from quality.retraining.messages import ORDER, RESULT, ROWS, Order
 from quality.retraining.retrain import RetrainSettings, retrain
-from quality.retraining.subprocess import OnProgress
 from quality.retraining.train_candidate import carry_out, exported_labels, predicted_by
-from quality.rollout.evidence import RolloutSettings
+from quality.retraining.training_process import ORDER, RESULT, ROWS, OnProgress, Order
+from quality.rollout.rollout import RolloutSettings
 from quality.store.database import migrate, open_database
 from quality.verification.training_rows import encode_prompt, export_rows
 

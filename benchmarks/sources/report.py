@@ -24,7 +24,7 @@ from benchmarks.sources.features import ENGINE_FEATURES, ENGINES, SERVER_FEATURE
 from benchmarks.sources.origins import UNKNOWN, measurements_of, origin_of
 from benchmarks.sources.rows import rows_of
 from benchmarks.sources.stages import Stage, stage_times, stages
-from quality.estimates.stage_timings import TOKENS
+from quality.estimates.served import TOKENS
 
 # Source 001, as stated.
 _REWRITE = (("TensorRT-LLM", "4 × L4", "1000", "95 ms"), ("TensorRT-LLM", "1 × A100 40 GB", "1000", "69 ms"))

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.sources.rows import rows_of
-from quality.estimates.stage_timings import BUDGET_MS, TOKENS
+from quality.estimates.served import BUDGET_MS, TOKENS
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,7 +29,7 @@ class ArtefactRegistry:
     "canary": {"version": …, "share": …} or null, "experiment": a `classifier.policy.experiment_split.Split` or null}.
 
     The pointer is replaced atomically; readers see the old state or the new one. One writer at a time
-    (`quality.rollout.registry_transaction`). A promotion or a rollback ends a canary, which was compared with the
+    (`quality.rollout.versions`). A promotion or a rollback ends a canary, which was compared with the
     version served before. An experiment continues.
     """
 

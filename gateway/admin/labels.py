@@ -24,7 +24,7 @@ from gateway.operations.dashboard.html.rendering import back_to, page
 from gateway.operations.quality_loop.active_labels import ActiveLabels
 from gateway.operations.running import Operations, operations_of
 from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
-from quality.estimates.upgrade_rate import UNCERTAIN
+from quality.estimates.verified_sample import UNCERTAIN
 from quality.learning.outcome_import import Imported, delete_import, list_imports
 from quality.records.record import Record
 from quality.store.database import MOST_INTEGER

@@ -40,8 +40,7 @@ from gateway.operations.dashboard.html.rendering import back_to, page
 from gateway.operations.running import Operations, operations_of
 from gateway.operations.worth import worth_last
 from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
-from quality.estimates.kinds import ALL
-from quality.estimates.upgrade_rate import Share
+from quality.estimates.verified_sample import ALL, Share
 from quality.learning.kind_names import plain_name
 from quality.learning.learning import Learned, Learning, in_words
 from quality.monitor.status import MonitorStatus

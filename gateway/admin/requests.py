@@ -29,7 +29,7 @@ from gateway.operations.dashboard.html.first_request import first_request
 from gateway.operations.dashboard.html.page import Page
 from gateway.operations.dashboard.html.rendering import back_to, page
 from migrations.tables.quality import verifications
-from quality.estimates.sessions import MOST_SESSIONS, SessionRow, StepRow, newest_sessions, steps_of
+from quality.estimates.served import MOST_SESSIONS, SessionRow, StepRow, newest_sessions, steps_of
 from quality.records.record import EmbeddingRecord, Record, Recorded
 from quality.records.rows import request_row
 from quality.store.pages import REFUSED, REQUESTS

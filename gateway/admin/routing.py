@@ -42,12 +42,9 @@ from gateway.operations.dashboard.html.rendering import back_to, page
 from gateway.operations.quality_loop.quality_loop import sampling_settings
 from gateway.operations.running import Operations, operations_of
 from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
-from quality.estimates.kinds import acceptance
-from quality.estimates.reliability import ReliabilityBin, reliability
-from quality.shadow.cases import ShadowCase
-from quality.shadow.figures import ShadowReport
-from quality.shadow.observed import NEWEST
-from quality.shadow.report import budget_now, shadow_report
+from quality.comparison.shadow_answers import NEWEST, ShadowCase
+from quality.comparison.shadow_report import ShadowReport, budget_now, shadow_report
+from quality.estimates.verified_sample import ReliabilityBin, acceptance, reliability
 
 # More would take longer than a page may: aio report shadow has no such bound.
 _MOST = 20_000

@@ -32,8 +32,6 @@ from gateway.inference.routing.classifier_versions import (
 )
 from gateway.inference.service import Serving, serving_of
 from gateway.operations.running import Operations, operations_of
-from quality.estimates.kinds import Acceptance, Kind, KindShare, acceptance
-from quality.estimates.reliability import ReliabilityBin, reliability
 from quality.estimates.traffic import (
     ClassTraffic,
     RoutedRequest,
@@ -45,8 +43,22 @@ from quality.estimates.traffic import (
     stored_labels,
     traffic,
 )
-from quality.estimates.upgrade_rate import Share
-from quality.evaluation.tier_value import ReportFileError, compare_tiers, mean_cost_usd, overpriced_tiers, stored_report
+from quality.estimates.verified_sample import (
+    Acceptance,
+    Kind,
+    KindShare,
+    ReliabilityBin,
+    Share,
+    acceptance,
+    reliability,
+)
+from quality.evaluation.tier_accuracy import (
+    ReportFileError,
+    compare_tiers,
+    mean_cost_usd,
+    overpriced_tiers,
+    stored_report,
+)
 from quality.learning.kind_names import plain_name
 
 

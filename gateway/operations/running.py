@@ -21,7 +21,7 @@ from gateway.runtime.peers import Peers
 from gateway.telemetry.metrics.metrics import Metrics
 from gateway.telemetry.overview import Live
 from gateway.tenancy.access.guard import Access
-from quality.comparison.cost_quality_curve import CostQualityCurves
+from quality.comparison.paired_outcomes import CostQualityCurves
 from quality.learning.kind_names import KindNames
 from quality.learning.learning import LearningRecord
 

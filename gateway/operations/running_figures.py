@@ -27,7 +27,7 @@ from gateway.telemetry.objectives.service_levels import levels_of_all
 from quality.ledger.ledger import Ledger
 
 if TYPE_CHECKING:
-    from quality.estimates.key_costs import KeyCost
+    from quality.estimates.costs import KeyCost
 
 log = logging.getLogger(__name__)
 
@@ -152,7 +152,7 @@ class _KeyCosts:
     async def look(self) -> float | None:
         """Return how many times as much its requests cost. While the database is away it is the last one known."""
         # Imported here: without a webhook nothing is read.
-        from quality.estimates.key_costs import dearest_key
+        from quality.estimates.costs import dearest_key
 
         if time.monotonic() >= self._until:
             try:

@@ -5,8 +5,7 @@ import msgspec
 from gateway.base.stores.database import reached
 from gateway.operations.running import Operations
 from quality.comparison.routing_probes import WorthFound
-from quality.comparison.routing_worth import RoutingWorth
-from quality.comparison.worth_in_words import in_words
+from quality.comparison.routing_worth import RoutingWorth, in_words
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ from gateway.telemetry.objectives.service_levels import LevelsByTier, TierServic
 from gateway.telemetry.objectives.slo import Check, Quantiles, State, bucket_quantile, quantiles, tier_level
 from inference_core.protocol import CoreStats, ModelStats
 from inference_core.transport.client import CoreClient
-from quality.estimates.upgrade_rate import UpgradeRate
+from quality.estimates.verified_sample import UpgradeRate
 from tiers.tier import Tier
 
 

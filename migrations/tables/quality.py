@@ -204,8 +204,8 @@ rollouts = Table(
     Column("stage", String(16), nullable=False),  # canary | watch
     Column("status", String(16), nullable=False),  # running | kept | rolled_back | superseded | stopped
     Column("share", Double, nullable=False),  # of the requests, while it is a canary; 0: promoted at once
-    Column("settings", Json, nullable=False),  # the rollout's quality.rollout.evidence.RolloutSettings
-    Column("evidence", Json),  # quality.rollout.evidence.Evidence of the last check
+    Column("settings", Json, nullable=False),  # the rollout's quality.rollout.rollout.RolloutSettings
+    Column("evidence", Json),  # quality.rollout.rollout.Evidence of the last check
     Column("reason", FreeText, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("promoted_at", Double),

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from migrations.tables.quality import verifications
 from migrations.tables.requests import requests, routing_decisions
 from quality import statistics
-from quality.estimates.upgrade_rate import by_a_judge, has_verdict
+from quality.estimates.verified_sample import by_a_judge, has_verdict
 
 # Answers are weighted by their inverse sampling probability, which is clipped from below at this value.
 RAREST = 0.01

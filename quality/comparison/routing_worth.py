@@ -1,4 +1,5 @@
-"""Does routing pay? Its utility against every fixed tier and against the best mix of fixed tiers at the same cost.
+"""Does routing pay? Its utility against every fixed tier and against the best mix of fixed tiers at the same cost; also
+in one sentence for people, the same on the dashboard, the command line and in the log.
 
 Utility is that of every decision (`classifier.policy.utility`). All figures come from full-ladder probes, for which the
 outcome of every tier is known. The bounds are confidence sequences: their error
@@ -10,8 +11,7 @@ The best fixed tier in hindsight is a maximum that no statistic may pick; the bo
 bounds against all. The mix is a lottery between two tiers with weights from the earlier probes alone, and counts with
 its expected utility, so the bound is exact for this sequence of lotteries; they approach the best one. A lottery is
 never better than the better of its tiers by this utility: the mix shows which part of a gain the choice of prompts
-makes.
-"""
+makes."""
 
 from typing import Literal, NamedTuple, get_args
 
@@ -221,3 +221,46 @@ def _fixed(probes: Probes, column: int, gain: Bounded) -> FixedTier:
 
 def _least(found: list[Bounded]) -> Bounded:
     return Bounded(**{name: min(getattr(one, name) for one in found) for name in ("value", "low", "high")})
+
+
+def in_words(found: RoutingWorth | None, constant: str = "propose") -> str:
+    """Return the verdict in a sentence or two; `constant`: the routing knob, off, propose or act."""
+    if found is None:
+        return (
+            "Whether routing pays here is not known yet: no request has been answered by all tiers, which the budget "
+            "of verification pays for."
+        )
+    measured = (
+        f"its utility is {_points(found.over_fixed)} above that of tier {found.best_tier} alone, the best fixed tier, "
+        f"and {_points(found.over_mix)} above the best mix of fixed tiers at the same cost, by {found.probes:,} probes"
+    )
+    if found.verdict == "pays":
+        return f"Routing pays here: {measured}."
+    if found.verdict == "not_known_yet":
+        return (
+            f"Whether routing pays here is not known yet: {measured}; about {found.missing:,} more probes like these "
+            "decide it."
+        )
+    said = f"Routing does not pay here, which takes {100 * found.worth:g} points: {measured}."
+    return said if constant == "off" else f"{said} {_proposed(found, constant)}"
+
+
+def _proposed(found: RoutingWorth, constant: str) -> str:
+    one = found.constant
+    if one is None:
+        return (
+            f"No fixed tier that is as good costs at most ${found.usd:.6f} a request, as routing does, and is shown to "
+            f"meet the quality target {found.target:.2f}, so none is proposed."
+        )
+    what = (
+        f"Tier {one.tier} alone costs ${one.usd:.6f} a request instead of ${found.usd:.6f}, and "
+        f"{one.no_worse.value:.0%} of its answers are no worse than the strongest tier's "
+        f"(at least {one.no_worse.low:.0%}; routing: {found.no_worse:.0%})"
+    )
+    if constant == "act":
+        return f"{what}: it answers."
+    return f"{what}: the routing knob constant=act lets it answer."
+
+
+def _points(one: Bounded) -> str:
+    return f"{100 * one.value:+.1f} points [{100 * one.low:+.1f}, {100 * one.high:+.1f}]"

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from classifier.complexity.classes import Complexity, likeliest
 from migrations.tables.quality import training_rows
 from migrations.tables.requests import requests, routing_decisions
-from quality.estimates.kinds import KindShare
+from quality.estimates.verified_sample import KindShare
 
 # The most requests that are read, so that the cost does not grow with the traffic.
 NEWEST = 1000

@@ -1,5 +1,9 @@
-"""Two models side by side on the same text and prompts: logits and hidden states, and what they say greedily."""
+"""Two models side by side on the same text and prompts: logits and hidden states, and what they say greedily.
 
+A card's arithmetic on the CPU: the device's own 8-bit weights and rounding of activations, and its FP8 cache, in plain
+torch, so that a comparison shows what INT8 and FP8 lose without a card (SPEC KV-07, QZ-04, QZ-06, QZ-09)."""
+
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,10 +14,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from inference_core.attention import AttentionBackend, AttentionBatch, CpuAttention, ReferenceAttention
 from inference_core.core import Core
+from inference_core.device.weights import stored_linears
 from inference_core.errors import ModelFileError
 from inference_core.execution.block_memory import allocate_arena
-from inference_core.execution.logits_runner import LogitsRunner
+from inference_core.execution.logits_runner import DecoderRunner, LogitsRunner
 from inference_core.kv_cache.layout import MeasuredKVDtype
 from inference_core.linear.linear import ConcatenatedLinear, Linear, PanelLinear, ReferenceLinear
 from inference_core.linear.panels import pack
@@ -21,17 +27,116 @@ from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import PackedTensor
-from inference_core.loading.load_core import check_kernels, layout_of, load_core, runner_over
+from inference_core.loading.load_core import check_kernels, info_of, layout_of, load_core, rotary_within, runner_over
 from inference_core.loading.outliers import load_decoder
-from inference_core.model_spec import CoreSpec, MeasuredCompute, ModelSpec
+from inference_core.model_spec import CoreSpec, DeviceScheme, MeasuredCompute, ModelSpec
 from inference_core.models.transformer import Decoder
+from inference_core.models.weights import load_embedding, load_layers, vector
 from inference_core.native import cpu
 from inference_core.protocol import AddRequest, SamplingParams
 from inference_core.quantization.calibration import Agreement, AgreementTally, Logits, normalised_dot
 from inference_core.step_plan import ScheduledSequence
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
-from quality.evaluation.card_arithmetic import card_decoder, card_runner
+from inference_core.triton_kernels.reference import rounded_to_fp8
+
+
+class Fp8Attention(AttentionBackend):
+    """`inner` over a float32 cache, whose keys and values are rounded as the cards' kernels store them: to E4M3 with a
+    scale per token and head. Products are those of `inner`."""
+
+    def __init__(self, inner: AttentionBackend) -> None:
+        if inner.layout.dtype != "float32":
+            raise ValueError(f"the cache is of {inner.layout.dtype}; only float32 holds every number of FP8")
+        super().__init__(inner.config, inner.layout, inner.arena, inner.cos_sin)
+        self._inner = inner
+
+    def rope_and_write(
+        self,
+        qkv: torch.Tensor,
+        layer: int,
+        batch: AttentionBatch,
+        q_norm: torch.Tensor | None,
+        k_norm: torch.Tensor | None,
+    ) -> None:
+        """See `AttentionBackend.rope_and_write`."""
+        self._inner.rope_and_write(qkv, layer, batch, q_norm, k_norm)
+        numbers = self.arena[: self.arena.numel() // 4 * 4].view(torch.float32)
+        for places in self._written(layer, batch):
+            numbers[places] = rounded_to_fp8(numbers[places])
+
+    def attend(
+        self,
+        qkv: torch.Tensor,
+        layer: int,
+        batch: AttentionBatch,
+        out: torch.Tensor,
+        sinks: torch.Tensor | None = None,
+    ) -> None:
+        """See `AttentionBackend.attend`."""
+        self._inner.attend(qkv, layer, batch, out, sinks)
+
+    def _written(self, layer: int, batch: AttentionBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Places of the keys and the values [tokens, kv_heads, head_dim] of a step in the arena's float32 numbers."""
+        layout = self.layout
+        heads = torch.arange(layout.num_kv_heads) * (layout.head_bytes // 4)
+        first = ((batch.slots + layer * layout.layer_bytes) // 4)[:, None, None] + heads[None, :, None]
+        at = (batch.positions.long() % layout.block_size)[:, None, None]
+        dims = torch.arange(layout.head_dim)
+        keys = first + dims * layout.block_size + at
+        values = first + layout.head_dim * layout.block_size + at * layout.head_dim + dims
+        return keys, values
+
+
+class ContiguousLinear(Linear):
+    """A device's layer for callers whose `x` and `out` are parts of wider tensors."""
+
+    batch_invariant = False
+
+    def __init__(self, linear: Linear) -> None:
+        self._linear = linear
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+
+    def apply(self, x: torch.Tensor, out: torch.Tensor, *, accumulate: bool = False) -> None:
+        product = torch.empty(len(x), self.out_features)
+        self._linear.apply(x.contiguous(), product)
+        out.copy_(out + product if accumulate else product)
+
+
+def card_decoder(checkpoint: Checkpoint, scheme: DeviceScheme, cache_dir: Path) -> Decoder:
+    """Build the network with `scheme`'s layers as a card has them; everything else is float32.
+
+    Repacked weights are cached under `cache_dir`. Raises ModelFileError for weights that cannot be repacked.
+    """
+    stored = stored_linears(checkpoint, scheme, torch.float32, torch.device("cpu"), cache_dir)
+    linears = {name: ContiguousLinear(linear) for name, linear in stored.items()}
+    return Decoder(
+        config=checkpoint.config,
+        embedding=load_embedding(checkpoint, "float32"),
+        layers=load_layers(checkpoint, linears),
+        final_norm=vector(checkpoint, "model.norm.weight"),
+        head=linears["head"],
+    )
+
+
+def card_runner(
+    spec: ModelSpec, checkpoint: Checkpoint, decoder: Decoder, core: CoreSpec, arena: torch.Tensor, *, fp8_cache: bool
+) -> LogitsRunner:
+    """Build the runner of a network over `arena` uint8 [bytes]; `spec` gives its name and its cache, which is float32
+    where `fp8_cache` has its numbers rounded as cards do.
+
+    Raises ModelFileError for shapes and caches that the CPU kernels cannot compute.
+    """
+    check_kernels(spec, checkpoint.config)
+    # The layers are torch's, which otherwise has one thread next to the native kernels.
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    info, layout = info_of(spec, checkpoint, decoder.config), layout_of(spec, decoder.config)
+    backend = CpuAttention if cpu.AVAILABLE else ReferenceAttention
+    attention: AttentionBackend = backend(decoder.config, layout, arena, rotary_within(spec, decoder.config, core))
+    if fp8_cache:
+        attention = Fp8Attention(attention)
+    return DecoderRunner(info, decoder, layout, attention, core.slab_bytes)
+
 
 Hidden = NDArray[np.float32]
 Progress = Callable[[float], None]

@@ -22,7 +22,7 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.quality import verifications
-from quality.estimates.upgrade_rate import PEOPLE, has_verdict, wilson_interval
+from quality.estimates.verified_sample import PEOPLE, has_verdict, wilson_interval
 from quality.judges.judge import Judge, JudgeVerdict
 
 # The balanced accuracy above which a judge's lower bound must lie: that of chance, and by real pairs a little more,

@@ -23,7 +23,7 @@ from classifier.features.words import tokenise
 from migrations.tables.quality import training_rows
 from migrations.tables.requests import requests, routing_decisions
 from migrations.tables.tenancy import api_keys
-from quality.estimates.kinds import Kind
+from quality.estimates.verified_sample import Kind
 from quality.verification.training_rows import vector_of
 
 # Only the newest of each are read; longer conversations are left out.

@@ -15,7 +15,7 @@ from classifier.local.own import LabelledRow, OwnOutcomes
 from classifier.model.learned import LearnedHead
 from classifier.model.outcome_model import OutcomeModel
 from migrations.tables.quality import training_rows
-from quality.monitor.shift_watch import Changes, changes_for, tenants_changes
+from quality.monitor.watches import Changes, changes_for, tenants_changes
 from quality.store.queries import labels_count_from
 from quality.verification.training_rows import (
     ANY_CLASS,

@@ -10,18 +10,12 @@ from functools import lru_cache
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from quality.estimates.kinds import acceptance
-from quality.estimates.upgrade_rate import UpgradeRate, UpgradeSettings, recent_verdicts, upgrade_rate
+from quality.estimates.verified_sample import UpgradeRate, UpgradeSettings, acceptance, recent_verdicts, upgrade_rate
 from quality.judges.panel import Panel
-from quality.monitor.background_loop import WorkLoop
-from quality.monitor.drift import CalibrationDrift, InputWatch, calibration_drift
-from quality.monitor.e_detector import ShiftAlarm
-from quality.monitor.offers import FailedCall, Offer, Offers, ToCompare, compare_none
-from quality.monitor.settings import MonitorSettings
-from quality.monitor.share_watch import ShareAlarm, ShareWatch
-from quality.monitor.shift_watch import ShiftWatch
-from quality.monitor.status import MonitorStatus
-from quality.monitor.worker import Worker
+from quality.monitor.detectors import ShiftAlarm
+from quality.monitor.status import CalibrationDrift, InputWatch, MonitorStatus, calibration_drift
+from quality.monitor.watches import ShareAlarm, ShareWatch, ShiftWatch
+from quality.monitor.worker import FailedCall, MonitorSettings, Offer, Offers, ToCompare, Worker, WorkLoop, compare_none
 from quality.records.record import Record
 from quality.records.redaction import RedactText
 from quality.verification.comparison import VerifiedComparison

@@ -1,23 +1,208 @@
-"""The monitor's work: claim what waits, verify it within the budget, and store what it teaches."""
+"""The monitor's work: claim what waits, verify it within the budget, and store what it teaches; with its settings, and
+what it has still to decide on: finished requests, bounded in number and bytes, and calls that failed.
+
+It is done in a background loop (`WorkLoop`): woken when there is some, polling otherwise, and not ended by errors."""
 
 import asyncio
 import logging
 import math
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from inference_core.io.background_tasks import is_cancelled, repeated
 from inference_core.tokenization.tokenizer import LONG_TEXT
-from quality.monitor.settings import MonitorSettings
-from quality.verification.job import Ruling, VerificationJob
-from quality.verification.judging import OpinionsGiven
+from quality.estimates.verified_sample import UpgradeSettings
+from quality.monitor.detectors import ShiftSettings
+from quality.records.record import Record
+from quality.verification.comparison import VerifiedComparison
+from quality.verification.job import Ruling, Turn, VerificationJob
+from quality.verification.judging import MOST_OPINIONS, OpinionsGiven
 from quality.verification.queue import VerificationQueue
+from quality.verification.sampling import Purpose, SamplingSettings
 from quality.verification.training_rows import Encode, chances, training_row
 from quality.verification.verifier import AttemptError, Verifier, Waited
 from tiers.tier import Tier
 
+
+class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of the monitor. Times in seconds; `max_tokens` bounds a reference answer, reasoning included.
+
+    `second_opinions`: further answers, 0 to 2, that may contradict before an answer counts as worse. `max_held`: the
+    most drawn answers, the newest, that wait for a judge. `result_seconds`: how long an answer with calls waits for the
+    caller's next request, whose results say whether they failed. `cold_start_per_second`: the most answers a second
+    that a cold start draws on average, since more at once teach no sooner. `parallel`: the verifications that run at a
+    time in one process. `machine_share`: the share of the time, in (0, 1], for which verification may keep local tiers
+    busy. `trigger`: the rule whose alarms are passed
+    on: the sequential test, or the share of `upgrade`.
+    """
+
+    sampling: SamplingSettings = SamplingSettings()
+    upgrade: UpgradeSettings = UpgradeSettings()
+    shift: ShiftSettings = ShiftSettings()
+    trigger: Literal["evidence", "share"] = "evidence"
+    max_tokens: int = 1024
+    second_opinions: int = MOST_OPINIONS
+    max_attempts: int = 3
+    lease_seconds: float = 600.0
+    retry_seconds: float = 30.0
+    expire_seconds: float = 86_400.0
+    poll_seconds: float = 1.0
+    max_offered: int = 1000
+    max_held: int = 50
+    result_seconds: float = 120.0
+    cold_start_per_second: float = 2.0
+    parallel: int = 1
+    machine_share: float = 1.0
+
+
+# Of the newest drawn answers, whose results may still come.
+_MOST_CALLS = 2000
+# Of all turns that wait for a decision.
+MOST_BYTES = 64 << 20
+
+ToCompare = Callable[[Purpose], VerifiedComparison | None]
+"""Return the cheap tiers whose answers the verification of a request compares; None for none."""
+
+
+def compare_none(purpose: Purpose) -> None:
+    """Compare no answers."""
+    return
+
+
+class Offer(NamedTuple):
+    """A finished request to decide on. `sampling`: under whose ceilings it was let in; None for the current ones."""
+
+    record: Record
+    to_compare: ToCompare = compare_none
+    turn: Turn | None = None
+    sampling: SamplingSettings | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """About what its turn holds in memory; texts alone are held by its record."""
+        return 0 if self.turn is None else self.turn.num_bytes
+
+
+class FailedCall(NamedTuple):
+    """An offered answer of which a call failed."""
+
+    request_id: str
+
+
+class Offers:
+    """A queue, first in, first out. `most`: of requests."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._waiting: deque[tuple[Offer | FailedCall, int]] = deque()
+        self._num_bytes = 0
+        # The request of each call, by the caller's key and the call's id.
+        self._calls: dict[tuple[str | None, str], str] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, offer: Offer) -> bool:
+        """Let `offer` wait; False if too many wait, or too much."""
+        size = offer.num_bytes
+        if len(self._waiting) >= self._most or (self._num_bytes and self._num_bytes + size > MOST_BYTES):
+            return False
+        self._waiting.append((offer, size))
+        self._num_bytes += size
+        for call in offer.turn.calls if offer.turn is not None else ():
+            self._calls[offer.record.key_id, call.id] = offer.record.request_id
+        while len(self._calls) > _MOST_CALLS:
+            del self._calls[next(iter(self._calls))]
+        return True
+
+    def calls_failed(self, key_id: str | None, call_ids: Sequence[str]) -> None:
+        """Let it be noted, after the decision on the answer that made them, that these calls failed."""
+        for call_id in call_ids:
+            request_id = self._calls.pop((key_id, call_id), None)
+            if request_id is not None:
+                self._waiting.append((FailedCall(request_id), 0))
+
+    def first(self) -> Offer | FailedCall | None:
+        """Return what has waited longest; it goes on waiting until `done`."""
+        return self._waiting[0][0] if self._waiting else None
+
+    def done(self) -> None:
+        """Remove the first."""
+        self._num_bytes -= self._waiting.popleft()[1]
+
+    def clear(self) -> None:
+        """Forget all that wait."""
+        self._waiting.clear()
+        self._num_bytes = 0
+
+
 log = logging.getLogger(__name__)
+
+Step = Callable[[], Awaitable[bool]]
+
+
+class WorkLoop:
+    """Calls `step` until it returns False (nothing to do), then waits for `nudge` or `poll_seconds`.
+
+    An exception of `step` is logged and counts as "nothing to do": an unavailable database must not end the loop.
+    """
+
+    def __init__(self, name: str, step: Step, poll_seconds: float) -> None:
+        self.name = name
+        self._step = step
+        self._poll_seconds = poll_seconds
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Start. Idempotent."""
+        if self._task is None:
+            self._task = repeated(self._run, self.name)
+
+    async def close(self) -> None:
+        """Cancel the running step and stop. Idempotent."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    def nudge(self) -> None:
+        """Wake the loop: there may be work."""
+        self._idle.clear()
+        self._wake.set()
+
+    async def drain(self) -> None:
+        """Wait until a `step` that started after this call found nothing to do. Raises RuntimeError if not running."""
+        if self._task is None:
+            raise RuntimeError(f"{self.name} is not running; call start() first")
+        self.nudge()
+        idle = asyncio.create_task(self._idle.wait())
+        await asyncio.wait({idle, self._task}, return_when=asyncio.FIRST_COMPLETED)
+        if not idle.done():
+            idle.cancel()
+            raise RuntimeError(f"{self.name} was stopped")
+
+    async def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            try:
+                while await self._step():
+                    pass
+            except Exception as error:
+                if is_cancelled():
+                    raise asyncio.CancelledError from error
+                log.exception("%s could not work; it tries again within %s s", self.name, self._poll_seconds)
+            if not self._wake.is_set():
+                self._idle.set()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), self._poll_seconds)
+
 
 # So many jobs that cannot run now are passed over in one look at the queue.
 _MOST_PASSED = 32

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from quality.retraining.messages import ORDER, RESULT, ROWS, Order, Progress
+from quality.retraining.training_process import ORDER, RESULT, ROWS, Order, Progress
 
 NICENESS = 10
 

@@ -25,14 +25,11 @@ from classifier.registry.artefact import load_manifest
 from classifier.registry.registry import ArtefactRegistry
 from inference_core.extras import MissingExtraError
 from quality.comparison.decision_gain import Serving, reference_serving
-from quality.monitor.shift_watch import tenants_changes
-from quality.retraining.messages import ORDER, RESULT, ROWS, Order
+from quality.monitor.watches import tenants_changes
 from quality.retraining.runs import Busy, LeaseLostError, Made, RetrainRuns, Run
-from quality.retraining.subprocess import OnProgress, Train, run_training_process
-from quality.rollout.classifier_versions import ClassifierVersions
-from quality.rollout.evidence import RolloutSettings
-from quality.rollout.registry_transaction import registry_transaction
-from quality.rollout.rollout import ACTOR, Rollouts
+from quality.retraining.training_process import ORDER, RESULT, ROWS, OnProgress, Order, Train, run_training_process
+from quality.rollout.rollout import ACTOR, Rollouts, RolloutSettings
+from quality.rollout.versions import ClassifierVersions, registry_transaction
 from quality.store.queries import labels_count_from
 from quality.verification.training_rows import Tensors, data_hash, export_rows, feature_spec
 

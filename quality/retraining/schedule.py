@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from inference_core.extras import MissingExtraError
 from inference_core.io.background_tasks import repeated
-from quality.retraining.standing import Owed, Standing, Trigger, wait_after
+from quality.retraining.runs import Owed, Standing, Trigger, wait_after
 
 # Imported where a schedule is made: a gateway without a monitor has none.
 if TYPE_CHECKING:

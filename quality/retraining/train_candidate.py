@@ -24,9 +24,8 @@ from classifier.model.learned import LearnedHead
 from classifier.model.outcome_model import SCHEMA_VERSION, TrainingWindow
 from classifier.registry.artefact import load_artefact, load_base, load_manifest, load_model_tensors, save_artefact
 from quality.learning.own_labels import BEFORE_CHANGE, before_change
-from quality.retraining.levels import NO_HEADS, Folds, Learned, learn
-from quality.retraining.messages import Order
-from quality.retraining.related import related_folds
+from quality.retraining.levels import NO_HEADS, Folds, Learned, learn, related_folds
+from quality.retraining.training_process import Order
 from quality.rollout.promotion_gate import Judgement, Predicted, judge_candidate
 from quality.verification.training_rows import TRAINED_ON, by_chance, without_errors
 

@@ -36,7 +36,7 @@ from quality.comparison.paired_outcomes import (
     tier_choice,
 )
 from quality.rollout.guardrails import Guarded, Guardrails, Measure, judged, looks_due, unit_samples
-from quality.rollout.registry_transaction import registry_transaction
+from quality.rollout.versions import registry_transaction
 
 ACTOR = "experiment"
 # The largest difference of utility that counts as a tie.

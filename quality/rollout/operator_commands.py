@@ -14,10 +14,8 @@ from classifier.errors import ArtefactError
 from classifier.registry.registry import ArtefactRegistry
 from migrations.tables.audit import audit_events
 from quality.comparison.decision_gain import Serving
-from quality.rollout.classifier_versions import ClassifierVersions
-from quality.rollout.evidence import RolloutSettings
-from quality.rollout.registry_transaction import registry_transaction
-from quality.rollout.rollout import Rollouts
+from quality.rollout.rollout import Rollouts, RolloutSettings
+from quality.rollout.versions import ClassifierVersions, registry_transaction
 
 
 async def promote(

@@ -12,7 +12,7 @@ from classifier.policy.agreement_counts import AgreementPlace, AgreementTable
 from migrations.tables.quality import verifications
 from migrations.tables.requests import requests
 from migrations.tables.tenancy import api_keys
-from quality.estimates.upgrade_rate import UNCERTAIN, has_verdict
+from quality.estimates.verified_sample import UNCERTAIN, has_verdict
 from quality.records.record import Attempt, ComparedAs, Comparison, comparison_of
 from tiers.final_answer.agreement import agree
 from tiers.final_answer.extract import FinalAnswer

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import training_rows, verifications
 from migrations.tables.requests import requests
-from quality.estimates.upgrade_rate import PEOPLE, UNCERTAIN
+from quality.estimates.verified_sample import PEOPLE, UNCERTAIN
 from quality.judges.calibration import REVIEW as REVIEW_SCORE
 from quality.judges.rules import ExactJudge
 from quality.records.record import Record

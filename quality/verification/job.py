@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from quality.estimates.upgrade_rate import UNCERTAIN
+from quality.estimates.verified_sample import UNCERTAIN
 from quality.judges.judge import Seen
 from quality.records.redaction import RedactText
 from quality.verification.comparison import VerifiedComparison
@@ -274,8 +274,8 @@ class Ruling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Depth(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of waiting rows, and among the newest `quality.estimates.upgrade_rate.NEWEST` rows of those done, failed,
-    done with a label that teaches, and done with an uncertain one."""
+    """Counts of waiting rows, and among the newest `quality.estimates.verified_sample.NEWEST` rows of those done,
+    failed, done with a label that teaches, and done with an uncertain one."""
 
     pending: int
     done: int

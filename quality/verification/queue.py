@@ -23,7 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from migrations.tables.audit import erasures
 from migrations.tables.quality import tool_definitions, training_rows, verifications
 from migrations.tables.requests import requests, routing_decisions
-from quality.estimates.upgrade_rate import UNCERTAIN, newest_verifications
+from quality.estimates.verified_sample import UNCERTAIN, newest_verifications
 from quality.records.record import Record
 from quality.records.rows import consent_of
 from quality.store.queries import exclusive, insert_into

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from inference_core.protocol import Grammar, SamplingParams
-from quality.estimates.upgrade_rate import UNCERTAIN
+from quality.estimates.verified_sample import UNCERTAIN
 from quality.judges.judge import JudgeVerdict
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Panel

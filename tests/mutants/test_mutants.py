@@ -149,7 +149,7 @@ def test_a_mutant_lives_where_no_test_fails_and_is_killed_where_one_does() -> No
     ("file", "was", "became"),
     [
         ("classifier/policy/decide.py", "k < least_of_key", "k <= least_of_key"),
-        ("quality/monitor/e_detector.py", "views * settings.false_alarm_every", "settings.false_alarm_every"),
+        ("quality/monitor/detectors.py", "views * settings.false_alarm_every", "settings.false_alarm_every"),
     ],
 )
 def test_faults_that_once_lived_are_among_the_mutants(file: str, was: str, became: str) -> None:
@@ -172,6 +172,6 @@ def test_every_group_has_files_and_tests() -> None:
 
 def test_a_file_has_the_group_of_its_path_and_other_files_are_refused() -> None:
     assert group_of("classifier/policy/decide.py") == ("tests/classifier/policy",)
-    assert group_of("quality/monitor/drift.py") == ("tests/quality/monitor",)
+    assert group_of("quality/monitor/status.py") == ("tests/quality/monitor",)
     with pytest.raises(SystemExit, match=r"gateway/app.py is in no group"):
         group_of("gateway/app.py")

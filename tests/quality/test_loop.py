@@ -14,7 +14,7 @@ from quality.evaluation.task_set import check, tasks
 from quality.judges.panel import standing_panel
 from quality.ledger.ledger import Ledger
 from quality.monitor.monitor import Monitor
-from quality.monitor.settings import MonitorSettings
+from quality.monitor.worker import MonitorSettings
 from quality.retraining.retrain import retrain
 from quality.verification.sampling import SamplingSettings
 from quality.verification.training_rows import encoder_of

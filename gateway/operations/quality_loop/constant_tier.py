@@ -15,8 +15,7 @@ from gateway.inference.routing.router import RoutingService
 from gateway.telemetry.metrics.metrics import Metrics
 from migrations.tables.audit import audit_events
 from quality.comparison.routing_probes import WorthAsked, WorthFound, WorthRecord
-from quality.comparison.routing_worth import RoutingWorth
-from quality.comparison.worth_in_words import in_words
+from quality.comparison.routing_worth import RoutingWorth, in_words
 
 log = logging.getLogger(__name__)
 

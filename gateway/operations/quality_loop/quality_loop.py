@@ -29,25 +29,23 @@ from gateway.operations.quality_loop.label_sources import (
 from gateway.telemetry.metrics.metrics import Metrics
 from inference_core.extras import MissingExtraError
 from inference_core.io.background_tasks import once
-from quality.estimates.upgrade_rate import UpgradeRate
+from quality.estimates.verified_sample import UpgradeRate
 from quality.judges.calibration import newest_verdict
 from quality.judges.pairwise import PairwiseJudge, judging_fingerprint
 from quality.judges.panel import Panel, standing_panel
 from quality.judges.self_calibration import JudgeState, SelfCalibration, judge_state
-from quality.monitor.background_loop import WorkLoop
-from quality.monitor.e_detector import ShiftAlarm
+from quality.monitor.detectors import ShiftAlarm
 from quality.monitor.monitor import Monitor
-from quality.monitor.settings import MonitorSettings
-from quality.monitor.share_watch import ShareAlarm
+from quality.monitor.watches import ShareAlarm
+from quality.monitor.worker import MonitorSettings, WorkLoop
 from quality.records.record import Record
 from quality.records.redaction import RedactText
 from quality.retraining.retrain import RetrainResult, RetrainSettings, Trigger, retrain
+from quality.retraining.runs import Standing, read_standing
 from quality.retraining.schedule import RetrainJob
-from quality.retraining.standing import Standing, read_standing
-from quality.retraining.subprocess import OnProgress, Train, run_training_process
-from quality.rollout.evidence import RolloutSettings
+from quality.retraining.training_process import OnProgress, Train, run_training_process
 from quality.rollout.experiments import Experiments
-from quality.rollout.rollout import Rollouts
+from quality.rollout.rollout import Rollouts, RolloutSettings
 from quality.store.queries import record_audit
 from quality.verification.comparison import VerifiedComparison
 from quality.verification.job import failed_calls, turn_of

@@ -27,7 +27,7 @@ from gateway.tenancy.keys.directory import INFERENCE, KnownKeys
 from gateway.tenancy.keys.key_commands import name_of_team, shown_key
 from gateway.tenancy.keys.key_secrets import keys_of
 from inference_core.protocol import SamplingParams
-from quality.estimates.upgrade_rate import Share, wilson_interval
+from quality.estimates.verified_sample import Share, wilson_interval
 from quality.learning.own_labels import OwnLabels
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import load_catalog

@@ -169,7 +169,7 @@ models.add_command(pull)
 
 
 def _show(as_json: bool, given: dict[str, Any]) -> None:
-    from quality.evaluation.tier_value import stored_report, warnings_of
+    from quality.evaluation.tier_accuracy import stored_report, warnings_of
     from tiers.catalog.load import load_catalog
 
     settings = settings_from(**given)

@@ -21,7 +21,7 @@ from gateway.operations.cli.options import (
 if TYPE_CHECKING:
     from gateway.base.settings import Settings
     from quality.distillation.examples import Example
-    from quality.distillation.train_adapter import NamedModel, TrainingRecord
+    from quality.distillation.train import NamedModel, TrainingRecord
     from tiers.catalog.catalog import Catalog
 
 _POSITIVE = click.FloatRange(min=0, min_open=True)
@@ -69,8 +69,7 @@ def train(model: str, folder: Path, as_json: bool, **options: Any) -> None:
     A tenth of the prompts is held out. The adapter is written only if it is better on them with 95% confidence; else
     the figures are shown, and the command exits with 1. A tier then binds it with `adapter = "FOLDER"`.
     """
-    from quality.distillation.train import Recipe
-    from quality.distillation.train_adapter import NoGainError, train_adapter
+    from quality.distillation.train import NoGainError, Recipe, train_adapter
     from tiers.catalog.load import load_catalog
 
     stored = ("catalog", "data_dir", "database_url", "cache_dir")
@@ -104,7 +103,7 @@ def train(model: str, folder: Path, as_json: bool, **options: Any) -> None:
 
 
 def _model(catalog: "Catalog", name: str) -> "NamedModel":
-    from quality.distillation.train_adapter import NamedModel
+    from quality.distillation.train import NamedModel
 
     if name not in catalog.model_paths:
         known = ", ".join(catalog.model_paths) or "none"

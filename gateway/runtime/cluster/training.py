@@ -8,8 +8,14 @@ from typing import Any
 import msgspec
 import ray
 
-from quality.retraining.messages import ORDER, RESULT, Order
-from quality.retraining.subprocess import OnProgress, TrainingProcessError, run_training_process
+from quality.retraining.training_process import (
+    ORDER,
+    RESULT,
+    OnProgress,
+    Order,
+    TrainingProcessError,
+    run_training_process,
+)
 
 ATTEMPTS_MORE = 1
 """Retries after the loss of its node."""
@@ -28,7 +34,7 @@ class Trained(msgspec.Struct, frozen=True):
 
 
 async def train_on_cluster(folder: Path, on_progress: OnProgress, *, timeout_seconds: float) -> None:
-    """A `quality.retraining.subprocess.Train` on any node of the cluster that this process has joined."""
+    """A `quality.retraining.training_process.Train` on any node of the cluster that this process has joined."""
     order = msgspec.json.decode((folder / ORDER).read_bytes(), type=Order)
     task: Any = ray.remote(_train).options(num_cpus=1, max_retries=ATTEMPTS_MORE)
     sent = await asyncio.to_thread(

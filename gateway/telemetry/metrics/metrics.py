@@ -18,7 +18,7 @@ from gateway.telemetry.objectives.slo import SloReport, slo_report
 from gateway.telemetry.refused_requests import RefusedMetrics
 from inference_core.transport.client import CoreClient
 from quality.comparison.routing_worth import VERDICTS, Verdict
-from quality.retraining.standing import Standing
+from quality.retraining.runs import Standing
 from quality.verification.judging import OpinionsGiven
 from quality.verification.sampling import Reason
 from tiers.tier import Tier

@@ -24,7 +24,7 @@ from migrations.tables.audit import audit_events
 from migrations.tables.quality import retrain_runs
 from quality.judges.calibration import Calibration
 from quality.judges.panel import Panel, store_calibration
-from quality.monitor.e_detector import ShiftAlarm
+from quality.monitor.detectors import ShiftAlarm
 from quality.retraining.retrain import RetrainResult
 from quality.store.database import migrate, open_database
 from quality.store.queries import insert_records

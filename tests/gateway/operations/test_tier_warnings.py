@@ -12,7 +12,7 @@ import gateway.runtime.cores.engine
 from gateway.base.settings import Settings
 from gateway.operations.cli import main
 from gateway.runtime.cores.engine import Engine
-from quality.evaluation.tier_value import REPORT_FILE
+from quality.evaluation.tier_accuracy import REPORT_FILE
 from tests.gateway.running_gateway import running_gateway
 from tests.quality.evaluation.knowing_tier import KnowingTier
 

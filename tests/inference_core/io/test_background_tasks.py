@@ -29,7 +29,7 @@ AWAITED = {
     "inference_core/io/background_tasks.py": "the supervisor itself",
     "inference_core/transport/server.py": "the process of the core",
     "quality/learning/learning.py": "the page that asks",
-    "quality/monitor/background_loop.py": "the one who drains the loop",
+    "quality/monitor/worker.py": "the one who drains the loop",
     "quality/retraining/retrain.py": "the retraining",
     "quality/store/drivers.py": "the closing of the database, which leaves a stuck thread alone",
     "tiers/merge_streams.py": "the reader of the stream",

@@ -13,10 +13,10 @@ from quality.comparison.routing_worth import (
     Probes,
     constant_of,
     gains_of,
+    in_words,
     mix_weights,
     routing_worth,
 )
-from quality.comparison.worth_in_words import in_words
 
 PRICES = np.array([1.0, 5.0, 30.0])
 

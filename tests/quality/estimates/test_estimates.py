@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from quality.estimates.upgrade_rate import UpgradeSettings, recent_verdicts, upgrade_rate, wilson_interval
-from quality.monitor.drift import InputWatch, calibration_drift, verified_vectors
+from quality.estimates.verified_sample import UpgradeSettings, recent_verdicts, upgrade_rate, wilson_interval
+from quality.monitor.status import InputWatch, calibration_drift, verified_vectors
 from quality.verification.queue import VerificationQueue
 from quality.verification.sampling import SamplingSettings
 

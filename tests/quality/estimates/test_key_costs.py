@@ -8,7 +8,7 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.requests import requests
-from quality.estimates.key_costs import BEFORE_SECONDS, LATELY_SECONDS, dearest_key
+from quality.estimates.costs import BEFORE_SECONDS, LATELY_SECONDS, dearest_key
 from quality.store.database import migrate, open_database
 from tests.gateway.operations.dashboard.rows import SERVED
 

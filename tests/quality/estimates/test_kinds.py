@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.complexity.classes import Complexity
 from migrations.tables.quality import training_rows, verifications
-from quality.estimates.kinds import ALL, Kind, Tally, acceptance, kind_share, sampling_weights
+from quality.estimates.verified_sample import ALL, Kind, Tally, acceptance, kind_share, sampling_weights
 from tests.quality.loop_world import record, store_request
 
 BLANK = {

@@ -6,11 +6,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from quality.estimates.upgrade_rate import wilson_interval
-from quality.evaluation.tier_accuracy import AccuracyReport, TierAccuracy
-from quality.evaluation.tier_value import (
+from quality.estimates.verified_sample import wilson_interval
+from quality.evaluation.tier_accuracy import (
     REPORT_FILE,
+    AccuracyReport,
     ReportFileError,
+    TierAccuracy,
     compare_tiers,
     mean_cost_usd,
     overpriced_tiers,

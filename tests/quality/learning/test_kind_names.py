@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from classifier.complexity.classes import Complexity
 from classifier.features.surface_features import FEATURE_NAMES
 from migrations.tables.quality import training_rows
-from quality.estimates.kinds import ALL, Kind
+from quality.estimates.verified_sample import ALL, Kind
 from quality.learning.kind_names import LEAST_PROMPTS, KindNames, kind_names, look_of, plain_name, words_of
 from tests.classifier.features.named_features import named_features
 from tests.quality.loop_world import record, store_request

@@ -15,9 +15,9 @@ from classifier.registry.artefact import default_artefact, load_artefact
 from gateway.operations.cli import main
 from migrations.tables.quality import training_rows
 from migrations.tables.tenancy import api_keys
-from quality.estimates.kinds import Tally, kind_share
 from quality.estimates.traffic import NEWEST, expected_in_words, newest_requests, traffic
 from quality.estimates.traffic import in_words as traffic_in_words
+from quality.estimates.verified_sample import Tally, kind_share
 from quality.learning.learning import LabelSource, Learning, LearningRecord, in_words
 from quality.records.record import Record
 from quality.verification.training_rows import encode_prompt

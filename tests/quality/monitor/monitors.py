@@ -10,9 +10,9 @@ from quality.judges.judge import Judge
 from quality.judges.known_pairs import graded_pairs
 from quality.judges.panel import Panel
 from quality.judges.rules import ExactJudge, SimilarityJudge
-from quality.monitor.e_detector import ShiftAlarm
+from quality.monitor.detectors import ShiftAlarm
 from quality.monitor.monitor import Monitor
-from quality.monitor.settings import MonitorSettings
+from quality.monitor.worker import MonitorSettings
 from quality.records.record import Record
 from quality.verification.sampling import SamplingSettings
 from quality.verification.training_rows import Encode, EncodedPrompt

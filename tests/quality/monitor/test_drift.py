@@ -6,8 +6,8 @@ from sqlalchemy import delete, insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.quality import training_rows, verifications
-from quality.monitor import drift
-from quality.monitor.drift import InputWatch, calibration_drift, embedding_drift, held_against, novelty_drift
+from quality.monitor import status
+from quality.monitor.status import InputWatch, calibration_drift, embedding_drift, held_against, novelty_drift
 from tests.quality.loop_world import record, store_request
 
 
@@ -149,7 +149,7 @@ async def test_only_the_newest_prompts_vectors_and_verdicts_are_compared(
     engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in (("WINDOW", 50), ("BEFORE", 1), ("VECTORS", 55), ("VERDICTS", 50)):
-        monkeypatch.setattr(drift, name, value)
+        monkeypatch.setattr(status, name, value)
     for number in range(180):
         await store_request(engine, record(f"r{number}", created_at=1000.0 + number))
     verdicts = [

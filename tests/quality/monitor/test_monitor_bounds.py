@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.quality import verifications
-from quality.monitor.settings import MonitorSettings
+from quality.monitor.worker import MonitorSettings
 from quality.records.record import Record
 from quality.verification.queue import VerificationQueue
 from quality.verification.sampling import Draw, SamplingSettings

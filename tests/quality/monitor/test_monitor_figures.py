@@ -8,9 +8,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import classifier_versions, verifications
-from quality.estimates.kinds import acceptance
-from quality.monitor.e_detector import ShiftAlarm, ShiftSettings
-from quality.monitor.shift_watch import ShiftWatch, tenants_changes
+from quality.estimates.verified_sample import acceptance
+from quality.monitor.detectors import ShiftAlarm, ShiftSettings
+from quality.monitor.watches import ShiftWatch, tenants_changes
 from quality.records.record import Record
 from tests.quality.loop_world import ScriptedTier, record, rows
 from tests.quality.monitor.monitors import ALL, monitor_of, serve

@@ -5,8 +5,7 @@ import statistics
 import numpy as np
 import pytest
 
-from quality.monitor.e_detector import ShiftSettings
-from quality.monitor.recovery import RecoveryWatch, Verdict, risen
+from quality.monitor.detectors import RecoveryWatch, ShiftSettings, Verdict, risen
 
 CLASSES, KINDS, TIERS = 4, 3, 3
 COSTS, EXCHANGE = np.array([0.05, 0.2, 0.5, 1.0]), 0.3

@@ -9,10 +9,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import classifier_versions
-from quality.estimates.upgrade_rate import UpgradeSettings
-from quality.monitor.e_detector import ShiftAlarm, ShiftSettings
+from quality.estimates.verified_sample import UpgradeSettings
+from quality.monitor.detectors import ShiftAlarm, ShiftSettings
 from quality.monitor.monitor import Monitor
-from quality.monitor.share_watch import ShareAlarm, ShareWatch
+from quality.monitor.watches import ShareAlarm, ShareWatch
 from tests.quality.loop_world import ScriptedTier, record, rows
 from tests.quality.monitor.monitors import ALL, monitor_of, serve
 

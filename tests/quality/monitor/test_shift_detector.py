@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quality.estimates.upgrade_rate import wilson_interval
-from quality.monitor.e_detector import EDetector, ShiftDetector, ShiftSettings, likelihood_ratio
+from quality.estimates.verified_sample import wilson_interval
+from quality.monitor.detectors import EDetector, ShiftDetector, ShiftSettings, likelihood_ratio
 
 probability = st.floats(0.001, 0.999)
 

@@ -10,10 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import classifier_versions, training_rows, verifications
 from migrations.tables.tenancy import api_keys, teams
-from quality.estimates.upgrade_rate import PEOPLE, UpgradeSettings
-from quality.monitor.e_detector import EDetector, ShiftSettings
-from quality.monitor.share_watch import STREAM, ShareWatch
-from quality.monitor.shift_watch import ShiftWatch, changes_for, judged_worse, tenants_changes
+from quality.estimates.verified_sample import PEOPLE, UpgradeSettings
+from quality.monitor.detectors import EDetector, ShiftSettings
+from quality.monitor.watches import STREAM, ShareWatch, ShiftWatch, changes_for, judged_worse, tenants_changes
 from tests.quality.loop_world import record, rows, store_request
 
 FAMILIAR = "tier 1, familiar prompts"

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from quality.monitor.e_detector import ShiftDetector, ShiftSettings
-from quality.monitor.shift_watch import VIEWS, changed_tier, changes_for, judged_worse, streams_of
+from quality.monitor.detectors import ShiftDetector, ShiftSettings
+from quality.monitor.watches import VIEWS, changed_tier, changes_for, judged_worse, streams_of
 
 SIMPLE, EXPERT = [0.9, 0.1, 0.0, 0.0], [0.0, 0.1, 0.2, 0.7]
 

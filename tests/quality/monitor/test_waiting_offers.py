@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from quality.monitor import offers
-from quality.monitor.offers import FailedCall, Offer, Offers
+from quality.monitor import worker
+from quality.monitor.worker import FailedCall, Offer, Offers
 from quality.verification.job import Turn
 from tests.quality.loop_world import record
 from tiers.tier import ToolCall
@@ -35,7 +35,7 @@ def test_offers_leave_in_the_order_in_which_they_came_and_beyond_their_number_no
 
 
 def test_their_bytes_are_bounded_but_one_of_any_size_may_wait_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offers, "MOST_BYTES", 10)
+    monkeypatch.setattr(worker, "MOST_BYTES", 10)
     waiting = Offers(9)
     assert waiting.add(offer("text alone"))
     assert [waiting.add(offer(name, size=size)) for name, size in (("a", 6), ("b", 4), ("c", 1))] == [True, True, False]
@@ -62,7 +62,7 @@ def test_a_call_that_failed_is_noted_once_after_the_answer_that_made_it_and_for_
 
 
 def test_the_newest_calls_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offers, "_MOST_CALLS", 2)
+    monkeypatch.setattr(worker, "_MOST_CALLS", 2)
     waiting = Offers(9)
     waiting.add(offer("a", calls=("1", "2")))
     waiting.add(offer("b", calls=("3",)))
@@ -71,7 +71,7 @@ def test_the_newest_calls_are_remembered(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_failed_call_takes_no_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offers, "MOST_BYTES", 10)
+    monkeypatch.setattr(worker, "MOST_BYTES", 10)
     waiting = Offers(9)
     waiting.add(offer("a", calls=("1",)))
     waiting.calls_failed("alice", ["1"])

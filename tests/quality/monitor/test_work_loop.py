@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from quality.monitor.background_loop import WorkLoop
+from quality.monitor.worker import WorkLoop
 
 
 class Work:

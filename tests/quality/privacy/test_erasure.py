@@ -26,7 +26,7 @@ from classifier.training.fitting.heads import fit_heads
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import classifier_versions, rollouts, training_rows
 from quality.privacy import erase_user, forget_erased
-from quality.rollout.classifier_versions import ClassifierVersions
+from quality.rollout.versions import ClassifierVersions
 from quality.verification.training_rows import Tensors, encode_prompt, export_rows
 from tests.quality.loop_world import rows
 from tests.quality.retraining.tiny_classifier import SETTINGS, experience_row, model_in

@@ -19,8 +19,8 @@ from classifier.local.estimator import learned_table
 from classifier.model.outcome_model import Manifest
 from classifier.registry.artefact import load_artefact
 from quality.comparison.decision_gain import reference_serving
-from quality.retraining.messages import Order
 from quality.retraining.train_candidate import Trained, carry_out, exported_labels, predicted_by, predicted_in_folds
+from quality.retraining.training_process import Order
 from tests.quality.retraining.tiny_classifier import base_artefact
 
 CATALOGUE = "lab"

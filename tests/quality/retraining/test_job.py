@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from inference_core.extras import MissingExtraError
 from quality.retraining import schedule
+from quality.retraining.runs import Owed, Standing, Trigger, wait_after
 from quality.retraining.schedule import CronError, RetrainJob, cron_trigger, first_due
-from quality.retraining.standing import Owed, Standing, Trigger, wait_after
 
 MONDAY = datetime(2024, 1, 1, 12, 0, tzinfo=UTC)
 

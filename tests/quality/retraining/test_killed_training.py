@@ -12,10 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from classifier.registry.registry import ArtefactRegistry
 from migrations.tables.quality import retrain_runs
 from quality.retraining.retrain import RetrainResult, retrain
-from quality.retraining.runs import RetrainRuns
+from quality.retraining.runs import RetrainRuns, Trigger, read_standing
 from quality.retraining.schedule import RetrainJob
-from quality.retraining.standing import Trigger, read_standing
-from quality.retraining.subprocess import TrainingProcessError
+from quality.retraining.training_process import TrainingProcessError
 from tests.quality.loop_world import rows
 from tests.quality.retraining.tiny_classifier import SETTINGS, base_artefact, fresh_registry, model_in, store_experience
 

@@ -20,8 +20,7 @@ from classifier.registry.acceptance import accepted_artefact
 from classifier.registry.artefact import MODEL, load_artefact, load_base, load_model_tensors, save_artefact
 from quality.comparison.decision_gain import Serving, reference_serving
 from quality.comparison.paired_outcomes import LadderOutcomes, Vectors, choice_of
-from quality.retraining.levels import LEAST_FOR_CLASSES, LEAST_FOR_HEAD, Learned, learn
-from quality.retraining.related import related_folds
+from quality.retraining.levels import LEAST_FOR_CLASSES, LEAST_FOR_HEAD, Learned, learn, related_folds
 from quality.retraining.train_candidate import exported_labels
 from quality.verification.training_rows import encode_prompt, feature_spec
 from tests.classifier.training.test_class_refit import planted

@@ -8,9 +8,8 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.quality import retrain_runs
-from quality.retraining.runs import Made, RetrainRuns, Run
+from quality.retraining.runs import Made, RetrainRuns, Run, read_standing, wait_after
 from quality.retraining.schedule import RetrainJob
-from quality.retraining.standing import read_standing, wait_after
 from quality.store.queries import insert_records
 from tests.quality.loop_world import rows
 from tests.quality.store.records import make_record

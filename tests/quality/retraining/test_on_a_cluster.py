@@ -7,9 +7,8 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.registry.artefact import load_artefact
-from quality.retraining.messages import ORDER
 from quality.retraining.retrain import retrain
-from quality.retraining.subprocess import TrainingProcessError
+from quality.retraining.training_process import ORDER, TrainingProcessError
 from tests.quality.retraining.tiny_classifier import SETTINGS, base_artefact, fresh_registry, model_in, store_experience
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from classifier.features.routing_input import routing_input_of_text
 from classifier.registry.artefact import default_artefact, load_artefact
-from quality.retraining import related as related_module
-from quality.retraining.related import ALIKE, FOLDS, related, related_folds
+from quality.retraining import levels as related_module
+from quality.retraining.levels import ALIKE, FOLDS, related, related_folds
 
 Float = npt.NDArray[np.float32]
 

@@ -20,10 +20,10 @@ from classifier.registry.artefact import load_artefact, load_base, load_manifest
 from classifier.registry.registry import ArtefactRegistry, Canary
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import classifier_versions, retrain_runs, training_rows
-from quality.monitor.shift_watch import tenants_changes
+from quality.monitor.watches import tenants_changes
 from quality.retraining.retrain import RetrainResult, retrain
 from quality.retraining.runs import Busy, LeaseLostError, RetrainRuns, Run
-from quality.retraining.subprocess import TrainingProcessError, run_training_process
+from quality.retraining.training_process import TrainingProcessError, run_training_process
 from quality.store.queries import reset_labels
 from quality.verification.training_rows import TRAINED_ON, data_hash, export_rows
 from tests.gateway.gateway_only import without_extras

@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 
 from classifier.registry.registry import ArtefactRegistry
-from quality.retraining.messages import RESULT
 from quality.retraining.retrain import RetrainResult, RetrainSettings, retrain
 from quality.retraining.runs import RetrainRuns
+from quality.retraining.training_process import RESULT
 from quality.rollout.rollout import RolloutDecision, Rollouts
 from quality.store.database import open_database
 

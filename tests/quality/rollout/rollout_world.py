@@ -13,9 +13,8 @@ from classifier.model.outcome_model import OutcomeModel
 from classifier.registry.artefact import load_base, load_manifest, load_model_tensors, save_artefact
 from classifier.registry.registry import ArtefactRegistry
 from migrations.tables.quality import training_rows
-from quality.rollout.evidence import RolloutSettings
-from quality.rollout.registry_transaction import registry_transaction
-from quality.rollout.rollout import Rollouts
+from quality.rollout.rollout import Rollouts, RolloutSettings
+from quality.rollout.versions import registry_transaction
 from tests.quality.retraining.tiny_classifier import SETTINGS, experience_row, prompt_about
 
 GOOD, BAD = "v1-good", "v1-bad"

@@ -10,11 +10,10 @@ import pytest
 from classifier.policy.experiment_split import Arm
 from classifier.training.metrics.estimates import Estimate
 from quality.comparison.paired_outcomes import Paired
-from quality.rollout.evidence import RolloutSettings
 from quality.rollout.experiments import Plan, Results, concluded, ending_of
 from quality.rollout.guardrails import FEWEST_UNITS, Guarded, Guardrails, judged, looks_due, sample_of
-from quality.rollout.guards import class_gains, class_reasons
-from quality.rollout.promotion_gate import TierCalibration, calibration_reasons, shown
+from quality.rollout.promotion_gate import TierCalibration, calibration_reasons, class_gains, class_reasons, shown
+from quality.rollout.rollout import RolloutSettings
 from quality.statistics import Sample, exceeds_p_value
 
 PLAN = Plan(share=0.2, a=Arm(tier=1), b=Arm(tier=2), tiers=4, most_probes=100, level=0.05)

@@ -16,8 +16,7 @@ from migrations.tables.audit import audit_events
 from migrations.tables.quality import classifier_versions, rollouts, verifications
 from quality.retraining.retrain import retrain
 from quality.rollout import operator_commands
-from quality.rollout.evidence import RolloutSettings
-from quality.rollout.rollout import Rollouts
+from quality.rollout.rollout import Rollouts, RolloutSettings
 from quality.store.queries import insert_records
 from tests.quality.loop_world import record, rows
 from tests.quality.retraining.tiny_classifier import SETTINGS, model_in, store_experience

@@ -11,9 +11,8 @@ from classifier.registry.artefact import default_artefact, load_manifest
 from migrations.tables.quality import classifier_versions
 from quality.comparison.live_arms import ArmAnswers, LiveComparison
 from quality.comparison.paired_outcomes import Paired
-from quality.rollout.classifier_versions import ClassifierVersions
-from quality.rollout.evidence import Evidence, RolloutSettings
-from quality.rollout.rollout import Rollout, decide_rollout
+from quality.rollout.rollout import Evidence, Rollout, RolloutSettings, decide_rollout
+from quality.rollout.versions import ClassifierVersions
 from tests.quality.loop_world import rows
 
 STARTED = 1000.0

@@ -15,8 +15,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from classifier.registry.registry import ArtefactRegistry, Canary
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import classifier_versions, retrain_runs, rollouts
+from quality.retraining.runs import Trigger, read_standing
 from quality.retraining.schedule import RetrainJob
-from quality.retraining.standing import Trigger, read_standing
 from quality.rollout.rollout import Rollouts
 from quality.store.database import migrate, open_database
 from tests.quality.loop_world import rows

@@ -18,11 +18,10 @@ from migrations.tables.audit import audit_events
 from migrations.tables.quality import classifier_versions, experiments, rollouts, verifications
 from quality.comparison.paired_outcomes import Paired
 from quality.rollout import operator_commands
-from quality.rollout.evidence import Evidence, RolloutEvidence, RolloutSettings
 from quality.rollout.experiments import Experiments, Plan, Results, concluded, ending_of
 from quality.rollout.guardrails import Guarded, Guardrails
-from quality.rollout.registry_transaction import registry_transaction
-from quality.rollout.rollout import Rollouts
+from quality.rollout.rollout import Evidence, RolloutEvidence, Rollouts, RolloutSettings
+from quality.rollout.versions import registry_transaction
 from tests.quality.loop_world import record, rows, store_request
 from tests.quality.rollout.rollout_world import BAD, GOOD, break_file, variant
 
@@ -288,7 +287,7 @@ async def test_models_are_loaded_once_and_again_when_their_files_change(
         loaded.append(folder.name)
         return accepted_artefact(folder)
 
-    monkeypatch.setattr("quality.rollout.evidence.accepted_artefact", load)
+    monkeypatch.setattr("quality.rollout.rollout.accepted_artefact", load)
     incumbent, settings = registry.current().name, RolloutSettings()
     variant(registry, GOOD), variant(registry, BAD)
     evidence = RolloutEvidence(engine, registry)

@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 
-from quality.shadow.cases import worst
-from quality.shadow.figures import FEWEST, Budget, ShadowReport, summarised
-from quality.shadow.observed import Observed, ShadowAnswers
-from quality.shadow.wording import in_words
+from quality.comparison.shadow_answers import Observed, ShadowAnswers, worst
+from quality.comparison.shadow_report import FEWEST, Budget, ShadowReport, in_words, summarised
 from quality.statistics import student_975, weighted_ratio
 
 BUDGET = Budget(budget_usd=1.0, spent_usd=0.25)

@@ -10,15 +10,15 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.quality import training_rows, verifications
+from quality.comparison.shadow_report import budget_now, shadow_report
 from quality.judges.calibration import calibrate
 from quality.judges.known_pairs import graded_pairs
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Panel
 from quality.judges.rules import ExactJudge
 from quality.monitor.monitor import Monitor
-from quality.monitor.settings import MonitorSettings
+from quality.monitor.worker import MonitorSettings
 from quality.records.record import Record
-from quality.shadow.report import budget_now, shadow_report
 from quality.verification.sampling import SamplingSettings, Spending, draw, refusal, thinning
 from quality.verification.training_rows import EncodedPrompt
 from tests.quality.loop_world import ScriptedTier, price, record, rows, store_request, unavailable

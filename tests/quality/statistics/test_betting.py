@@ -5,7 +5,7 @@ import pytest
 
 from quality.comparison.decision_gain import reference_serving
 from quality.comparison.paired_outcomes import most_difference
-from quality.rollout.evidence import RolloutSettings
+from quality.rollout.rollout import RolloutSettings
 from quality.statistics import evidence, wealth
 
 

@@ -5,7 +5,7 @@ import pytest
 from records import make_record
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from quality.estimates.stage_timings import answer_timings
+from quality.estimates.served import answer_timings
 from quality.records.record import Record, Timings
 from quality.store.queries import insert_records
 

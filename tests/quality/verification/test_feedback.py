@@ -6,7 +6,7 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.quality import training_rows, verifications
-from quality.estimates.kinds import acceptance
+from quality.estimates.verified_sample import acceptance
 from quality.verification.feedback import Feedback, FeedbackDesk
 from quality.verification.queue import VerificationQueue
 from quality.verification.sampling import Draw, SamplingSettings

@@ -17,7 +17,7 @@ from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Panel
 from quality.judges.rules import ExactJudge, SimilarityJudge
 from quality.monitor.monitor import Monitor
-from quality.monitor.settings import MonitorSettings
+from quality.monitor.worker import MonitorSettings
 from quality.records.record import Record
 from quality.verification.queue import VerificationQueue
 from quality.verification.sampling import Draw, Purpose, SamplingSettings

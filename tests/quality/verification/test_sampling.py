@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quality.estimates.upgrade_rate import wilson_interval
+from quality.estimates.verified_sample import wilson_interval
 from quality.records.record import Record
 from quality.verification.sampling import (
     SamplingSettings,

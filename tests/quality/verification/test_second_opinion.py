@@ -17,7 +17,7 @@ from quality.judges.known_pairs import graded_pairs
 from quality.judges.pairwise import PairwiseJudge
 from quality.judges.panel import Panel, rule_based_judges
 from quality.monitor.monitor import Monitor
-from quality.monitor.settings import MonitorSettings
+from quality.monitor.worker import MonitorSettings
 from quality.records.record import Record
 from quality.verification.queue import VerificationQueue
 from quality.verification.sampling import SamplingSettings

@@ -10,7 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from migrations.tables.quality import tool_definitions, verifications
-from quality.monitor.offers import MOST_BYTES, FailedCall, Offer, Offers
+from quality.monitor.worker import MOST_BYTES, FailedCall, Offer, Offers
 from quality.privacy import Retention, RetentionLimits
 from quality.store.queries import delete_key_data
 from quality.verification.job import (

@@ -25,7 +25,7 @@ from gateway.operations.cli.options import (
 if TYPE_CHECKING:
     from gateway.base.settings import Settings
     from quality.retraining.retrain import RetrainResult
-    from quality.retraining.subprocess import OnProgress, Train
+    from quality.retraining.training_process import OnProgress, Train
 
 
 @click.command()
@@ -161,7 +161,7 @@ def retrain(rollback: bool, reason: str, address: str | None, as_json: bool, **o
 
 def _retrain(settings: "Settings", show: "OnProgress", address: str | None) -> "RetrainResult":
     from gateway.operations.quality_loop.quality_loop import run_retraining
-    from quality.retraining.subprocess import run_training_process
+    from quality.retraining.training_process import run_training_process
     from tiers.catalog.load import load_catalog
 
     catalog = load_catalog(settings.catalog)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from quality.estimates.stage_timings import StageTime
+    from quality.estimates.served import StageTime
 
 # Characters of a text that are printed.
 _CLIP = 240
@@ -143,9 +143,8 @@ def shadow(since: "datetime | None", last: int, as_json: bool, **options: Any) -
     """
     from gateway.operations.cli.options import with_database
     from gateway.operations.quality_loop.quality_loop import sampling_settings
+    from quality.comparison.shadow_report import ShadowReport, budget_now, shadow_report
     from quality.estimates.traffic import dollars
-    from quality.shadow.figures import ShadowReport
-    from quality.shadow.report import budget_now, shadow_report
     from tiers.catalog.load import load_catalog
 
     settings = settings_from(**options)

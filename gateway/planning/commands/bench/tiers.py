@@ -18,9 +18,8 @@ from gateway.operations.cli.options import (
 
 if TYPE_CHECKING:
     from gateway.base.settings import Settings
-    from quality.estimates.upgrade_rate import Share
-    from quality.evaluation.tier_accuracy import AccuracyReport, Progress
-    from quality.evaluation.tier_value import TierComparison
+    from quality.estimates.verified_sample import Share
+    from quality.evaluation.tier_accuracy import AccuracyReport, Progress, TierComparison
     from tiers.catalog.catalog import Catalog
 
 
@@ -44,7 +43,7 @@ def tiers(seed: int, per_level: int, concurrency: int, as_json: bool, **options:
     """
     from gateway.base.stores.data_folder import private_data_folder
     from quality.evaluation.task_set import tasks
-    from quality.evaluation.tier_value import compare_tiers, store_report, warnings_of
+    from quality.evaluation.tier_accuracy import compare_tiers, store_report, warnings_of
     from tiers.catalog.load import load_catalog
 
     settings = settings_from(role="all", **options)
@@ -88,7 +87,7 @@ async def _measure(
 
 def _accuracies(report: "AccuracyReport", catalog: "Catalog") -> str:
     from quality.evaluation.task_set import Kind
-    from quality.evaluation.tier_value import mean_cost_usd
+    from quality.evaluation.tier_accuracy import mean_cost_usd
 
     kinds = get_args(Kind)
     rows = []

@@ -14,11 +14,9 @@ from gateway.admin.routes import PAGES
 from gateway.base.settings import Settings
 from gateway.inference.routing.classifier_versions import ActiveClassifier
 from gateway.operations.quality_loop.active_labels import ActiveLabels
-from quality.estimates.kinds import Kind, KindShare
-from quality.estimates.upgrade_rate import UpgradeRate, wilson_interval
+from quality.estimates.verified_sample import Kind, KindShare, UpgradeRate, wilson_interval
 from quality.judges.calibration import Calibration
-from quality.monitor.drift import CalibrationDrift, InputDrift
-from quality.monitor.status import MonitorStatus
+from quality.monitor.status import CalibrationDrift, InputDrift, MonitorStatus
 from quality.verification.job import Depth
 from quality.verification.judging import OpinionsGiven
 from quality.verification.sampling import Spending

@@ -14,7 +14,7 @@ from gateway.admin.overview import first_steps
 from gateway.base.settings import Settings
 from gateway.telemetry.objectives.alert_rules import RULES
 from gateway.telemetry.overview import over_limit
-from quality.estimates.upgrade_rate import UpgradeRate, UpgradeSettings, upgrade_rate
+from quality.estimates.verified_sample import UpgradeRate, UpgradeSettings, upgrade_rate
 from tests.gateway.operations.dashboard.browsing import browser, sign_in, submit
 from tests.gateway.operations.dashboard.rows import insert_requests
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway

@@ -1,20 +1,32 @@
-"""The figures of the shadow report: what routing would have cost, how good its answers would have been, and how sure
-that is.
+"""The shadow report: what routing would have cost, how good its answers would have been, and how sure that is; also in
+sentences, for people who decide whether to switch routing on.
 
 Cost: the given answers' is known. That of the tiers that routing would have taken is predicted for every request and
 multiplied by the ratio of measured to predicted costs among the shadow answers, a ratio estimate. Quality: the share
 of the judged shadow answers that were no worse than the given ones, weighted by their inverse probabilities of being
-drawn; requests that routing would have left where they were count as no worse.
-"""
+drawn; requests that routing would have left where they were count as no worse."""
 
+import asyncio
 from collections.abc import Sequence
 
 import msgspec
+from sqlalchemy.ext.asyncio import AsyncEngine
 
-from quality.estimates.kinds import Tally, kind_share, sampling_weights
-from quality.shadow.cases import ShadowCase
-from quality.shadow.observed import Observed, ShadowAnswers
+from quality.comparison.shadow_answers import (
+    NEWEST,
+    Observed,
+    ShadowAnswers,
+    ShadowCase,
+    observed_requests,
+    shadow_answers,
+    worst_cases,
+)
+from quality.estimates.costs import judge_test_usd
+from quality.estimates.traffic import dollars
+from quality.estimates.verified_sample import Tally, kind_share, sampling_weights
 from quality.statistics import weighted_ratio
+from quality.verification.queue import VerificationQueue
+from quality.verification.sampling import SamplingSettings
 
 # With fewer verdicts a share is too uncertain to act on: even without a worse one, one answer in nine may be worse.
 FEWEST = 30
@@ -186,3 +198,116 @@ def _precision(observed: Sequence[Observed], judged: int, shadows: ShadowAnswers
         budget_usd=budget.budget_usd,
         left_usd=budget.left_usd,
     )
+
+
+def in_words(report: ShadowReport) -> list[str]:
+    """Return sentences: the saving, the quality, what is too little to decide by, and what knowing more would cost."""
+    if not report.requests:
+        return ["No request has been answered in observe mode yet: aio knobs routing mode=observe starts it."]
+    found = [_saving(report), _quality_in_words(report)]
+    if not report.enough:
+        found.append(
+            f"That is too little to decide by: {_counted(report.judged, 'answer')} "
+            f"{'has' if report.judged == 1 else 'have'} been judged, and {FEWEST} are needed at least."
+        )
+    found += _troubles(report)
+    if report.same < report.requests:
+        found.append(_precision_in_words(report))
+    return found
+
+
+def _saving(report: ShadowReport) -> str:
+    head = f"On your last {_counted(report.requests, 'request')} routing would have cost"
+    if report.saving is None:
+        return f"{head} {dollars(report.would_be_usd)}; the given answers cost nothing, so there is nothing to save."
+    text = f"{head} {less(report.saving)}: {dollars(report.would_be_usd)} instead of {dollars(report.paid_usd)}"
+    if report.saving_with_checks is not None and report.verification_usd > 0:
+        with_checks = less(Estimate(value=report.saving_with_checks))
+        text += f", and {with_checks} with the {dollars(report.verification_usd)} that verification cost"
+    if report.same == report.requests:
+        return f"{text}. It would have taken the tiers that answered."
+    if not report.priced:
+        text += " (predicted: no shadow answer has measured it yet)"
+    return f"{text}."
+
+
+def _quality_in_words(report: ShadowReport) -> str:
+    if report.quality is None:
+        return "Judged quality: not known yet, because no shadow answer has been judged."
+    text = f"Judged quality: {report.quality.value:.1%}{_interval(report.quality)} of the answers no worse"
+    if report.judged:
+        text += f", by {_counted(report.judged, 'judged answer')} of which {report.worse} {_were(report.worse)} worse"
+    if report.same:
+        text += f"; for {report.same / report.requests:.0%} of the requests routing would have changed nothing"
+    return f"{text}."
+
+
+def _troubles(report: ShadowReport) -> list[str]:
+    shadows, found = report.shadows, []
+    if shadows.waiting:
+        found.append(f"{_counted(shadows.waiting, 'shadow answer')} {_were(shadows.waiting, 'is', 'are')} waiting.")
+    if shadows.undecided:
+        found.append(
+            f"{_counted(shadows.undecided, 'shadow answer')} got no verdict, because an answer was cut off, opinions "
+            "differed or no judge that is trusted decides such answers: aio quality calibrate measures the judges."
+        )
+    if shadows.failed:
+        because = f", for example: {shadows.error}" if shadows.error else ""
+        found.append(f"{_counted(shadows.failed, 'shadow answer')} failed{because or '.'}")
+    return found
+
+
+def _precision_in_words(report: ShadowReport) -> str:
+    needed = report.precision
+    aim = "For a first figure it takes" if report.judged < FEWEST else "For intervals half as wide it takes"
+    text = f"{aim} {needed.verdicts:,} more verdicts"
+    if needed.cost_usd is not None:
+        text += f", {dollars(needed.cost_usd)} at the price so far"
+    if needed.days is not None:
+        text += f" and {_days(needed.days)} at the pace so far"
+    return f"{text}; {dollars(needed.left_usd)} of the budget of {dollars(needed.budget_usd)} a day is left."
+
+
+def less(saving: Estimate) -> str:
+    """Format a saving as "62.1% less [58.0%, 66.2%]", or as an increase."""
+    if saving.value >= 0:
+        return f"{saving.value:.1%} less{_interval(saving)}"
+    low, high = (None if bound is None else -bound for bound in (saving.high, saving.low))
+    return f"{-saving.value:.1%} more{_interval(Estimate(value=-saving.value, low=low, high=high))}"
+
+
+def _interval(one: Estimate) -> str:
+    return "" if one.low is None or one.high is None else f" [{one.low:.1%}, {one.high:.1%}]"
+
+
+def _counted(count: int, name: str) -> str:
+    return f"{count:,} {name}" if count == 1 else f"{count:,} {name}s"
+
+
+def _were(count: int, one: str = "was", more: str = "were") -> str:
+    return one if count == 1 else more
+
+
+def _days(days: float) -> str:
+    return f"{days:,.0f} days" if days >= 2 else f"{days * 24:,.0f} hours" if days >= 2 / 24 else "less than two hours"
+
+
+async def budget_now(engine: AsyncEngine, sampling: SamplingSettings, now: float) -> Budget:
+    """Return the budget that shadows share with other verification, except for probes."""
+    spending = await VerificationQueue(engine, sampling, lease_seconds=0.0, max_attempts=1).spending(now)
+    budget = sampling.budget_for("shadow", spending) + sampling.beyond("shadow", spending)
+    return Budget(budget_usd=budget, spent_usd=spending.committed("shadow"))
+
+
+async def shadow_report(engine: AsyncEngine, budget: Budget, since: float = 0.0, newest: int = NEWEST) -> ShadowReport:
+    """Report on at most `newest` observed requests created at `since` (epoch seconds) or later."""
+    observed = await observed_requests(engine, since, newest)
+    if observed:
+        shadows, verification_usd = await shadow_answers(engine, observed[-1].created_at)
+        async with engine.connect() as connection:
+            verification_usd += await judge_test_usd(connection, observed[-1].created_at)
+    else:
+        shadows, verification_usd = ShadowAnswers(), 0.0
+    cases = await worst_cases(engine, observed)
+    found = await asyncio.to_thread(summarised, observed, shadows, verification_usd, budget)
+    return msgspec.structs.replace(found, sentences=in_words(found), cases=cases)

@@ -1,6 +1,8 @@
 """The states of classifier versions as rows: candidate, canary, promoted, refused, rolled back, retired, each with a
-reason."""
+reason; and one writer at a time over all replicas, for the registry's pointer and the rows about it."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,6 +11,21 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from classifier.model.outcome_model import Manifest
 from migrations.tables.quality import classifier_versions
+from quality.store.queries import exclusive
+
+_REGISTRY_LOCK = 0x41494F04  # PostgreSQL advisory lock number: "AIO", 4
+
+
+@asynccontextmanager
+async def registry_transaction(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    """Open a transaction that excludes all others of its kind.
+
+    Write the pointer last: an unavailable database then leaves it unchanged, and after a crash before the commit the
+    next `Rollouts.advance` resets it to what the rows say.
+    """
+    async with exclusive(engine, _REGISTRY_LOCK) as connection:
+        yield connection
+
 
 VersionStatus = Literal["candidate", "canary", "promoted", "retired", "refused", "rolled_back"]
 
