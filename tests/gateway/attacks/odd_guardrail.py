@@ -129,7 +129,8 @@ class _OddGuardrail:
         for byte in sent:
             await call.send(bytes((byte,)))
             await asyncio.sleep(3 * TIMEOUT_SECONDS / len(sent))
-        await call.client_gone()
+        if not sent:
+            await asyncio.sleep(3 * TIMEOUT_SECONDS)
 
 
 @contextmanager
