@@ -16,7 +16,7 @@ from weakref import ReferenceType, WeakSet, ref
 
 from inference_core.errors import CoreError, GrammarServerError, InvalidEndError, InvalidRequestError
 from inference_core.grammar.limits import Limits
-from inference_core.grammar.vocabulary import Vocabulary
+from inference_core.grammar.vocabulary import Vocabulary as Tokeniser
 from inference_core.grammar.wire import (
     Answer,
     Answers,
@@ -43,7 +43,7 @@ _SPENT = "lexer error"
 class GrammarWorker:
     """A grammar's process. Call `compile` on one thread, then the rest on one; `give_up` and `close` on any."""
 
-    def __init__(self, channel: Channel, tokeniser: Vocabulary, grammar: Grammar, limits: Limits) -> None:
+    def __init__(self, channel: Channel, tokeniser: Tokeniser, grammar: Grammar, limits: Limits) -> None:
         self.grammar = grammar
         self.num_words = 0
         self.memory_bytes = 0
