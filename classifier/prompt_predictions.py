@@ -25,7 +25,7 @@ from classifier.model.outcome_model import OutcomeModel, encode_turns
 from classifier.policy.decide import decide
 from classifier.policy.utility import reference_prices
 from classifier.registry.acceptance import accepted_artefact
-from inference_core.io.text_file import without_mark
+from inference_core.io.files import without_mark
 
 
 class PromptRow(msgspec.Struct, frozen=True):

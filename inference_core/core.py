@@ -11,13 +11,11 @@ from msgspec.structs import replace
 
 from inference_core.engine.kv_transfer import KVTransfer
 from inference_core.engine.live_knobs import LiveKnobs
-from inference_core.engine.live_requests import LiveRequests
-from inference_core.engine.model_stats import model_stats
 from inference_core.engine.pinned_prefixes import Pin, PinnedPrefix, PinnedPrefixes
-from inference_core.engine.request_validation import validate_memory, validate_request, validate_token_ids
-from inference_core.engine.served_model import ServedModel
+from inference_core.engine.requests import LiveRequests, validate_memory, validate_request, validate_token_ids
+from inference_core.engine.served_model import ServedModel, model_stats
 from inference_core.engine.step_executor import StepExecutor
-from inference_core.engine.step_statistics import StepMeasurement
+from inference_core.engine.step_times import ModelRoundRobin, StepMeasurement
 from inference_core.errors import (
     CoreError,
     IntegrityError,
@@ -25,7 +23,7 @@ from inference_core.errors import (
     KVTransferError,
 )
 from inference_core.execution.runner import ModelRunner
-from inference_core.grammar.admission import Compiled, GrammarAdmission, vocabulary_of_file
+from inference_core.grammar.workers import Compiled, GrammarAdmission, vocabulary_of_file
 from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.kv_cache.prefix_hash import root_digest, shareable_blocks
 from inference_core.kv_cache.slab_arena import SlabArena
@@ -40,15 +38,13 @@ from inference_core.protocol import (
     ModelInfo,
     SequenceOutput,
 )
-from inference_core.protocol.error_outputs import refusal
 from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
+from inference_core.protocol.outputs import refusal
 from inference_core.scheduling.commit import ScheduledEntry, entries_of
-from inference_core.scheduling.model_round_robin import ModelRoundRobin
 from inference_core.scheduling.scheduler import Scheduler
 from inference_core.scheduling.sequence import Sequence
 from inference_core.speculation.draft_model import DraftModel
-from inference_core.speculation.drafter import Drafter
-from inference_core.speculation.prompt_lookup import PromptLookup
+from inference_core.speculation.drafter import Drafter, PromptLookup
 from inference_core.speculation.speculator import Speculator
 from inference_core.step_plan import MatcherFactory, StepPlan
 

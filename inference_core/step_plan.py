@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from inference_core.errors import CoreError
-from inference_core.kv_cache.swap_cost import SwapTimes
+from inference_core.kv_cache.host_cache import SwapTimes
 from inference_core.protocol import SamplingParams, TokenLogprob
-from inference_core.protocol.evidence import TokenEvidence
+from inference_core.protocol.commands import TokenEvidence
 
 # Hidden states [rows, hidden].
 States: TypeAlias = npt.NDArray[np.float32]

@@ -13,7 +13,7 @@ from typing import Any
 from gateway.planning.model_check import DEVICES, DeviceName, ModelCheck, check_model, engine_line
 from inference_core.errors import ModelFileError
 from inference_core.loaders.gguf_format.gguf_checkpoint import KINDS
-from inference_core.loaders.gguf_format.gguf_constants import TENSOR_KINDS
+from inference_core.loaders.gguf_format.gguf_header import TENSOR_KINDS
 from inference_core.loaders.huggingface.hf_config import ARCHITECTURES, COMPUTATION, read_config
 from inference_core.loaders.huggingface.hf_quantization import layer_format
 from tests.inference_core.model_files import (

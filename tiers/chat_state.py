@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from inference_core.io.json_errors import JSON_ERRORS
+from inference_core.io.files import JSON_ERRORS
 from tiers.collected_choice import CollectedChoice
 from tiers.native_content import NativeBlock, NativeContent, NativePiece
 from tiers.tier import ChatMessage

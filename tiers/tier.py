@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from inference_core.protocol import NO_TIMES, SamplingParams, StepTimes, TokenLogprob
-from inference_core.protocol.evidence import Evidence, EvidenceRequest
+from inference_core.protocol.commands import Evidence, EvidenceRequest
 from inference_core.tokenization.tokenizer import LONG_TEXT, Tokenizer
 from tiers.answer_limit import answer_limit
 from tiers.attempt import ReplicaStatus, ReplicaTry

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from inference_core.protocol.evidence import EvidenceRequest
+from inference_core.protocol.commands import EvidenceRequest
 from tiers.catalog.tier_spec import TierSpec
 from tiers.tier import Delta, GenerationRequest, Tier
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.report.measurement import Measurement
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.model_spec import MeasuredCompute
 from inference_core.quantization.awq import AWQ, RoundToNearest
 from inference_core.quantization.calibration import CalibrationText

@@ -29,7 +29,7 @@ from gateway.planning.load_test.run import BenchTarget, CoreTarget, LoadRun, Tim
 from gateway.planning.load_test.workload import BenchOptions, Job, Load
 from inference_core.errors import CoreError
 from inference_core.kv_cache.layout import KVDtype
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec
 from inference_core.protocol import AddRequest, Knobs

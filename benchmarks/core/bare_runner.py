@@ -6,7 +6,7 @@ import torch
 from msgspec.structs import replace
 
 from inference_core.execution.logits_runner import LogitsRunner
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import runner_of
 from inference_core.model_spec import CoreSpec, ModelSpec

@@ -6,7 +6,7 @@ import msgspec
 
 from inference_core.engine.live_knobs import start_knobs
 from inference_core.kv_cache.layout import KVLayout
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import layout_of
 from inference_core.model_spec import CoreSpec, ModelSpec

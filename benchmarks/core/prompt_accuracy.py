@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.core.quality import REFERENCE, agreement, window_logits
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loading.load_core import use_threads
 from inference_core.model_spec import ModelSpec
 from inference_core.native import cpu

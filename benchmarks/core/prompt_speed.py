@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from benchmarks.kernels.linear_kernels import bench_kernels
 from benchmarks.kernels.machine_peaks import machine_peaks
 from inference_core.core import Core
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import layout_of, load_core, use_threads
 from inference_core.model_spec import CoreSpec, ModelSpec

@@ -7,7 +7,7 @@ from typing import Any, get_args
 from benchmarks.core.bare_runner import load_runner
 from inference_core.execution.block_memory import allocate_arena
 from inference_core.kv_cache.layout import CpuKVDtype
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import layout_of, use_threads
 from inference_core.model_spec import CoreSpec

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
 from inference_core.loaders.checkpoint import Checkpoint
+from inference_core.loaders.decoder_tensors import SHAPES as SHAPES
 from inference_core.loaders.decoder_tensors import Shape, decoder_tensors
-from inference_core.loaders.known_shapes import SHAPES as SHAPES
 from inference_core.loaders.packed_tensor import BLOCK_DTYPES, PackedTensor, row_bytes
 from inference_core.model_config import ModelConfig
 

@@ -10,7 +10,7 @@ from benchmarks.core.bare_runner import load_runner
 from inference_core.execution.block_memory import allocate_arena
 from inference_core.execution.logits_runner import LogitsRunner
 from inference_core.execution.native_runner import NativeRunner
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import layout_of, use_threads
 from inference_core.model_spec import CoreSpec, ModelSpec

@@ -20,7 +20,7 @@ from gateway.planning.capacity.replica_profile import ReplicaProfile
 from gateway.planning.capacity.workload import Arrival
 from gateway.planning.scaling.scaling import FleetSettings, ServiceObjectives
 from inference_core.kv_cache.layout import kv_bytes_per_token
-from inference_core.loaders.known_shapes import shape
+from inference_core.loaders.decoder_tensors import shape
 
 _HALVINGS = 7
 

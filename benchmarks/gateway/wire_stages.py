@@ -12,7 +12,7 @@ from benchmarks.gateway.edge import prompts_of
 from gateway.base.configuration import variable_of
 from gateway.base.settings import Settings
 from gateway.processes.server_process import running_server
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from tiers.catalog.load import load_catalog
 from tiers.errors import CatalogError

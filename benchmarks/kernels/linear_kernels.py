@@ -11,7 +11,7 @@ import torch
 from benchmarks.kernels.machine_peaks import MachinePeaks, fastest
 from inference_core.execution.block_memory import allocate_arena
 from inference_core.linear.panels import PanelKind, pack
-from inference_core.loaders.gguf_format.ggml_blocks import BLOCK_DTYPES
+from inference_core.loaders.block_formats import BLOCK_DTYPES
 from inference_core.loaders.packed_tensor import Kind, PackedTensor, float32_to_bfloat16
 from inference_core.model_config import ModelConfig
 from inference_core.native import cpu

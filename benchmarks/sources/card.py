@@ -4,7 +4,7 @@ from pathlib import Path
 
 from benchmarks.sources.rows import rows_of
 from gateway.planning.capacity.roofline import peak_of
-from inference_core.loaders.known_shapes import SHAPES
+from inference_core.loaders.decoder_tensors import SHAPES
 from inference_core.placement.hardware import reported_device
 from inference_core.placement.weight_formats import model_weights
 

@@ -13,12 +13,12 @@ from classifier.encoders.micro_batcher import MicroBatcher
 from classifier.errors import ArtefactError
 from inference_core.core import Core
 from inference_core.errors import CoreError, ModelFileError
-from inference_core.loaders.fingerprint import file_fingerprint
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.hub_model import resolve_model_path
+from inference_core.loaders.model_file import file_fingerprint
 from inference_core.loading.load_core import load_core
 from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.protocol import AddRequest, SamplingParams
-from inference_core.protocol.evidence import EvidenceRequest
+from inference_core.protocol.commands import EvidenceRequest
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 

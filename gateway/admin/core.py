@@ -30,7 +30,7 @@ from gateway.runtime.cores.knobs import KnobOrder
 from gateway.runtime.cores.reading import read_cores
 from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
 from inference_core.engine.live_knobs import COMMON_KNOBS, KNOB_NAMES, knob_schemas
-from inference_core.engine.step_statistics import STEP_SECONDS
+from inference_core.engine.step_times import STEP_SECONDS
 from inference_core.errors import CoreError
 from inference_core.protocol import AdapterInfo, CoreStats, ModelStats
 from quality.store.queries import KnobChange

@@ -45,9 +45,9 @@ from gateway.operations.running import operations_of
 from gateway.runtime.cores.knob_profiles import PROFILES, Profile
 from gateway.runtime.cores.knobs import KnobOrder, KnobsChanged
 from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
+from inference_core.engine.auto_tuner import suggest_preferred_sizes
 from inference_core.engine.live_knobs import KNOB_NAMES, knob_schemas
 from inference_core.protocol import Knobs, KnobValue, ModelStats, Tuning
-from inference_core.scheduling.preferred_batch_sizes import suggest_preferred_sizes
 from quality.store.queries import KnobChange
 from tiers.attempt import ReplicaStatus
 from tiers.catalog.replica_spec import BalancingSpec

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from inference_core.errors import CoreError, ModelFileError
-from inference_core.io.json_errors import JSON_ERRORS
+from inference_core.io.files import JSON_ERRORS
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.gguf_format.gguf_header import GGUFHeader
 from inference_core.loaders.hub_headers import HubHeaders, fetch_headers
-from inference_core.loaders.hub_model import downloaded, parse_hub_model
+from inference_core.loaders.hub_model import downloaded, parse_hub_model, resolve_model_path
 from inference_core.loaders.huggingface.safetensors_file import SafetensorsFile
 from inference_core.loaders.model_file import MAX_SETTINGS, read_model_file
-from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.model_spec import DeviceModelSpec
 from inference_core.placement.weight_formats import model_weights

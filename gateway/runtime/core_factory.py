@@ -8,7 +8,7 @@ import msgspec
 from gateway.base.settings import Settings
 from inference_core.errors import ModelFileError
 from inference_core.extras import install_command, is_installed, missing_modules, require_extra
-from inference_core.loaders.model_path import PACKAGE_PREFIX
+from inference_core.loaders.hub_model import PACKAGE_PREFIX
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.core_spec import core_spec, group_spec
 from tiers.errors import CatalogError

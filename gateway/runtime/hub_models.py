@@ -5,8 +5,7 @@ from collections.abc import Collection
 import click
 
 from inference_core.loaders.hub_download import download
-from inference_core.loaders.hub_model import HubModel, downloaded, hub_model_of_path, parse_hub_model
-from inference_core.loaders.hub_retry import Form
+from inference_core.loaders.hub_model import Form, HubModel, downloaded, hub_model_of_path, parse_hub_model
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.engines.programs import PROGRAMS
 

@@ -34,7 +34,7 @@ from gateway.tenancy.keys.key_commands import (
     rotate_key,
 )
 from gateway.tenancy.keys.key_secrets import MadeKey, given_secret
-from inference_core.io.text_file import read_text_file
+from inference_core.io.files import read_text_file
 from migrations.tables.tenancy import api_keys, budgets, teams
 
 _AT = re.compile(r"(?P<what>.*) - at `\$\.(?P<table>\w+)(?:\[(?P<index>\d+)\])?\.?(?P<field>.*)`", re.DOTALL)

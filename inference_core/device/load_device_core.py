@@ -25,13 +25,11 @@ from inference_core.linear.device import DeviceScheme
 from inference_core.linear.linear import Linear
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.decoder_tensors import refuse_features
-from inference_core.loading.load_adapters import load_adapters
-from inference_core.loading.pin_prefixes import pin_prefixes
+from inference_core.loading.prepare_core import load_adapters, paired_drafts, pin_prefixes
 from inference_core.model_config import ModelConfig
 from inference_core.model_spec import DeviceCoreSpec, DeviceModelSpec
 from inference_core.protocol import MOST_HOST_BLOCKS, Knobs, ModelInfo
 from inference_core.protocol.kv_blocks import KVIdentity
-from inference_core.speculation.pairing import paired_drafts
 
 logger = logging.getLogger(__name__)
 Linears = Callable[[Checkpoint, DeviceScheme, torch.dtype, torch.device, Path], dict[str, Linear]]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from inference_core.errors import KVTransferError
 from inference_core.execution.runner import BlockBytes, ModelRunner
 from inference_core.kv_cache.block_pool import BlockPool
+from inference_core.kv_cache.layout import CachedKey
 from inference_core.kv_cache.prefix_hash import digests_after, shareable_blocks
-from inference_core.kv_cache.window_groups import CachedKey
 from inference_core.protocol import KVTransferStats
 from inference_core.protocol.kv_blocks import BlockFrame, KVIdentity, TransferredBlock, checksum
 

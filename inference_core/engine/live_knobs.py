@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from inference_core.errors import InvalidRequestError
-from inference_core.io.atomic_file import atomic_file
+from inference_core.io.files import atomic_file
 from inference_core.model_spec import CoreSpec
 from inference_core.protocol import Knobs, KnobValue
 

@@ -1,17 +1,80 @@
-"""One model of a core: its runner, what plans and drafts its steps, and what they are measured by."""
+"""One model of a core: its runner, what plans and drafts its steps, and what they are measured by.
+
+How long a request added now would
+wait for its first step is predicted from measured steps and the queue.
+"""
 
 import logging
+import math
+from copy import copy
 
 from inference_core.engine.auto_tuner import AutoTuner
 from inference_core.engine.kv_transfer import KVTransfer
-from inference_core.engine.step_statistics import StepMeasurement, StepStatistics
+from inference_core.engine.live_knobs import LiveKnobs
+from inference_core.engine.step_times import StepMeasurement, StepStatistics
 from inference_core.errors import QueueFullError
 from inference_core.execution.runner import ModelRunner
-from inference_core.protocol import AddRequest, Knobs, SequenceOutput
+from inference_core.protocol import AddRequest, Knobs, ModelStats, PrefixStats, SequenceOutput, SwapStats
 from inference_core.scheduling.scheduler import Scheduler
 from inference_core.scheduling.sequence import Sequence
-from inference_core.scheduling.wait_estimate import StepMeter
 from inference_core.speculation.speculator import Speculator
+
+
+class StepMeter:
+    """Running means over a model's steps and finished sequences (exponential, so that old load is forgotten)."""
+
+    WEIGHT = 0.1
+
+    def __init__(self) -> None:
+        self.step_seconds = 0.0
+        self._length_ratio = 1.0
+        self._steps = 0
+
+    def record_step(self, seconds: float) -> None:
+        """Record a step of `seconds`, scheduling included."""
+        self._steps += 1
+        self.step_seconds += max(self.WEIGHT, 1 / self._steps) * (seconds - self.step_seconds)
+
+    def record_finish(self, output_tokens: int, allowed_tokens: int) -> None:
+        """Record a sequence that ended after `output_tokens` of `allowed_tokens`."""
+        self._length_ratio += self.WEIGHT * (output_tokens / allowed_tokens - self._length_ratio)
+
+    def predicted_wait(self, scheduler: Scheduler, models_sharing: int, prompt_tokens: float = math.inf) -> float:
+        """Seconds until a request added now to `scheduler` starts; 0.0 if it could start with the next step.
+
+        Prompts that have more left to compute than its `prompt_tokens` do not delay it: the shortest comes first.
+        Idle work does not either.
+
+        The queue is limited by two rates, and the slower one counts: prompt tokens under the token budget, and places
+        under `max_num_seqs`, which running sequences free after their `max_tokens` times the share of it that answers
+        use on average. Each of `models_sharing` models with work gets an equal share of time.
+        """
+        knobs, running, waiting = scheduler.knobs, scheduler.asked_running, scheduler.asked_waiting
+        prefilling = [s.num_prefill_tokens for s in running if s.num_uncomputed_tokens > 1]
+        before = (*prefilling, *(s.num_prefill_tokens for s in waiting))
+        backlog = sum(tokens for tokens in before if tokens <= prompt_tokens)
+        decodes = len(running) - len(prefilling)
+        prompt_steps = backlog / max(1, knobs.max_num_batched_tokens - decodes)
+        steps = max(prompt_steps, self._admission_steps(scheduler, running, len(waiting)))
+        return steps * self.step_seconds * max(1, models_sharing)
+
+    def predicted_first_token(self, scheduler: Scheduler, prompt_tokens: int, models_sharing: int) -> float:
+        """Seconds until a request added now has its first token; a lower bound before the first measurement."""
+        knobs = scheduler.knobs
+        chunk = max(1, min(knobs.prefill_chunk, knobs.max_num_batched_tokens - len(scheduler.running)))
+        prompt_seconds = -(-prompt_tokens // chunk) * self.step_seconds * max(1, models_sharing)
+        return self.predicted_wait(scheduler, models_sharing, prompt_tokens) + prompt_seconds
+
+    def _admission_steps(self, scheduler: Scheduler, running: list[Sequence], waiting: int) -> float:
+        """Steps until the whole queue and a request added now have been admitted."""
+        free = 0 if scheduler.blocked else scheduler.knobs.max_num_seqs - len(running)
+        places_needed = waiting + 1 - free
+        if places_needed <= 0 or not running:
+            return 0.0
+        left = sorted(s.max_output_tokens - len(s.output_token_ids) for s in running)
+        rounds, rest = divmod(places_needed - 1, len(left))
+        return (left[rest] + rounds * sum(left) / len(left)) * self._length_ratio
+
 
 log = logging.getLogger(__name__)
 
@@ -108,3 +171,64 @@ class QueueAlert:
         elif self.raised and waiting <= threshold // 2:
             self.raised = False
             log.warning("%s: the queue is down to %d sequences, the alert is over", self._model, waiting)
+
+
+def model_stats(model: ServedModel, knobs: LiveKnobs, prefixes: list[PrefixStats]) -> ModelStats:
+    """`knobs` of the core; `prefixes` pinned for the model."""
+    scheduler, runner, meter, statistics = model.scheduler, model.runner, model.meter, model.statistics
+    pool, totals, adapters = scheduler.pool, scheduler.totals, scheduler.adapters
+    running, waiting = len(scheduler.asked_running), len(scheduler.asked_waiting)
+    return ModelStats(
+        name=model.name,
+        running=running,
+        waiting=waiting,
+        idle_work=len(scheduler.running) + len(scheduler.waiting) - running - waiting,
+        blocks_in_use=pool.num_referenced - scheduler.num_idle_blocks,
+        blocks_cached=pool.num_evictable,
+        blocks_total=pool.capacity,
+        prompt_tokens=totals.prompt_tokens,
+        generated_tokens=totals.generated_tokens,
+        prefix_hit_tokens=totals.prefix_hit_tokens,
+        prefix_query_tokens=totals.prefix_query_tokens,
+        preemptions=totals.preemptions,
+        joins=scheduler.joins.rows(),
+        deadline_refusals=totals.deadline_refusals,
+        repetitions_ended=totals.repetitions_ended,
+        step_seconds_mean=meter.step_seconds,
+        predicted_wait_seconds=meter.predicted_wait(scheduler, model.num_sharing),
+        knobs=knobs.of(model.name),
+        start=knobs.start_of(model.name),
+        tuning=model.tuner.tuning(),
+        queue_alert=model.queue_alert.raised,
+        adapters=adapters.infos(),
+        adapter_slots=adapters.num_slots,
+        adapter_installs=adapters.installs,
+        adapter_evictions=adapters.evictions,
+        step_seconds_counts=list(statistics.seconds_counts),
+        step_seconds_sum=statistics.seconds_sum,
+        batch_sizes=dict(statistics.batch_sizes),
+        speculation=model.speculator.stats(),
+        swap=_swap_stats(scheduler),
+        handover=model.kv_transfer.stats(),
+        weight_bytes=runner.info.weight_bytes,
+        is_loaded=runner.is_loaded,
+        pipeline=copy(runner.pipeline),
+        blocks_pinned=pool.num_pinned,
+        prefixes=prefixes,
+    )
+
+
+def _swap_stats(scheduler: Scheduler) -> SwapStats:
+    pool, host = scheduler.pool, scheduler.pool.host
+    return SwapStats(
+        blocks_total=host.capacity,
+        blocks_kept=host.num_kept,
+        block_bytes=pool.block_bytes,
+        out_blocks=host.totals.out_blocks,
+        back_blocks=host.totals.back_blocks,
+        refused_blocks=host.totals.refused_blocks,
+        copying_seconds=host.totals.copying_seconds,
+        spared_seconds=host.totals.spared_seconds,
+        out_seconds_per_block=host.swap_cost.out.seconds_per_block,
+        back_seconds_per_block=host.swap_cost.back.seconds_per_block,
+    )

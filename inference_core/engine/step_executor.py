@@ -1,4 +1,7 @@
-"""Executes plans: at once, with faults isolated, or launched before the step in flight is collected."""
+"""Executes plans: at once, with faults isolated, or launched before the step in flight is collected.
+
+A failed step is split: into the sequences that fail, and parts in which the rest is retried.
+"""
 
 import contextlib
 import logging
@@ -6,12 +9,54 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from inference_core.engine.fault_isolation import bisect_failure
-from inference_core.errors import RankLostError
+from msgspec.structs import replace
+
+from inference_core.errors import BadLogitsError, RankLostError
 from inference_core.execution.runner import ModelRunner, OverlappingRunner
 from inference_core.scheduling.commit import ExecutedPart, ExecutedStep, ScheduledEntry, entries_of
 from inference_core.scheduling.sequence import Sequence, Status
-from inference_core.step_plan import ScheduledSequence, StepPlan, StepResult
+from inference_core.step_plan import ScheduledSequence, ScoreSpec, StepPlan, StepResult
+
+Part = list[ScheduledSequence]
+
+
+@dataclass(slots=True, frozen=True)
+class FailureSplit:
+    """A failed part of a step: the sequences that fail, and the parts to run in its place."""
+
+    failed: Part
+    retries: list[Part]
+
+
+def bisect_failure(part: Part, error: Exception) -> FailureSplit:
+    """Halve a failed part; rows of bad logits fail at once, and a single prompt chunk is halved on `MemoryError`."""
+    if isinstance(error, BadLogitsError) and error.rows:
+        sampled = [share for share in part if share.sample is not None]
+        failed = [sampled[row] for row in error.rows]
+        rest = [share for share in part if not any(share is g for g in failed)]
+        return FailureSplit(failed, [rest] if rest else [])
+    if len(part) > 1:
+        middle = len(part) // 2
+        return FailureSplit([], [part[:middle], part[middle:]])
+    if isinstance(error, MemoryError) and len(part[0].token_ids) > 1:
+        return FailureSplit([], [[half] for half in _halves(part[0])])
+    return FailureSplit(part, [])
+
+
+def _halves(share: ScheduledSequence) -> tuple[ScheduledSequence, ScheduledSequence]:
+    """Split a prompt chunk in two, to be run one after the other."""
+    middle = len(share.token_ids) // 2
+    first = replace(share, token_ids=share.token_ids[:middle], sample=None)
+    second = replace(share, token_ids=share.token_ids[middle:], start=share.start + middle)
+    if share.score is not None:
+        targets, top = share.score.token_ids, share.score.top
+        first.score = ScoreSpec(targets[:middle], top)
+        second.score = ScoreSpec(targets[middle:], top) if len(targets) > middle else None
+    if share.state is not None:
+        first.state = replace(share.state, first=min(share.state.first, middle))
+        second.state = replace(share.state, first=max(share.state.first - middle, 0))
+    return first, second
+
 
 logger = logging.getLogger(__name__)
 

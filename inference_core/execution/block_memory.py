@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from inference_core.errors import MemoryPlanError
 from inference_core.execution.runner import BlockBytes
-from inference_core.io.huge_pages import prefer_huge_pages
-from inference_core.kv_cache.swap_cost import SwapTimes
+from inference_core.io.files import prefer_huge_pages
+from inference_core.kv_cache.host_cache import SwapTimes
 from inference_core.step_plan import StepPlan
 
 # Memory that processes share gets huge pages by another switch of the system, which is mostly off.

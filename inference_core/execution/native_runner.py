@@ -15,8 +15,7 @@ from inference_core.errors import ModelFileError
 from inference_core.execution.block_memory import HostBlocks
 from inference_core.execution.logits_runner import LayeredForward, LogitsRunner
 from inference_core.execution.runner import HostBlockBytes
-from inference_core.kv_cache.layout import KVLayout
-from inference_core.kv_cache.window_groups import group_layers
+from inference_core.kv_cache.layout import KVLayout, group_layers
 from inference_core.linear.linear import ConcatenatedLinear, Linear, PanelLinear
 from inference_core.lora.adapter import Adapter, AdapterBank, adapter_targets
 from inference_core.lora.adapter_file import read_adapter

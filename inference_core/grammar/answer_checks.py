@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 
-from inference_core.grammar.control_socket import handed_over, launched
 from inference_core.grammar.limits import LIMITS, Limits
-from inference_core.grammar.wire import Channel, Check, Checked
+from inference_core.grammar.wire import Channel, Check, Checked, handed_over, launched
 
 PROGRAM = (sys.executable, "-m", "inference_core.grammar.check_server")
 # To start Python and read the modules, on a busy machine.

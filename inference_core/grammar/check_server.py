@@ -11,7 +11,7 @@ import sys
 from contextlib import suppress
 from typing import NoReturn
 
-from inference_core.grammar.process_limits import allow, leave_group, set_limits
+from inference_core.grammar.limits import allow, leave_group, set_limits
 from inference_core.grammar.validation import AnswerValidator
 from inference_core.grammar.wire import Channel, Check, Checked
 

@@ -1,28 +1,158 @@
-"""Compiles grammars against a model's tokens; errors name the failing part. Runs in a grammar's own process."""
+"""Compiles grammars against a model's tokens; errors name the failing part. Runs in a grammar's own process.
+
+The failing part is the smallest part of a JSON schema that cannot be compiled. An answer that could not end valid is
+left at its turning point when it is made again.
+"""
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
+from urllib.parse import quote
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import any_to_lark
 
 from inference_core.errors import InvalidRequestError
-from inference_core.grammar.failing_subschema import failing_subschema
-from inference_core.grammar.json_style import JSON_STYLE
 from inference_core.grammar.matcher import GrammarMatcher
-from inference_core.grammar.schema_rewriting import InexpressibleError, for_library
-from inference_core.grammar.turning_point import turning_point
+from inference_core.grammar.schema_rewriting import LISTS, MAPPINGS, ONE, InexpressibleError, for_library
 from inference_core.grammar.validation import AnswerValidator
+from inference_core.grammar.vocabulary import JSON_STYLE
 from inference_core.protocol import Grammar
+
+_MOST_TRIALS = 500
+# The identifier of a whole schema that has none: references in its parts are relative to it.
+_WHOLE = "aio:whole"
+
+
+def failing_subschema(schema: Any, error_of: Callable[[Any], str | None]) -> tuple[str, str | None]:
+    """Return the path of the smallest failing part of `schema`, such as `.properties.age`, and its `error_of`.
+
+    Descends into parts that fail for the same reason on their own; ("", the schema's error) if none does. A part is
+    tried where it stands, so that its references lead to what they lead to in the whole.
+    """
+    path, part, pointer, reason = "", schema, "", error_of(schema)
+    if not isinstance(schema, dict):
+        return path, reason
+    key = "id" if "id" in schema and "$id" not in schema else "$id"
+    given = schema.get(key)
+    name = given.removesuffix("#") if isinstance(given, str) and ":" in given else _WHOLE
+    # Identifiers are found where the draft has schemas.
+    definitions = "$defs" if "/20" in str(schema.get("$schema", "/20")) else "definitions"
+    kind = {"$schema": schema["$schema"]} if "$schema" in schema else {}
+    whole = {**schema, key: name}
+    trials, going = _MOST_TRIALS, True
+    while going:
+        going = False
+        for step, place, inner in _parts(part):
+            if trials == 0:
+                break
+            trials -= 1
+            error = error_of({**kind, definitions: {"whole": whole}, "$ref": f"{name}#{pointer}{place}"})
+            if _cause(error) == _cause(reason) is not None:
+                path, part, pointer, going = path + step, inner, pointer + place, True
+                break
+    return path, reason
+
+
+def _cause(error: str | None) -> str | None:
+    return error and error.partition("while processing")[0].strip()
+
+
+def _parts(schema: Any) -> Iterator[tuple[str, str, Any]]:
+    """The schemas directly in a schema: the step of the path, the step of a reference, the part."""
+    if not isinstance(schema, dict):
+        return
+    for key in MAPPINGS:
+        if isinstance(schema.get(key), dict):
+            for name, inner in schema[key].items():
+                if isinstance(inner, dict):
+                    yield f".{key}.{name}", f"/{key}/{_escaped(name)}", inner
+    for key in LISTS:
+        if isinstance(schema.get(key), list):
+            for place, inner in enumerate(schema[key]):
+                if isinstance(inner, dict):
+                    yield f".{key}[{place}]", f"/{key}/{place}", inner
+    yield from ((f".{key}", f"/{key}", schema[key]) for key in ONE if isinstance(schema.get(key), dict))
+
+
+def _escaped(name: str) -> str:
+    return quote(name.replace("~", "~0").replace("/", "~1"), safe="~!$&'()*+,;=:@")
+
+
+_DECODER = json.JSONDecoder()
+_SPACE = " \t\n\r"
+
+
+def turning_point(
+    matcher: GrammarMatcher, tokenizer: LLTokenizer, validator: AnswerValidator, answer: Sequence[int]
+) -> tuple[list[int], int] | None:
+    """Return the tokens of `answer` before its first choice from the value that does not hold on, and the one drawn
+    there; of an answer without such a choice its last one; None if it has none.
+
+    `matcher`: in its initial state, without validation.
+    """
+    if not answer:
+        return None
+    text = tokenizer.decode_bytes(list(answer)).decode("utf-8", "replace")
+    path = validator.failing_path(text)
+    begin = 0 if path is None else len(text[: value_start(text, path)].encode())
+    reached, choice = 0, None
+    for place, token in enumerate(answer):
+        reached += len(tokenizer.decode_bytes([token]))
+        if not matcher.forced_tokens():
+            matcher.ask_masks(())
+            if int.from_bytes(matcher.masks()[0], "little").bit_count() > 1:
+                choice = place
+                if reached > begin:
+                    break
+        matcher.accept(token)
+    return None if choice is None else (list(answer[:choice]), answer[choice])
+
+
+def value_start(text: str, path: Sequence[str | int]) -> int:
+    """Return where in a JSON text the value at `path` begins; of a value that is not there, that of the last part."""
+    place = _skipped(text, 0)
+    for step in path:
+        inner = _members(text, place).get(step)
+        if inner is None:
+            break
+        place = inner
+    return place
+
+
+def _members(text: str, place: int) -> dict[str | int, int]:
+    """The starts of the values in the object or array at `place`."""
+    starts: dict[str | int, int] = {}
+    closing = {"{": "}", "[": "]"}.get(text[place : place + 1])
+    if closing is None:
+        return starts
+    place = _skipped(text, place + 1)
+    while text[place : place + 1] not in (closing, ""):
+        name: str | int = len(starts)
+        if closing == "}":
+            name, place = scanstring(text, place + 1)
+            place = _skipped(text, _skipped(text, place) + 1)
+        starts[name] = place
+        _, place = _DECODER.raw_decode(text, place)
+        place = _skipped(text, place)
+        if text[place : place + 1] == ",":
+            place = _skipped(text, place + 1)
+    return starts
+
+
+def _skipped(text: str, place: int) -> int:
+    while text[place : place + 1] and text[place] in _SPACE:
+        place += 1
+    return place
+
 
 ErrorOf = Callable[[str], str | None]
 """Why a text is no finished answer; None if it is one."""
 # A schema after `%json`; texts, regular expressions and comments of a Lark grammar are skipped.
 _EMBEDDED = re.compile(r'"(?:\\.|[^"\\\n])*+"?|//[^\n]*+|/(?:\\.|[^/\\\n])++/?|(?P<schema>%json\s*+(?=\{))')
-_DECODER = json.JSONDecoder()
 _LONGEST_REASON = 400
 _LIMITS = LLParserLimits(verbose_errors=False)
 

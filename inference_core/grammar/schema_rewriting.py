@@ -10,8 +10,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from inference_core.grammar.exclusive_branches import TYPES, Resolve, list_in, mapping_in, narrowed, types_of
-from inference_core.grammar.formats import FORMATS, PARTS
-from inference_core.grammar.patterns import library_pattern, most_repeats
+from inference_core.grammar.patterns import FORMATS, PARTS, library_pattern, most_repeats
 
 # Keywords whose value is a schema, a list of schemas, or a mapping of names to schemas.
 ONE = ("items", "additionalItems", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames")

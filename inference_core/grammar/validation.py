@@ -18,8 +18,7 @@ from jsonschema.validators import extend, validator_for
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
-from inference_core.grammar.formats import FORMATS
-from inference_core.grammar.patterns import LinearPatterns
+from inference_core.grammar.patterns import FORMATS, LinearPatterns
 
 # Beyond this power of ten a number is compared, but is a multiple of nothing.
 _MOST_EXPONENT = 4_000

@@ -1,6 +1,9 @@
-"""A model's tokens in the form that grammars need: exact bytes, control tokens marked."""
+"""What grammars are written in: a model's tokens as exact bytes, control tokens marked, and one style of JSON.
 
-from typing import Protocol
+JSON is written, and `oneOf` read, in this style unless a schema sets something else under `x-guidance`.
+"""
+
+from typing import Any, Protocol
 
 # A byte that never occurs in UTF-8: the library's mark of tokens that are not text.
 _CONTROL_MARK = b"\xff"
@@ -28,3 +31,14 @@ def marked_tokens(vocabulary: Vocabulary, vocab_size: int) -> list[bytes]:
 def _marked(vocabulary: Vocabulary, token_id: int) -> bytes:
     text = vocabulary.token_bytes(token_id)
     return _CONTROL_MARK + text if vocabulary.is_control(token_id) else text
+
+
+# The format of `json.dumps`, which models have seen most on one line. With free white space a small model may write
+# nothing else, and hardly any token is forced. `oneOf` is read as `anyOf`: its branches are made exclusive before, and
+# finished answers are validated.
+JSON_STYLE: Any = {
+    "item_separator": ", ",
+    "key_separator": ": ",
+    "whitespace_flexible": False,
+    "coerce_one_of": True,
+}

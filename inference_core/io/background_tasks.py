@@ -1,12 +1,43 @@
-"""Background tasks of a process: one that fails is logged, started again after a pause, and shown in `/health`."""
+"""Work next to the requests: background tasks of a process, and work on threads whose caller may leave.
+
+A background task that fails is logged, started again after a pause, and shown in `/health`. Work on a thread asks
+between its steps whether its result is still wanted.
+"""
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, TypeVar
 
 import msgspec
+
+T = TypeVar("T")
+_ABANDONED: ContextVar[threading.Event | None] = ContextVar("abandoned", default=None)
+
+
+class AbandonedWorkError(Exception):
+    """The caller of the work has left."""
+
+
+def require_wanted() -> None:
+    """Raise AbandonedWorkError in work that `run_until` runs, once its event is set."""
+    abandoned = _ABANDONED.get()
+    if abandoned is not None and abandoned.is_set():
+        raise AbandonedWorkError
+
+
+def run_until(abandoned: threading.Event, work: Callable[[], T]) -> T:
+    """Return the result of `work`. Raises AbandonedWorkError where the event was set before, or at the next look."""
+    token = _ABANDONED.set(abandoned)
+    try:
+        require_wanted()
+        return work()
+    finally:
+        _ABANDONED.reset(token)
+
 
 log = logging.getLogger(__name__)
 

@@ -7,9 +7,8 @@ from itertools import takewhile
 
 from inference_core.errors import IntegrityError, MemoryPlanError
 from inference_core.kv_cache.host_cache import HostCache
-from inference_core.kv_cache.layout import KVLayout
+from inference_core.kv_cache.layout import KVLayout, WindowGroups
 from inference_core.kv_cache.slab_arena import SlabArena, SlabHolder
-from inference_core.kv_cache.window_groups import WindowGroups
 
 
 @dataclass(slots=True)

@@ -5,8 +5,15 @@ from typing import Literal
 import msgspec
 
 from inference_core.errors import MemoryPlanError
-from inference_core.kv_cache.layout import KV_ITEMSIZE, KV_SCALE_BYTES, KVDtype, KVLayout, kv_bytes_per_token
-from inference_core.kv_cache.window_groups import WindowGroups, grouped
+from inference_core.kv_cache.layout import (
+    KV_ITEMSIZE,
+    KV_SCALE_BYTES,
+    KVDtype,
+    KVLayout,
+    WindowGroups,
+    grouped,
+    kv_bytes_per_token,
+)
 from inference_core.model_config import ModelConfig
 
 GB = 10**9

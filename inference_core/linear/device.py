@@ -14,8 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from inference_core.linear.linear import Linear
-from inference_core.loaders.group_codes import GROUP
-from inference_core.loaders.packed_tensor import PackedTensor, dequantize
+from inference_core.loaders.packed_tensor import GROUP, PackedTensor, dequantize
 from inference_core.model_spec import DeviceScheme as DeviceScheme
 from inference_core.triton_kernels.ops import ExpertRows, eight_bit_linear, int4_linear
 from inference_core.triton_kernels.reference import dequantized_int4

@@ -18,9 +18,8 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from inference_core.loaders.gguf_format.ggml_blocks import mxfp4_codes
-from inference_core.loaders.group_codes import GROUP, group_scales
-from inference_core.loaders.packed_tensor import PackedTensor, dequantize, float32_to_bfloat16
+from inference_core.loaders.block_formats import mxfp4_codes
+from inference_core.loaders.packed_tensor import GROUP, PackedTensor, dequantize, float32_to_bfloat16, group_scales
 from inference_core.model_spec import Compute
 
 PanelKind = Literal["int4", "int4-centred", "int8", "bfloat16", "float32"]

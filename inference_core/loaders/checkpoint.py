@@ -1,13 +1,16 @@
-"""The interface of model files of any format: settings, tensors under Hugging Face names, content hash."""
+"""The interface of model files of any format: settings, tensors under Hugging Face names, content hash.
+
+`describe_sparsity` finds out whether a model is 2:4 sparse (SPEC TI-11): no kernel skips zeros, so its owner should
+know.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
-from inference_core.loaders.fingerprint import file_fingerprint
-from inference_core.loaders.packed_tensor import PackedTensor
-from inference_core.loaders.tensor_cut import column_unit, cut
+from inference_core.loaders.model_file import file_fingerprint
+from inference_core.loaders.packed_tensor import PLAIN_DTYPES, PackedTensor, column_unit, cut, dequantize
 from inference_core.model_config import ModelConfig
 
 
@@ -60,3 +63,33 @@ class Checkpoint(ABC):
     def fingerprint(self) -> str:
         """Content hash of the file or folder; cached under `cache_dir`, so that a warm start reads nothing."""
         return file_fingerprint(self.path, self._cache_dir)
+
+
+_SAMPLED = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
+
+
+def describe_sparsity(checkpoint: Checkpoint) -> str | None:
+    """How a 2:4 sparse model is computed, None for any other one.
+
+    A model is sparse if its settings say so, or if two of every four weights are zero in one row of each of two
+    matrices in every layer; only unquantised weights are looked at.
+    """
+    if checkpoint.stated_sparsity == "2:4" or _is_two_of_four(checkpoint):
+        return "2:4 sparse: held and multiplied as dense, zeros included"
+    return None
+
+
+def _is_two_of_four(checkpoint: Checkpoint) -> bool:
+    tensors, found = checkpoint.tensors, False
+    for layer in range(checkpoint.config.num_layers):
+        for name in (f"model.layers.{layer}.{part}" for part in _SAMPLED):
+            if name not in tensors:
+                continue  # a network of experts
+            tensor = tensors[name]
+            if tensor.kind not in PLAIN_DTYPES or tensor.shape[1] % 4:
+                return False
+            row = dequantize(checkpoint.cut(name, range(1))).reshape(-1, 4)
+            if ((row == 0).sum(axis=1) < 2).any() or not row.any():
+                return False
+            found = True
+    return found

@@ -16,8 +16,10 @@ import msgspec
 
 from inference_core.errors import ModelFileError
 from inference_core.extras import require_extra
-from inference_core.io.atomic_file import atomic_file
+from inference_core.io.files import atomic_file
 from inference_core.loaders.hub_model import (
+    USUAL_QUANTS,
+    Form,
     HubModel,
     Pin,
     downloaded,
@@ -26,8 +28,8 @@ from inference_core.loaders.hub_model import (
     read_pins,
     repository_folder,
     require_downloaded,
+    with_retries,
 )
-from inference_core.loaders.hub_retry import USUAL_QUANTS, Form, with_retries
 
 log = logging.getLogger(__name__)
 

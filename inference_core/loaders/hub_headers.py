@@ -14,11 +14,10 @@ from typing import Any
 from inference_core.errors import ModelFileError
 from inference_core.extras import require_extra
 from inference_core.loaders.decoder_tensors import decoder_tensors
+from inference_core.loaders.gguf_format.gguf_config import ROPE_TENSORS
 from inference_core.loaders.gguf_format.gguf_header import GGUFHeader, HeaderEndsEarlyError
-from inference_core.loaders.gguf_format.gguf_rope import ROPE_TENSORS
 from inference_core.loaders.hub_download import hub_api, listing
-from inference_core.loaders.hub_model import HubModel
-from inference_core.loaders.hub_retry import Form, with_retries
+from inference_core.loaders.hub_model import Form, HubModel, with_retries
 from inference_core.loaders.huggingface.hf_config import read_config
 from inference_core.loaders.huggingface.safetensors_file import MAX_HEADER_BYTES, Entry, SafetensorsFile
 

@@ -1,14 +1,19 @@
-"""A tensor in its file's encoding: kind, shape and bytes, not decoded."""
+"""A tensor in its file's encoding: kind, shape and bytes, not decoded.
 
-from collections.abc import Callable
+Parts are cut along rows and columns without decoding or copying the rest. Kernels read the 4-bit codes of a stored
+matrix with one scale and one minimum per group of 32 inputs.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inference_core.loaders.gguf_format import ggml_blocks
-from inference_core.loaders.huggingface import scaled_blocks, table_blocks, zero_point_blocks
+from inference_core.errors import ModelFileError
+from inference_core.loaders import block_formats
+from inference_core.loaders.block_formats import nibbles, q4_k_codes, q4_k_steps
 
 Kind = Literal[
     "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4",
@@ -19,16 +24,16 @@ PLAIN_DTYPES: dict[str, np.dtype[Any]] = {
     "F16": np.dtype("<f2"),
     "BF16": np.dtype("<u2"),
 }
-_FOLDERS_DTYPES = zero_point_blocks.BLOCK_DTYPES | scaled_blocks.BLOCK_DTYPES | table_blocks.BLOCK_DTYPES
-BLOCK_DTYPES = ggml_blocks.BLOCK_DTYPES | _FOLDERS_DTYPES
-BLOCK_ELEMENTS = ggml_blocks.BLOCK_ELEMENTS | dict.fromkeys(_FOLDERS_DTYPES, 32)
-DECODERS = ggml_blocks.DECODERS | {
-    "Q4_Z": zero_point_blocks.decode_q4_z,
-    "Q8_Z": zero_point_blocks.decode_q8_z,
-    "S8": scaled_blocks.decode_s8,
-    "F8": scaled_blocks.decode_f8,
-    "NF4": table_blocks.decode_nf4,
-    "FP4": table_blocks.decode_fp4,
+_FOLDERS_DTYPES = block_formats.ZERO_POINT_DTYPES | block_formats.SCALED_DTYPES | block_formats.TABLE_DTYPES
+BLOCK_DTYPES = block_formats.BLOCK_DTYPES | _FOLDERS_DTYPES
+BLOCK_ELEMENTS = block_formats.BLOCK_ELEMENTS | dict.fromkeys(_FOLDERS_DTYPES, 32)
+DECODERS = block_formats.DECODERS | {
+    "Q4_Z": block_formats.decode_q4_z,
+    "Q8_Z": block_formats.decode_q8_z,
+    "S8": block_formats.decode_s8,
+    "F8": block_formats.decode_f8,
+    "NF4": block_formats.decode_nf4,
+    "FP4": block_formats.decode_fp4,
 }
 
 
@@ -110,3 +115,77 @@ def float32_to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
             nearest[nan] = piece[nan] >> 16 | 0x40
         rounded[start : start + _PIECE] = nearest
     return rounded.reshape(values.shape)
+
+
+def column_unit(tensor: PackedTensor) -> int:
+    """Columns can be cut only at multiples of this: the elements of a quantised block, which share a scale."""
+    return BLOCK_ELEMENTS.get(tensor.kind, 1)
+
+
+def cut(tensor: PackedTensor, rows: range, columns: range | None = None) -> PackedTensor:
+    """The part [rows, columns] of a matrix, or [rows] of a vector; a view if the tensor is one.
+
+    Raises ModelFileError if the part is outside the tensor, or if a column boundary is inside a quantised block.
+    """
+    whole = range(tensor.shape[-1])
+    taken = whole if columns is None else columns
+    if not 0 <= rows.start <= rows.stop <= tensor.shape[0] or not 0 <= taken.start <= taken.stop <= whole.stop:
+        raise ModelFileError(f"rows {rows} and columns {taken} lie outside of a tensor of shape {tensor.shape}")
+    if columns is None or len(tensor.shape) == 1:
+        return PackedTensor(tensor.kind, (len(rows), *tensor.shape[1:]), lambda: tensor.data[rows.start : rows.stop])
+    unit = column_unit(tensor)
+    if taken.start % unit or taken.stop % unit:
+        raise ModelFileError(f"columns {taken} cut blocks of {unit} weights that share a scale ({tensor.kind})")
+    begin, end = (_data_columns(tensor, border) for border in (taken.start, taken.stop))
+    return PackedTensor(tensor.kind, (len(rows), len(taken)), lambda: tensor.data[rows.start : rows.stop, begin:end])
+
+
+def stack(tensors: Sequence[PackedTensor]) -> PackedTensor:
+    """Concatenate tensors of one kind and width by rows; the data is copied on access."""
+    if len(tensors) == 1:
+        return tensors[0]
+    shape = (sum(t.shape[0] for t in tensors), *tensors[0].shape[1:])
+    return PackedTensor(tensors[0].kind, shape, lambda: np.concatenate([t.data for t in tensors]))
+
+
+def _data_columns(tensor: PackedTensor, columns: int) -> int:
+    """Columns of the stored array that hold the first `columns` weights of a row."""
+    if tensor.kind not in BLOCK_ELEMENTS:
+        return columns
+    size = row_bytes(tensor.kind, columns)
+    assert size is not None  # the caller checked that these are whole blocks
+    return size
+
+
+GROUP = 32
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCodes:
+    """w[n, 32 g + i] = scale[n, g] * codes[n, 32 g + i] + minimum[n, g]; codes uint8 [N, K], 0..15."""
+
+    codes: NDArray[np.uint8]
+    scale: NDArray[np.float32]
+    minimum: NDArray[np.float32]
+
+
+def group_codes(tensor: PackedTensor) -> GroupCodes:
+    """The 4-bit codes of a Q4_0, Q4_1, Q4_K or Q4_Z tensor with their scales and minima per group of 32."""
+    stored = tensor.blocks.reshape(-1)["codes"]
+    codes = q4_k_codes(stored) if tensor.kind == "Q4_K" else nibbles(stored)
+    scale, minimum = group_scales(tensor)
+    return GroupCodes(codes.reshape(tensor.shape), scale.astype(np.float32), minimum.astype(np.float32))
+
+
+def group_scales(tensor: PackedTensor) -> tuple[NDArray[np.floating[Any]], NDArray[np.floating[Any]]]:
+    """The scales and minima [N, groups] of `group_codes`: float16 where the file has them so, else float32."""
+    blocks = tensor.blocks.reshape(-1)
+    if tensor.kind == "Q4_K":
+        scale, minimum = q4_k_steps(blocks)
+    elif tensor.kind == "Q4_1":
+        scale, minimum = blocks["d"], blocks["m"]
+    else:
+        zero = blocks["zero"].astype(np.float32) if tensor.kind == "Q4_Z" else np.float32(8)
+        scale, minimum = blocks["d"], -blocks["d"].astype(np.float32) * zero
+    rows, columns = tensor.shape
+    return scale.reshape(rows, columns // GROUP), minimum.reshape(rows, columns // GROUP)

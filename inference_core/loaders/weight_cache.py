@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
-from inference_core.io.atomic_file import atomic_file
+from inference_core.io.files import atomic_file
 from inference_core.loaders.huggingface.safetensors_file import DTYPES, Entry, SafetensorsFile
 
 ALIGNMENT = 64  # A cache line, and the widest vector load.

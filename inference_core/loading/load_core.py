@@ -18,17 +18,14 @@ from inference_core.errors import MemoryPlanError, ModelFileError
 from inference_core.execution.block_memory import allocate_arena
 from inference_core.execution.logits_runner import DecoderRunner, LogitsRunner
 from inference_core.execution.native_runner import NativeRunner
-from inference_core.kv_cache.layout import CpuKVDtype, KVLayout
+from inference_core.kv_cache.layout import CpuKVDtype, KVLayout, grouped
 from inference_core.kv_cache.memory_plan import format_bytes
-from inference_core.kv_cache.window_groups import grouped
 from inference_core.linear.panels import BYTES_PER_WEIGHT, panel_kind
-from inference_core.loaders.checkpoint import Checkpoint
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.checkpoint import Checkpoint, describe_sparsity
+from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
-from inference_core.loaders.sparsity import describe_sparsity
-from inference_core.loading.load_adapters import load_adapters
 from inference_core.loading.outliers import load_decoder
-from inference_core.loading.pin_prefixes import pin_prefixes
+from inference_core.loading.prepare_core import load_adapters, paired_drafts, pin_prefixes
 from inference_core.lora.packing import Storage, TorchAdapterBank
 from inference_core.model_config import ModelConfig
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec
@@ -37,7 +34,6 @@ from inference_core.models.weights import Projection, are_packed, projections
 from inference_core.native import cpu
 from inference_core.protocol import Knobs, ModelInfo
 from inference_core.protocol.kv_blocks import KVIdentity
-from inference_core.speculation.pairing import paired_drafts
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from inference_core.kv_cache.layout import KVLayout
 from inference_core.linear.linear import ConcatenatedLinear, Linear, Outliers, PanelLinear
 from inference_core.linear.panels import pack_columns
 from inference_core.loaders.checkpoint import Checkpoint
-from inference_core.loaders.group_codes import GROUP
+from inference_core.loaders.packed_tensor import GROUP
 from inference_core.loaders.weight_cache import WeightCache
 from inference_core.model_spec import Compute
 from inference_core.models import weights

@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
-from inference_core.io.json_errors import JSON_ERRORS
-from inference_core.loaders.fingerprint import file_fingerprint
+from inference_core.io.files import JSON_ERRORS
 from inference_core.loaders.huggingface.safetensors_file import SafetensorsFile
-from inference_core.loaders.model_file import MAX_SETTINGS, read_model_file
+from inference_core.loaders.model_file import MAX_SETTINGS, file_fingerprint, read_model_file
 from inference_core.loaders.packed_tensor import PLAIN_DTYPES, Kind, PackedTensor, dequantize
 from inference_core.lora.adapter import Adapter, AdapterTarget, LowRank, adapter_targets
 from inference_core.model_config import ModelConfig

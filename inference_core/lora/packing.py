@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from inference_core.io.huge_pages import prefer_huge_pages
+from inference_core.io.files import prefer_huge_pages
 from inference_core.loaders.packed_tensor import PackedTensor, bfloat16_to_float32, dequantize, float32_to_bfloat16
 from inference_core.lora.adapter import (
     PROJECTIONS,

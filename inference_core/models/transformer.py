@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from inference_core.attention import AttentionBackend, AttentionBatch
 from inference_core.linear.linear import Linear
-from inference_core.loaders.gguf_format.rope_factors import llama3_factors
+from inference_core.loaders.rope_scaling import llama3_factors
 from inference_core.lora.adapter import Projection
 from inference_core.lora.packing import AdaptedRows
 from inference_core.model_config import ModelConfig, RopeScaling

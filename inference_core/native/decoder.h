@@ -42,7 +42,7 @@ struct Experts {
 // Norms that an architecture lacks are null. `attention_post_norm` and `mlp_post_norm` stand behind a sublayer, before its
 // result is added. `sinks` float32 [heads], or null: see `AttentionArgs`. `cos_sin` float32 [max_position, head_dim] is the
 // layer's rotary table. `table` is the block table of the layer's group, and `in_block` its place among the layers that a
-// block holds (`inference_core/kv_cache/window_groups.py`).
+// block holds (`inference_core/kv_cache/layout.py`).
 struct LayerWeights {
   const float* attention_norm;
   const float* q_norm;

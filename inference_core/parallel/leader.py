@@ -17,8 +17,7 @@ from inference_core.core import Core
 from inference_core.errors import RankLostError
 from inference_core.execution.runner import ModelRunner
 from inference_core.kv_cache.memory_plan import format_bytes
-from inference_core.loading.load_adapters import load_adapters
-from inference_core.loading.pin_prefixes import pin_prefixes
+from inference_core.loading.prepare_core import load_adapters, paired_drafts, pin_prefixes
 from inference_core.model_spec import DeviceCoreSpec
 from inference_core.parallel.collectives import open_store, own_address
 from inference_core.parallel.control import Followers
@@ -27,7 +26,6 @@ from inference_core.parallel.mesh import Mesh, MeshSpec, RankEnvironment
 from inference_core.parallel.mesh_runner import MeshExecutor, MeshRunner
 from inference_core.parallel.messages import AllocateArena, ProfileMemory
 from inference_core.parallel.rank import Rank
-from inference_core.speculation.pairing import paired_drafts
 
 SPEC_KEY = "spec"
 # The store key under which the leader publishes its address.

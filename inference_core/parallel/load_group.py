@@ -11,7 +11,7 @@ from inference_core.device.cards import failure_cause, profile_cuda, profile_hos
 from inference_core.device.load_device_core import load_device_core
 from inference_core.errors import CoreError, DeviceFailedError, MemoryPlanError, RankLostError
 from inference_core.kv_cache.memory_plan import format_bytes
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import available_memory
 from inference_core.model_spec import DeviceGroupSpec

@@ -34,7 +34,7 @@ from inference_core.device.weights import device_embedding, stored_experts, stor
 from inference_core.engine.live_knobs import LiveKnobs
 from inference_core.errors import MeshError
 from inference_core.loaders.checkpoint import Checkpoint
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import available_memory
 from inference_core.models.transformer import rotary_table

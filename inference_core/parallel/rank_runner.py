@@ -11,8 +11,7 @@ from pathlib import Path
 import torch
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders.packed_tensor import PackedTensor
-from inference_core.loaders.tensor_cut import cut, stack
+from inference_core.loaders.packed_tensor import PackedTensor, cut, stack
 from inference_core.lora.adapter import Adapter, AdapterBank, LowRank
 from inference_core.lora.adapter_file import read_adapter
 from inference_core.model_config import ModelConfig

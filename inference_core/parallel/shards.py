@@ -16,8 +16,7 @@ from inference_core.errors import MemoryPlanError
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.decoder_tensors import refuse_features
-from inference_core.loaders.packed_tensor import PackedTensor
-from inference_core.loaders.tensor_cut import stack
+from inference_core.loaders.packed_tensor import PackedTensor, stack
 from inference_core.model_config import ModelConfig
 from inference_core.model_spec import DeviceModelSpec
 from inference_core.models.weights import Projection, projections

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from inference_core.errors import MeshError
-from inference_core.io.text_file import read_text_file
+from inference_core.io.files import read_text_file
 
 DeviceKind = Literal["gpu", "cpu", "tpu", "asic", "fpga", "edge"]
 Positive = Annotated[float, Meta(gt=0)]

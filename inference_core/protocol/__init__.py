@@ -6,58 +6,50 @@ The same structs cross every transport (a thread, a Unix socket, TCP). Times are
 
 from inference_core.protocol.commands import (
     LAST_CLASS,
+    MOST_HOST_BLOCKS,
     AbortRequest,
     AddRequest,
     Command,
     ExportBlocks,
+    Grammar,
+    GrammarKind,
     ImportBlocks,
+    Knobs,
+    KnobValue,
     LoadAdapter,
     QueryStats,
+    SamplingParams,
     SetKnobs,
     UnloadAdapter,
 )
-from inference_core.protocol.knobs import (
-    MOST_HOST_BLOCKS,
-    Knobs,
-    KnobValue,
-)
-from inference_core.protocol.model_info import (
+from inference_core.protocol.kv_blocks import (
     AdapterInfo,
     ModelInfo,
 )
 from inference_core.protocol.outputs import (
+    NO_TIMES,
     AdaptersSet,
     BlocksExported,
     BlocksImported,
     CoreHealth,
+    CoreStats,
     ErrorKind,
     Event,
     FinishReason,
     Goodbye,
     Hello,
-    KnobsSet,
-    SequenceOutput,
-    TokenLogprob,
-)
-from inference_core.protocol.sampling_params import (
-    Grammar,
-    GrammarKind,
-    SamplingParams,
-)
-from inference_core.protocol.stats import (
-    CoreStats,
     JoinStats,
+    KnobsSet,
     KVTransferStats,
     ModelStats,
     PipelineStats,
     PrefixStats,
+    SequenceOutput,
     SpeculationStats,
-    SwapStats,
-    Tuning,
-)
-from inference_core.protocol.step_times import (
-    NO_TIMES,
     StepTimes,
+    SwapStats,
+    TokenLogprob,
+    Tuning,
 )
 
 __all__ = [

@@ -1,11 +1,243 @@
-"""Commands into a core, each a struct with the tag that names it on the wire."""
+"""Commands into a core, each a struct with the tag that names it on the wire, and what they carry.
+
+How a request's tokens are drawn; evidence of its computation besides the tokens (hidden states of the prompt, the
+certainty of each token); the live knobs of a model, with their bounds and descriptions.
+"""
+
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
-from inference_core.protocol.evidence import EvidenceRequest
-from inference_core.protocol.knobs import KnobValue
 from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
-from inference_core.protocol.sampling_params import SamplingParams
+
+GrammarKind = Literal["json_object", "json_schema", "regex", "choice", "lark"]
+
+
+class Grammar(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A constraint on the whole answer (SPEC SO-01).
+
+    `text` is: nothing for any JSON object; a JSON schema; a regular expression in Rust's syntax, for the whole answer;
+    a JSON list of the texts to choose from; a grammar in llguidance's dialect of Lark, or in GBNF. `param` is the field
+    of the caller's request that it came from, for error messages. `schemas`: the JSON schemas that a Lark text was made
+    from, as pairs of field and text. `avoid`: the tokens of an earlier answer that could not end valid; at its first
+    choice from the value that did not hold on, another token is drawn.
+    """
+
+    kind: GrammarKind
+    text: str = ""
+    param: str = "response_format"
+    schemas: tuple[tuple[str, str], ...] = ()
+    avoid: tuple[int, ...] = ()
+
+
+class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """How one request's tokens are drawn (SPEC GW-04).
+
+    The order of application is: logit bias, repetition / frequency / presence penalties, minimum-length
+    mask, temperature, top-k, top-p, min-p. `temperature == 0` is greedy. `seed` makes the draw
+    a function of (seed, choice index, position) alone, independent of the batch.
+    `logprobs`: None for none, k >= 0 for the drawn token and the k most likely ones, always of the
+    model's raw distribution (before bias, penalties and temperature). `prompt_logprobs`: the same for the tokens of the
+    prompt except the first; such a prompt is computed in full, without the prefix cache.
+    `grammar`: only tokens that it allows are drawn; the answer ends where the grammar allows it.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] = {}
+    seed: int | None = None
+    max_tokens: int = 16
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    grammar: Grammar | None = None
+
+
+Pooling = Literal["last", "mean"]
+
+
+class EvidenceRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Which evidence to return for a request (SPEC RT-04); what is not requested costs nothing.
+
+    `layer`: after how many of the model's layers the prompt's hidden state is taken, 1 to all of them; None for none.
+    `pooling`: of the prompt's last token (Kadavath et al. 2022, "Language models (mostly) know what they know"), or the
+    mean over its tokens; a prompt to be averaged is computed in full, without the prefix cache.
+    `tokens`: `TokenEvidence` of every token drawn.
+    """
+
+    layer: int | None = None
+    pooling: Pooling = "last"
+    tokens: bool = False
+
+
+class TokenEvidence(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How sure the model was of one token, in nats, by its raw distribution over the whole vocabulary, before bias,
+    penalties, grammar and temperature.
+
+    `logprob` of the drawn token; `entropy` of the distribution; `margin`: the best log-probability minus the second.
+    """
+
+    logprob: float
+    entropy: float
+    margin: float
+
+
+class Evidence(msgspec.Struct, omit_defaults=True):
+    """The part of an `EvidenceRequest`'s evidence that one output carries.
+
+    `state`: the hidden state, float32 little-endian [hidden], with the first output of choice 0 alone; before the final
+    norm, as the layer leaves it. `tokens`: one per token of the output, a stop token that ended it excepted.
+    """
+
+    state: bytes = b""
+    tokens: list[TokenEvidence] = []
+
+
+KnobValue = bool | int | float | str | list[int] | None
+MOST_HOST_BLOCKS = 1_048_576
+
+
+class Knobs(msgspec.Struct, frozen=True, kw_only=True):
+    """Live knobs of one model of a core; every one can change while serving (SPEC FR-04).
+
+    The bounds here are the ones that `live_knobs` enforces, and the descriptions the ones that operators are shown.
+    """
+
+    max_num_batched_tokens: Annotated[
+        int,
+        Meta(ge=1, le=65_536, description="Most tokens that one step computes, decodes and prompt chunks together."),
+    ] = 512
+    max_num_seqs: Annotated[int, Meta(ge=1, le=4096, description="Most sequences that run at the same time.")] = 64
+    prefill_chunk: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1_048_576,
+            description="Most prompt tokens of a sequence in one step; from the context's length on, prompts go whole.",
+        ),
+    ] = 256
+    prefix_caching: Annotated[
+        bool, Meta(description="Whether prompts share the blocks of equal prefixes; off empties the cache at once.")
+    ] = True
+    max_waiting: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="Most sequences that wait; what would pass it is refused (503).")
+    ] = 1000
+    alert_waiting: Annotated[
+        int,
+        Meta(ge=0, le=1_000_000, description="Sequences that may wait before an alert is raised, in log and metrics."),
+    ] = 500
+    ageing_seconds: Annotated[
+        float, Meta(ge=0.001, le=86_400, description="Seconds of waiting that lift a sequence by one priority class.")
+    ] = 5.0
+    threads: Annotated[
+        int, Meta(ge=0, le=1024, description="Threads of the kernels, the same for all models; 0 is one per CPU.")
+    ] = 0
+    auto_tune: Annotated[
+        bool, Meta(description="Whether budget, chunk and seats follow the objectives, their knobs being the limits.")
+    ] = False
+    itl_objective_ms: Annotated[
+        float, Meta(ge=1, le=60_000, description="Milliseconds between two tokens that 95 of 100 gaps should keep.")
+    ] = 100.0
+    ttft_objective_ms: Annotated[
+        float, Meta(ge=1, le=3_600_000, description="Milliseconds to the first token that most requests should keep.")
+    ] = 1000.0
+    batching: Annotated[
+        Literal["continuous", "dynamic", "static"],
+        Meta(
+            description="When waiting sequences join: at once, in batches by size or delay, or when a batch has ended."
+        ),
+    ] = "continuous"
+    max_queue_delay_ms: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=60_000,
+            description="Milliseconds that a batch waits for more members; if continuous, prompts while others decode.",
+        ),
+    ] = 0.0
+    preferred_batch_sizes: Annotated[
+        list[Annotated[int, Meta(ge=1, le=4096)]],
+        Meta(description="Numbers of waiting sequences that end the queue delay at once; max_num_seqs always does."),
+    ] = []
+    max_join_penalty: Annotated[
+        float,
+        Meta(
+            ge=1,
+            le=1000,
+            description="How many times longer a prompt may take because others decode; they take turns to keep it.",
+        ),
+    ] = 2.0
+    block_moves_per_step: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=65_536,
+            description="Most KV blocks copied in a step, to empty slabs for a model that waits for memory; 0 is off.",
+        ),
+    ] = 64
+    prefill_arithmetic: Annotated[
+        Literal["fast", "exact"],
+        Meta(
+            description="How prompts are computed: in the arithmetic that the CPU is fastest in, or as generated "
+            "tokens are."
+        ),
+    ] = "fast"
+    repetition_guard: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=65_536,
+            description="Ends an answer whose last so many tokens only repeat what stood there before; 0 is off.",
+        ),
+    ] = 0
+    speculation: Annotated[
+        Literal["off", "prompt_lookup", "draft_model"],
+        Meta(
+            description="Who drafts tokens to be verified several at once: what stood in the text before, or a model."
+        ),
+    ] = "off"
+    max_draft_tokens: Annotated[
+        int, Meta(ge=0, le=64, description="Most tokens drafted for a sequence in one step.")
+    ] = 8
+    draft_control: Annotated[
+        Literal["adaptive", "fixed"],
+        Meta(description="Whether as many tokens are drafted as pay by measured acceptance and time, or always most."),
+    ] = "adaptive"
+    lookup_ngram: Annotated[
+        int, Meta(ge=1, le=16, description="Tokens that must have stood in the text before for prompt_lookup to draft.")
+    ] = 3
+    draft_acceptance: Annotated[
+        Literal["repeatable", "rejection"],
+        Meta(
+            description="How a draft model's tokens are verified: so that answers to a seed are what they are without "
+            "drafts, or so that most are accepted; the law of answers is the model's either way."
+        ),
+    ] = "repeatable"
+    host_cache_blocks: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=MOST_HOST_BLOCKS,
+            description="Most KV blocks kept in host memory when evicted, if copying beats computing; 0 is off.",
+        ),
+    ] = 0
+    handover_min_tokens: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1_048_576,
+            description="Uncached prompt tokens from which on a replica for prefill, if any, computes them; 0 is off.",
+        ),
+    ] = 0
+
 
 LAST_CLASS = 2
 """The last priority class of what somebody asked for."""

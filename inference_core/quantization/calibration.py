@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.errors import QuantizationError
-from inference_core.io.text_file import read_text_file
+from inference_core.io.files import read_text_file
 from inference_core.tokenization.tokenizer import Tokenizer
 
 Floats = NDArray[np.float64]

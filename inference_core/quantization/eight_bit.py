@@ -17,7 +17,7 @@ import torch
 from torch.nn import functional
 
 from inference_core.errors import QuantizationError
-from inference_core.loaders.huggingface.scaled_blocks import ELEMENTS
+from inference_core.loaders.block_formats import ELEMENTS
 from inference_core.model_config import ModelConfig
 from inference_core.quantization.method import (
     LINEARS,

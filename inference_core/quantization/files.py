@@ -14,14 +14,14 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders
 
 from inference_core.errors import ModelFileError
-from inference_core.io.json_errors import JSON_ERRORS
+from inference_core.io.files import JSON_ERRORS
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.gguf_format.gguf_header import GGUFHeader, StringArray
 from inference_core.loaders.huggingface.hf_checkpoint import INDEX
 from inference_core.loaders.model_file import MAX_SETTINGS, read_model_file
 from inference_core.model_config import ModelConfig
+from inference_core.tokenization.control_tokens import SPM_SPACE, byte_level_token
 from inference_core.tokenization.gguf_vocabulary import read_gguf_vocabulary
-from inference_core.tokenization.token_bytes import SPM_SPACE, byte_level_token
 
 _SPECIAL = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
 

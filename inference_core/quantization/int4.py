@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from inference_core.errors import QuantizationError
-from inference_core.loaders.huggingface.group_format import PER_INT
+from inference_core.loaders.huggingface.quantized_layer import PER_INT
 from inference_core.model_config import ModelConfig
 from inference_core.quantization.method import QuantizationMethod, linear_inputs, linear_outputs
 

@@ -12,8 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from inference_core.errors import ModelFileError
-from inference_core.io.atomic_file import atomic_file
-from inference_core.io.json_errors import JSON_ERRORS
+from inference_core.io.files import JSON_ERRORS, atomic_file
 from inference_core.loaders.model_file import MAX_SETTINGS, read_model_file
 from inference_core.model_spec import QualityGate, QualityLimits
 

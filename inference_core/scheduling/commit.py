@@ -8,10 +8,8 @@ import msgspec
 
 from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.protocol import FinishReason, SequenceOutput
-from inference_core.scheduling.deadlines import Deadlines
-from inference_core.scheduling.running_set import JoinStatistics, RunningSet
+from inference_core.scheduling.running_set import Deadlines, JoinStatistics, RunningSet, SchedulerTotals
 from inference_core.scheduling.sequence import Sequence, Status
-from inference_core.scheduling.step_budget import SchedulerTotals
 from inference_core.step_plan import SampledToken, StepPlan, StepResult
 
 

@@ -1,14 +1,61 @@
-"""The running sequences of a model, split by what each needs next, their blocks, and what it cost to join them."""
+"""The running sequences of a model, split by what each needs next, their blocks, and what it cost to join them.
 
+With them stand the first-token deadlines of a model's sequences, sorted, so that the earliest is read in constant
+time, the token budget of the step being planned, and a scheduler's totals since start.
+"""
+
+import math
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from inference_core.errors import IntegrityError
 from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.protocol import JoinStats
 from inference_core.scheduling.sequence import Sequence, Status
-from inference_core.step_plan import PENDING
+from inference_core.step_plan import PENDING, ScheduledSequence
+
+Due = tuple[float, int, Sequence]
+
+
+class Deadlines:
+    """Deadlines of the sequences without a first token; strict ones are listed apart (SPEC BS-04)."""
+
+    def __init__(self) -> None:
+        self._due: list[Due] = []
+        self._strictly_due: list[Due] = []
+
+    @property
+    def earliest(self) -> float:
+        """The earliest deadline; infinity if there is none."""
+        return self._due[0][0] if self._due else math.inf
+
+    def too_late(self, now: float) -> list[Sequence]:
+        """Return the sequences whose strict deadline has passed."""
+        if not self._strictly_due or self._strictly_due[0][0] >= now:
+            return []
+        return [sequence for _, _, sequence in self._strictly_due[: bisect_left(self._strictly_due, (now, -1))]]
+
+    def add(self, sequence: Sequence) -> None:
+        for dues in self._lists_of(sequence):
+            insort(dues, (sequence.deadline, sequence.number, sequence))
+
+    def remove(self, sequence: Sequence) -> None:
+        """Remove a sequence that has its first token or has ended."""
+        for dues in self._lists_of(sequence):
+            del dues[bisect_left(dues, (sequence.deadline, sequence.number, sequence))]
+
+    def check_integrity(self, live: Iterable[Sequence]) -> None:
+        """Exactly the live sequences without a first token are here. Raises `IntegrityError`."""
+        due = sorted((s.deadline, s.number, s) for s in live if s.deadline < math.inf and not s.output_token_ids)
+        if due != self._due or [d for d in due if d[2].strict_deadline] != self._strictly_due:
+            raise IntegrityError(f"first tokens are due {due}, not {self._due} and strictly {self._strictly_due}")
+
+    def _lists_of(self, sequence: Sequence) -> tuple[list[Due], ...]:
+        if sequence.deadline == math.inf:
+            return ()
+        return (self._due, self._strictly_due) if sequence.strict_deadline else (self._due,)
 
 
 class RunningSet:
@@ -128,3 +175,99 @@ class JoinStatistics:
             JoinStats(1 << level >> 1, joins.count, joins.seconds / joins.count, joins.seconds / joins.tokens)
             for level, joins in sorted(self._by_occupancy.items())
         ]
+
+
+# Each scored row takes a row of logits as wide as the vocabulary; prompts are rarely scored, so the limit is low.
+MAX_SCORED_ROWS = 128
+
+
+@dataclass(slots=True)
+class SchedulerTotals:
+    """Counts since start.
+
+    Prompts count once per request, prefix look-ups once per choice, generated tokens as drawn, stop tokens too.
+    """
+
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    prefix_query_tokens: int = 0
+    prefix_hit_tokens: int = 0
+    preemptions: int = 0
+    deadline_refusals: int = 0
+    repetitions_ended: int = 0
+
+
+@dataclass(slots=True)
+class StepBudget:
+    """The token budget of the step being planned: `left` of `total` tokens are not assigned yet.
+
+    `memory_short`: a running sequence was preempted for memory, so no sequence is admitted in this step.
+    `queue_blocked`: the head of the queue could not be admitted, so none behind it is (no overtaking).
+    `scores_left`: prompt rows that may still be scored in this step.
+    `reclaimed`: the memory lent to drafters was taken back in this step.
+    `kv_seconds`: what looking up and allocating blocks took, for each sequence that has its first token still to come.
+    """
+
+    total: int
+    left: int = field(init=False)
+    shares: dict[Sequence, ScheduledSequence] = field(default_factory=dict)
+    preempted: set[Sequence] = field(default_factory=set)
+    kv_seconds: dict[Sequence, float] = field(default_factory=dict)
+    memory_short: bool = False
+    queue_blocked: bool = False
+    reclaimed: bool = False
+    scores_left: int = MAX_SCORED_ROWS
+
+    def __post_init__(self) -> None:
+        self.left = self.total
+
+    def room_for(self, sequence: Sequence) -> int:
+        """The most tokens that `sequence` may compute in this step."""
+        return min(self.left, self.scores_left) if sequence.scores_prompt else self.left
+
+    def hand_out(self, sequence: Sequence, tokens: int) -> None:
+        """Assign the next `tokens` tokens of `sequence` to this step."""
+        start = sequence.num_computed_tokens
+        share = sequence.share
+        share.start = start
+        share.token_ids = sequence.token_ids[start : start + tokens]
+        ends = start + tokens == len(sequence.token_ids) and sequence.draws
+        share.sample = sequence.sample_spec if ends else None
+        share.state = sequence.state_spec(start, tokens)
+        share.score = sequence.score_spec(start, tokens)
+        if share.score is not None:
+            self.scores_left -= len(share.score.token_ids)
+        share.num_drafts = 0
+        sequence.sample_spec.position = len(sequence.output_token_ids)
+        self.shares[sequence] = share
+        self.left -= tokens
+
+    def hand_out_decodes(self, sequences: Iterable[Sequence]) -> None:
+        """`hand_out` one token to each of these decoding sequences, none of which has a share yet."""
+        shares = self.shares
+        before = len(shares)
+        for sequence in sequences:
+            share = sequence.share
+            share.start = sequence.num_computed_tokens
+            share.token_ids = sequence.token_ids[-1:]
+            spec = sequence.sample_spec
+            spec.position = len(sequence.output_token_ids)
+            share.sample = spec
+            share.num_drafts = 0
+            shares[sequence] = share
+        self.left -= len(shares) - before
+
+    def take_back(self, sequence: Sequence) -> None:
+        """Return the share of a preempted sequence to the budget."""
+        share = self.shares.pop(sequence, None)
+        if share is not None:
+            self.left += len(share.token_ids)
+            if share.score is not None:
+                self.scores_left += len(share.score.token_ids)
+        self.kv_seconds.pop(sequence, None)
+        self.preempted.add(sequence)
+
+    def charge_planning(self, seconds: float) -> None:
+        """Charge a planning of so many seconds to the sequences that wait for their first token."""
+        for sequence, kv_seconds in self.kv_seconds.items():
+            sequence.charge_planning(seconds - kv_seconds, kv_seconds)

@@ -9,21 +9,21 @@ from inference_core.errors import IntegrityError, QueueFullError
 from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.lora.adapter import NO_SLOT, AdapterSlots
 from inference_core.protocol import LAST_CLASS, Knobs, SequenceOutput
-from inference_core.scheduling.batch_forming import Batch, joins_now
 from inference_core.scheduling.commit import ExecutedPart, ExecutedStep, ScheduledEntry, StepCommit
-from inference_core.scheduling.deadlines import Deadlines
-from inference_core.scheduling.priority import (
+from inference_core.scheduling.running_set import Deadlines, JoinStatistics, RunningSet, SchedulerTotals, StepBudget
+from inference_core.scheduling.sequence import Sequence, Status
+from inference_core.scheduling.waiting_queue import (
+    Batch,
+    QueueEntry,
     Rank,
+    WaitingQueue,
     aged_class,
     arrival_order,
     holding_rank,
+    joins_now,
     newcomer_claim,
     service_order,
 )
-from inference_core.scheduling.running_set import JoinStatistics, RunningSet
-from inference_core.scheduling.sequence import Sequence, Status
-from inference_core.scheduling.step_budget import SchedulerTotals, StepBudget
-from inference_core.scheduling.waiting_queue import QueueEntry, WaitingQueue
 from inference_core.step_plan import DraftLaw, StepPlan
 
 _turn = attrgetter("last_step", "number")

@@ -1,4 +1,7 @@
-"""One choice of one request while it is in a core: its tokens, its blocks, its place in the queue."""
+"""One choice of one request while it is in a core: its tokens, its blocks, its place in the queue.
+
+The hidden states of its prompt are pooled from the steps that compute it.
+"""
 
 import math
 from collections.abc import Iterable
@@ -7,6 +10,8 @@ from enum import Enum
 from hashlib import blake2b
 from typing import Self
 
+import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
 from inference_core.kv_cache.prefix_hash import border_digest, chain_digests, private_digest, root_digest
@@ -20,9 +25,75 @@ from inference_core.protocol import (
     StepTimes,
     TokenLogprob,
 )
-from inference_core.protocol.evidence import Evidence
-from inference_core.scheduling.hidden_state_pool import StatePool
-from inference_core.step_plan import SampledToken, SampleSpec, ScheduledSequence, ScoreSpec, StateSpec
+from inference_core.protocol.commands import Evidence, EvidenceRequest, Pooling
+from inference_core.step_plan import SampledToken, SampleSpec, ScheduledSequence, ScoreSpec, States, StateSpec
+
+
+class StatePool:
+    """Of the first `prompt_tokens` tokens of a sequence, after `layer` layers.
+
+    Means are sums in float64 over single tokens in their order, so that they have the same bits however a prompt was
+    cut into chunks, and whether or not it was preempted. `exits`: nothing of the prompt is computed after the layer.
+    """
+
+    def __init__(self, layer: int, pooling: Pooling, prompt_tokens: int, *, exits: bool = False) -> None:
+        self.layer = layer
+        self.exits = exits
+        self.num_taken = 0
+        self._pooling = pooling
+        self._prompt_tokens = prompt_tokens
+        self._sum: npt.NDArray[np.float64] | None = None
+
+    @classmethod
+    def of_request(cls, wanted: EvidenceRequest | None, prompt_tokens: int, *, exits: bool) -> "StatePool | None":
+        """Return the pool for a request; None if it wants no hidden state."""
+        if wanted is None or wanted.layer is None:
+            return None
+        return cls(wanted.layer, wanted.pooling, prompt_tokens, exits=exits)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all needed states have been collected."""
+        return self.num_taken == self._prompt_tokens
+
+    @property
+    def num_needless(self) -> int:
+        """How many first tokens need no state, so that they may come from the prefix cache."""
+        if self._pooling == "last" and not self.is_full:
+            return self._prompt_tokens - 1
+        return self.num_taken
+
+    def spec(self, start: int, tokens: int) -> StateSpec | None:
+        """Which states a step has to return that computes `tokens` tokens from position `start` on."""
+        if self.is_full:
+            return None
+        first = max(0, self.num_needless - start)
+        if first >= tokens and not self.exits:
+            return None
+        return StateSpec(self.layer, min(first, tokens), self.exits)
+
+    def take(self, states: States) -> None:
+        """Add the states float32 [rows, hidden] of the next requested rows; may be empty."""
+        if not len(states) or self.is_full:
+            return
+        if self._pooling == "last":
+            self._sum = states[-1].astype(np.float64)
+            self.num_taken = self._prompt_tokens
+            return
+        rows = states.astype(np.float64)
+        before = rows[:0] if self._sum is None else self._sum[None]
+        # Row after row: along the first axis NumPy adds in order.
+        self._sum = np.add.reduce(np.concatenate([before, rows]), axis=0)
+        self.num_taken += len(rows)
+
+    def pop(self) -> bytes:
+        """Return the pooled state, float32 little-endian [hidden], once it is complete; b"" before and after."""
+        if self._sum is None or not self.is_full:
+            return b""
+        count = self._prompt_tokens if self._pooling == "mean" else 1
+        state, self._sum = (self._sum / count).astype("<f4"), None
+        return state.tobytes()
+
 
 IDLE_LIFTS = 12
 """So many lifts by ageing make idle work a part of the last class."""

@@ -1,12 +1,81 @@
-"""The waiting sequences in service order, which ageing changes over time."""
+"""The waiting sequences in service order, which ageing changes over time, and when they may join the running ones.
+
+The two orders behind every decision of the scheduler are total (they end in the sequence's unique number), so the
+result is deterministic. Why there is neither starvation nor livelock:
+
+- *Service* orders by (class after ageing, deadline, prompt tokens left, arrival, number): the shortest remaining prompt
+  first, which gives the least mean time to the first token (Schrage 1968). Waiting or prefilling for `ageing_seconds`
+  lifts a sequence by one class, without a floor, so only finitely many later arrivals can be served before it.
+- *Preemption* orders by (held class, tokens computed, number), worst first. The best holder is never preempted, and
+  the others free the memory that it needs, so it always advances.
+- A waiting sequence preempts only holders of a class strictly worse than its own priority *without* ageing. The
+  reverse preemption is then impossible, so a chain of preemptions climbs the classes and ends.
+
+Classes beyond `LAST_CLASS` are idle work: it runs only while no model of the core has other work. A step is planned
+without it as soon as there is some; then it waits, and ages as all do, so that a core that is never idle gets to it
+after `sequence.IDLE_LIFTS` lifts.
+
+Continuous batching (Yu et al., "Orca", 2022) is the default; the other two are its baselines (SPEC BS-01 to BS-03)
+for the same model, memory and load:
+
+- *static*: the sequences that wait when a batch has ended are the next batch, up to `max_num_seqs`;
+- *dynamic*: the same, but a batch is held back until it has one of the preferred sizes, or its oldest member has waited
+  for `max_queue_delay_ms`, whichever comes first.
+
+Under continuous batching the delay and the sizes hold back prompts only while others decode, so that several prompts
+share the steps that slow those others down.
+"""
 
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from inference_core.errors import IntegrityError
-from inference_core.scheduling.priority import seconds_to_next_lift, service_order
+from inference_core.protocol import Knobs
 from inference_core.scheduling.sequence import Sequence
+
+ServiceOrder = tuple[int, float, int, float, int]
+Rank = tuple[int, int, int]
+
+
+def waited_seconds(sequence: Sequence, now: float) -> float:
+    """Seconds spent waiting or prefilling so far."""
+    if sequence.waiting_since is None:
+        return sequence.waited_seconds
+    return sequence.waited_seconds + now - sequence.waiting_since
+
+
+def aged_class(sequence: Sequence, now: float, ageing_seconds: float) -> int:
+    """The priority class lifted by one for every `ageing_seconds` spent waiting or prefilling."""
+    return sequence.priority - int(waited_seconds(sequence, now) / ageing_seconds)
+
+
+def seconds_to_next_lift(sequence: Sequence, now: float, ageing_seconds: float) -> float:
+    """Seconds until ageing changes the `aged_class` of a waiting or prefilling sequence."""
+    waited = waited_seconds(sequence, now)
+    return (int(waited / ageing_seconds) + 1) * ageing_seconds - waited
+
+
+def service_order(sequence: Sequence, now: float, ageing_seconds: float) -> ServiceOrder:
+    """Smaller is served first."""
+    level = aged_class(sequence, now, ageing_seconds)
+    return (level, sequence.deadline, sequence.num_prefill_tokens, sequence.arrival, sequence.number)
+
+
+def arrival_order(sequence: Sequence, now: float, ageing_seconds: float) -> tuple[int, float, float, int]:
+    """`service_order` without lengths: tokens of different models do not compare."""
+    return (aged_class(sequence, now, ageing_seconds), sequence.deadline, sequence.arrival, sequence.number)
+
+
+def holding_rank(sequence: Sequence) -> Rank:
+    """Greater is preempted first: the worst class, then the least computed, then the newest."""
+    return (sequence.held_class, -sequence.num_computed_tokens, sequence.number)
+
+
+def newcomer_claim(sequence: Sequence) -> Rank:
+    """The end of the sequence's own class: it may preempt only holders of a greater rank."""
+    return (sequence.priority, 1, 0)
+
 
 QueueEntry = tuple[int, float, int, float, int, Sequence]
 
@@ -104,3 +173,68 @@ class WaitingQueue:
         entry, due = self._entries.pop(sequence.number)
         del self._order[bisect_left(self._order, entry)]
         del self._lifts[bisect_left(self._lifts, (due, sequence.number, sequence))]
+
+
+class Batch:
+    """Which sequences may join now: all, or under the baselines the members of the batch."""
+
+    def __init__(self) -> None:
+        self._members: set[str] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether all sequences may join: batching is continuous."""
+        return self._members is None
+
+    def __contains__(self, sequence_id: str) -> bool:
+        return self._members is None or sequence_id in self._members
+
+    def form(self, knobs: Knobs, running: Iterable[str], waiting: WaitingQueue, now: float) -> None:
+        """Choose the next members once all have ended, if enough wait or the oldest has waited long enough."""
+        if knobs.batching == "continuous":
+            self._members = None
+            return
+        if self._members is None:
+            self._members = set(running)
+        if not self._members and waiting:
+            size = batch_size(knobs, waiting=len(waiting), oldest_wait=waiting.oldest_wait(now))
+            self._members = {sequence.id for *_, sequence in waiting.entries()[:size]}
+
+    def discard(self, sequence_id: str) -> None:
+        """A sequence has ended."""
+        if self._members is not None:
+            self._members.discard(sequence_id)
+
+    def seconds_held(self, knobs: Knobs, waiting: WaitingQueue, now: float) -> float:
+        """Seconds that waiting sequences are still held back so that their batch can grow; 0 if they are not."""
+        if self._members or knobs.batching != "dynamic" or not waiting:
+            return 0.0
+        wait = waiting.oldest_wait(now)
+        if batch_size(knobs, waiting=len(waiting), oldest_wait=wait):
+            return 0.0
+        return knobs.max_queue_delay_ms / 1e3 - wait
+
+
+def batch_size(knobs: Knobs, *, waiting: int, oldest_wait: float) -> int:
+    """Return how many of `waiting` form the next batch now, 0 to wait for more. `oldest_wait` is in seconds."""
+    if knobs.batching == "static" or _waited_enough(knobs, oldest_wait):
+        return min(waiting, knobs.max_num_seqs)
+    return max((size for size in _sizes(knobs) if size <= waiting), default=0)
+
+
+def joins_now(knobs: Knobs, *, decoding: int, waiting: int, oldest_wait: float) -> bool:
+    """Whether continuous batching computes prompts now, while `decoding` sequences decode."""
+    if not decoding or _waited_enough(knobs, oldest_wait):
+        return True
+    return waiting >= min(_sizes(knobs))
+
+
+def _waited_enough(knobs: Knobs, oldest_wait: float) -> bool:
+    """Compare to a microsecond: a clock advanced by exactly the rest may fall short of it by rounding."""
+    return oldest_wait >= knobs.max_queue_delay_ms / 1e3 - 1e-6
+
+
+def _sizes(knobs: Knobs) -> list[int]:
+    """The preferred batch sizes and the full batch."""
+    full = knobs.max_num_seqs
+    return [*(min(size, full) for size in knobs.preferred_batch_sizes), full]

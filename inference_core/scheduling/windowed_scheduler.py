@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from inference_core.errors import IntegrityError
-from inference_core.kv_cache.window_groups import RELEASED, CachedKey, WindowGroups
+from inference_core.kv_cache.layout import RELEASED, CachedKey, WindowGroups
 from inference_core.scheduling.commit import StepCommit
 from inference_core.scheduling.scheduler import PrefixHit, Scheduler
 from inference_core.scheduling.sequence import Sequence, Status

@@ -17,8 +17,7 @@ from inference_core.execution.runner import DraftingRunner, ModelRunner
 from inference_core.kv_cache.block_pool import BlockPool
 from inference_core.protocol import Knobs, SamplingParams
 from inference_core.scheduling.sequence import Sequence, Status
-from inference_core.speculation.drafter import Draft, Drafter, Reach
-from inference_core.speculation.step_costs import StepCosts
+from inference_core.speculation.drafter import Draft, Drafter, Reach, StepCosts
 from inference_core.step_plan import DraftLaw, SampleSpec, ScheduledSequence, StepPlan
 
 logger = logging.getLogger(__name__)

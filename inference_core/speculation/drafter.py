@@ -1,7 +1,13 @@
-"""The interface of drafters: they propose the next tokens of sequences."""
+"""Drafters propose the next tokens of sequences: their interface, their costs, and prompt lookup.
+
+Measured step time by the number of rows computed is the cost of verifying drafts (SPEC SD-05). Prompt lookup drafts
+the tokens that followed an earlier occurrence of the last few tokens (Saxena, "Prompt Lookup Decoding", 2023; as Yang
+et al., "Inference with Reference", 2023). It pays if answers copy: summaries, edits, code, quotations (SPEC SD-11).
+"""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from inference_core.protocol import Knobs
@@ -54,3 +60,127 @@ class Drafter(ABC):
 
     def check_integrity(self) -> None:  # noqa: B027  most hold no memory
         """Raises `IntegrityError` if more or less memory is held than running sequences need."""
+
+
+class StepCosts:
+    """Moving averages of seconds by rows: exact up to 16 rows, rounded to an eighth of an octave above.
+
+    A step is bound by memory first and by arithmetic later, so costs are flat and then rise. Between measurements the
+    cost is extrapolated with the slope before (flat if there is none), but no higher than the interpolation, so that
+    cheap sizes are tried and then measured. Beyond the largest measurement the mean slope applies; below the smallest
+    the cost is unknown. Costs are made monotonic and at most proportional to rows, since other values are noise.
+    """
+
+    _WEIGHT = 0.1  # of a new measurement
+    _OUTLIER = 3.0  # a measurement counts as at most so many times the known value
+    _OUT_OF_PROPORTION = 1.5
+
+    def __init__(self) -> None:
+        self._rows: list[int] = []
+        self._measured: dict[int, float] = {}
+        self._seconds: dict[int, float] = {}
+
+    def observe(self, rows: int, seconds: float) -> None:
+        """Record the seconds of a step of `rows`."""
+        rows = _rounded(rows)
+        known = self._measured.get(rows)
+        if known is None:
+            place = bisect_left(self._rows, rows)
+            if place:
+                below = self._rows[place - 1]
+                seconds = min(seconds, self._seconds[below] * rows / below * self._OUT_OF_PROPORTION)
+            insort(self._rows, rows)
+            self._measured[rows] = seconds
+        else:
+            self._measured[rows] = known + self._WEIGHT * (min(seconds, self._OUTLIER * known) - known)
+        least = self._measured[self._rows[-1]]
+        for known_rows in reversed(self._rows):
+            self._seconds[known_rows] = least = min(least, self._measured[known_rows])
+
+    def seconds(self, rows: int) -> float | None:
+        """Return the seconds of a step of `rows`; None if none as small was measured."""
+        known = self._rows
+        place = bisect_left(known, rows)
+        if place < len(known) and known[place] == rows:
+            return self._seconds[rows]
+        if place == 0:
+            return None
+        low = known[place - 1]
+        if place < len(known):
+            high = known[place]
+            share = (rows - low) / (high - low)
+            between = self._seconds[low] * (1 - share) + self._seconds[high] * share
+            return min(between, self._seconds[low] + self._slope_before(place - 1) * (rows - low))
+        first, last = self._seconds[known[0]], self._seconds[low]
+        slope = max(0.0, last - first) / (low - known[0]) if low > known[0] else 0.0
+        return last + slope * (rows - low)
+
+    def _slope_before(self, place: int) -> float:
+        """Seconds per row from the measurement before the one at `place` to it; 0 if there is none."""
+        if place == 0:
+            return 0.0
+        before, here = self._rows[place - 1], self._rows[place]
+        return (self._seconds[here] - self._seconds[before]) / (here - before)
+
+
+def _rounded(rows: int) -> int:
+    grain = 1 << max(0, rows.bit_length() - 4)
+    return rows if rows <= 16 else round(rows / grain) * grain
+
+
+@dataclass(slots=True)
+class _Index:
+    """An index of one sequence: where each run of `length` tokens last occurred.
+
+    It covers the first `indexed` tokens; `match` is the position after the last run's earlier occurrence.
+    """
+
+    length: int
+    indexed: int = 0
+    follows: dict[tuple[int, ...], int] = field(default_factory=dict)
+    match: int = 0
+
+    def extend(self, token_ids: list[int]) -> None:
+        length, follows = self.length, self.follows
+        for place in range(max(self.indexed, length), len(token_ids)):
+            follows[tuple(token_ids[place - length : place])] = place
+        self.indexed = len(token_ids)
+
+
+class PromptLookup(Drafter):
+    """Indexes prompt and answer as they grow, so that a proposal costs one look-up at any length."""
+
+    def __init__(self) -> None:
+        self._indexes: dict[Sequence, _Index] = {}
+
+    def reach(self, sequence: Sequence, knobs: Knobs, most: int) -> Reach:
+        index, token_ids = self._indexes.get(sequence), sequence.token_ids
+        if index is None or index.length != knobs.lookup_ngram:
+            index = self._indexes[sequence] = _Index(knobs.lookup_ngram)
+        if len(token_ids) != index.indexed:
+            index.extend(token_ids)
+        index.match = index.follows.get(tuple(token_ids[-index.length :]), 0)
+        return Reach(most, _promise(token_ids, index.match, index.length)) if index.match else Reach(0)
+
+    def propose(self, wanted: list[tuple[Sequence, int]], knobs: Knobs) -> list[Draft]:
+        return [Draft(_continuation(s.token_ids, self._indexes[s].match, count)) for s, count in wanted]
+
+    def seconds(self, sequences: int) -> float:
+        return 0.0
+
+    def forget(self, sequence: Sequence) -> None:
+        self._indexes.pop(sequence, None)
+
+
+def _promise(token_ids: list[int], match: int, length: int) -> int:
+    """Return the class by the length of the match: copied text matches far back, a common phrase does not."""
+    agreed, most, last = length, min(4 * length, match), len(token_ids)
+    while agreed < most and token_ids[match - agreed - 1] == token_ids[last - agreed - 1]:
+        agreed += 1
+    return 0 if agreed < 2 * length else 1 if agreed < 4 * length else 2
+
+
+def _continuation(token_ids: list[int], start: int, count: int) -> list[int]:
+    """Return `count` tokens from `start` on, repeating them periodically past the end of the text."""
+    period = len(token_ids) - start
+    return [token_ids[start + i % period] for i in range(count)]

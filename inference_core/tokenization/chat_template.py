@@ -13,7 +13,7 @@ from jinja2 import nodes
 from jinja2.meta import find_undeclared_variables
 
 from inference_core.errors import InvalidRequestError, ModelFileError
-from inference_core.io.abandoned_work import AbandonedWorkError
+from inference_core.io.background_tasks import AbandonedWorkError
 from inference_core.tokenization.template_budget import RenderBudget, TemplateWorkError
 from inference_core.tokenization.template_environment import TemplateEnvironment
 from inference_core.tokenization.template_filters import BudgetContext

@@ -1,7 +1,8 @@
-"""Control tokens in rendered chats: parsed if the template wrote them, plain text if a user did.
+"""What tokens stand for: bytes, which vocabularies store as printable characters, and control tokens in chats.
 
-So is every other added token that the template writes: its `special` flag says whether a reader sees it, not who may
-write it (DeepSeek's `<｜User｜>` and Qwen3's `<tool_call>` are not special).
+Control tokens of rendered chats are parsed if the template wrote them, and plain text if a user did. So is every other
+added token that the template writes: its `special` flag says whether a reader sees it, not who may write it
+(DeepSeek's `<｜User｜>` and Qwen3's `<tool_call>` are not special).
 """
 
 import re
@@ -11,7 +12,39 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from inference_core.errors import InvalidRequestError
+from inference_core.errors import InvalidRequestError, ModelFileError
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+SPM_SPACE = "\u2581"
+
+
+def byte_level_alphabet() -> dict[str, int]:
+    """GPT-2's bijection between 256 printable characters and bytes.
+
+    Printable Latin-1 bytes map to themselves; the others to U+0100 and following, in order.
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    hidden = (byte for byte in range(256) if byte not in printable)
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(hidden)}
+
+
+# To Latin-1; characters of Latin-1 that stand for no byte become one that it lacks.
+_TO_BYTES = dict.fromkeys(range(256), 0x100) | {ord(letter): byte for letter, byte in byte_level_alphabet().items()}
+
+
+def byte_level_token(text: str) -> bytes:
+    """The bytes of a byte-level token: `Ġhello` -> b' hello'. Raises ModelFileError if it is not one."""
+    try:
+        return text.translate(_TO_BYTES).encode("latin-1")
+    except UnicodeEncodeError as error:
+        raise ModelFileError(f"token {text!r} has {text[error.start]!r}, which is not a byte's character") from error
+
+
+def byte_fallback_token(text: str) -> bytes:
+    """The bytes of a SentencePiece token with byte fallback: `▁hello` -> b' hello', `<0x0A>` -> a newline."""
+    byte = _BYTE_TOKEN.fullmatch(text)
+    return bytes([int(byte[1], 16)]) if byte else text.replace(SPM_SPACE, " ").encode()
+
 
 # Supplementary private use area B: meaningless in prompts; characters that occur anyway are not used.
 _PRIVATE_USE = range(0x100000, 0x10FFFE)

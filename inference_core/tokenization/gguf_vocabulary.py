@@ -9,12 +9,16 @@ from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers
 from tokenizers.models import BPE
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders.gguf_format.gguf_header import GGUFHeader, StringArray
-from inference_core.loaders.gguf_format.gguf_vocabulary import TokenType, end_of_generation_ids, token_types
+from inference_core.loaders.gguf_format.gguf_header import (
+    GGUFHeader,
+    StringArray,
+    TokenType,
+    end_of_generation_ids,
+    token_types,
+)
 from inference_core.tokenization.chat_template import ChatTemplate
-from inference_core.tokenization.control_tokens import ControlToken
+from inference_core.tokenization.control_tokens import SPM_SPACE, ControlToken, byte_fallback_token, byte_level_token
 from inference_core.tokenization.token_bound import TokenBound, byte_fallback_bound, byte_level_bound, producible
-from inference_core.tokenization.token_bytes import SPM_SPACE, byte_fallback_token, byte_level_token
 from inference_core.tokenization.tokenizer import Vocabulary
 from inference_core.tokenization.tokenizer_limits import require_few_added
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
 
 from inference_core.errors import InvalidRequestError
-from inference_core.io.abandoned_work import require_wanted
+from inference_core.io.background_tasks import require_wanted
 
 # For every render, and for each value and each character that it is given: real templates take a tenth of these.
 BASE_UNITS = 500_000

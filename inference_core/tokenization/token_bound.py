@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 import numpy as np
 import numpy.typing as npt
 
-from inference_core.tokenization.token_bytes import SPM_SPACE, byte_level_alphabet
+from inference_core.tokenization.control_tokens import SPM_SPACE, byte_level_alphabet
 
 Bytes = npt.NDArray[np.uint8]
 Lengths = npt.NDArray[np.int64]

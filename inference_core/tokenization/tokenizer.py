@@ -1,15 +1,19 @@
-"""One model's tokeniser: text to token ids and back, safe against control tokens in untrusted text."""
+"""One model's tokeniser: text to token ids and back, safe against control tokens in untrusted text.
 
+Token ids that arrive one by one are decoded only in whole characters.
+"""
+
+import codecs
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from inference_core.errors import InvalidRequestError, ModelFileError
-from inference_core.tokenization.control_tokens import ControlToken, ControlTokens, TextMask
+from inference_core.tokenization.control_tokens import SPM_SPACE, ControlToken, ControlTokens, TextMask
 from inference_core.tokenization.template_budget import TemplateWorkError
-from inference_core.tokenization.token_bytes import SPM_SPACE
 from inference_core.tokenization.tokenizer_limits import unreadable
 
 if TYPE_CHECKING:
@@ -297,3 +301,46 @@ def _require_unicode(text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise InvalidRequestError(f"the text is not valid Unicode: lone surrogate at position {error.start}") from error
+
+
+_UTF8 = codecs.getincrementaldecoder("utf-8")
+
+
+class IncrementalDetokenizer:
+    """The texts of all `push` calls and one `flush` together equal `tokenizer.decode` of all ids.
+
+    Works on bytes, so the cost of a token does not grow with the text. Bytes of an incomplete character are held back;
+    invalid UTF-8 becomes U+FFFD, as in `bytes.decode("utf-8", "replace")`. Control tokens in `visible` become the
+    texts there; others are dropped.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, visible: Mapping[int, str] = MappingProxyType({})) -> None:
+        self._tokenizer = tokenizer
+        self._visible = visible
+        self._decoder = _UTF8("replace")
+        self._holds = False
+
+    def push(self, token_ids: Iterable[int]) -> str:
+        """The text completed by these tokens; control tokens have none."""
+        return "".join([self.push_one(token_id) for token_id in token_ids])
+
+    def push_one(self, token_id: int) -> str:
+        """The same for a single token."""
+        tokenizer = self._tokenizer
+        if token_id in self._visible:
+            text = self._decoder.decode(b"", final=True) + self._visible[token_id]
+            self._holds = False
+            return text
+        if not self._holds:
+            whole = tokenizer.token_text(token_id)
+            if whole is not None:
+                return whole
+        elif tokenizer.is_control(token_id):
+            return ""
+        text = self._decoder.decode(tokenizer.token_bytes(token_id))
+        self._holds = bool(self._decoder.getstate()[0])
+        return text
+
+    def flush(self) -> str:
+        """The text of an incomplete character at the end: U+FFFD, or "" if there is none."""
+        return self._decoder.decode(b"", final=True)

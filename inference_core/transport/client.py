@@ -19,9 +19,9 @@ from inference_core.protocol import (
     SamplingParams,
     SequenceOutput,
 )
-from inference_core.protocol.error_outputs import failure
-from inference_core.protocol.evidence import EvidenceRequest, Pooling
+from inference_core.protocol.commands import EvidenceRequest, Pooling
 from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
+from inference_core.protocol.outputs import failure
 
 if TYPE_CHECKING:
     import numpy as np

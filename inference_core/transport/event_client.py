@@ -35,7 +35,7 @@ from inference_core.protocol import (
     UnloadAdapter,
 )
 from inference_core.protocol.kv_blocks import BlockChain, BlockFrame
-from inference_core.protocol.mendable_errors import received_error
+from inference_core.protocol.outputs import received_error
 from inference_core.transport.client import CoreClient
 
 T = TypeVar("T")

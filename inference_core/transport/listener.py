@@ -11,7 +11,7 @@ from pathlib import Path
 
 from inference_core.errors import CoreError
 from inference_core.protocol import AbortRequest, AddRequest
-from inference_core.transport.heartbeat import LOCAL_SILENT_SECONDS, Beats
+from inference_core.transport.framing import LOCAL_SILENT_SECONDS, Beats
 
 Protocols = Callable[[], asyncio.Protocol]
 

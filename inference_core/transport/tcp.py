@@ -8,13 +8,10 @@ import msgspec
 
 from inference_core.errors import CoreError, CoreGoneError, CoreTlsError
 from inference_core.protocol import AbortRequest, AddRequest, Command
-from inference_core.transport.framing import MAX_FRAME_BYTES
-from inference_core.transport.heartbeat import SILENT_SECONDS, Heartbeat
-from inference_core.transport.hmac_handshake import ClientHandshake
+from inference_core.transport.framing import MAX_FRAME_BYTES, SILENT_SECONDS, Heartbeat
+from inference_core.transport.handshake import HANDSHAKE_SECONDS, ClientHandshake, Newcomers
 from inference_core.transport.listener import Listener, Protocols
-from inference_core.transport.newcomers import HANDSHAKE_SECONDS, Newcomers
-from inference_core.transport.tls import CertificateFolder, Plain, Tls, require_protection
-from inference_core.transport.tls_connection import TlsConnection
+from inference_core.transport.tls import CertificateFolder, Plain, Tls, TlsConnection, require_protection
 from inference_core.transport.unix_socket import StreamCoreClient
 
 

@@ -25,8 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders.group_codes import GROUP, group_codes
-from inference_core.loaders.packed_tensor import PackedTensor
+from inference_core.loaders.packed_tensor import GROUP, PackedTensor, group_codes
 
 
 def dense_linear(

@@ -9,8 +9,7 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_core.errors import InvalidRequestError
-from inference_core.io.json_errors import JSON_ERRORS
-from inference_core.io.text_file import read_text_file
+from inference_core.io.files import JSON_ERRORS, read_text_file
 from inference_core.tokenization.tokenizer import Tokenizer
 from quality.records.record import Record
 from quality.store.queries import newest_answers

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 from torch.nn import functional
 
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.lora.adapter import adapter_targets
 from inference_core.lora.adapter_file import CONFIG_FILE, WEIGHTS_FILE, read_adapter

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from inference_core.io.atomic_file import atomic_file
+from inference_core.io.files import atomic_file
 from quality.evaluation.everyday_tasks import EverydayTask, everyday_tasks, is_right
 from quality.evaluation.tier_accuracy import ANSWER_TOKENS, ask
 from tiers.catalog.catalog import Catalog

@@ -24,7 +24,7 @@ from inference_core.kv_cache.layout import MeasuredKVDtype
 from inference_core.linear.linear import ConcatenatedLinear, Linear, PanelLinear, ReferenceLinear
 from inference_core.linear.panels import pack
 from inference_core.loaders.checkpoint import Checkpoint
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import PackedTensor
 from inference_core.loading.load_core import check_kernels, info_of, layout_of, load_core, rotary_within, runner_over

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 
 from inference_core.errors import InvalidRequestError
-from inference_core.loaders.fingerprint import file_fingerprint
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.hub_model import resolve_model_path
+from inference_core.loaders.model_file import file_fingerprint
 from inference_core.loading.load_core import use_threads
 from inference_core.model_spec import QualityLimits
 from inference_core.quantization.calibration import prose, text_digest

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from inference_core.io.atomic_file import atomic_file
+from inference_core.io.files import atomic_file
 from inference_core.protocol import SamplingParams
 from quality.estimates.verified_sample import Share, wilson_interval
 from quality.evaluation.task_set import Kind, Task, check, tasks

@@ -12,8 +12,7 @@ from sqlalchemy import delete, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from classifier.model.outcome_model import OutcomeModel
-from inference_core.io.json_errors import JSON_ERRORS
-from inference_core.io.text_file import without_mark
+from inference_core.io.files import JSON_ERRORS, without_mark
 from migrations.tables.audit import audit_events
 from migrations.tables.quality import outcome_imports, training_rows
 from quality.verification.training_rows import encode_prompt

@@ -18,7 +18,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from inference_core.io.atomic_file import sync_folder
+from inference_core.io.files import sync_folder
 
 _HEADER = struct.Struct("<II")
 HEADER_BYTES = _HEADER.size

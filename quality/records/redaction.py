@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from inference_core.io.text_file import read_text_file
+from inference_core.io.files import read_text_file
 from quality.records.record import Record
 
 log = logging.getLogger(__name__)

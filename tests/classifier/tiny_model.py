@@ -4,7 +4,7 @@ import string
 from pathlib import Path
 
 from classifier.encoders.hidden_state_encoder import StateSpec
-from inference_core.loaders.fingerprint import file_fingerprint
+from inference_core.loaders.model_file import file_fingerprint
 from tests.inference_core.tiny_gguf import VOCAB, decoder_weights, write_gguf
 
 COMPUTE = "float32"

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gateway.base.configuration import variable_of
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.hub_model import resolve_model_path
 from tests.deploy.files import DEPLOY
 from tests.deploy.rendered_chart import VALUES, Object, containers, of_kind, pods, rendered
 from tests.inference_core.tiny_gguf import decoder_weights, write_gguf

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from inference_core.protocol.evidence import Pooling
+from inference_core.protocol.commands import Pooling
 from tiers.catalog.tier_spec import Count, NonNegative, Positive, Price, ProviderName
 
 

@@ -6,7 +6,7 @@ import msgspec
 
 from inference_core.kv_cache.layout import kv_bytes_per_token
 from inference_core.kv_cache.memory_plan import Devices
-from inference_core.loaders.known_shapes import SHAPES
+from inference_core.loaders.decoder_tensors import SHAPES
 from inference_core.lora.adapter import adapter_targets
 from inference_core.model_spec import (
     PINNED_SHARE,
@@ -40,8 +40,8 @@ class GpuModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """A model of a GPU group: its file, its weight format and the numbers that determine its memory.
 
     A catalogue may leave the numbers out: they are those of `shape`, or of the file's headers
-    (`tiers.catalog.planned_numbers`). `shape` names them (`inference_core.loaders.known_shapes`), so that a placement
-    can be planned without the file; a loaded file must agree with it. `activations` and `block_size`: see
+    (`tiers.catalog.planned_numbers`). `shape` names them (`inference_core.loaders.decoder_tensors`): a placement can be
+    planned without the file, and a loaded file must agree with it. `activations` and `block_size`: see
     `DeviceModelSpec`. `draft`: another model of the group, with the same vocabulary, that may draft for this one (the
     knob `speculation`). `knobs`: initial live knobs of this model, by name, where they differ from the group's.
     `max_adapters`, `max_adapter_rank`, `adapters`: LoRA adapters, see `DeviceModelSpec`; their slots take memory of the

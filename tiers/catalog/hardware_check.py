@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from inference_core.errors import DevicesMissingError, ModelFileError
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.model_config import ModelConfig
 from tiers.catalog.catalog import CPU_CORE, Catalog

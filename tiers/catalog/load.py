@@ -4,7 +4,7 @@ import tomllib
 from importlib import resources
 from pathlib import Path
 
-from inference_core.io.text_file import read_text_file
+from inference_core.io.files import read_text_file
 from tiers.catalog.bound_adapters import with_bound_adapters
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.defaults import completed, expanded

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders.known_shapes import SHAPES
+from inference_core.loaders.decoder_tensors import SHAPES
 from inference_core.model_config import ModelConfig
 from inference_core.placement.weight_formats import FORMATS, model_weights
 
@@ -50,7 +50,7 @@ def _model(entry: Any, where: str, problems: list[str]) -> Any:
     if not isinstance(path, str):
         return entry  # reported when it is converted
     # Imported here: most catalogues are read without the readers of model files.
-    from inference_core.loaders.model_path import resolve_model_path
+    from inference_core.loaders.hub_model import resolve_model_path
     from inference_core.loaders.open_checkpoint import open_checkpoint
 
     try:

@@ -9,8 +9,8 @@ from importlib import resources
 from pathlib import Path
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders.fingerprint import file_fingerprint
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.hub_model import resolve_model_path
+from inference_core.loaders.model_file import file_fingerprint
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import PLAIN_DTYPES
 from inference_core.model_spec import DeviceScheme, MeasuredCompute, ModelSpec, QualityGate

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 
-from inference_core.io.json_errors import JSON_ERRORS
+from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.price_list import listed_embedding, listed_model
 from tiers.catalog.tier_spec import Price
 

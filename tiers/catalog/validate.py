@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from inference_core.engine.live_knobs import COMMON_KNOBS, changed_knobs
 from inference_core.errors import InvalidRequestError
-from inference_core.loaders.known_shapes import SHAPES
+from inference_core.loaders.decoder_tensors import SHAPES
 from inference_core.model_spec import ModelSpec, PrefixSpec
 from inference_core.protocol import Knobs, KnobValue
 from tiers.catalog.bound_adapters import adapter_problems

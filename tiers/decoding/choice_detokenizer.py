@@ -6,10 +6,9 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from inference_core.protocol import SequenceOutput, TokenLogprob
-from inference_core.protocol.evidence import Evidence, TokenEvidence
-from inference_core.tokenization.incremental_detokenizer import IncrementalDetokenizer
+from inference_core.protocol.commands import Evidence, TokenEvidence
 from inference_core.tokenization.stop_strings import StopStrings
-from inference_core.tokenization.tokenizer import Tokenizer
+from inference_core.tokenization.tokenizer import IncrementalDetokenizer, Tokenizer
 from tiers.decoding.text_logprobs import text_logprob
 from tiers.tier import Delta, FinishReason
 

@@ -13,7 +13,7 @@ import msgspec
 
 from inference_core.errors import CoreGoneError, CoreLostError, InvalidRequestError, QueueFullError
 from inference_core.protocol import LAST_CLASS, NO_TIMES, AddRequest, SamplingParams, SequenceOutput, StepTimes
-from inference_core.protocol.evidence import Evidence
+from inference_core.protocol.commands import Evidence
 from inference_core.tokenization.stop_strings import StopStrings
 from inference_core.tokenization.tokenizer import Piece, Tokenizer
 from inference_core.transport.client import CoreClient

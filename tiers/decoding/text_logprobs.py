@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from inference_core.protocol import TokenLogprob
-from inference_core.tokenization.incremental_detokenizer import IncrementalDetokenizer
-from inference_core.tokenization.tokenizer import Tokenizer
+from inference_core.tokenization.tokenizer import IncrementalDetokenizer, Tokenizer
 from tiers.tier import TextLogprob
 
 

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
 
-from inference_core.io.abandoned_work import run_until
+from inference_core.io.background_tasks import run_until
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from inference_core.grammar.json_style import JSON_STYLE
+from inference_core.grammar.vocabulary import JSON_STYLE
 from inference_core.protocol import Grammar
 from tiers.errors import TierRequestError
 from tiers.tool_types import Tool, Tooling

@@ -7,7 +7,7 @@ from statistics import fmean
 import msgspec
 
 from inference_core.protocol import SamplingParams
-from inference_core.protocol.evidence import EvidenceRequest
+from inference_core.protocol.commands import EvidenceRequest
 from tiers.catalog.tier_spec import ChainOfThoughtSpec
 from tiers.collected_choice import CollectedChoice
 from tiers.decoding.decoder import Decoder

@@ -6,7 +6,7 @@ from math import ceil
 
 import msgspec
 
-from inference_core.protocol.evidence import EvidenceRequest
+from inference_core.protocol.commands import EvidenceRequest
 from tiers.catalog.tier_spec import ChainOfThoughtSpec
 from tiers.decoding.decoder import Decoder
 from tiers.decoding.prompt import Prompt

@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 import msgspec
 
-from inference_core.protocol.evidence import Evidence
+from inference_core.protocol.commands import Evidence
 from tiers.catalog.tier_spec import SelfConsistencySpec
 from tiers.decoding.decoder import Decoder
 from tiers.policies.answer_vote import AnswerKind, answer_kind, extract_answer, majority, still_needed

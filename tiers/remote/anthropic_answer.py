@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from inference_core.io.json_errors import JSON_ERRORS
+from inference_core.io.files import JSON_ERRORS
 from tiers.errors import TierError
 from tiers.native_content import Form, NativeBlock, NativePiece
 from tiers.remote.anthropic_request import NAME

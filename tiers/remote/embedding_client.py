@@ -11,7 +11,7 @@ import httpx
 import msgspec
 import numpy as np
 
-from inference_core.io.json_errors import JSON_ERRORS
+from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.embedding_spec import EmbeddingSpec
 from tiers.errors import (
     TierAnswerError,

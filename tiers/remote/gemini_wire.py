@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from inference_core.io.json_errors import JSON_ERRORS
+from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.errors import TierError
 from tiers.native_content import Form, NativeBlock, NativePiece

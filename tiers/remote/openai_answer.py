@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from inference_core.io.json_errors import JSON_ERRORS
+from inference_core.io.files import JSON_ERRORS
 from tiers.chat_state import DETAILS, EXTRA, state_json, state_pieces
 from tiers.citations import UrlCitation
 from tiers.errors import TierError

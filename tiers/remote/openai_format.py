@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from inference_core.io.json_errors import JSON_ERRORS
+from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.remote.optional_fields import ALL_SAMPLING, NEUTRAL, SERVICE_FIELDS, sampling_of
 from tiers.tier import ChatMessage, GenerationRequest

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from inference_core.io.json_errors import JSON_ERRORS
+from inference_core.io.files import JSON_ERRORS
 from tiers.content_parts import ContentPart
 from tiers.errors import TierError, TierRequestError
 from tiers.remote.openai_format import parse_error

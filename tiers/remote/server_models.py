@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from inference_core.io.json_errors import JSON_ERRORS
+from inference_core.io.files import JSON_ERRORS
 from tiers.server_words import context_of, is_name
 
 log = logging.getLogger(__name__)

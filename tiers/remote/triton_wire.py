@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from inference_core.errors import InvalidRequestError, ModelFileError
-from inference_core.io.json_errors import JSON_ERRORS
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.io.files import JSON_ERRORS
+from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.protocol import SamplingParams
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from inference_core.grammar.json_style import JSON_STYLE
+from inference_core.grammar.vocabulary import JSON_STYLE
 from tiers.tools.named_dialect import ArgumentMarks
 
 

@@ -35,7 +35,7 @@ def kernels(
     from benchmarks.kernels.attention_kernels import bench_attention
     from benchmarks.kernels.linear_kernels import SCHEMES, bench_kernels
     from benchmarks.kernels.machine_peaks import machine_peaks, model_bounds
-    from inference_core.loaders.model_path import resolve_model_path
+    from inference_core.loaders.hub_model import resolve_model_path
     from inference_core.loaders.open_checkpoint import open_checkpoint
     from inference_core.loading.load_core import weight_bytes
     from tiers.catalog.load import load_catalog

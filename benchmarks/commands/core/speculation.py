@@ -90,7 +90,7 @@ async def _run(
     from benchmarks.core.workloads import WorkloadTarget, content_digest, workload
     from benchmarks.report.measurement import Measurement
     from gateway.planning.load_test.open_core import core_target, model_of
-    from inference_core.loaders.model_path import resolve_model_path
+    from inference_core.loaders.hub_model import resolve_model_path
     from inference_core.tokenization.load_tokenizer import load_tokenizer
     from tiers.catalog.load import load_catalog
 

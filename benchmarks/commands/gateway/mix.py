@@ -40,7 +40,7 @@ def mix(
     from classifier.training.data.dataset import data_folder, load_outcomes
     from gateway.planning.backtests.backtest import dry_routing
     from gateway.planning.backtests.log import read_log
-    from inference_core.io.atomic_file import atomic_file
+    from inference_core.io.files import atomic_file
 
     if prompts is not None:
         texts = [row.last_user_text for row in read_log(prompts)]

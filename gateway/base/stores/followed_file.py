@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from inference_core.io.atomic_file import atomic_file
+from inference_core.io.files import atomic_file
 
 log = logging.getLogger(__name__)
 

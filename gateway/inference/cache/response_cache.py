@@ -40,7 +40,7 @@ from gateway.inference.cache.stores import (
 )
 from gateway.inference.routing.router import RoutingService
 from gateway.runtime.peers import WorkerPlace
-from inference_core.io.json_errors import JSON_ERRORS
+from inference_core.io.files import JSON_ERRORS
 from quality.records.record import CacheUse
 from tiers.catalog.tier_spec import TierSpec
 

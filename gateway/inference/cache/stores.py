@@ -17,8 +17,7 @@ from msgspec import Meta
 
 from gateway.base.knobs import KnobFile
 from gateway.base.stores.redis_store import RedisStore, RedisUnavailableError
-from inference_core.io.atomic_file import atomic_file
-from inference_core.io.json_errors import JSON_ERRORS
+from inference_core.io.files import JSON_ERRORS, atomic_file
 
 
 class CacheKnobs(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 from gateway.base.errors import ApiError, bad_request
-from inference_core.io.json_errors import JSON_ERRORS
+from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.screening_spec import GuardrailSpec, Stage
 from tiers.consent import Consent, hidden_from
 from tiers.errors import CatalogError

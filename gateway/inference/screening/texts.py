@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from gateway.base.requests.inference_request import InferenceRequest, Prompt
-from inference_core.io.json_errors import JSON_ERRORS
+from inference_core.io.files import JSON_ERRORS
 from tiers.chat_state import state_texts
 from tiers.native_content import NativeContent
 from tiers.tier import ChatMessage, GenerationRequest

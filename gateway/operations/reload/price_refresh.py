@@ -10,7 +10,7 @@ import httpx
 import msgspec
 
 from gateway.base.settings import Settings, SettingsError
-from inference_core.io.atomic_file import atomic_file
+from inference_core.io.files import atomic_file
 from tiers.catalog.signed_prices import MAX_BYTES, SignedPrices, SignedPricesError, public_key, signed_prices
 from tiers.metadata_addresses import is_metadata_host
 from tiers.remote.http_exchange import bounded_answer

@@ -14,8 +14,8 @@ from gateway.operations.setup.candidate import Candidate, tier_name
 from gateway.telemetry.gpus import GpuReading, Gpus
 from inference_core.errors import MemoryPlanError, MeshError, ModelFileError
 from inference_core.extras import install_command, is_installed
+from inference_core.loaders.decoder_tensors import SHAPES
 from inference_core.loaders.hub_model import HubModel, downloaded, hub_cache, parse_hub_model
-from inference_core.loaders.known_shapes import SHAPES
 from inference_core.model_config import DECODER_KINDS, ModelConfig
 from inference_core.parallel.mesh import Mesh
 from inference_core.placement.hardware import MIN_COMPUTE_CAPABILITY, Device
@@ -166,8 +166,8 @@ def _snapshots() -> Iterator[tuple[str, Path]]:
 
 
 def _cached(repo: str, folder: Path) -> CardModel | None:
-    from inference_core.loaders.huggingface.group_format import GroupFormat
     from inference_core.loaders.huggingface.hf_config import read_layer_format
+    from inference_core.loaders.huggingface.quantized_layer import GroupFormat
     from inference_core.loaders.open_checkpoint import open_checkpoint
 
     try:

@@ -14,7 +14,7 @@ import msgspec
 
 from gateway.operations.setup.candidate import Candidate, key_variable, provider_candidate, provider_named, tier_name
 from inference_core.errors import ModelFileError
-from inference_core.io.json_errors import JSON_ERRORS
+from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.capabilities import Capabilities
 from tiers.catalog.price_list import listed_model
 from tiers.remote.http_exchange import bounded_answer

@@ -10,8 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from classifier.training.data.dataset import FILE, TIERS, OutcomeRow, load_outcomes, tier_scores
-from inference_core.io.atomic_file import atomic_file
-from inference_core.io.text_file import without_mark
+from inference_core.io.files import atomic_file, without_mark
 
 Tokens = Annotated[int, Meta(ge=0, le=100_000_000)]
 Score = Annotated[float, Meta(ge=0, le=1)]

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from gateway.planning.capacity.workload import PlanError
 from inference_core.kv_cache.layout import KVDtype, kv_bytes_per_token
-from inference_core.loaders.known_shapes import SHAPES, shape
+from inference_core.loaders.decoder_tensors import SHAPES, shape
 from inference_core.model_config import ModelConfig
 from inference_core.placement.hardware import Device, device
 from inference_core.placement.weight_formats import FORMATS, model_weights, preferred_format, weight_format

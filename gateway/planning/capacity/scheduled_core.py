@@ -18,7 +18,7 @@ from inference_core.core import Core
 from inference_core.errors import InvalidRequestError
 from inference_core.execution.runner import ModelRunner
 from inference_core.kv_cache.layout import KVLayout
-from inference_core.loaders.known_shapes import shape
+from inference_core.loaders.decoder_tensors import shape
 from inference_core.protocol import AddRequest, Knobs, ModelInfo, SamplingParams
 from inference_core.step_plan import SampledToken, StepPlan, StepResult
 

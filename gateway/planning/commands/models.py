@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gateway.planning.model_check import DeviceSupport, ModelCheck
-    from inference_core.loaders.hub_retry import Form
+    from inference_core.loaders.hub_model import Form
     from inference_core.model_spec import CoreSpec, ModelSpec
     from tiers.catalog.catalog import Catalog
     from tiers.catalog.tier_spec import TierSpec
@@ -258,9 +258,9 @@ def _file(model: "ModelSpec", cache: "Path") -> dict[str, Any]:
     """Show one model's file and what it needs; `problem` says why it cannot be used."""
     from inference_core.errors import CoreError
     from inference_core.extras import optional_imports
-    from inference_core.loaders.model_path import resolve_model_path
+    from inference_core.loaders.checkpoint import describe_sparsity
+    from inference_core.loaders.hub_model import resolve_model_path
     from inference_core.loaders.open_checkpoint import open_checkpoint
-    from inference_core.loaders.sparsity import describe_sparsity
 
     shown: dict[str, Any] = {"name": model.name, "path": model.path, "compute": model.compute, "problem": None}
     try:

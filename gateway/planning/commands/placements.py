@@ -10,13 +10,12 @@ import msgspec
 import numpy as np
 
 from inference_core.errors import CoreError, ModelFileError
+from inference_core.kv_cache.layout import WindowGroups
 from inference_core.kv_cache.memory_plan import GB, Devices, KVDemand, MemoryPlan, format_bytes, plan_memory
-from inference_core.kv_cache.window_groups import WindowGroups
 from inference_core.loaders.checkpoint import Checkpoint
-from inference_core.loaders.decoder_tensors import decoder_tensors
-from inference_core.loaders.known_shapes import SHAPES
-from inference_core.loaders.known_shapes import shape as known_shape
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.decoder_tensors import SHAPES, decoder_tensors
+from inference_core.loaders.decoder_tensors import shape as known_shape
+from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import Kind, PackedTensor
 from inference_core.model_config import ModelConfig

@@ -84,7 +84,7 @@ def quantize(
         raise click.UsageError(f"--bits {bits}: {method} weights have {expected} bits")
     import torch
 
-    from inference_core.loaders.model_path import resolve_model_path
+    from inference_core.loaders.hub_model import resolve_model_path
     from inference_core.quantization.calibration import calibration_text
     from inference_core.quantization.quantize_model import quantize_model
 

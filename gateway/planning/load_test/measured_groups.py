@@ -16,7 +16,7 @@ from gateway import __version__
 from gateway.planning.capacity.roofline import with_roofline
 from gateway.runtime.device_report import DeviceReport, GroupSpeed, ModelSpeed, StreamSpeed
 from inference_core.device.device_speed import CoreSpeed, memory_bandwidth
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.model_spec import DeviceGroupSpec
 from inference_core.parallel.load_group import load_group

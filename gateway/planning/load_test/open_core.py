@@ -8,7 +8,7 @@ import msgspec
 
 from gateway.planning.load_test.run import CoreTarget
 from inference_core.errors import ModelFileError
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loading.load_core import load_core
 from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.protocol import Knobs

@@ -244,7 +244,7 @@ def _loading_cores(settings: "Settings") -> "dict[str, CoreClient]":
     from gateway.runtime.core_factory import require_local_models
     from gateway.runtime.cores.core_clients import core_clients
     from gateway.runtime.hub_models import fetch_core_models
-    from inference_core.transport.child_core import ChildCoreClient
+    from inference_core.transport.unix_socket import ChildCoreClient
     from tiers.catalog.catalog import CPU_CORE
     from tiers.catalog.load import load_catalog
 

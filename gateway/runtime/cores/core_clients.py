@@ -28,7 +28,7 @@ def _core_client(catalog: Catalog, settings: Settings, core: str) -> CoreClient:
 
         return SocketCoreClient(socket_of(settings, core))
     if settings.core_process:
-        from inference_core.transport.child_core import ChildCoreClient
+        from inference_core.transport.unix_socket import ChildCoreClient
 
         return ChildCoreClient(partial(_launch, settings, core))
     from inference_core.transport.core_thread import ThreadCoreClient

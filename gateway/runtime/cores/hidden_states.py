@@ -10,8 +10,8 @@ from pathlib import Path
 from classifier.encoders.hidden_state_encoder import Float, StateSpec
 from classifier.errors import ArtefactError
 from inference_core.errors import ModelFileError
-from inference_core.loaders.fingerprint import file_fingerprint
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.hub_model import resolve_model_path
+from inference_core.loaders.model_file import file_fingerprint
 from inference_core.model_spec import ModelSpec
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer

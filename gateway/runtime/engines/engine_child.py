@@ -18,8 +18,7 @@ from typing import BinaryIO
 
 from gateway.base.configuration import own_command
 from gateway.runtime.engines.child_guard import GUARD_FILE
-from inference_core.loaders.hub_model import HubModel, downloaded
-from inference_core.loaders.hub_retry import Form
+from inference_core.loaders.hub_model import Form, HubModel, downloaded
 
 
 class EngineProblem(Exception):

@@ -23,9 +23,8 @@ import msgspec
 
 from gateway.runtime.engines.engine_child import EngineChild, EngineLog, EngineProblem, pull_model
 from inference_core.errors import ModelFileError
-from inference_core.io.json_errors import JSON_ERRORS
-from inference_core.loaders.hub_model import parse_hub_model
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.io.files import JSON_ERRORS
+from inference_core.loaders.hub_model import parse_hub_model, resolve_model_path
 from tiers.engines.engine_spec import EngineSpec
 from tiers.engines.engine_status import EngineState, EngineStatus
 from tiers.engines.programs import HOST, PROGRAMS, EngineProgram, child_environment, command_line, served_name

@@ -14,7 +14,7 @@ import msgspec
 from gateway.base.requests.inference_request import slo_class
 from gateway.inference.answering.answer import Answer
 from gateway.runtime.peers import Peers
-from inference_core.io.json_errors import JSON_ERRORS
+from inference_core.io.files import JSON_ERRORS
 from quality.records.record import Record
 
 _ACCURACY = 0.01

@@ -26,7 +26,7 @@ import msgspec
 
 from gateway.base.settings import Settings, SettingsError
 from gateway.tenancy.users.users import ROLES, ProviderUser, Role, UserName
-from inference_core.io.json_errors import JSON_ERRORS
+from inference_core.io.files import JSON_ERRORS
 from tiers.remote.http_exchange import bounded_answer
 from tiers.server_words import one_line
 

@@ -1,16 +1,174 @@
 """Reads GGUF metadata as ModelConfig: every key that affects the computation; unsupported values are refused.
 
-Constants that llama.cpp has in its code and not in its files are those of its sources (`src/models`).
+Settings that would change a computation unread are refused too. Rotary settings: linear scaling, Llama 3.1's rule,
+yarn, and longrope's factors. Constants that llama.cpp has in its code and not in its files are those of its sources
+(`src/models`).
 """
 
 import math
 
+import numpy as np
+from numpy.typing import NDArray
+
 from inference_core.errors import ModelFileError
-from inference_core.loaders.gguf_format.gguf_header import GGUFHeader
-from inference_core.loaders.gguf_format.gguf_metadata import Metadata
-from inference_core.loaders.gguf_format.gguf_rope import Factors, rope_scaling
-from inference_core.loaders.gguf_format.gguf_vocabulary import end_of_generation_ids
-from inference_core.model_config import Architecture, ModelConfig
+from inference_core.loaders.gguf_format.gguf_header import GGUFHeader, end_of_generation_ids
+from inference_core.loaders.rope_scaling import llama3_scaling
+from inference_core.model_config import Architecture, ModelConfig, RopeScaling
+
+# Keys of llama.cpp that change what some architecture computes, and the architectures for which they are read.
+# Elsewhere a file that sets one to anything but a neutral value is refused: its answers would be wrong.
+COMPUTATION: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("embedding_scale", "residual_scale", "logit_scale", "attention.scale"), ("granite",)),
+    "attn_logit_softcapping": ("gemma2",),
+    "final_logit_softcapping": ("gemma2", "gemma3"),
+    "attention.sliding_window": ("llama", "qwen2", "qwen3", "phi3", "gemma2", "gemma3", "gpt-oss"),
+    "attention.sliding_window_pattern": ("gemma2", "gemma3", "gpt-oss"),
+    "rope.freq_base_swa": ("gemma3",),
+    "rope.scaling.attn_factor": ("phi3",),
+    "rope.scaling.yarn_ext_factor": (),
+    **dict.fromkeys(("expert_count", "expert_used_count"), ("llama", "qwen3moe", "gpt-oss")),
+    "expert_feed_forward_length": ("qwen3moe", "gpt-oss"),
+    "expert_weights_norm": ("qwen3moe",),
+    **dict.fromkeys(
+        ("activation_sparsity_scale", "attention.clamp_kqv", "attention.group_norm_groups", "attention.kv_lora_rank",
+         "attention.max_alibi_bias", "attention.output_scale", "attention.q_lora_rank", "attention.shared_kv_layers",
+         "attention.temperature_length", "attention.temperature_scale", "expert_group_count",
+         "expert_group_used_count", "expert_shared_count", "expert_shared_feed_forward_length", "expert_weights_scale",
+         "interleave_moe_layer_step", "leading_dense_block_count", "moe_every_n_layers", "nextn_predict_layers",
+         "rescale_every_n_layers", "rope.dimension_sections", "rope.scaling.alpha", "rope.scaling.yarn_log_multiplier",
+         "router_logit_softcapping", "swin_norm", "use_parallel_residual"),
+        (),
+    ),
+}  # fmt: skip
+_TRUE_BY_DEFAULT = ("attention.causal", "rope.scaling.finetuned")
+_SOFTMAX = 1
+
+
+class Metadata:
+    """The `{architecture}.…` keys of a header."""
+
+    def __init__(self, header: GGUFHeader, architecture: str) -> None:
+        self.header = header
+        self.prefix = architecture
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """One number; a list per layer if its entries all agree. Raises ModelFileError."""
+        value = self.header.metadata.get(f"{self.prefix}.{key}", default)
+        if isinstance(value, np.ndarray) and value.size and (value == value[0]).all():
+            value = float(value[0])
+        if value is None or isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            problem = "is missing" if value is None else "is not a single number"
+            raise ModelFileError(f"{self.header.path}: metadata '{self.prefix}.{key}' {problem}")
+        return value
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        return int(self.number(key, default))
+
+    def written(self, key: str, default: float | None = None) -> float:
+        """The shortest decimal of a float32: 9.999999747378752e-06 becomes 1e-5."""
+        return float(str(np.float32(self.number(key, default))))
+
+    def text(self, key: str) -> str | None:
+        value = self.header.metadata.get(f"{self.prefix}.{key}")
+        return value if isinstance(value, str) else None
+
+    def flag(self, key: str, default: bool) -> bool:
+        return bool(self.header.metadata.get(f"{self.prefix}.{key}", default))
+
+    def flags(self, key: str, count: int) -> list[bool] | None:
+        """A list of `count` truth values; None for a number or nothing. Raises ModelFileError for another length."""
+        value = self.header.metadata.get(f"{self.prefix}.{key}")
+        if not isinstance(value, np.ndarray):
+            return None
+        if value.size != count:
+            raise ModelFileError(
+                f"{self.header.path}: '{self.prefix}.{key}' has {value.size} entries for {count} layers"
+            )
+        return [bool(entry) for entry in value]
+
+    def refuse_unread(self) -> None:
+        """Raise ModelFileError, naming the key, for a setting that changes the computation and is not read."""
+        for key, readers in COMPUTATION.items():
+            if self.prefix not in readers and not self._is_neutral(key):
+                self._refuse(key)
+        for key in _TRUE_BY_DEFAULT:
+            if not self.flag(key, True) and (self.prefix == "granite" or key == "attention.causal"):
+                self._refuse(key)
+        if self.integer("expert_gating_func", _SOFTMAX) not in (0, _SOFTMAX):
+            self._refuse("expert_gating_func")
+
+    def _is_neutral(self, key: str) -> bool:
+        value = self.header.metadata.get(f"{self.prefix}.{key}")
+        if isinstance(value, np.ndarray):
+            return not value.any()
+        return value in (None, False, 0) or (isinstance(value, float) and value == 1.0)
+
+    def _refuse(self, key: str) -> None:
+        value = self.header.metadata[f"{self.prefix}.{key}"]
+        raise ModelFileError(f"{self.header.path}: '{self.prefix}.{key}' = {value} is not supported")
+
+
+FREQUENCIES = "rope_freqs.weight"
+LONG, SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
+ROPE_TENSORS = (FREQUENCIES, LONG, SHORT)
+
+Factors = dict[str, NDArray[np.float32]]
+
+
+def rope_scaling(metadata: Metadata, theta: float, rotary_dim: int, factors: Factors) -> RopeScaling | None:
+    """`factors`: those of `ROPE_TENSORS` that the file has, float32 [rotary_dim / 2]. Raises ModelFileError for what is
+    not supported."""
+    path = metadata.header.path
+    if FREQUENCIES in factors:
+        return llama3_scaling(path, factors[FREQUENCIES], theta, rotary_dim)
+    kind = metadata.text("rope.scaling.type")
+    if LONG in factors or SHORT in factors:
+        return _longrope(metadata, factors)
+    factor = metadata.number("rope.scaling.factor", metadata.number("rope.scale_linear", 1.0))
+    if kind not in (None, "none", "linear", "yarn"):
+        raise ModelFileError(
+            f"{path}: rope scaling '{kind}' is not supported; supported are none, linear, llama3, yarn and longrope"
+        )
+    if kind == "yarn":
+        return _yarn(metadata, factor)
+    if kind == "none" or factor in (0.0, 1.0):
+        return None
+    return RopeScaling(kind="linear", factor=factor)
+
+
+def _yarn(metadata: Metadata, factor: float) -> RopeScaling:
+    """Scores are divided by the temperature of Peng et al. (2023), section 3.4, as llama.cpp does. `truncate` has no
+    key: gpt-oss's config.json alone says that it is false."""
+    gpt_oss = metadata.prefix == "gpt-oss"
+    original = metadata.integer(
+        "rope.scaling.original_context_length", 4096 if gpt_oss else metadata.integer("context_length")
+    )
+    temperature = 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
+    return RopeScaling(
+        kind="yarn",
+        factor=factor,
+        original_max_position=original,
+        beta_fast=metadata.number("rope.scaling.yarn_beta_fast", 32.0),
+        beta_slow=metadata.number("rope.scaling.yarn_beta_slow", 1.0),
+        truncate=not gpt_oss,
+        attention_factor=temperature * metadata.number("rope.scaling.yarn_attn_factor", 1.0),
+    )
+
+
+def _longrope(metadata: Metadata, factors: Factors) -> RopeScaling:
+    path, length = metadata.header.path, metadata.integer("context_length")
+    if LONG not in factors or SHORT not in factors:
+        raise ModelFileError(f"{path}: longrope needs both {LONG} and {SHORT}")
+    original = metadata.integer("rope.scaling.original_context_length", length)
+    return RopeScaling(
+        kind="longrope",
+        factor=length / max(original, 1),
+        original_max_position=original,
+        attention_factor=metadata.number("rope.scaling.attn_factor", 1.0),
+        short=tuple(factors[SHORT].tolist()),
+        long=tuple(factors[LONG].tolist()),
+    )
+
 
 ARCHITECTURES: dict[str, Architecture] = {
     "llama": "llama",  # and Mistral; with experts, Mixtral

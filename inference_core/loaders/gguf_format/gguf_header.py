@@ -1,7 +1,9 @@
 """The header of a GGUF file: its metadata and its tensor directory, without reading weights.
 
 The `gguf` package's reader makes a numpy view of every vocabulary string and takes seconds for a 49k-token model; this
-one skips strings and decodes them on access, so it takes milliseconds.
+one skips strings and decodes them on access, so it takes milliseconds. Constants are numbered as in ggml's
+specification. The `gguf` package has the same ones: a test compares them. Importing it takes as long as all of our
+readers together. The vocabulary keys are those that both the model's settings and the tokeniser need.
 """
 
 import itertools
@@ -9,15 +11,76 @@ import mmap
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Final, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders.gguf_format.gguf_constants import GGUF_MAGIC, TENSOR_KINDS, ValueType
 from inference_core.loaders.model_file import MAX_TENSORS, map_model_file
+
+GGUF_MAGIC: Final = 0x46554747
+"""`GGUF`, read as a little-endian number."""
+
+
+class ValueType(IntEnum):
+    """The types of metadata values."""
+
+    UINT8 = 0
+    INT8 = 1
+    UINT16 = 2
+    INT16 = 3
+    UINT32 = 4
+    INT32 = 5
+    FLOAT32 = 6
+    BOOL = 7
+    STRING = 8
+    ARRAY = 9
+    UINT64 = 10
+    INT64 = 11
+    FLOAT64 = 12
+
+
+# By number: the name, the elements of a block, and its bytes.
+TENSOR_KINDS: Final[dict[int, tuple[str, int, int]]] = {
+    0: ("F32", 1, 4),
+    1: ("F16", 1, 2),
+    2: ("Q4_0", 32, 18),
+    3: ("Q4_1", 32, 20),
+    6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24),
+    8: ("Q8_0", 32, 34),
+    9: ("Q8_1", 32, 40),
+    10: ("Q2_K", 256, 84),
+    11: ("Q3_K", 256, 110),
+    12: ("Q4_K", 256, 144),
+    13: ("Q5_K", 256, 176),
+    14: ("Q6_K", 256, 210),
+    15: ("Q8_K", 256, 292),
+    16: ("IQ2_XXS", 256, 66),
+    17: ("IQ2_XS", 256, 74),
+    18: ("IQ3_XXS", 256, 98),
+    19: ("IQ1_S", 256, 50),
+    20: ("IQ4_NL", 32, 18),
+    21: ("IQ3_S", 256, 110),
+    22: ("IQ2_S", 256, 82),
+    23: ("IQ4_XS", 256, 136),
+    24: ("I8", 1, 1),
+    25: ("I16", 1, 2),
+    26: ("I32", 1, 4),
+    27: ("I64", 1, 8),
+    28: ("F64", 1, 8),
+    29: ("IQ1_M", 256, 56),
+    30: ("BF16", 1, 2),
+    34: ("TQ1_0", 256, 54),
+    35: ("TQ2_0", 256, 66),
+    39: ("MXFP4", 32, 17),
+    40: ("NVFP4", 64, 36),
+    41: ("Q1_0", 128, 18),
+}
+
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
@@ -232,3 +295,50 @@ class GGUFHeader:
             raise ValueError(f"an array of {count} strings ends at byte {at}")
         self._at = at
         return StringArray(buffer, spans)
+
+
+class TokenType(IntEnum):
+    """`tokenizer.ggml.token_type` (llama.cpp's `llama_token_type`)."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+_END_KEYS = ("eos", "eot", "eom")
+# Files often name one end token although the model was trained with several: chat models also stop at the base model's
+# end of text. Any control token with one of these texts ends a generation.
+_END_TEXTS = frozenset(
+    {
+        "<|endoftext|>",
+        "<|im_end|>",
+        "<|eot_id|>",
+        "<|end_of_text|>",
+        "<|eom_id|>",
+        "</s>",
+        "<end_of_turn>",
+        "<|end|>",
+        "<|return|>",
+        "<|call|>",
+    }
+)
+
+
+def token_types(header: GGUFHeader) -> NDArray[np.int32]:
+    """One TokenType per token id; empty if the file has none."""
+    types = header.metadata.get("tokenizer.ggml.token_type")
+    return types.astype(np.int32) if isinstance(types, np.ndarray) else np.empty(0, np.int32)
+
+
+def end_of_generation_ids(header: GGUFHeader) -> tuple[int, ...]:
+    """Ids that end a generation: the file's named one first, no duplicates."""
+    ids = [header.metadata.get(f"tokenizer.ggml.{key}_token_id") for key in _END_KEYS]
+    found = [value for value in ids if isinstance(value, int)]
+    tokens = header.metadata.get("tokenizer.ggml.tokens")
+    if isinstance(tokens, StringArray):
+        controls = np.flatnonzero(token_types(header)[: len(tokens)] == TokenType.CONTROL)
+        found += [int(index) for index in controls if tokens[int(index)] in _END_TEXTS]
+    return tuple(dict.fromkeys(found))

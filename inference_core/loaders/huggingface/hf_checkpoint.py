@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from inference_core.errors import ModelFileError
-from inference_core.io.json_errors import JSON_ERRORS
+from inference_core.io.files import JSON_ERRORS
 from inference_core.loaders.checkpoint import Checkpoint
 from inference_core.loaders.decoder_tensors import Shape, check_config, check_tensors
 from inference_core.loaders.huggingface.hf_config import (
@@ -138,7 +138,7 @@ def _is_copy(found: Mapping[str, SafetensorsFile], name: str, source: str) -> bo
 
 
 def _dense(path: Path, stored: Mapping[str, SafetensorsFile]) -> Files:
-    from inference_core.loaders.huggingface.sparse_tensors import made_dense
+    from inference_core.loaders.huggingface.scaled_layers import made_dense
 
     return made_dense(path, stored)
 
@@ -149,22 +149,22 @@ def _quantized_layers(path: Path, files: Files) -> Mapping[str, QuantizedLayer]:
     if form is None:
         return {}
     if form == "mxfp4":
-        from inference_core.loaders.huggingface.mxfp4_layers import mxfp4_layers
+        from inference_core.loaders.huggingface.table_layers import mxfp4_layers
 
         return mxfp4_layers(path, files)
     if form == "compressed int4":
-        from inference_core.loaders.huggingface.compressed_int4 import compressed_int4_layers
+        from inference_core.loaders.huggingface.int4_layers import compressed_int4_layers
 
         return compressed_int4_layers(path, files)
     if form != "eight bits" and form != "bitsandbytes":
-        from inference_core.loaders.huggingface.group_layers import group_layers
+        from inference_core.loaders.huggingface.int4_layers import group_layers
 
         return group_layers(path, form, files)
     from inference_core.loaders.huggingface.scaled_layers import scaled_layers
 
     if form == "eight bits":
         return scaled_layers(path, files)
-    from inference_core.loaders.huggingface.bitsandbytes_layers import table_layers
+    from inference_core.loaders.huggingface.table_layers import table_layers
 
     return table_layers(path, files) | scaled_layers(path, files)
 

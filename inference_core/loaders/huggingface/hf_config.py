@@ -9,11 +9,11 @@ from typing import Any, TypeVar, cast, get_args
 import msgspec
 
 from inference_core.errors import ModelFileError
-from inference_core.io.json_errors import JSON_ERRORS
+from inference_core.io.files import JSON_ERRORS
 from inference_core.loaders.huggingface.hf_defaults import ignored_keys, keys_of
 from inference_core.loaders.huggingface.hf_quantization import LayerFormat, Sparsity, layer_format, sparsity
-from inference_core.loaders.huggingface.rope_keys import Rope, read_ropes, rope_scaling
 from inference_core.loaders.model_file import MAX_SETTINGS, read_model_file
+from inference_core.loaders.rope_scaling import Rope, read_ropes, rope_scaling
 from inference_core.model_config import Activation, Architecture, ModelConfig
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders.huggingface.group_format import GroupFormat
+from inference_core.loaders.huggingface.quantized_layer import GroupFormat
 
 _SUPPORTED = (
     "supported are 4-bit AWQ (version gemm), 4- and 8-bit GPTQ (checkpoint_format gptq or gptq_v2), fp8 (E4M3), mxfp4, "

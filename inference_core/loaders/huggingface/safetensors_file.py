@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
-from inference_core.io.huge_pages import prefer_huge_pages
-from inference_core.io.json_errors import JSON_ERRORS
+from inference_core.io.files import JSON_ERRORS, prefer_huge_pages
 from inference_core.loaders.model_file import MAX_TENSORS, map_model_file
 
 # bfloat16 and 8-bit floats are represented by their raw bits.

@@ -3,7 +3,7 @@
 import json
 
 from inference_core.errors import CoreError, InvalidRequestError
-from inference_core.grammar.bounds import check_bounds, check_length
+from inference_core.grammar.limits import check_bounds, check_length
 from inference_core.grammar.workers import GrammarWorkers
 from inference_core.protocol import Grammar, GrammarKind, ModelInfo
 from tests.fuzz.target import fuzz_target

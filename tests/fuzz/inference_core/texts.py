@@ -9,9 +9,8 @@ import msgspec
 from tokenizers import pre_tokenizers
 
 from inference_core.errors import InvalidRequestError
-from inference_core.tokenization.incremental_detokenizer import IncrementalDetokenizer
 from inference_core.tokenization.load_tokenizer import load_tokenizer
-from inference_core.tokenization.tokenizer import Tokenizer
+from inference_core.tokenization.tokenizer import IncrementalDetokenizer, Tokenizer
 from tests.fuzz.mutations import json_mutated
 from tests.fuzz.pieces import random_of
 from tests.fuzz.target import fuzz_target

@@ -21,7 +21,7 @@ from inference_core.protocol import (
 )
 from inference_core.protocol.kv_blocks import BlockChain
 from inference_core.transport.framing import FrameError, FrameReader, FrameWriter
-from inference_core.transport.hmac_handshake import ClientHandshake, ServerHandshake
+from inference_core.transport.handshake import ClientHandshake, ServerHandshake
 from tests.fuzz.pieces import pieces_of
 from tests.fuzz.target import fuzz_target
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gateway.base.stores.followed_file import FollowedFile
-from inference_core.io.atomic_file import atomic_file
+from inference_core.io.files import atomic_file
 
 
 class Follower:

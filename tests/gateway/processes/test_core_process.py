@@ -14,8 +14,8 @@ import pytest
 from gateway.base.settings import Settings
 from gateway.runtime.core_factory import core_factory
 from inference_core.protocol import AddRequest, SamplingParams
-from inference_core.transport.child_core import ChildCoreClient
 from inference_core.transport.core_thread import ThreadCoreClient
+from inference_core.transport.unix_socket import ChildCoreClient
 from tests.gateway.device_catalog import write_catalog
 from tests.gateway.served_process import READY, UNCACHED, ServedProcess, served, started
 from tests.gateway.tiny_versions import ASKED, Versions

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.hub_model import resolve_model_path
 from tests.gateway.served_process import served
 from tests.polling import until
 from tests.process_tree import children, command, lives

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.runtime.cluster.merged_stats import merged
 from gateway.telemetry.metrics.core_collector import CoreCollector
-from inference_core.engine.step_statistics import STEP_SECONDS
+from inference_core.engine.step_times import STEP_SECONDS
 from inference_core.protocol import CoreStats, ModelStats, PipelineStats
 
 GB = 10**9

@@ -11,7 +11,7 @@ import openai
 import pytest
 import pytest_asyncio
 
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 from tests.gateway.embedding_catalog import embedding_settings

@@ -4,7 +4,7 @@ from concurrent.futures import Future
 
 from inference_core.core import Core
 from inference_core.grammar.compiler import GrammarCompiler
-from inference_core.grammar.trie import trie_of
+from inference_core.grammar.server import trie_of
 from inference_core.grammar.vocabulary import marked_tokens
 from inference_core.protocol import Grammar, ModelInfo
 from inference_core.step_plan import Matcher, MatcherFactory

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference_core.protocol import Knobs
-from inference_core.scheduling.batch_forming import batch_size, joins_now
+from inference_core.scheduling.waiting_queue import batch_size, joins_now
 from tests.examples import examples
 
 

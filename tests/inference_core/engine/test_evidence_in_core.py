@@ -9,7 +9,7 @@ from core_driver import CoreDriver, greedy
 
 from inference_core.errors import InvalidRequestError
 from inference_core.protocol import AddRequest, Knobs, SequenceOutput
-from inference_core.protocol.evidence import Evidence, EvidenceRequest
+from inference_core.protocol.commands import Evidence, EvidenceRequest
 
 MEAN = EvidenceRequest(layer=2, pooling="mean")
 LAST = EvidenceRequest(layer=2, pooling="last")

@@ -6,7 +6,7 @@ from core_driver import CoreDriver, greedy
 
 from inference_core.errors import InvalidRequestError
 from inference_core.protocol import Knobs, SamplingParams
-from inference_core.scheduling.step_budget import MAX_SCORED_ROWS
+from inference_core.scheduling.running_set import MAX_SCORED_ROWS
 
 SCORED = msgspec.structs.replace(greedy(3), prompt_logprobs=0)
 

@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from inference_core.core import Core
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import dequantize
 from inference_core.loading.load_core import load_core

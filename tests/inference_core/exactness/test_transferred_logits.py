@@ -8,7 +8,7 @@ import pytest
 from inference_core.core import Core
 from inference_core.errors import KVTransferError
 from inference_core.kv_cache.layout import KVDtype
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loading.load_core import load_core
 from inference_core.model_spec import Compute, CoreSpec, ModelSpec
 from inference_core.protocol import AddRequest, Knobs, SamplingParams, TokenLogprob

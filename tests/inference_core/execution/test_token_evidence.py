@@ -6,7 +6,7 @@ import torch
 
 from inference_core.execution.logits_runner import RowEvidence, StepEvidence
 from inference_core.protocol import SamplingParams
-from inference_core.scheduling.hidden_state_pool import StatePool
+from inference_core.scheduling.sequence import StatePool
 from inference_core.step_plan import SampledToken, SampleSpec, ScheduledSequence
 
 ASKS = SampleSpec(SamplingParams(), [], [], 0, 0, (), evidence=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from gguf.constants import GGUFValueType
 from hypothesis import strategies as st
 
-from inference_core.loaders.gguf_format.ggml_blocks import BLOCK_DTYPES
+from inference_core.loaders.block_formats import BLOCK_DTYPES
 
 _FORMATS = {
     GGUFValueType.UINT8: "<B",

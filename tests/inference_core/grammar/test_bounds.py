@@ -10,8 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_core.errors import InvalidRequestError
-from inference_core.grammar.bounds import check_bounds, check_length
-from inference_core.grammar.limits import MAX_ALTERNATIVES, MAX_CHARACTERS, MAX_DEPTH, MAX_RULES
+from inference_core.grammar.limits import (
+    MAX_ALTERNATIVES,
+    MAX_CHARACTERS,
+    MAX_DEPTH,
+    MAX_RULES,
+    check_bounds,
+    check_length,
+)
 from inference_core.protocol import Grammar, GrammarKind
 from tests.inference_core.grammar.hostile_grammars import alternatives, gbnf_chain, lark_chain, nested
 from tests.inference_core.grammar.real_schemas import SCHEMAS

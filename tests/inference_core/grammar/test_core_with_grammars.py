@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from inference_core.core import Core
 from inference_core.errors import InvalidRequestError
 from inference_core.grammar.limits import Limits
-from inference_core.grammar.remote import RemoteMatcher
-from inference_core.grammar.server_process import own_server
+from inference_core.grammar.remote import RemoteMatcher, own_server
 from inference_core.protocol import AddRequest, Grammar, Knobs, SamplingParams, SequenceOutput
 from tests.examples import examples
 from tests.inference_core.grammar.byte_vocabulary import SIZE, ByteVocabulary

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from inference_core.errors import CoreError, GrammarServerError, InvalidRequestError
-from inference_core.grammar.limits import Limits
-from inference_core.grammar.process_limits import NICENESS
-from inference_core.grammar.server_process import GrammarServer
+from inference_core.grammar.limits import NICENESS, Limits
+from inference_core.grammar.remote import GrammarServer
 from inference_core.grammar.workers import GrammarWorkers
 from inference_core.protocol import Grammar, GrammarKind, ModelInfo
 from inference_core.step_plan import Matcher, MatcherFactory
@@ -273,7 +272,7 @@ def test_answers_can_finish_after_a_signal_to_all_processes(own: Grammars) -> No
 def test_where_no_process_can_be_started_requests_are_to_come_later_and_the_log_says_so_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("inference_core.grammar.server_process.PROGRAM", ("/nonexistent/python",))
+    monkeypatch.setattr("inference_core.grammar.remote.PROGRAM", ("/nonexistent/python",))
     grammars = Grammars()
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
@@ -286,7 +285,7 @@ def test_where_no_process_can_be_started_requests_are_to_come_later_and_the_log_
 
 
 def test_a_server_that_ends_at_its_start_is_the_machines_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("inference_core.grammar.server_process.PROGRAM", (sys.executable, "-c", "raise SystemExit"))
+    monkeypatch.setattr("inference_core.grammar.remote.PROGRAM", (sys.executable, "-c", "raise SystemExit"))
     grammars = Grammars()
     with pytest.raises(GrammarServerError):
         grammars.compiled(FINE)

@@ -9,7 +9,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loading.load_core import load_core
 from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.protocol import AddRequest, Grammar, Knobs, SamplingParams

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from inference_core.grammar.turning_point import value_start
+from inference_core.grammar.compiler import value_start
 from inference_core.protocol import Grammar, SamplingParams
 from tests.inference_core.grammar.byte_vocabulary import ByteVocabulary, byte_compiler
 from tests.inference_core.grammar.test_core_with_grammars import World

@@ -2,7 +2,7 @@
 
 import mmap
 
-from inference_core.io.huge_pages import prefer_huge_pages
+from inference_core.io.files import prefer_huge_pages
 
 
 def test_memory_stays_usable_after_asking():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from inference_core.io.text_file import NotUtf8Error, read_text_file, without_mark
+from inference_core.io.files import NotUtf8Error, read_text_file, without_mark
 
 
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])

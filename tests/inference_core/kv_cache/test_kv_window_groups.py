@@ -5,9 +5,8 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from inference_core.kv_cache.layout import KVLayout
+from inference_core.kv_cache.layout import KVLayout, WindowGroups, group_layers, grouped
 from inference_core.kv_cache.memory_plan import KVDemand
-from inference_core.kv_cache.window_groups import WindowGroups, group_layers, grouped
 from inference_core.model_config import ModelConfig
 from inference_core.placement.hardware import Device
 from inference_core.placement.machines import Machines, Workload

@@ -15,7 +15,7 @@ from inference_core.linear.device import (
     load_device,
     pack_device,
 )
-from inference_core.loaders.huggingface.scaled_blocks import scaled_blocks
+from inference_core.loaders.block_formats import scaled_blocks
 from inference_core.loaders.packed_tensor import PackedTensor, dequantize
 from inference_core.loaders.weight_cache import WeightCache
 from inference_core.triton_kernels.weights import spread_blocks

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from inference_core.linear import panels
 from inference_core.linear.linear import PanelLinear
 from inference_core.linear.panels import PanelKind, int8_codes, pack, packing, panel_kind
-from inference_core.loaders.group_codes import GROUP, group_codes
-from inference_core.loaders.huggingface.zero_point_blocks import q4_z_blocks
-from inference_core.loaders.packed_tensor import PackedTensor, dequantize
+from inference_core.loaders.block_formats import q4_z_blocks
+from inference_core.loaders.packed_tensor import GROUP, PackedTensor, dequantize, group_codes
 from inference_core.model_spec import Compute
 from tests.inference_core.linear.packed_linears import packed
 from tests.inference_core.tiny_gguf import random_blocks

@@ -9,8 +9,13 @@ from numpy.typing import NDArray
 
 from inference_core.linear.linear import PanelLinear, quantize_activations
 from inference_core.linear.panels import int8_codes, panel_kind
-from inference_core.loaders.group_codes import group_codes
-from inference_core.loaders.packed_tensor import PackedTensor, bfloat16_to_float32, dequantize, float32_to_bfloat16
+from inference_core.loaders.packed_tensor import (
+    PackedTensor,
+    bfloat16_to_float32,
+    dequantize,
+    float32_to_bfloat16,
+    group_codes,
+)
 from inference_core.model_spec import Compute
 from inference_core.native import cpu
 from tests.inference_core.linear.packed_linears import native, packed

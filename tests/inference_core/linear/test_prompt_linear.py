@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from inference_core.linear.linear import PanelLinear
 from inference_core.linear.panels import panel_kind
-from inference_core.loaders.group_codes import group_codes
-from inference_core.loaders.packed_tensor import dequantize
+from inference_core.loaders.packed_tensor import dequantize, group_codes
 from inference_core.model_spec import Compute
 from inference_core.native import cpu
 from tests.inference_core.linear.packed_linears import native, packed

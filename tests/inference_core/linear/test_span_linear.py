@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from inference_core.linear.linear import PanelLinear
 from inference_core.linear.panels import int8_codes, pack_columns, panel_kind
-from inference_core.loaders.group_codes import group_codes
-from inference_core.loaders.packed_tensor import PackedTensor
+from inference_core.loaders.packed_tensor import PackedTensor, group_codes
 from inference_core.native import cpu
 from tests.inference_core.linear.packed_linears import native, packed
 

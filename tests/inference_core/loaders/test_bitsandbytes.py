@@ -54,8 +54,8 @@ def test_blocks_go_on_from_one_row_to_the_next(tmp_path: Path) -> None:
     weight = np.random.default_rng(1).normal(0, 1, (128, 96)).astype(np.float32)
     packed = pack(weight, nested=True)
     folder = write_folder(tmp_path, MODEL.others | {f"x.{part}": array for part, array in packed.parts.items()})
-    from inference_core.loaders.huggingface.bitsandbytes_layers import table_layers
     from inference_core.loaders.huggingface.safetensors_file import SafetensorsFile
+    from inference_core.loaders.huggingface.table_layers import table_layers
 
     file = SafetensorsFile(folder / "model.safetensors")
     layer = table_layers(folder, dict.fromkeys(file, file))["x.weight"]

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders.huggingface.scaled_blocks import E4M3
+from inference_core.loaders.block_formats import E4M3
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import dequantize
 from tests.inference_core.loaders.int4_checkpoints import pack_nibbles, random_layer, random_model, write_folder

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders import fingerprint
-from inference_core.loaders.fingerprint import file_fingerprint
+from inference_core.loaders import model_file
+from inference_core.loaders.model_file import file_fingerprint
 
 
 def test_the_fingerprint_depends_on_content_not_on_the_name(tmp_path: Path) -> None:
@@ -26,7 +26,7 @@ def test_an_unchanged_file_is_not_read_again(tmp_path: Path, monkeypatch: pytest
     file, cache = tmp_path / "model", tmp_path / "cache"
     file.write_bytes(b"weights")
     first = file_fingerprint(file, cache)
-    monkeypatch.setattr(fingerprint, "_read_digest", lambda _: pytest.fail("read again"))
+    monkeypatch.setattr(model_file, "_read_digest", lambda _: pytest.fail("read again"))
 
     assert file_fingerprint(file, cache) == first
 

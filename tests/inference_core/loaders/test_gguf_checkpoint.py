@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders.gguf_format.rope_factors import llama3_factors
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import PackedTensor, dequantize
+from inference_core.loaders.rope_scaling import llama3_factors
 from inference_core.loaders.tensor_views import View
 from inference_core.model_config import ModelConfig, RopeScaling
 from tests.inference_core.tiny_gguf import (

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders.gguf_format import gguf_constants
+from inference_core.loaders.gguf_format import gguf_header
 from inference_core.loaders.gguf_format.gguf_checkpoint import GGUFCheckpoint
 from inference_core.loaders.gguf_format.gguf_header import GGUFHeader, StringArray
 from tests.inference_core.tiny_gguf import decoder_weights, write_gguf
@@ -30,13 +30,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_constants_are_those_of_the_gguf_package() -> None:
-    assert gguf_constants.GGUF_MAGIC == constants.GGUF_MAGIC
-    assert {kind.name: kind.value for kind in gguf_constants.ValueType} == {
+    assert gguf_header.GGUF_MAGIC == constants.GGUF_MAGIC
+    assert {kind.name: kind.value for kind in gguf_header.ValueType} == {
         kind.name: kind.value for kind in constants.GGUFValueType
     }
     assert {
         kind.value: (kind.name, *sizes) for kind, sizes in constants.GGML_QUANT_SIZES.items()
-    } == gguf_constants.TENSOR_KINDS
+    } == gguf_header.TENSOR_KINDS
 
 
 def test_metadata_and_directory_equal_those_of_the_gguf_package(model: Path) -> None:

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders import hub_retry
+from inference_core.loaders import hub_model
 from inference_core.loaders.hub_download import chosen_files, download
-from inference_core.loaders.hub_model import HubModel, downloaded, parse_hub_model
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.hub_model import HubModel, downloaded, parse_hub_model, resolve_model_path
 from tests.inference_core.loaders.model_hub import ModelHub, running_hub
 from tests.polling import until
 
@@ -23,7 +22,7 @@ MEGABYTE = 1 << 20
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelHub]:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(hub_retry.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(hub_model.time, "sleep", lambda seconds: None)
     with running_hub() as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)
         yield server
@@ -140,7 +139,7 @@ def test_a_download_that_is_continued_later_keeps_the_commit_it_started_with(
     hub: ModelHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = hub.add(REPO, checkpoint(b"old"))
-    monkeypatch.setattr(hub_retry, "ATTEMPTS", 1)
+    monkeypatch.setattr(hub_model, "ATTEMPTS", 1)
     hub.failures = []
     hub.cut_after = [0] * 20
     with pytest.raises(ModelFileError, match="cannot be downloaded"):
@@ -179,7 +178,7 @@ def test_without_network_the_message_says_what_to_fetch_and_where_to_put_it(
     hub: ModelHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr(hub_retry, "ATTEMPTS", 1)
+    monkeypatch.setattr(hub_model, "ATTEMPTS", 1)
     with pytest.raises(ModelFileError, match=r"`hf download org/model --local-dir FOLDER`, copy FOLDER here"):
         download(model())
     with pytest.raises(ModelFileError, match=r'hf download org/model --include "\*Q8_0\*.gguf" --local-dir FOLDER'):

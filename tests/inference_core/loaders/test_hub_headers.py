@@ -11,7 +11,7 @@ import transformers
 from safetensors.numpy import load_file, save_file
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders import hub_retry
+from inference_core.loaders import hub_model
 from inference_core.loaders.gguf_format.gguf_header import GGUFHeader
 from inference_core.loaders.hub_headers import FIRST_PIECE, LARGEST_PIECE, HubHeaders, fetch_headers
 from inference_core.loaders.hub_model import HubModel
@@ -29,7 +29,7 @@ REPO = "org/model"
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelHub]:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(hub_retry.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(hub_model.time, "sleep", lambda seconds: None)
     with running_hub() as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)
         yield server

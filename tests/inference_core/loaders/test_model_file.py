@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders.fingerprint import file_fingerprint
 from inference_core.loaders.gguf_format import gguf_header
 from inference_core.loaders.gguf_format.gguf_header import GGUFHeader
 from inference_core.loaders.huggingface import safetensors_file
 from inference_core.loaders.huggingface.safetensors_file import SafetensorsFile
-from inference_core.loaders.model_file import MAX_TENSORS, map_model_file, read_model_file
+from inference_core.loaders.model_file import MAX_TENSORS, file_fingerprint, map_model_file, read_model_file
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from tests.inference_core.quantization.tiny_model import write_tiny_model
 

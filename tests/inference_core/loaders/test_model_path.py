@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.hub_model import resolve_model_path
 
 
 def test_a_plain_path_is_itself(tmp_path: Path) -> None:

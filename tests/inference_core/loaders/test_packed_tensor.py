@@ -8,7 +8,7 @@ from gguf.constants import GGMLQuantizationType
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_core.loaders.gguf_format.ggml_blocks import BLOCK_DTYPES, BLOCK_ELEMENTS
+from inference_core.loaders.block_formats import BLOCK_DTYPES, BLOCK_ELEMENTS
 from inference_core.loaders.packed_tensor import (
     PackedTensor,
     bfloat16_to_float32,

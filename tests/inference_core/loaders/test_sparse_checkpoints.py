@@ -13,9 +13,9 @@ from safetensors.torch import save_file
 
 from gateway.planning.commands.models import models
 from inference_core.errors import ModelFileError
+from inference_core.loaders.checkpoint import describe_sparsity
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import dequantize
-from inference_core.loaders.sparsity import describe_sparsity
 from inference_core.loading.load_core import load_core
 from inference_core.model_spec import CoreSpec, ModelSpec
 from tests.gateway.tiny_versions import tiny_catalog

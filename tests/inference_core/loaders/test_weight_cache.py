@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from inference_core.io.atomic_file import atomic_file
+from inference_core.io.files import atomic_file
 from inference_core.loaders.weight_cache import WeightCache
 from tests.examples import examples
 

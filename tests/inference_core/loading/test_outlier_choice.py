@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from inference_core.linear.linear import PanelLinear
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading import outliers
 from inference_core.loading.outliers import MOST, choose, load_decoder

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from inference_core.loaders.known_shapes import shape
+from inference_core.loaders.decoder_tensors import shape
 from inference_core.lora.adapter import adapter_targets
 
 

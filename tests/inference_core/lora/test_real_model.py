@@ -8,7 +8,7 @@ from adapters import MergedCheckpoint
 
 from benchmarks.core.random_adapter import write_random_adapter
 from inference_core.execution.native_runner import NativeRunner
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import layout_of
 from inference_core.loading.outliers import load_decoder

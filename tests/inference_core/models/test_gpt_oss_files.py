@@ -17,7 +17,7 @@ from inference_core.errors import ModelFileError
 from inference_core.execution.logits_runner import LogitsRunner
 from inference_core.execution.native_runner import NativeRunner
 from inference_core.linear.panels import int8_codes
-from inference_core.loaders.gguf_format.ggml_blocks import MXFP4
+from inference_core.loaders.block_formats import MXFP4
 from inference_core.loaders.huggingface.hf_config import read_config, read_layer_format
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import PackedTensor, dequantize

@@ -8,7 +8,7 @@ import torch
 from inference_core.attention import CpuAttention
 from inference_core.execution.logits_runner import DecoderRunner, LayeredForward
 from inference_core.execution.native_runner import NativeDecoder
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loading.load_core import layout_of
 from inference_core.loading.outliers import load_decoder

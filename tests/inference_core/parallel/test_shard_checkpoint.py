@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from inference_core.errors import MeshError, ModelFileError
 from inference_core.loaders.checkpoint import Checkpoint
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import dequantize
 from inference_core.parallel.mesh import Mesh, RankShare, divide

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from inference_core.errors import MeshError
 from inference_core.kv_cache.memory_plan import GB
-from inference_core.loaders.known_shapes import shape
+from inference_core.loaders.decoder_tensors import shape
 from inference_core.parallel.mesh import Mesh
 from inference_core.placement.hardware import device
 from inference_core.placement.machines import Machines, Workload

@@ -3,7 +3,7 @@
 import pytest
 
 from inference_core.errors import MeshError
-from inference_core.loaders.known_shapes import SHAPES, shape
+from inference_core.loaders.decoder_tensors import SHAPES, shape
 from inference_core.parallel.mesh import Mesh, divide
 from inference_core.placement.hardware import device
 from inference_core.placement.weight_formats import (

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from benchmarks.core.quantisers import weights
-from inference_core.loaders.huggingface.scaled_blocks import E4M3
+from inference_core.loaders.block_formats import E4M3
 from inference_core.quantization.eight_bit import BLOCK, fp8_blocks, fp8_rows, spread
 
 

@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from inference_core.errors import QuantizationError
+from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loaders.huggingface.hf_config import read_config, read_layer_format
-from inference_core.loaders.model_path import resolve_model_path
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.loaders.packed_tensor import dequantize
 from inference_core.models.transformer import rotary_table

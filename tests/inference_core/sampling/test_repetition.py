@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 
 from inference_core.core import Core
+from inference_core.engine.requests import is_looping
 from inference_core.errors import InvalidRequestError
 from inference_core.protocol import AddRequest, SamplingParams, SequenceOutput
-from inference_core.sampling.repetition import is_looping
 from inference_core.step_plan import SampledToken, SampleSpec, ScheduledSequence
 from tests.inference_core.hash_model import HashModelRunner, hash_core
 

@@ -6,7 +6,7 @@ from random import Random
 import hypothesis.strategies as st
 from hypothesis import given
 
-from inference_core.scheduling.preferred_batch_sizes import suggest_preferred_sizes
+from inference_core.engine.auto_tuner import suggest_preferred_sizes
 
 histograms = st.dictionaries(st.integers(1, 9), st.integers(0, 6), max_size=7)
 

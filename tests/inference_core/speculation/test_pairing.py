@@ -6,8 +6,8 @@ import pytest
 from tokenizers import pre_tokenizers
 
 from inference_core.errors import ModelFileError
+from inference_core.loading.prepare_core import paired_drafts
 from inference_core.model_spec import ModelSpec
-from inference_core.speculation.pairing import paired_drafts
 from tests.inference_core.tokenization.vocabularies import train_byte_level, write_byte_level
 
 

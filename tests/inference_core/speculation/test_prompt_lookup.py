@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from inference_core.protocol import AddRequest, Knobs, SamplingParams
 from inference_core.scheduling.sequence import Sequence
-from inference_core.speculation.prompt_lookup import PromptLookup
+from inference_core.speculation.drafter import PromptLookup
 
 KNOBS = Knobs(lookup_ngram=2)
 

@@ -6,11 +6,11 @@ import pytest
 
 from inference_core.core import Core
 from inference_core.errors import ModelFileError
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.loading.load_core import load_core
+from inference_core.loading.prepare_core import paired_drafts
 from inference_core.model_spec import CoreSpec, ModelSpec
 from inference_core.protocol import AddRequest, SamplingParams
-from inference_core.speculation.pairing import paired_drafts
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 
 pytestmark = pytest.mark.models

@@ -10,7 +10,7 @@ from tokenizers import AddedToken, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 from transformers import PreTrainedTokenizerFast
 
-from inference_core.loaders.gguf_format.gguf_vocabulary import TokenType
+from inference_core.loaders.gguf_format.gguf_header import TokenType
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 from tests.inference_core.tokenization.test_hf_vocabulary import byte_level_backend, save

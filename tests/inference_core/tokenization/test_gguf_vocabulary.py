@@ -12,7 +12,7 @@ from transformers import GPT2Tokenizer, LlamaTokenizer, Qwen2Tokenizer
 from transformers.convert_slow_tokenizer import TikTokenConverter, generate_merges
 
 from inference_core.errors import InvalidRequestError, ModelFileError
-from inference_core.loaders.gguf_format.gguf_vocabulary import TokenType
+from inference_core.loaders.gguf_format.gguf_header import TokenType
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 from tests.inference_core.tokenization.sample_texts import TEXTS

@@ -12,8 +12,8 @@ from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode, generate_merges
 
 from inference_core.errors import ModelFileError
+from inference_core.tokenization.control_tokens import byte_level_alphabet
 from inference_core.tokenization.load_tokenizer import load_tokenizer
-from inference_core.tokenization.token_bytes import byte_level_alphabet
 from tests.inference_core.tokenization.sample_texts import TEXTS
 from tests.inference_core.tokenization.vocabularies import (
     CHATML,

@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_core.tokenization.incremental_detokenizer import IncrementalDetokenizer
-from inference_core.tokenization.tokenizer import Tokenizer
+from inference_core.tokenization.tokenizer import IncrementalDetokenizer, Tokenizer
 from tests.inference_core.tokenization.sample_texts import REPRESENTABLE
 
 

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 
-from inference_core.loaders.gguf_format.gguf_vocabulary import TokenType
+from inference_core.loaders.gguf_format.gguf_header import TokenType
 from tests.inference_core.tokenization.sample_texts import TRAINING_TEXTS
 
 CONTROL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]

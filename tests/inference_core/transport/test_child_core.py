@@ -15,8 +15,8 @@ import pytest
 
 from inference_core.errors import CoreGoneError, CoreLostError, MemoryPlanError
 from inference_core.protocol import AddRequest
-from inference_core.transport import child_core
-from inference_core.transport.child_core import ChildCoreClient
+from inference_core.transport import unix_socket
+from inference_core.transport.unix_socket import ChildCoreClient
 from tests.inference_core.transport.scripted_core import expected_tokens
 from tests.polling import eventually, until
 from tests.process_tree import lives
@@ -125,7 +125,7 @@ async def test_a_bug_arrives_as_its_text() -> None:
 
 
 async def test_a_child_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child_core, "END_SECONDS", 0.05)
+    monkeypatch.setattr(unix_socket, "END_SECONDS", 0.05)
     async with client_of("deaf") as client:
         await client.start()
         deaf = client.pid

@@ -8,7 +8,7 @@ import pytest
 
 from inference_core.errors import CoreGoneError, InvalidRequestError, KVTransferError
 from inference_core.protocol import SamplingParams
-from inference_core.protocol.evidence import EvidenceRequest
+from inference_core.protocol.commands import EvidenceRequest
 from inference_core.transport import remote_prefill
 from inference_core.transport.core_thread import ThreadCoreClient
 from inference_core.transport.remote_prefill import chain_of, may_transfer, require_alike, transfer_prefill

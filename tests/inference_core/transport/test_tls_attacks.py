@@ -15,7 +15,7 @@ import pytest
 from inference_core.errors import CoreTlsError
 from inference_core.transport import certificates as certificate_maker
 from inference_core.transport.certificates import make_certificates
-from inference_core.transport.newcomers import MOST_NEWCOMERS
+from inference_core.transport.handshake import MOST_NEWCOMERS
 from inference_core.transport.tcp import CoreAddress, TcpCoreClient
 from inference_core.transport.tls import CERTIFICATE_NAME, CertificateFolder
 from tests.inference_core.transport.scripted_core import expected_tokens

@@ -8,8 +8,8 @@ import pytest
 from scripted_core import ScriptedCore
 
 from inference_core.protocol import CoreHealth
+from inference_core.transport.core_thread import Watchdog
 from inference_core.transport.event_client import EventClient
-from inference_core.transport.watchdog import Watchdog
 from tests.inference_core.hash_model import VirtualClock
 
 

@@ -6,7 +6,7 @@ Two more arguments replace the time of a handshake and the pause between logged 
 import asyncio
 import sys
 
-from inference_core.transport import newcomers
+from inference_core.transport import handshake
 from inference_core.transport.server import CoreServer
 from inference_core.transport.tcp import TcpListener
 from inference_core.transport.tls import CertificateFolder
@@ -27,5 +27,5 @@ async def serve(folder: str) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) > 2:
-        newcomers.HANDSHAKE_SECONDS, newcomers.LOG_SECONDS = map(float, sys.argv[2:])
+        handshake.HANDSHAKE_SECONDS, handshake.LOG_SECONDS = map(float, sys.argv[2:])
     asyncio.run(serve(sys.argv[1]))

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inference_core.loaders.huggingface.zero_point_blocks import q4_z_blocks
+from inference_core.loaders.block_formats import q4_z_blocks
 from inference_core.loaders.packed_tensor import BLOCK_DTYPES, BLOCK_ELEMENTS, Kind, PackedTensor
 
 KINDS = ("Q4_0", "Q4_1", "Q4_K", "Q4_Z, groups of 32", "Q4_Z, groups of 128")

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders.group_codes import group_codes
-from inference_core.loaders.packed_tensor import PackedTensor, dequantize
+from inference_core.loaders.packed_tensor import PackedTensor, dequantize, group_codes
 from inference_core.triton_kernels.reference import dequantized_int4
 from inference_core.triton_kernels.weights import Int4Weight, pack_int4
 from tests.inference_core.triton_kernels.int4_tensors import KINDS, int4_tensor

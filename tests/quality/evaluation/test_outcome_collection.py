@@ -13,7 +13,7 @@ from classifier.errors import TrainingDataError
 from classifier.evidence import EVIDENCE_NAMES
 from classifier.registry.artefact import default_artefact, load_artefact
 from classifier.training.data.outcome_folder import OutcomeFolder
-from inference_core.protocol.evidence import Evidence, TokenEvidence
+from inference_core.protocol.commands import Evidence, TokenEvidence
 from quality.evaluation.collect_outcomes import (
     GROUPS,
     SHARD_ROWS,

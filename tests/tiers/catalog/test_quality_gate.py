@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from inference_core.loaders.fingerprint import file_fingerprint
+from inference_core.loaders.model_file import file_fingerprint
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.quantization.quality_report import (
     RECORD,

@@ -4,7 +4,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from inference_core.protocol import SequenceOutput, TokenLogprob
-from inference_core.protocol.evidence import Evidence, TokenEvidence
+from inference_core.protocol.commands import Evidence, TokenEvidence
 from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.decoding.choice_detokenizer import ChoiceDetokenizer
 from tiers.tier import Delta

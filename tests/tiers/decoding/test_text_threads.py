@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 import pytest_asyncio
 
-from inference_core.io.abandoned_work import require_wanted
+from inference_core.io.background_tasks import require_wanted
 from tests.polling import eventually
 from tiers.decoding.text_threads import TextThreads, usual_threads
 

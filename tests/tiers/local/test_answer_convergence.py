@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from inference_core.protocol import AddRequest, SamplingParams, SequenceOutput
-from inference_core.protocol.evidence import Evidence, TokenEvidence
+from inference_core.protocol.commands import Evidence, TokenEvidence
 from inference_core.tokenization.tokenizer import Tokenizer
 from tests.tiers.tier_world import ScriptedCore, chat, collect, local_tier, tier_spec
 from tiers.catalog.tier_spec import ChainOfThoughtSpec

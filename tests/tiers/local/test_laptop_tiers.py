@@ -7,12 +7,12 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from inference_core.loaders.fingerprint import file_fingerprint
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.engine.requests import is_looping
+from inference_core.loaders.hub_model import resolve_model_path
+from inference_core.loaders.model_file import file_fingerprint
 from inference_core.loading.load_core import load_core
 from inference_core.protocol import SamplingParams
 from inference_core.quantization.calibration import prose
-from inference_core.sampling.repetition import is_looping
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.transport.core_thread import ThreadCoreClient
 from tests.tiers.tier_world import chat, collect, local_tier

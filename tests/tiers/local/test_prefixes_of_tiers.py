@@ -8,7 +8,7 @@ import pytest
 
 from inference_core.core import Core
 from inference_core.errors import CoreGoneError
-from inference_core.loading.pin_prefixes import pin_prefixes, prefix_tokens
+from inference_core.loading.prepare_core import pin_prefixes, prefix_tokens
 from inference_core.model_spec import ModelSpec, PrefixMessage, PrefixSpec
 from inference_core.tokenization.tokenizer import Tokenizer
 from inference_core.transport.core_thread import ThreadCoreClient

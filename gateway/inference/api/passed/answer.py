@@ -23,7 +23,7 @@ from gateway.inference.api.reading.build_request import reading_request, receive
 from gateway.inference.api.reading.parsing import decoded_body, json_of
 from gateway.inference.embedding.embedder import embedding_record
 from gateway.inference.service import Serving, serving_of
-from inference_core.io.json_errors import JSON_ERRORS
+from inference_core.io.files import JSON_ERRORS
 from quality.records.record import Attempt
 from tiers.catalog.target_spec import TargetSpec
 from tiers.catalog.tier_spec import TierSpec

@@ -212,7 +212,7 @@ def predict(
     """
     from classifier.prompt_predictions import predict_lines, read_prompts
     from gateway.inference.catalogue.class_prior import class_prior
-    from inference_core.io.atomic_file import atomic_file
+    from inference_core.io.files import atomic_file
     from tiers.catalog.load import load_catalog
 
     settings = settings_from(**options)

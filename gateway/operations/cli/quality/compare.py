@@ -85,7 +85,7 @@ def compare(
     unless the candidate may be used for something.
     `aio serve` looks for the report at CANDIDATE.COMPUTE.quality.json.
     """
-    from inference_core.io.text_file import NotUtf8Error, read_text_file
+    from inference_core.io.files import NotUtf8Error, read_text_file
     from inference_core.quantization.quality_report import write_report
     from quality.evaluation.model_outputs import Side, Variant
     from quality.evaluation.quantised_model import ComparisonError, Effort, compare_models, read_questions

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.operations.setup.found_tiers import SetupError
-from inference_core.io.text_file import read_text_file
+from inference_core.io.files import read_text_file
 
 ENVIRONMENT = "os.environ/"
 UNKNOWN = "AIO has nothing like it, or not for this value"

@@ -118,7 +118,7 @@ def device(seconds: float, as_json: bool, **options: Any) -> None:
         # One by one: several groups of several cards are measured after each other.
         asyncio.run(require_machine(catalog, settings, [name]))
     from gateway.planning.load_test.measured_groups import measure_groups, report_bytes, report_text
-    from inference_core.io.atomic_file import atomic_file
+    from inference_core.io.files import atomic_file
 
     report = measure_groups(catalog, settings.cache_path, seconds, lambda text: click.echo(text, err=True))
     path = report_path(settings)

@@ -19,10 +19,9 @@ from gateway.runtime import hub_models
 from gateway.telemetry.gpus import Gpus
 from inference_core.device.cards import visible_cards
 from inference_core.errors import CoreError, DevicesMissingError
-from inference_core.loaders.decoder_tensors import decoder_tensors
+from inference_core.loaders.decoder_tensors import SHAPES, decoder_tensors
 from inference_core.loaders.hub_model import HubModel, Pin, pins_file
 from inference_core.loaders.huggingface.hf_config import read_config
-from inference_core.loaders.known_shapes import SHAPES
 from inference_core.model_config import DECODER_KINDS
 from inference_core.parallel.mesh import Mesh
 from inference_core.placement.hardware import Device

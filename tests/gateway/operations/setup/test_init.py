@@ -14,7 +14,7 @@ from gateway.operations.cli import main
 from gateway.operations.cli.setup.init import port_option
 from gateway.operations.setup.candidate import PROPOSALS, Candidate
 from gateway.operations.setup.catalog_text import catalog_text
-from inference_core.loaders.model_path import resolve_model_path
+from inference_core.loaders.hub_model import resolve_model_path
 from tests.gateway.operations.setup.model_servers import (
     ModelServer,
     Pages,

@@ -11,7 +11,7 @@ from gateway.runtime.cluster.registry import Announced, Role
 from gateway.runtime.cluster.replicated_core import ReplicatedCore
 from inference_core.errors import CoreGoneError
 from inference_core.protocol import AddRequest, Knobs, SamplingParams, SequenceOutput
-from inference_core.transport.heartbeat import SILENT_SECONDS
+from inference_core.transport.framing import SILENT_SECONDS
 from inference_core.transport.server import CoreServer
 from inference_core.transport.tcp import TcpCoreClient, TcpListener
 from tests.gateway.running_gateway import PausedCore

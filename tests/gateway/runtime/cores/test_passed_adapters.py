@@ -8,7 +8,7 @@ import pytest
 
 from gateway.runtime.cores.passed_adapters import inheriting
 from inference_core.errors import ModelFileError
-from inference_core.loading.load_adapters import load_adapters
+from inference_core.loading.prepare_core import load_adapters
 from inference_core.lora.adapter import Adapter
 from inference_core.transport.core_thread import SteppingCore
 from inference_core.transport.listener import UnixListener

@@ -1,9 +1,9 @@
-"""Reads 4-bit weights of compressed-tensors ("pack-quantized") as rows of blocks.
+"""Layers of 4 bits in a safetensors checkpoint, as rows of blocks: those of AWQ, GPTQ and compressed-tensors.
 
-Codes are packed along the inputs: `weight_packed` int32 [N, K / 8], the first of eight in the lowest bits, each the
-signed weight plus 8; `weight_scale` [N, groups] in float16, bfloat16 or float32; `weight_zero_point` int32
-[N / 8, groups], packed along the outputs in the same way, if the format is not symmetric; `weight_g_idx` int32 [K]
-if groups are not contiguous; `weight_shape` [2]. w = scale * (code - zero).
+compressed-tensors ("pack-quantized") packs codes along the inputs: `weight_packed` int32 [N, K / 8], the first of
+eight in the lowest bits, each the signed weight plus 8; `weight_scale` [N, groups] in float16, bfloat16 or float32;
+`weight_zero_point` int32 [N / 8, groups], packed along the outputs in the same way, if the format is not symmetric;
+`weight_g_idx` int32 [K] if groups are not contiguous; `weight_shape` [2]. w = scale * (code - zero).
 """
 
 from dataclasses import dataclass
@@ -15,10 +15,85 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_core.errors import ModelFileError
-from inference_core.loaders.huggingface.group_format import PER_INT, unpack_codes
-from inference_core.loaders.huggingface.quantized_layer import Files, check_boundaries
-from inference_core.loaders.huggingface.zero_point_blocks import ELEMENTS, q4_0_blocks, q4_z_blocks
+from inference_core.loaders.block_formats import ELEMENTS, q4_0_blocks, q4_z_blocks
+from inference_core.loaders.huggingface.quantized_layer import (
+    PER_INT,
+    Files,
+    GroupFormat,
+    check_boundaries,
+    unpack_codes,
+)
+from inference_core.loaders.huggingface.safetensors_file import TensorFile
 from inference_core.loaders.packed_tensor import Kind, PackedTensor, bfloat16_to_float32
+
+_DTYPES = {"qweight": "I32", "qzeros": "I32", "scales": "F16", "g_idx": "I32"}
+_OPTIONAL = ("g_idx",)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLayer:
+    """One linear layer: its parts by suffix, each in its file. `shape` is [outputs, inputs]."""
+
+    name: str
+    shape: tuple[int, int]
+    files: Files
+    form: GroupFormat
+
+    def tensor(self, path: Path) -> PackedTensor:
+        """The layer's weights; see `GroupFormat.tensor`."""
+        return self.form.tensor(path, self.name, self._parts())
+
+    def cut(self, path: Path, rows: range, columns: range) -> PackedTensor:
+        """Read only these outputs and inputs. Raises ModelFileError if a boundary splits a group."""
+        check_boundaries(path, self, rows, columns)
+        return self.form.tensor(path, self.name, self.form.cut(self._parts(), rows, columns))
+
+    @property
+    def row_unit(self) -> int:
+        """Outputs that share an int32."""
+        return self.form.per_int
+
+    @property
+    def column_unit(self) -> int:
+        """Inputs that share a scale, or only an int32 if act-order has scattered the groups."""
+        group = self.form.group_size
+        if "g_idx" in self.files and group:
+            groups = self.files["g_idx"][f"{self.name}.g_idx"]
+            if not np.array_equal(groups, np.arange(self.shape[1]) // group):
+                return self.form.per_int
+        return lcm(self.form.per_int, group or ELEMENTS)
+
+    def _parts(self) -> dict[str, NDArray[Any]]:
+        return {part: file[f"{self.name}.{part}"] for part, file in self.files.items()}
+
+
+def group_layers(path: Path, form: GroupFormat, files: Files) -> dict[str, GroupLayer]:
+    """The layers by the name of their unquantised weight. Raises ModelFileError for parts that do not fit."""
+    names = [name.removesuffix(".qweight") for name in files if name.endswith(".qweight")]
+    return {f"{name}.weight": _layer(path, form, files, name) for name in names}
+
+
+def _layer(path: Path, form: GroupFormat, files: Files, name: str) -> GroupLayer:
+    packed = files[f"{name}.qweight"].entries[f"{name}.qweight"].shape
+    if len(packed) != 2:
+        raise ModelFileError(f"{path}: tensor '{name}.qweight' has shape {packed}; two dimensions are needed")
+    shape = form.shape((packed[0], packed[1]))
+    found: dict[str, TensorFile] = {}
+    for part, expected in form.part_shapes(shape).items():
+        full = f"{name}.{part}"
+        if full not in files:
+            if part in _OPTIONAL:
+                continue
+            raise ModelFileError(f"{path} holds '{name}.qweight' but no '{full}'")
+        entry = files[full].entries[full]
+        if entry.dtype != _DTYPES[part] or entry.shape != expected:
+            raise ModelFileError(
+                f"{path}: tensor '{full}' is {entry.dtype} {entry.shape}; {form.method} layers of this size and "
+                f"groups of {form.group_size or 'all inputs'} have {_DTYPES[part]} {expected}"
+            )
+        found[part] = files[full]
+    return GroupLayer(name, shape, found, form)
+
 
 _SCALE_DTYPES = ("F16", "BF16", "F32")
 
@@ -97,10 +172,10 @@ class CompressedInt4Layer:
 def compressed_int4_layers(path: Path, files: Files) -> dict[str, CompressedInt4Layer]:
     """The layers by the name of their unquantised weight. Raises ModelFileError for parts that do not fit."""
     names = [name.removesuffix(".weight_packed") for name in files if name.endswith(".weight_packed")]
-    return {f"{name}.weight": _layer(path, files, name) for name in names}
+    return {f"{name}.weight": _compressed_layer(path, files, name) for name in names}
 
 
-def _layer(path: Path, files: Files, name: str) -> CompressedInt4Layer:
+def _compressed_layer(path: Path, files: Files, name: str) -> CompressedInt4Layer:
     parts = {
         part: files[f"{name}.{part}"]
         for part in ("weight_packed", "weight_scale", "weight_zero_point", "weight_g_idx", "weight_shape")

@@ -1,7 +1,45 @@
-"""A model of step time learned while serving: a base, a cost per sequence, per further token and per attended token."""
+"""The times of a model's steps: counted since start with their batch sizes, modelled, and shared among models.
 
+The model of step time is learned while serving: a base, a cost per sequence, per further token and per attended token.
+Which model of a core computes next is deficit round robin on measured step time, deadlines first.
+"""
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
+
+STEP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+@dataclass(slots=True, frozen=True)
+class StepMeasurement:
+    """What one step computed and took.
+
+    `tokens`: without drafts, whose cost is the decodes'. `depth`: see `StepPlan.prompt_depth`. `seconds`: how long the
+    step kept the device; `swap_seconds` of these went to copies from and to host memory.
+    """
+
+    sequences: int
+    tokens: int
+    depth: float
+    seconds: float
+    swap_seconds: float
+
+
+class StepStatistics:
+    """`seconds_counts[i]` counts steps of at most `STEP_SECONDS[i]`, the last one all beyond; `batch_sizes` by size."""
+
+    def __init__(self) -> None:
+        self.seconds_counts = [0] * (len(STEP_SECONDS) + 1)
+        self.seconds_sum = 0.0
+        self.batch_sizes: dict[int, int] = {}
+
+    def record(self, sequences: int, seconds: float) -> None:
+        """Record a step of `sequences` that took `seconds`."""
+        self.seconds_counts[bisect_left(STEP_SECONDS, seconds)] += 1
+        self.seconds_sum += seconds
+        self.batch_sizes[sequences] = self.batch_sizes.get(sequences, 0) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,3 +157,43 @@ class StepTimeModel:
             x2 = max(0.0, (b2 - a02 * x0 - a12 * x1 - a23 * x3) / a22)
             x3 = max(0.0, (b3 - a03 * x0 - a13 * x1 - a23 * x2) / a33)
         self.cost = StepCost(x0, x1, x2, x3)
+
+
+class ModelRoundRobin:
+    """Shares a core's time between models with work (Shreedhar and Varghese, "Efficient fair queueing using deficit
+    round robin", 1995, with the cost known only afterwards).
+
+    Every model has a credit in seconds. A step is charged to its model; when no model with work is in credit,
+    each gets the same number of quanta. So over any period in which two models both have work, their times
+    differ by at most a quantum and their longest steps. Among models in credit the earliest deadline
+    of a first token goes first, then the one served longest ago: deadlines decide when, never how much.
+    """
+
+    # A minimum, so that steps of no measurable cost take turns as well.
+    MIN_CHARGE_SECONDS = 1e-4
+
+    def __init__(self, models: Sequence[str], quantum_seconds: float = 0.02) -> None:
+        self._quantum = quantum_seconds
+        self._credit = dict.fromkeys(models, 0.0)
+        self._last_turn = {model: i - len(models) for i, model in enumerate(models)}
+        self._turns = 0
+
+    def order(self, deadlines: Mapping[str, float]) -> list[str]:
+        """The models to try, best first. `deadlines`: for each model with work, when a first token is due (or inf)."""
+        for model in self._credit.keys() - deadlines.keys():
+            # An idle model saves nothing up, but still owes what it overdrew.
+            self._credit[model] = min(self._credit[model], 0.0)
+        if not deadlines:
+            return []
+        best = max(self._credit[model] for model in deadlines)
+        if best <= 0:
+            quanta = int(-best / self._quantum) + 1
+            for model in deadlines:
+                self._credit[model] += quanta * self._quantum
+        return sorted(deadlines, key=lambda m: (self._credit[m] <= 0, deadlines[m], self._last_turn[m]))
+
+    def charge(self, model: str, seconds: float) -> None:
+        """`model` took a step of `seconds`."""
+        self._credit[model] -= max(seconds, self.MIN_CHARGE_SECONDS)
+        self._turns += 1
+        self._last_turn[model] = self._turns

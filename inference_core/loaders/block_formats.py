@@ -1,7 +1,12 @@
-"""GGML's quantised block formats: the memory layout of a block, and decoders of its codes.
+"""Quantised block formats: the memory layout of a block, and decoders of its codes.
 
-The formats are llama.cpp's (`ggml-common.h`); `gguf.quants` is the oracle in the tests. Each decoder takes blocks as a
+GGML's are llama.cpp's (`ggml-common.h`); `gguf.quants` is the oracle in the tests. Each decoder takes blocks as a
 structured array [n] and returns float32 [n, block elements].
+
+The others are in-memory formats of checkpoints, in blocks of 32 weights: INT8 and FP8 with one float32 scale; 4 or 8
+bits with a zero point, in GGML's style, for AWQ and GPTQ; 4 bits that name an entry of a table, for NF4 and FP4. The
+tables are those of bitsandbytes: NF4 (Dettmers et al. 2023, "QLoRA", appendix E) holds the quantiles of a normal
+distribution, FP4 a sign, two bits of exponent and one of mantissa, divided by the largest.
 """
 
 from collections.abc import Callable
@@ -143,3 +148,120 @@ DECODERS: dict[str, Callable[[Blocks], Floats]] = {
     "Q6_K": _decode_q6_k,
     "MXFP4": _decode_mxfp4,
 }
+
+
+ELEMENTS = 32
+S8 = np.dtype([("d", "<f4"), ("codes", "i1", (ELEMENTS,))])
+F8 = np.dtype([("d", "<f4"), ("codes", "u1", (ELEMENTS,))])
+SCALED_DTYPES = {"S8": S8, "F8": F8}
+
+
+def _e4m3_values() -> Floats:
+    """float32 [256]: the values of the E4M3 codes (OCP, without infinities).
+
+    Micikevicius et al. 2022, "FP8 formats for deep learning": bias 7, subnormals, NaN at 0x7f and 0xff.
+    """
+    codes = np.arange(256)
+    exponent, mantissa = (codes >> 3) & 15, codes & 7
+    magnitude = np.where(exponent > 0, (8 + mantissa) * 2.0 ** (exponent - 10.0), mantissa * 2.0**-9)
+    magnitude[(codes & 0x7F) == 0x7F] = np.nan
+    return np.where(codes < 128, magnitude, -magnitude).astype(np.float32)
+
+
+E4M3 = _e4m3_values()
+
+
+def decode_s8(blocks: Blocks) -> Floats:
+    """[n] blocks -> float32 [n, 32]."""
+    values: Floats = blocks["d"][:, None] * blocks["codes"].astype(np.float32)
+    return values
+
+
+def decode_f8(blocks: Blocks) -> Floats:
+    """[n] blocks -> float32 [n, 32]."""
+    values: Floats = blocks["d"][:, None] * E4M3[blocks["codes"]]
+    return values
+
+
+def scaled_blocks(codes: NDArray[np.generic], scales: Floats) -> Blocks:
+    """Pack codes [rows, 32 n], int8 or E4M3 as uint8, with a scale per 32 [rows, n], into blocks [rows, n]."""
+    blocks = np.empty(scales.shape, S8 if codes.dtype == np.int8 else F8)
+    blocks["d"], blocks["codes"] = scales, codes.reshape(*scales.shape, ELEMENTS)
+    return blocks
+
+
+# Element 2 i is in the high half of byte i, element 2 i + 1 in the low half, as in the files.
+TABLE_BLOCK = np.dtype([("d", "<f4"), ("codes", "u1", (16,))])
+TABLE_DTYPES = {"NF4": TABLE_BLOCK, "FP4": TABLE_BLOCK}
+
+NF4: Floats = np.array(
+    [
+        -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
+        -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
+        0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+        0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+    ],
+    np.float32,
+)  # fmt: skip
+_FP4_MAGNITUDES = np.array([0, 0.0625, 8, 12, 4, 6, 2, 3], np.float32) / np.float32(12)
+FP4: Floats = np.concatenate([_FP4_MAGNITUDES, -_FP4_MAGNITUDES])
+TABLES = {"NF4": NF4, "FP4": FP4}
+
+
+def decode_nf4(blocks: Blocks) -> Floats:
+    """[n] blocks -> float32 [n, 32]."""
+    return _decode_table(blocks, NF4)
+
+
+def decode_fp4(blocks: Blocks) -> Floats:
+    """[n] blocks -> float32 [n, 32]."""
+    return _decode_table(blocks, FP4)
+
+
+def _decode_table(blocks: Blocks, table: Floats) -> Floats:
+    codes = np.stack([blocks["codes"] >> 4, blocks["codes"] & 0x0F], axis=-1).reshape(len(blocks), ELEMENTS)
+    values: Floats = blocks["d"][:, None] * table[codes]
+    return values
+
+
+# value = d * (code - zero); codes 0-15 are the low halves of the bytes, 16-31 the high halves.
+Q4_Z = np.dtype([("d", "<f2"), ("zero", "u1"), ("codes", "u1", (16,))])
+Q8_Z = np.dtype([("d", "<f2"), ("zero", "u1"), ("codes", "u1", (ELEMENTS,))])
+ZERO_POINT_DTYPES = {"Q4_Z": Q4_Z, "Q8_Z": Q8_Z}
+
+
+def decode_q4_z(blocks: Blocks) -> Floats:
+    """[n] blocks -> float32 [n, 32]."""
+    codes = nibbles(blocks["codes"]).astype(np.float32) - blocks["zero"].astype(np.float32)[:, None]
+    return blocks["d"].astype(np.float32)[:, None] * codes
+
+
+def decode_q8_z(blocks: Blocks) -> Floats:
+    """[n] blocks -> float32 [n, 32]."""
+    codes = blocks["codes"].astype(np.float32) - blocks["zero"].astype(np.float32)[:, None]
+    values: Floats = blocks["d"].astype(np.float32)[:, None] * codes
+    return values
+
+
+def q4_0_blocks(codes: NDArray[np.uint8], scales: NDArray[np.float16]) -> Blocks:
+    """As `q4_z_blocks` for zero points of 8, which GGML's Q4_0 implies."""
+    blocks = np.empty(scales.shape, Q4_0)
+    halves = codes.reshape(*scales.shape, 2, ELEMENTS // 2)
+    blocks["d"], blocks["codes"] = scales, halves[:, :, 0] | (halves[:, :, 1] << 4)
+    return blocks
+
+
+def q4_z_blocks(codes: NDArray[np.uint8], scales: NDArray[np.float16], zeros: NDArray[np.uint8]) -> Blocks:
+    """Pack codes [rows, 32 n] with a scale and a zero point per 32 [rows, n] into blocks [rows, n]."""
+    blocks = np.empty(scales.shape, Q4_Z)
+    halves = codes.reshape(*scales.shape, 2, ELEMENTS // 2)
+    blocks["d"], blocks["zero"] = scales, zeros
+    blocks["codes"] = halves[:, :, 0] | (halves[:, :, 1] << 4)
+    return blocks
+
+
+def q8_z_blocks(codes: NDArray[np.uint8], scales: NDArray[np.float16], zeros: NDArray[np.uint8]) -> Blocks:
+    """As `q4_z_blocks` for codes of 8 bits."""
+    blocks = np.empty(scales.shape, Q8_Z)
+    blocks["d"], blocks["zero"], blocks["codes"] = scales, zeros, codes.reshape(*scales.shape, ELEMENTS)
+    return blocks

@@ -1,0 +1,88 @@
+"""Files: replaced atomically, read as the text that people write, and mapped to memory.
+
+Readers of a replaced file see either the old content or the new, even after a crash. Text is UTF-8, with or without
+the byte order mark that some editors put first. `JSON_ERRORS` are the exceptions that decoding untrusted JSON can
+raise. Memory that every step reads in full has huge pages: with small pages, address translation costs time.
+"""
+
+import codecs
+import errno
+import mmap
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a temporary file next to `path` for writing and reading; it replaces `path` when the block succeeds.
+
+    The file is fsynced before the rename, and the folder after it. If writers race, the last rename wins. On failure
+    the temporary file is removed and `path` is unchanged. Raises OSError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w+b") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Fsync a folder's entries: a new file survives a power failure only after this. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class NotUtf8Error(OSError):
+    """A file in another encoding, such as Latin-1; the message says where and what to do. It is an `OSError`, because
+    a caller treats it as any file that cannot be read."""
+
+    def __init__(self, path: Path, byte: int, line: int) -> None:
+        said = f"it is not UTF-8: byte 0x{byte:02x} in line {line}; save it as UTF-8"
+        super().__init__(errno.EILSEQ, said, str(path))
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+def read_text_file(path: Path) -> str:
+    """Return the text of a UTF-8 file, without a byte order mark. Raises `OSError`, such as `NotUtf8Error`."""
+    content = path.read_bytes()
+    try:
+        # Lines end as in a file that is opened as text.
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise NotUtf8Error(path, content[error.start], content.count(b"\n", 0, error.start) + 1) from error
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def without_mark(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a file that was opened as bytes, the first one without a byte order mark."""
+    for number, line in enumerate(lines):
+        yield line if number else line.removeprefix(codecs.BOM_UTF8)
+
+
+# For invalid UTF-8 and for nesting too deep for the stack, msgspec raises Python's own exceptions.
+JSON_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+def prefer_huge_pages(memory: mmap.mmap) -> None:
+    """Back pages touched from now on by huge pages (2 MiB) if the system supports them; else do nothing."""
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel built without them
+            memory.madvise(mmap.MADV_HUGEPAGE)
