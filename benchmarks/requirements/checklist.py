@@ -119,9 +119,11 @@ def _checked(item: ChecklistItem, states: dict[str, CheckedItem], measurements: 
     evidence += [f"{name}{' (missing)' if name in lacking else ''}" for name in item.measurements]
     if item.gap:
         evidence.append(item.gap)
-    status: Status = "not measured"
+    status: Status = "pass"
     if "fail" in found.values():
         status = "fail"
-    elif not item.gap and not lacking and set(found.values()) == {"pass"}:
-        status = "pass"
+    elif lacking or "not measured" in found.values():
+        status = "not measured"
+    elif item.gap or set(found.values()) != {"pass"}:
+        status = "partly"
     return CheckedItem(item=item, status=status, evidence="; ".join(evidence))

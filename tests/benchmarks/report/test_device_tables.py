@@ -9,6 +9,7 @@ import pytest
 from benchmarks.report.device_tables import CACHED, device_tables
 from benchmarks.report.measured import MeasurementError
 from benchmarks.report.page import filled
+from benchmarks.requirements.requirements import read_requirements
 
 ROOT = Path(__file__).parents[3]
 
@@ -16,6 +17,16 @@ ROOT = Path(__file__).parents[3]
 def test_the_page_has_the_figures_on_record() -> None:
     page = (ROOT / "docs/results/performance-gpu.md").read_text()
     assert filled(page, device_tables(ROOT / "docs/measurements/gpu-h200.jsonl")) == page
+
+
+def test_the_requirements_name_the_speeds_on_record() -> None:
+    lines = (ROOT / "docs/measurements/gpu-h200.jsonl").read_text().splitlines()
+    speeds = {row["stage"]: row["out_tok_s"] for row in map(json.loads, lines) if "out_tok_s" in row}
+    rows = {row.key: row.missing for row in read_requirements()}
+    gain = speeds["8b-int4-one-stream"] / speeds["8b-bf16-one-stream"]
+    assert f"{speeds['8b-int4-one-stream']:.0f} tokens/s there" in rows["TI-02"]
+    assert f"{gain:.2f} times BF16's" in rows["TI-02"]
+    assert f"{speeds['70b-int4-one-stream']:.1f} tokens/s on one H200" in rows["TI-03"]
 
 
 def test_every_scheme_is_a_column_and_every_load_a_row(tmp_path: Path) -> None:
