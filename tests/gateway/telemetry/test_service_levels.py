@@ -6,6 +6,7 @@ import io
 import math
 import random
 import tracemalloc
+from bisect import bisect_left
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,8 +19,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.base.requests.inference_request import slo_class
 from gateway.inference.answering.answer import Stamps
 from gateway.telemetry.metrics.metrics import Metrics
+from gateway.telemetry.metrics.scraped import SloCollector
 from gateway.telemetry.objectives.service_levels import LevelsByTier, ServiceLevels, Sketch, TierServiceLevels, merged
 from gateway.telemetry.objectives.slo import SECONDS, SPEED, SPREAD, TTFT, bucket_quantile, slo_report, tier_level
+from gateway.telemetry.overview.figures import tiers_now
 from quality.records.record import Record, Timings
 from tests.gateway.chats import chat
 from tests.gateway.inference.api.test_disconnects import only_record
@@ -42,7 +45,7 @@ def served(
     phases = stamps.phases
     assert phases is not None
     timings = Timings(
-        route_ms=1.0,
+        route_ms=changes.pop("route_ms", 1.0),
         ttft_ms=ttft * 1e3,
         e2e_ms=(last + 0.001) * 1e3,
         overhead_ms=3.0,
@@ -189,6 +192,39 @@ def test_a_report_has_all_tiers_together_and_each_and_survives_the_wire() -> Non
     }  # fmt: skip
     assert stages["route"][1] == pytest.approx(1.0, rel=0.011)
     assert stages["stream"][1] == pytest.approx(2.0, rel=0.011)
+
+
+def test_the_slowest_thousandth_is_a_figure_of_its_own_in_report_metrics_and_overview() -> None:
+    """OB-03: of 2,000 answers the quantiles lie on four steps that are far apart."""
+    steps = ((0.1, 1880), (0.2, 90), (0.4, 26), (0.8, 4))
+    levels = ServiceLevels(clock=lambda: 0.0)
+    for one, count in steps:
+        gaps = {bisect_left(SECONDS, one): 10}
+        for _ in range(count):
+            levels.observe(*served(ttft=one, route_ms=one * 10), gaps)
+    figures = levels.figures()
+    report = slo_report(figures, levels.window_seconds, MODELS)
+    shown = report.overall.ttft_seconds
+    expected = pytest.approx((0.1, 0.2, 0.4, 0.8), rel=0.011)
+    assert (shown.p50, shown.p95, shown.p99, shown.p999) == expected
+    routed = next(one.milliseconds for one in report.overall.stages if one.stage == "route")
+    assert (routed.p50, routed.p95, routed.p99, routed.p999) == pytest.approx((1, 2, 4, 8), rel=0.011)
+
+    window = next(one for one in SloCollector(lambda: report).collect() if one.name == "aio_window_seconds")
+    scraped = {
+        sample.labels["quantile"]: sample.value
+        for sample in window.samples
+        if (sample.labels["tier"], sample.labels["what"]) == ("all", "ttft")
+    }
+    assert tuple(scraped[quantile] for quantile in ("0.5", "0.95", "0.99", "0.999")) == expected
+
+    now, _ = tiers_now(figures, levels.window_seconds, [], {})
+    assert (now.ttft_seconds.p99, now.ttft_seconds.p999) == pytest.approx((0.4, 0.8), rel=0.011)
+    gaps = [now.itl_seconds.p50, now.itl_seconds.p95, now.itl_seconds.p99, now.itl_seconds.p999]
+    for found, (step, _) in zip(gaps, steps, strict=True):
+        place = bisect_left(SECONDS, step)
+        assert found is not None
+        assert SECONDS[place - 1] <= found <= SECONDS[place]
 
 
 def test_memory_is_flat_while_records_pass_through_the_window() -> None:
