@@ -102,6 +102,24 @@ def test_a_deliberately_broken_quantiser_is_refused_for_every_use(model: Path, c
     assert report.first_tokens.same_first_token < 8
 
 
+def test_overlap_below_a_bound_of_the_gate_is_a_reason_to_refuse(model: Path, cache: Path) -> None:
+    """QZ-10: BLEU and ROUGE-L decide where bounds are set, and what was not measured does not pass."""
+    report = compared(model, model, cache)
+    assert report.generations is not None
+    limits = replace(DEFAULT_LIMITS["chat"], min_rouge_l=0.98, min_bleu=0.99)
+    enough = replace(report, generations=replace(report.generations, rouge_l=0.98, bleu=0.99))
+    assert shortfalls(enough, limits) == []
+    worse = replace(report, generations=replace(report.generations, rouge_l=0.97, bleu=0.985))
+    assert shortfalls(worse, limits) == [
+        "rouge_l is 0.9700, at least 0.98 is needed",
+        "bleu is 0.9850, at least 0.99 is needed",
+    ]
+    assert shortfalls(replace(report, generations=None), limits) == [
+        "rouge_l was not measured, at least 0.98 is needed",
+        "bleu was not measured, at least 0.99 is needed",
+    ]
+
+
 def test_sixty_different_short_questions_are_asked() -> None:
     questions = short_questions()
     assert len(set(questions)) == len(questions) == 60

@@ -311,6 +311,22 @@ async def test_the_first_decisive_trusted_judge_makes_the_label() -> None:
     assert label == (False, "b")
 
 
+async def test_on_the_panel_a_wrong_number_outweighs_a_model_that_likes_the_answer_and_all_likeness() -> None:
+    """QM-03: a check comes before the model, and the model before similarity, which labels nothing even if trusted."""
+    judges: list[Judge] = [ExactJudge(), _Fixed("pairwise", True), SimilarityJudge()]
+    panel = Panel(judges, {name: _calibration(name, 90, 100) for name in ("exact", "pairwise", "similarity")})
+
+    async def label(prompt: str, answer: str, reference: str) -> tuple[bool | None, str | None]:
+        found = await panel.judge(prompt=prompt, answer=answer, reference_answer=reference)
+        return found.label, found.judge
+
+    arrival = "When does my train to Lyon arrive?"
+    assert await label(arrival, "Your train arrives at 17:45.", "Your train arrives at 17:40.") == (False, "exact")
+    assert await label("Tell me about Lyon.", "It is a city.", "Lyon is a French city.") == (True, "pairwise")
+    panel.judges.pop(1)
+    assert await label("Tell me about Lyon.", "Lyon is a city.", "Lyon is a city.") == (None, None)
+
+
 async def test_a_judge_of_unknown_reliability_makes_no_label() -> None:
     assert await _find(_Fixed("a", True), calibrations=[]) == (None, "a")
 
