@@ -12,7 +12,7 @@ import torch
 
 from inference_core.quantization.awq import search_scales, search_shrink
 from inference_core.quantization.eight_bit import fp8_rows, int8_rows, smoothing_scales
-from inference_core.quantization.gptq import gptq_codes
+from inference_core.quantization.gptq import gptq_codes, shrunk
 from inference_core.quantization.int4 import int4_grid
 from inference_core.quantization.method import ActivationStatistics
 
@@ -83,8 +83,9 @@ def _outputs(layer: SyntheticLayer, group_size: int) -> Iterator[tuple[str, str,
     grid = int4_grid(matrix, group_size, symmetric=False)
     yield "int4", "nearest", inputs @ grid.rounded(matrix).T
     yield "int4", "awq", inputs @ _awq(matrix, seen, group_size).T
-    yield "int4", "gptq", inputs @ grid.values(gptq_codes(matrix, seen.moments, grid)).T
-    act_order = gptq_codes(matrix, seen.moments, grid, act_order=True)
+    moments = shrunk(seen.moments, seen.tokens)
+    yield "int4", "gptq", inputs @ grid.values(gptq_codes(matrix, moments, grid)).T
+    act_order = gptq_codes(matrix, moments, grid, act_order=True)
     yield "int4", "gptq, act-order", inputs @ grid.values(act_order).T
     scales = smoothing_scales([matrix], seen.peak, alpha=0.5)
     yield "int8", "w8a8", w8a8_outputs(matrix, inputs)

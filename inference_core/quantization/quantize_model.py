@@ -47,7 +47,7 @@ def quantize_model(
     method: QuantizationMethod,
     text: CalibrationText,
     *,
-    samples: int = 128,
+    samples: int | None = None,
     window: int = 512,
     dtype: torch.dtype | None = None,
     cache_dir: Path | None = None,
@@ -56,10 +56,10 @@ def quantize_model(
     """Quantise `source` (a Hugging Face folder or a GGUF file, dequantised) into the new folder `destination`.
 
     Linear layers of the decoder are quantised; embeddings, norms, biases and the head stay in `dtype` (None: the
-    method's default). Methods that use activations read `text` in `samples` windows of `window` tokens, and every layer
-    is calibrated on the output of the quantised layers before it. Memory: a layer in float32, its second moments, a
-    shard of at most 512 MiB, and the hidden states of the windows. The same input gives the same files on the same
-    machine. `destination` appears only when it is complete.
+    method's default). Methods that use activations read `text` in `samples` windows of `window` tokens (None: all that
+    it has, see `CalibrationText.windows`), and every layer is calibrated on the output of the quantised layers before
+    it. Memory: a layer in float32, its second moments, a shard of at most 512 MiB, and the hidden states of the
+    windows. The same input gives the same files on the same machine. `destination` appears only when it is complete.
 
     Raises QuantizationError if the model cannot be quantised this way, and ModelFileError for a bad source.
     """
@@ -90,7 +90,9 @@ def quantize_model(
 class _Calibration:
     """Hidden states of the calibration windows at the current layer."""
 
-    def __init__(self, checkpoint: Checkpoint, needs: Needs, text: CalibrationText, samples: int, window: int) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, needs: Needs, text: CalibrationText, samples: int | None, window: int
+    ) -> None:
         self._config = checkpoint.config
         self._needs = needs
         self.windows: list[list[int]] = []

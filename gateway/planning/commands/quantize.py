@@ -40,7 +40,11 @@ _OPTIONS = {
 @click.option("--group-size", type=click.Choice(["32", "64", "128"]), help="Inputs per scale.  [the largest that fits]")
 @click.option("--symmetric/--asymmetric", default=None, help="Zero points of 8, or of each group.  [asymmetric]")
 @click.option("--act-order/--no-act-order", default=None, help="gptq: most active inputs first.  [act-order]")
-@click.option("--damping", type=click.FloatRange(0, 1, min_open=True), help="gptq: share of the mean moment.  [0.01]")
+@click.option(
+    "--damping",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    help="gptq: share of the mean moment.  [0.01]",
+)
 @click.option("--alpha", type=click.FloatRange(0, 1), help="int8: how much of outliers moves into weights.  [0.5]")
 @click.option("--scales", type=click.Choice(["channel", "block"]), help="fp8: per output, or 128 x 128.  [channel]")
 @click.option(
@@ -49,7 +53,7 @@ _OPTIONS = {
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="UTF-8 text to calibrate on; may be repeated.  [the package's prose]",
 )
-@click.option("--samples", type=click.IntRange(min=1), default=128, show_default=True, help="Most windows of the text.")
+@click.option("--samples", type=click.IntRange(min=1), help="Windows of the text.  [all that it has, at most 128]")
 @click.option("--window", type=click.IntRange(min=2), default=512, show_default=True, help="Tokens per window.")
 @click.option("--dtype", type=click.Choice(["float16", "bfloat16"]), help="Of all other tensors.  [float16 for 4 bits]")
 @cache_dir_option
@@ -60,7 +64,7 @@ def quantize(
     method: str,
     bits: str | None,
     calibration: tuple[Path, ...],
-    samples: int,
+    samples: int | None,
     window: int,
     dtype: str | None,
     cache_dir: str | None,

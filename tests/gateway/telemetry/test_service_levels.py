@@ -22,7 +22,7 @@ from gateway.telemetry.metrics.metrics import Metrics
 from gateway.telemetry.metrics.scraped import SloCollector
 from gateway.telemetry.objectives.service_levels import LevelsByTier, ServiceLevels, Sketch, TierServiceLevels, merged
 from gateway.telemetry.objectives.slo import SECONDS, SPEED, SPREAD, TTFT, bucket_quantile, slo_report, tier_level
-from gateway.telemetry.overview.figures import tiers_now
+from gateway.telemetry.overview import tiers_now
 from quality.records.record import Record, Timings
 from tests.gateway.chats import chat
 from tests.gateway.inference.api.test_disconnects import only_record

@@ -5,7 +5,7 @@ import torch
 
 from benchmarks.core.quantisers import activations, weights
 from inference_core.errors import QuantizationError
-from inference_core.quantization.gptq import gptq_codes
+from inference_core.quantization.gptq import gptq_codes, shrunk
 from inference_core.quantization.int4 import int4_grid
 from tests.inference_core.quantization.layers import seen
 
@@ -31,6 +31,28 @@ def test_outputs_err_less_than_with_rounding_to_nearest(seed: int, act_order: bo
     plain = (inputs @ grid.rounded(matrix).T - exact).square().mean()
     passed_on = (inputs @ grid.values(codes).T - exact).square().mean()
     assert passed_on < 0.85 * plain
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_on_little_text_errors_are_hardly_passed_on_by_chance(seed: int) -> None:
+    """As many tokens as inputs, which have nothing in common: rounding to nearest is the best there is."""
+    matrix = weights(48, 160, seed)
+    inputs, others = (torch.randn(160, 160, generator=torch.Generator().manual_seed(one)) for one in (seed, seed + 9))
+    grid, moments = int4_grid(matrix, GROUP, symmetric=False), seen(inputs).moments
+
+    def error(rounded: torch.Tensor) -> float:
+        return float((others @ (rounded - matrix).T).square().mean())
+
+    plain = error(grid.rounded(matrix))
+    assert error(grid.values(gptq_codes(matrix, moments, grid))) > 1.6 * plain
+    assert error(grid.values(gptq_codes(matrix, shrunk(moments, 160), grid))) < 1.25 * plain
+
+
+def test_much_text_is_taken_at_its_word() -> None:
+    moments = seen(activations(300, 64, seed=0)).moments
+    assert torch.allclose(shrunk(moments, 10**9), moments)
+    assert torch.allclose(shrunk(moments, 100).diagonal(), moments.diagonal())
+    assert shrunk(moments, 64)[0, 1] == pytest.approx(float(moments[0, 1]) / 2)
 
 
 @pytest.mark.parametrize("act_order", [False, True])

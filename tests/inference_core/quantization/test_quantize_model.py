@@ -144,6 +144,17 @@ def test_a_gguf_file_becomes_a_folder_with_its_tokeniser_and_settings(tmp_path: 
     assert made.control_tokens == given.control_tokens
 
 
+def test_a_text_of_fewer_windows_than_were_asked_for_is_refused(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(QuantizationError, match=r"of the 5000 windows of 64 that were asked for; give more text"):
+        quantize_model(source, tmp_path / "made", METHODS["awq"](), CALIBRATION, samples=5000, window=64)
+    assert not (tmp_path / "made").exists()
+    quantize_model(source, tmp_path / "made", METHODS["awq"](), CALIBRATION, window=64)
+    record = read_record(tmp_path / "made")
+    assert record is not None
+    assert record.calibration is not None
+    assert 3 < record.calibration.windows <= 128
+
+
 def test_groups_that_do_not_divide_the_inputs_are_refused_with_those_that_do(source: Path, tmp_path: Path) -> None:
     with pytest.raises(QuantizationError, match=f"groups of 128 do not divide .*{HIDDEN}, {INNER}.*32, 64 do"):
         quantized(source, tmp_path / "made", AWQ(128))
