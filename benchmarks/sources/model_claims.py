@@ -68,6 +68,8 @@ def _why(row: QuantisedRow) -> str:
     if row.compute == "int4-int8":
         return "the loss is that of the arithmetic; what the file's maker lost is not known here"
     parts = [f"{row.questions} sums of a small model tell a loss of several points, and no smaller one"]
+    if row.way.startswith("GPTQ"):
+        parts.append("worse than rounding to nearest (below), so not recommended: see core.md")
     if row.compute == "int4":
         parts.append("the model's weights are on a grid of 4 bits already, so a copy of 4 bits rounds a second time")
     return "; ".join(parts)
