@@ -42,7 +42,7 @@ _OPTIONS = {
 @click.option("--act-order/--no-act-order", default=None, help="gptq: most active inputs first.  [act-order]")
 @click.option(
     "--damping",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    type=click.FloatRange(0, 1, min_open=True),
     help="gptq: share of the mean moment.  [0.01]",
 )
 @click.option("--alpha", type=click.FloatRange(0, 1), help="int8: how much of outliers moves into weights.  [0.5]")
