@@ -149,7 +149,7 @@ def test_a_text_of_fewer_windows_than_were_asked_for_is_refused(source: Path, tm
         quantize_model(source, tmp_path / "made", METHODS["awq"](), CALIBRATION, samples=5000, window=64)
     assert not (tmp_path / "made").exists()
     quantize_model(source, tmp_path / "made", METHODS["awq"](), CALIBRATION, window=64)
-    record = read_record(tmp_path / "made")
+    record = read_quantization_record(tmp_path / "made")
     assert record is not None
     assert record.calibration is not None
     assert 3 < record.calibration.windows <= 128
