@@ -16,7 +16,7 @@ from benchmarks.commands.gateway.route import TimedClassifier
 from classifier.features.routing_input import routing_input_of_text
 from gateway.inference.routing.classifier_versions import ActiveClassifier
 from gateway.inference.routing.router import RoutingService
-from gateway.planning.backtests.dry_run import dry_request
+from gateway.planning.backtests.backtest import dry_request
 from tiers.catalog.load import load_catalog
 from tiers.tier import ChatMessage
 
