@@ -1,4 +1,4 @@
-"""One request and its response on a connection: the head of the response and the start of its body are one write.
+"""One request and its response on a connection: what is sent within one turn of the event loop is one write.
 And the responses by which a server rejects what is no request of its application, and closes the connection."""
 
 import asyncio
@@ -46,6 +46,8 @@ def too_many_headers() -> ApiError:
 Headers = Sequence[tuple[bytes, bytes]]
 
 _BODILESS = (204, 304)
+# So many bytes are written at once, so that a client that reads slowly is noticed.
+_MOST_UNWRITTEN = 65_536
 _FRAMING = frozenset({b"content-length", b"transfer-encoding", b"connection"})
 # What no name and no value is without: deleting them takes a tenth of the time of searching for the others.
 _NAME_BYTES, _VALUE_BYTES = (
@@ -55,15 +57,17 @@ _NAME_BYTES, _VALUE_BYTES = (
 
 
 class ResponseCycle(RequestResponseCycle):
-    """uvicorn's, except that a head waits for the first bytes of its body, until the end of the event loop's turn.
+    """uvicorn's, except that what is sent waits for what follows it, until the end of the event loop's turn or that of
+    the response.
 
     Two writes are two system calls and two packets, and wake the client twice, which costs more than all else that is
     done to send an answer. Names and values of headers are checked together, not one by one.
     """
 
     loop: asyncio.AbstractEventLoop  # set by the protocol
-    # What is not written yet.
-    _head = b""
+    # What is not written yet, and whether the end of the turn will write it.
+    _unwritten = b""
+    _is_due = False
     # Whether the end of the connection is that of the body: HTTP/1.0 has no chunks.
     _until_close = False
 
@@ -84,10 +88,10 @@ class ResponseCycle(RequestResponseCycle):
     def _start(self, message: Any) -> None:
         if message["type"] != "http.response.start":
             raise RuntimeError(f"a response started with {message['type']!r}")
-        self._head = self._head_of(message["status"], [*self.default_headers, *message.get("headers", ())])
+        head = self._head_of(message["status"], [*self.default_headers, *message.get("headers", ())])
         self.response_started = True
         self.waiting_for_100_continue = False
-        self.loop.call_soon(self._write, b"")
+        self._write(head)
 
     def _head_of(self, status: int, headers: Headers) -> bytes:
         names, values = zip(*headers, strict=True) if headers else ((), ())
@@ -128,6 +132,7 @@ class ResponseCycle(RequestResponseCycle):
                 raise RuntimeError("a response is longer than its content-length")
         self._write(body)
         if not more:
+            self._flush()
             self._end()
 
     def _end(self) -> None:
@@ -139,8 +144,20 @@ class ResponseCycle(RequestResponseCycle):
             self.transport.close()
         self.on_response()
 
-    def _write(self, body: bytes) -> None:
-        data, self._head = self._head + body, b""
+    def _write(self, data: bytes) -> None:
+        self._unwritten += data
+        if len(self._unwritten) > _MOST_UNWRITTEN:
+            self._flush()
+        elif not self._is_due:
+            self._is_due = True
+            self.loop.call_soon(self._at_turns_end)
+
+    def _at_turns_end(self) -> None:
+        self._is_due = False
+        self._flush()
+
+    def _flush(self) -> None:
+        data, self._unwritten = self._unwritten, b""
         if data and not self.transport.is_closing():
             self.transport.write(data)
 

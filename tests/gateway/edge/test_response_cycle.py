@@ -83,8 +83,32 @@ async def test_a_head_waits_for_no_body_beyond_the_turn_of_the_loop() -> None:
     assert given.wire.writes == [head]
     await given.body(b"12345678901234567", more=True)
     await given.body(b"", more=True)
+    await asyncio.sleep(0)
+    assert given.wire.writes == [head, b"11\r\n12345678901234567\r\n"]
+
+
+@pytest.mark.asyncio
+async def test_what_is_sent_within_a_turn_of_the_loop_is_one_write() -> None:
+    given = Exchange()
+    await given.start((b"transfer-encoding", b"chunked"))
+    await given.body(b"a", more=True)
+    await given.body(b"b", more=True)
+    assert given.wire.writes == []
+    await asyncio.sleep(0)
+    assert [write.rpartition(b"\r\n\r\n")[2] for write in given.wire.writes] == [b"1\r\na\r\n1\r\nb\r\n"]
+    await given.body(b"c", more=True)
     await given.body(b"end")
-    assert given.wire.writes == [head, b"11\r\n12345678901234567\r\n", b"3\r\nend\r\n0\r\n\r\n"]
+    assert given.wire.writes[1:] == [b"1\r\nc\r\n3\r\nend\r\n0\r\n\r\n"]
+    await asyncio.sleep(0)
+    assert len(given.wire.writes) == 2
+
+
+@pytest.mark.asyncio
+async def test_many_bytes_wait_for_no_turn() -> None:
+    given = Exchange()
+    await given.start()
+    await given.body(b"a" * 70_000, more=True)
+    assert len(given.wire.writes) == 1
 
 
 @pytest.mark.asyncio
