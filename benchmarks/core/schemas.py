@@ -170,8 +170,8 @@ def error_of(schema: Any, text: str) -> str | None:
 
 
 def _with_ecma_dots(schema: Any) -> Any:
-    """Return `schema` with the dots of its patterns written out as ECMA-262 has them: no line terminator, of which there
-    are four. The validator's regular expressions have only one."""
+    """Return `schema` with the dots of its patterns written out as ECMA-262 has them: none of the four terminators of
+    lines, of which the validator's regular expressions know one."""
     if isinstance(schema, list):
         return [_with_ecma_dots(item) for item in schema]
     if not isinstance(schema, dict):
