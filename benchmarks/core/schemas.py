@@ -20,11 +20,11 @@ import numpy.typing as npt
 
 from inference_core.errors import CoreError
 from inference_core.grammar.limits import LIMITS
+from inference_core.grammar.masks import TokenMask
 from inference_core.grammar.vocabulary import Vocabulary
 from inference_core.grammar.workers import GrammarWorkers
 from inference_core.loaders.hub_model import resolve_model_path
 from inference_core.protocol import Grammar, ModelInfo
-from inference_core.sampling.sampler import TokenMask
 from inference_core.step_plan import MatcherFactory
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 

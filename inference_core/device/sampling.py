@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from inference_core.device.step_inputs import NO_ROW
 from inference_core.errors import BadLogitsError, InvalidRequestError
+from inference_core.grammar.masks import TokenMasks, begin_masks
 from inference_core.protocol import SamplingParams, TokenLogprob
 from inference_core.sampling.reference_sampler import ONE
-from inference_core.sampling.sampler import TokenMasks, begin_masks, draw, while_equal
+from inference_core.sampling.sampler import draw, while_equal
 from inference_core.step_plan import PENDING, SampledToken, SampleSpec, ScheduledSequence
 from inference_core.triton_kernels import ops  # noqa: F401  it registers the custom ops
 

@@ -22,13 +22,14 @@ from inference_core.attention import AttentionBackend, BlockAddresses
 from inference_core.errors import InvalidRequestError
 from inference_core.execution.block_memory import HostBlocks
 from inference_core.execution.runner import DraftingRunner, HostBlockBytes
+from inference_core.grammar.masks import TokenMasks, begin_masks
 from inference_core.kv_cache.host_cache import SwapTimes
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.lora.packing import TorchAdapterBank
 from inference_core.models.transformer import Decoder
 from inference_core.protocol import ModelInfo, TokenLogprob
 from inference_core.protocol.commands import TokenEvidence
-from inference_core.sampling.sampler import TokenMasks, begin_masks, drafts_from, draw, verification_rows
+from inference_core.sampling.sampler import drafts_from, draw, verification_rows
 from inference_core.step_plan import DraftLaw, SampledToken, ScheduledSequence, ScoreSpec, States, StepPlan, StepResult
 
 T = TypeVar("T")

@@ -17,6 +17,7 @@ from inference_core.core import Core
 from inference_core.engine.live_knobs import LiveKnobs
 from inference_core.errors import BadLogitsError
 from inference_core.execution.runner import HostBlockBytes, ModelRunner
+from inference_core.grammar.masks import TokenMask, begin_masks
 from inference_core.kv_cache.host_cache import SwapTimes
 from inference_core.kv_cache.layout import KVLayout
 from inference_core.lora.adapter import Adapter, AdapterBank
@@ -24,7 +25,6 @@ from inference_core.model_config import ModelConfig
 from inference_core.protocol import Knobs, ModelInfo, SamplingParams, TokenLogprob
 from inference_core.protocol.commands import TokenEvidence
 from inference_core.protocol.kv_blocks import KVIdentity
-from inference_core.sampling.sampler import TokenMask, begin_masks
 from inference_core.step_plan import (
     Matcher,
     SampledToken,

@@ -10,8 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from inference_core.grammar.masks import begin_masks
 from inference_core.protocol import Grammar, SamplingParams
-from inference_core.sampling.sampler import begin_masks, sample
+from inference_core.sampling.sampler import sample
 from inference_core.step_plan import SampleSpec
 from tests.examples import examples
 from tests.inference_core.grammar.byte_vocabulary import EOS, SIZE, ByteVocabulary, byte_compiler

@@ -5,10 +5,11 @@ import pytest
 import torch
 
 from inference_core.errors import BadLogitsError
+from inference_core.grammar.masks import begin_masks
 from inference_core.native import cpu
 from inference_core.protocol import Grammar, SamplingParams
 from inference_core.sampling.reference_sampler import token_logprob
-from inference_core.sampling.sampler import begin_masks, sample
+from inference_core.sampling.sampler import sample
 from inference_core.step_plan import SampleSpec
 from tests.inference_core.grammar.byte_vocabulary import EOS, SIZE, byte_compiler
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference_core.errors import InvalidRequestError
+from inference_core.grammar.masks import TokenMask, begin_masks
 from inference_core.grammar.matcher import GrammarMatcher
 from inference_core.protocol import Grammar, SamplingParams
-from inference_core.sampling.sampler import TokenMask, begin_masks
 from inference_core.step_plan import SampleSpec
 from tests.examples import examples
 from tests.inference_core.grammar.byte_vocabulary import CONTROL, EOS, SIZE, ByteVocabulary, byte_compiler

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from inference_core.grammar.compiler import GrammarCompiler
+from inference_core.grammar.masks import begin_masks
 from inference_core.grammar.server import trie_of
 from inference_core.grammar.vocabulary import marked_tokens
 from inference_core.protocol import Grammar, SamplingParams
-from inference_core.sampling.sampler import begin_masks, sample
+from inference_core.sampling.sampler import sample
 from inference_core.step_plan import SampleSpec
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
