@@ -24,8 +24,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *_tests(_TENANCY, "guards"), *_tests("gateway/inference/api", "inference_route"),
     ),
     "gateway/tenancy/budgets": _tests(_TENANCY, "budget_slices", "lease_grants", "budget_periods", "budgets"),
-    "gateway/tenancy/changes": (*_KEYS, *_tests(_TENANCY, "lease_grants")),
-    "gateway/tenancy/declared": _tests(_TENANCY, "reconciled_keys", "declared_keys"),
+    "gateway/tenancy/changes.py": (*_KEYS, *_tests(_TENANCY, "lease_grants")),
+    "gateway/tenancy/declared.py": _tests(_TENANCY, "reconciled_keys", "declared_keys"),
     "gateway/tenancy/keys": _KEYS,
     "gateway/tenancy/limits": _tests(_TENANCY, "windows", "overload"),
     "gateway/tenancy/users": (
