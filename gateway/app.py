@@ -70,7 +70,7 @@ from quality.verification.training_rows import encoder_of
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.load import load_catalog
 from tiers.decoding.text_threads import TextThreads
-from tiers.engines.engine_status import StatusOf
+from tiers.engines import StatusOf
 from tiers.tier import Tier
 
 if TYPE_CHECKING:

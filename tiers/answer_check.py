@@ -9,7 +9,7 @@ import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from tiers.collected_choice import CollectedChoice
+from tiers.deltas import CollectedChoice
 from tiers.errors import InvalidAnswerError
 from tiers.tier import Delta, GenerationRequest, Tier
 

@@ -7,8 +7,8 @@ from typing import Any, Literal
 import msgspec
 
 from inference_core.io.files import JSON_ERRORS
-from tiers.collected_choice import CollectedChoice
-from tiers.native_content import NativeBlock, NativeContent, NativePiece
+from tiers.deltas import CollectedChoice
+from tiers.message_content import NativeBlock, NativeContent, NativePiece
 from tiers.tier import ChatMessage
 
 FORM: Literal["chat"] = "chat"

@@ -1,7 +1,91 @@
-"""Errors of the tiers, one type per thing the gateway can do about it."""
+"""Errors of the tiers, one type per thing the gateway can do about it, and what they report or must not show.
 
-from tiers.attempt import ReplicaTry
-from tiers.credential import HEADER
+The result of asking one replica, as records and statistics report it. A caller's own credential for one provider: it
+goes from the request's header to one server, and nowhere else.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Literal, NoReturn
+
+import msgspec
+
+TryOutcome = Literal["answered", "failed", "overtaken"]
+ReplicaCondition = Literal["serving", "paused", "ejected", "probing"]
+
+
+class ReplicaTry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One replica asked for one request; `seconds` until its first delta, its failure, or a faster replica's first
+    delta."""
+
+    replica: str
+    outcome: TryOutcome
+    seconds: float
+    error: str | None = None
+
+
+class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One replica as its balancer sees it; the mean `weight` of a tier's replicas is 1.
+
+    `condition`: `serving`; `paused` at the server's request; `ejected`; `probing`, ejected until one trial request has
+    succeeded. `available_in_seconds`: time until the next request may go there. `elsewhere`: its requests from other
+    clients, if it reports them. `ttft_seconds`: peak-sensitive moving average of the time to the first token, None
+    before the first. `requests` and `failures` count since start.
+    """
+
+    replica: str
+    weight: float
+    condition: ReplicaCondition
+    available_in_seconds: float
+    outstanding: int
+    elsewhere: int = 0
+    ttft_seconds: float | None
+    consecutive_failures: int
+    requests: int
+    failures: int
+
+
+HEADER = "x-aio-upstream-authorization"
+_FORM = re.compile(r"(?!(?:Bearer|Basic)\Z)(?:(?:Bearer|Basic) )?[\x21-\x7e]{1,8192}", re.IGNORECASE)
+_SHOWN = "[credential]"
+_LEAST_SECRET = 8
+"""Characters: what is shorter is no secret, and may stand in any text."""
+
+
+class CallerCredential:
+    """What the caller sent in `HEADER`: `Bearer TOKEN` or `Basic TOKEN`, which goes on as `authorization`, or a key
+    alone, which goes where the kind of server expects its keys.
+
+    It is not shown, copied into a message, pickled or encoded, so that no record, log line or cache can hold it.
+    """
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        """Raises `ValueError`, without the value, for one of another form."""
+        if not _FORM.fullmatch(value):
+            raise ValueError("expected a key, or Bearer and a token, of printable ASCII and at most 8,192 characters")
+        self._value = value
+
+    def __repr__(self) -> str:
+        return _SHOWN
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a caller's credential is never stored")
+
+    def headers(self, of_key: Callable[[str], list[tuple[bytes, bytes]]]) -> list[tuple[bytes, bytes]]:
+        """Return the headers that carry it: `authorization` as it is, or a key where the kind of server has its keys.
+        `of_key`: the headers of a server with a key, or with none."""
+        if " " in self._value:
+            return [(b"authorization", self._value.encode())]
+        always = of_key("")
+        return [header for header in of_key(self._value) if header not in always]
+
+    def scrub(self, text: str) -> str:
+        """Return a server's words without it."""
+        key = self._value.rpartition(" ")[2]
+        return text.replace(key, _SHOWN) if len(key) >= _LEAST_SECRET else text
+
 
 CONTEXT_CODE = "context_length_exceeded"
 """OpenAI's code for a prompt that is too long, by which clients decide to make it shorter."""

@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from inference_core.tokenization.prompt_size import BYTES_PER_TOKEN
-from tiers.native_content import NativeRequest
+from tiers.message_content import NativeRequest, Tooling
 from tiers.tier import ChatMessage, GenerationRequest
-from tiers.tool_types import Tooling
 
 TOLERANCE = 64
 """An honest count is at least our estimate divided by this.

@@ -1,6 +1,12 @@
-"""What a server elsewhere says that becomes a header, a label, a path or a line of a log."""
+"""What is safe with servers elsewhere: their words in headers, labels, paths and logs, and where nothing is sent.
 
+At the addresses of clouds' credential services no server of ours is, so nothing is sent to them.
+"""
+
+import ipaddress
 import re
+import socket
+from collections.abc import Sequence
 
 MOST_CONTEXT = 100_000_000
 """Tokens; no model has more, and larger numbers would not be those of a context."""
@@ -28,3 +34,45 @@ def one_line(text: str, most: int = MOST_SHOWN) -> str:
     if not cut.isprintable():
         cut = "".join(char if char.isprintable() else " " if char.isspace() else "\ufffd" for char in cut)
     return cut if len(text) <= most else cut + "…"
+
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+# AWS, Azure and Google use link-local addresses; the others are AWS's by IPv6, Alibaba's and Oracle's.
+METADATA: Sequence[Network] = [
+    ipaddress.ip_network(network)
+    for network in ("169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128", "100.100.100.200/32", "192.0.0.192/32")
+]
+METADATA_NAMES = frozenset({"metadata", "metadata.google.internal", "instance-data", "instance-data.ec2.internal"})
+# Networks whose IPv6 addresses end in an IPv4 address: NAT64 and IPv4-compatible ones.
+_HOLDING = [ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("::/96")]
+
+
+def is_metadata_host(host: str) -> bool:
+    """Return whether a URL's host name or address is one of them; names are not resolved."""
+    name = host.rstrip(".")
+    return name.lower() in METADATA_NAMES or is_metadata_address(name)
+
+
+def is_metadata_address(address: str) -> bool:
+    """Return whether an address, in any notation, is one of them; False for anything that is no address."""
+    parsed = _parsed(address.strip("[]").partition("%")[0])
+    if parsed is None:
+        return False
+    found: list[ipaddress.IPv4Address | ipaddress.IPv6Address] = [parsed]
+    if isinstance(parsed, ipaddress.IPv6Address):
+        found += [inner for inner in (parsed.ipv4_mapped, parsed.sixtofour) if inner is not None]
+        if any(parsed in network for network in _HOLDING):
+            found.append(ipaddress.IPv4Address(int(parsed) & 0xFFFFFFFF))
+    return any(one in network for one in found for network in METADATA)
+
+
+def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the address, also of the notations that resolvers take: one number, hexadecimal, octal, fewer parts."""
+    try:
+        return ipaddress.ip_address(address)
+    except ValueError:
+        pass
+    try:
+        return ipaddress.IPv4Address(socket.inet_aton(address))
+    except (OSError, ValueError):
+        return None

@@ -9,15 +9,31 @@ import msgspec
 from inference_core.protocol import NO_TIMES, SamplingParams, StepTimes, TokenLogprob
 from inference_core.protocol.commands import Evidence, EvidenceRequest
 from inference_core.tokenization.tokenizer import LONG_TEXT, Tokenizer
-from tiers.answer_limit import answer_limit
-from tiers.attempt import ReplicaStatus, ReplicaTry
-from tiers.citations import UrlCitation
-from tiers.content_parts import ContentPart
-from tiers.credential import CallerCredential
-from tiers.engines.engine_status import EngineStatus
-from tiers.errors import TierRequestError
-from tiers.native_content import NativeBlock, NativeContent, NativePiece, NativeRequest
-from tiers.tool_types import ToolCall, ToolCallDelta, Tooling
+from tiers.engines import EngineStatus
+from tiers.errors import CallerCredential, ReplicaStatus, ReplicaTry, TierRequestError
+from tiers.message_content import (
+    ContentPart,
+    NativeBlock,
+    NativeContent,
+    NativePiece,
+    NativeRequest,
+    ToolCall,
+    ToolCallDelta,
+    Tooling,
+    UrlCitation,
+)
+
+
+def answer_limit(requested: int | None, published: int | None, context: int, prompt_tokens: int) -> int:
+    """Return the limit of an answer to a prompt of so many tokens, at least 1.
+
+    It is the caller's (`requested`), else the model's `published` maximum, else the room left in the `context`; never
+    more than that room.
+    """
+    room = context - prompt_tokens
+    wanted = published if requested is None else requested
+    return max(1, room if wanted is None else min(wanted, room))
+
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tiers.final_answer.agreement import agree as agreed
-from tiers.final_answer.expected import AnswerKind
-from tiers.final_answer.extract import FinalAnswer
+from tiers.final_answer.extract import AnswerKind, FinalAnswer
+from tiers.final_answer.extract import agree as agreed
 
 COMPARATOR = "tiers.final_answer.agree: key words by containment or F1 >= 0.5, else equal; none never agrees"
 # The kinds of `tiers.final_answer` by the file's formats; other formats are compared as they are written.

@@ -17,8 +17,8 @@ from quality.judges.known_pairs import graded_pairs
 from quality.judges.panel import Panel, rule_based_judges
 from quality.verification.job import Ruling, VerificationJob
 from quality.verification.verifier import Verifier
-from tiers.final_answer.choices import options
 from tiers.final_answer.quantities import asks_for_number
+from tiers.final_answer.short_answers import options
 from tiers.tier import AnswerEnd, Delta, GenerationRequest, Tier, TierLoad, Usage
 
 # Prices of an answer by tier, in units of tier 1 (the laboratory's).

@@ -34,7 +34,7 @@ from inference_core.engine.step_times import STEP_SECONDS
 from inference_core.errors import CoreError
 from inference_core.protocol import AdapterInfo, CoreStats, ModelStats
 from quality.store.queries import KnobChange
-from tiers.attempt import ReplicaStatus
+from tiers.errors import ReplicaStatus
 from tiers.tier import Tier
 
 

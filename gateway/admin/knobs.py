@@ -49,8 +49,8 @@ from inference_core.engine.auto_tuner import suggest_preferred_sizes
 from inference_core.engine.live_knobs import KNOB_NAMES, knob_schemas
 from inference_core.protocol import Knobs, KnobValue, ModelStats, Tuning
 from quality.store.queries import KnobChange
-from tiers.attempt import ReplicaStatus
 from tiers.catalog.replica_spec import BalancingSpec
+from tiers.errors import ReplicaStatus
 
 K = TypeVar("K", bound=msgspec.Struct)
 

@@ -32,9 +32,9 @@ from gateway.operations.running import Operations, operations_of
 from gateway.runtime.cores.reading import read_cores
 from gateway.tenancy.access.admin_guard import OPERATOR, actor_of
 from quality.store.database import head_revision
-from tiers.engines.engine_status import EngineStatus
+from tiers.engines import EngineStatus
 from tiers.errors import CatalogError, CoreMemoryError
-from tiers.remote.learned_refusals import REFUSALS, LearnedRefusal
+from tiers.remote.refusals import REFUSALS, LearnedRefusal
 
 State = Literal["ok", "away", "not used"]
 PATIENCE_SECONDS = 2.0

@@ -12,7 +12,7 @@ from gateway.operations.running import Operations
 from gateway.runtime.peers import YES, Answer, Peers
 from quality.ledger.ledger import Ledger
 from quality.records.record import Recorded, decoded, encoded
-from tiers.remote.learned_refusals import REFUSALS
+from tiers.remote.refusals import REFUSALS
 
 
 class PeerRecords:

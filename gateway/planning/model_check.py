@@ -24,8 +24,8 @@ from inference_core.loaders.model_file import MAX_SETTINGS, read_model_file
 from inference_core.loaders.open_checkpoint import open_checkpoint
 from inference_core.model_spec import DeviceModelSpec
 from inference_core.placement.weight_formats import model_weights
-from tiers.catalog.planned_numbers import numbers_of
-from tiers.engines.programs import PROGRAMS
+from tiers.catalog.gpu_group import numbers_of
+from tiers.engines import PROGRAMS
 
 if TYPE_CHECKING:
     from inference_core.tokenization.tokenizer import Tokenizer

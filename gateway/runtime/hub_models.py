@@ -7,7 +7,7 @@ import click
 from inference_core.loaders.hub_download import download
 from inference_core.loaders.hub_model import Form, HubModel, downloaded, hub_model_of_path, parse_hub_model
 from tiers.catalog.catalog import CPU_CORE, Catalog
-from tiers.engines.programs import PROGRAMS
+from tiers.engines import PROGRAMS
 
 
 def hub_models(catalog: Catalog) -> list[tuple[HubModel, Form]]:

@@ -8,7 +8,7 @@ from contextlib import suppress
 import httpx
 
 from gateway.base.settings import SettingsError
-from tiers.metadata_addresses import is_metadata_address, is_metadata_host
+from tiers.server_words import is_metadata_address, is_metadata_host
 
 # How long a start waits for a name server.
 LOOKUP_SECONDS = 2.0

@@ -27,12 +27,11 @@ from quality.evaluation.task_set import Kind, Task, check, tasks
 from quality.evaluation.tier_accuracy import ANSWER_TOKENS, TierMeasurementError
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.tier_spec import ChainOfThoughtSpec, TierSpec
-from tiers.collected_choice import CollectedChoice
+from tiers.deltas import CollectedChoice
 from tiers.errors import TierError
-from tiers.final_answer.agreement import agreement
-from tiers.final_answer.choices import choice_letter, options
-from tiers.final_answer.extract import final_answer
+from tiers.final_answer.extract import agreement, final_answer
 from tiers.final_answer.quantities import final_number
+from tiers.final_answer.short_answers import choice_letter, options
 from tiers.tier import ChatMessage, GenerationRequest, Tier
 from tiers.uncertainty import SECOND_TEMPERATURE, asking_uncertainty, uncertainty_of
 

@@ -9,8 +9,8 @@ from typing import Literal
 import msgspec
 
 from quality.evaluation.everyday_tables import FACTS, LEVELS, TRUTHS, WORDS
-from tiers.final_answer.choices import yes_or_no
 from tiers.final_answer.quantities import final_number
+from tiers.final_answer.short_answers import yes_or_no
 from tiers.final_answer.text import normalised
 
 EverydayKind = Literal["fact", "sum", "extract", "translate", "yes-no", "code", "list", "reason"]

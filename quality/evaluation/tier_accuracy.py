@@ -17,7 +17,7 @@ from quality.evaluation.task_set import Kind, Task, check, tasks
 from quality.statistics import better_p_value
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.tier_spec import ChainOfThoughtSpec, Price, TierSpec
-from tiers.collected_choice import CollectedChoice
+from tiers.deltas import CollectedChoice
 from tiers.errors import TierError
 from tiers.tier import ChatMessage, FinishReason, GenerationRequest, Tier, Usage
 

@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 from quality.judges.judge import Judge, JudgeVerdict
-from tiers.final_answer.calls import compared_calls
-from tiers.tool_types import Tool, ToolCall, Tooling
+from tiers.final_answer.structured import compared_calls
+from tiers.message_content import Tool, ToolCall, Tooling
 
 
 class UnsupportedSchemaError(ValueError):

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from tiers.content_parts import ContentPart
+from tiers.message_content import ContentPart
 from tiers.tier import Usage
 
 Basis = Literal["check", "agreement", "preference"]

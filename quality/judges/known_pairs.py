@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from quality.evaluation.task_set import Task, tasks
 from quality.judges.calibration import Calibration, GradedPair
 from quality.judges.json_answers import NAME, flaw_of, judge_calls
-from tiers.tool_types import Tool, ToolCall, Tooling
+from tiers.message_content import Tool, ToolCall, Tooling
 
 _PHRASINGS: tuple[Callable[[str], str], ...] = (
     lambda answer: answer,

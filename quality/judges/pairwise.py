@@ -12,8 +12,8 @@ from typing import Any, Literal
 from inference_core.protocol import SamplingParams
 from inference_core.tokenization.tokenizer import LONG_TEXT
 from quality.judges.judge import NOTHING_ELSE, Judge, JudgeVerdict, Seen
-from tiers.collected_choice import CollectedChoice
-from tiers.content_parts import text_part
+from tiers.deltas import CollectedChoice
+from tiers.message_content import text_part
 from tiers.tier import ChatMessage, GenerationRequest, Tier, Usage
 
 _VERDICT = r"(?:FIRST|SECOND|TIE)"

@@ -14,9 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quality.judges.judge import Judge, JudgeVerdict
-from tiers.final_answer.agreement import agree
-from tiers.final_answer.expected import expected_kind
-from tiers.final_answer.extract import final_answer
+from tiers.final_answer.extract import agree, expected_kind, final_answer
 from tiers.final_answer.text import mentions, normalised
 
 _ASKS_FOR_CODE = re.compile(

@@ -38,7 +38,7 @@ from quality.verification.sampling import (
 )
 from quality.verification.training_rows import Encode
 from quality.verification.verifier import Price, Verifier
-from tiers.catalog.capabilities import Capability
+from tiers.catalog.tier_spec import Capability
 from tiers.tier import Tier
 
 log = logging.getLogger(__name__)

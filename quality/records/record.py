@@ -7,9 +7,9 @@ from typing import Any, Literal
 import msgspec
 
 from classifier.decision import Decision
-from tiers.attempt import ReplicaTry
 from tiers.catalog.tier_spec import Price
 from tiers.consent import ALL, Consent
+from tiers.errors import ReplicaTry
 from tiers.tier import Usage
 
 AttemptStatus = Literal["ok", "error", "aborted", "escalated", "compared", "agreed", "differed"]

@@ -22,10 +22,9 @@ import numpy.typing as npt
 
 from classifier.local.cells import Labels
 from classifier.local.estimator import learned_table
-from classifier.local.head_fit import fit_head, tenant_shares
 from classifier.model.learned import LearnedHead
 from classifier.model.outcome_model import Level
-from classifier.training.fitting.class_refit import fit_classes
+from classifier.training.fitting.class_refit import fit_classes, fit_head, tenant_shares
 from quality.comparison.decision_gain import Compared, Serving, different_groups, mean_gain, utility_gains
 
 Float = npt.NDArray[np.float32]

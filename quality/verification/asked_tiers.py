@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from quality.verification.job import VerificationJob
 from quality.verification.sampling import Purpose
-from tiers.catalog.capabilities import Capability
+from tiers.catalog.tier_spec import Capability
 from tiers.consent import Consent, hidden_from
 from tiers.tier import Tier
 

@@ -14,8 +14,7 @@ from migrations.tables.requests import requests
 from migrations.tables.tenancy import api_keys
 from quality.estimates.verified_sample import UNCERTAIN, has_verdict
 from quality.records.record import Attempt, ComparedAs, Comparison, comparison_of
-from tiers.final_answer.agreement import agree
-from tiers.final_answer.extract import FinalAnswer
+from tiers.final_answer.extract import FinalAnswer, agree
 
 
 class VerifiedComparison(msgspec.Struct, frozen=True, kw_only=True):

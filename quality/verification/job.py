@@ -15,12 +15,11 @@ from quality.judges.judge import Seen
 from quality.records.redaction import RedactText
 from quality.verification.comparison import VerifiedComparison
 from quality.verification.sampling import Purpose
-from tiers.catalog.capabilities import Capability
-from tiers.collected_choice import CollectedChoice
+from tiers.catalog.tier_spec import Capability
 from tiers.consent import ALL, Consent
-from tiers.content_parts import PartType
+from tiers.deltas import CollectedChoice
+from tiers.message_content import FAILED_RESULT, PartType, Tool, ToolCall, Tooling
 from tiers.tier import ChatMessage, GenerationRequest
-from tiers.tool_types import FAILED_RESULT, Tool, ToolCall, Tooling
 
 MOST_TURN_BYTES = 4 << 20
 MOST_TOOLS_BYTES = 512 << 10

@@ -15,8 +15,8 @@ from quality.judges import json_answers
 from quality.judges.judge import NOTHING_ELSE, Basis, JudgeVerdict, Seen
 from quality.judges.panel import Finding, Panel
 from quality.verification.job import Label, VerificationJob
+from tiers.message_content import ToolCall
 from tiers.tier import ChatMessage, FinishReason, Usage
-from tiers.tool_types import ToolCall
 
 MOST_OPINIONS = 2
 # The temperature of the second sample, and its seed: verification is repeatable.

@@ -32,12 +32,11 @@ from quality.verification.judging import (
     served_reply,
 )
 from quality.verification.sampling import Purpose
-from tiers.catalog.capabilities import Capability
-from tiers.collected_choice import CollectedChoice
+from tiers.catalog.tier_spec import Capability
 from tiers.consent import hidden_from
+from tiers.deltas import CollectedChoice
 from tiers.errors import TierError
-from tiers.final_answer.extract import final_answer
-from tiers.final_answer.question import question_of
+from tiers.final_answer.extract import final_answer, question_of
 from tiers.tier import ChatMessage, GenerationRequest, Tier, Usage
 
 Price = Callable[[int, Usage], float]

@@ -16,7 +16,7 @@ from tests.inference_core.tiny_gguf import decoder_weights, write_gguf
 from tiers.catalog import quality_gate
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.load import load_catalog, parse_catalog
-from tiers.remote.wires import wire_of
+from tiers.remote.wire import wire_of
 
 pytestmark = pytest.mark.deploy
 UNITS = {"Mi": 2**20, "Gi": 2**30}

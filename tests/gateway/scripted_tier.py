@@ -7,8 +7,8 @@ from inference_core.protocol import StepTimes
 from inference_core.protocol.commands import Evidence, TokenEvidence
 from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.errors import TierError
+from tiers.message_content import ToolCallDelta
 from tiers.tier import AnswerEnd, Delta, FinishReason, GenerationRequest, TextLogprob, ThoughtEnd, Tier, TierLoad, Usage
-from tiers.tool_types import ToolCallDelta
 
 WORDS = ("Hello", " there,", " how", " are", " you?")
 

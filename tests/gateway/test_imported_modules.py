@@ -13,7 +13,7 @@ pytestmark = pytest.mark.processes
 MOST = {"gateway": 27_200, "tiers": 9_260, "classifier": 5_240, "inference_core": 17_480, "quality": 12_080}
 LATE = (
     "tiers.remote.remote_tier",
-    "tiers.remote.wires",
+    "tiers.remote.wire",
     "tiers.replicas.replica_set",
     "gateway.admin.routes",
     "gateway.admin.routes",
@@ -31,7 +31,7 @@ def test_a_gateway_of_local_models_imports_what_it_serves_with(tmp_path: Path) -
 
     imported = imported_modules(tmp_path / "data", tmp_path / "cache", "--catalog", str(versions.file))
 
-    assert {"gateway.app", "inference_core.core", "tiers.local.local_tier"} <= imported
+    assert {"gateway.app", "inference_core.core", "tiers.local_tier"} <= imported
     assert not imported & set(LATE)
     lines = lines_by_folder(imported, 1)
     assert {name: lines[name].imported for name, most in MOST.items() if lines[name].imported > most} == {}

@@ -11,9 +11,9 @@ from inference_core.protocol import Grammar, SamplingParams
 from tests.tiers.tier_world import chat, remote_spec
 from tiers.answer_check import checked
 from tiers.errors import InvalidAnswerError
+from tiers.message_content import Tool, ToolCallDelta, Tooling
 from tiers.remote.remote_tier import RemoteTier
 from tiers.tier import AnswerEnd, Delta, FinishReason, GenerationRequest, Usage
-from tiers.tool_types import Tool, ToolCallDelta, Tooling
 
 SCHEMA = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
 GOOD, BAD = '{"age": 3}', '{"age": "x"}'

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.tiers.tier_world import remote_spec
 from tiers.catalog.load import load_catalog
 from tiers.consent import ALL, ANSWER_ALONE, NOT_ALLOWED, NOT_LOCAL, Consent, Use, hidden_from
-from tiers.engines.engine_spec import EngineSpec
+from tiers.engines import EngineSpec
 
 CONSENTS = st.builds(
     Consent,

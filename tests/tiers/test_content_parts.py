@@ -1,6 +1,6 @@
 from inference_core.protocol import SamplingParams
 from tiers.catalog.tier_spec import RemoteSpec
-from tiers.content_parts import IMAGE_TOKENS, LOW_DETAIL_IMAGE_TOKENS, media_part, text_part
+from tiers.message_content import IMAGE_TOKENS, LOW_DETAIL_IMAGE_TOKENS, media_part, text_part
 from tiers.remote.openai_format import request_body
 from tiers.tier import ChatMessage, GenerationRequest
 

@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 import pytest
 
-from tiers.merge_streams import merge
+from tiers.deltas import merge
 
 
 async def count(name: int, upto: int, closed: list[int], error: Exception | None = None) -> AsyncGenerator[int, None]:

@@ -29,7 +29,7 @@ from tests.tiers.remote.provider_shapes import (
 )
 from tests.tiers.tier_world import GREEDY, Answer, chat, collect, local_tier, remote_spec, tier_spec
 from tiers.errors import TierRequestError, TierUnavailableError
-from tiers.local.local_tier import LocalTier
+from tiers.local_tier import LocalTier
 from tiers.remote.remote_tier import RemoteTier
 from tiers.replicas.replica_set import ReplicaSet
 from tiers.tier import ChatMessage, Delta, GenerationRequest, Tier

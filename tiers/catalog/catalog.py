@@ -1,18 +1,177 @@
-"""The catalogue: models, and two to eight tiers over them, as typed data."""
+"""The catalogue: models, and two to eight tiers over them, as typed data.
+
+Further entries: embedding models; targets, servers that are no tiers, which routing never chooses by itself (requests,
+chains and rules name them); routing rules, for which requests and which tiers; and what is said of prompts before a
+tier may see them: which ones are private, and which guardrails judge them and their answers.
+"""
 
 import hashlib
-from typing import Any
+import re
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
+from msgspec import Meta
 
 from inference_core.model_spec import CoreSpec
-from tiers.catalog.embedding_spec import EmbeddingSpec
+from inference_core.protocol.commands import Pooling
 from tiers.catalog.gpu_group import GpuGroupSpec
-from tiers.catalog.rule_spec import RuleSpec
-from tiers.catalog.screening_spec import GuardrailSpec, PrivateSpec
-from tiers.catalog.target_spec import TargetSpec
-from tiers.catalog.tier_spec import Count, PolicySpec, TierSpec
-from tiers.engines.engine_spec import EngineSpec
+from tiers.catalog.tier_spec import Count, NonNegative, PolicySpec, Positive, Price, ProviderName, TierSpec
+from tiers.engines import EngineSpec
+
+
+class EmbeddingSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Exactly one of `model` and `path` is set. With a `provider` or a `url`, `model` is one of a server elsewhere.
+
+    `model`: a model of the CPU's core, whose hidden state after `layer` of its layers (default: all) is pooled.
+    `path`: a folder with an encoder's checkpoint (BERT, DistilBERT, ModernBERT and their kind), whose last state is
+    averaged. Vectors have length 1. `shortenable`: it was trained so that the first entries of a vector are a vector
+    too (Kusupati et al. 2022, "Matryoshka representation learning"), so that callers may ask for fewer `dimensions`.
+
+    Of a server elsewhere: `provider` and `url` give the part of its address before `/embeddings`, `api_key_env` the
+    environment variable of its key. `max_inputs`: most texts of one call; more are split. `max_tokens`: the most that
+    the server reads of a text, which bounds its price; 8,192 unless given, as 512 of others. `local`: the server is in
+    the operator's network. `input_usd_per_million`: None is the price list's. `listed`: the list that it comes from.
+    """
+
+    name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    model: str | None = None
+    path: str | None = None
+    layer: Count | None = None
+    pooling: Pooling = "mean"
+    max_tokens: Count = 512
+    shortenable: bool = False
+    input_usd_per_million: NonNegative | None = None
+    provider: ProviderName | None = None
+    url: str | None = None
+    api_key_env: str | None = None
+    max_inputs: Annotated[int, msgspec.Meta(ge=1, le=2048)] = 2048
+    timeout_seconds: Positive = 60.0
+    local: bool = False
+    listed: str = ""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether a server elsewhere computes the vectors."""
+        return self.url is not None
+
+    @property
+    def price(self) -> Price:
+        """What its tokens cost, in the form of a tier's."""
+        return Price(input_usd_per_million=self.usd_per_million, output_usd_per_million=0.0, listed=self.listed)
+
+    @property
+    def usd_per_million(self) -> float:
+        """The price of a catalogue that was checked."""
+        assert self.input_usd_per_million is not None
+        return self.input_usd_per_million
+
+
+class TargetSpec(TierSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An entry like a tier's, on a server elsewhere. `stands_for`: the name of the tier that its answers count as, in
+    records and permissions; default: the first tier whose `fallback` names it, else the strongest. Its `number` is that
+    tier's. Without a price it has that tier's, as an estimate. `fallback`: the targets that stand in for it where a
+    request or a rule names it, and tiers where `fallback_named` is set; None: for a rule, that tier and its chain."""
+
+    stands_for: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+
+
+Script = Literal[
+    "latin", "cyrillic", "greek", "arabic", "hebrew", "devanagari", "thai", "han", "kana", "hangul", "other"
+]
+Values = Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1)]
+Tokens = Annotated[int, Meta(ge=0)]
+ANY = "*"
+"""Of a tag or header: it is there, whatever its value."""
+_HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)\Z")
+
+
+class RuleWhen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The conditions of a rule, all of which must hold; of several values one suffices. Without any, every request.
+
+    `key`, `team`: ids or names. `tag`: by name, values of the request's `metadata`; `header`: by name, values of its
+    headers; `*` is any value. `hour`: `HH:MM-HH:MM` in `time_zone`, the end not included, over
+    midnight where the end is earlier. `language`: the script that most letters of the last user turn are in, which is
+    all that is looked at: `latin` is English as well as French. `min_tokens`, `max_tokens`: of the prompt, as routing
+    estimates them, both included.
+    """
+
+    key: Values | None = None
+    team: Values | None = None
+    tag: dict[str, Values] = {}
+    header: dict[str, Values] = {}
+    hour: str | None = None
+    time_zone: str = "UTC"
+    language: Annotated[list[Script], Meta(min_length=1)] | None = None
+    min_tokens: Tokens | None = None
+    max_tokens: Tokens | None = None
+
+
+class RuleSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What holds for the requests of `when`. All rules that match a request apply together.
+
+    `allow`: the names of the tiers and targets that may answer; those of several rules intersect. `floor`: the least
+    tier; the highest of several holds. `target`: the tier or target that answers in place of routing while it is up,
+    of the first rule that has one. `quality`: the quality target of requests that ask for none, of the first rule that
+    has one.
+    """
+
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}$")]
+    when: RuleWhen = RuleWhen()
+    allow: Values | None = None
+    floor: str | None = None
+    target: str | None = None
+    quality: Annotated[float, Meta(ge=0, le=1)] | Literal["economy", "balanced", "careful"] | None = None
+
+
+def minutes_of(hour: str) -> tuple[int, int] | None:
+    """Return the first minute of a day and the one after the last of `HH:MM-HH:MM`; None for any other text."""
+    found = _HOURS.match(hour)
+    if found is None:
+        return None
+    return int(found[1]) * 60 + int(found[2]), int(found[3]) * 60 + int(found[4])
+
+
+RuleName = Literal["email", "phone", "card", "iban", "api-key", "private-key", "national-id"]
+RULES: tuple[RuleName, ...] = get_args(RuleName)
+Stage = Literal["request", "answer"]
+STAGES: tuple[Stage, ...] = get_args(Stage)
+
+
+class PrivateSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Prompts that only local tiers may see. `rules`: what is looked for in their texts. `patterns`: further regular
+    expressions, by a name that reasons show. `unreadable`: whether a prompt with something that no rule can read
+    (images, audio, files, token ids) is private. `store`: whether texts of private requests may be stored, sampled and
+    learned from."""
+
+    rules: list[RuleName] = msgspec.field(default_factory=lambda: list(RULES))
+    patterns: dict[Annotated[str, msgspec.Meta(min_length=1, max_length=64)], str] = {}
+    unreadable: bool = True
+    store: bool = True
+
+
+class GuardrailSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A judge of texts: a class in process (`python`, as `module:Class`, made with `options`), or a server (`url`).
+
+    `on`: the stages that it is asked at. `fail`: what becomes of a text that it does not judge within
+    `timeout_seconds`, or at all: `closed` refuses the request, `open` lets the text pass. `local`: whether what the
+    server is sent stays in the operator's network. `api_key_env`: the variable that holds the server's bearer token.
+    """
+
+    name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    python: str | None = None
+    url: str | None = None
+    on: Annotated[list[Stage], msgspec.Meta(min_length=1)] = msgspec.field(default_factory=lambda: list(STAGES))
+    fail: Literal["closed", "open"] = "closed"
+    timeout_seconds: Annotated[float, msgspec.Meta(gt=0, le=600)] = 5.0
+    local: bool | None = None
+    api_key_env: str | None = None
+    options: dict[str, Any] = {}
+
+    @property
+    def is_local(self) -> bool:
+        """Whether what it is sent stays in the operator's network: as declared, else where it runs in process."""
+        return self.url is None if self.local is None else self.local
+
 
 CPU_CORE = "cpu"
 """What the core of this machine's CPU is called where a catalogue has several cores."""

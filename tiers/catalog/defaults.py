@@ -23,9 +23,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from inference_core.loaders.hub_model import PREFIX, parse_hub_model
-from tiers.catalog.catalog import Catalog
-from tiers.catalog.price_estimate import estimated_prices, named_billions, planned_billions
-from tiers.catalog.target_spec import TargetSpec
+from tiers.catalog.catalog import Catalog, TargetSpec
+from tiers.catalog.pricing import estimated_prices, named_billions, planned_billions
 from tiers.catalog.tier_spec import (
     NO_PRICE,
     USUAL_OBJECTIVE,
@@ -35,7 +34,7 @@ from tiers.catalog.tier_spec import (
     SelfConsistencySpec,
     TierSpec,
 )
-from tiers.engines.programs import PROGRAMS, served_name
+from tiers.engines import PROGRAMS, served_name
 
 T = TypeVar("T", bound=TierSpec)
 NO_TIER = TierSpec(name="none")

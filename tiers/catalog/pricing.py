@@ -1,15 +1,115 @@
-"""Costs of answers: billed cost of one request, predicted cost per tier, blended cost of a traffic mix."""
+"""Costs of answers: billed cost of one request, predicted cost per tier, blended cost of a traffic mix.
 
+Endpoints that are passed through cost by the unit of each, as the catalogue or the price list says, or by the tokens
+that an answer reports.
+
+Tiers without a price in the catalogue get an estimate, so that routing and budgets have a cost, by the first applicable
+method:
+
+1. **Size.** A model of P billion parameters costs $0.05 x P per million prompt tokens. The shipped catalogues' prices
+come to $0.04 to $0.08 per billion.
+2. **Seconds.** An answer that takes `mean_latency_ms` costs that share of a server for $1 per hour.
+3. **Order.** Otherwise the price follows from the tier's position: interpolated geometrically between two known prices;
+beyond them four times as much per tier; without any, starting from the price of a model of 3 billion.
+
+An output token costs three prompt tokens. Estimates are marked in `Price.estimated`, and wherever a cost is shown.
+"""
+
+import math
+import re
+from bisect import bisect_left
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from decimal import Decimal
 from functools import lru_cache
 from itertools import chain, repeat
+from typing import Any
 
 import msgspec
 
 from tiers.catalog.catalog import Catalog
-from tiers.catalog.tier_spec import ONE_CHOICE, Price, TierSpec
+from tiers.catalog.gpu_group import GpuModelSpec
+from tiers.catalog.tier_spec import NO_PRICE, ONE_CHOICE, Price, ServedEndpoint, TierSpec
 from tiers.tier import Usage
+
+USD_PER_BILLION = 0.05
+OUTPUT_FACTOR = 3.0
+USD_PER_HOUR = 1.0
+STEP_FACTOR = 4.0
+FIRST_BILLIONS = 3.0
+_BITS = {"dense": 16.0, "int8": 8.0, "fp8": 8.0, "fp8-blocks": 8.0, "int4": 4.5}
+# "30B" and "135M", "8x7B" (with two active experts), and "A3B" for the active part of the number before it.
+_SIZE = re.compile(r"(?<![A-Za-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)(b|m)(?![A-Za-z0-9])", re.IGNORECASE)
+_ACTIVE = re.compile(r"(?<![A-Za-z0-9])a(\d+(?:\.\d+)?)b(?![A-Za-z0-9])", re.IGNORECASE)
+
+
+def named_billions(name: str) -> float | None:
+    """Return the billions of active parameters in a model's name or path; None without them."""
+    if active := _ACTIVE.search(name):
+        return float(active[1])
+    if (size := _SIZE.search(name)) is None:
+        return None
+    billions = float(size[2]) * (2.0 if size[1] else 1.0)
+    return billions / 1000 if size[3] in "mM" else billions
+
+
+def planned_billions(model: GpuModelSpec) -> float:
+    """Return the billions of parameters of a GPU group's model: by the name of its shape, its own, or the bytes of its
+    weights."""
+    named = named_billions(model.shape or "") or named_billions(model.name) or named_billions(model.path)
+    return model.weight_bytes * 8 / _BITS[model.compute] / 1e9 if named is None else named
+
+
+def estimated_prices(tiers: Sequence[TierSpec], billions: Sequence[float | None], prompt_tokens: int) -> list[Price]:
+    """Return the price of every tier: its own, or an estimate.
+
+    `billions`: of each tier's model, None if unknown; `prompt_tokens`: of the request behind a tier's seconds.
+    """
+    first = [_first(tier, size, prompt_tokens) for tier, size in zip(tiers, billions, strict=True)]
+    places = [place for place, price in enumerate(first) if price is not None]
+    inputs = [price.input_usd_per_million for price in first if price is not None]
+    return [
+        _price(_by_place(place, places, inputs), "order") if price is None else price
+        for place, price in enumerate(first)
+    ]
+
+
+def price_of_size(billions: float) -> Price:
+    """Return the estimated price of a model with so many billions of active parameters."""
+    return _price(USD_PER_BILLION * billions, "size")
+
+
+def _first(tier: TierSpec, billions: float | None, prompt_tokens: int) -> Price | None:
+    """Return the tier's own price, or one by size or seconds."""
+    if tier.price != NO_PRICE:
+        return tier.price
+    if billions is not None:
+        return price_of_size(billions)
+    if tier.mean_latency_ms:
+        usd = tier.mean_latency_ms / 1e3 / 3600 * USD_PER_HOUR
+        return _price(usd * 1e6 / (prompt_tokens + OUTPUT_FACTOR * tier.expected_answer_tokens), "seconds")
+    return None
+
+
+def _by_place(place: int, places: Sequence[int], inputs: Sequence[float]) -> float:
+    if not places:
+        return USD_PER_BILLION * FIRST_BILLIONS * STEP_FACTOR**place
+    if place < places[0]:
+        return float(inputs[0] * STEP_FACTOR ** (place - places[0]))
+    if place > places[-1]:
+        return float(inputs[-1] * STEP_FACTOR ** (place - places[-1]))
+    after = bisect_left(places, place)
+    below, above = (max(price, 1e-9) for price in inputs[after - 1 : after + 1])
+    share = (place - places[after - 1]) / (places[after] - places[after - 1])
+    return float(below ** (1 - share) * above**share)
+
+
+def _price(input_usd: float, estimated: str) -> Price:
+    # Four digits: an estimate is no more precise, and sums stay readable.
+    rounded = float(f"{input_usd:.4g}")
+    output = float(f"{rounded * OUTPUT_FACTOR:.4g}")
+    return Price(input_usd_per_million=rounded, output_usd_per_million=output, estimated=estimated)  # type: ignore[arg-type]
+
 
 _UNITS_OF_A_MILLION = 10**36
 LEAST_COST_USD = 1e-9
@@ -194,3 +294,91 @@ def blended_cost(
         per_request_with_checks=checked,
         saving_with_checks=1 - checked / baseline_cost,
     )
+
+
+PER: dict[ServedEndpoint, tuple[float, str]] = {
+    "rerank": (1000.0, "searches"),
+    "moderations": (1000.0, "inputs"),
+    "images": (1.0, "images"),
+    "speech": (1e6, "characters"),
+    "transcriptions": (3600.0, "seconds"),
+}
+"""Units that a price is for, and their name: dollars per thousand searches, per image, per hour of audio."""
+_LISTED = {"speech": ("input_mchars",), "transcriptions": ("audio_hours", "input_audio_hours")}
+
+
+class UnitPrice(msgspec.Struct, frozen=True, kw_only=True):
+    """`usd_per_unit`: None where neither catalogue nor list has it; then `rates`, US dollars per million tokens by
+    kind, if the list has these. `listed`: the list that it comes from; "" for the catalogue."""
+
+    unit: str
+    usd_per_unit: float | None = None
+    rates: dict[str, float] = {}
+    listed: str = ""
+
+    @property
+    def is_priced(self) -> bool:
+        """Whether anything is known of it."""
+        return self.usd_per_unit is not None or bool(self.rates)
+
+    def usd(self, units: float, usage: dict[str, Any] | None) -> float | None:
+        """Return US dollars of so many units, or of the tokens of `usage`; None where neither has a price."""
+        if self.usd_per_unit is not None:
+            return units * self.usd_per_unit
+        counted = _tokens(usage or {})
+        if not self.rates or not counted:
+            return None
+        return sum(tokens * self.rates.get(kind, self.rates["output" if kind == "output" else "input"])
+                   for kind, tokens in counted.items()) / 1e6  # fmt: skip
+
+    def said(self, units: float, usd: float | None) -> str:
+        """Return the units and their price in words, for the record."""
+        price = "unpriced" if usd is None else f"${usd:.6f}"
+        return f"{units:g} {self.unit}, {price}" + (f" ({self.listed})" if self.listed and usd is not None else "")
+
+
+def unit_price(spec: TierSpec, endpoint: ServedEndpoint) -> UnitPrice:
+    """Return the price of `endpoint` at the server of `spec`."""
+    per, unit = PER[endpoint]
+    if (given := spec.unit_prices.get(endpoint)) is not None:
+        return UnitPrice(unit=unit, usd_per_unit=given / per)
+    from tiers.catalog.price_list import list_version, listed_info
+
+    assert spec.remote is not None
+    found = listed_info(spec.model_name, provider=spec.provider, base_url=spec.remote.base_url)
+    if found is None:
+        return UnitPrice(unit=unit)
+    listed, name = found.get_prices(datetime.now(UTC)), f"genai-prices {list_version()}"
+    for field in _LISTED.get(endpoint, ()):
+        if (price := getattr(listed, field, None)) is not None:
+            return UnitPrice(unit=unit, usd_per_unit=float(price) / per, listed=name)
+    rates = {
+        kind: float(getattr(price, "base", price))
+        for kind, fields in _RATES.items()
+        if (price := next((one for f in fields if (one := getattr(listed, f, None)) is not None), None)) is not None
+    }
+    return UnitPrice(unit=unit, rates=rates if {"input", "output"} <= rates.keys() else {}, listed=name)
+
+
+_RATES = {
+    "input": ("input_mtok",),
+    "input_image": ("input_image_mtok", "input_mtok"),
+    "input_audio": ("input_audio_mtok", "input_mtok"),
+    "output": ("output_image_mtok", "output_mtok"),
+}
+
+
+def _tokens(usage: dict[str, Any]) -> dict[str, float]:
+    """Return the tokens by kind of OpenAI's `usage` of images and transcriptions; none where it has no such counts."""
+    details = usage.get("input_tokens_details")
+    details = details if isinstance(details, dict) else {}
+    image, audio = (_count(details.get(f"{kind}_tokens")) for kind in ("image", "audio"))
+    total, output = _count(usage.get("input_tokens")), _count(usage.get("output_tokens"))
+    if not total and not output:
+        return {}
+    return {"input": max(0.0, total - image - audio), "input_image": image, "input_audio": audio, "output": output}
+
+
+def _count(value: object) -> float:
+    is_count = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+    return float(value) if is_count else 0.0  # type: ignore[arg-type]

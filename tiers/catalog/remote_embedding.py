@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tiers.catalog.embedding_spec import EmbeddingSpec
+from tiers.catalog.catalog import EmbeddingSpec
 from tiers.catalog.price_list import listed_embedding
 from tiers.catalog.providers import PROVIDERS, provider_remote
 

@@ -1,15 +1,59 @@
-"""One tier of a catalogue as typed data: model or server, decoding policy, sampling, price and objective."""
+"""One tier of a catalogue as typed data: model or server, decoding policy, sampling, price and objective.
 
+`Capabilities` are what its model can take and give, other than text.
+"""
+
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import msgspec
 
-from tiers.catalog.capabilities import LOGPROB_KINDS, USUAL, USUAL_OF_KIND, Capabilities, Capability
 from tiers.catalog.replica_spec import ApiKeySpec, BalancingSpec, ReplicaSpec
-from tiers.engines.engine_spec import EngineSpec
+from tiers.engines import EngineSpec
 from tiers.tier import ReasoningEffort
 from tiers.tools.dialect import DialectName
+
+Capability = Literal["vision", "audio", "files", "tools", "json_schema", "logprobs"]
+CAPABILITIES: tuple[Capability, ...] = get_args(Capability)
+# Parts of messages.
+MEDIA: tuple[Capability, ...] = ("vision", "audio", "files")
+
+# Of in-process models and of most servers, unless declared otherwise.
+USUAL: frozenset[Capability] = frozenset({"tools", "json_schema", "logprobs"})
+# Kinds of servers whose own API has less, or whose models all have more.
+USUAL_OF_KIND: Mapping[str, frozenset[Capability]] = {
+    "triton-tensorrt-llm": frozenset({"json_schema"}),
+    "triton-vllm": frozenset(),
+    "anthropic": frozenset({"vision", "files", "tools", "json_schema"}),
+    "gemini": frozenset({"vision", "audio", "files", "tools", "json_schema"}),
+    "bedrock": frozenset({"tools"}),
+    "vertex-gemini": frozenset({"vision", "audio", "files", "tools", "json_schema"}),
+    "vertex-anthropic": frozenset({"vision", "files", "tools", "json_schema"}),
+}
+# Kinds of servers of which every model gives log-probabilities; some of OpenAI's reject a request for them.
+LOGPROB_KINDS = frozenset({"vllm", "sglang"})
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Declared abilities of a tier; None: not declared, and the default of its kind of server holds.
+
+    `vision`, `audio` and `files`: parts of messages that it reads. `tools`: function calls. `json_schema`: structured
+    output. `logprobs`: log-probabilities of its tokens.
+    """
+
+    vision: bool | None = None
+    audio: bool | None = None
+    files: bool | None = None
+    tools: bool | None = None
+    json_schema: bool | None = None
+    logprobs: bool | None = None
+
+    def over(self, usual: frozenset[Capability]) -> frozenset[Capability]:
+        """Return what a tier has whose kind of server usually has `usual`."""
+        declared = {name: getattr(self, name) for name in CAPABILITIES}
+        return frozenset(name for name in CAPABILITIES if (name in usual if declared[name] is None else declared[name]))
+
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 NonNegative = Annotated[float, msgspec.Meta(ge=0)]
@@ -249,7 +293,7 @@ class PriceStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """US dollars per million tokens; dollars per million times tokens are micro-dollars.
 
-    `estimated`: the basis of an estimate if the catalogue has no price (`tiers.catalog.price_estimate`): the model's
+    `estimated`: the basis of an estimate if the catalogue has no price (`tiers.catalog.pricing`): the model's
     size, the seconds of an answer, or the tier's position; "" for a given price. Prompt tokens that a server read from
     its cache cost `cached_input_usd_per_million`, those that it wrote into it `cache_write_usd_per_million`; None: as
     much as other prompt tokens. Those that it wrote for an hour cost `cache_write_1h_usd_per_million`; None: twice as

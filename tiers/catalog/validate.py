@@ -12,17 +12,14 @@ from inference_core.errors import InvalidRequestError
 from inference_core.loaders.decoder_tensors import SHAPES
 from inference_core.model_spec import ModelSpec, PrefixSpec
 from inference_core.protocol import Knobs, KnobValue
-from tiers.catalog.bound_adapters import adapter_problems
-from tiers.catalog.capabilities import MEDIA
-from tiers.catalog.catalog import CPU_CORE, Catalog
+from tiers.catalog.catalog import CPU_CORE, Catalog, TargetSpec
+from tiers.catalog.core_spec import adapter_problems
 from tiers.catalog.gpu_group import GpuGroupSpec, GpuModelSpec
 from tiers.catalog.pricing import request_cost_usd
 from tiers.catalog.replica_spec import BalancingSpec
-from tiers.catalog.target_spec import TargetSpec
-from tiers.catalog.tier_spec import MAX_TIERS, MIN_TIERS, ChainOfThoughtSpec, PlainSpec, RemoteSpec, TierSpec
-from tiers.engines.engine_spec import EngineSpec
-from tiers.engines.programs import PROGRAMS, option_problems
-from tiers.metadata_addresses import is_metadata_host
+from tiers.catalog.tier_spec import MAX_TIERS, MEDIA, MIN_TIERS, ChainOfThoughtSpec, PlainSpec, RemoteSpec, TierSpec
+from tiers.engines import PROGRAMS, EngineSpec, option_problems
+from tiers.server_words import is_metadata_host
 
 Changes = Mapping[str, KnobValue]
 
@@ -41,7 +38,7 @@ def check_rules(catalog: Catalog) -> list[str]:
     problems += _check_aliases(catalog)
     problems += _check_unmeasured(catalog)
     if catalog.private is not None or catalog.guardrails:
-        from tiers.catalog.screening_problems import screening_problems
+        from tiers.catalog.rule_check import screening_problems
 
         problems += screening_problems(catalog.private, catalog.guardrails)
     for tier in (*catalog.tiers, *catalog.targets):

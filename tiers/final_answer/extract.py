@@ -1,21 +1,143 @@
-"""Find the final answer of a text, normalised so that equal answers compare equal."""
+"""Find the final answer of a text, normalised so that equal answers compare equal, and whether two agree.
+
+Which kind of final answer a request asks for is known before any answer is seen. None never agrees, and where it is in
+doubt neither does anything else.
+"""
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from tiers.final_answer.choices import choice_letter, options, stated_label, stated_labels
-from tiers.final_answer.entities import key_words
-from tiers.final_answer.expected import AnswerKind, asks_for_brackets, expected_kind
-from tiers.final_answer.latex import last_formula, normalised_latex
-from tiers.final_answer.literals import canonical_calls, canonical_json, last_literal, python_literal, spelt_json
-from tiers.final_answer.marks import marks
-from tiers.final_answer.quantities import Quantity, final_quantity, quantity
-from tiers.final_answer.structured import checked_fields, schema_of
-from tiers.final_answer.text import ending, excerpt, normalised, refuses
-from tiers.tool_types import ToolCall
+from tiers.final_answer.quantities import (
+    Quantity,
+    asks_for_number,
+    final_quantity,
+    last_formula,
+    normalised_latex,
+    quantity,
+)
+from tiers.final_answer.short_answers import (
+    asks_for_entity,
+    choice_letter,
+    key_words,
+    options,
+    same_entity,
+    stated_label,
+    stated_labels,
+)
+from tiers.final_answer.structured import (
+    canonical_calls,
+    canonical_json,
+    checked_fields,
+    has_checkable_field,
+    last_literal,
+    python_literal,
+    schema_of,
+    spelt_json,
+)
+from tiers.final_answer.text import ending, excerpt, marks, mentions, normalised, refuses
+from tiers.message_content import ToolCall
+from tiers.tier import ChatMessage
+
+
+def question_of(messages: Sequence[ChatMessage]) -> str:
+    """Return the system prompt and the last message."""
+    system = [one.content for one in messages[:-1] if one.role in ("system", "developer")]
+    return "\n\n".join([*system, *(one.content for one in messages[-1:])])
+
+
+AnswerKind = Literal[
+    "choice", "label", "number", "latex", "literal", "string", "entity", "json", "fields", "tool_calls"
+]
+
+_CREATIVE = re.compile(
+    r"(?:^|[.!?:]\s|\n)\s{0,4}(?:please |can you |could you )?(?:draft|compose|implement|translate|summari[sz]e|rewrite"
+    r"|paraphrase|create|generate|develop|design|refactor|brainstorm|explain|describe|discuss|suggest|edit)\b"
+    r"|\b(?:write|implement|create|compose|complete|fix) (?:a|an|me|some|the following|code|python|sql)\b",
+    re.IGNORECASE,
+)
+_KEYED = re.compile(r"[\"']answer[\"']\s{0,3}:", re.IGNORECASE)
+_MARK_ASKED = re.compile(
+    r"\\boxed|</?(?:final_)?answer>|\[/?ANSWER\]|\bdouble (?:square )?brackets\b"
+    r"|\[\[\s?(?:your|final|answer|insert|the)\b"
+    r"|^####|#### ?[<[{]",
+    re.IGNORECASE | re.MULTILINE,
+)
+_BRACKETS = re.compile(
+    r"\bdouble (?:square )?brackets\b|\[\[\s?(?:your|final|answer|insert|the)\b|\[\[\s?\]\]", re.IGNORECASE
+)
+_ONLY_ASKED = re.compile(
+    r"\b(?:answer|reply|respond|output|return|give|provide)\b[^.?!\n]{0,40}\b(?:only|just|nothing else|exactly)"
+    r"|\b(?:only|just)\b[^.?!\n]{0,20}\b(?:answer|reply|respond|return|output|give|provide)\b"
+    r"|\b(?:as|is|in|for) (?:your|the) final answer\b|\bfinal answer\b[^.\n]{0,40}\b(?:be|format|just)\b"
+    r"|\b(?:one|single) word\b",
+    re.IGNORECASE,
+)
+_ONLY_WORDS = ("only", "just", "nothing else", "exactly", "final answer", "word")
+_JSON = re.compile(r"\b(?:as|in|return|valid|output|reply with|respond with|only)\b[^.\n]{0,40}\bJSON\b", re.IGNORECASE)
+_CODE = re.compile(r"^[ \t]{0,40}def \w+\(|\bprint\(|```(?:python|py)\b|\bassert \w+\(|>>> ", re.MULTILINE)
+_EXECUTED = re.compile(
+    r"\b(?:what|predict|determine|complete the assertion|execute|evaluate)\b[^\n]{0,80}\b(?:outputs?|returns?"
+    r"|returned|print|prints|printed|evaluates?|result|assertion|literal|value)\b",
+    re.IGNORECASE,
+)
+_MATHS = re.compile(
+    r"\\(?:frac|sqrt|int|sum|cdot|times|log|sin|cos|tan|pi)\b|[a-zA-Z0-9)]\s?(?:\^|\*\*)\s?[({]?\d|∫|\$[^$\n]{1,200}\$",
+    re.IGNORECASE,
+)
+_MATHS_ASKED = re.compile(
+    r"\b(?:simplify|factor|expand|solve|evaluate|calculate|compute|integral|integrate|derivative|differentiate|find|determine"
+    r"|what is|express|how many)\b",
+    re.IGNORECASE,
+)
+
+
+def asks_for_brackets(prompt: str) -> bool:
+    """Return whether `prompt` wants its answer in `[[ ]]`."""
+    return _BRACKETS.search(prompt) is not None
+
+
+def expected_kind(prompt: str, response_format: dict[str, Any] | None = None) -> AnswerKind | None:
+    """Return the kind of checkable answer that a request asks for, or None; in doubt None.
+
+    `prompt` is the last user turn, after the system prompt where that gives rules. Of a long one the beginning and the
+    end are read. A schema of free text alone has nothing to check. An answer may turn out as another kind: a formula
+    that is a number is a number, and a call of a tool is one.
+    """
+    if (schema := schema_of(response_format)) is not None:
+        return "fields" if has_checkable_field(schema) else None
+    if response_format is not None and response_format.get("type") == "json_object":
+        return "json"
+    prompt = excerpt(prompt)
+    folded = prompt.casefold()
+    keyed = mentions(folded, "answer") and _KEYED.search(prompt) is not None
+    marked = keyed or (
+        mentions(folded, "boxed", "answer", "brackets", "[[", "####") and _MARK_ASKED.search(prompt) is not None
+    )
+    if options(prompt):
+        return "choice"
+    kind = _kind_of(prompt, folded, keyed=keyed, marked=marked)
+    # The slowest pattern comes last: most prompts have no checkable answer anyway.
+    return None if kind is None or (not marked and _CREATIVE.search(prompt)) else kind
+
+
+def _kind_of(prompt: str, folded: str, *, keyed: bool, marked: bool) -> AnswerKind | None:
+    if stated_labels(prompt):
+        return "label"
+    if mentions(folded, "(", "```", ">>> ") and _CODE.search(prompt) and _EXECUTED.search(prompt):
+        return "literal"
+    if mentions(folded, "json") and not keyed and _JSON.search(prompt):
+        return "json"
+    if asks_for_number(prompt):
+        return "number"
+    if mentions(folded, "\\", "^", "**", "∫", "$") and _MATHS.search(prompt) and _MATHS_ASKED.search(prompt):
+        return "latex"
+    if marked or (mentions(folded, *_ONLY_WORDS) and _ONLY_ASKED.search(prompt)):
+        return "string"
+    return "entity" if asks_for_entity(prompt) else None
+
 
 _SHORT_JSON_CHARS = 500
 _MOST_STRING_CHARS = 1000
@@ -27,7 +149,7 @@ _MATHS_DELIMITERS = re.compile(r"^(?:\$+|\\\(|\\\[)|(?:\$+|\\\)|\\\])$")
 
 class FinalAnswer(msgspec.Struct, frozen=True):
     """What a text answers. `value`: a letter, a number with its unit, a formula, a literal, canonical JSON, or words in
-    lower case; equal ones agree, and see `tiers.final_answer.agreement.agree`."""
+    lower case; equal ones agree, and see `tiers.final_answer.extract.agree`."""
 
     kind: AnswerKind
     value: str
@@ -152,3 +274,25 @@ def _number(found: Quantity | None) -> FinalAnswer | None:
 
 def _made(kind: AnswerKind, value: str | None) -> FinalAnswer | None:
     return None if value is None else FinalAnswer(kind, value)
+
+
+def agree(one: FinalAnswer | None, other: FinalAnswer | None) -> bool:
+    """Return whether two final answers are the same.
+
+    Entities agree by containment or token F1 of at least 0.5 (see `same_entity`), numbers if they are equal and their
+    units too, or one has none; all others by equality.
+    """
+    if one is None or other is None or one.kind != other.kind:
+        return False
+    if one.kind == "entity":
+        return same_entity(one.value, other.value)
+    if one.kind == "number":
+        (number, _, unit), (number_too, _, unit_too) = one.value.partition(" "), other.value.partition(" ")
+        return number == number_too and (unit == unit_too or not unit or not unit_too)
+    return one.value == other.value
+
+
+def agreement(prompt: str, text: str, other: str) -> float | None:
+    """Return 1 if two answers to `prompt` have the same final answer, else 0; None if `text` has none to check."""
+    own = final_answer(prompt, text)
+    return None if own is None else float(agree(own, final_answer(prompt, other)))

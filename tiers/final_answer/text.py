@@ -1,7 +1,13 @@
-"""Bounded parts of prompts and answers, in one form: strangers write both."""
+"""Bounded parts of prompts and answers, in one form, and the places where a text marks its final answer.
 
+Strangers write both. Marks are boxes, tags, double brackets, `####`, an answer key, "answer:".
+"""
+
+import json
 import re
 import unicodedata
+from collections.abc import Iterator
+from typing import NamedTuple
 
 SHORT_WORDS = 25
 CHECKABLE_CHARS = 6000  # of a prompt and of an answer; reading more would delay other requests
@@ -66,3 +72,107 @@ def refuses(text: str) -> bool:
 def negates(text: str) -> bool:
     """Return whether `text` denies something: what it names is then not its answer."""
     return _NEGATED.search(text.replace("’", "'")) is not None
+
+
+MOST_MARKS = 8  # of each form, counted from the end of the text
+_MOST_CHARS = 3000
+
+_BOX = re.compile(r"\\f?boxed\s?\{")
+_TAGS = (("<answer>", "</answer>"), ("<final_answer>", "</final_answer>"), ("[answer]", "[/answer]"))
+_HASHES = re.compile(r"^[ \t]*####[ \t]*(\S[^\n]{0,300})$", re.MULTILINE)
+_KEY = re.compile(r"[\"'](?:final[_ ])?answer[\"']\s{0,5}:\s{0,5}", re.IGNORECASE)
+_SAID = re.compile(
+    r"\banswer(?:\s(?:to|for)\s(?:this|the)\s(?:question|problem))?"
+    r"(?:\s?\*{0,2}:\*{0,2}(?:\s{0,9}is:?)?|\s(?:is|are|would\sbe|should\sbe)\b\s?(?:therefore|thus|simply|just)?:?|\s?=)"
+    r"\s{0,9}(?=([^\n]{1,300}))",
+    re.IGNORECASE,
+)
+_LATER = re.compile(r"^(?:\*\*|__|:|\s)+")
+
+
+class Mark(NamedTuple):
+    """A marked answer: where it starts, what it holds; `strict` if it is a form that nothing but an answer takes, not a
+    sentence."""
+
+    start: int
+    content: str
+    strict: bool
+
+
+def marks(text: str, *, brackets: bool = False, hashes: bool = True) -> list[Mark]:
+    """Return the marked answers of `text` (its last `CHECKABLE_CHARS`), the last one first.
+
+    `brackets`: whether `[[ ]]` is a mark, which the prompt must say: it is also a list of lists. `hashes`: the same of
+    `#### x`, which is also a heading.
+    """
+    text = text[-CHECKABLE_CHARS:]
+    found = [*_boxed(text), *_tagged(text), *_keyed(text), *_said(text)]
+    if brackets:
+        found += _bracketed(text)
+    if hashes:
+        found += [Mark(one.start(), one[1], strict=True) for one in list(_HASHES.finditer(text))[-MOST_MARKS:]]
+    return sorted((mark for mark in found if mark.content.strip()), key=lambda mark: -mark.start)
+
+
+def balanced(text: str, start: int) -> str | None:
+    """Return what stands between the brace that opens before `start` and its partner; None without a partner."""
+    depth = 1
+    for place in range(start, min(len(text), start + _MOST_CHARS)):
+        if text[place - 1] == "\\" and text[place] in "{}":
+            continue
+        depth += (text[place] == "{") - (text[place] == "}")
+        if depth == 0:
+            return text[start:place]
+    return None
+
+
+def _boxed(text: str) -> Iterator[Mark]:
+    for box in list(_BOX.finditer(text))[-MOST_MARKS:]:
+        content = balanced(text, box.end())
+        if content is not None:
+            yield Mark(box.start(), content, strict=True)
+
+
+def _tagged(text: str) -> Iterator[Mark]:
+    lower = text.lower()
+    if len(lower) != len(text):
+        return  # a letter whose lower case is longer: places would differ
+    for opening, closing in _TAGS:
+        until = len(text)
+        for _ in range(MOST_MARKS):
+            start = lower.rfind(opening, 0, until)
+            if start < 0:
+                break
+            inside = start + len(opening)
+            end = lower.find(closing, inside)
+            yield Mark(start, text[inside : len(text) if end < 0 else end].strip(), strict=True)
+            until = start
+
+
+def _bracketed(text: str) -> Iterator[Mark]:
+    until = len(text)
+    for _ in range(MOST_MARKS):
+        end = text.rfind("]]", 0, until)
+        start = text.rfind("[[", 0, end) if end > 0 else -1
+        if start < 0:
+            return
+        if text[start - 1 : start] == "[":
+            start -= 1  # a list in the brackets
+        yield Mark(start, text[start + 2 : end], strict=True)
+        until = start
+
+
+def _keyed(text: str) -> Iterator[Mark]:
+    for key in list(_KEY.finditer(text))[-MOST_MARKS:]:
+        part = text[key.end() : key.end() + _MOST_CHARS]
+        try:
+            value = json.JSONDecoder().raw_decode(part)[0]
+        except (ValueError, RecursionError):
+            continue
+        yield Mark(key.start(), value if isinstance(value, str) else json.dumps(value), strict=True)
+
+
+def _said(text: str) -> Iterator[Mark]:
+    for one in list(_SAID.finditer(text))[-MOST_MARKS:]:
+        content = _LATER.sub("", one[1])
+        yield Mark(one.start(), content, strict=False)

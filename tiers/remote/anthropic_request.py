@@ -7,10 +7,8 @@ from typing import Any
 
 import msgspec
 
-from tiers.content_parts import ContentPart
 from tiers.errors import TierRequestError
-from tiers.native_content import NativeRequest
-from tiers.remote.optional_fields import BUDGET
+from tiers.message_content import ContentPart, NativeRequest
 from tiers.remote.provider_format import (
     MIN_THINKING_TOKENS,
     THINKING_TOKENS,
@@ -20,6 +18,7 @@ from tiers.remote.provider_format import (
     media_of,
     system_text,
 )
+from tiers.remote.request_fields import BUDGET
 from tiers.tier import ChatMessage, GenerationRequest
 
 NAME = "Anthropic"

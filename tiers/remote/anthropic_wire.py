@@ -1,14 +1,17 @@
-"""Anthropic's Messages API as a remote wire (version 2023-06-01)."""
+"""Anthropic's Messages API as a remote wire (version 2023-06-01).
+
+Answers are read event by event or whole: as deltas, and as the blocks that they were.
+"""
 
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
+from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
-from tiers.errors import TierRequestError
-from tiers.native_content import Form
-from tiers.remote import anthropic_answer
+from tiers.errors import TierError, TierRequestError
+from tiers.message_content import Form, NativeBlock, NativePiece
 from tiers.remote.anthropic_request import (
     MARK,
     NAME,
@@ -26,19 +29,289 @@ from tiers.remote.anthropic_request import (
     thinking_fields,
     tool_fields,
 )
-from tiers.remote.openai_format import WireError
-from tiers.remote.optional_fields import BUDGET, dropped_fields
+from tiers.remote.event_stream import ServerSentEvent
+from tiers.remote.lenient_json import LenientDecoder, arguments_text
+from tiers.remote.openai_format import WireError, parse_error
 from tiers.remote.provider_format import (
+    Blocks,
     answer_schema,
+    blocks_of,
     check_provider,
     media_parts,
     missing_model,
     published_by,
 )
-from tiers.remote.sse import ServerSentEvent
+from tiers.remote.request_fields import BUDGET, dropped_fields
+from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import RemoteWire, WireCall
-from tiers.tier import Delta, GenerationRequest
+from tiers.tier import Delta, FinishReason, GenerationRequest, Usage
+
+# Blocks of tools that Anthropic runs, and of its own bookkeeping: for callers of its API alone.
+_OWN_BLOCKS = ("_tool_use", "_tool_result", "redacted_thinking", "container_upload", "compaction")
+_FORM: Form = "anthropic"
+_NOTHING = msgspec.Raw(b"")
+
+
+class _Block(msgspec.Struct):
+    type: str = ""
+    text: str = ""
+    thinking: str = ""
+    signature: str = ""
+    data: str = ""
+    id: str = ""
+    name: str = ""
+    input: dict[str, Any] = {}
+
+
+class _Delta(msgspec.Struct):
+    """Of a content block (`type` is set), or of the message (`stop_reason`, `stop_sequence`)."""
+
+    type: str = ""
+    text: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
+    partial_json: str | None = None
+    citation: msgspec.Raw = _NOTHING
+    stop_reason: str | None = None
+    stop_sequence: str | None = None
+
+
+class _Written(msgspec.Struct):
+    """What was written into the cache, by how long it stays."""
+
+    ephemeral_1h_input_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    cache_creation: _Written | None = None
+    output_tokens: int | None = None
+
+
+class _Message(msgspec.Struct):
+    content: list[msgspec.Raw] | str | None = None
+    stop_reason: str | None = None
+    stop_sequence: str | None = None
+    usage: _Usage | None = None
+    error: WireError | str | None = None
+
+
+class _Event(msgspec.Struct):
+    type: str = ""
+    index: int = 0
+    message: _Message | None = None
+    content_block: msgspec.Raw = _NOTHING
+    delta: _Delta | None = None
+    usage: _Usage | None = None
+
+
+class _OpenBlock:
+    """A block of a stream as it grows."""
+
+    def __init__(self, start: msgspec.Raw, block: _Block) -> None:
+        self._start, self._type = start, block.type
+        self._texts, self._thoughts, self._arguments = [block.text], [block.thinking], list[str]()
+        self._signature, self._data = block.signature, block.data
+        self._citations: list[Any] = []
+
+    def add(self, delta: _Delta) -> None:
+        if delta.text is not None:
+            self._texts.append(delta.text)
+        elif delta.thinking is not None:
+            self._thoughts.append(delta.thinking)
+        elif delta.partial_json is not None:
+            self._arguments.append(delta.partial_json)
+        elif delta.signature is not None:
+            self._signature += delta.signature
+        elif delta.citation:
+            self._citations.append(delta.citation)
+
+    def finished(self) -> NativeBlock:
+        block = msgspec.json.decode(self._start, type=dict[str, Any])
+        if self._type == "text":
+            block["text"] = "".join(self._texts)
+        if self._citations:
+            block["citations"] = [*(block.get("citations") or ()), *self._citations]
+        if self._type == "thinking":
+            block |= {"thinking": "".join(self._thoughts), "signature": self._signature}
+        if arguments := "".join(self._arguments):
+            block["input"] = msgspec.Raw(arguments.encode())
+        return NativeBlock(json=_encode(block), type=self._type, seal=self._signature or self._data)
+
+
+def read_event(event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
+    """See `RemoteWire.read_event`."""
+    try:
+        said = _strict(event.data)
+    except JSON_ERRORS as error:
+        said = _decode.lenient(event.data, tally, error)
+    blocks = blocks_of(tally)
+    match said.type or event.event:
+        case "content_block_delta":
+            deltas = _delta(said, blocks)
+        case "content_block_start":
+            deltas = _start(said.index, said.content_block, blocks)
+        case "content_block_stop":
+            deltas = blocks.close(said.index)
+        case "message_start" if said.message is not None:
+            _report(said.message.usage, tally)
+            return []
+        case "message_delta" if said.delta is not None:
+            _report(said.usage, tally)
+            deltas = _end(said.delta, blocks)
+        case "message_stop":
+            return None
+        case "error":
+            raise ServerSaidError(parse_error(event.data))
+        case "ping":
+            return []
+        case _:
+            blocks.unknown = blocks.unknown or f"events of the type {said.type or event.event!r}"
+            return []
+    return _with_native(said, event.data, deltas, tally) if tally.native else deltas
+
+
+def _with_native(said: _Event, data: bytes, deltas: list[Delta], tally: Tally) -> list[Delta]:
+    """Return `deltas` with the event as it is, and with the block that it ends."""
+    open_blocks: dict[int, _OpenBlock] = tally.notes.setdefault("open blocks", {})
+    finished = None
+    if said.type == "content_block_start":
+        start, block = said.content_block, _decode_block(said.content_block)
+        if (mended := _whole_call(start, block, deltas)) is not start:
+            data = _encode(msgspec.json.decode(data, type=dict[str, msgspec.Raw]) | {"content_block": mended})
+        open_blocks[said.index] = _OpenBlock(mended, block)
+    elif said.type == "content_block_delta" and said.delta is not None and said.index in open_blocks:
+        open_blocks[said.index].add(said.delta)
+    elif said.type == "content_block_stop" and said.index in open_blocks:
+        finished = open_blocks.pop(said.index).finished()
+    native = NativePiece(form=_FORM, event=data, block=finished)
+    if not deltas:
+        return [Delta(native=native)]
+    deltas[-1].native = native
+    return deltas
+
+
+def _whole_call(start: msgspec.Raw, block: _Block, deltas: list[Delta]) -> msgspec.Raw:
+    """Return a block as it is; a call with the id that it has here, and with an input that is an object."""
+    if block.type != "tool_use":
+        return start
+    said = msgspec.json.decode(start, type=dict[str, Any])
+    call_id = next((piece.id for delta in deltas for piece in delta.tool_calls if piece.id), said.get("id"))
+    if said.get("id") == call_id and isinstance(said.get("input"), dict):
+        return start
+    return msgspec.Raw(_encode(said | {"id": call_id, "input": block.input}))
+
+
+def read_whole(body: bytes, tally: Tally) -> list[Delta]:
+    """See `RemoteWire.read_whole`."""
+    message, blocks = _decode_message(body, tally), blocks_of(tally)
+    if message.error:
+        raise ServerSaidError(WireError(message.error) if isinstance(message.error, str) else message.error)
+    _report(message.usage, tally)
+    deltas: list[Delta] = []
+    if isinstance(message.content, str):
+        deltas, message.content = blocks.text(message.content), None
+        # A caller of the same API gets blocks.
+        tally.native = False
+    for index, raw in enumerate(message.content or ()):
+        block = _decode_block(raw, tally)
+        started = _start(index, raw, blocks)
+        deltas += started + blocks.close(index)
+        if tally.native:
+            said = bytes(_whole_call(raw, block, started))
+            whole = NativeBlock(json=said, type=block.type, seal=block.signature or block.data)
+            deltas.append(Delta(native=NativePiece(form=_FORM, block=whole)))
+    ending = _end(message, blocks)
+    if tally.native and ending:
+        ending[0].native = NativePiece(form=_FORM, event=_ending(body))
+    return deltas + ending
+
+
+def _ending(body: bytes) -> bytes:
+    """What the event at the end of a stream would have said."""
+    whole = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    delta = {name: whole[name] for name in ("stop_reason", "stop_sequence", "container") if name in whole}
+    more = {name: whole[name] for name in ("usage", "context_management") if name in whole}
+    return _encode({"type": "message_delta", "delta": delta, **more})
+
+
+def _start(index: int, raw: msgspec.Raw, blocks: Blocks) -> list[Delta]:
+    if not raw:
+        raise TierError("the server started a block without saying which")
+    block = _decode_block(raw)
+    match block.type:
+        case "text":
+            return blocks.text(block.text)
+        case "thinking":
+            return blocks.reasoning(block.thinking)
+        case "tool_use":
+            return [blocks.open_call(index, block.id, block.name, arguments_text(block.input))]
+    if not block.type.endswith(_OWN_BLOCKS):
+        blocks.unknown = blocks.unknown or f"blocks of the type {block.type!r}"
+    blocks.own.add(index)
+    return []
+
+
+def _delta(said: _Event, blocks: Blocks) -> list[Delta]:
+    delta = said.delta
+    if delta is not None:
+        if delta.text is not None:
+            return blocks.text(delta.text)
+        if delta.thinking is not None:
+            return blocks.reasoning(delta.thinking)
+        if delta.partial_json is not None:
+            return [] if said.index in blocks.own else blocks.arguments(said.index, delta.partial_json)
+        if delta.type in ("signature_delta", "citations_delta"):
+            return []
+    blocks.unknown = blocks.unknown or f"deltas of the type {delta.type if delta else ''!r}"
+    return []
+
+
+def _end(said: _Delta | _Message, blocks: Blocks) -> list[Delta]:
+    if said.stop_reason is None:
+        return []
+    blocks.check_form()
+    reasons: dict[str, FinishReason] = {
+        "max_tokens": "length",
+        "model_context_window_exceeded": "length",
+        "tool_use": "tool_calls",
+        "refusal": "content_filter",
+    }
+    return [Delta(finish_reason=reasons.get(said.stop_reason, "stop"), stop_sequence=said.stop_sequence)]
+
+
+def _report(usage: _Usage | None, tally: Tally) -> None:
+    """Store the counts. Those of a stream's end are totals, and may repeat the prompt's."""
+    if usage is None:
+        return
+    known = tally.reported or Usage()
+    prompt, cached, written = known.prompt_tokens, known.cached_tokens, known.cache_write_tokens
+    for_an_hour = known.cache_write_1h_tokens
+    if usage.input_tokens is not None:
+        cached, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
+        prompt = usage.input_tokens + cached + written
+    if usage.cache_creation is not None:
+        for_an_hour = usage.cache_creation.ephemeral_1h_input_tokens or 0
+    tally.report(
+        Usage(
+            prompt_tokens=prompt or tally.prompt_tokens,
+            completion_tokens=known.completion_tokens if usage.output_tokens is None else usage.output_tokens,
+            cached_tokens=cached,
+            cache_write_tokens=written,
+            cache_write_1h_tokens=for_an_hour,
+        )
+    )
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = LenientDecoder(_Event, f"an event of {NAME}'s")
+_strict = _decode.strict
+_decode_message = LenientDecoder(_Message, f"a message of {NAME}'s")
+_decode_block = LenientDecoder(_Block, f"a block of {NAME}'s")
+
 
 VERSION = b"2023-06-01"
 _KNOWN = frozenset({"temperature", "top_p", "top_k", "reasoning_effort", BUDGET, "parallel_tool_calls"})
@@ -134,11 +407,8 @@ class AnthropicWire(RemoteWire):
 
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         """See `RemoteWire.read_event`."""
-        return anthropic_answer.read_event(event, tally)
+        return read_event(event, tally)
 
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
         """See `RemoteWire.read_whole`."""
-        return anthropic_answer.read_whole(body, tally)
-
-
-_encode = msgspec.json.Encoder().encode
+        return read_whole(body, tally)

@@ -9,16 +9,12 @@ import httpx
 import msgspec
 
 from tiers.catalog.tier_spec import RemoteSpec
-from tiers.content_parts import ContentPart
 from tiers.errors import TierError, TierRequestError, TierUnavailableError
-from tiers.native_content import Form, NativeBlock, NativePiece
+from tiers.message_content import ContentPart, Form, NativeBlock, NativePiece
 from tiers.remote.anthropic_request import dropped_sampling, dropped_thinking, sampling_fields, thinking_fields
-from tiers.remote.cache_marks import CACHE_POINT, is_marked, put_points
-from tiers.remote.call_pieces import arguments_text
-from tiers.remote.event_stream import EventStreamParser
-from tiers.remote.lenient_json import LenientDecoder
+from tiers.remote.event_stream import EventStreamParser, ServerSentEvent
+from tiers.remote.lenient_json import LenientDecoder, arguments_text
 from tiers.remote.openai_format import WireError, parse_error
-from tiers.remote.optional_fields import BUDGET, dropped_fields
 from tiers.remote.provider_format import (
     Blocks,
     Media,
@@ -32,7 +28,8 @@ from tiers.remote.provider_format import (
     media_parts,
     system_text,
 )
-from tiers.remote.sse import ServerSentEvent
+from tiers.remote.provider_state import CACHE_POINT, is_marked, put_points
+from tiers.remote.request_fields import BUDGET, dropped_fields
 from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import RemoteWire, StreamParser, WireCall

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from inference_core.io.files import JSON_ERRORS
-from tiers.catalog.embedding_spec import EmbeddingSpec
+from tiers.catalog.catalog import EmbeddingSpec
 from tiers.errors import (
     TierAnswerError,
     TierAnswerTooLongError,

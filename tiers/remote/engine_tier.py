@@ -7,7 +7,7 @@ import msgspec
 
 from inference_core.io.background_tasks import once
 from tiers.catalog.tier_spec import USUAL_CONTEXT, TierSpec
-from tiers.engines.engine_status import EngineStatus, StatusOf
+from tiers.engines import EngineStatus, StatusOf
 from tiers.errors import CatalogError, TierRequestError, TierUnavailableError
 from tiers.remote.http_transport import HttpTransport
 from tiers.remote.remote_tier import RemoteTier

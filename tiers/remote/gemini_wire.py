@@ -11,11 +11,10 @@ import msgspec
 from inference_core.io.files import JSON_ERRORS
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.errors import TierError
-from tiers.native_content import Form, NativeBlock, NativePiece
-from tiers.remote.call_pieces import arguments_text
-from tiers.remote.lenient_json import LenientDecoder
+from tiers.message_content import Form, NativeBlock, NativePiece, ToolCallDelta
+from tiers.remote.event_stream import ServerSentEvent
+from tiers.remote.lenient_json import LenientDecoder, arguments_text
 from tiers.remote.openai_format import MAX_RETRY_AFTER_SECONDS, WireError, parse_error
-from tiers.remote.optional_fields import BUDGET, dropped_fields
 from tiers.remote.provider_format import (
     THINKING_TOKENS,
     Blocks,
@@ -30,12 +29,11 @@ from tiers.remote.provider_format import (
     published_by,
     system_text,
 )
-from tiers.remote.sse import ServerSentEvent
+from tiers.remote.request_fields import BUDGET, dropped_fields
 from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import RemoteWire, WireCall
 from tiers.tier import ChatMessage, Delta, FinishReason, GenerationRequest, Usage
-from tiers.tool_types import ToolCallDelta
 
 NAME = "Gemini"
 # Google's own value for calls whose thoughts come from elsewhere, or are not known here any more: without any signature

@@ -13,8 +13,8 @@ from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
-from tiers.metadata_addresses import is_metadata_address
 from tiers.remote.http_connection import HttpConnection
+from tiers.server_words import is_metadata_address
 
 MAX_CONNECTIONS, MAX_IDLE = 1000, 100
 # uvicorn, which serves vLLM and SGLang, closes connections after 5 idle seconds.

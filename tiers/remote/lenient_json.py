@@ -1,5 +1,10 @@
-"""JSON of servers as structs, whatever their small liberties: a field of another type is read as what it plainly
-means, or else has its neutral value, so that one odd field never costs an answer."""
+"""Answers of servers as structs, whatever their small liberties, so that one odd field never costs an answer.
+
+A field of another type is read as what it plainly means, or else has its neutral value. A character that a server cut
+in two (it escaped each half of a surrogate pair on its own, often in two events) is joined. A piece of a streamed
+chat's tool calls finds its call where a server gives no index, one for all of them, an empty id, or name and id again
+in every piece.
+"""
 
 import json
 import math
@@ -12,8 +17,68 @@ from msgspec import inspect
 
 from inference_core.io.files import JSON_ERRORS
 from tiers.errors import TierError
-from tiers.remote.sse import BOM
+from tiers.message_content import ToolCallDelta, new_call_id
+from tiers.remote.event_stream import BOM
 from tiers.remote.usage_counter import Tally
+from tiers.tier import Delta, TextLogprob
+
+_HIGH = ("\ud800", "\udbff")
+REPLACEMENT = "\ufffd"
+
+
+class SplitCharacters:
+    """Joins the halves in the deltas of one answer. What has no other half becomes U+FFFD."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[int, str], str] = {}
+
+    def joined(self, deltas: list[Delta]) -> list[Delta]:
+        """Return `deltas` without halves; the first half at the end of a text waits for its second."""
+        for delta in deltas:
+            if delta.text:
+                delta.text = self._join((delta.index, "text"), delta.text)
+            if delta.reasoning:
+                delta.reasoning = self._join((delta.index, "reasoning"), delta.reasoning)
+            if delta.tool_calls:
+                delta.tool_calls = [
+                    msgspec.structs.replace(
+                        call,
+                        id=whole(call.id),
+                        name=whole(call.name),
+                        arguments=self._join((delta.index, f"call {call.index}"), call.arguments),
+                    )
+                    for call in delta.tool_calls
+                ]
+            if delta.logprobs:
+                delta.logprobs = [_scored(one) for one in delta.logprobs]
+        return deltas
+
+    def rest(self) -> list[Delta]:
+        """Return what still waits in texts, at the end of the answer."""
+        if not self._held:
+            return []
+        waiting = [index for (index, where), half in self._held.items() if half and where == "text"]
+        self._held.clear()
+        return [Delta(index=index, text=REPLACEMENT) for index in waiting]
+
+    def _join(self, where: tuple[int, str], text: str) -> str:
+        text = self._held.pop(where, "") + text
+        if text and _HIGH[0] <= text[-1] <= _HIGH[1]:
+            self._held[where], text = text[-1], text[:-1]
+        return whole(text)
+
+
+def whole(text: str) -> str:
+    """Return `text` with its pairs joined, and U+FFFD for each half alone."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _scored(one: TextLogprob) -> TextLogprob:
+    top = [(whole(token), data, logprob) for token, data, logprob in one.top]
+    return msgspec.structs.replace(one, token=whole(one.token), top=top)
+
 
 T = TypeVar("T")
 _MOST_DIGITS = 40
@@ -199,3 +264,133 @@ _SCALARS: dict[type[inspect.Type], Callable[[Any, Any], Any]] = {
     inspect.BoolType: _truth,
     inspect.DictType: _object,
 }
+
+
+class CallPiece(msgspec.Struct, frozen=True):
+    """A piece as the server sent it. `place`: its index; None without one. `arguments`: text, or an object at once."""
+
+    place: int | None
+    id: str
+    name: str
+    arguments: Any
+
+    @property
+    def says_something(self) -> bool:
+        """Whether there is anything in it."""
+        return bool(self.id or self.name or self.arguments)
+
+
+class _Open(msgspec.Struct):
+    """A call as it grows. `given_id`: as the server sent it; "" if it sent none."""
+
+    number: int
+    given_id: str
+    name: str
+    place: int | None
+    arguments: list[str] = []
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its arguments are an object, to which nothing can be added."""
+        return self.arguments[-1].rstrip()[-1:] == "}" and _is_json(self.text)
+
+    @property
+    def text(self) -> str:
+        """The arguments so far."""
+        return "".join(self.arguments)
+
+
+class Calls:
+    """The calls of one choice in the order in which they began, which is how they are numbered from here on."""
+
+    def __init__(self) -> None:
+        self._calls: list[_Open] = []
+        self._ids: set[str] = set()
+
+    def read(self, piece: CallPiece) -> ToolCallDelta:
+        """Return the piece with the number of its call: id and name only in the first one, and an id in every case.
+
+        Raises TierError for arguments of no call.
+        """
+        arguments = arguments_text(piece.arguments)
+        call = self._continued(piece, arguments)
+        if call is not None:
+            call.given_id = call.given_id or piece.id
+            # The name may come after the id, in one piece.
+            name = piece.name if not call.name else ""
+            call.name = call.name or name
+            if piece.id and call.is_whole:
+                # The whole call, once more.
+                arguments = ""
+            elif arguments:
+                call.arguments.append(arguments)
+            return ToolCallDelta(index=call.number, name=name, arguments=arguments)
+        return self.begin(piece)
+
+    def begin(self, piece: CallPiece) -> ToolCallDelta:
+        """Return the piece as the first one of a call. Raises TierError if it names none."""
+        arguments = arguments_text(piece.arguments)
+        if not (piece.id or piece.name):
+            raise TierError("the server sent arguments of a call that it has not named")
+        call = _Open(len(self._calls), piece.id, piece.name, piece.place, [arguments])
+        self._calls.append(call)
+        return ToolCallDelta(index=call.number, id=self._own_id(piece.id), name=piece.name, arguments=arguments)
+
+    def _own_id(self, given: str) -> str:
+        own = given if given and given not in self._ids else new_call_id()
+        self._ids.add(own)
+        return own
+
+    def _continued(self, piece: CallPiece, arguments: str) -> _Open | None:
+        """Return the call that `piece` goes on with; None for the first piece of one."""
+        if not self._calls:
+            return None
+        last = self._calls[-1]
+        # The usual piece: more arguments of an open call.
+        if not piece.id and not piece.name:
+            return last if piece.place is None else self._at(piece.place) or last
+        same_id = next((call for call in reversed(self._calls) if piece.id and call.given_id == piece.id), None)
+        known = same_id or (last if piece.place is None else self._at(piece.place))
+        if known is None or (piece.place is not None and known.place is not None and piece.place != known.place):
+            return None
+        if piece.name and known.name and piece.name != known.name:
+            return None
+        if same_id is None and piece.id and piece.name and known.given_id:
+            return None
+        # Name and id come again, or the next call has the same: then the one before is whole, and this one has more.
+        is_next = bool(arguments) and known.is_whole and not (same_id is not None and arguments == known.text)
+        return None if is_next else known
+
+    def _at(self, place: int) -> _Open | None:
+        return next((call for call in reversed(self._calls) if call.place == place), None)
+
+
+def arguments_text(arguments: Any) -> str:
+    """Return the arguments as JSON text, as a server gave them: as text, as an object, as a text of a text, or not at
+    all."""
+    if isinstance(arguments, str):
+        return _opened(arguments) if arguments[:2] == '"{' else arguments
+    if arguments is None:
+        return ""
+    try:
+        return msgspec.json.encode(arguments).decode()
+    except UnicodeEncodeError:
+        # Halves of characters stay escapes.
+        return json.dumps(arguments)
+
+
+def _opened(text: str) -> str:
+    """The arguments in a text that was made JSON twice; `text` itself, if it is none."""
+    try:
+        inner = msgspec.json.decode(text, type=str)
+    except (ValueError, RecursionError):
+        return text
+    return inner if _is_json(inner) else text
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except (ValueError, RecursionError):
+        return False
+    return True

@@ -11,16 +11,13 @@ import msgspec
 
 from inference_core.io.files import JSON_ERRORS
 from tiers.chat_state import DETAILS, EXTRA, state_json, state_pieces
-from tiers.citations import UrlCitation
 from tiers.errors import TierError
-from tiers.remote.call_pieces import CallPiece, Calls
-from tiers.remote.lenient_json import LenientDecoder
-from tiers.remote.openai_format import WireError
-from tiers.remote.openai_usage import ChatUsage
+from tiers.message_content import ToolCallDelta, UrlCitation
+from tiers.remote.lenient_json import CallPiece, Calls, LenientDecoder
+from tiers.remote.openai_format import ChatUsage, WireError
 from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import Tally
 from tiers.tier import Delta, FinishReason, TextLogprob
-from tiers.tool_types import ToolCallDelta
 
 
 class _TopLogprob(msgspec.Struct):

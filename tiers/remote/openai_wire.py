@@ -7,12 +7,13 @@ import msgspec
 
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.errors import TierRequestError
-from tiers.native_content import Form
-from tiers.remote import responses_answer, responses_request
-from tiers.remote.given_back import give_back
+from tiers.message_content import Form
+from tiers.remote import responses_format
+from tiers.remote.event_stream import ServerSentEvent
 from tiers.remote.openai_answer import read_chunk
 from tiers.remote.openai_format import TEMPLATED, WireError, parse_error, request_body
-from tiers.remote.optional_fields import (
+from tiers.remote.provider_state import give_back
+from tiers.remote.request_fields import (
     ALL_SAMPLING,
     BUDGET,
     SERVICE_FIELDS,
@@ -20,7 +21,6 @@ from tiers.remote.optional_fields import (
     VARIABLES,
     dropped_fields,
 )
-from tiers.remote.sse import ServerSentEvent
 from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import QueueMetric, RemoteWire, WireCall
@@ -176,13 +176,13 @@ class OpenAIProviderWire(OpenAIWire):
 
     def call(self, request: GenerationRequest, max_tokens: int | None) -> WireCall:
         """See `RemoteWire.call`: by the Responses API where the catalogue allows it, and the request needs it."""
-        wanted = self.form is not None and (self._remote.responses == "always" or responses_request.is_needed(request))
+        wanted = self.form is not None and (self._remote.responses == "always" or responses_format.is_needed(request))
         own = request.native is not None and bool(request.native.server_tools)
-        if not wanted or not (own or responses_request.is_expressible(request)):
+        if not wanted or not (own or responses_format.is_expressible(request)):
             call = super().call(request, max_tokens)
             return msgspec.structs.replace(call, form="chat") if self.form is not None else call
         streamed = not request.whole or self._remote.stream_whole
-        body = responses_request.request_body(self._remote, request, max_tokens, streamed=streamed)
+        body = responses_format.request_body(self._remote, request, max_tokens, streamed=streamed)
         dropped = dropped_fields(request, self.known_fields(is_chat=True) - {"store", THOUGHTS} | {BUDGET})
         body, unknown = self.with_own_fields(self.extended(body, request), request, self._remote)
         return WireCall("responses", _encode(body), streamed, dropped + unknown, form="responses")
@@ -190,13 +190,13 @@ class OpenAIProviderWire(OpenAIWire):
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         """See `RemoteWire.read_event`."""
         if tally.form == "responses":
-            return responses_answer.read_event(event, tally)
+            return responses_format.read_event(event, tally)
         return super().read_event(event, tally)
 
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
         """See `RemoteWire.read_whole`."""
         return (
-            responses_answer.read_whole(body, tally) if tally.form == "responses" else super().read_whole(body, tally)
+            responses_format.read_whole(body, tally) if tally.form == "responses" else super().read_whole(body, tally)
         )
 
     def is_about_model(self, error: WireError) -> bool:

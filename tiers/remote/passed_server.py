@@ -10,12 +10,11 @@ import httpx
 import msgspec
 
 from tiers.catalog.tier_spec import TierSpec
-from tiers.credential import CallerCredential
-from tiers.errors import CatalogError, MissingKeyError, TierError
+from tiers.errors import CallerCredential, CatalogError, MissingKeyError, TierError
 from tiers.remote.http_exchange import IDENTITY, pieces_of, up_to
 from tiers.remote.http_transport import transport_to
 from tiers.remote.server_failures import FAILURES, ServerFailures
-from tiers.remote.wires import wire_of
+from tiers.remote.wire import wire_of
 
 MAX_ERROR_BYTES = 64 * 1024
 

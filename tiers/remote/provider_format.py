@@ -7,13 +7,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from inference_core.io.files import JSON_ERRORS
-from tiers.content_parts import ContentPart
 from tiers.errors import TierError, TierRequestError
+from tiers.message_content import ContentPart, ToolCall, ToolCallDelta, new_call_id
 from tiers.remote.openai_format import parse_error
-from tiers.remote.server_models import published_output
+from tiers.remote.server_state import published_output
 from tiers.remote.usage_counter import Tally
 from tiers.tier import ChatMessage, Delta, GenerationRequest
-from tiers.tool_types import ToolCall, ToolCallDelta, new_call_id
 
 # Anthropic's least budget of thinking tokens, and what is kept free of it for the answer.
 MIN_THINKING_TOKENS = 1024

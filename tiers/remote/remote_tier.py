@@ -17,8 +17,10 @@ from inference_core.protocol import StepTimes
 from tiers.catalog.pricing import write_pays
 from tiers.catalog.tier_spec import ONE_CHOICE, OWN_SERVERS, USUAL_CONTEXT, TierSpec
 from tiers.chat_state import has_state
-from tiers.credential import HEADER, CallerCredential
+from tiers.deltas import merged_answers
 from tiers.errors import (
+    HEADER,
+    CallerCredential,
     CallerCredentialError,
     CatalogError,
     MissingKeyError,
@@ -28,27 +30,19 @@ from tiers.errors import (
     TierRequestError,
     TierUnavailableError,
 )
-from tiers.merge_streams import merged_answers
 from tiers.prompt_bounds import prompt_bounds
 from tiers.remote.adapted_request import Adapted, adapted, restored
-from tiers.remote.answer_bounds import bounds_of
-from tiers.remote.answer_reader import AnswerReader
-from tiers.remote.cache_marks import marked_tools, with_mark
-from tiers.remote.http_client import HttpClient
-from tiers.remote.http_exchange import is_whole, pieces_of, read_rest, up_to
+from tiers.remote.answer_reader import AnswerReader, StopsHere
+from tiers.remote.http_exchange import HttpClient, is_whole, pieces_of, read_rest, up_to
 from tiers.remote.http_transport import Reply, transport_to
-from tiers.remote.learned_refusals import NOTHING, REFUSALS, LearnedRefusals, Place, without
 from tiers.remote.openai_format import WireError
-from tiers.remote.reasoning_makers import MAKERS, ReasoningMakers, maker_of, owned
-from tiers.remote.refusals import refused_parameters
+from tiers.remote.provider_state import MAKERS, ReasoningMakers, maker_of, marked_tools, owned, with_mark
+from tiers.remote.refusals import NOTHING, REFUSALS, LearnedRefusals, Place, refused_parameters, without
 from tiers.remote.server_failures import FAILURES, ServerFailures, told_limit
-from tiers.remote.server_models import ServerModel, chosen_model, parse_models
-from tiers.remote.server_queue import ServerQueue, Stream
-from tiers.remote.stops_here import StopsHere
+from tiers.remote.server_state import ServerModel, ServerQueue, Stream, chosen_model, parse_models
 from tiers.remote.too_long import ServerSaidError
-from tiers.remote.usage_counter import Tally, estimated_prompt_tokens
-from tiers.remote.wire import WireCall
-from tiers.remote.wires import wire_of
+from tiers.remote.usage_counter import Tally, bounds_of, estimated_prompt_tokens
+from tiers.remote.wire import WireCall, wire_of
 from tiers.tier import AnswerEnd, Delta, GenerationRequest, Tier, TierLoad
 
 log = logging.getLogger(__name__)

@@ -19,10 +19,10 @@ from tiers.errors import (
     TierRequestError,
     TierUnavailableError,
 )
+from tiers.remote.event_stream import EventTooLargeError
 from tiers.remote.http_connection import OversizedHeadError
 from tiers.remote.http_transport import Reply
 from tiers.remote.openai_format import WireError, parse_retry_after
-from tiers.remote.sse import EventTooLargeError
 from tiers.remote.too_long import ServerSaidError, is_unable, too_long
 from tiers.remote.wire import RemoteWire
 from tiers.server_words import one_line

@@ -4,8 +4,8 @@ import re
 from typing import NamedTuple
 
 from tiers.errors import CONTEXT_CODE, TierError
+from tiers.remote.lenient_json import whole
 from tiers.remote.openai_format import WireError
-from tiers.remote.split_characters import whole
 from tiers.server_words import MOST_CONTEXT
 
 MOST_READ = 4096

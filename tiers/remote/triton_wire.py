@@ -20,9 +20,9 @@ from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 from tiers.catalog.tier_spec import RemoteSpec
 from tiers.errors import CatalogError, TierError, TierRequestError
+from tiers.remote.event_stream import ServerSentEvent
 from tiers.remote.openai_format import WireError, parse_error
-from tiers.remote.optional_fields import dropped_fields
-from tiers.remote.sse import ServerSentEvent
+from tiers.remote.request_fields import dropped_fields
 from tiers.remote.too_long import ServerSaidError
 from tiers.remote.usage_counter import Tally
 from tiers.remote.wire import RemoteWire, WireCall

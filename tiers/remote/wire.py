@@ -1,20 +1,23 @@
-"""The interface between a remote tier and the kind of its server: how requests are sent and answers are read."""
+"""The interface between a remote tier and the kind of its server: how requests are sent and answers are read.
+
+The module of each `remote.kind` is imported with the first server of the kind.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection
+from importlib import import_module
 from typing import Any, Literal, NamedTuple, Protocol
 
 import httpx
 import msgspec
 
-from tiers.catalog.tier_spec import RemoteSpec
-from tiers.native_content import Form
-from tiers.remote.extra_fields import FORWARDED, with_fields
+from tiers.catalog.tier_spec import ProviderName, RemoteKind, RemoteSpec
+from tiers.message_content import Form
+from tiers.remote.event_stream import EventParser, ServerSentEvent
 from tiers.remote.openai_format import WireError, parse_error
-from tiers.remote.prometheus_queue import sum_of_samples
-from tiers.remote.rules import Rules
-from tiers.remote.server_queue import QueueReport
-from tiers.remote.sse import EventParser, ServerSentEvent
+from tiers.remote.request_fields import FORWARDED, with_fields
+from tiers.remote.rules import Rules, rules_of, server_of
+from tiers.remote.server_state import QueueReport, sum_of_samples
 from tiers.remote.usage_counter import Tally
 from tiers.tier import Delta, GenerationRequest
 
@@ -154,3 +157,31 @@ class RemoteWire(ABC):
     def read_end(self, tally: Tally) -> list[Delta]:
         """Return the deltas implied by the end of the stream; without any, unfinished choices are an error."""
         return []
+
+
+# Module and class.
+WIRES: dict[RemoteKind, tuple[str, str]] = {
+    "openai": ("openai_wire", "OpenAIWire"),
+    "vllm": ("openai_wire", "VllmWire"),
+    "sglang": ("openai_wire", "SglangWire"),
+    "llama-server": ("openai_wire", "LlamaServerWire"),
+    "tensorrt-llm": ("openai_wire", "TensorRtLlmWire"),
+    "tgi": ("openai_wire", "TgiWire"),
+    "triton-tensorrt-llm": ("triton_wire", "TritonTensorRtLlmWire"),
+    "triton-vllm": ("triton_wire", "TritonVllmWire"),
+    "openai-provider": ("openai_wire", "OpenAIProviderWire"),
+    "azure": ("openai_wire", "AzureWire"),
+    "anthropic": ("anthropic_wire", "AnthropicWire"),
+    "gemini": ("gemini_wire", "GeminiWire"),
+    "bedrock": ("bedrock_wire", "BedrockWire"),
+    "vertex-gemini": ("vertex_wire", "VertexGeminiWire"),
+    "vertex-anthropic": ("vertex_wire", "VertexAnthropicWire"),
+}
+
+
+def wire_of(remote: RemoteSpec, provider: ProviderName | None = None) -> RemoteWire:
+    """Return the wire to such a server, of `provider` where the catalogue names one."""
+    module, name = WIRES[remote.kind]
+    wire: RemoteWire = getattr(import_module(f"tiers.remote.{module}"), name)(remote)
+    wire.rules = rules_of(server_of(remote, provider), remote.model)
+    return wire

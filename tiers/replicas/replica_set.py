@@ -14,16 +14,13 @@ from functools import partial
 import msgspec
 
 from inference_core.io.background_tasks import repeated
-from tiers.attempt import ReplicaStatus
 from tiers.catalog.replica_spec import BalancingSpec, ReplicaSpec, replica_names
 from tiers.catalog.tier_spec import ONE_CHOICE, USUAL_CONTEXT, RemoteSpec, TierSpec
-from tiers.errors import CatalogError, TierError, TierRequestError, TierUnavailableError
-from tiers.merge_streams import merged_answers
+from tiers.deltas import merged_answers
+from tiers.errors import CatalogError, ReplicaStatus, TierError, TierRequestError, TierUnavailableError
 from tiers.remote.remote_tier import RemoteTier
-from tiers.replicas.balancer import Balancer
-from tiers.replicas.hedged_request import ReplicaRace
-from tiers.replicas.prefix_affinity import prefix_key
-from tiers.replicas.replica_request import ReplicaCall
+from tiers.replicas.balancer import Balancer, prefix_key
+from tiers.replicas.hedged_request import ReplicaCall, ReplicaRace
 from tiers.tier import Delta, GenerationRequest, Tier, TierLoad
 
 log = logging.getLogger(__name__)

@@ -1,11 +1,159 @@
-"""Parse tool calls from a streaming answer: text stays text, calls become deltas, nothing is repeated."""
+"""Parse tool calls from a streaming answer: text stays text, calls become deltas, nothing is repeated.
 
-from collections.abc import Collection
+A call `{"name": …, "arguments": {…}}` is read character by character, so that its arguments can be streamed; one of a
+`NamedDialect` is passed on when all of it has been read.
+"""
+
+import json
+from collections.abc import Collection, Mapping
 from typing import Literal, NamedTuple
 
-from tiers.tool_types import ToolCallDelta, new_call_id
-from tiers.tools.call_scanner import CallScanner
-from tiers.tools.dialect import Dialect
+from tiers.message_content import Tool, ToolCallDelta, new_call_id
+from tiers.tools.dialect import CallRead, Dialect, NamedDialect
+
+_ARGUMENTS = ("arguments", "parameters")
+
+
+class CallScanner:
+    """Feed it text that starts with `{`. `name` is set once it is known, `done` when the object has closed; `failed` if
+    it is no call. `raw` is all text read. Arguments stream as the model wrote them."""
+
+    def __init__(self, name_key: str = "name") -> None:
+        self._name_key = name_key
+        self.name: str | None = None
+        self.raw = ""
+        self.done = False
+        self.failed = False
+        self._stack: list[str] = []
+        self._string: str | None = None  # the current open string, raw, from its quote on
+        self._escaped = False
+        self._key: str | None = None
+        self._value = ""
+        self._expects_key = False
+        self._pieces: list[str] = []
+        self._seen_arguments = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether the call can be announced: its name is known and its arguments have started, or the call is done.
+
+        What fails later stays announced, as it would have been if the text had come character by character.
+        """
+        return self.name is not None and (bool(self._pieces) or self.done)
+
+    def take_arguments(self) -> str:
+        """Return the arguments that arrived since the last call."""
+        piece = "".join(self._pieces)
+        self._pieces.clear()
+        return piece
+
+    def feed(self, text: str) -> int:
+        """Read `text` until the call ends, fails or has just got its name; return the number of characters read."""
+        was_named = self.name is not None
+        for place, character in enumerate(text):
+            self.raw += character
+            self._read(character)
+            if self.done or self.failed or (self.name is not None and not was_named):
+                return place + 1
+        return len(text)
+
+    def _read(self, character: str) -> None:
+        if self._string is not None:
+            self._read_in_string(character)
+        elif character == '"':
+            self._string = character
+            self._put(character)
+        elif character in "{[":
+            self._open(character)
+        elif character in "}]":
+            self._close(character)
+        elif len(self._stack) == 1 and character in ":,":
+            self._separate(character)
+        elif len(self._stack) == 1 and self._key is None and not character.isspace():
+            self.failed = True
+        else:
+            self._put(character)
+
+    def _read_in_string(self, character: str) -> None:
+        assert self._string is not None
+        self._string += character
+        self._put(character)
+        if self._escaped:
+            self._escaped = False
+        elif character == "\\":
+            self._escaped = True
+        elif character == '"':
+            text, self._string = self._string, None
+            if len(self._stack) == 1 and self._expects_key:
+                self._key, self._expects_key, self._value = _decoded(text), False, ""
+
+    def _open(self, character: str) -> None:
+        self._put(character)
+        self._stack.append(character)
+        if len(self._stack) == 1:
+            self._expects_key = character == "{"
+            self.failed = character != "{"
+
+    def _close(self, character: str) -> None:
+        if not self._stack or (self._stack[-1], character) not in (("{", "}"), ("[", "]")):
+            self.failed = True
+            return
+        if len(self._stack) == 1:
+            self._end_value()
+            self._stack.pop()
+            self.done = not self.failed
+            self.failed = self.failed or self.name is None
+            if self.done and not self._seen_arguments:
+                self._pieces.append("{}")
+            return
+        self._stack.pop()
+        self._put(character)
+
+    def _separate(self, character: str) -> None:
+        if character == ":":
+            self._value = ""
+            self.failed = self._key is None
+        else:
+            self._end_value()
+            self._expects_key, self._key = True, None
+
+    def _put(self, character: str) -> None:
+        """Add a character to the open value at the call's own level, if there is one."""
+        if not self._stack or self._expects_key or self._key is None:
+            return
+        begins = not self._value
+        if begins and character.isspace():
+            return
+        self._value += character
+        if self._key in _ARGUMENTS and self._value[0] == "{":
+            self._seen_arguments = True
+            self._pieces.append(character)
+
+    def _end_value(self) -> None:
+        value = self._value.strip()
+        if self._key == self._name_key:
+            name = _decoded(value)
+            # The first one may have been announced.
+            self.failed = self.failed or not name or self.name is not None
+            self.name = self.name or name
+        elif self._key in _ARGUMENTS and value and value[0] != "{":
+            # Some models write the arguments' JSON as a string.
+            text = _decoded(value) if value[0] == '"' else None
+            if text is not None and text.lstrip().startswith("{"):
+                self._pieces.append(text)
+                self._seen_arguments = True
+            else:
+                self.failed = value != "null"
+        self._value = ""
+
+
+def _decoded(text: str) -> str | None:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, str) else None
+
 
 _BETWEEN = " \n\r\t,;"
 
@@ -149,3 +297,101 @@ def held_back(text: str, opener: str) -> int:
         if text.endswith(opener[:length]):
             return len(text) - len(text[: len(text) - length].rstrip())
     return len(text) - len(text.rstrip())
+
+
+class NamedCallParser:
+    """The parser of one choice. Only calls of `tools` count; other calls are text. At most `most` calls."""
+
+    def __init__(self, dialect: NamedDialect, tools: Mapping[str, Tool], most: int | None = None) -> None:
+        self.count = 0
+        self._dialect, self._tools, self._most = dialect, tools, most
+        # What a call must begin with, up to its first white space or what varies.
+        anchor = dialect.anchor
+        self._start = anchor.split()[0].partition("{i")[0] if anchor else ""
+        self._varies = "{id}" in anchor or "{index}" in anchor
+        heads = (anchor, dialect.opener)
+        self._heads = {_squeezed(head + name) for head in heads for name in tools}
+        # What may stand behind a call without meaning anything.
+        self._marks = [mark.strip() for mark in (dialect.section[1], dialect.separator) if mark.strip()]
+        self._buffer = ""
+        self._led = ""  # white space before what may be a call
+        self._has_text = False
+        self._behind_call = False
+
+    def feed(self, text: str) -> Said:
+        """Parse the next piece of the answer."""
+        self._buffer += text
+        return self._advance(at_end=False)
+
+    def finish(self) -> Said:
+        """End the answer: return what was held back."""
+        return self._advance(at_end=True)
+
+    def _advance(self, *, at_end: bool) -> Said:
+        said, calls = list[str](), list[ToolCallDelta]()
+        while self._buffer:
+            if self.count == self._most:
+                self._buffer = ""
+            elif self._behind_call and not self._is_past_marks(at_end=at_end):
+                break
+            elif (place := self._next_start()) is None:
+                kept = 0 if at_end or not self._start else held_back(self._buffer, self._start)
+                said.append(self._taken(len(self._buffer) - kept))
+                break
+            elif place:
+                before = self._taken(place)
+                said.append(before.rstrip())
+                self._led = before[len(before.rstrip()) :]
+            elif (call := self._call()) is not None:
+                self._taken(call.end)
+                self._led = ""
+                calls.append(ToolCallDelta(index=self.count, id=new_call_id(), name=call.name))
+                calls.append(ToolCallDelta(index=self.count, arguments=call.arguments))
+                self.count += 1
+                self._behind_call = True
+            elif not at_end and (self._varies or self._is_head()):
+                break
+            else:
+                said.append(self._led + self._taken(max(len(self._start), 1)))
+                self._led = ""
+        text = "".join(said)
+        self._has_text = self._has_text or bool(text.strip())
+        return Said(text, calls)
+
+    def _is_past_marks(self, *, at_end: bool) -> bool:
+        """Take white space and marks behind a call off the buffer; False if more of the answer is needed for that."""
+        self._buffer = self._buffer.lstrip()
+        for mark in self._marks:
+            if self._buffer.startswith(mark):
+                self._taken(len(mark))
+                return True
+        if not self._buffer or (not at_end and any(mark.startswith(self._buffer) for mark in self._marks)):
+            return False
+        self._behind_call = False
+        return True
+
+    def _next_start(self) -> int | None:
+        """Where the next call may start in the buffer; None: nowhere yet."""
+        # Behind the first call, one begins without what stands before all of them; a call may begin with its name.
+        may_begin = self.count or not (self._start or self._has_text)
+        if may_begin and self._is_head():
+            return 0
+        place = self._buffer.find(self._start) if self._start else -1
+        return None if place < 0 else place
+
+    def _is_head(self) -> bool:
+        """Whether the buffer may go on as a call."""
+        squeezed = _squeezed(self._buffer)
+        return any(head.startswith(squeezed) or squeezed.startswith(head) for head in self._heads)
+
+    def _call(self) -> CallRead | None:
+        read = self._dialect.call_at
+        return read(self._buffer, self._tools, first=True) or read(self._buffer, self._tools, first=False)
+
+    def _taken(self, length: int) -> str:
+        taken, self._buffer = self._buffer[:length], self._buffer[length:]
+        return taken
+
+
+def _squeezed(text: str) -> str:
+    return "".join(text.split())

@@ -11,11 +11,9 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from inference_core.errors import InvalidRequestError
-from tiers.tool_types import Tool
-from tiers.tools.call_parser import CallParser
-from tiers.tools.dialect import LLAMA3, Dialect
-from tiers.tools.named_dialect import ArgumentMarks, NamedDialect
-from tiers.tools.named_parser import NamedCallParser
+from tiers.message_content import Tool
+from tiers.tools.call_parser import CallParser, NamedCallParser
+from tiers.tools.dialect import LLAMA3, ArgumentMarks, Dialect, NamedDialect
 
 AnyDialect = Dialect | NamedDialect
 AnyParser = CallParser | NamedCallParser

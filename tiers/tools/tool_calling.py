@@ -12,8 +12,8 @@ from inference_core.errors import InvalidRequestError
 from inference_core.tokenization.chat_template import ChatTemplate
 from inference_core.tokenization.stop_strings import StopStrings
 from inference_core.tokenization.tokenizer import Tokenizer
+from tiers.message_content import Tool, Tooling
 from tiers.tier import ChatMessage, Delta, GenerationRequest
-from tiers.tool_types import Tool, Tooling
 from tiers.tools.call_grammar import call_grammar
 from tiers.tools.call_parser import Said
 from tiers.tools.dialect import DIALECTS, HERMES, Dialect, DialectName, dialect_of

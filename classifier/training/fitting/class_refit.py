@@ -1,10 +1,18 @@
-"""Refit the class model with labels as soft targets (`classifier.model.learned`), each tenant within its bound.
+"""Fit what a retraining learns of all prompts (`classifier.model.learned`), each tenant within its bound.
 
-A label of tier t says nothing of a class but by the table T: P(score y | class c) = T_ct^y (1 - T_ct)^(1 - y). With the
-model's q_c = P(c | prompt), Bayes gives the soft target r_c = q_c l_c / sum over k of q_k l_k, l_c the product over the
-labelled tiers to the power of their weight. The weights W of the model's linear part minimise
+The head over all keys is a logistic regression of the labels with the prior's logit as offset and ridge penalties, L_c
+of the classes' weights and L of the others. One tenant moves a probability of it by at most `LABELS_BOUND`, whatever
+and however many its labels: with each weight in units of 1 / sqrt(its penalty) the inputs have at most the squared
+length B = 1 / L_c + 2 / L, and scores lie in [0, 1], so the gradient of labels of total weight W is at most W sqrt(B)
+long. The other terms are convex with modulus 1: without the tenant the weights move by at most W sqrt(B), logits by
+W B, and probabilities by W B / 4. Its labels weigh at most W = 4 `LABELS_BOUND` / B.
 
-    J(W) = - sum over labels of v log(sum over c of q_c(W) l_c) + sum of penalty W^2 / 2,
+The class model is refitted with labels as soft targets. A label of tier t says nothing of a class but by the table T:
+P(score y | class c) = T_ct^y (1 - T_ct)^(1 - y). With the model's q_c = P(c | prompt), Bayes gives the soft target
+r_c = q_c l_c / sum over k of q_k l_k, l_c the product over the labelled tiers to the power of their weight. The
+weights W of the model's linear part minimise
+
+J(W) = - sum over labels of v log(sum over c of q_c(W) l_c) + sum of penalty W^2 / 2,
 
 v a label's weight. Its slope in the logits is v (q - r), that of the cross-entropy with the soft targets of W itself:
 at the minimum the model agrees with its own targets (Fisher's identity; expectation-maximisation has the same fixed
@@ -12,22 +20,82 @@ points). The table is the catalogue's prior and stays, so that the classes keep 
 
 That holds for labels without a tenant. The targets of tenants' labels are computed once, by the model after these, and
 learned by the cross-entropy with them, a convex problem: one tenant moves a probability of it by at most
-`LABELS_BOUND`. With each weight in units of 1/sqrt(its penalty) the inputs have at most the squared length B = 1/L_c
-+ 2/L, and |q - r| <= sqrt(2), so the slope of labels of total weight V is at most V sqrt(2 B) long. The rest is
-convex with modulus 1: without the tenant the weights move by at most V sqrt(2 B), logits by V B sqrt(2), and P = q T,
-whose slope in the logits is at most sqrt(2) / 4 long for T in [0, 1], by at most V B / 2. So V is 2 `LABELS_BOUND`
-over B.
+`LABELS_BOUND`. With B as above and |q - r| <= sqrt(2), the slope of labels of total weight V is at most V sqrt(2 B)
+long. The rest is convex with modulus 1: without the tenant the weights move by at most V sqrt(2 B), logits by
+V B sqrt(2), and P = q T, whose slope in the logits is at most sqrt(2) / 4 long for T in [0, 1], by at most V B / 2. So
+V is 2 `LABELS_BOUND` over B.
 """
 
 import numpy as np
 import numpy.typing as npt
 
 from classifier.local.cells import LABELS_BOUND, Labels
-from classifier.model.learned import RefittedClasses, class_logits, inputs
+from classifier.model.learned import CatalogueHead, RefittedClasses, class_logits, inputs, prior_logits
 from classifier.training.fitting.logistic import minimise
 
 Float = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
+
+# Penalty of the weights of the classes, in labels: what ten labels say of a rate of about a half or less.
+_HEAD_CLASS_PENALTY = 2.0
+_MOST_STEPS, _ENOUGH = 30, 1e-6
+
+
+def fit_head(labels: Labels, prior: Float, penalty: float) -> CatalogueHead:
+    """Fit on `labels` that are not private; `penalty` is that of the squared weights of embedding and
+    features, in labels."""
+    known = labels.take(~labels.private)
+    given = inputs(known.classes, known.embedding, known.surface).astype(np.float64)
+    offset, penalties = prior_logits(known.classes, prior), np.full(given.shape[1], penalty)
+    penalties[: known.classes.shape[1]] = _HEAD_CLASS_PENALTY
+    squared_length = 1 / _HEAD_CLASS_PENALTY + 2 / penalty
+    told = known.told * tenant_shares(known, 4 * LABELS_BOUND / squared_length)
+    scores = np.clip(np.nan_to_num(known.scores), 0.0, 1.0)
+    weights = np.zeros((given.shape[1], prior.shape[1]), np.float32)
+    for tier in range(prior.shape[1]):
+        seen = told[:, tier] > 0
+        if seen.any():
+            weights[:, tier] = _logistic(
+                given[seen], offset[seen, tier], scores[seen, tier], told[seen, tier], penalties
+            )
+    return CatalogueHead(prior, weights)
+
+
+def tenant_shares(labels: Labels, most: float) -> Float:
+    """Return [n, tiers - 1]: what scales the weights of each tenant's labels to a sum of at most `most`; 1 without a
+    tenant."""
+    told = labels.told
+    shares = np.ones_like(told)
+    for tenant in np.unique(labels.tenant[labels.tenant >= 0]):
+        mine = labels.tenant == tenant
+        shares[mine] = np.minimum(1.0, most / np.maximum(told[mine].sum(axis=0), 1e-9))
+    return shares
+
+
+def _logistic(given: Float64, offset: Float, scores: Float, told: Float, penalties: Float64) -> Float64:
+    """Return the weights that minimise the log loss plus half of the `penalties` times their squares, by Newton's
+    method with step halving."""
+
+    def loss(weights: Float64) -> float:
+        logits = offset + given @ weights
+        whole = told * (np.logaddexp(0.0, logits) - scores * logits)
+        return float(whole.sum() + penalties @ weights**2 / 2)
+
+    weights = np.zeros(given.shape[1])
+    now = loss(weights)
+    for _ in range(_MOST_STEPS):
+        p = 1.0 / (1.0 + np.exp(-(offset + given @ weights)))
+        slope = given.T @ (told * (p - scores)) + penalties * weights
+        curve = (given * (told * p * (1 - p))[:, None]).T @ given
+        curve.flat[:: len(weights) + 1] += penalties
+        step = np.linalg.solve(curve, slope)
+        while (then := loss(weights - step)) > now and np.abs(step).max() > _ENOUGH:
+            step /= 2
+        weights, now = weights - step, then
+        if np.abs(step).max() <= _ENOUGH:
+            break
+    return weights
+
 
 # Penalty of the weights of the shipped classes, in labels.
 _CLASS_PENALTY = 1.0

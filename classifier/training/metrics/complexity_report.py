@@ -1,17 +1,26 @@
-"""Evaluate complexity classes: agreement of raters, tiers within the accepted range, and a length-only baseline."""
+"""Evaluate complexity classes: agreement of raters, tiers within the accepted range, and a length-only baseline.
+
+Of conversations: is the tier for the last turn an accepted one, where that turn is read in context, alone, or by its
+length?
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 
 from classifier.complexity.classes import Complexity
+from classifier.complexity.model import ComplexityModel
 from classifier.complexity.prior import adequacy
 from classifier.errors import TrainingDataError
+from classifier.features.routing_input import routing_input, routing_input_of_text
+from classifier.model.outcome_model import OutcomeModel
 from classifier.policy.utility import first_day_choice
-from classifier.training.fitting.complexity import FOLDS, LabelledPrompt
+from classifier.training.fitting.complexity import FOLDS, LabelledPrompt, predicted
 
 Float = npt.NDArray[np.floating]
 
@@ -134,4 +143,139 @@ def _by_length(rows: Sequence[LabelledPrompt]) -> Float:
             continue
         model = LogisticRegression(C=1.0, max_iter=500).fit(x[known], y[known])
         found[np.ix_(fold == k, model.classes_ - 1)] = model.predict_proba(x[fold == k])
+    return found
+
+
+Tiers = npt.NDArray[np.integer]
+Tier = Annotated[int, Meta(ge=1, le=4)]
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """One message."""
+
+    role: str
+    content: str
+
+
+class RatedConversation(msgspec.Struct, frozen=True):
+    """A conversation that ends with a turn of the user, and the tiers that raters accept for its answer."""
+
+    turns: Annotated[list[Turn], Meta(min_length=1)]
+    lo: Tier
+    hi: Tier
+
+
+class RangeScores(msgspec.Struct, frozen=True, kw_only=True):
+    """Shares of conversations whose tier, at the default setting, is `within` the accepted range, `below` it and
+    `above` it, and of those at each of the four tiers."""
+
+    within: float
+    below: float
+    above: float
+    by_tier: list[float]
+
+
+class ConversationReport(msgspec.Struct, frozen=True, kw_only=True):
+    """`context`: what routing does. `alone`: the last turn without the ones before it. `length`: lengths of that
+    turn that part the tiers, chosen on other rows. `constant`: the best single tier, known in hindsight."""
+
+    rows: int
+    context: RangeScores
+    alone: RangeScores
+    length: RangeScores
+    constant: RangeScores
+
+    def lines(self) -> list[list[str]]:
+        """Return table rows: measure, in context, last turn alone, length, constant."""
+        every = (self.context, self.alone, self.length, self.constant)
+        found = [
+            [named, *(f"{getattr(one, field):.3f}" for one in every)]
+            for named, field in (("within the range", "within"), ("below it", "below"), ("above it", "above"))
+        ]
+        shares = [" / ".join(f"{share:.2f}" for share in one.by_tier) for one in every]
+        return [*found, ["share of tiers 1 to 4", *shares], ["rows", str(self.rows), "", "", ""]]
+
+
+def holds_conversations(path: Path) -> bool:
+    """Return whether the first line of a file of JSON lines is a conversation, not a prompt."""
+    with path.open("rb") as file:
+        first = next((line for line in file if line.strip()), b"")
+    try:
+        return "turns" in msgspec.json.decode(first, type=dict[str, msgspec.Raw])
+    except msgspec.MsgspecError:
+        return False
+
+
+def read_conversations(path: Path) -> list[RatedConversation]:
+    """Return the rows of a file of JSON lines. Raises `TrainingDataError` naming the line."""
+    found = []
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = msgspec.json.decode(line, type=RatedConversation)
+        except msgspec.MsgspecError as error:
+            raise TrainingDataError(f"{path}, line {number}: {error}") from error
+        if row.turns[-1].role != "user" or row.lo > row.hi:
+            problem = "the last turn is the user's" if row.lo <= row.hi else "lo is at most hi"
+            raise TrainingDataError(f"{path}, line {number}: it must hold that {problem}.")
+        found.append(row)
+    return found
+
+
+def measured_conversations(
+    rows: Sequence[RatedConversation], model: ComplexityModel, outcome_model: OutcomeModel
+) -> ConversationReport:
+    """Return the report of `rows` by the classes of `model`, with the encoder of `outcome_model`."""
+    whole = [routing_input([msgspec.to_builtins(turn) for turn in row.turns]) for row in rows]
+    last = [routing_input_of_text(row.turns[-1].content) for row in rows]
+    constant = max(Complexity, key=lambda tier: sum(row.lo <= tier <= row.hi for row in rows))
+    return ConversationReport(
+        rows=len(rows),
+        context=_turn_scores(rows, _tiers(predicted(model, whole, outcome_model))),
+        alone=_turn_scores(rows, _tiers(predicted(model, last, outcome_model))),
+        length=_turn_scores(rows, _turns_by_length(rows)),
+        constant=_turn_scores(rows, np.full(len(rows), int(constant))),
+    )
+
+
+def _tiers(classes: npt.NDArray[np.floating]) -> Tiers:
+    """Return the tier [n] of the default setting for P(class) [n, 4]."""
+    p_ok = np.array([adequacy(one, tuple(Complexity)) for one in classes.tolist()])
+    found: Tiers = 1 + first_day_choice(p_ok)
+    return found
+
+
+def _turn_scores(rows: Sequence[RatedConversation], tier: Tiers) -> RangeScores:
+    least, most = np.array([(row.lo, row.hi) for row in rows]).T
+    return RangeScores(
+        within=float(np.mean((tier >= least) & (tier <= most))),
+        below=float(np.mean(tier < least)),
+        above=float(np.mean(tier > most)),
+        by_tier=[float(np.mean(tier == k)) for k in Complexity],
+    )
+
+
+def _turns_by_length(rows: Sequence[RatedConversation]) -> Tiers:
+    """Return tiers by the length of the last turn alone: of each fold by the three lengths that part the others best,
+    one after the other."""
+    length = np.array([len(row.turns[-1].content) for row in rows])
+    least, most = np.array([(row.lo, row.hi) for row in rows]).T
+    fold, found = np.arange(len(rows)) % FOLDS, np.ones(len(rows), np.int64)
+    for k in range(FOLDS):
+        known = fold != k
+        cuts: list[int] = []
+        for _ in range(len(Complexity) - 1):
+            candidates = sorted({0, *length[known].tolist(), 1 + int(length.max())})
+            within = [
+                np.mean((least[known] <= (tier := _parted(length[known], [*cuts, cut]))) & (tier <= most[known]))
+                for cut in candidates
+            ]
+            cuts.append(candidates[int(np.argmax(within))])
+        found[fold == k] = _parted(length[fold == k], cuts)
+    return found
+
+
+def _parted(length: npt.NDArray[np.integer], cuts: Sequence[int]) -> Tiers:
+    found: Tiers = 1 + np.sum(length[:, None] >= np.array(cuts)[None, :], axis=1)
     return found

@@ -11,7 +11,7 @@ import msgspec
 from gateway.base.requests.identity import TraceContext
 from tiers.catalog.tier_spec import SamplingDefaults, TierSpec
 from tiers.consent import ALL, NO_CREDENTIAL, Consent, CredentialConsent, Reader, hidden_from
-from tiers.credential import CallerCredential
+from tiers.errors import CallerCredential
 from tiers.prompt_bounds import Conversation, most_tokens_of, most_tokens_raw
 from tiers.tier import GenerationRequest, ReasoningEffort, Sent, UsageMeter
 

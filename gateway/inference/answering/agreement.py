@@ -35,12 +35,9 @@ from gateway.inference.routing.router import RoutingService
 from quality.records.record import Attempt, ComparedAs, Record
 from quality.verification.comparison import VerifiedComparison, place_of, read_agreements
 from quality.verification.sampling import Purpose
-from tiers.collected_choice import CollectedChoice
 from tiers.consent import Use, hidden_from
-from tiers.final_answer.agreement import agree
-from tiers.final_answer.expected import expected_kind
-from tiers.final_answer.extract import FinalAnswer, final_answer
-from tiers.final_answer.question import question_of
+from tiers.deltas import CollectedChoice
+from tiers.final_answer.extract import FinalAnswer, agree, expected_kind, final_answer, question_of
 from tiers.tier import Usage
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from gateway.inference.routing.router import RoutingService
 from gateway.inference.sessions.session import on_strongest
 from inference_core.protocol import NO_TIMES, StepTimes
 from quality.records.record import Attempt, CacheUse, Record, Timings, comparison_of
-from tiers.collected_choice import CollectedChoice
+from tiers.deltas import CollectedChoice
 from tiers.tier import ChatMessage, Delta, ThoughtEnd, Tier, Usage
 
 

@@ -24,9 +24,8 @@ from gateway.inference.routing.knobs import RoutingKnobFile, RoutingKnobs
 from gateway.inference.routing.router import RoutingService
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.tier_spec import TierSpec
-from tiers.collected_choice import CollectedChoice
-from tiers.final_answer.agreement import agreement
-from tiers.final_answer.extract import final_answer
+from tiers.deltas import CollectedChoice
+from tiers.final_answer.extract import agreement, final_answer
 from tiers.tier import Delta, GenerationRequest, Tier, UsageMeter
 from tiers.uncertainty import SECOND_TEMPERATURE, uncertainty_of
 

@@ -27,8 +27,8 @@ from gateway.inference.answering.tier_attempt import (
 from gateway.inference.routing.router import RoutingService
 from gateway.tenancy.admission import Admission, most_tokens, most_usd
 from quality.records.record import Attempt, AttemptStatus, CacheUse, ComparedAs
-from tiers.collected_choice import CollectedChoice
 from tiers.consent import hidden_from
+from tiers.deltas import CollectedChoice
 from tiers.errors import (
     InvalidAnswerError,
     TierCapabilityError,

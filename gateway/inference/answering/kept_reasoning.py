@@ -23,10 +23,9 @@ from migrations.tables.api_objects import kept_turns
 from migrations.tables.audit import erasures
 from quality.store.queries import exclude_erasures
 from tiers.chat_state import FORM, MOST_STATE_BYTES, collected_state, has_state, kept_state
-from tiers.collected_choice import CollectedChoice
-from tiers.native_content import NativeBlock, NativeContent
+from tiers.deltas import CollectedChoice
+from tiers.message_content import NativeBlock, NativeContent, ToolCall
 from tiers.tier import ChatMessage
-from tiers.tool_types import ToolCall
 
 log = logging.getLogger(__name__)
 

@@ -16,12 +16,17 @@ import msgspec
 
 from gateway.tenancy.admission import MostTokens
 from quality.records.record import Attempt, AttemptStatus, ComparedAs
-from tiers.attempt import ReplicaTry
 from tiers.catalog.pricing import cost_usd, long_price, most_cost_usd
 from tiers.catalog.tier_spec import USUAL_CONTEXT, TierSpec
-from tiers.collected_choice import CollectedChoice
-from tiers.errors import TierAnswerError, TierContextError, TierError, TierRequestError, TierUnavailableError
-from tiers.merge_streams import merged_answers
+from tiers.deltas import CollectedChoice, merged_answers
+from tiers.errors import (
+    ReplicaTry,
+    TierAnswerError,
+    TierContextError,
+    TierError,
+    TierRequestError,
+    TierUnavailableError,
+)
 from tiers.tier import Delta, GenerationRequest, Tier, Usage
 
 

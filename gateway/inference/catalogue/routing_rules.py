@@ -10,9 +10,8 @@ from zoneinfo import ZoneInfo
 from classifier.complexity.quality_setting import target_of
 from classifier.features.routing_input import RoutingInput
 from gateway.base.requests.inference_request import InferenceRequest
-from tiers.catalog.catalog import Catalog
+from tiers.catalog.catalog import ANY, Catalog, RuleSpec, RuleWhen, Script, minutes_of
 from tiers.catalog.rule_check import bounds_of
-from tiers.catalog.rule_spec import ANY, RuleSpec, RuleWhen, Script, minutes_of
 
 # Letters of a turn that are looked at for its script.
 MOST_LETTERS = 200

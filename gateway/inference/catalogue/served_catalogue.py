@@ -10,9 +10,8 @@ import msgspec
 from classifier.decision import Decision
 from gateway.base.errors import ApiError
 from gateway.base.requests.inference_request import Caller
-from tiers.catalog.catalog import Catalog
+from tiers.catalog.catalog import Catalog, TargetSpec
 from tiers.catalog.pricing import cost_usd
-from tiers.catalog.target_spec import TargetSpec
 from tiers.catalog.tier_spec import TierSpec
 from tiers.tier import Tier, Usage
 

@@ -22,8 +22,7 @@ from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 from inference_core.transport.client import CoreClient
 from quality.records.record import Attempt, EmbeddingRecord
-from tiers.catalog.catalog import CPU_CORE, Catalog
-from tiers.catalog.embedding_spec import EmbeddingSpec
+from tiers.catalog.catalog import CPU_CORE, Catalog, EmbeddingSpec
 from tiers.catalog.tier_spec import Price
 from tiers.errors import TierLostError
 from tiers.tier import Usage, UsageMeter

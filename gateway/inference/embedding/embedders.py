@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, cast
 
 from gateway.inference.embedding.embedder import CoreEmbedder, Embedder
 from inference_core.transport.client import CoreClient
-from tiers.catalog.catalog import Catalog
-from tiers.catalog.embedding_spec import EmbeddingSpec
+from tiers.catalog.catalog import Catalog, EmbeddingSpec
 
 if TYPE_CHECKING:
     from tiers.remote.embedding_client import EmbeddingClient

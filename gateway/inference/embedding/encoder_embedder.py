@@ -13,7 +13,7 @@ from classifier.errors import CheckpointError
 from gateway.base.errors import ApiError
 from gateway.inference.embedding.embedder import Float
 from inference_core.extras import require_extra
-from tiers.catalog.embedding_spec import EmbeddingSpec
+from tiers.catalog.catalog import EmbeddingSpec
 from tiers.errors import CatalogError
 from tiers.tier import Usage, UsageMeter
 

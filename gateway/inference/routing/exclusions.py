@@ -14,13 +14,12 @@ from gateway.base.errors import ApiError, ContextLengthError, bad_request
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.catalogue.served_catalogue import ServedCatalogue
 from quality.records.record import Record
-from tiers.catalog.capabilities import MEDIA, Capability
 from tiers.catalog.catalog import Catalog
-from tiers.catalog.tier_spec import TierSpec
+from tiers.catalog.tier_spec import MEDIA, Capability, TierSpec
 from tiers.consent import NO_CREDENTIAL, hidden_from
-from tiers.content_parts import PartType
-from tiers.credential import HEADER
-from tiers.remote.optional_fields import NEUTRAL, SAMPLING, sampling_of
+from tiers.errors import HEADER
+from tiers.message_content import PartType
+from tiers.remote.request_fields import NEUTRAL, SAMPLING, sampling_of
 from tiers.tier import Tier, TierLoad
 
 _MEDIA: Mapping[PartType, tuple[Capability, str]] = {

@@ -17,7 +17,7 @@ import msgspec
 
 from gateway.base.errors import ApiError, bad_request
 from inference_core.io.files import JSON_ERRORS
-from tiers.catalog.screening_spec import GuardrailSpec, Stage
+from tiers.catalog.catalog import GuardrailSpec, Stage
 from tiers.consent import Consent, hidden_from
 from tiers.errors import CatalogError
 

@@ -45,7 +45,7 @@ from gateway.inference.screening.private_forms import (
     is_spaced_card,
     plain,
 )
-from tiers.catalog.screening_spec import PrivateSpec, RuleName
+from tiers.catalog.catalog import PrivateSpec, RuleName
 
 # After a break, "@" begins decorators and names more often than the rest of an address.
 _REST_OF_EMAIL = re.compile(

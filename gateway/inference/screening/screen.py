@@ -16,13 +16,12 @@ from gateway.inference.screening.guardrail import Asked, AskedText, CountVerdict
 from gateway.inference.screening.rules import PrivateRules
 from gateway.inference.screening.texts import SentTexts, passages, replaced, texts_of
 from quality.records.record import Attempt, CacheUse
-from tiers.catalog.catalog import Catalog
-from tiers.catalog.screening_spec import PrivateSpec, Stage
-from tiers.collected_choice import CollectedChoice
+from tiers.catalog.catalog import Catalog, PrivateSpec, Stage
 from tiers.consent import Consent
 from tiers.decoding.text_threads import TextThreads
+from tiers.deltas import CollectedChoice
+from tiers.message_content import ToolCallDelta
 from tiers.tier import Delta, Tier
-from tiers.tool_types import ToolCallDelta
 
 
 class Judged(msgspec.Struct, frozen=True):

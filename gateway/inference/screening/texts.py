@@ -13,7 +13,7 @@ import msgspec
 from gateway.base.requests.inference_request import InferenceRequest, Prompt
 from inference_core.io.files import JSON_ERRORS
 from tiers.chat_state import state_texts
-from tiers.native_content import NativeContent
+from tiers.message_content import NativeContent
 from tiers.tier import ChatMessage, GenerationRequest
 
 # Of objects in the form of an API: what only its maker can read, and the bytes of attachments.

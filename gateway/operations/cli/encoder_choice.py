@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from classifier.training.recipes.train_hidden_state import ReadLayer
+    from classifier.training.recipes.train import ReadLayer
     from gateway.base.settings import Settings
 
 
@@ -16,7 +16,7 @@ def encoder_choice(name: str, settings: "Settings") -> "Path | ReadLayer":
         if not Path(name).is_dir():
             raise click.BadParameter(f"{name!r} is not a folder; give one, or hidden[:MODEL[:LAYER]]")
         return Path(name)
-    from classifier.training.recipes.train_hidden_state import parse_read_layer
+    from classifier.training.recipes.train import parse_read_layer
     from gateway.runtime.cores.hidden_states import smallest_model
     from tiers.catalog.load import load_catalog
 

@@ -51,9 +51,9 @@ from quality.verification.comparison import VerifiedComparison
 from quality.verification.job import failed_calls, turn_of
 from quality.verification.sampling import Purpose, SamplingSettings, sampling_of
 from quality.verification.training_rows import Encode, text_embedder
-from tiers.catalog.capabilities import Capability
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.pricing import cost_usd
+from tiers.catalog.tier_spec import Capability
 from tiers.tier import Tier, Usage
 
 log = logging.getLogger(__name__)

@@ -25,18 +25,17 @@ from gateway.inference.service import Service
 from gateway.runtime.cores.core_swap import CoreSwap, NextVersion
 from inference_core.io.background_tasks import once
 from quality.store.queries import record_audit
-from tiers.build import build_remote
+from tiers.build import ReloadableTier, build_remote
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.catalog.load import load_catalog
 from tiers.catalog.tier_spec import TierSpec
 from tiers.errors import CatalogError, TierError
-from tiers.hot_swap import ReloadableTier
-from tiers.local.local_tier import LocalTier
+from tiers.local_tier import LocalTier
 from tiers.tier import Tier
 
 if TYPE_CHECKING:
     from gateway.inference.screening.screen import Screen
-    from tiers.catalog.signed_prices import SignedPrices
+    from tiers.catalog.price_list import SignedPrices
     from tiers.remote.embedding_client import EmbeddingClient
 
 log = logging.getLogger(__name__)
@@ -96,7 +95,7 @@ class CatalogueReload:
         """Switch to the prices of a list, where the catalogue gives none; nothing else changes. Running answers keep
         theirs. Contains no await, and does nothing while the prices are the same."""
         # Imported where prices are a list's.
-        from tiers.catalog.repriced import repriced
+        from tiers.catalog.price_list import repriced
 
         self.prices = prices
         before = self._routing.served.catalog
@@ -110,7 +109,7 @@ class CatalogueReload:
         async with self._turn:
             catalog = await asyncio.to_thread(load_catalog, self._settings.catalog)
             if self.prices is not None:
-                from tiers.catalog.repriced import repriced
+                from tiers.catalog.price_list import repriced
 
                 catalog = repriced(catalog, self.prices)
             before = self._routing.served.catalog

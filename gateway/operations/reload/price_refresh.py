@@ -11,10 +11,10 @@ import msgspec
 
 from gateway.base.settings import Settings, SettingsError
 from inference_core.io.files import atomic_file
-from tiers.catalog.signed_prices import MAX_BYTES, SignedPrices, SignedPricesError, public_key, signed_prices
-from tiers.metadata_addresses import is_metadata_host
+from tiers.catalog.price_list import MAX_BYTES, SignedPrices, SignedPricesError, public_key, signed_prices
 from tiers.remote.http_exchange import bounded_answer
 from tiers.remote.http_transport import transport_to
+from tiers.server_words import is_metadata_host
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from gateway.operations.security.security_facts import (
     open_mode,
     warning,
 )
-from tiers.metadata_addresses import is_metadata_host
+from tiers.server_words import is_metadata_host
 
 MOST_ADMINS = 10
 OLD_DAYS = 365

@@ -10,13 +10,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tiers.catalog.capabilities import Capabilities
 from tiers.catalog.gpu_group import GpuGroupSpec
-from tiers.catalog.price_estimate import named_billions, price_of_size
 from tiers.catalog.price_list import is_closed, listed_family, listed_model
-from tiers.catalog.pricing import request_cost_usd
+from tiers.catalog.pricing import named_billions, price_of_size, request_cost_usd
 from tiers.catalog.providers import PROVIDER_KINDS, PROVIDERS
-from tiers.catalog.tier_spec import OWN_SERVERS, Price, ProviderName, RemoteKind
+from tiers.catalog.tier_spec import OWN_SERVERS, Capabilities, Price, ProviderName, RemoteKind
 
 PROMPT_TOKENS, ANSWER_TOKENS = 200, 200
 """Of the request by which candidates are ordered; as a catalogue's defaults."""

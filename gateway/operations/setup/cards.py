@@ -22,8 +22,7 @@ from inference_core.placement.hardware import MIN_COMPUTE_CAPABILITY, Device
 from inference_core.placement.machines import Machines, Workload
 from inference_core.placement.planner import place
 from inference_core.placement.weight_formats import FORMATS, PlacedDraft, model_weights
-from tiers.catalog.gpu_group import GpuGroupSpec, GpuModelSpec, GpuWeights
-from tiers.catalog.planned_numbers import numbers_of, weight_bytes_of
+from tiers.catalog.gpu_group import GpuGroupSpec, GpuModelSpec, GpuWeights, numbers_of, weight_bytes_of
 
 
 class Cards(msgspec.Struct, frozen=True, kw_only=True):

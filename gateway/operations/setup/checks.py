@@ -15,8 +15,7 @@ import msgspec
 from gateway.base.errors import ApiError
 from gateway.base.settings import Settings, SettingsError
 from inference_core.errors import CoreError
-from tiers.catalog.catalog import Catalog
-from tiers.catalog.embedding_spec import EmbeddingSpec
+from tiers.catalog.catalog import Catalog, EmbeddingSpec
 from tiers.consent import ALL
 from tiers.errors import CatalogError, TierError
 

@@ -15,10 +15,10 @@ import msgspec
 from gateway.operations.setup.candidate import Candidate, key_variable, provider_candidate, provider_named, tier_name
 from inference_core.errors import ModelFileError
 from inference_core.io.files import JSON_ERRORS
-from tiers.catalog.capabilities import Capabilities
 from tiers.catalog.price_list import listed_model
+from tiers.catalog.tier_spec import Capabilities
 from tiers.remote.http_exchange import bounded_answer
-from tiers.remote.server_models import ServerModel, parse_models
+from tiers.remote.server_state import ServerModel, parse_models
 from tiers.server_words import context_of, is_name
 
 USUAL_PORTS = {11434: "Ollama", 8000: "vLLM", 30000: "SGLang", 8080: "llama.cpp", 1234: "LM Studio"}

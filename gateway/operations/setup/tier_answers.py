@@ -15,9 +15,8 @@ from inference_core.errors import CoreError, MemoryPlanError, ModelFileError
 from inference_core.protocol import SamplingParams
 from inference_core.transport.client import CoreClient
 from tiers.build import build_targets, build_tiers
-from tiers.catalog.catalog import Catalog
+from tiers.catalog.catalog import Catalog, TargetSpec
 from tiers.catalog.pricing import request_cost_usd
-from tiers.catalog.target_spec import TargetSpec
 from tiers.catalog.tier_spec import TierSpec
 from tiers.errors import CatalogError, TierError, TierUnavailableError
 from tiers.remote.remote_tier import RemoteTier

@@ -26,7 +26,7 @@ from inference_core.transport.remote_prefill import (
     require_alike,
     transfer_prefill,
 )
-from tiers.replicas.prefix_affinity import rendezvous_score
+from tiers.replicas.balancer import rendezvous_score
 
 PREFIX_TOKENS = 256
 BOUND = 1.25

@@ -21,8 +21,7 @@ from tiers.build import build_local, tokenizers_by_path
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.decoding.text_threads import TextThreads
 from tiers.errors import CatalogError, TierError
-from tiers.local.core_health import CoreWatch
-from tiers.local.local_tier import LocalTier
+from tiers.local_tier import CoreWatch, LocalTier
 
 
 class ReloadableCore(CoreClient):

@@ -17,12 +17,11 @@ from gateway.runtime.cores.passed_adapters import AdapterRefusedError, LoadedAda
 from inference_core.errors import CoreError
 from inference_core.transport.client import CoreClient
 from inference_core.transport.event_client import EventClient
-from tiers.build import build_targets, build_tiers, require_a_key
+from tiers.build import ReloadableTier, build_targets, build_tiers, require_a_key
 from tiers.catalog.catalog import CPU_CORE, Catalog
 from tiers.decoding.text_threads import TextThreads
-from tiers.engines.engine_status import StatusOf
+from tiers.engines import StatusOf
 from tiers.errors import CatalogError, MissingKeyError
-from tiers.hot_swap import ReloadableTier
 from tiers.tier import Tier
 
 log = logging.getLogger(__name__)

@@ -25,9 +25,17 @@ from gateway.runtime.engines.engine_child import EngineChild, EngineLog, EngineP
 from inference_core.errors import ModelFileError
 from inference_core.io.files import JSON_ERRORS
 from inference_core.loaders.hub_model import parse_hub_model, resolve_model_path
-from tiers.engines.engine_spec import EngineSpec
-from tiers.engines.engine_status import EngineState, EngineStatus
-from tiers.engines.programs import HOST, PROGRAMS, EngineProgram, child_environment, command_line, served_name
+from tiers.engines import (
+    HOST,
+    PROGRAMS,
+    EngineProgram,
+    EngineSpec,
+    EngineState,
+    EngineStatus,
+    child_environment,
+    command_line,
+    served_name,
+)
 from tiers.remote.http_exchange import IDENTITY, bounded_answer, lines_of, pieces_of
 from tiers.server_words import context_of, one_line
 

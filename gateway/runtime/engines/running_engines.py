@@ -18,8 +18,7 @@ from gateway.base.stores.followed_file import FollowedFile
 from gateway.base.stores.retries import background
 from gateway.runtime.engines.engine_process import TIMING, EngineProcess, Timing
 from tiers.catalog.catalog import Catalog
-from tiers.engines.engine_spec import EngineSpec
-from tiers.engines.engine_status import EngineStatus
+from tiers.engines import EngineSpec, EngineStatus
 from tiers.errors import CatalogError
 
 log = logging.getLogger(__name__)

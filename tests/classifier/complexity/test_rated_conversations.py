@@ -12,7 +12,7 @@ from classifier.complexity.model import shipped_complexity
 from classifier.errors import TrainingDataError
 from classifier.features.follow_up import continues
 from classifier.registry.artefact import default_artefact, load_artefact
-from classifier.training.metrics.conversation_report import (
+from classifier.training.metrics.complexity_report import (
     ConversationReport,
     RatedConversation,
     Turn,

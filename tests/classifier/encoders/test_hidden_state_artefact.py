@@ -15,8 +15,8 @@ from classifier.features.routing_input import routing_input_of_text
 from classifier.model.outcome_model import encode_turns
 from classifier.registry.artefact import MAX_BYTES, load_artefact
 from classifier.training.fitting.teacher import HiddenStates
-from classifier.training.recipes import train_hidden_state
-from classifier.training.recipes.train_hidden_state import LAYER, ReadLayer, parse_read_layer, train_over_hidden_states
+from classifier.training.recipes import train
+from classifier.training.recipes.train import LAYER, ReadLayer, parse_read_layer, train_over_hidden_states
 from classifier.training.recipes.train_static import Candidate
 from inference_core.errors import ModelFileError
 from tests.classifier.synthetic_outcomes import EASY, HARD, generated_rows
@@ -122,6 +122,6 @@ def test_models_of_one_name_have_states_of_their_own(tmp_path: Path, monkeypatch
     for seed in (0, 1):
         (tmp_path / str(seed)).mkdir()
         model = tiny_model(tmp_path / str(seed) / "model.gguf", seed=seed)
-        _, source = train_hidden_state.stored_states(ReadLayer(str(model), 1))
+        _, source = train.stored_states(ReadLayer(str(model), 1))
         found.append(source.states(["what is that"]))
     assert np.abs(found[0] - found[1]).max() > 0.1

@@ -11,8 +11,8 @@ from classifier.complexity.classes import Complexity
 from classifier.complexity.prior import adequacies
 from classifier.local.cells import LABELS_BOUND, TENANT_BOUND, Labels
 from classifier.local.estimator import LocalEstimator
-from classifier.local.head_fit import fit_head
 from classifier.model.learned import CatalogueHead, inputs
+from classifier.training.fitting.class_refit import fit_head
 from tests.classifier.local.test_tenant_cells import labels_of, together
 
 Float = npt.NDArray[np.float32]

@@ -5,7 +5,7 @@ import pytest
 
 from classifier.model.knn_memory import Novelty
 from classifier.training.data.encoded_rows import EncodedRows
-from classifier.training.fitting.novelty import fit_novelty
+from classifier.training.fitting.heads import fit_novelty
 
 DIM, PER_DOMAIN = 12, 150
 CENTRES = np.random.default_rng(1).normal(size=(6, DIM))

@@ -5,7 +5,7 @@ import pytest
 
 from classifier.encoders.hidden_state_encoder import KernelLayer
 from classifier.registry.artefact import Tensors
-from classifier.training.fitting.hidden_states import FittedLayer, fit_layer
+from classifier.training.fitting.static_encoder import FittedLayer, fit_layer
 from classifier.training.metrics.metrics import auc
 
 HIDDEN, ROWS = 24, 600

@@ -9,12 +9,11 @@ import pytest
 from classifier.errors import TrainingDataError
 from classifier.evidence import EVIDENCE_NAMES, load_probes
 from classifier.registry.registry import ArtefactRegistry
-from classifier.training.commands.probes import ProbesMade, make_probes
 from classifier.training.data.outcome_folder import MANIFEST, OutcomeFolder
 from classifier.training.fitting.probes import Examples, fit_head, fit_judge
-from classifier.training.metrics.cascade import Pair, Way, cascade_curves
 from classifier.training.metrics.metrics import auc, calibration_slope
-from classifier.training.metrics.probe_evaluation import AGREEMENT, ALONE, EVIDENCE, SHUFFLED
+from classifier.training.metrics.probe_evaluation import AGREEMENT, ALONE, EVIDENCE, SHUFFLED, Pair, Way, cascade_curves
+from classifier.training.recipes.probes import ProbesMade, make_probes
 from tests.classifier.evidence.synthetic_evidence import synthetic_folder
 
 STRONGEST = 4

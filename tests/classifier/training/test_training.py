@@ -19,10 +19,10 @@ from classifier.registry.artefact import (
     load_manifest,
 )
 from classifier.registry.registry import POINTER, ArtefactRegistry
-from classifier.training.commands.train import train_command
 from classifier.training.data.dataset import FILE, outcome_labels, tier_scores
 from classifier.training.data.encoded_rows import EncodedRows, encode_rows
 from classifier.training.fitting.heads import OPINION_SCALE, fit_heads
+from classifier.training.recipes.train import train_command
 from classifier.training.recipes.train_static import Candidate, train
 from tests.classifier.synthetic_outcomes import generated_rows
 from tests.shared_data import data_file

@@ -3,11 +3,11 @@
 from inference_core.tokenization.stop_strings import StopStrings
 from tests.fuzz.pieces import pieces_of, random_of
 from tests.fuzz.target import fuzz_target
-from tiers.final_answer.agreement import agreement
-from tiers.final_answer.choices import options, yes_or_no
+from tiers.final_answer.extract import agreement
 from tiers.final_answer.quantities import likely_number
-from tiers.policies.answer_vote import answer_kind, extract_answer
+from tiers.final_answer.short_answers import options, yes_or_no
 from tiers.policies.chain_of_thought import _ThoughtText
+from tiers.policies.self_consistency import answer_kind, extract_answer
 from tiers.tools.call_parser import CallParser
 from tiers.tools.dialect import DIALECTS
 

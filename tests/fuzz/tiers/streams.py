@@ -6,8 +6,7 @@ import zlib
 from tests.fuzz.pieces import pieces_of
 from tests.fuzz.target import fuzz_target
 from tiers.errors import TierError
-from tiers.remote.event_stream import EventStreamParser
-from tiers.remote.sse import BOM, EventParser, EventTooLargeError, ServerSentEvent
+from tiers.remote.event_stream import BOM, EventParser, EventStreamParser, EventTooLargeError, ServerSentEvent
 
 SSE = [
     b'data: {"choices": []}\n\ndata: [DONE]\n\n',

@@ -10,16 +10,13 @@ from tests.fuzz.target import Target, fuzz_target
 from tests.tiers.remote import provider_shapes as shapes
 from tiers.catalog.tier_spec import RemoteKind, RemoteSpec
 from tiers.errors import TierError
-from tiers.remote.answer_bounds import AnswerBounds
 from tiers.remote.answer_reader import AnswerReader
+from tiers.remote.event_stream import EventTooLargeError
 from tiers.remote.openai_format import parse_error, parse_retry_after
-from tiers.remote.prometheus_queue import sum_of_samples
-from tiers.remote.server_models import chosen_model, parse_models
-from tiers.remote.sse import EventTooLargeError
+from tiers.remote.server_state import chosen_model, parse_models, sum_of_samples
 from tiers.remote.too_long import ServerSaidError
-from tiers.remote.usage_counter import Tally
-from tiers.remote.wire import RemoteWire
-from tiers.remote.wires import wire_of
+from tiers.remote.usage_counter import AnswerBounds, Tally
+from tiers.remote.wire import RemoteWire, wire_of
 from tiers.tier import Delta
 
 _MOST_TOKENS = 2**40

@@ -18,7 +18,7 @@ from tests.gateway.batches.batching import made, outcome, request_line
 from tests.gateway.embedding_catalog import TEXTS, TOKEN_USD, embedding_settings
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.inference_core.hash_model import hash_core
-from tiers.catalog.embedding_spec import EmbeddingSpec
+from tiers.catalog.catalog import EmbeddingSpec
 from tiers.errors import TierLostError
 from tiers.tier import UsageMeter
 

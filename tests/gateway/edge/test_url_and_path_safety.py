@@ -17,11 +17,11 @@ from gateway.telemetry.objectives.alerts import webhook_url
 from tests.gateway.running_gateway import RunningGateway, laptop_hash_core, running_gateway
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import remote_spec
-from tiers import metadata_addresses
+from tiers import server_words
 from tiers.catalog.load import load_catalog
 from tiers.catalog.validate import check_rules
-from tiers.metadata_addresses import is_metadata_address, is_metadata_host
 from tiers.remote.http_transport import HttpTransport
+from tiers.server_words import is_metadata_address, is_metadata_host
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 # One address, as it can be written, and where it hides in others.
@@ -102,7 +102,7 @@ async def test_traces_are_sent_to_no_metadata_server(settings: Settings, url: st
 
 async def test_a_name_that_resolves_to_a_forbidden_address_is_sent_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Judged by the address that the connection has, so that no second answer of a name server changes it."""
-    monkeypatch.setattr(metadata_addresses, "METADATA", [ipaddress.ip_network("127.0.0.0/8")])
+    monkeypatch.setattr(server_words, "METADATA", [ipaddress.ip_network("127.0.0.0/8")])
 
     async def answer(call: Call) -> None:
         await call.reply(200, {})

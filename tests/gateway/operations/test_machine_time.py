@@ -11,7 +11,7 @@ from tests.gateway.operations.test_labels_of_open_answers import BILLED, LAPTOP
 from tests.gateway.running_gateway import scripted_tiers
 from tests.tiers.tier_world import remote_spec
 from tiers.catalog.catalog import Catalog
-from tiers.engines.engine_spec import EngineSpec
+from tiers.engines import EngineSpec
 
 ENGINE = msgspec.structs.replace(
     LAPTOP, tiers=[*LAPTOP.tiers[:-1], remote_spec(engine=EngineSpec(kind="llama-server", model="model.gguf"))]

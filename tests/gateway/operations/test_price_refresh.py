@@ -178,7 +178,7 @@ def test_a_key_that_is_none_stops_the_start(key: str) -> None:
 
 
 def test_without_the_extra_a_signed_list_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tiers.catalog.signed_prices.find_spec", lambda name: None)
+    monkeypatch.setattr("tiers.catalog.price_list.find_spec", lambda name: None)
     settings = Settings(price_list_url="/prices.json", price_list_key=PUBLIC)
     with pytest.raises(SettingsError, match=r"aio-gateway\[prices\]"):
         PriceRefresh(settings, lambda prices: None, lambda outcome, date: None)

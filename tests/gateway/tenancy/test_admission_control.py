@@ -12,7 +12,7 @@ from gateway.tenancy.limits.windows import LocalWindows
 from tests.gateway.chats import chat
 from tests.gateway.tenancy.test_budget_slices import ERROR, TOTAL, World
 from tests.quality.store.records import make_record
-from tiers.content_parts import media_part
+from tiers.message_content import media_part
 from tiers.tier import ChatMessage
 
 IMAGE = media_part("image_url", {"url": "https://images.example/1", "detail": "low"})

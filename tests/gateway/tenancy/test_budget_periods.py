@@ -13,7 +13,7 @@ from tests.gateway.chats import chat
 from tests.gateway.scripted_tier import ScriptedTier
 from tiers.catalog.load import load_catalog
 from tiers.catalog.tier_spec import RemoteSpec
-from tiers.content_parts import media_part
+from tiers.message_content import media_part
 from tiers.tier import ChatMessage, Usage
 
 

@@ -32,8 +32,8 @@ AWAITED = {
     "quality/monitor/worker.py": "the one who drains the loop",
     "quality/retraining/retrain.py": "the retraining",
     "quality/store/drivers.py": "the closing of the database, which leaves a stuck thread alone",
-    "tiers/merge_streams.py": "the reader of the stream",
-    "tiers/replicas/replica_request.py": "the request",
+    "tiers/deltas.py": "the reader of the stream",
+    "tiers/replicas/hedged_request.py": "the request",
 }
 
 

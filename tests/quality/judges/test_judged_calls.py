@@ -8,7 +8,7 @@ import pytest
 from quality.judges.json_answers import flaw_of, judge_calls
 from quality.judges.known_pairs import TOOLING, calibrate_calls
 from quality.judges.panel import Panel
-from tiers.tool_types import Tool, ToolCall, Tooling
+from tiers.message_content import Tool, ToolCall, Tooling
 
 PATTERNED = Tooling(tools=(Tool(name="find", parameters={"type": "object", "properties": {"a": {"pattern": "^x"}}}),))
 

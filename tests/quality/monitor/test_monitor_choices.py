@@ -23,8 +23,8 @@ from tests.database_outage import outage
 from tests.polling import eventually
 from tests.quality.loop_world import ScriptedTier, ladder, price, record, rows, store_request, unavailable
 from tests.quality.monitor.monitors import ALL, EVERY, TIERS, monitor_of, serve
+from tiers.message_content import Tool, ToolCall, Tooling
 from tiers.tier import ChatMessage, GenerationRequest, TierLoad
-from tiers.tool_types import Tool, ToolCall, Tooling
 
 TRUSTED = Calibration(
     judge="pairwise", true_no_worse=90, false_worse=5, true_worse=90, false_no_worse=5, abstained=0, pairs="planted"

@@ -14,10 +14,10 @@ from classifier.complexity.prior import adequacies
 from classifier.encoders.static_encoder import StaticEncoder
 from classifier.features.routing_input import routing_input_of_text
 from classifier.local.cells import Labels, prior_table
-from classifier.local.head_fit import fit_head
 from classifier.model.learned import RefittedClasses
 from classifier.registry.acceptance import accepted_artefact
 from classifier.registry.artefact import MODEL, load_artefact, load_base, load_model_tensors, save_artefact
+from classifier.training.fitting.class_refit import fit_head
 from quality.comparison.decision_gain import Serving, reference_serving
 from quality.comparison.paired_outcomes import LadderOutcomes, Vectors, choice_of
 from quality.retraining.levels import LEAST_FOR_CLASSES, LEAST_FOR_HEAD, Learned, learn, related_folds

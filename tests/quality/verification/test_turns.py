@@ -27,10 +27,9 @@ from quality.verification.sampling import Draw, SamplingSettings
 from tests.gateway.chats import chat
 from tests.quality.loop_world import ScriptedTier, record, rows, store_request
 from tests.quality.monitor.monitors import ALL, monitor_of
-from tiers.collected_choice import CollectedChoice
-from tiers.content_parts import media_part, text_part
+from tiers.deltas import CollectedChoice
+from tiers.message_content import Tool, ToolCall, ToolCallDelta, Tooling, media_part, text_part
 from tiers.tier import ChatMessage, Delta
-from tiers.tool_types import Tool, ToolCall, ToolCallDelta, Tooling
 
 DRAWN = Draw(sampled=True, probability=1.0, reason="drawn")
 TOOLING = Tooling(

@@ -7,8 +7,7 @@ import pytest
 
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import load_catalog, parse_catalog
-from tiers.catalog.price_estimate import named_billions
-from tiers.catalog.pricing import predicted_costs
+from tiers.catalog.pricing import named_billions, predicted_costs
 from tiers.errors import CatalogError
 
 TEN_LINES = """

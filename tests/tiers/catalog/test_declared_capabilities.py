@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from tiers.catalog.capabilities import CAPABILITIES
 from tiers.catalog.catalog import Catalog
 from tiers.catalog.load import parse_catalog
+from tiers.catalog.tier_spec import CAPABILITIES
 from tiers.errors import CatalogError
 
 URL = "http://localhost:1/v1"

@@ -5,8 +5,15 @@ import subprocess
 
 import pytest
 
-from tiers.engines.engine_spec import EngineKind, EngineSpec
-from tiers.engines.programs import PROGRAMS, child_environment, command_line, option_problems, served_name
+from tiers.engines import (
+    PROGRAMS,
+    EngineKind,
+    EngineSpec,
+    child_environment,
+    command_line,
+    option_problems,
+    served_name,
+)
 
 COMMANDS = {
     "llama-server": "--host 127.0.0.1 --port 4000 --model MODEL --alias NAME --metrics -c 8192",

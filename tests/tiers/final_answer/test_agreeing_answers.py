@@ -2,8 +2,7 @@
 
 import pytest
 
-from tiers.final_answer.agreement import agreement
-from tiers.final_answer.extract import final_answer
+from tiers.final_answer.extract import agreement, final_answer
 
 NUMBER, OPEN = "How many legs do nine dogs have?", "Tell me about dogs."
 CHOICE = "Which planet is nearest to the Sun?\nA. Venus\nB. Mercury"

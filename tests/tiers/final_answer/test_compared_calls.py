@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiers.final_answer.calls import CallsCompared, compared_calls
-from tiers.tool_types import Tool, ToolCall
+from tiers.final_answer.structured import CallsCompared, compared_calls
+from tiers.message_content import Tool, ToolCall
 
 LONG = "a sentence that goes on " * 9
 EDIT = Tool(

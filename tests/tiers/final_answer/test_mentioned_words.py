@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from quality.judges import rules
 from quality.judges.rules import CodeJudge, ExactJudge
-from tiers.final_answer import choices, expected, quantities
-from tiers.final_answer.choices import names_yes_and_no, stated_labels
-from tiers.final_answer.expected import AnswerKind, expected_kind
+from tiers.final_answer import extract, quantities, short_answers
+from tiers.final_answer.extract import AnswerKind, expected_kind
 from tiers.final_answer.quantities import asks_for_number
+from tiers.final_answer.short_answers import names_yes_and_no, stated_labels
 from tiers.final_answer.text import word_set
 
 # What the patterns are made of, one piece after another.
@@ -50,6 +50,6 @@ def found(prompt: str) -> Found:
 def test_no_prompt_is_read_otherwise_than_by_all_patterns(prompt: str) -> None:
     quick = found(prompt)
     with pytest.MonkeyPatch.context() as patched:
-        for module in (choices, expected, quantities, rules, rules):
+        for module in (short_answers, extract, quantities, rules, rules):
             patched.setattr(module, "mentions", lambda text, *words: True)
         assert found(prompt) == quick

@@ -17,11 +17,9 @@ from tests.tiers.final_answer.written_answers import (
     TAGS,
     WRITTEN,
 )
-from tiers.final_answer.agreement import agree
-from tiers.final_answer.expected import expected_kind
-from tiers.final_answer.extract import final_answer
+from tiers.final_answer.extract import agree, expected_kind, final_answer
 from tiers.final_answer.structured import checked_fields
-from tiers.tool_types import ToolCall
+from tiers.message_content import ToolCall
 
 CASES = [(written.prompt, text, said) for written in WRITTEN for text, said in written.texts.items()]
 FORMS = (

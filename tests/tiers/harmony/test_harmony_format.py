@@ -13,10 +13,10 @@ from tests.inference_core.harmony_vocabulary import TEMPLATE, write_harmony_toke
 from tests.tiers.tier_world import GREEDY, ScriptedCore, chat, collect, local_tier, tier_spec
 from tiers.catalog.tier_spec import ChainOfThoughtSpec, PlainSpec, SelfConsistencySpec
 from tiers.errors import CatalogError, TierRequestError
-from tiers.harmony.harmony_format import HarmonyFormat, speaks_harmony
-from tiers.local.local_tier import LocalTier
+from tiers.harmony import HarmonyFormat, speaks_harmony
+from tiers.local_tier import LocalTier
+from tiers.message_content import Tool, ToolCall, Tooling
 from tiers.tier import ChatMessage, Delta, GenerationRequest
-from tiers.tool_types import Tool, ToolCall, Tooling
 from tiers.tools.tool_calling import ToolCalling
 
 THOUGHT = "<|channel|>analysis<|message|>Two and two.<|end|><|start|>assistant"

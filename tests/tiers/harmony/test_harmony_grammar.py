@@ -19,9 +19,8 @@ from inference_core.step_plan import SampleSpec
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
 from tests.inference_core.harmony_vocabulary import SIZE, write_harmony_tokenizer
-from tiers.harmony.channel_parser import MARKS, ChannelParser
-from tiers.harmony.harmony_grammar import harmony_grammar
-from tiers.tool_types import Tool, Tooling
+from tiers.harmony import MARKS, ChannelParser, harmony_grammar
+from tiers.message_content import Tool, Tooling
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

@@ -7,12 +7,11 @@ import pytest
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.remote.strict_servers import bedrock_answer
 from tests.tiers.tier_world import chat, collect, remote_spec
-from tiers.native_content import NativeBlock, NativeContent
+from tiers.message_content import NativeBlock, NativeContent, Tool, ToolCall, Tooling
 from tiers.remote.adapted_request import adapted, nearest_effort
 from tiers.remote.remote_tier import RemoteTier
 from tiers.remote.rules import Rules, rules_of
 from tiers.tier import ChatMessage, GenerationRequest
-from tiers.tool_types import Tool, ToolCall, Tooling
 
 LONG = "mcp__" + "x" * 80
 

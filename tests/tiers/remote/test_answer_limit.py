@@ -10,11 +10,10 @@ from inference_core.protocol import SamplingParams
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.remote.provider_shapes import WHOLE_MESSAGE
 from tests.tiers.tier_world import remote_spec
-from tiers.answer_limit import answer_limit
 from tiers.errors import TierRequestError
 from tiers.remote.remote_tier import RemoteTier
-from tiers.remote.server_models import ServerModel, parse_models
-from tiers.tier import ChatMessage, GenerationRequest
+from tiers.remote.server_state import ServerModel, parse_models
+from tiers.tier import ChatMessage, GenerationRequest, answer_limit
 
 MOST = 64
 

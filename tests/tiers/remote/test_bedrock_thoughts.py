@@ -7,11 +7,10 @@ import pytest
 
 from tests.tiers.remote.provider_shapes import bedrock_end, bedrock_stream
 from tiers.catalog.tier_spec import RemoteSpec
-from tiers.native_content import NativeContent
+from tiers.message_content import NativeContent, ToolCall
 from tiers.remote.bedrock_wire import BedrockWire, message_turns
 from tiers.remote.usage_counter import Tally
 from tiers.tier import ChatMessage, Delta
-from tiers.tool_types import ToolCall
 
 THOUGHTS = [
     {"reasoningContent": {"reasoningText": {"text": "Is it cold?", "signature": "EqQB"}}},

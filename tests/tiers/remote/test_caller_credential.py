@@ -11,8 +11,7 @@ from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.catalog.load import parse_catalog
 from tiers.catalog.tier_spec import RemoteKind
 from tiers.consent import ALL, ANSWER_ALONE, NO_CREDENTIAL, NOT_LOCAL, Consent, CredentialConsent, Use, hidden_from
-from tiers.credential import HEADER, CallerCredential
-from tiers.errors import CallerCredentialError, CatalogError
+from tiers.errors import HEADER, CallerCredential, CallerCredentialError, CatalogError
 from tiers.remote.remote_tier import RemoteTier
 
 KEY = "key-0123456789"

@@ -5,7 +5,7 @@ import pytest
 from inference_core.protocol import SamplingParams
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tiers.catalog.load import parse_catalog
-from tiers.engines.engine_status import EngineStatus
+from tiers.engines import EngineStatus
 from tiers.errors import TierUnavailableError
 from tiers.remote.engine_tier import EngineTier
 from tiers.tier import ChatMessage, GenerationRequest

@@ -8,12 +8,11 @@ import pytest
 
 from tiers.catalog.tier_spec import RemoteKind, RemoteSpec
 from tiers.errors import TierError
+from tiers.remote.event_stream import EventParser
 from tiers.remote.openai_format import parse_error
-from tiers.remote.server_models import parse_models
-from tiers.remote.sse import EventParser
+from tiers.remote.server_state import parse_models
 from tiers.remote.usage_counter import MOST_TOKENS, Tally
-from tiers.remote.wire import RemoteWire
-from tiers.remote.wires import wire_of
+from tiers.remote.wire import RemoteWire, wire_of
 from tiers.tier import Usage
 
 DEEP = b"[" * 100_000

@@ -9,7 +9,7 @@ import pytest
 from tests.tiers.remote.lenient_servers import CASES, DONE, Case, chunks, message, raw_chunks
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
-from tiers.collected_choice import CollectedChoice
+from tiers.deltas import CollectedChoice
 from tiers.errors import TierError
 from tiers.remote.remote_tier import RemoteTier
 from tiers.tier import Usage

@@ -29,11 +29,10 @@ from tests.tiers.remote.provider_shapes import (
 )
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.catalog.tier_spec import TierSpec
-from tiers.content_parts import media_part, text_part
 from tiers.errors import TierAnswerError, TierBusyError, TierError, TierKeyError, TierRequestError, TierUnavailableError
+from tiers.message_content import Tool, ToolCall, Tooling, media_part, text_part
 from tiers.remote.remote_tier import RemoteTier
 from tiers.tier import ChatMessage, Delta, GenerationRequest, Usage
-from tiers.tool_types import Tool, ToolCall, Tooling
 
 KEY = "sk-ant-very-secret"
 KINDS = ("anthropic", "gemini", "bedrock")

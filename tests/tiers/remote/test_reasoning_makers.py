@@ -1,7 +1,7 @@
 """Who made which seal is known for a while, by digests, and only its maker reads what it seals."""
 
-from tiers.native_content import NativeBlock, NativeContent
-from tiers.remote.reasoning_makers import ReasoningMakers
+from tiers.message_content import NativeBlock, NativeContent
+from tiers.remote.provider_state import ReasoningMakers
 from tiers.tier import ChatMessage
 
 

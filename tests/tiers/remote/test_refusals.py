@@ -8,11 +8,9 @@ import pytest
 from inference_core.protocol import SamplingParams
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
-from tiers.credential import CallerCredential
-from tiers.errors import TierRequestError
-from tiers.remote.learned_refusals import LearnedRefusals, Place
+from tiers.errors import CallerCredential, TierRequestError
 from tiers.remote.openai_format import parse_error
-from tiers.remote.refusals import refused_parameters
+from tiers.remote.refusals import LearnedRefusals, Place, refused_parameters
 from tiers.remote.remote_tier import RemoteTier
 from tiers.tier import GenerationRequest
 

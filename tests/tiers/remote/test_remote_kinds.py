@@ -17,10 +17,9 @@ from tiers.catalog.replica_spec import BalancingSpec
 from tiers.catalog.tier_spec import RemoteKind, RemoteSpec
 from tiers.catalog.validate import check_rules
 from tiers.errors import TierRequestError, TierUnavailableError
-from tiers.remote.prometheus_queue import sum_of_samples
 from tiers.remote.remote_tier import RemoteTier
-from tiers.remote.wire import RemoteWire
-from tiers.remote.wires import WIRES, wire_of
+from tiers.remote.server_state import sum_of_samples
+from tiers.remote.wire import WIRES, RemoteWire, wire_of
 from tiers.replicas.replica_set import ReplicaSet
 from tiers.uncertainty import asking_uncertainty
 

@@ -8,9 +8,9 @@ import pytest
 
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
+from tiers.build import ReloadableTier
 from tiers.catalog.tier_spec import USUAL_CONTEXT
 from tiers.errors import TierUnavailableError
-from tiers.hot_swap import ReloadableTier
 from tiers.remote.remote_tier import RemoteTier
 from tiers.replicas.replica_set import ReplicaSet
 

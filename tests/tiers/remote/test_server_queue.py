@@ -2,7 +2,7 @@
 
 import pytest
 
-from tiers.remote.server_queue import REPORT_SECONDS, QueueReport, ServerQueue, Stream
+from tiers.remote.server_state import REPORT_SECONDS, QueueReport, ServerQueue, Stream
 
 
 def answered(queue: ServerQueue, sent: float, took: float, tokens: int = 100) -> Stream:

@@ -8,10 +8,9 @@ import pytest
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.errors import TierRequestError, TierUnavailableError
-from tiers.remote.prometheus_queue import sum_of_samples
 from tiers.remote.remote_tier import RemoteTier
-from tiers.remote.server_models import ServerModel, parse_models
-from tiers.remote.wires import wire_of
+from tiers.remote.server_state import ServerModel, parse_models, sum_of_samples
+from tiers.remote.wire import wire_of
 from tiers.server_words import is_name, one_line
 
 HOSTILE = [

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiers.remote import sse
-from tiers.remote.sse import EventParser, EventTooLargeError, ServerSentEvent
+from tiers.remote import event_stream
+from tiers.remote.event_stream import EventParser, EventTooLargeError, ServerSentEvent
 
 STREAM = (
     "\ufeffdata: marked\n\n"
@@ -55,7 +55,7 @@ def test_a_last_event_without_its_blank_line_is_not_lost() -> None:
 
 
 def test_an_endless_event_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 100)
+    monkeypatch.setattr(event_stream, "MAX_EVENT_BYTES", 100)
     for line in (b"data: " + b"x" * 200, b"data: xxxxxxxx\n" * 20):
         with pytest.raises(EventTooLargeError, match="100 bytes"):
             EventParser().feed(line)

@@ -12,11 +12,11 @@ from inference_core.io.files import JSON_ERRORS
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import chat, remote_spec
 from tiers.catalog.tier_spec import RemoteKind, RemoteSpec
-from tiers.content_parts import media_part, text_part
+from tiers.message_content import media_part, text_part
 from tiers.prompt_bounds import TOLERANCE, PromptBounds, prompt_bounds
 from tiers.remote.remote_tier import RemoteTier
 from tiers.remote.usage_counter import Tally
-from tiers.remote.wires import wire_of
+from tiers.remote.wire import wire_of
 from tiers.tier import ChatMessage, Delta, GenerationRequest, Usage
 
 KINDS: tuple[RemoteKind, ...] = (

@@ -20,15 +20,12 @@ from tests.tiers.remote.provider_shapes import (
 from tests.tiers.tier_world import chat, collect, remote_spec
 from tiers.catalog.load import parse_catalog
 from tiers.catalog.tier_spec import RemoteKind
-from tiers.content_parts import media_part
-from tiers.credential import CallerCredential
-from tiers.errors import CatalogError, TierUnavailableError
-from tiers.native_content import NativeRequest
-from tiers.remote import google_credentials
-from tiers.remote.google_credentials import GoogleCredentials
+from tiers.errors import CallerCredential, CatalogError, TierUnavailableError
+from tiers.message_content import NativeRequest, media_part
+from tiers.remote import vertex_wire
 from tiers.remote.remote_tier import RemoteTier
 from tiers.remote.rules import server_of
-from tiers.remote.vertex_wire import taken_betas
+from tiers.remote.vertex_wire import GoogleCredentials, taken_betas
 from tiers.tier import ChatMessage
 
 GEMINI, CLAUDE = "gemini-2.5-flash", "claude-sonnet-4-5@20250929"
@@ -250,7 +247,7 @@ async def test_google_auth_fetches_a_token_and_renews_it_before_it_expires(
         assert grant["assertion"].count(".") == 2
     else:
         assert grant["subject_token"] == "a-token-of-the-cluster"
-        assert grant["scope"] == google_credentials.SCOPE
+        assert grant["scope"] == vertex_wire.SCOPE
 
 
 @pytest.mark.parametrize(("missing", "said"), [("library", "aio-gateway\\[providers\\]"), ("file", "AIO_TEST_GOOGLE")])

@@ -13,10 +13,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from tests.examples import examples
 from tests.tiers.tier_world import GREEDY, chat
 from tiers.catalog.replica_spec import BalancingSpec, ReplicaSpec
-from tiers.replicas.balancer import Balancer
-from tiers.replicas.peak_ewma import PeakEwma
-from tiers.replicas.prefix_affinity import prefix_key, rendezvous_score
-from tiers.replicas.replica import InFlightRequest, Replica
+from tiers.replicas.balancer import Balancer, prefix_key, rendezvous_score
+from tiers.replicas.replica import InFlightRequest, PeakEwma, Replica
 from tiers.replicas.replica_set import RetryBudget
 from tiers.tier import ChatMessage, GenerationRequest
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from tiers.replicas.minute_limits import SECONDS, MinuteLimits
+from tiers.replicas.replica import SECONDS, MinuteLimits
 
 STEPS = st.lists(st.tuples(st.floats(0, 40), st.integers(1, 60), st.integers(0, 60)), max_size=60)
 

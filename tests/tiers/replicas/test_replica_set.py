@@ -13,9 +13,8 @@ from tests.polling import eventually
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.replicas.test_balancer import Clock
 from tests.tiers.tier_world import chat, collect, remote_spec
-from tiers.attempt import ReplicaStatus, ReplicaTry
 from tiers.catalog.replica_spec import BalancingSpec, ReplicaSpec
-from tiers.errors import TierBusyError, TierError, TierRequestError, TierUnavailableError
+from tiers.errors import ReplicaStatus, ReplicaTry, TierBusyError, TierError, TierRequestError, TierUnavailableError
 from tiers.replicas.replica_set import ReplicaSet
 from tiers.tier import GenerationRequest, Usage
 

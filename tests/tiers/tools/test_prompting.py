@@ -9,8 +9,8 @@ from tokenizers import pre_tokenizers
 from inference_core.tokenization.chat_template import ChatTemplate
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from tests.inference_core.tokenization.vocabularies import train_byte_level, write_vocabulary
+from tiers.message_content import Tool, ToolCall, Tooling
 from tiers.tier import ChatMessage
-from tiers.tool_types import Tool, ToolCall, Tooling
 from tiers.tools.dialect import HERMES
 from tiers.tools.tool_calling import ToolCalling, plain_messages, template_turns
 

@@ -7,11 +7,11 @@ import msgspec
 
 from inference_core.protocol import Grammar, SamplingParams
 from tests.tiers.tier_world import GREEDY, remote_spec
+from tiers.message_content import Tool, ToolCall, ToolCallDelta, Tooling
 from tiers.remote.openai_answer import read_chunk
 from tiers.remote.openai_format import request_body
 from tiers.remote.usage_counter import Tally
 from tiers.tier import ChatMessage, GenerationRequest
-from tiers.tool_types import Tool, ToolCall, ToolCallDelta, Tooling
 
 ADD = Tool(name="add", parameters={"type": "object", "properties": {}}, strict=True)
 CALL = ToolCall(id="call_1", name="add", arguments='{"a": 1}')

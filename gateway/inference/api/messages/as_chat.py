@@ -24,7 +24,7 @@ from gateway.inference.api.reading.schemas import (
     ResponseFormat,
     ToolDefinition,
 )
-from tiers.native_content import NativeContent, NativeRequest
+from tiers.message_content import NativeContent, NativeRequest
 
 _encode = msgspec.json.Encoder().encode
 

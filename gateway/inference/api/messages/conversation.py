@@ -21,8 +21,7 @@ from gateway.base.errors import ApiError, bad_request
 from gateway.inference.api.messages.schemas import Block, ResultBlock, Source, Text, Turn
 from gateway.inference.api.reading.parsing import refusal_of
 from gateway.inference.api.reading.schemas import ContentPart, FunctionCall, Message, MessageToolCall
-from tiers.native_content import NativeBlock, NativeContent
-from tiers.tool_types import FAILED_RESULT
+from tiers.message_content import FAILED_RESULT, NativeBlock, NativeContent
 
 UNSIGNED = "YWlvLXVuc2lnbmVk"
 

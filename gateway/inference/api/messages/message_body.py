@@ -13,7 +13,7 @@ from gateway.inference.api.messages.conversation import UNSIGNED, shown_call_id
 from gateway.inference.api.messages.schemas import envelope_of, error_event
 from gateway.inference.api.writing.answers import Routed, billed_usage, routed
 from gateway.inference.api.writing.chunks import BlockOrder, Piece, is_object
-from tiers.collected_choice import CollectedChoice
+from tiers.deltas import CollectedChoice
 from tiers.tier import Delta, Usage
 
 _SERVED = {"priority": "priority", "batch": "batch"}

@@ -25,12 +25,11 @@ from gateway.inference.embedding.embedder import embedding_record
 from gateway.inference.service import Serving, serving_of
 from inference_core.io.files import JSON_ERRORS
 from quality.records.record import Attempt
-from tiers.catalog.target_spec import TargetSpec
+from tiers.catalog.catalog import TargetSpec
+from tiers.catalog.pricing import UnitPrice, unit_price
 from tiers.catalog.tier_spec import TierSpec
-from tiers.catalog.unit_prices import UnitPrice, unit_price
 from tiers.consent import NO_CREDENTIAL, Consent, CredentialConsent, hidden_from
-from tiers.credential import HEADER, CallerCredential
-from tiers.errors import TierAnswerError, TierAnswerTooLongError, TierError
+from tiers.errors import HEADER, CallerCredential, TierAnswerError, TierAnswerTooLongError, TierError
 from tiers.remote.passed_server import PassedAnswer, PassedServer
 
 MOST_PARTS, FIELD_BYTES = 64, 128 * 1024

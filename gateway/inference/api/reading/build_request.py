@@ -44,7 +44,7 @@ from gateway.inference.service import Serving
 from gateway.inference.sessions.clients import recognised
 from inference_core.protocol import SamplingParams
 from tiers.consent import ALL, Consent
-from tiers.credential import HEADER, CallerCredential
+from tiers.errors import HEADER, CallerCredential
 from tiers.tier import ChatMessage, GenerationRequest
 
 _CONVERSATION = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")

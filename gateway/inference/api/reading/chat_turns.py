@@ -18,12 +18,10 @@ from gateway.inference.api.reading.schemas import (
     MessageToolCall,
 )
 from tiers.chat_state import DETAILS, EXTRA, state_blocks, state_json
-from tiers.content_parts import ContentPart as MessagePart
-from tiers.content_parts import MediaType, media_part, text_part
-from tiers.metadata_addresses import is_metadata_host
-from tiers.native_content import NativeBlock, NativeContent
+from tiers.message_content import ContentPart as MessagePart
+from tiers.message_content import MediaType, NativeBlock, NativeContent, ToolCall, media_part, text_part
+from tiers.server_words import is_metadata_host
 from tiers.tier import ChatMessage
-from tiers.tool_types import ToolCall
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 

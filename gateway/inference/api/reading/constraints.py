@@ -20,7 +20,7 @@ from gateway.inference.api.reading.schemas import (
 )
 from inference_core.grammar.limits import MAX_CHARACTERS
 from inference_core.protocol import Grammar
-from tiers.tool_types import Tool, Tooling
+from tiers.message_content import Tool, Tooling
 
 CUSTOM = "custom"
 INPUT = "input"

@@ -28,7 +28,7 @@ from gateway.inference.api.reading.schemas import MAX_PROMPTS, ChatRequest, Comp
 from gateway.inference.service import Serving, serving_of
 from inference_core.protocol import SamplingParams
 from tiers.prompt_bounds import num_bytes
-from tiers.remote.optional_fields import ALL_SAMPLING, SERVICE_FIELDS
+from tiers.remote.request_fields import ALL_SAMPLING, SERVICE_FIELDS
 from tiers.tier import ChatMessage
 
 Body = TypeVar("Body", bound=msgspec.Struct)

@@ -30,7 +30,7 @@ from gateway.inference.api.responses.native_items import (
 )
 from gateway.inference.api.responses.schemas import Item, Part, ResponsesRequest, TextFormat
 from gateway.inference.api.responses.tools import chat_choice, chat_tools, flat_name
-from tiers.native_content import NativeBlock, NativeContent, NativeRequest
+from tiers.message_content import NativeBlock, NativeContent, NativeRequest
 
 # By what names the caller knows the fields of the chat.
 _NAMES = {

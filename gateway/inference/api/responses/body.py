@@ -17,9 +17,8 @@ from gateway.inference.api.responses.schemas import ResponsesRequest
 from gateway.inference.api.responses.tools import CalledTool, called_tools, shown_choice, shown_tool
 from gateway.inference.api.writing.answers import billed_usage, chat_logprobs, routed
 from tiers.catalog.tier_spec import SamplingDefaults
-from tiers.citations import UrlCitation
+from tiers.message_content import ToolCall, UrlCitation
 from tiers.tier import TextLogprob, Usage
-from tiers.tool_types import ToolCall
 
 # Why an answer is not complete, by how it ended.
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}

@@ -13,9 +13,8 @@ from gateway.inference.api.responses.as_chat import sealed
 from gateway.inference.api.responses.body import ResponseBody, annotation, logprobs_of, refusal_part, text_part
 from gateway.inference.api.responses.schemas import ResponsesRequest
 from gateway.inference.api.writing.chunks import BlockOrder, Piece, pieces_of
-from tiers.citations import UrlCitation
+from tiers.message_content import ToolCall, ToolCallDelta, UrlCitation
 from tiers.tier import Delta, TextLogprob
-from tiers.tool_types import ToolCall, ToolCallDelta
 
 _encode = msgspec.json.Encoder().encode
 

@@ -25,7 +25,7 @@ from gateway.inference.answering.answer import Answer
 from gateway.inference.api.responses.schemas import Item, ResponsesRequest, ResponseTool
 from inference_core.io.files import JSON_ERRORS
 from tiers.chat_state import FORM, MOST_STATE_BYTES, kept_state, with_kept_state, without_thoughts
-from tiers.native_content import Form, NativeBlock, NativeContent, NativeRequest
+from tiers.message_content import Form, NativeBlock, NativeContent, NativeRequest
 from tiers.tier import ChatMessage
 
 OWN_SEAL = "aio1."

@@ -10,10 +10,9 @@ from gateway.inference.answering.answer import Answer
 from gateway.inference.api.reading.constraints import CUSTOM, custom_names, input_of
 from quality.records.record import CacheUse, Record
 from tiers.chat_state import collected_state
-from tiers.citations import UrlCitation
-from tiers.collected_choice import CollectedChoice
+from tiers.deltas import CollectedChoice
+from tiers.message_content import ToolCall, UrlCitation
 from tiers.tier import TextLogprob, ThoughtEnd, Usage
-from tiers.tool_types import ToolCall
 
 
 class TopLogprob(msgspec.Struct, frozen=True):

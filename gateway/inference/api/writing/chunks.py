@@ -27,8 +27,8 @@ from gateway.inference.api.writing.answers import (
 )
 from gateway.inference.service import Serving
 from tiers.chat_state import EXTRA, FORM
+from tiers.message_content import ToolCallDelta
 from tiers.tier import Delta
-from tiers.tool_types import ToolCallDelta
 
 BlockKey = Literal["thinking", "text", "refusal"] | int
 

@@ -99,7 +99,7 @@ def train(
 
     Its encoder also embeds prompts for comparison with labels of the catalogue. `aio classifier promote` activates it.
     """
-    from classifier.training.commands.train import train_command
+    from classifier.training.recipes.train import train_command
 
     settings = settings_from(**options)
     root = registry or settings.registry_path

@@ -57,8 +57,7 @@ def pretrain(
     """
     if hidden % 64 or hidden <= 0:
         raise click.BadParameter(f"{hidden} is not a positive multiple of 64.", param_hint="--hidden")
-    from classifier.training.commands.pretrain import pretrain_command
-    from classifier.training.recipes.pretrain import PretrainSettings
+    from classifier.training.recipes.pretrain import PretrainSettings, pretrain_command
 
     settings = PretrainSettings(
         layers=layers,
@@ -100,11 +99,12 @@ def complexity(rows: Path, target: Path | None, model_file: Path | None, seed: i
     from classifier.features.routing_input import routing_input_of_text
     from classifier.registry.artefact import default_artefact, load_artefact
     from classifier.training.fitting.complexity import fit_complexity, out_of_fold, predicted
-    from classifier.training.metrics.complexity_report import measured, read_labelled
-    from classifier.training.metrics.conversation_report import (
+    from classifier.training.metrics.complexity_report import (
         holds_conversations,
+        measured,
         measured_conversations,
         read_conversations,
+        read_labelled,
     )
 
     if holds_conversations(rows):

@@ -8,9 +8,8 @@ import msgspec
 
 from gateway.operations.setup.litellm.config_file import Account, mapping, number, variable_of
 from gateway.operations.setup.litellm.servers import Server, server_of
-from tiers.catalog.capabilities import Capabilities
 from tiers.catalog.providers import PROVIDERS
-from tiers.catalog.tier_spec import Price
+from tiers.catalog.tier_spec import Capabilities, Price
 from tiers.catalog.validate import OF_REQUESTS, check_url
 
 # What stands for no key at all, in front of servers that ask for none.

@@ -10,9 +10,9 @@ import pytest
 from gateway.inference.answering.kept_reasoning import KeptReasoning
 from gateway.inference.api.responses.native_items import CARRIED, with_carried
 from tests.gateway.inference.answering.test_native_forms import SIGNED_CALL, Recorded, recorded
-from tiers.remote.reasoning_makers import MAKERS
+from tiers.message_content import ToolCall
+from tiers.remote.provider_state import MAKERS
 from tiers.tier import ChatMessage
-from tiers.tool_types import ToolCall
 
 __all__ = ["recorded"]
 Body = dict[str, Any]

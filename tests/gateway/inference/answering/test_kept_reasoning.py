@@ -17,11 +17,10 @@ from migrations.tables.columns import metadata
 from quality.store.database import open_database
 from quality.store.queries import delete_key_data
 from tests.gateway.chats import chat
-from tiers.collected_choice import CollectedChoice
 from tiers.consent import Consent
-from tiers.native_content import NativeBlock, NativePiece
+from tiers.deltas import CollectedChoice
+from tiers.message_content import NativeBlock, NativePiece, ToolCall, ToolCallDelta
 from tiers.tier import ChatMessage, Delta
-from tiers.tool_types import ToolCall, ToolCallDelta
 
 CALL = ToolCall(id="call_1", name="weather", arguments='{"city": "Oslo"}')
 AGAIN = ToolCall(id="call_1", name="weather", arguments='{"city":"Oslo"}')

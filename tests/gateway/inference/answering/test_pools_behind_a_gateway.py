@@ -17,8 +17,7 @@ from inference_core.protocol import SamplingParams
 from tests.gateway.running_gateway import laptop_hash_core, running_gateway
 from tests.polling import eventually
 from tests.tiers.tier_world import chat, collect, tier_spec
-from tiers.catalog.capabilities import Capabilities
-from tiers.catalog.tier_spec import RemoteSpec, TierSpec
+from tiers.catalog.tier_spec import Capabilities, RemoteSpec, TierSpec
 from tiers.remote.remote_tier import RemoteTier
 from tiers.replicas.replica_set import ReplicaSet
 from tiers.tier import ChatMessage, GenerationRequest, Tier

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from gateway.inference.answering.tier_attempt import tier_deltas
 from inference_core.protocol import SamplingParams
 from tests.gateway.scripted_tier import ScriptedTier
-from tiers.attempt import ReplicaTry
+from tiers.errors import ReplicaTry
 from tiers.tier import Delta, GenerationRequest, Usage
 
 

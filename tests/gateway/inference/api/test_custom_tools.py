@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.inference.api.reading.constraints import InputReader, arguments_of, input_of
 from tests.gateway.running_gateway import RunningGateway
-from tiers.tool_types import ToolCallDelta
+from tiers.message_content import ToolCallDelta
 
 PATCH: Any = {
     "type": "custom",

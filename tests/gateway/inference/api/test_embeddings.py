@@ -16,8 +16,7 @@ from inference_core.protocol import ModelInfo
 from tests.gateway.embedding_catalog import TEXTS, embedding_settings
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
-from tiers.catalog.catalog import CPU_CORE
-from tiers.catalog.embedding_spec import EmbeddingSpec
+from tiers.catalog.catalog import CPU_CORE, EmbeddingSpec
 from tiers.tier import Usage, UsageMeter
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

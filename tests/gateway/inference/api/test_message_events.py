@@ -19,9 +19,9 @@ from gateway.inference.api.messages.conversation import UNSIGNED, given_call_id
 from gateway.inference.api.messages.message_body import PING, MessageEvents, ThinkingShown, whole_message
 from gateway.inference.api.writing.chunks import is_object
 from tests.gateway.chats import chat
-from tiers.collected_choice import CollectedChoice
+from tiers.deltas import CollectedChoice
+from tiers.message_content import ToolCallDelta
 from tiers.tier import Delta, Usage
-from tiers.tool_types import ToolCallDelta
 
 SHOWN = ThinkingShown(blocks=True, texts=True)
 EVENT = TypeAdapter(RawMessageStreamEvent)

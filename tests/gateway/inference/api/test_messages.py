@@ -16,8 +16,8 @@ from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.served_process import UNCACHED
 from tests.polling import eventually
 from tiers.errors import TierError, TierUnavailableError
+from tiers.message_content import ToolCallDelta
 from tiers.tier import TierLoad
-from tiers.tool_types import ToolCallDelta
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SAID = "Hello there, how are you?"

@@ -19,7 +19,7 @@ from tests.gateway.operations.dashboard.browsing import browser, sign_in
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
-from tiers.credential import HEADER
+from tiers.errors import HEADER
 
 CATALOG = """
 [[tiers]]

@@ -21,9 +21,9 @@ from gateway.inference.api.responses.schemas import ResponsesRequest, ResponseTo
 from gateway.inference.api.writing.chunks import BlockOrder, Piece, is_object
 from tests.gateway.running_gateway import RunningGateway
 from tiers.catalog.tier_spec import SamplingDefaults
-from tiers.collected_choice import CollectedChoice
+from tiers.deltas import CollectedChoice
+from tiers.message_content import ToolCallDelta
 from tiers.tier import Delta
-from tiers.tool_types import ToolCallDelta
 
 EVENT = TypeAdapter(ResponseStreamEvent)
 TOOLS = [ResponseTool(type="function", name="look"), ResponseTool(type="custom", name="patch")]

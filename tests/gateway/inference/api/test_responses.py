@@ -12,7 +12,7 @@ from gateway.inference.api.responses.as_chat import chat_of
 from gateway.inference.api.responses.schemas import Item, ResponsesRequest
 from tests.gateway.running_gateway import RunningGateway
 from tiers.errors import TierError
-from tiers.tool_types import ToolCallDelta
+from tiers.message_content import ToolCallDelta
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SAID = "Hello there, how are you?"

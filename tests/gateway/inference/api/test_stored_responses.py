@@ -19,7 +19,7 @@ from quality.privacy import Retention, RetentionLimits
 from tests.gateway.administrator import ADMIN_HEADERS
 from tests.gateway.batches.batching import made, outcome, request_line
 from tests.gateway.running_gateway import RunningGateway, running_gateway
-from tiers.tool_types import ToolCallDelta
+from tiers.message_content import ToolCallDelta
 
 SAID = "Hello there, how are you?"
 KEYS = {"ada": "test-ada-f35eedd987dfd329c654d535ce9eb689", "bob": "test-bob-8d8aece77e484397d1dbc0b9da4ebce2"}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.running_gateway import RunningGateway
-from tiers.tool_types import ToolCallDelta
+from tiers.message_content import ToolCallDelta
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HELLO = [{"role": "user", "content": "What is the weather in Lima?"}]

@@ -9,7 +9,7 @@ import pytest
 from gateway.inference.api.responses.schemas import ResponseTool
 from gateway.inference.api.responses.tools import called_tools, flat_name
 from tests.gateway.running_gateway import RunningGateway
-from tiers.tool_types import ToolCallDelta
+from tiers.message_content import ToolCallDelta
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -14,9 +14,9 @@ from tests.gateway.chats import chat
 from tiers.catalog.load import load_catalog
 from tiers.catalog.tier_spec import TierSpec
 from tiers.consent import Consent
-from tiers.remote.optional_fields import SERVICE_FIELDS
+from tiers.message_content import Tooling
+from tiers.remote.request_fields import SERVICE_FIELDS
 from tiers.tier import ChatMessage
-from tiers.tool_types import Tooling
 
 
 def test_a_tier_or_weights_that_were_replaced_change_the_digest_of_the_catalogue() -> None:

@@ -13,7 +13,7 @@ from tests.gateway.inference.api.test_disconnects import only_record
 from tests.gateway.running_gateway import RunningGateway
 from tests.polling import eventually
 from tiers.errors import TierError
-from tiers.tool_types import ToolCallDelta
+from tiers.message_content import ToolCallDelta
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 CHAT = "/v1/chat/completions"

@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from tests.gateway.capable_tiers import Noting, capable_tiers
 from tests.gateway.running_gateway import RunningGateway
-from tiers.catalog.capabilities import Capabilities
+from tiers.catalog.tier_spec import Capabilities
 
 PNG = "data:image/png;base64," + "iVBORw0KGgoAAAANSUhEUgAA" * 40
 IMAGE = {"type": "image_url", "image_url": {"url": PNG, "detail": "low"}}

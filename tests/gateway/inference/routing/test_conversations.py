@@ -11,8 +11,8 @@ from tests.gateway.chats import chat
 from tests.gateway.running_gateway import RunningGateway
 from tiers.catalog.load import load_catalog
 from tiers.catalog.tier_spec import PlainSpec, Price, RemoteSpec
+from tiers.message_content import ToolCall
 from tiers.tier import ChatMessage
-from tiers.tool_types import ToolCall
 
 CATALOG = load_catalog("laptop")
 HELLO = ("user", "Tell me of the sea.")

@@ -29,8 +29,8 @@ from tests.gateway.scripted_classifier import ScriptedClassifier
 from tiers.catalog.load import load_catalog
 from tiers.consent import Consent
 from tiers.errors import TierError, TierUnavailableError
+from tiers.message_content import Tool, Tooling
 from tiers.tier import ChatMessage, TierLoad
-from tiers.tool_types import Tool, Tooling
 
 CATALOG = load_catalog("laptop")
 TWENTY_NINE = " ".join(["the"] * 29)

@@ -17,7 +17,7 @@ from classifier.errors import ArtefactError
 from classifier.features.routing_input import routing_input_of_text
 from classifier.registry.artefact import default_artefact
 from classifier.registry.registry import ArtefactRegistry
-from classifier.training.recipes.train_hidden_state import ReadLayer, train_over_hidden_states
+from classifier.training.recipes.train import ReadLayer, train_over_hidden_states
 from classifier.training.recipes.train_static import Candidate
 from gateway.base.requests.inference_request import InferenceRequest
 from gateway.inference.routing.classifier_versions import ActiveClassifier

@@ -19,10 +19,9 @@ from gateway.planning.backtests.backtest import dry_request
 from tests.examples import examples
 from tests.gateway.chained_tiers import BACKUP, HELLO, SECOND, broken, chained_tiers
 from tests.gateway.running_gateway import RunningGateway
-from tiers.catalog.catalog import Catalog
+from tiers.catalog.catalog import Catalog, RuleSpec, RuleWhen
 from tiers.catalog.load import parse_catalog
 from tiers.catalog.rule_check import bounds_of, routing_warnings
-from tiers.catalog.rule_spec import RuleSpec, RuleWhen
 from tiers.errors import CatalogError
 from tiers.tier import ChatMessage
 

@@ -18,8 +18,8 @@ from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.polling import eventually
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tiers.errors import CatalogError
+from tiers.message_content import ToolCallDelta
 from tiers.tier import GenerationRequest
-from tiers.tool_types import ToolCallDelta
 
 HERE = "tests.gateway.inference.screening.word_guardrails"
 CHAT = "/v1/chat/completions"

@@ -11,7 +11,7 @@ from tests.gateway.private_forms import CASES, CATALOG, OPEN, TEXTS, Body
 from tests.gateway.running_gateway import RunningGateway, running_gateway
 from tests.gateway.sinks import Sinks, running_sinks
 from tests.shared_data import rows
-from tiers.catalog.screening_spec import PrivateSpec
+from tiers.catalog.catalog import PrivateSpec
 
 ALL = PrivateRules(PrivateSpec())
 ORDINARY = [

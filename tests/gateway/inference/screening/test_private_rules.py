@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.inference.screening.rules import OVERLAP, WINDOW, PrivateRules
-from tiers.catalog.screening_spec import PrivateSpec, RuleName
+from tiers.catalog.catalog import PrivateSpec, RuleName
 
 FOUND: list[tuple[RuleName, str]] = [
     ("email", "Write to ada.lovelace+x@mail.example.co.uk, please"),

@@ -4,8 +4,8 @@ import pytest
 
 from gateway.inference.sessions.moves import WEIGHTS, end_before
 from gateway.inference.sessions.session import read_result
+from tiers.message_content import ToolCall
 from tiers.tier import ChatMessage
-from tiers.tool_types import ToolCall
 
 CALL = ChatMessage(role="assistant", content="", tool_calls=(ToolCall(id="1", name="sh", arguments="{}"),))
 

@@ -15,8 +15,8 @@ from tests.gateway.scripted_classifier import ScriptedClassifier
 from tests.gateway.scripted_tier import ScriptedTier
 from tiers.catalog.load import load_catalog
 from tiers.consent import Consent
+from tiers.message_content import ToolCall
 from tiers.tier import ChatMessage, Usage
-from tiers.tool_types import ToolCall
 
 CATALOG = load_catalog("laptop")
 TASK = ChatMessage(role="user", content="Fix the parser.")

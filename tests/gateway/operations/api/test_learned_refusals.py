@@ -3,7 +3,7 @@
 import pytest
 
 from tests.gateway.running_gateway import RunningGateway
-from tiers.remote.learned_refusals import REFUSALS, Place
+from tiers.remote.refusals import REFUSALS, Place
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

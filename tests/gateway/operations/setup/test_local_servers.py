@@ -19,7 +19,7 @@ from tests.gateway.operations.setup.model_servers import (
     sglang_pages,
     vllm_pages,
 )
-from tiers.catalog.capabilities import Capabilities
+from tiers.catalog.tier_spec import Capabilities
 
 
 async def found(pages: Pages, **more: Any) -> tuple[str, dict[str, Candidate]]:

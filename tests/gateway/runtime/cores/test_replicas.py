@@ -11,8 +11,8 @@ from tests.gateway.running_gateway import RunningGateway, scripted_tiers
 from tests.gateway.scripted_classifier import ScriptedClassifier
 from tests.tiers.remote.loopback_server import Call, LoopbackServer
 from tests.tiers.tier_world import remote_spec
-from tiers.attempt import ReplicaStatus
 from tiers.catalog.load import load_catalog
+from tiers.errors import ReplicaStatus
 from tiers.replicas.replica_set import ReplicaSet
 from tiers.tier import Tier
 

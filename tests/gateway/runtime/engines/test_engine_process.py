@@ -14,8 +14,7 @@ from gateway.runtime.engines.engine_process import EngineProcess, Timing, pause_
 from tests.gateway.runtime.engines.scripted_engine import ScriptedEngine
 from tests.inference_core.loaders.model_hub import running_hub
 from tests.polling import eventually
-from tiers.engines.engine_spec import EngineSpec
-from tiers.engines.engine_status import EngineStatus
+from tiers.engines import EngineSpec, EngineStatus
 
 pytestmark = pytest.mark.processes
 

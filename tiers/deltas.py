@@ -1,0 +1,171 @@
+"""Streams of deltas: several merged in the order in which their items arrive, and one choice collected.
+
+Async generators or answers become one stream; the deltas of a choice become its text, reasoning, log-probabilities and
+tool calls.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import TypeVar
+
+import msgspec
+
+from tiers.message_content import NativePiece, ToolCall, ToolCallDelta, UrlCitation
+from tiers.tier import Delta, FinishReason, TextLogprob, Usage
+
+T = TypeVar("T")
+
+
+async def merged_answers(answers: Sequence[AsyncGenerator[Delta, None]], n: int) -> AsyncGenerator[Delta, None]:
+    """Yield the deltas of all `answers`, with `n` choices each, as those of one: choice `j` of answer `i` has index
+    `i * n + j`, and one end comes last."""
+    numbered = [_numbered(answer, place * n) for place, answer in enumerate(answers)]
+    ends: list[Delta] = []
+    async with aclosing(merge(numbered)) as deltas:
+        async for delta in deltas:
+            if delta.end is None:
+                yield delta
+            else:
+                ends.append(delta)
+    yield Delta.last_of(ends)
+
+
+async def _numbered(answer: AsyncGenerator[Delta, None], first: int) -> AsyncGenerator[Delta, None]:
+    async with aclosing(answer) as deltas:
+        async for delta in deltas:
+            delta.index += first
+            yield delta
+
+
+async def merge(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
+    """Yield the items of all `streams`; the first error ends it. Closing closes every stream before it returns."""
+    if len(streams) == 1:
+        async with aclosing(streams[0]) as only:
+            async for item in only:
+                yield item
+        return
+    queue: asyncio.Queue[T | _End] = asyncio.Queue(maxsize=len(streams))
+    pumps = [asyncio.create_task(_pump(stream, queue)) for stream in streams]
+    try:
+        open_streams = len(streams)
+        while open_streams:
+            received = await queue.get()
+            if not isinstance(received, _End):
+                yield received
+                continue
+            if received.error is not None:
+                raise received.error
+            open_streams -= 1
+    finally:
+        for pump in pumps:
+            pump.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+        for stream in streams:
+            await stream.aclose()
+
+
+class _End:
+    """A stream has ended, with `error` if it is set."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+
+
+async def _pump(stream: AsyncGenerator[T, None], queue: "asyncio.Queue[T | _End]") -> None:
+    end = _End()
+    try:
+        async for item in stream:
+            await queue.put(item)
+    except Exception as error:
+        end = _End(error)
+    await queue.put(end)
+
+
+class CollectedChoice(msgspec.Struct):
+    """One choice so far, in pieces: joining them at the end keeps long answers linear.
+
+    `echo`: the prompt that it repeats before its answer; `logprobs` are of both. `usage`: the request's, once it has
+    ended. `native`: the finished blocks in the form of the server's API, if that was wanted, and
+    `native_end`: the event that ended the answer. `refused`: the places of the pieces that are a refusal.
+    `annotations`: what the text cites.
+    """
+
+    echo: str = ""
+    pieces: list[str] = []
+    thoughts: list[str] = []
+    logprobs: list[TextLogprob] = []
+    calls: list[list[ToolCallDelta]] = []
+    finish_reason: FinishReason | None = None
+    stop_sequence: str | None = None
+    usage: Usage | None = None
+    native: list[NativePiece] = []
+    native_end: NativePiece | None = None
+    refused: list[int] = []
+    annotations: list[UrlCitation] = []
+
+    def take(self, delta: Delta) -> None:
+        """Add `delta`."""
+        if delta.echo:
+            self.echo = delta.text
+        elif delta.text:
+            if delta.refusal:
+                self.refused.append(len(self.pieces))
+            self.pieces.append(delta.text)
+        if delta.annotations:
+            self.annotations += delta.annotations
+        if delta.reasoning:
+            self.thoughts.append(delta.reasoning)
+        if delta.logprobs and not delta.reasoning:
+            self.logprobs += delta.logprobs
+        for piece in delta.tool_calls:
+            while len(self.calls) <= piece.index:
+                self.calls.append([])
+            self.calls[piece.index].append(piece)
+        if (native := delta.native) is not None:
+            if native.block is not None:
+                self.native.append(native)
+            if delta.finish_reason is not None:
+                self.native_end = native
+        self.finish_reason = delta.finish_reason or self.finish_reason
+        self.stop_sequence = delta.stop_sequence or self.stop_sequence
+        if delta.end is not None:
+            self.usage = delta.end.usage
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """The tool calls, each joined from its pieces."""
+        if not self.calls:
+            return []
+        return [
+            ToolCall(
+                id="".join(piece.id for piece in pieces),
+                name="".join(piece.name for piece in pieces),
+                arguments="".join(piece.arguments for piece in pieces),
+                extra_content=next((piece.extra_content for piece in pieces if piece.extra_content), b""),
+            )
+            for pieces in self.calls
+        ]
+
+    @property
+    def text(self) -> str:
+        """The answer, or what the model said instead of one."""
+        return "".join(self.pieces)
+
+    @property
+    def content(self) -> str:
+        """The answer without what is a refusal."""
+        if not self.refused:
+            return self.text
+        refused = set(self.refused)
+        return "".join([piece for place, piece in enumerate(self.pieces) if place not in refused])
+
+    @property
+    def refusal(self) -> str:
+        """What the model said instead of an answer."""
+        return "".join([self.pieces[place] for place in self.refused]) if self.refused else ""
+
+    @property
+    def reasoning(self) -> str:
+        """The thoughts before the answer."""
+        return "".join(self.thoughts)

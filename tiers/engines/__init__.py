@@ -1,1 +1,0 @@
-"""Inference engines of other projects that AIO can start: their command lines and states, as data."""

@@ -1,1 +1,0 @@
-"""Tiers computed by a core of our own."""

@@ -1,0 +1,227 @@
+"""What of a conversation belongs to one provider: marks of its cache, thoughts, and seals of its reasoning.
+
+Marks of a cache in requests of Anthropic's form are for servers that write them in another way: Bedrock's Converse has
+`cachePoint` blocks. Thoughts and other state of earlier turns are written into the messages of a chat for the server
+that made them. A digest of each seal tells its maker, so that this one gets it back and no other model.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from tiers.catalog.tier_spec import ProviderName, RemoteSpec
+from tiers.chat_state import DETAILS, EXTRA, FORM, has_state, state_names, with_kept_state, without_state
+from tiers.message_content import Form, NativeContent, NativeRequest, Tooling
+from tiers.remote.request_fields import THOUGHTS
+from tiers.remote.rules import Rules
+from tiers.tier import ChatMessage, Delta
+
+MARK = b'"cache_control"'
+CACHE_POINT = {"cachePoint": {"type": "default"}}
+MOST_POINTS = 4
+"""Of one request."""
+
+
+def with_mark(message: ChatMessage) -> ChatMessage:
+    """Return the message with its mark said apart from its native form."""
+    native = message.native
+    if native is None or not any(MARK in block.json for block in native.blocks):
+        return message
+    return msgspec.structs.replace(message, marked=True)
+
+
+def marked_tools(tooling: Tooling, native: NativeRequest) -> Tooling:
+    """Return the tools with a mark on the last one, where one of a native request's has it."""
+    if MARK not in native.fields.get("tools", b"") or not tooling.tools:
+        return tooling
+    last = msgspec.structs.replace(tooling.tools[-1], cache_control={"type": "ephemeral"})
+    return msgspec.structs.replace(tooling, tools=(*tooling.tools[:-1], last))
+
+
+def is_marked(messages: list[ChatMessage], tooling: Tooling | None) -> bool:
+    """Whether a caller has marked anything."""
+    tools = () if tooling is None else tooling.tools
+    return any(message.marked for message in messages) or any(tool.cache_control is not None for tool in tools)
+
+
+def put_points(body: dict[str, Any], *, tools: bool, system: bool, last: bool) -> None:
+    """Put cache points into a body of Converse: after its tools, its system prompt and its last turn, as asked. Those
+    after marked messages are there already; of too many the earliest are taken out."""
+    if tools and "toolConfig" in body:
+        body["toolConfig"]["tools"].append(CACHE_POINT)
+    if system and "system" in body:
+        body["system"].append(CACHE_POINT)
+    turn = body["messages"][-1]["content"]
+    if last and turn and turn[-1] != CACHE_POINT:
+        turn.append(CACHE_POINT)
+    room = MOST_POINTS - (CACHE_POINT in body.get("system", ()))
+    room -= CACHE_POINT in body.get("toolConfig", {}).get("tools", ())
+    for one in reversed(body["messages"]):
+        kept = []
+        for block in reversed(one["content"]):
+            if block == CACHE_POINT:
+                room -= 1
+                if room < 0:
+                    continue
+            kept.append(block)
+        one["content"] = kept[::-1]
+
+
+_NOT_KEPT = " "
+"""Instead of thoughts that are not there any more, where a server refuses a turn without any: Moonshot's takes an empty
+text for none."""
+_UNSIGNED = {"google": {"thought_signature": "skip_thought_signature_validator"}}
+"""Google's own words for a call that another model made (https://ai.google.dev/gemini-api/docs/thought-signatures)."""
+
+
+def give_back(wires: Sequence[dict[str, Any]], messages: Sequence[ChatMessage], rules: Rules) -> tuple[str, ...]:
+    """Add to each of `wires` what the turn of `messages` has for the server of `rules`. Return the names of what it
+    does not get: thoughts where it takes none, and those that it needs and that are lost."""
+    if "assistant" not in [message.role for message in messages]:
+        return ()
+    left_out: dict[str, None] = {}
+    for wire, message, in_loop in zip(wires, messages, _in_loops(messages), strict=True):
+        if message.role != "assistant":
+            continue
+        wanted = rules.thoughts and (in_loop or rules.thoughts_of == "all")
+        if not wanted:
+            left_out |= {THOUGHTS: None} if message.reasoning else {}
+        elif message.reasoning:
+            _add_thoughts(wire, message, rules.thoughts)
+        elif in_loop and rules.needs_thoughts:
+            wire[rules.thoughts[0]] = _NOT_KEPT
+            # Of a turn whose maker is known, there were none.
+            left_out |= {} if message.maker else {THOUGHTS: None}
+        for block in message.state:
+            wire[block.type] = msgspec.Raw(block.json)
+        for place, call in enumerate(message.tool_calls):
+            if call.extra_content:
+                wire["tool_calls"][place][EXTRA] = msgspec.Raw(call.extra_content)
+            elif rules.signs_calls and not place:
+                # Of calls made together the first is signed.
+                wire["tool_calls"][place][EXTRA] = _UNSIGNED
+                left_out[f"messages.tool_calls.{EXTRA}"] = None
+    return tuple(left_out)
+
+
+def _add_thoughts(wire: dict[str, Any], message: ChatMessage, names: Sequence[str]) -> None:
+    if names == ("content",):
+        said = wire["content"]
+        parts = [{"type": "text", "text": said}] if isinstance(said, str) and said else said or []
+        thought = {"type": "text", "text": message.reasoning}
+        wire["content"] = [{"type": "thinking", "thinking": [thought]}, *parts]
+    elif not any(block.type == DETAILS for block in message.state):
+        # Details are the same thoughts, and more.
+        wire |= dict.fromkeys(names, message.reasoning)
+
+
+def _in_loops(messages: Sequence[ChatMessage]) -> Iterator[bool]:
+    """For each turn whether tools are called between the user's turn before it and the next one."""
+    first, calls = 0, False
+    for place, message in enumerate(messages):
+        if message.role == "user":
+            yield from [calls] * (place - first)
+            first, calls = place, False
+        calls = calls or bool(message.tool_calls)
+    yield from [calls] * (len(messages) - first)
+
+
+MOST = 100_000
+"""Seals that are known at a time; about 20 MB."""
+SECONDS = 7 * 86_400.0
+"""For how long a seal is known."""
+_DIGEST_BYTES = 16
+
+
+class ReasoningMakers:
+    """The makers of at most `most` seals, each for `seconds` since it was made; no text is kept.
+
+    A process knows what it has passed on itself. Of others, and after a restart, it knows nothing: then only a model
+    that is the catalogue's only one with that API may have made it.
+    """
+
+    def __init__(self, most: int = MOST, seconds: float = SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most, self._seconds, self._clock = most, seconds, clock
+        self._makers: dict[bytes, tuple[str, float]] = {}  # oldest first
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+    def note(self, seal: str, maker: str) -> None:
+        """`maker` has made the reasoning of this `seal` now; a seal that is another's stays so."""
+        digest = _digest(seal)
+        known = self._makers.pop(digest, None)
+        self._makers[digest] = maker if known is None else known[0], self._clock()
+        if len(self._makers) > self._most:
+            del self._makers[next(iter(self._makers))]
+
+    def may_read(self, seal: str, model: str, *, is_only: bool) -> bool:
+        """Whether `model` gets the reasoning of this `seal`. `is_only`: no other tier could have made it, or
+        its turn is known as the model's."""
+        known = self._makers.get(_digest(seal))
+        if known is None or known[1] < self._clock() - self._seconds:
+            return is_only
+        return known[0] == model
+
+    def readable(self, message: ChatMessage, form: Form | None, model: str, *, is_only: bool) -> ChatMessage:
+        """Return a turn as `model` gets it: in `form` at most, and without reasoning that another model made."""
+        said = next((one for one in (message.native, message.kept) if one and one.form == form), None)
+        if said is not None and said.is_sealed:
+            blocks = said.blocks
+            is_own = message.maker == model if message.maker else is_only
+            own = tuple(one for one in blocks if not one.seal or self.may_read(one.seal, model, is_only=is_own))
+            if len(own) < len(blocks):
+                # Gemini's seals are on the calls themselves, so the turn is said again without them.
+                said = None if said.form == "gemini" else NativeContent(said.form, own)
+        if said is message.native and message.kept is None:
+            return message
+        return msgspec.structs.replace(message, native=said, kept=None)
+
+    def note_all(self, deltas: Iterable[Delta], maker: str) -> None:
+        """`maker` has made the reasoning that is sealed in `deltas` now."""
+        for delta in deltas:
+            if delta.native is not None and delta.native.block is not None and delta.native.block.seal:
+                self.note(delta.native.block.seal, maker)
+
+
+def maker_of(remote: RemoteSpec, provider: ProviderName | None) -> str:
+    """Return the name of a server and its model: of all servers of a provider, or of one address."""
+    address = urlsplit(remote.base_url)
+    server = provider or f"{address.netloc.rpartition('@')[2]}{address.path.rstrip('/')}"
+    return f"{remote.kind}/{server}/{remote.model}"
+
+
+def owned(
+    messages: Sequence[ChatMessage], maker: str, *, is_only: bool, is_own: bool = False
+) -> tuple[list[ChatMessage], tuple[str, ...]]:
+    """Return the turns as the model of `maker` gets them: thoughts and other state of the chat API that are another
+    one's are left out, its own that were kept are there. `is_only`: state of an unknown maker can only
+    be the model's. `is_own`: the model is on a server of one's own, no provider's, which may read thoughts of an
+    unknown maker. Then the names of what the caller gave and is left out."""
+    read: list[ChatMessage] = []
+    lost: dict[str, None] = {}
+    for message in messages:
+        if not has_state(message):
+            read.append(message)
+        elif (message.maker == maker) if message.maker else is_only:
+            kept = message.kept
+            read.append(message if kept is None or kept.form != FORM else with_kept_state(message, kept))
+        else:
+            may_read = is_own and not message.maker
+            left = [name for name in state_names(message) if not (may_read and name == THOUGHTS)]
+            lost |= dict.fromkeys(left)
+            bare = without_state(message)
+            read.append(msgspec.structs.replace(bare, reasoning=message.reasoning) if may_read else bare)
+    return read, tuple(lost)
+
+
+def _digest(seal: str) -> bytes:
+    return hashlib.blake2b(seal.encode(errors="replace"), digest_size=_DIGEST_BYTES).digest()
+
+
+MAKERS = ReasoningMakers()
+"""Those that this process knows: all tiers share them, and a reload of the catalogue changes nothing about them."""

@@ -1,0 +1,211 @@
+"""Fields of a request that servers may lack, and fields that only some servers know.
+
+Optional are the fields that an answer can do without, by the caller's names: what a server's API lacks is dropped, and
+named to the caller. Extra are those that OpenAI's API does not have (`extra_body` of OpenAI's clients): which kind of
+server gets which. Left out are those with which a caller would choose another model, answer length, place in a queue,
+cache or code than the tier has: `models`, `best_of`, `n_predict`, `priority`, `cache_salt`, `kv_transfer_params`,
+`chat_template`, `custom_logit_processor` and what is like them.
+"""
+
+from operator import attrgetter
+from typing import Any
+
+from inference_core.protocol import SamplingParams
+from tiers.tier import GenerationRequest
+
+SAMPLING = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed")
+# vLLM's, which most servers of open models share.
+EXTENSIONS = ("top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos", "stop_token_ids")
+ALL_SAMPLING = SAMPLING + EXTENSIONS
+# What means something to a provider alone.
+SERVICE_FIELDS = (
+    "user",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "store",
+    "metadata",
+    "service_tier",
+    "verbosity",
+)
+BUDGET, VARIABLES, THOUGHTS = "thinking_token_budget", "chat_template_kwargs", "messages.reasoning_content"
+
+sampling_of = attrgetter(*ALL_SAMPLING)
+NEUTRAL = sampling_of(SamplingParams())
+
+
+def optional_fields(request: GenerationRequest) -> list[str]:
+    """Return the names of those that are set and matter."""
+    names: list[str] = []
+    if (values := sampling_of(request.sampling)) != NEUTRAL:
+        names += [name for name, value, usual in zip(ALL_SAMPLING, values, NEUTRAL, strict=True) if value != usual]
+    if request.reasoning_effort is not None:
+        names.append("reasoning_effort")
+    if request.reasoning_budget is not None:
+        names.append(BUDGET)
+    if request.template_variables:
+        names.append(VARIABLES)
+    tooling = request.tooling
+    if tooling is not None and not tooling.parallel and tooling.choice in ("auto", "required"):
+        names.append("parallel_tool_calls")
+    for message in request.messages or ():
+        if message.reasoning:
+            names.append(THOUGHTS)
+            break
+    return [*names, *request.passed] if request.passed else names
+
+
+def dropped_fields(request: GenerationRequest, known: frozenset[str]) -> tuple[str, ...]:
+    """Return the names of those that are set and not among `known`."""
+    names = optional_fields(request)
+    return tuple([name for name in names if name not in known]) if names else ()
+
+
+_THOUGHTS = frozenset(
+    [
+        "thinking",
+        "enable_thinking",
+        "thinking_budget",
+        "preserve_thinking",
+        "reasoning",
+        "include_reasoning",
+        "reasoning_format",
+        "reasoning_split",
+        "separate_reasoning",
+        "stream_reasoning",
+        "think",
+    ]
+)
+_SAMPLING = frozenset(
+    [
+        "top_a",
+        "typical_p",
+        "tfs_z",
+        "length_penalty",
+        "repeat_penalty",
+        "repeat_last_n",
+        "mirostat",
+        "mirostat_tau",
+        "mirostat_eta",
+        "mirostat_target",
+        "mirostat_lr",
+        "dry_multiplier",
+        "dry_base",
+        "dry_allowed_length",
+        "dry_penalty_last_n",
+        "dry_sequence_breakers",
+        "xtc_probability",
+        "xtc_threshold",
+        "dynatemp_range",
+        "dynatemp_exponent",
+        "top_n_sigma",
+        "samplers",
+        "min_keep",
+        "do_sample",
+        "bad_words",
+        "allowed_token_ids",
+    ]
+)
+_GRAMMARS = frozenset(
+    [
+        "guided_json",
+        "guided_regex",
+        "guided_choice",
+        "guided_grammar",
+        "guided_whitespace_pattern",
+        "regex",
+        "ebnf",
+        "grammar",
+        "json_schema",
+    ]
+)
+_RENDERING = frozenset(
+    [
+        "add_generation_prompt",
+        "continue_final_message",
+        "add_special_tokens",
+        "skip_special_tokens",
+        "spaces_between_special_tokens",
+        "documents",
+        "no_stop_trim",
+        "parse_tool_calls",
+        "timings_per_token",
+        "return_progress",
+    ]
+)
+_SEARCH = frozenset(
+    [
+        "plugins",
+        "search_parameters",
+        "enable_search",
+        "search_options",
+        "search_settings",
+        "search_mode",
+        "search_domain_filter",
+        "search_recency_filter",
+        "search_context_size",
+        "return_images",
+        "return_related_questions",
+        "disable_search",
+        "exclude_domains",
+        "include_domains",
+        "citation_options",
+        "citations",
+        "compound_custom",
+    ]
+)
+_OPENROUTER = frozenset(["provider", "transforms", "usage", "session_id", "trace", "image_config", "cache_control"])
+_MISTRAL = frozenset(["safe_prompt", "random_seed", "prompt_mode"])
+_OTHERS = frozenset(
+    [
+        "safety_model",
+        "context_length_exceeded_behavior",
+        "reasoning_history",
+        "tool_stream",
+        "partial",
+        "mask_sensitive_info",
+        "vl_high_resolution_images",
+        "translation_options",
+        "disable_tool_validation",
+        "response_mime_type",
+        "google",
+    ]
+)
+_LENIENT = _THOUGHTS | _SAMPLING | _GRAMMARS | _RENDERING | _SEARCH | _OPENROUTER | _MISTRAL | _OTHERS
+
+# By server (`rules.server_of`). Sources: each provider's reference of chat completions, and the protocols in the
+# sources of vLLM, SGLang and llama.cpp; read 2026-11. Servers that are not named here refuse what they do not know.
+FORWARDED: dict[str, frozenset[str]] = {
+    "openrouter": _THOUGHTS | _SEARCH | _OPENROUTER | {"top_a", "repeat_penalty"},
+    "deepseek": _THOUGHTS,
+    "moonshot": _THOUGHTS | {"partial"},
+    "zai": _THOUGHTS | {"do_sample", "tool_stream"},
+    "mistral": _MISTRAL,
+    "groq": frozenset({"include_reasoning", "reasoning_format", "disable_tool_validation", "compound_custom"})
+    | {"documents", "citation_options", "search_settings", "exclude_domains", "include_domains"},
+    "xai": frozenset({"search_parameters"}),
+    "together": _THOUGHTS | {"safety_model", "context_length_exceeded_behavior"},
+    "fireworks": _THOUGHTS
+    | {"context_length_exceeded_behavior", "reasoning_history", "top_a", "typical_p", "mirostat_target", "mirostat_lr"},
+    "cerebras": frozenset({"disable_reasoning", "clear_thinking"}),
+    "vllm": _THOUGHTS | _GRAMMARS | _RENDERING | {"length_penalty", "bad_words", "allowed_token_ids"},
+    "sglang": _THOUGHTS | _GRAMMARS | _RENDERING,
+    "llama-server": _THOUGHTS | _SAMPLING | _GRAMMARS | _RENDERING,
+    "ollama": _THOUGHTS,
+    "compatible": _LENIENT,
+    "provider": _LENIENT,
+}
+FORWARDABLE = frozenset().union(*FORWARDED.values())
+"""Fields that at least one kind of server knows."""
+
+
+def with_fields(body: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """Return `body` with the fields of `more` that it does not have; of objects in both, the members."""
+    found = dict(body)
+    for name, value in more.items():
+        given = found.get(name)
+        if isinstance(given, dict) and isinstance(value, dict):
+            found[name] = value | given
+        else:
+            found.setdefault(name, value)
+    return found

@@ -1,0 +1,410 @@
+"""Requests and answers in the form of OpenAI's Responses API.
+
+Items that a caller gave in it go on as they are; a chat is said in items. The server stores nothing: the whole
+conversation is sent, with its sealed reasoning. Answers come event by event or whole: as deltas, and as the items that
+they were.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from tiers.catalog.tier_spec import RemoteSpec
+from tiers.message_content import ContentPart, Form, NativeBlock, NativePiece, ToolCallDelta, UrlCitation
+from tiers.remote.event_stream import ServerSentEvent
+from tiers.remote.lenient_json import LenientDecoder, arguments_text
+from tiers.remote.openai_format import WireError, parse_error
+from tiers.remote.provider_format import THINKING_TOKENS, Blocks, blocks_of
+from tiers.remote.request_fields import NEUTRAL, sampling_of
+from tiers.remote.too_long import ServerSaidError
+from tiers.remote.usage_counter import Tally
+from tiers.tier import ChatMessage, Delta, FinishReason, GenerationRequest, Usage
+
+SEALED = "reasoning.encrypted_content"
+# Fields of a caller of the same API that go on as they are.
+_SAME_FIELDS = (
+    "instructions",
+    "max_tool_calls",
+    "parallel_tool_calls",
+    "reasoning",
+    "text",
+    "tool_choice",
+    "tools",
+    "top_logprobs",
+)
+_PASSED = (
+    "metadata",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "safety_identifier",
+    "service_tier",
+    "user",
+)
+# What of the sampling parameters the API has.
+_SAMPLING = ("temperature", "top_p")
+# Custom tools reach a server as they are in this form alone.
+_NEEDING = ("reasoning",)
+
+
+def is_expressible(request: GenerationRequest) -> bool:
+    """Whether the API has all that a chat asks for."""
+    sampling = request.sampling
+    others = sampling_of(msgspec.structs.replace(sampling, temperature=1.0, top_p=1.0)) == NEUTRAL
+    bound = sampling.logit_bias or sampling.logprobs is not None or request.stop or request.n > 1
+    audio = any(part.type == "input_audio" for message in request.messages or () for part in message.parts)
+    return request.messages is not None and others and not bound and not audio
+
+
+def is_needed(request: GenerationRequest) -> bool:
+    """Whether the request loses something as a chat: its reasoning next to tools, or what only this API has."""
+    native = request.native
+    if native is not None and native.form == "responses":
+        if native.server_tools or any(name in native.fields for name in _NEEDING) or _has_custom_tools(native.fields):
+            return True
+    elif request.tooling is not None and effort_of(request) not in (None, "none"):
+        return True
+    said = (message.native or message.kept for message in request.messages or ())
+    return any(content is not None and content.form == "responses" and content.is_sealed for content in said)
+
+
+def effort_of(request: GenerationRequest) -> str | None:
+    """The effort that was asked for, or else the least one that thinks as many tokens as it may."""
+    if request.reasoning_effort is not None or request.reasoning_budget is None:
+        return request.reasoning_effort
+    if request.reasoning_budget == 0:
+        return "none"
+    # Not all models have `max`.
+    enough = (name for name, tokens in THINKING_TOKENS.items() if tokens >= request.reasoning_budget and name != "max")
+    return next(enough, "xhigh")
+
+
+def _has_custom_tools(fields: dict[str, bytes]) -> bool:
+    tools = fields.get("tools")
+    return tools is not None and any(
+        tool.get("type") != "function" for tool in msgspec.json.decode(tools, type=list[dict[str, Any]])
+    )
+
+
+def request_body(
+    remote: RemoteSpec, request: GenerationRequest, max_tokens: int | None, *, streamed: bool
+) -> dict[str, Any]:
+    """Return the body of a request."""
+    native = request.native
+    body: dict[str, Any] = {
+        "model": remote.model,
+        "input": [item for message in request.messages or () for item in _items(message)],
+        "stream": streamed,
+        "store": False,
+        "include": _include(request),
+    }
+    if max_tokens is not None:
+        body["max_output_tokens"] = max_tokens
+    for name in _SAMPLING:
+        value = getattr(request.sampling, name)
+        if value != 1.0 or name in request.given:
+            body[name] = value
+    body |= {name: request.passed[name] for name in _PASSED if name in request.passed}
+    if native is None:
+        return body | _asked(request)
+    return body | {name: msgspec.Raw(native.fields[name]) for name in _SAME_FIELDS if name in native.fields}
+
+
+def _include(request: GenerationRequest) -> list[str]:
+    given = b"[]" if request.native is None else request.native.fields.get("include", b"[]")
+    return list(dict.fromkeys([SEALED, *msgspec.json.decode(given, type=list[str])]))
+
+
+def _asked(request: GenerationRequest) -> dict[str, Any]:
+    """What a chat asks for of reasoning, tools and the form of the answer."""
+    fields: dict[str, Any] = {}
+    if (effort := effort_of(request)) is not None:
+        fields["reasoning"] = {"effort": effort}
+    text: dict[str, Any] = {}
+    if (form := request.response_format) is not None:
+        inner = form.get("json_schema") or {}
+        text["format"] = {"type": form.get("type"), **inner}
+    if "verbosity" in request.passed:
+        text["verbosity"] = request.passed["verbosity"]
+    if text:
+        fields["text"] = text
+    if (tooling := request.tooling) is None:
+        return fields
+    fields["tools"] = [
+        {"type": "function", "name": tool.name, "parameters": tool.schema, "strict": tool.strict}
+        | ({"description": tool.description} if tool.description is not None else {})
+        for tool in tooling.tools
+    ]
+    if tooling.choice == "named":
+        fields["tool_choice"] = {"type": "function", "name": tooling.name}
+    elif tooling.choice != "auto" or "tool_choice" in request.given:
+        fields["tool_choice"] = tooling.choice
+    if "parallel_tool_calls" in request.given or not tooling.parallel:
+        fields["parallel_tool_calls"] = tooling.parallel
+    return fields
+
+
+def _items(message: ChatMessage) -> Iterator[Any]:
+    said = message.native or message.kept
+    if said is not None:
+        yield from (msgspec.Raw(block.json) for block in said.blocks)
+        return
+    if message.role == "tool":
+        yield {"type": "function_call_output", "call_id": message.tool_call_id or "", "output": message.content}
+        return
+    if message.parts or message.content:
+        content = list(_parts(message.parts)) if message.parts else message.content
+        yield {"type": "message", "role": message.role, "content": content}
+    for call in message.tool_calls:
+        yield {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments}
+
+
+def _parts(parts: Sequence[ContentPart]) -> Iterator[dict[str, Any]]:
+    for part in parts:
+        data = part.data or {}
+        if part.type == "text":
+            yield {"type": "input_text", "text": part.text}
+        elif part.type == "image_url":
+            detail = {"detail": data["detail"]} if "detail" in data else {}
+            yield {"type": "input_image", "image_url": data.get("url"), **detail}
+        else:
+            yield {"type": "input_file", **data}
+
+
+_FORM: Form = "responses"
+_NOTHING = msgspec.Raw(b"")
+# Events that are not of an item: the gateway's own take their place.
+_FRAMES = ("response.created", "response.in_progress", "response.queued")
+_THOUGHTS = ("response.reasoning_summary_text.delta", "response.reasoning_text.delta")
+_TEXTS = ("response.output_text.delta", "response.refusal.delta")
+
+
+class _Part(msgspec.Struct):
+    type: str = ""
+    text: str | None = None
+    refusal: str | None = None
+    annotations: list[UrlCitation] | None = None
+
+
+class _Item(msgspec.Struct):
+    type: str = ""
+    id: str | None = None
+    call_id: str | None = None
+    name: str | None = None
+    namespace: str | None = None
+    arguments: Any = None
+    input: str | None = None
+    content: list[_Part] | None = None
+    summary: list[_Part] | None = None
+    encrypted_content: str | None = None
+
+
+class _Cached(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Thought(msgspec.Struct):
+    reasoning_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cost: float | None = None
+    input_tokens_details: _Cached | None = None
+    output_tokens_details: _Thought | None = None
+
+
+class _Why(msgspec.Struct):
+    reason: str | None = None
+
+
+class _Response(msgspec.Struct):
+    status: str | None = None
+    output: list[msgspec.Raw] = []
+    usage: _Usage | None = None
+    incomplete_details: _Why | None = None
+    error: WireError | str | None = None
+
+
+class _Event(msgspec.Struct):
+    type: str = ""
+    output_index: int = 0
+    summary_index: int = 0
+    delta: Any = None
+    item: msgspec.Raw = _NOTHING
+    response: _Response | None = None
+    message: str | None = None
+    annotation: UrlCitation | None = None
+
+
+def read_event(event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
+    """See `RemoteWire.read_event`."""
+    if event.data.strip() == b"[DONE]":
+        return None
+    said = _decode(event.data, tally)
+    said.type = said.type or event.event
+    deltas, block = _read(said, blocks_of(tally), tally, event.data)
+    if not tally.native or said.type in _FRAMES or said.response is not None:
+        return deltas
+    native = NativePiece(form=_FORM, event=_with_text(said, event.data), block=block)
+    if not deltas:
+        return [Delta(native=native)]
+    deltas[-1].native = native
+    return deltas
+
+
+def _read(said: _Event, blocks: Blocks, tally: Tally, data: bytes) -> tuple[list[Delta], NativeBlock | None]:
+    kind, text = said.type, said.delta if isinstance(said.delta, str) else ""
+    if kind in _TEXTS:
+        _answers(tally).add(said.output_index)
+        return _refused(blocks.text(text)) if kind == _TEXTS[1] else blocks.text(text), None
+    if kind == "response.output_text.annotation.added" and said.annotation is not None:
+        return [Delta(annotations=[said.annotation])], None
+    if kind in _THOUGHTS:
+        return blocks.reasoning(text), None
+    if kind == "response.reasoning_summary_part.added" and said.summary_index:
+        return blocks.reasoning("\n\n"), None
+    if kind == "response.function_call_arguments.delta":
+        return blocks.arguments(said.output_index, text), None
+    if kind == "response.output_item.added" and said.item:
+        item = _decode_item(said.item)
+        return ([_open(said.output_index, item, blocks)] if item.type == "function_call" else []), None
+    if kind == "response.output_item.done" and said.item:
+        item = _decode_item(said.item)
+        return _closed(said.output_index, item, blocks, tally), _native(said.item, item)
+    if kind in ("response.failed", "error"):
+        error = said.response.error if said.response is not None else None
+        raise ServerSaidError(_said(error) or parse_error(data))
+    if kind in ("response.completed", "response.incomplete") and said.response is not None:
+        unsaid = [] if blocks.said else _answered_items(said.response, blocks, tally)
+        return unsaid + _end(said.response, blocks, tally), None
+    if not kind.startswith("response."):
+        blocks.unknown = blocks.unknown or f"events of the type {kind!r}"
+    return [], None
+
+
+def read_whole(body: bytes, tally: Tally) -> list[Delta]:
+    """See `RemoteWire.read_whole`."""
+    response, blocks = _decode_whole(body, tally), blocks_of(tally)
+    if response.error or response.status == "failed":
+        raise ServerSaidError(_said(response.error) or WireError("the response failed, and does not say why"))
+    return _answered_items(response, blocks, tally) + _end(response, blocks, tally)
+
+
+def _answered_items(response: _Response, blocks: Blocks, tally: Tally) -> list[Delta]:
+    """The deltas of all items at once."""
+    deltas = list[Delta]()
+    for index, raw in enumerate(response.output):
+        item = _decode_item(raw, tally)
+        if item.type == "reasoning":
+            deltas += blocks.reasoning("\n\n".join(part.text or "" for part in item.summary or item.content or ()))
+        elif item.type == "function_call":
+            deltas.append(_open(index, item, blocks))
+        deltas += _closed(index, item, blocks, tally)
+        if tally.native:
+            deltas.append(Delta(native=NativePiece(form=_FORM, block=_native(raw, item))))
+    return deltas
+
+
+def _refused(deltas: list[Delta]) -> list[Delta]:
+    for delta in deltas:
+        delta.refusal = True
+    return deltas
+
+
+def _said(error: WireError | str | None) -> WireError | None:
+    said = WireError(error) if isinstance(error, str) else error
+    return said if said is not None and said.message else None
+
+
+def _answers(tally: Tally) -> set[int]:
+    """The items of whose text pieces have come."""
+    found: set[int] = tally.notes.setdefault("answers", set())
+    return found
+
+
+def _open(index: int, item: _Item, blocks: Blocks) -> Delta:
+    given = arguments_text(item.arguments) or "{}"
+    return blocks.open_call(index, item.call_id or item.id or "", called_name(item.name or "", item.namespace), given)
+
+
+def _closed(index: int, item: _Item, blocks: Blocks, tally: Tally) -> list[Delta]:
+    """What is missing at the end of an item: some servers give its text or its arguments at once, and of a custom
+    tool's call nothing else is known before."""
+    if item.type == "message" and index not in _answers(tally):
+        deltas = list[Delta]()
+        for part in item.content or ():
+            deltas += blocks.text(part.text or "") + _refused(blocks.text(part.refusal or ""))
+            if part.annotations:
+                deltas.append(Delta(annotations=part.annotations))
+        return deltas
+    if item.type == "function_call" and index not in blocks.calls:
+        return [_open(index, item, blocks), *blocks.close(index)]
+    if item.type == "function_call" and index in blocks.without_arguments:
+        return blocks.arguments(index, arguments_text(item.arguments) or "{}")
+    if item.type != "custom_tool_call":
+        return []
+    opened = blocks.open_call(index, item.call_id or "", called_name(item.name or "", item.namespace))
+    call: ToolCallDelta = opened.tool_calls[0]
+    arguments = json.dumps({"input": item.input or ""}, ensure_ascii=False)
+    opened.tool_calls = [msgspec.structs.replace(call, arguments=arguments)]
+    blocks.without_arguments.pop(index, None)
+    return [opened]
+
+
+def called_name(name: str, namespace: str | None) -> str:
+    """The name of a call as chats know it: with its namespace before it."""
+    if namespace is None:
+        return name
+    return namespace + name if namespace.endswith("__") else f"{namespace}__{name}"
+
+
+def _with_text(said: _Event, data: bytes) -> bytes:
+    """The event, with the arguments of its item as a text."""
+    if not said.item:
+        return data
+    given = bytes(said.item)
+    text = _native(said.item, _decode_item(said.item)).json
+    return data if text == given else data.replace(given, text, 1)
+
+
+def _native(raw: msgspec.Raw, item: _Item) -> NativeBlock:
+    given = bytes(raw)
+    if item.type == "function_call" and isinstance(item.arguments, dict):
+        # Clients read the arguments as a text, and some servers give an object.
+        arguments = arguments_text(item.arguments)
+        given = msgspec.json.encode(msgspec.json.decode(raw, type=dict[str, Any]) | {"arguments": arguments})
+    return NativeBlock(json=given, type=item.type, seal=item.encrypted_content or "")
+
+
+def _end(response: _Response, blocks: Blocks, tally: Tally) -> list[Delta]:
+    blocks.check_form()
+    if response.usage is not None:
+        _report(response.usage, tally)
+    reason: FinishReason = "tool_calls" if blocks.calls else "stop"
+    if response.status == "incomplete":
+        why = response.incomplete_details and response.incomplete_details.reason
+        reason = "content_filter" if why == "content_filter" else "length"
+    return [Delta(finish_reason=reason)]
+
+
+def _report(usage: _Usage, tally: Tally) -> None:
+    read, thought = usage.input_tokens_details, usage.output_tokens_details
+    if usage.output_tokens is None:
+        return
+    tally.report(
+        Usage(
+            prompt_tokens=usage.input_tokens or tally.prompt_tokens,
+            completion_tokens=usage.output_tokens,
+            cached_tokens=(read.cached_tokens or 0) if read is not None else 0,
+            reasoning_tokens=(thought.reasoning_tokens or 0) if thought is not None else 0,
+            cost_usd=max(0.0, usage.cost or 0.0),
+        )
+    )
+
+
+_decode = LenientDecoder(_Event, "an event of a response")
+_decode_item = LenientDecoder(_Item, "an item of a response")
+_decode_whole = LenientDecoder(_Response, "a response")

@@ -1,0 +1,278 @@
+"""What a server elsewhere tells of itself: its queue, and its models at `GET /models` if it is OpenAI-compatible.
+
+The queue is read from its own metrics, a Prometheus page of which the rest is not parsed, or revealed by the streams
+that it answers.
+"""
+
+import logging
+import math
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+
+from inference_core.io.files import JSON_ERRORS
+from tiers.server_words import context_of, is_name
+
+MOST_COUNTED = 2**53
+"""Up to it a sample is a whole number; no server has answered or holds so many requests."""
+
+
+def sum_of_samples(page: bytes, names: Sequence[str]) -> int | None:
+    """Return the sum of all samples of these names, with any labels; None if a name has none, or if they are no
+    counts."""
+    total = 0.0
+    for name in names:
+        values = [_number(value) for value in _pattern(name).findall(page)]
+        if not values or not all(0 <= value <= MOST_COUNTED for value in values):
+            return None
+        total += sum(values)
+    return round(total) if total <= MOST_COUNTED else None
+
+
+def _number(text: bytes) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+@lru_cache
+def _pattern(name: str) -> re.Pattern[bytes]:
+    number = rb"([0-9.eE+-]{1,64}(?![0-9.eE+-])|NaN|[+-]?Inf)"
+    return re.compile(rb"^" + re.escape(name.encode()) + rb"(?:\{[^\n]*\})?[ \t]+" + number, re.MULTILINE)
+
+
+# A report counts this long: longer than the longest pause between two looks (`queue_poll_seconds`).
+REPORT_SECONDS = 120.0
+# A first token is late after this many times its usual time; less is noise, not a queue.
+LATE = 2.0
+# The usual time falls at once and rises slowly, so that a queue of minutes does not become usual. Seconds to 1 - 1/e.
+RISE_SECONDS = 1800.0
+# Weight of all earlier requests against the newest one in the mean service time: about the last 20 count.
+KEPT = 0.95
+
+
+class QueueReport(NamedTuple):
+    """A server's own word on the requests of all its clients. `finished`: its answers so far; None if not counted."""
+
+    running: int
+    waiting: int
+    finished: float | None = None
+
+
+class Stream:
+    """A streamed request of ours, from its sending to its end. `queue_seconds`: estimate of its time in the server's
+    queue; 0 before its first token."""
+
+    __slots__ = ("behind", "queue_seconds", "sent", "size")
+
+    def __init__(self, sent: float, size: int, behind: int | None) -> None:
+        self.sent, self.size = sent, size
+        # So many requests waited when it was sent; None: not reported.
+        self.behind = behind
+        self.queue_seconds = 0.0
+
+
+class ServerQueue:
+    """How many requests wait at a server, and how long the next one would. No I/O, no clock; times are seconds of one
+    monotonic clock.
+
+    What the server tells is believed. Of one that tells nothing only a queue that shows is counted: once a stream of
+    ours is without a first token for `LATE` times as long as usual for its length, it and those sent after it wait.
+    Seconds per request are the server's own count of finished answers over time, while requests wait; without such a
+    count, what first tokens took beyond the usual, per request in front, or the pauses between late first tokens.
+    """
+
+    def __init__(self) -> None:
+        self._report: QueueReport | None = None
+        self._reported = -math.inf
+        # The last report from which finished answers are counted on, and its time.
+        self._counted: tuple[QueueReport, float] | None = None
+        # Streams without a first token, oldest first.
+        self._silent: dict[Stream, None] = {}
+        self._last_first_token = -math.inf
+        self._usual = _UsualTimes()
+        self._service = _MeanTime()
+
+    def tell(self, report: QueueReport | None, now: float) -> None:
+        """Take the server's report; None: it did not report."""
+        self._report, self._reported = report, now
+        if report is None or not report.waiting or report.finished is None:
+            self._counted = None
+            return
+        if self._counted is not None:
+            before, then = self._counted
+            finished = report.finished - (before.finished or 0.0)
+            if finished == 0:
+                return
+            if finished > 0:
+                self._service.add(now - then, finished)
+        self._counted = report, now
+
+    def send(self, now: float, prompt_tokens: int) -> Stream:
+        """A streamed request with a prompt of about `prompt_tokens` is sent."""
+        report = self._current(now)
+        stream = Stream(now, _size_class(prompt_tokens), None if report is None else report.waiting)
+        self._silent[stream] = None
+        return stream
+
+    def first_token(self, stream: Stream, now: float) -> None:
+        """Its first token came; further calls change nothing."""
+        if stream not in self._silent:
+            return
+        del self._silent[stream]
+        took, usual = now - stream.sent, self._usual.of(stream.size)
+        if usual is not None and took > LATE * usual and stream.behind != 0:
+            stream.queue_seconds = took - usual
+            if stream.behind is None:
+                self._service.add(now - max(self._last_first_token, stream.sent), 1)
+            elif self._report is None or self._report.finished is None:
+                self._service.add(took - usual, stream.behind)
+        self._last_first_token = now
+        self._usual.observe(stream.size, took, now)
+
+    def end(self, stream: Stream) -> None:
+        """It ended in any way. Idempotent."""
+        self._silent.pop(stream, None)
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the server's last answer contained its queue."""
+        return self._report is not None
+
+    def waiting(self, now: float) -> int:
+        """Return the number of requests that wait: of all clients if the server tells, else of ours."""
+        if self._report is not None and now - self._reported <= REPORT_SECONDS:
+            return self._report.waiting
+        return len(self._silent) if self._silent and self._late_by(now) > 0 else 0
+
+    def predicted_wait(self, now: float) -> float:
+        """Return the seconds that the next request would wait; 0 if nothing waits."""
+        waiting = self.waiting(now)
+        return max(waiting * (self._service.value or 0.0), self._late_by(now)) if waiting else 0.0
+
+    def _current(self, now: float) -> QueueReport | None:
+        return self._report if now - self._reported <= REPORT_SECONDS else None
+
+    def _late_by(self, now: float) -> float:
+        """Return how many seconds the oldest stream without a first token has waited beyond the usual; 0 if it is not
+        late."""
+        for stream in self._silent:
+            # Of a length that was never answered before nothing is usual: the next one may say more.
+            if (usual := self._usual.of(stream.size)) is not None:
+                waited = now - stream.sent
+                return waited - usual if waited > LATE * usual else 0.0
+        return 0.0
+
+
+class _UsualTimes:
+    """The time to a first token without a queue, by size class: the least of late."""
+
+    def __init__(self) -> None:
+        self._least: dict[int, tuple[float, float]] = {}
+
+    def of(self, size: int) -> float | None:
+        """Return the seconds for prompts of this class; None if none was answered yet."""
+        known = self._least.get(size)
+        return None if known is None else known[0]
+
+    def observe(self, size: int, seconds: float, now: float) -> None:
+        """A first token took `seconds`."""
+        known = self._least.get(size)
+        if known is not None and seconds > known[0]:
+            least, then = known
+            seconds = least + (seconds - least) * (1 - math.exp(-max(now - then, 0.0) / RISE_SECONDS))
+        self._least[size] = seconds, now
+
+
+class _MeanTime:
+    """Mean seconds per request; each earlier one counts `KEPT` times as much as the next."""
+
+    def __init__(self) -> None:
+        self._seconds = self._requests = 0.0
+
+    def add(self, seconds: float, requests: float) -> None:
+        """`requests` took `seconds` together."""
+        kept = KEPT**requests
+        self._seconds = self._seconds * kept + seconds
+        self._requests = self._requests * kept + requests
+
+    @property
+    def value(self) -> float | None:
+        """Seconds per request; None before the first."""
+        return self._seconds / self._requests if self._requests else None
+
+
+def _size_class(tokens: int) -> int:
+    """Prompts of one class differ at most fourfold in length; all below 16 tokens are one."""
+    return max(tokens, 16).bit_length() // 2
+
+
+log = logging.getLogger(__name__)
+
+_CONTEXT_FIELDS = ("max_model_len", "context_length", "context_window", "n_ctx")
+"""vLLM and SGLang; OpenRouter and Together; Groq; llama.cpp (in `meta`)."""
+_OUTPUT_FIELDS = ("max_output_tokens", "max_completion_tokens", "outputTokenLimit")
+"""LiteLLM; Groq and OpenRouter (in `top_provider`); Gemini."""
+
+
+class ServerModel(msgspec.Struct, frozen=True):
+    """One model of a server; `max_context`, and `max_output` of one answer, in tokens: None if it does not say."""
+
+    name: str
+    max_context: int | None = None
+    max_output: int | None = None
+
+
+def parse_models(status: int, body: bytes) -> list[ServerModel] | None:
+    """Return the models of a GET of `/models`, without the LoRA adapters that vLLM lists with their `parent`, and
+    without those whose names cannot be a header; None if the server does not list them."""
+    if status != 200:
+        return None
+    try:
+        listed = msgspec.json.decode(body)
+    except JSON_ERRORS:
+        return None
+    entries = listed.get("data") if isinstance(listed, dict) else None
+    if not isinstance(entries, list):
+        return None
+    models = [
+        ServerModel(entry["id"], _context(entry), published_output(entry))
+        for entry in entries
+        if isinstance(entry, dict) and isinstance(entry.get("id"), str) and not entry.get("parent")
+    ]
+    usable = [model for model in models if is_name(model.name)]
+    if len(usable) < len(models):
+        log.warning(
+            "a server lists %d models by names that are left out: they are longer than 256 characters, or not ASCII",
+            len(models) - len(usable),
+        )
+    return usable
+
+
+def chosen_model(wanted: str, models: list[ServerModel]) -> ServerModel | None:
+    """Return the model called `wanted`, else the only one; None if there are several or none."""
+    named = next((model for model in models if model.name == wanted), None)
+    return named or (models[0] if len(models) == 1 else None)
+
+
+def published_output(entry: Mapping[str, Any], fields: Sequence[str] = _OUTPUT_FIELDS) -> int | None:
+    """Return the most tokens of an answer that a model's entry tells; None if it does not."""
+    return _first_count(entry, "top_provider", fields)
+
+
+def _context(entry: Mapping[str, Any]) -> int | None:
+    return _first_count(entry, "meta", _CONTEXT_FIELDS)
+
+
+def _first_count(entry: Mapping[str, Any], inner: str, fields: Sequence[str]) -> int | None:
+    """Return the first count of tokens among `fields` of the entry or of its table `inner`."""
+    further = entry.get(inner)
+    for table in (entry, further if isinstance(further, dict) else {}):
+        for field in fields:
+            if (value := context_of(table.get(field))) is not None:
+                return value
+    return None
