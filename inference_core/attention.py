@@ -46,7 +46,7 @@ class AttentionBackend(ABC):
     """
 
     def __init__(self, config: ModelConfig, layout: KVLayout, arena: torch.Tensor, cos_sin: torch.Tensor) -> None:
-        """`arena`: uint8 [bytes]. `cos_sin`: float32 [tables x max position, head_dim], see `models.rotary`."""
+        """`arena`: uint8 [bytes]. `cos_sin`: float32 [tables x max position, head_dim], see `rotary_table`."""
         self.config = config
         self.layout = layout
         self.arena = arena

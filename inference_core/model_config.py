@@ -117,7 +117,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         return 2 if self.no_rope_layers or self.local_rope_theta is not None else 1
 
     def rope_of(self, layer: int) -> int:
-        """Which of the tables of `models.rotary.rotary_table` rotates `layer`."""
+        """Which of the tables of `models.transformer.rotary_table` rotates `layer`."""
         if layer in self.no_rope_layers:
             return 1
         return int(self.local_rope_theta is not None and self.window_of(layer) is not None)

@@ -118,7 +118,7 @@ class ScheduledSequence(msgspec.Struct, eq=False):
     An `OverlappingRunner` may find `PENDING` there, since its steps are planned before the last tokens are known.
     `block_table` covers every position up to `start + len(token_ids)`; it is the sequence's own list. `sample` is set
     if a token is drawn from the logits of the last of these tokens, `score` if the prompt is scored, `state` if hidden
-    states are returned. `adapter`: the slot of the sequence's adapter (`lora.bank`), -1 for none. A sequence has one
+    states are returned. `adapter`: the slot of the sequence's adapter (`lora.adapter`), -1 for none. A sequence has one
     such object, which every `schedule` overwrites: copy what must outlive a step.
 
     The last `num_drafts` of the tokens are drafts: `sample` draws before the first of them, and the step continues to
@@ -129,7 +129,7 @@ class ScheduledSequence(msgspec.Struct, eq=False):
     as generated tokens are; 0 where the runner has one arithmetic alone.
 
     `window_tables`: the tables of window groups next to `block_table`, as long as it is. In a table with a window,
-    blocks that none of the tokens sees may be missing (`kv_cache.window_groups`).
+    blocks that none of the tokens sees may be missing (`kv_cache.layout`).
     """
 
     sequence_id: str

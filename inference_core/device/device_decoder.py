@@ -31,7 +31,7 @@ class DeviceDecoder:
 
     `config`: the shard's. Activations have `dtype`. `embedding`: [own vocabulary rows, hidden]; it is None, and so are
     `final_norm` and `head`, if another pipeline stage holds them. `vocabulary`: the range of own vocabulary rows, None
-    for all. `cos_sin`: float32 [tables x max position, head_dim], see `models.rotary`. `caches`: one per layer.
+    for all. `cos_sin`: float32 [tables x max position, head_dim], see `rotary_table`. `caches`: one per layer.
     `rank_sum` is called twice in every layer, and for a sharded embedding (SPEC PX-01). `adapters`: adapter slots,
     sharded like the layers, so `rank_sum` adds up the low-rank products too.
     """

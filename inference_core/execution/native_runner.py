@@ -45,7 +45,7 @@ class NativeDecoder:
     """A decoder of `config` over `arena` uint8 [bytes] laid out as `layout`; embedding, norms, linears, attention and
     head run without returning to Python, on every thread of the pool. It computes once `load` has given it weights.
 
-    `cos_sin`: float32 [tables x max position, head_dim], see `models.rotary`. Batch-invariant: a
+    `cos_sin`: float32 [tables x max position, head_dim], see `rotary_table`. Batch-invariant: a
     sequence's logits depend on it alone.
     """
 

@@ -43,7 +43,7 @@ class KVLayout(msgspec.Struct, frozen=True, kw_only=True):
 
     A block holds `num_layers` layers: all of the model's, or those of one group. `window`: tokens that layers of window
     groups see, 0 without such groups. `window_groups`: how many of them stand next to the group with full attention; 0
-    with a `window`: every layer has it, and they are one group (`kv_cache.window_groups`).
+    with a `window`: every layer has it, and they are one group (`kv_cache.layout`).
     """
 
     num_layers: int

@@ -58,7 +58,7 @@ class PackedTensor:
 
     @property
     def blocks(self) -> NDArray[np.void]:
-        """The blocks of a quantised kind as a structured array [..., blocks per row] (see `ggml_blocks`)."""
+        """The blocks of a quantised kind as a structured array [..., blocks per row] (see `block_formats`)."""
         return np.ascontiguousarray(self.data).view(BLOCK_DTYPES[self.kind])
 
 
@@ -178,7 +178,7 @@ def group_codes(tensor: PackedTensor) -> GroupCodes:
 
 
 def group_scales(tensor: PackedTensor) -> tuple[NDArray[np.floating[Any]], NDArray[np.floating[Any]]]:
-    """The scales and minima [N, groups] of `group_codes`: float16 where the file has them so, else float32."""
+    """The scales and minima [N, groups] of the groups: float16 where the file has them so, else float32."""
     blocks = tensor.blocks.reshape(-1)
     if tensor.kind == "Q4_K":
         scale, minimum = q4_k_steps(blocks)

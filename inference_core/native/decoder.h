@@ -86,7 +86,7 @@ struct DecoderWeights {
   std::vector<std::unique_ptr<Adapter>> adapters;  // by slot; null where a slot is free
 };
 
-// T tokens of S sequences; see `attention.backend.AttentionBatch`. `sample_rows` are the tokens whose logits are wanted.
+// T tokens of S sequences; see `attention.AttentionBatch`. `sample_rows` are the tokens whose logits are wanted.
 // `adapters` names each token's slot, -1 for none; it is empty for a decoder that never had an adapter. `prompt`: whether
 // each token is computed in prompt arithmetic, where the kernels have one.
 struct Batch {

@@ -75,7 +75,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What a client must know of a loaded model. `model_path` lets it build the tokeniser itself.
 
     `num_layers` and `hidden_size` are of the hidden states that it can return (`EvidenceRequest`); 0 if its runner
-    returns no evidence. `weights`: content hash of the model's files (`loaders.fingerprint`). `kv`: the identity of its
+    returns no evidence. `weights`: content hash of the model's files (`file_fingerprint`). `kv`: the identity of its
     KV blocks; None if they cannot be transferred. `adapters`: content hashes of the adapters that were loaded when the
     client connected, by name.
     """

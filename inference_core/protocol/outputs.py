@@ -169,7 +169,7 @@ class ModelStats(msgspec.Struct, kw_only=True):
     `knobs`: the current ones; `start`: those that the model was started with, before any change.
     `weight_bytes`: of all ranks. `is_loaded`: whether the weights are there; until then requests wait. `pipeline`: None
     for a model that is not cut into stages.
-    `step_seconds_counts`: steps by duration, in the buckets of `step_statistics`; `batch_sizes`: steps by the number of
+    `step_seconds_counts`: steps by duration, in the buckets of `STEP_SECONDS`; `batch_sizes`: steps by the number of
     sequences in them.
     `adapter_installs` and `adapter_evictions` count how often an adapter was loaded into one of the `adapter_slots`,
     and how often that evicted another one.

@@ -214,7 +214,7 @@ class CalibrationRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuantizationRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """`source`: content hash of the unquantised model (`loaders.fingerprint`)."""
+    """`source`: content hash of the unquantised model (`file_fingerprint`)."""
 
     method: str
     settings: dict[str, Any]

@@ -135,7 +135,7 @@ class Sequence:
     pinned blocks that it fills, all that it needs; [] for a sequence that allocates its blocks as it grows.
 
     `window_tables`: those of window groups next to `block_table`, as long as it is; `share` has the same. The first
-    `num_behind` blocks of tables with a window were released (`kv_cache.window_groups`).
+    `num_behind` blocks of tables with a window were released (`kv_cache.layout`).
     """
 
     id: str

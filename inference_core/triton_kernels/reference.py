@@ -44,7 +44,7 @@ def reference_geglu(gate_up: torch.Tensor, out: torch.Tensor) -> None:
 
 
 def reference_copy_blocks(arena: torch.Tensor, pairs: torch.Tensor, block_bytes: int) -> None:
-    """See `block_copy.copy_blocks`."""
+    """See `cache_writes.copy_blocks`."""
     for source, target in pairs.tolist():
         if source >= 0:
             arena[target : target + block_bytes] = arena[source : source + block_bytes]
@@ -365,7 +365,7 @@ def draw_tokens(
     seed: torch.Tensor,
     position: torch.Tensor,
 ) -> None:
-    """Draw token ids to drawn int64 [R] from logits float32 [R, V] by `draw_params.PARAM_FIELDS`; -1 for bad rows."""
+    """Draw token ids to drawn int64 [R] from logits float32 [R, V] by `step_inputs.PARAM_FIELDS`; -1 for bad rows."""
     laws = zip(*(column.tolist() for column in (temperature, top_k, top_p, min_p, seed, position)), strict=True)
     for row, (values, (heat, k, p, least, own_seed, place)) in enumerate(zip(logits.numpy(), laws, strict=True)):
         params = SamplingParams(temperature=heat, top_k=k, top_p=p, min_p=least)

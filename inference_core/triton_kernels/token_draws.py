@@ -227,7 +227,7 @@ def draw_tokens(
 ) -> None:
     """Write token ids to drawn int64 [R], from edited logits float32 [R, V] with contiguous rows.
 
-    -1 for rows that have NaN or +inf, or only -inf. The other arguments are `draw_params.PARAM_FIELDS`. Padding rows
+    -1 for rows that have NaN or +inf, or only -inf. The other arguments are `step_inputs.PARAM_FIELDS`. Padding rows
     may hold anything. Raises ValueError for a vocabulary whose weights could overflow.
     """
     rows, vocabulary = logits.shape

@@ -192,7 +192,7 @@ _SMOLLM3 = "smollm3"
 
 
 def read_config(header: GGUFHeader, factors: Factors) -> ModelConfig:
-    """`factors`: the tensors of `gguf_rope.ROPE_TENSORS` that the file has. Raises ModelFileError."""
+    """`factors`: the tensors of `ROPE_TENSORS` that the file has. Raises ModelFileError."""
     kind = header.metadata.get("general.architecture")
     if not isinstance(kind, str) or kind not in ARCHITECTURES:
         raise ModelFileError(
