@@ -29,11 +29,10 @@ from gateway.inference.embedding.embedder import Embedder, embedding_record, req
 from gateway.inference.service import Serving, serving_of
 from gateway.tenancy.access.guard import InferenceRoute
 from tiers.errors import TierAnswerError, TierError, TierRequestError, TierUnavailableError
-from tiers.remote.embedding_client import Embedded, EmbeddingClient, EmbeddingCounter
 from tiers.tier import UsageMeter
 
 if TYPE_CHECKING:
-    from tiers.remote.embedding_client import EmbeddingClient
+    from tiers.remote.embedding_client import Embedded, EmbeddingClient
 
 # OpenAI's own bounds of a request.
 MAX_INPUTS = 2048
@@ -246,14 +245,17 @@ async def passed_through(
     head: Received,
     body: "EmbeddingsRequest",
     prompts: list[Prompt],
-    client: EmbeddingClient,
+    client: "EmbeddingClient",
     priority: int,
-) -> tuple[Embedded, int, list[tuple[str, str]]]:
+) -> "tuple[Embedded, int, list[tuple[str, str]]]":
     """Return the vectors as the server gives them, the tokens that are billed, and headers that say what they cost.
 
     The budget holds the most that the texts can cost; finished calls are billed, also where another one fails, and
     calls under way if the caller leaves. Raises `ApiError`.
     """
+    # Only with a provider's model does this module load.
+    from tiers.remote.embedding_client import EmbeddingCounter
+
     spec = client.spec
     own = routing_headers(head.headers, serving.routing.served.strongest)
     if (head.caller.consent.local or own.consent.local) and own.private is None and not spec.local:
