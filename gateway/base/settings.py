@@ -1,4 +1,4 @@
-"""Settings of a process, in one typed struct with their defaults; `configuration.load` reads them."""
+"""Settings of a process, in one typed struct with their defaults; `configuration` reads them."""
 
 import os
 from pathlib import Path
