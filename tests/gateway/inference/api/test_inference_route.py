@@ -81,7 +81,7 @@ def test_importing_them_imports_neither_jobs_nor_composition_nor_sign_ins_nor_me
         *("openai.completions", "openai.embeddings", "openai.models", "openai.chat_socket"),
         *("messages.messages", "responses.create", "responses.stored", "aio"),
     )
-    others = ("batches", "app", "operations", "telemetry", "tenancy.users", "tenancy.access.admin_guard")
+    others = ("batches", "app", "admin", "operations", "telemetry", "tenancy.users", "tenancy.access.admin_guard")
     for name in others:
         assert find_spec(f"gateway.{name}"), name
     program = (
