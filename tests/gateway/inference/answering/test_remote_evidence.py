@@ -36,7 +36,8 @@ async def asked(settings: Settings, folder: Path, kind: str, answers: list[dict[
             await call.chunk(finish="stop")
             await call.send(b"data: [DONE]\n\n")
             return
-        await call.reply(200, answers[min(len(server.calls), len(answers)) - 1])
+        place = next(place for place, one in enumerate(server.calls) if one is call)
+        await call.reply(200, answers[min(place, len(answers) - 1)])
 
     server = LoopbackServer(say)
     async with server:
