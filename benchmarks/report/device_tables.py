@@ -88,11 +88,11 @@ def _median_is_cached(row: Row, before: Sequence[Row]) -> bool:
     """
     if "seed" in row:
         return False
-    begun = {
-        number * one["prompt_tokens"]
-        for one in before
-        if (one["stage"], one["adapters"]) == (row["stage"], row["adapters"])
-        for number in range(one["requests"])
+    cached_starts = {
+        number * earlier["prompt_tokens"]
+        for earlier in before
+        if (earlier["stage"], earlier["adapters"]) == (row["stage"], row["adapters"])
+        for number in range(earlier["requests"])
     }
-    hits = sum(number * row["prompt_tokens"] in begun for number in range(row["requests"]))
+    hits = sum(number * row["prompt_tokens"] in cached_starts for number in range(row["requests"]))
     return hits > int(row["requests"]) / 2

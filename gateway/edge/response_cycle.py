@@ -130,8 +130,10 @@ class ResponseCycle(RequestResponseCycle):
             self.expected_content_length -= len(body)
             if self.expected_content_length < 0:
                 raise RuntimeError("a response is longer than its content-length")
-        self._write(body)
-        if not more:
+        if more:
+            self._write(body)
+        else:
+            self._unwritten += body
             self._flush()
             self._end()
 

@@ -46,12 +46,12 @@ class BackgroundReadings:
 
     async def begin(self) -> None:
         """Begin the readings that are not running, and wait for them a little."""
-        begun = {name: asyncio.ensure_future(self._read(name)) for name in self._readings if name not in self._running}
-        for name, task in begun.items():
+        tasks = {name: asyncio.ensure_future(self._read(name)) for name in self._readings if name not in self._running}
+        for name, task in tasks.items():
             self._running[name] = task
             task.add_done_callback(lambda _, name=name: self._running.pop(name, None))  # type: ignore[misc]
-        if begun:
-            await asyncio.wait(begun.values(), timeout=PATIENCE_SECONDS)
+        if tasks:
+            await asyncio.wait(tasks.values(), timeout=PATIENCE_SECONDS)
 
     async def close(self) -> None:
         """Stop what is running."""
