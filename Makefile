@@ -11,7 +11,7 @@ WORKERS ?= 4
 GATEWAY_WORKERS ?= 3
 BUSY_WORKERS ?= 2
 
-.PHONY: run install test test-properties test-processes test-models snapshots lint types test-browser screenshots test-mesh test-ray test-ray-short test-newest test-clients test-kernels test-deploy test-wheel test-gpu bench-gpu test-slow test-replicas soak explore fuzz fuzz-files fuzz-api attack sanitize sanitize-threads lock demo replay mutants bench bench-all bench-peers bench-report checklist release clean
+.PHONY: run install test test-properties test-processes test-models snapshots lint types test-browser screenshots test-mesh test-ray test-ray-short test-newest test-clients test-kernels test-deploy test-wheel test-gpu bench-gpu test-slow test-replicas docs soak explore fuzz fuzz-files fuzz-api attack sanitize sanitize-threads lock demo replay mutants bench bench-all bench-peers bench-report checklist release clean
 
 # A clone that is not developed on gets what serving needs alone, in half the time.
 run: $(if $(wildcard $(STAMP)),$(STAMP),$(SERVING))
@@ -65,7 +65,8 @@ test-processes: install
 test-models: install
 	$(BIN)/pytest --durations 10 -m "$(GROUPS) and models" $(call files_with,mark\.models)
 
-# Rewrite tests/snapshots/*.txt (HTTP API, commands, metrics, settings, database schema) after an intended change.
+# Rewrite tests/snapshots/*.txt (HTTP API, commands, metrics, settings, database schema) and the pages of docs/reference that are made
+# from the code, after an intended change.
 snapshots: install
 	$(BIN)/pytest tests/snapshots --update-snapshots
 
@@ -73,7 +74,7 @@ snapshots: install
 test-browser: install
 	$(BIN)/pytest -n $(BUSY_WORKERS) --dist loadfile -m "browser" tests/gateway/operations/dashboard
 
-# Pictures of every page of the dashboard, of a gateway with real traffic, for docs/dashboard.md.
+# Pictures of every page of the dashboard, of a gateway with real traffic, for docs/reference/dashboard.md.
 screenshots: install
 	$(BIN)/python -m tests.gateway.operations.dashboard.screenshots docs/images
 
@@ -156,7 +157,7 @@ RELEASE := build/release
 test-wheel: install $(RELEASE)/.installed
 	RELEASE_TOOLS=$(abspath $(RELEASE)) $(BIN)/pytest -s -m "wheel" tests/deploy/test_wheel.py tests/deploy/test_release.py
 
-# The files of a release in dist/, of the commit that is checked out (docs/releasing.md). What builds and lists them has an environment
+# The files of a release in dist/, of the commit that is checked out (docs/reference/releasing.md). What builds and lists them has an environment
 # of its own.
 release: install $(RELEASE)/.installed
 	$(BIN)/python -m deploy.release dist --tools $(RELEASE)
@@ -255,6 +256,19 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m tests.lint.language .
 	$(BIN)/lint-imports
+
+# The site of docs/ in build/site: every link and anchor is checked, and nothing on it is loaded from elsewhere. Its packages have an
+# environment of their own.
+DOCS := build/docs
+
+docs: $(DOCS)/.installed
+	$(DOCS)/bin/mkdocs build --strict --quiet
+
+$(DOCS)/.installed: pyproject.toml
+	$(PYTHON) -m venv --clear $(DOCS)
+	$(DOCS)/bin/pip install --quiet --upgrade pip
+	$(DOCS)/bin/pip install --quiet --group docs
+	touch $@
 
 types: install
 	$(BIN)/mypy

@@ -96,8 +96,8 @@ def required() -> set[str]:
 
 
 def places() -> dict[str, list[str]]:
-    """Packages of docs/dependencies.md and the places where the page says that each is used."""
-    page = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
+    """Packages of docs/reference/dependencies.md and the places where the page says that each is used."""
+    page = (ROOT / "docs" / "reference" / "dependencies.md").read_text(encoding="utf-8")
     found = {}
     for names, where in re.findall(r"^- \*\*(.+?)\*\*: .*\(([^()]+)\)$", page, re.MULTILINE):
         for name in re.split(r"[,;] *", re.sub(r" \([^)]*\)", "", names)):

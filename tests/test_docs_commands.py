@@ -1,5 +1,5 @@
 """What pages tell a reader to type, set, scrape or write exists: commands with their options, variables, metrics,
-endpoints, catalogues, and the knobs with their defaults."""
+endpoints and catalogues."""
 
 import re
 from collections.abc import Iterator
@@ -7,14 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 import pytest
 
 from benchmarks.__main__ import main as benchmarks
-from gateway.inference.cache.stores import CacheKnobs
-from gateway.inference.routing.knobs import RoutingKnobs
 from tiers.catalog.load import load_catalog
-from tiers.catalog.replica_spec import BalancingSpec
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -151,32 +147,3 @@ def test_every_catalogue_of_a_page_is_read(text: str, tmp_path: Path) -> None:
 
 def test_some_pages_have_catalogues() -> None:
     assert len(catalogues()) >= 9
-
-
-def shown(value: Any) -> str:
-    if isinstance(value, bool) or value is None:
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-@pytest.mark.parametrize(
-    ("page", "knobs", "in_words"),
-    [
-        (
-            "routing.md",
-            RoutingKnobs(),
-            {"observe_tier": "the strongest", "quality_target": "`AIO_QUALITY_TARGET`, else 0.7"},
-        ),
-        ("caching.md", CacheKnobs(), {"max_bytes": "64 MiB"}),
-        ("remote-tiers.md", BalancingSpec(), {}),
-    ],
-)
-def test_the_table_of_knobs_has_each_with_its_default(
-    page: str, knobs: msgspec.Struct, in_words: dict[str, str]
-) -> None:
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    defaults = {name: in_words.get(name, shown(value)) for name, value in msgspec.structs.asdict(knobs).items()}
-    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]*) \|", text, re.MULTILINE))
-    assert {name: rows.get(name, "no row").replace(",", "") for name in defaults} == {
-        name: value.replace(",", "") for name, value in defaults.items()
-    }

@@ -27,7 +27,7 @@ def names_of(file: Path) -> set[str]:
 
 def texts() -> Iterator[tuple[Path, str]]:
     """Everything that may cite a requirement."""
-    for pattern in ("*.md", "docs/*.md", *(f"{package}/**/*.py" for package in PACKAGES)):
+    for pattern in ("*.md", "docs/*.md", "docs/reference/*.md", *(f"{package}/**/*.py" for package in PACKAGES)):
         for path in ROOT.glob(pattern):
             yield path, path.read_text(encoding="utf-8")
 

@@ -189,8 +189,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     choice starts with the raw prompt, with its log-probabilities if `sampling.logprobs` asks for any; then `max_tokens`
     may be 0. `sampling.grammar` constrains the answer, not the thoughts before it. `tooling`: tools that the answer may
     or must call. `response_format` is the caller's own form of the grammar, for servers that accept it. `adapter`: a
-    LoRA adapter loaded over the tier's model; "" for the model alone (see docs/lora.md). `evidence`: what an in-process
-    model reports about its computation. `whole`: the caller needs no stream, so a remote server may answer in one
+    LoRA adapter over the tier's model; "" for the model alone (docs/reference/adapters.md). `evidence`: what a model in
+    process reports about its computation. `whole`: the caller needs no stream, so a remote server may answer in one
     piece. `meter`: counts the request's usage while it is answered; copies of the request share it. `prompts_read`: the
     tiers' encoded prompts, by the way of reading; shared by all requests with the same prompt, so that it is encoded
     once. `native`: the request's other fields in the form of the caller's API. `wants_native`: the answer is also

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PARTS = ("batching-steps", "core-lag", "prefix-hits", "quantised", "savings")
 # Pages of a checkout; the text that copies are compared on is another.
-_CALIBRATION = ("docs/gateway.md", "docs/classifier.md", "docs/tiers.md", "docs/parallelism.md")
+_CALIBRATION = ("docs/gateway.md", "docs/classifier.md", "docs/tiers.md", "docs/reference/engine.md")
 
 
 @click.command()

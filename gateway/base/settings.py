@@ -24,7 +24,7 @@ class SettingsError(ValueError):
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that is fixed when a process starts. Field `x` is read from the environment variable `AIO_X`.
 
-    The descriptions are the texts of `aio serve --help`, of `aio settings` and of the table in docs/settings.md.
+    The descriptions are the texts of `aio serve --help`, of `aio settings` and of docs/reference/settings.md.
     """
 
     role: Annotated[

@@ -2,7 +2,7 @@
 
 A handful of channels of a language model's hidden states are many times as large as the others (Dettmers et al. 2022).
 Rounded with one scale per group, the 31 inputs next to such a channel lose most of their bits. Where that is so, INT8
-layers multiply these channels in float32 (docs/quantisation.md, outliers).
+layers multiply these channels in float32 (docs/reference/quantisation.md, outliers).
 """
 
 from collections.abc import Callable, Iterator

@@ -141,7 +141,7 @@ def test_the_front_is_the_datacenter_catalogue_elsewhere() -> None:
 
 
 def test_a_ray_cluster_has_room_for_every_core_of_its_catalogue() -> None:
-    """By docs/cluster.md: a CPU core takes a node's memory for its arena, a group's ranks are together on one node."""
+    """By docs/reference/ray.md: a CPU core takes a node's memory for its arena, ranks of a group are on one node."""
     objects = rendered("ray")
     workers = of_kind(objects, "RayCluster")["aio-ray"]["spec"]["workerGroupSpecs"]
     limits = [group["template"]["spec"]["containers"][0]["resources"]["limits"] for group in workers]

@@ -1,4 +1,5 @@
-"""HTTP API, command line, metrics, settings and database schema are those of the stored snapshots.
+"""HTTP API, command line, metrics, settings and database schema are those of the stored snapshots, and the pages of
+docs/reference that are made of them are current.
 
 Callers, dashboards and stored data see a difference. Where it is intended, `make snapshots` rewrites the files.
 """
@@ -18,8 +19,11 @@ from quality.store.database import migrate, open_database
 from tests.gateway.running_gateway import laptop_hash_core, running_gateway
 from tests.gateway.telemetry.fake_nvml import H200, FakeNvml
 from tests.snapshots.interfaces import OpenApiLines, command_lines, metric_lines, schema_lines, settings_lines
+from tests.snapshots.pages import api_page, commands_page, knobs_page, metrics_page, settings_page
 
 Compare = Callable[[str, Iterable[str]], None]
+ComparePage = Callable[[str, str], None]
+PAGES = Path(__file__).parents[2] / "docs" / "reference"
 
 
 @pytest.fixture
@@ -39,7 +43,22 @@ def compare(request: pytest.FixtureRequest) -> Compare:
     return compare_with_file
 
 
-async def test_http_api_and_metrics_are_those_of_the_snapshots(tmp_path: Path, compare: Compare) -> None:
+@pytest.fixture
+def compare_page(request: pytest.FixtureRequest) -> ComparePage:
+    """Compare a page with a file of docs/reference, or write the file with `--update-snapshots`."""
+
+    def compare_with_file(name: str, text: str) -> None:
+        path = PAGES / name
+        if request.config.getoption("--update-snapshots"):
+            path.write_text(text, encoding="utf-8")
+        assert path.read_text(encoding="utf-8") == text, f"docs/reference/{name} is old; `make snapshots` rewrites it"
+
+    return compare_with_file
+
+
+async def test_http_api_and_metrics_are_those_of_the_snapshots(
+    tmp_path: Path, compare: Compare, compare_page: ComparePage
+) -> None:
     settings = Settings(data_dir=str(tmp_path), monitor=False, drain_seconds=5)
     async with running_gateway(settings, core=laptop_hash_core(settings), scripted=False) as gateway:
         metrics = gateway.operations.metrics
@@ -48,9 +67,12 @@ async def test_http_api_and_metrics_are_those_of_the_snapshots(tmp_path: Path, c
         document: dict[str, Any] = (await gateway.http.get("/docs/openapi.json")).json()
         registries = (metrics.registry, metrics.private, metrics.shared)
         families = [line for registry in registries for line in metric_lines(registry)]
+        metrics_now = metrics_page(registries)
 
     compare("openapi.txt", OpenApiLines(document).lines())
     compare("metrics.txt", families)
+    compare_page("api.md", api_page(document))
+    compare_page("metrics.md", metrics_now)
 
 
 def test_metrics_of_the_fleet_service_are_those_of_the_snapshot(compare: Compare) -> None:
@@ -59,12 +81,18 @@ def test_metrics_of_the_fleet_service_are_those_of_the_snapshot(compare: Compare
     compare("fleet_metrics.txt", (f"{f.name} {f.type} {{{', '.join(f.samples[0].labels)}}}" for f in families))
 
 
-def test_commands_and_their_options_are_those_of_the_snapshot(compare: Compare) -> None:
+def test_commands_and_their_options_are_those_of_the_snapshot(compare: Compare, compare_page: ComparePage) -> None:
     compare("commands.txt", command_lines())
+    compare_page("commands.md", commands_page())
 
 
-def test_settings_are_those_of_the_snapshot(compare: Compare) -> None:
+def test_settings_are_those_of_the_snapshot(compare: Compare, compare_page: ComparePage) -> None:
     compare("settings.txt", settings_lines())
+    compare_page("settings.md", settings_page())
+
+
+def test_the_page_of_live_knobs_is_current(compare_page: ComparePage) -> None:
+    compare_page("knobs.md", knobs_page())
 
 
 async def test_the_database_schema_is_that_of_the_snapshot(sqlite_url: str, compare: Compare) -> None:

@@ -339,7 +339,7 @@ def cores_private(facts: Facts) -> Finding:
     if facts.settings.cluster:
         return warning(
             "cores and Ray's own ports, which run any code, listen on the network of the cluster",
-            "let only its nodes and the gateways reach them (AIO_CLUSTER; docs/cluster.md)",
+            "let only its nodes and the gateways reach them (AIO_CLUSTER; docs/reference/ray.md)",
         )
     folder = facts.settings.socket_path.absolute().parent
     if not folder.exists() or open_mode(folder, 0o022) is None:

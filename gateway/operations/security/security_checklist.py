@@ -1,4 +1,4 @@
-"""The deployment checklist of docs/security.md, verified on the configuration that `aio serve` would use."""
+"""The deployment checklist of docs/reference/security.md, verified on the configuration that `aio serve` would use."""
 
 import os
 import time

@@ -19,7 +19,7 @@ _HEAD = """\
 # A table [private] keeps prompts with personal or secret data on local tiers: models here, and servers that you give
 # `local = true`. [[guardrails]] judge requests and answers, [[rules]] say who may use which tiers, a tier's `fallback`
 # and [[targets]] stand in where it fails, `api_keys` gives a server several keys, [[embeddings]] lists models that give
-# vectors: docs/privacy.md, docs/routing.md, docs/remote-tiers.md and docs/embeddings.md have an example of each.
+# vectors: docs/privacy.md, docs/routing.md, docs/remote-tiers.md, docs/reference/catalogue.md have an example of each.
 """
 
 _UNMEASURED = """

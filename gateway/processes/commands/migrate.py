@@ -53,7 +53,7 @@ def migrate(to: str | None, as_json: bool, **options: Any) -> None:
 
 
 @click.command("settings")
-@click.option("--markdown", is_flag=True, help="Print the table of docs/settings.md.")
+@click.option("--markdown", is_flag=True, help="Print the table of docs/reference/settings.md.")
 @json_option
 def show_settings(markdown: bool, as_json: bool) -> None:
     """Show every setting: its environment variable, its default and what it does."""

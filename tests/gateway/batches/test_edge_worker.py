@@ -1,4 +1,4 @@
-"""A worker at the edge that speaks only the contract of docs/edge-workers.md: HTTP in, queue out (SPEC AS-06)."""
+"""A worker at the edge that speaks the contract of docs/reference/edge-workers.md: HTTP in, queue out (SPEC AS-06)."""
 
 import json
 import uuid

@@ -32,7 +32,7 @@ from gateway.operations.cli.options import (
 def up(nodes: int, cpus: int, gpus: int) -> None:
     """Start a head without work and N nodes, and run them until interrupted.
 
-    These are real Ray nodes in separate processes; for several machines, see docs/cluster.md.
+    These are real Ray nodes in separate processes; for several machines, see docs/reference/ray.md.
     """
     require_ray()
     from gateway.runtime.cluster.join import LocalCluster

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--security", is_flag=True, help="Verify the deployment checklist of docs/security.md instead.")
+@click.option("--security", is_flag=True, help="Verify the deployment checklist of docs/reference/security.md instead.")
 @setting_option("host")
 @catalog_option
 @data_dir_option

@@ -34,7 +34,7 @@ WHY = {
     "general_settings.database_url": _OWN_DATABASE,
     "general_settings.store_model_in_db": "AIO's models are in its catalogue; `aio reload` reads it again",
     "general_settings.max_parallel_requests": "AIO bounds requests in flight per key (`concurrency`) and in all",
-    "general_settings.alerting": "AIO posts PagerDuty events to AIO_ALERT_WEBHOOK (alerts.md)",
+    "general_settings.alerting": "AIO posts PagerDuty events to AIO_ALERT_WEBHOOK (reference/alerts.md)",
     "general_settings.background_health_checks": "AIO asks the servers of its tiers of itself",
     "general_settings.health_check_interval": "AIO asks the servers of its tiers of itself",
     "general_settings.custom_auth": "AIO's keys are its own or those of a file (keys.md)",
@@ -138,7 +138,7 @@ def _cache(module: dict[str, Any], found: Carried, account: Account) -> None:
         found.commands.append("aio knobs cache enabled=false")
         account.carry("litellm_settings.cache", "the knob enabled of the cache")
     elif module.get("cache") is True:
-        text = "on by default, for requests of temperature 0 or with a seed (caching.md)"
+        text = "on by default, for requests of temperature 0 or with a seed (answers.md)"
         account.carry("litellm_settings.cache", text)
     if params.get("type") in ("local", "redis"):
         account.carry("litellm_settings.cache_params.type", "in Redis if AIO_REDIS_URL is set, else in memory")

@@ -75,9 +75,8 @@ def test_checking_a_machine_imports_no_format_that_its_models_do_not_have(tmp_pa
 
 
 def test_the_documented_settings_are_those_of_the_code() -> None:
-    page = (Path(__file__).parents[4] / "docs" / "settings.md").read_text()
-    documented = page.split("<!-- settings: aio settings --markdown -->\n")[1].split("\n<!-- end settings -->")[0]
-    assert aio("settings", "--markdown").output.strip() == documented
+    page = (Path(__file__).parents[4] / "docs" / "reference" / "settings.md").read_text()
+    assert aio("settings", "--markdown").output.strip() in page
 
 
 def test_settings_are_shown_with_their_variables_and_defaults() -> None:

@@ -366,7 +366,7 @@ def test_the_catalogue_names_the_tables_that_may_be_added_and_pages_with_an_exam
     assert tables == {"private", "guardrails", "rules", "targets", "embeddings"}
     assert tables <= set(Catalog.__struct_fields__)
     root = Path(__file__).parents[4]
-    pages = "".join((root / page).read_text(encoding="utf-8") for page in re.findall(r"docs/[\w-]+\.md", head))
+    pages = "".join((root / page).read_text(encoding="utf-8") for page in re.findall(r"docs/[\w/-]+\.md", head))
     for name in (
         "[private]",
         "[[guardrails]]",

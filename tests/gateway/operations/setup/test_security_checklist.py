@@ -23,7 +23,7 @@ from quality.store.database import migrate, open_database
 from tests.gateway.remote_catalog import write_remote_catalog
 from tiers.catalog.load import load_catalog
 
-PAGE = Path(__file__).parents[4] / "docs" / "security.md"
+PAGE = Path(__file__).parents[4] / "docs" / "reference" / "security.md"
 NOW = 1_000_000_000.0
 DAY = 86400.0
 HASHED = new_key()[1]

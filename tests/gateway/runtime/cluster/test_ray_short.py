@@ -1,4 +1,4 @@
-"""The short run of the group: a cluster of this machine from start to end, by the commands of docs/cluster.md."""
+"""The short run of the group: a cluster of this machine from start to end, by the commands of docs/reference/ray.md."""
 
 import json
 import os

@@ -1,0 +1,206 @@
+"""The pages of docs/reference that are made from the code: settings, commands, the HTTP API, metrics and live knobs.
+
+`make snapshots` writes them with the other snapshots; tests/snapshots/test_snapshots.py holds that they are current.
+"""
+
+import json
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import click
+import msgspec
+from prometheus_client import CollectorRegistry
+
+from gateway.batches.batch import BatchKnobs
+from gateway.inference.cache.stores import CacheKnobs
+from gateway.inference.routing.knobs import RoutingKnobs
+from gateway.operations.cli import main
+from gateway.processes.commands.migrate import settings_table
+from gateway.runtime.cores.knob_profiles import PROFILES
+from inference_core.protocol import Knobs
+from tests.snapshots.interfaces import METHODS
+from tiers.catalog.replica_spec import BalancingSpec
+
+Json = dict[str, Any]
+MADE = "<!-- Made by `make snapshots`; change the code's own descriptions instead. -->"
+
+
+def settings_page() -> str:
+    return page(
+        "Settings",
+        "Every setting is an environment variable; the common ones are options of `aio serve` as well. OpenTelemetry's "
+        "variables (`OTEL_…`) count where AIO has none of its own set ([traces](../observability.md#traces)); requests "
+        "to other servers go through `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY`, and trust the "
+        "certificates of `SSL_CERT_FILE`. `aio settings` prints this table.",
+        settings_table(),
+    )
+
+
+def commands_page() -> str:
+    return page(
+        "Commands",
+        "Each command has `--help`. Those that speak to a running server take `--url` (`AIO_URL`, else "
+        "`http://127.0.0.1:8080`) and `--key` (`AIO_ADMIN_KEY`, of a caller's command `AIO_API_KEY`).",
+        *_commands(main, "aio"),
+    )
+
+
+def api_page(document: Json) -> str:
+    """From the OpenAPI document, which every server shows at `/docs`: there are the fields of bodies and answers."""
+    groups: dict[str, list[list[str]]] = {title: [] for title in _GROUPS}
+    for path, item in sorted(document["paths"].items()):
+        title = next(title for title, prefix in _GROUPS.items() if path.startswith(prefix))
+        for method in METHODS:
+            if (operation := item.get(method)) is not None:
+                groups[title].append([f"`{method.upper()} {path}`", operation.get("summary", ""), _takes(operation)])
+    tables = [f"## {title}\n\n{table(('endpoint', 'what it does', 'takes'), rows)}" for title, rows in groups.items()]
+    return page(
+        "HTTP API",
+        "What each endpoint is for and takes; a running server has every field of bodies and answers at `/docs`, and "
+        "the OpenAPI document at `/docs/openapi.json`. How to use them: [gateway.md](../gateway.md).",
+        *tables,
+    )
+
+
+def metrics_page(registries: Iterable[CollectorRegistry]) -> str:
+    rows: dict[str, list[str]] = {}
+    for registry in registries:
+        for collector in registry._collector_to_names:
+            for family in collector.collect():
+                labels = getattr(collector, "_labelnames", None) or getattr(family, "_labelnames", ())
+                name = f"{family.name}_total" if family.type == "counter" else family.name
+                rows[name] = [f"`{name}`", family.type, ", ".join(labels), family.documentation]
+    return page(
+        "Metrics",
+        "Series of `GET /metrics`, with a label `worker` where several processes serve one port. Which need a key, and "
+        "what to watch: [observability.md](../observability.md#metrics). Names of GPUs are those of NVIDIA's exporter.",
+        table(("series", "type", "labels", "meaning"), [rows[name] for name in sorted(rows)]),
+    )
+
+
+def knobs_page() -> str:
+    parts = [
+        f"## {title}\n\n{words}\n\n{table(('knob', 'default', 'allowed', 'meaning'), _knobs(struct))}"
+        for title, (words, struct) in _SETS.items()
+    ]
+    return page(
+        "Live knobs",
+        "What changes a running server, by `aio knobs`, on the dashboard, or over HTTP. How: "
+        "[operations.md](../operations.md#live-knobs).",
+        *parts,
+        f"## Profiles\n\n{filled(_PROFILE_WORDS)}\n\n{_profiles()}",
+    )
+
+
+def page(title: str, words: str, *parts: str) -> str:
+    return "\n\n".join([f"# {title}", MADE, filled(words), *parts]) + "\n"
+
+
+def filled(words: str) -> str:
+    """Lines of at most 120 characters, without a break in code."""
+    kept = re.sub(r"`[^`]*`", lambda code: code[0].replace(" ", "\0"), words)
+    return textwrap.fill(kept, 120, break_long_words=False, break_on_hyphens=False).replace("\0", " ")
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    cells = [list(head)]
+    lines = [f"| {' | '.join(cells[0])} |", f"| {' | '.join(['---'] * len(cells[0]))} |"]
+    lines += [f"| {' | '.join(' '.join(cell.split()).replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
+    return "\n".join(lines)
+
+
+_GROUPS = {
+    "For operators: figures and orders": "/admin/api",
+    "For operators: knobs, reload, adapters": "/v1/admin",
+    "For callers": "/",
+}
+
+
+def _takes(operation: Json) -> str:
+    """Names of query parameters, and whether there is a body."""
+    query = [f"`{one['name']}`" for one in operation.get("parameters", []) if one["in"] == "query"]
+    kinds = list(operation.get("requestBody", {}).get("content", {}))
+    return ", ".join(query + [{"application/json": "a JSON body"}.get(kind, f"a body of {kind}") for kind in kinds])
+
+
+def _commands(command: click.Command, path: str) -> Iterator[str]:
+    """A heading for each command, its first sentence, its arguments and options."""
+    context = click.Context(command, info_name=path.rpartition(" ")[2])
+    if isinstance(command, click.Group):
+        children = [(name, command.get_command(context, name)) for name in command.list_commands(context)]
+        for name, child in children:
+            assert child is not None
+            yield from _commands(child, f"{path} {name}")
+        return
+    arguments = [one for one in command.params if isinstance(one, click.Argument)]
+    options = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
+    shown = " ".join([path, *(one.make_metavar(context) for one in arguments)])
+    yield f"## {path}\n\n`{shown}`\n\n{_plain(command.help or command.short_help or '')}"
+    if options:
+        yield table(("option", "default", "meaning"), [_option(one, context) for one in options])
+
+
+def _plain(text: str) -> str:
+    """The first paragraph of a help text, in one line."""
+    return " ".join(re.split(r"\n\s*\n", text.replace("\b", "").strip())[0].split())
+
+
+def _option(option: click.Option, context: click.Context) -> list[str]:
+    default = option.to_info_dict().get("default")
+    shown = "" if default in (None, False, ()) or callable(option.default) else f"`{default}`"
+    kind = "" if option.is_flag else f" {option.make_metavar(context)}"
+    variable = f" (`{option.envvar}`)" if isinstance(option.envvar, str) else ""
+    return [f"`{', '.join([*option.opts, *option.secondary_opts])}{kind}`", shown, f"{option.help or ''}{variable}"]
+
+
+_SETS: Mapping[str, tuple[str, type[msgspec.Struct]]] = {
+    "Core": ("`aio knobs set NAME=VALUE`, for all models of all cores or one (`--model`, `--core`).", Knobs),
+    "Routing": ("`aio knobs routing NAME=VALUE --reason WHY`.", RoutingKnobs),
+    "Cache": ("`aio knobs cache NAME=VALUE --reason WHY`.", CacheKnobs),
+    "Batches": ("`PATCH /v1/admin/knobs/batches`.", BatchKnobs),
+    "Replicas": (
+        "`PATCH /v1/admin/knobs/replicas`, or `balancing = { … }` of a tier with several servers.",
+        BalancingSpec,
+    ),
+}
+
+
+def _knobs(struct: type[msgspec.Struct]) -> Iterator[list[str]]:
+    schema = msgspec.json.schema(struct)["$defs"]
+    for name, field in schema[struct.__name__]["properties"].items():
+        default = json.dumps(field.get("default"))
+        yield [f"`{name}`", default, _allowed(field), field.get("description", "")]
+
+
+def _allowed(field: Json) -> str:
+    choices = field.get("enum") or [value for one in field.get("anyOf", []) for value in one.get("enum", [])]
+    if choices:
+        numbers = any(one.get("type") in ("number", "integer") for one in field.get("anyOf", []))
+        return ", ".join(map(str, choices)) + (", a number" if numbers else "")
+    limits = field if "anyOf" not in field else next(one for one in field["anyOf"] if one.get("type") != "null")
+    low, high = (
+        limits.get("minimum", limits.get("exclusiveMinimum")),
+        limits.get("maximum", limits.get("exclusiveMaximum")),
+    )
+    if low is not None and high is not None:
+        return f"{'above ' if 'exclusiveMinimum' in limits else ''}{low:,} to {high:,}"
+    return {"boolean": "true, false", "array": "a list"}.get(str(limits.get("type")), str(limits.get("type", "any")))
+
+
+_PROFILE_WORDS = (
+    "`aio knobs profile NAME`, or the dashboard's page Core, sets these knobs for all models, routing and replicas, "
+    "all or none. `-` is what the server was started with, for routing its default: a profile replaces values that "
+    "were set one by one, and `catalogue` puts all back."
+)
+
+
+def _profiles() -> str:
+    kept = [each.core | each.routing | each.replicas for each in PROFILES.values()]
+    rows = [[f"`{knob}`", *("-" if each[knob] is None else _value(each[knob]) for each in kept)] for knob in kept[0]]
+    return table(("knob", *PROFILES), rows)
+
+
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value).lower()
