@@ -318,7 +318,7 @@ checklist: install
 	$(BIN)/python -m benchmarks checklist --reports build/junit > build/checklist.txt
 
 bench-report: install
-	$(BIN)/python -m benchmarks report $(RESULTS) --page docs/results/performance.md --images docs/img
+	$(BIN)/python -m benchmarks report $(RESULTS) --page docs/results/performance.md --page docs/results/history.md --images docs/img
 	$(BIN)/python -m benchmarks sources --measurements $(RESULTS) --page docs/results/report.md
 
 clean:

@@ -1,4 +1,4 @@
-"""`python -m benchmarks report`: tables and plots of measurements, put into the page that documents them."""
+"""`python -m benchmarks report`: tables and plots of measurements, put into the pages that document them."""
 
 from pathlib import Path
 
@@ -13,14 +13,14 @@ from benchmarks.commands.pages import page_option, show_tables
 @click.option(
     "--images", type=click.Path(file_okay=False, path_type=Path), help="Folder for plots; needs matplotlib.  [no plots]"
 )
-def report(results: Path, page: Path | None, images: Path | None) -> None:
+def report(results: Path, pages: tuple[Path, ...], images: Path | None) -> None:
     """Write down what the finished measurements in the folder RESULTS say.
 
     Example: python -m benchmarks report docs/measurements --page docs/results/performance.md --images docs/img
     """
     from benchmarks.report.page import parts_of
 
-    show_tables(parts_of, results, page)
+    show_tables(parts_of, results, pages)
     if images is not None:
         for path in _plots(results, images):
             click.echo(str(path))

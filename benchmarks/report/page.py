@@ -50,6 +50,13 @@ def filled(page: str, parts: Mapping[str, str]) -> str:
     return _PLACE.sub(fill, page)
 
 
+def filled_pages(pages: Sequence[str], parts: Mapping[str, str]) -> list[str]:
+    """`pages`, each with the parts that it has places for. Raises `PageError` for a part without a place."""
+    if unknown := set(parts) - {name for page in pages for name in places(page)}:
+        raise PageError(f"no page has a place for {', '.join(sorted(unknown))}")
+    return [filled(page, {name: parts[name] for name in places(page) if name in parts}) for page in pages]
+
+
 def parts_of(folder: Path) -> dict[str, str]:
     """The text of every part that the measurements in `folder` give, finished ones only. Raises `MeasurementError`.
 

@@ -14,10 +14,10 @@ from benchmarks.core.speculation import FIGURES as WORKLOAD_FIGURES
 from benchmarks.core.sweep import COLUMNS
 from benchmarks.report.measured import MeasurementError
 from benchmarks.report.measurement import Measurement
-from benchmarks.report.page import _MEASURED, PageError, filled, finished, parts_of, places
+from benchmarks.report.page import _MEASURED, PageError, filled, filled_pages, finished, parts_of, places
 
 ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs" / "results" / "performance.md"
+PAGES = [ROOT / "docs" / "results" / name for name in ("performance.md", "history.md")]
 RESULTS = ROOT / "docs" / "measurements"
 
 TEXT = """# Title
@@ -175,16 +175,27 @@ def test_a_file_of_something_else_is_refused_by_name(tmp_path):
         parts_of(tmp_path)
 
 
-def test_the_performance_page_says_what_the_kept_measurements_say():
+def test_each_part_goes_to_the_page_that_has_its_place():
+    first, second = TEXT.split("between")
+
+    assert filled_pages([first, second], {"sweep": "| new |", "peers": "| of peers |"}) == [
+        first.replace("old", "\n| new |\n"),
+        filled(second, {"peers": "| of peers |"}),
+    ]
+    with pytest.raises(PageError, match="no page has a place for step"):
+        filled_pages([first, second], {"step": "x"})
+
+
+def test_the_performance_pages_say_what_the_kept_measurements_say():
     parts = parts_of(RESULTS) if RESULTS.is_dir() else {}
-    page = PAGE.read_text(encoding="utf-8")
+    pages = [page.read_text(encoding="utf-8") for page in PAGES]
 
-    assert filled(page, parts) == page, "run `make bench-report`"
+    assert filled_pages(pages, parts) == pages, "run `make bench-report`"
 
 
-def test_commands_of_the_performance_page_are_those_that_ran():
+def test_commands_of_the_performance_pages_are_those_that_ran():
     context, shown = click.Context(main), {}
-    for line in PAGE.read_text(encoding="utf-8").splitlines():
+    for line in "\n".join(page.read_text(encoding="utf-8") for page in PAGES).splitlines():
         if match := re.match(
             r"python -m benchmarks (sweep|interference|ablation|speculation|profiles|limits)\b(.*)", line
         ):
@@ -199,8 +210,10 @@ def test_commands_of_the_performance_page_are_those_that_ran():
         assert {key: json.loads(json.dumps(given.get(key))) for key in ran} == ran, name
 
 
-def test_the_performance_page_has_a_place_for_every_part():
-    marked = set(places(PAGE.read_text(encoding="utf-8")))
+def test_the_performance_pages_have_one_place_for_every_part():
+    found = [name for page in PAGES for name in places(page.read_text(encoding="utf-8"))]
+    marked = set(found)
+    assert len(found) == len(marked)
 
     parts = {
         "goals",
@@ -226,4 +239,6 @@ def test_the_performance_page_has_a_place_for_every_part():
 @pytest.mark.parametrize("name", _MEASURED)
 def test_each_kind_of_measurement_is_kept_finished_and_shown(name):
     assert finished(RESULTS, name) is not None
-    assert (name if name != "peers" else "goals") in places(PAGE.read_text(encoding="utf-8"))
+    assert (name if name != "peers" else "goals") in [
+        place for page in PAGES for place in places(page.read_text(encoding="utf-8"))
+    ]
