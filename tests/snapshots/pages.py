@@ -59,7 +59,10 @@ def api_page(document: Json) -> str:
     return page(
         "HTTP API",
         "What each endpoint is for and takes; a running server has every field of bodies and answers at `/docs`, and "
-        "the OpenAPI document at `/docs/openapi.json`. How to use them: [gateway.md](../gateway.md).",
+        "the OpenAPI document at `/docs/openapi.json`. How to use them: [gateway.md](../gateway.md). Operators' endpoints "
+        "need an [admin key](../keys.md#the-first-admin-key); to read, the scope `viewer` is enough. Lists are newest "
+        "first, page by page: `next` of one page is the `cursor` of the next; `limit`, `since`, `until` and named "
+        "columns filter. Earlier paths of `/v1/admin/knobs/…`, without `core` or `knobs/`, still answer.",
         *tables,
     )
 
@@ -82,7 +85,7 @@ def metrics_page(registries: Iterable[CollectorRegistry]) -> str:
 
 def knobs_page() -> str:
     parts = [
-        f"## {title}\n\n{words}\n\n{table(('knob', 'default', 'allowed', 'meaning'), _knobs(struct))}"
+        f"## {title}\n\n{filled(words)}\n\n{table(('knob', 'default', 'allowed', 'meaning'), _knobs(struct))}"
         for title, (words, struct) in _SETS.items()
     ]
     return page(
@@ -161,7 +164,9 @@ _SETS: Mapping[str, tuple[str, type[msgspec.Struct]]] = {
     "Cache": ("`aio knobs cache NAME=VALUE --reason WHY`.", CacheKnobs),
     "Batches": ("`PATCH /v1/admin/knobs/batches`.", BatchKnobs),
     "Replicas": (
-        "`PATCH /v1/admin/knobs/replicas`, or `balancing = { … }` of a tier with several servers.",
+        "`PATCH /v1/admin/knobs/replicas` with the knobs, and `tier` and `reason` where they are to be said; or "
+        "`balancing = { … }` of a tier with several servers, which `null` goes back to. Changes are kept; other "
+        "processes follow within `AIO_ARTEFACT_POLL_SECONDS`.",
         BalancingSpec,
     ),
 }
@@ -192,14 +197,17 @@ def _allowed(field: Json) -> str:
 _PROFILE_WORDS = (
     "`aio knobs profile NAME`, or the dashboard's page Core, sets these knobs for all models, routing and replicas, "
     "all or none. `-` is what the server was started with, for routing its default: a profile replaces values that "
-    "were set one by one, and `catalogue` puts all back."
+    "were set one by one, and `catalogue` puts all back. `max_num_batched_tokens` becomes at least, `max_num_seqs` and "
+    "`itl_objective_ms` at most what is shown. Knobs of routing and replicas outlast a restart, those of a core with "
+    "`--keep`."
 )
 
 
 def _profiles() -> str:
     kept = [each.core | each.routing | each.replicas for each in PROFILES.values()]
     rows = [[f"`{knob}`", *("-" if each[knob] is None else _value(each[knob]) for each in kept)] for knob in kept[0]]
-    return table(("knob", *PROFILES), rows)
+    goals = "\n".join(filled(f"- **{each.name}**: {each.why}") for each in PROFILES.values())
+    return f"{table(('knob', *PROFILES), rows)}\n\n{goals}"
 
 
 def _value(value: Any) -> str:
