@@ -16,7 +16,7 @@ PACKAGES = "gateway|quality|classifier|tiers|inference_core|migrations|benchmark
 # Pages to read, and their words: what somebody goes through who sets AIO up, operates it or changes it.
 MOST_PAGES, MOST_WORDS = 20, 22_000
 # Words of docs/reference that people wrote: tables and lists in which one thing is looked up.
-MOST_REFERENCE_WORDS = 19_800
+MOST_REFERENCE_WORDS = 19_500
 # Created by the commands on the page; not part of the repository.
 MADE = {"deploy/compose/models", "deploy/compose/weights"}
 
