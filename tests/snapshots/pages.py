@@ -58,11 +58,12 @@ def api_page(document: Json) -> str:
     tables = [f"## {title}\n\n{table(('endpoint', 'what it does', 'takes'), rows)}" for title, rows in groups.items()]
     return page(
         "HTTP API",
-        "What each endpoint is for and takes; a running server has every field of bodies and answers at `/docs`, and "
-        "the OpenAPI document at `/docs/openapi.json`. How to use them: [gateway.md](../gateway.md). Operators' "
+        "What each endpoint is for and takes; a running server has every field of bodies and answers at `/docs`, "
+        "and the OpenAPI document at `/docs/openapi.json`. How to use them: [gateway.md](../gateway.md). Operators' "
         "endpoints need an [admin key](../keys.md#the-first-admin-key); to read, the scope `viewer` is enough. "
-        "Lists are newest first, page by page: `next` of one page is the `cursor` of the next; `limit`, `since`, `until` and "
-        "named columns filter. Earlier paths of `/v1/admin/knobs/…`, without `core` or `knobs/`, still answer.",
+        "Lists are newest first, page by page: `next` of one page is the `cursor` of the next; `limit`, `since`, "
+        "`until` and named columns filter. Earlier paths of `/v1/admin/knobs/…`, without `core` or `knobs/`, still "
+        "answer.",
         *tables,
     )
 
