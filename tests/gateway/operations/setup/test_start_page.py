@@ -19,6 +19,11 @@ ROOT = Path(__file__).parents[4]
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 # Run by tests/deploy/test_wheel.py, which installs the clone into an empty environment.
 INSTALL = "pip install ."
+# Commands within sentences, which other tests run.
+RUN_ELSEWHERE = {
+    "aio check --security": "tests/gateway/operations/setup/test_security_checklist.py",
+    "make run": "tests/gateway/inference/api/test_structured_answers.py",
+}
 CONFIG = """\
 model_list:
   - model_name: small
@@ -105,6 +110,17 @@ def test_every_command_of_the_page_runs_in_its_order(newcomer: Newcomer, tmp_pat
     assert re.findall(r"^\d +\S+ +\S+ +(ok)", said, re.MULTILINE) == ["ok", "ok"]
     page = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     assert newcomer.type(cost).strip() in page
+
+
+def test_commands_within_sentences_are_those_of_the_blocks_or_run_elsewhere() -> None:
+    page = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    prose = re.sub(r"^```.*?^```$", "", page, flags=re.DOTALL | re.MULTILINE)
+    named = set(re.findall(r"`((?:aio|make|pip|docker|python) [^`]+)`", prose))
+    typed = "\n".join(blocks("docs/index.md"))
+    assert {command for command in named if command not in typed} == set(RUN_ELSEWHERE)
+    assert all((ROOT / file).is_file() for file in RUN_ELSEWHERE.values())
+    shown = subprocess.run(["make", "-n", "run"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert shown.splitlines()[-1].endswith("/bin/aio serve")
 
 
 def test_the_readme_begins_with_the_same_commands() -> None:
