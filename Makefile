@@ -262,7 +262,7 @@ lint: install
 DOCS := build/docs
 
 docs: $(DOCS)/.installed
-	$(DOCS)/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
 
 $(DOCS)/.installed: pyproject.toml
 	$(PYTHON) -m venv --clear $(DOCS)

@@ -17,8 +17,8 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 SNAPSHOTS = ROOT / "tests" / "snapshots"
 # Read by commands, kernels, compose files and value files; no settings of a server.
 OTHER_VARIABLES = {
-    "AIO_ADMIN_KEY", "AIO_API_KEY", "AIO_CATALOG_FILE", "AIO_DATA", "AIO_ENV_FILE", "AIO_INSTRUCTION_SET", "AIO_NATIVE",
-    "AIO_POOL_API_KEYS", "AIO_POOL_KEY", "AIO_URL", "AIO_WEIGHTS",
+    "AIO_ADMIN_KEY", "AIO_API_KEY", "AIO_CATALOG_FILE", "AIO_DATA", "AIO_ENV_FILE", "AIO_GROUP", "AIO_INSTRUCTION_SET",
+    "AIO_NATIVE", "AIO_POOL_API_KEYS", "AIO_POOL_KEY", "AIO_URL", "AIO_WEIGHTS",
 }  # fmt: skip
 # Not in the schema: the WebSocket, the schema's own pages, `aio fleet serve`, and Triton's servers.
 OTHER_ENDPOINTS = {

@@ -151,7 +151,7 @@ def _voice(parts: dict[str, str], sweep: Head | None, measurements: Path) -> str
         )
     return (
         f"Llama 3.1 8B on an L4 or an A100: {NOT_MEASURED}; `python -m benchmarks source-loads` compares the source's "
-        f"table with the planner's formulas ([capacity.md](../capacity.md)).\n\n{found}\n\n{own}"
+        f"table with the planner's formulas ([planning.md](../reference/planning.md)).\n\n{found}\n\n{own}"
     )
 
 

@@ -186,14 +186,14 @@ def test_each_part_goes_to_the_page_that_has_its_place():
         filled_pages([first, second], {"step": "x"})
 
 
-def test_the_performance_pages_say_what_the_kept_measurements_say():
+def test_the_performance_page_says_what_the_kept_measurements_say():
     parts = parts_of(RESULTS) if RESULTS.is_dir() else {}
     pages = [page.read_text(encoding="utf-8") for page in PAGES]
 
     assert filled_pages(pages, parts) == pages, "run `make bench-report`"
 
 
-def test_commands_of_the_performance_pages_are_those_that_ran():
+def test_commands_of_the_performance_page_are_those_that_ran():
     context, shown = click.Context(main), {}
     for line in "\n".join(page.read_text(encoding="utf-8") for page in PAGES).splitlines():
         if match := re.match(
@@ -210,7 +210,7 @@ def test_commands_of_the_performance_pages_are_those_that_ran():
         assert {key: json.loads(json.dumps(given.get(key))) for key in ran} == ran, name
 
 
-def test_the_performance_pages_have_one_place_for_every_part():
+def test_the_performance_page_has_a_place_for_every_part():
     found = [name for page in PAGES for name in places(page.read_text(encoding="utf-8"))]
     marked = set(found)
     assert len(found) == len(marked)

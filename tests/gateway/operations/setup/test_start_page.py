@@ -90,17 +90,12 @@ def test_every_command_of_the_page_runs_in_its_order(newcomer: Newcomer, tmp_pat
     assert re.findall(r"^\d +\S+ +\S+ +(ok)", said, re.MULTILINE) == ["ok", "ok"]
     with started(tmp_path / "data", tmp_path / "cache", "--port", "0", environment={"AIO_ADMIN_KEYS": ""}) as process:
         assert process.stdout is not None
-        said = ""
-        for line in process.stdout:
-            said += line
-            if ready := READY.search(line):
-                newcomer.url = ready[1]
-                break
+        ready = next(found for line in process.stdout if (found := READY.search(line)))
+        key = next(found for line in process.stdout if (found := re.search(r"\bsk-aio-\S+", line)))
+        newcomer.url = ready[1]
         answer = newcomer.type(asked)
         assert re.search(r"^x-aio-tier: 1\s*$", answer, re.MULTILINE | re.IGNORECASE)
         assert "Tokyo" in answer
-        key = re.search(r"\bsk-aio-\S+", said)
-        assert key is not None, said
         said = newcomer.type(observed, {"AIO_URL": newcomer.url, "AIO_ADMIN_KEY": key[0]})
         assert "observe" in said
 
