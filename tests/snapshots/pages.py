@@ -24,6 +24,7 @@ from tests.snapshots.interfaces import METHODS
 from tiers.catalog.replica_spec import BalancingSpec
 
 Json = dict[str, Any]
+MOST_FIELDS = 16  # of a body that a row names; more are for `/docs`
 MADE = "<!-- Made by `make snapshots`; change the code's own descriptions instead. -->"
 
 
@@ -54,7 +55,8 @@ def api_page(document: Json) -> str:
         title = next(title for title, prefix in _GROUPS.items() if path.startswith(prefix))
         for method in METHODS:
             if (operation := item.get(method)) is not None:
-                groups[title].append([f"`{method.upper()} {path}`", operation.get("summary", ""), _takes(operation)])
+                name = f"`{method.upper()} {path}`"
+                groups[title].append([name, operation.get("summary", ""), _takes(operation, document)])
     tables = [f"## {title}\n\n{table(('endpoint', 'what it does', 'takes'), rows)}" for title, rows in groups.items()]
     return page(
         "HTTP API",
@@ -122,11 +124,21 @@ _GROUPS = {
 }
 
 
-def _takes(operation: Json) -> str:
-    """Names of query parameters, and whether there is a body."""
+def _takes(operation: Json, document: Json) -> str:
+    """Names of query parameters, and the fields of a JSON body where they are few."""
     query = [f"`{one['name']}`" for one in operation.get("parameters", []) if one["in"] == "query"]
-    kinds = list(operation.get("requestBody", {}).get("content", {}))
-    return ", ".join(query + [{"application/json": "a JSON body"}.get(kind, f"a body of {kind}") for kind in kinds])
+    for kind, content in operation.get("requestBody", {}).get("content", {}).items():
+        schema = content.get("schema", {})
+        if "$ref" in schema:
+            schema = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+        fields = list(schema.get("properties", {}))
+        if kind != "application/json":
+            query.append(f"a body of {kind}")
+        elif 0 < len(fields) <= MOST_FIELDS:
+            query.append(f"JSON: {', '.join(f'`{field}`' for field in fields)}")
+        else:
+            query.append("JSON")
+    return ", ".join(query)
 
 
 def _commands(command: click.Command, path: str) -> Iterator[str]:
