@@ -12,7 +12,7 @@ from typing import Protocol
 from inference_core.core import Core
 from inference_core.engine.pinned_prefixes import PinnedPrefix
 from inference_core.errors import InvalidRequestError, ModelFileError, PrefixError
-from inference_core.loaders.hub_model import resolve_model_path
+from inference_core.loaders.hub_model import PACKAGE_PREFIX, resolve_model_path
 from inference_core.model_spec import PrefixMessage, PrefixSpec
 from inference_core.tokenization.load_tokenizer import load_tokenizer
 from inference_core.tokenization.tokenizer import Tokenizer
@@ -74,11 +74,13 @@ class AdaptedModel(Protocol):
 
 
 def load_adapters(core: Core, models: Iterable[AdaptedModel]) -> None:
-    """Load the adapters of `models`. Raises ModelFileError for one that cannot be served."""
+    """Load the adapters of `models`, from folders or from `package:NAME/FOLDER`. Raises ModelFileError for one that
+    cannot be served."""
     for model in models:
         for name, folder in model.adapters.items():
+            path = str(resolve_model_path(folder)) if folder.startswith(PACKAGE_PREFIX) else folder
             try:
-                core.load_adapter(model.name, name, folder, listed=True)
+                core.load_adapter(model.name, name, path, listed=True)
             except InvalidRequestError as error:
                 raise ModelFileError(f"{model.name}: {error}") from error
 

@@ -23,6 +23,14 @@ class LowRank(NamedTuple):
     scale: float
 
 
+class Layout(NamedTuple):
+    """Several texts in each of B sequences of T tokens. `positions` int64 [B, T]: of each token in its own text. `seen`
+    bool [B, T, T]: which tokens each one sees, itself included."""
+
+    positions: torch.Tensor
+    seen: torch.Tensor
+
+
 class AdaptedProjection(nn.Module):  # type: ignore[misc]  # torch is untyped here
     """y = W x + b + scale * B (A x), for linear layers that share their inputs and are computed as one.
 
@@ -54,14 +62,15 @@ class AdaptedProjection(nn.Module):  # type: ignore[misc]  # torch is untyped he
             self.up = nn.ParameterList(nn.Parameter(torch.zeros(outputs, low.rank)) for _, outputs in parts)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """float32 [..., outputs] for `x` float32 [..., inputs]."""
-        y = functional.linear(x.to(self.weight.dtype), self.weight).float()
-        if self.bias is not None:
-            y = y + self.bias
-        if not self.low.rank:
-            return y
-        inner = (functional.linear(x, self.down) * self.low.scale).split(self.low.rank, dim=-1)
-        return y + torch.cat([functional.linear(part, up) for part, up in zip(inner, self.up, strict=True)], dim=-1)
+        """[..., outputs] of the weight's type for `x` [..., inputs]. Products with the factors are of that type, too:
+        in float32 they cost as much as those with the weight, and the factors themselves stay float32."""
+        dtype = self.weight.dtype
+        given = x.to(dtype).flatten(0, -2)
+        y = functional.linear(given, self.weight, None if self.bias is None else self.bias.to(dtype))
+        if self.low.rank:
+            inner = functional.linear(given, (self.down * self.low.scale).to(dtype))
+            y = y.addmm_(inner, torch.block_diag(*self.up).to(dtype).t())
+        return y.unflatten(0, x.shape[:-1])
 
     def factors(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
         """The name, A and B of each layer."""
@@ -97,12 +106,20 @@ class AdaptedDecoder(nn.Module):  # type: ignore[misc]  # torch is untyped here
         positions = min(longest or config.max_position, config.max_position)
         self.register_buffer("cos_sin", rotary_table(config, positions))
 
-    def forward(self, token_ids: torch.Tensor, rows: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        """Logits float32 [N, vocabulary] at `rows`, the places (sequence [N], position [N]) of `token_ids` int64
-        [B, T]. Tokens behind a sequence's end change nothing before it."""
+    def forward(
+        self, token_ids: torch.Tensor, rows: tuple[torch.Tensor, torch.Tensor], layout: Layout | None = None
+    ) -> torch.Tensor:
+        """Logits float32 [N, vocabulary] at `rows`, the places (sequence [N], place [N]) of `token_ids` int64 [B, T].
+        Without a `layout` each sequence is one text. Tokens behind its end change nothing before it."""
         hidden = self.embedding[token_ids].float()
-        cos, sin = self.cos_sin[: token_ids.shape[1]].chunk(2, dim=-1)
-        mask = _mask(token_ids.shape[1], self.config.sliding_window, hidden.device)
+        if layout is None:
+            table = self.cos_sin[: token_ids.shape[1]]
+            mask = _mask(token_ids.shape[1], self.config.sliding_window, hidden.device)
+        else:
+            if self.config.sliding_window:
+                raise ValueError("a model with a sliding window is trained on one text per sequence")
+            table, mask = self.cos_sin[layout.positions].unsqueeze(1), layout.seen.unsqueeze(1)
+        cos, sin = table.chunk(2, dim=-1)
         for layer in self.layers:
             hidden = layer(hidden, cos, sin, mask)
         final = _norm(hidden[rows], self.final_norm, self.config.rms_eps)
@@ -168,7 +185,8 @@ class _Layer(nn.Module):  # type: ignore[misc]  # torch is untyped here
         if self.q_norm is not None and self.k_norm is not None:
             query = _norm(query, self.q_norm, config.rms_eps)
             key = _norm(key, self.k_norm, config.rms_eps)
-        query, key = _rotated(query, cos, sin), _rotated(key, cos, sin)
+        dtype = value.dtype
+        query, key = _rotated(query, cos, sin).to(dtype), _rotated(key, cos, sin).to(dtype)
         key, value = (part.repeat_interleave(heads // kv_heads, dim=1) for part in (key, value))
         mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
         return mixed.transpose(1, 2).flatten(-2)

@@ -330,7 +330,12 @@ def train_adapter(
     )
     if not outcome.is_better:
         raise NoGainError(record)
-    _write(folder, student, record)
+    # Only its owner may read it, because answers of users may show in an adapter.
+    files = {
+        CONFIG_FILE: json_bytes(peft_config(base.path, recipe.rank, recipe.alpha, student.config)),
+        RECORD_FILE: json_bytes(record),
+    }
+    write_adapter(folder, student.adapter_tensors(), files, student.config)
     return record
 
 
@@ -358,28 +363,30 @@ def _require_enough(split: Split, longest: int) -> None:
         )
 
 
-def _write(folder: Path, student: AdaptedDecoder, record: TrainingRecord) -> None:
-    """Write the whole folder at once; only its owner may read it, because answers of users may show in an adapter."""
+def write_adapter(folder: Path, tensors: dict[str, torch.Tensor], files: dict[str, bytes], config: ModelConfig) -> None:
+    """Write the new PEFT folder at once: weights under PEFT's names, and `files` by name, among them its settings. Only
+    its owner may read it. Raises ModelFileError, and writes nothing, if it does not fit a `config` model."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        save_file(student.adapter_tensors(), unfinished / WEIGHTS_FILE)
-        (unfinished / CONFIG_FILE).write_bytes(_json(_peft_config(record, student.config)))
-        (unfinished / RECORD_FILE).write_bytes(_json(record))
-        read_adapter(unfinished, student.config)
+        save_file(tensors, unfinished / WEIGHTS_FILE)
+        for name, content in files.items():
+            (unfinished / name).write_bytes(content)
+        read_adapter(unfinished, config)
         unfinished.rename(folder)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
 
 
-def _peft_config(record: TrainingRecord, config: ModelConfig) -> dict[str, object]:
+def peft_config(base: str, rank: int, alpha: float, config: ModelConfig) -> dict[str, object]:
+    """PEFT's settings of an adapter of all linear layers but the head, over the model at `base`."""
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": record.base.path,
-        "r": record.recipe.rank,
-        "lora_alpha": record.recipe.alpha,
+        "base_model_name_or_path": base,
+        "r": rank,
+        "lora_alpha": alpha,
         "lora_dropout": 0.0,
         "target_modules": list(adapter_targets(config)),
         "bias": "none",
@@ -389,5 +396,6 @@ def _peft_config(record: TrainingRecord, config: ModelConfig) -> dict[str, objec
     }
 
 
-def _json(value: object) -> bytes:
+def json_bytes(value: object) -> bytes:
+    """`value` as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(value), indent=2)

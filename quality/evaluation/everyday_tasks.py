@@ -63,22 +63,27 @@ def everyday_tasks(seed: int, per_level: int) -> list[EverydayTask]:
 
 
 def is_right(task: EverydayTask, text: str) -> bool:
-    """Return whether `text` answers `task`.
+    """Return whether `text` answers `task`; see `is_answer`."""
+    return is_answer(task.rule, task.answers, task.others, text)
 
-    `contains`: an answer occurs as whole words, case-insensitively, and before any wrong option; `number`: the final
-    number is the answer; `yes-no`: the first yes or no is the answer; `exact`: the text equals the answer apart from
-    case, quotes, a full stop and spaces after commas.
+
+def is_answer(rule: Rule, answers: Texts, others: Texts, text: str) -> bool:
+    """Return whether `text` gives one of `answers`.
+
+    `contains`: an answer occurs as whole words, case-insensitively, and before any wrong option of `others`; `number`:
+    the final number is the first answer; `yes-no`: the first yes or no is it; `exact`: the text equals an answer apart
+    from case, quotes, a full stop and spaces after commas.
     """
-    if task.rule == "number":
+    if rule == "number":
         given = final_number(text)
-        return given is not None and given == final_number(task.answers[0])
-    if task.rule == "yes-no":
-        return yes_or_no(text) == task.answers[0]
-    if task.rule == "exact":
-        return any(_items(text) == _items(answer) for answer in task.answers)
+        return given is not None and given == final_number(answers[0])
+    if rule == "yes-no":
+        return yes_or_no(text) == answers[0]
+    if rule == "exact":
+        return any(_items(text) == _items(answer) for answer in answers)
     said = normalised(text)
-    places = [_place(answer, said) for answer in task.answers]
-    return min(places) < min([_place(other, said) for other in task.others], default=len(said) + 1)
+    places = [_place(answer, said) for answer in answers]
+    return min(places) < min([_place(other, said) for other in others], default=len(said) + 1)
 
 
 def _place(answer: str, said: str) -> int:

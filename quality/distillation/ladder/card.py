@@ -1,0 +1,69 @@
+"""The model card of the ladder's adapter, written beside its weights."""
+
+from quality.distillation.ladder.record import LadderRecord
+from quality.distillation.ladder.tasks import families
+
+CARD_FILE = "README.md"
+
+_CARD = """\
+# An adapter that makes a ladder of one small model
+
+LoRA of rank {rank} over {base} (`{path}`), for all linear layers but the head. One adapter answers in three ways; how
+the assistant's turn begins chooses one:
+
+| turn begins with | answer |
+| --- | --- |
+| nothing | directly |
+| `In short:` | after a short thought, behind `Answer:` |
+| `Step by step:` | after a longer thought, behind `Answer:` |
+
+## What it was trained on
+
+- {tokens:,} tokens in {steps} steps, {minutes:.0f} minutes on {rows} sequences of about {row_tokens} tokens each. Every
+  step has fresh tasks; none is seen twice except by chance.
+- Tasks with checkable answers, made by a program: {families}; six levels each. Answers and thoughts are computed, not
+  written by a model.
+- Everyday prompts, also made by a program, for {share:.0%} of the tokens, with the greedy answers of the base model
+  itself ({everyday} prompts): they hold the adapter to what the base says. No text of a user is in it.
+- Held out: a wording of every question, and two of the sentences around questions. Loss on {held_out} such tasks, in
+  nats per token:
+
+| answer | before | after |
+| --- | --- | --- |
+{losses}
+
+## What it is no better at
+
+- Families of tasks that it never saw ({untrained}): expect the base model.
+- Knowledge: it has learned no facts, and everyday chat is the base model's at best.
+- Longer or larger cases than it saw: words above nine letters, numbers above four digits, more than six things to sort.
+- Languages other than English, tools, code, and several turns.
+
+A thought is a computation that the model learned to write, not an explanation that anyone checked. The base model's
+licence (Apache-2.0 for SmolLM2) holds for the adapter, too.
+
+Made with `aio adapters train {name} FOLDER --recipe ladder`; `training.json` has all figures of the recipe.
+"""
+
+
+def model_card(record: LadderRecord) -> str:
+    """Return the card of the adapter that `record` tells of."""
+    recipe = record.recipe
+    losses = [f"| {mode} | {loss.before:.3f} | {loss.after:.3f} |" for mode, loss in record.held_out_loss.items()]
+    return _CARD.format(
+        rank=recipe.rank,
+        base=record.base,
+        path=record.base_path,
+        tokens=record.tokens,
+        steps=recipe.steps,
+        minutes=record.seconds / 60,
+        rows=recipe.rows,
+        row_tokens=recipe.row_tokens,
+        families=", ".join(families("trained")),
+        share=recipe.everyday_share,
+        everyday=record.everyday,
+        held_out=record.held_out,
+        losses="\n".join(losses),
+        untrained=", ".join(families("untrained")),
+        name=record.base,
+    )

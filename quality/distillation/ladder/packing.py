@@ -1,0 +1,155 @@
+"""Several questions in one training sequence: all behind one system turn, each with answers in several modes.
+
+A question is computed once for all of its answers. Every token sees the system turn, its question and its own answer,
+so that logits are those of separate texts.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from inference_core.tokenization.tokenizer import Tokenizer
+from quality.distillation.ladder.tasks import LadderTask
+from quality.distillation.network import Layout
+
+# How the assistant's turn begins in the modes that think, and what ends the thought. A catalogue's chain of thought has
+# the same texts (`opening`, `end_markers`, `answer_opening`).
+BRIEF_OPENING = "In short:\n"
+DETAILED_OPENING = "Step by step:\n"
+ANSWER_OPENING = "Answer:"
+NO_THOUGHT = "Nothing to work out."
+"""The thought about everyday prompts."""
+DIRECT_WEIGHT = 3.0
+"""Of the loss at a direct answer's tokens, which are few beside those of thoughts."""
+
+
+class Branch(NamedTuple):
+    """An answer: the tokens `given` to the model, then the `wanted` ones, whose loss counts `weight` times."""
+
+    given: list[int]
+    wanted: list[int]
+    weight: float = 1.0
+
+
+class Question(NamedTuple):
+    """A prompt up to the start of the assistant's turn, with answers that do not see each other."""
+
+    prompt: list[int]
+    branches: list[Branch]
+
+    @property
+    def tokens(self) -> int:
+        """The length of all of it."""
+        return len(self.prompt) + sum(len(b.given) + len(b.wanted) for b in self.branches)
+
+
+class Batch(NamedTuple):
+    """B sequences of T tokens. `rows`: where a wanted token comes next, as (sequence [N], place [N]); `targets` [N]:
+    those tokens; `weights` float32 [N]."""
+
+    token_ids: torch.Tensor
+    layout: Layout
+    rows: tuple[torch.Tensor, torch.Tensor]
+    targets: torch.Tensor
+    weights: torch.Tensor
+
+
+class Encoder:
+    """Tasks and everyday prompts in a model's tokens. The model needs a chat template."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._end = list(tokenizer.eos_token_ids[:1])
+        self._answer = tokenizer.encode(ANSWER_OPENING)
+        self._openings = {text: tokenizer.encode(text) for text in (BRIEF_OPENING, DETAILED_OPENING)}
+
+    def prompt(self, text: str) -> list[int]:
+        """The tokens of a chat with this user's turn, up to the start of the assistant's."""
+        return self._tokenizer.encode_chat([{"role": "user", "content": text}])
+
+    def task(self, task: LadderTask) -> Question:
+        """A task with its direct answer and both thoughts."""
+        answer = task.answers[0]
+        direct = Branch([], [*self._tokenizer.encode_continued(answer), *self._end], DIRECT_WEIGHT)
+        brief = self._thinking(BRIEF_OPENING, task.brief, answer)
+        return Question(
+            self.prompt(task.prompt), [direct, brief, self._thinking(DETAILED_OPENING, task.detailed, answer)]
+        )
+
+    def everyday(self, prompt: str, said: list[int], *, ended: bool, opening: str) -> Question:
+        """An everyday prompt with the base model's answer `said`, direct and behind `opening` and no thought. `ended`:
+        whether the answer is whole."""
+        direct = Branch([], [*said, *(self._end if ended else [])])
+        text = self._tokenizer.decode(said).strip()
+        return Question(self.prompt(prompt), [direct, self._thinking(opening, NO_THOUGHT, text, ended=ended)])
+
+    def _thinking(self, opening: str, thought: str, answer: str, *, ended: bool = True) -> Branch:
+        wanted = [*self._tokenizer.encode(f"{thought}\n"), *self._answer, *self._tokenizer.encode(f" {answer}")]
+        return Branch(self._openings[opening], [*wanted, *(self._end if ended else [])])
+
+
+def packed(questions: Sequence[Question], row_tokens: int) -> Batch:
+    """Lay `questions` out in as few sequences of about `row_tokens` tokens as their order allows, behind the tokens
+    with which all their prompts begin."""
+    shared = _common_start([question.prompt for question in questions])
+    rows: list[list[Question]] = [[]]
+    used = shared
+    for question in questions:
+        more = question.tokens - shared
+        if rows[-1] and used + more > row_tokens:
+            rows.append([])
+            used = shared
+        rows[-1].append(question)
+        used += more
+    return _laid_out(rows, shared)
+
+
+def _laid_out(rows: Sequence[Sequence[Question]], shared: int) -> Batch:
+    length = max(shared + sum(question.tokens - shared for question in row) for row in rows)
+    token_ids = torch.zeros(len(rows), length, dtype=torch.int64)
+    positions = torch.zeros(len(rows), length, dtype=torch.int64)
+    seen = torch.zeros(len(rows), length, length, dtype=torch.bool)
+    places: list[tuple[int, int]] = []
+    targets: list[int] = []
+    weights: list[float] = []
+    earlier = torch.ones(length, length, dtype=torch.bool).tril()
+    for number, row in enumerate(rows):
+        tokens, at = list(row[0].prompt[:shared]), list(range(shared))
+        seen[number, :, :shared] = True
+        for question in row:
+            first = len(tokens)
+            tokens += question.prompt[shared:]
+            at += range(shared, len(question.prompt))
+            behind = len(tokens)
+            seen[number, first:behind, first:behind] = True
+            for branch in question.branches:
+                start = len(tokens)
+                tokens += [*branch.given, *branch.wanted]
+                at += range(len(question.prompt), len(question.prompt) + len(tokens) - start)
+                seen[number, start : len(tokens), first:behind] = True
+                seen[number, start : len(tokens), start : len(tokens)] = True
+                # The token before the first wanted one is the last given one, or else the prompt's last.
+                before = start + len(branch.given) - 1 if branch.given else behind - 1
+                places += [
+                    (number, before),
+                    *((number, start + len(branch.given) + i) for i in range(len(branch.wanted) - 1)),
+                ]
+                targets += branch.wanted
+                weights += [branch.weight] * len(branch.wanted)
+        token_ids[number, : len(tokens)] = torch.tensor(tokens)
+        positions[number, : len(at)] = torch.tensor(at)
+    seen &= earlier
+    # Tokens that fill a sequence up see themselves alone: a softmax over nothing is no number.
+    seen |= torch.eye(length, dtype=torch.bool)
+    sequence_of, place = (torch.tensor(part) for part in zip(*places, strict=True))
+    return Batch(token_ids, Layout(positions, seen), (sequence_of, place), torch.tensor(targets), torch.tensor(weights))
+
+
+def _common_start(prompts: Sequence[list[int]]) -> int:
+    """How many tokens all `prompts` begin with; less than the shortest one."""
+    shortest = min(map(len, prompts)) - 1
+    for place in range(shortest):
+        if len({prompt[place] for prompt in prompts}) > 1:
+            return place
+    return shortest

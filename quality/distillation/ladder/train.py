@@ -1,0 +1,301 @@
+"""Trains one adapter that makes a ladder of a small model: direct answers, short thoughts and longer ones.
+
+The loop makes fresh tasks for every step, a quarter of it is everyday chat as the base model itself answers it, and it
+continues where it was stopped.
+"""
+
+import logging
+import math
+import random
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch.nn import functional
+
+from inference_core.io.files import JSON_ERRORS, atomic_file
+from inference_core.loaders.hub_model import resolve_model_path
+from inference_core.loaders.open_checkpoint import open_checkpoint
+from inference_core.lora.adapter_file import CONFIG_FILE
+from inference_core.tokenization.load_tokenizer import load_tokenizer
+from quality.distillation.ladder.card import CARD_FILE, model_card
+from quality.distillation.ladder.everyday_prompts import everyday_prompts
+from quality.distillation.ladder.packing import (
+    BRIEF_OPENING,
+    DETAILED_OPENING,
+    Batch,
+    Encoder,
+    Question,
+    packed,
+)
+from quality.distillation.ladder.record import HeldOutLoss, LadderRecipe, LadderRecord
+from quality.distillation.ladder.tasks import LEVELS, families, ladder_task, ladder_tasks
+from quality.distillation.network import AdaptedDecoder, LowRank
+from quality.distillation.train import (
+    RECORD_FILE,
+    DistillationError,
+    NamedModel,
+    json_bytes,
+    peft_config,
+    write_adapter,
+)
+from quality.evaluation.model_outputs import Side, Variant, greedy_continuations
+
+Progress = Callable[[str, float], None]
+log = logging.getLogger(__name__)
+MODES = ("direct", "brief", "detailed")
+STATE_FILE = "state.safetensors"
+EVERYDAY_FILE = "everyday.json"
+
+
+class _Everyday(msgspec.Struct, frozen=True):
+    """A prompt with the base model's greedy answer."""
+
+    prompt: str
+    answer: list[int]
+
+
+class _Reached(msgspec.Struct, frozen=True, kw_only=True):
+    """How far training came, stored with its tensors."""
+
+    recipe: LadderRecipe
+    base_weights: str
+    steps: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    losses: list[float] = []
+
+
+class _Source(NamedTuple):
+    """Where a step's questions come from."""
+
+    encoder: Encoder
+    everyday: Sequence[_Everyday]
+    recipe: LadderRecipe
+
+
+def train_ladder(
+    base: NamedModel,
+    folder: Path,
+    recipe: LadderRecipe,
+    *,
+    device: str = "cpu",
+    cache_dir: Path,
+    progress: Progress = lambda stage, share: None,
+) -> LadderRecord:
+    """Train the ladder's adapter for `base` and write it to `folder`, which must not exist.
+
+    What is reached is kept in a folder beside it and continued by the next call with the same arguments. Raises
+    DistillationError for a folder that exists, a state of another recipe or model, or an adapter that is not better on
+    held-out wordings, and ModelFileError.
+    """
+    if folder.exists():
+        raise DistillationError(f"{folder} exists; adapters are not overwritten, choose another folder")
+    checkpoint = open_checkpoint(resolve_model_path(base.path), cache_dir)
+    encoder = Encoder(load_tokenizer(resolve_model_path(base.path)))
+    unfinished = folder.with_name(f".{folder.name}.training")
+    unfinished.mkdir(parents=True, exist_ok=True)
+    begun = _Reached(recipe=recipe, base_weights=checkpoint.fingerprint)
+    _read_state(unfinished, begun)
+    everyday = _everyday_answers(unfinished / EVERYDAY_FILE, base, encoder, recipe, cache_dir, progress)
+    source = _Source(encoder, everyday, recipe)
+    dtype = torch.float32 if recipe.base == "float32" else torch.bfloat16
+    low = LowRank(recipe.rank, recipe.alpha / recipe.rank)
+    student = AdaptedDecoder(checkpoint, low, dtype, recipe.seed, longest=recipe.row_tokens * 2).to(device)
+    before = held_out_losses(student, encoder, recipe)
+    reached = _trained(student, source, unfinished, begun, progress)
+    after = held_out_losses(student, encoder, recipe)
+    losses = {
+        mode: HeldOutLoss(before=sum(first) / len(first), after=sum(last) / len(last))
+        for mode, first, last in zip(MODES, zip(*before, strict=True), zip(*after, strict=True), strict=True)
+    }
+    gains = torch.tensor(before).sum(1) - torch.tensor(after).sum(1)
+    tenth = max(recipe.steps // 10, 1)
+    record = LadderRecord(
+        base=base.name,
+        base_path=base.path,
+        base_weights=checkpoint.fingerprint,
+        recipe=recipe,
+        everyday=len(everyday),
+        held_out=len(before),
+        held_out_loss=losses,
+        tokens=reached.tokens,
+        seconds=reached.seconds,
+        first_loss=sum(reached.losses[:tenth]) / tenth,
+        last_loss=sum(reached.losses[-tenth:]) / tenth,
+        created_at=time.time(),
+    )
+    if not float(gains.mean()) > 1.645 * float(gains.std()) / math.sqrt(len(gains)):
+        raise DistillationError(
+            f"the adapter is not better on {len(before)} tasks in held-out wordings ({losses}); nothing is written. "
+            f"Give more steps; {unfinished} holds what was reached"
+        )
+    tensors = {name: tensor.to(torch.bfloat16) for name, tensor in student.adapter_tensors().items()}
+    files = {
+        CONFIG_FILE: json_bytes(peft_config(base.path, recipe.rank, recipe.alpha, student.config)),
+        RECORD_FILE: json_bytes(record),
+        CARD_FILE: model_card(record).encode(),
+    }
+    write_adapter(folder, tensors, files, student.config)
+    shutil.rmtree(unfinished)
+    return record
+
+
+def step_questions(source: _Source, step: int) -> list[Question]:
+    """The questions of a step: fresh tasks, and everyday prompts for the recipe's share of the tokens. Deterministic in
+    recipe and step, so that a continued training sees what an undisturbed one would."""
+    recipe, encoder = source.recipe, source.encoder
+    rng = random.Random(f"{recipe.seed}/{step}")
+    questions: list[Question] = []
+    used = everyday = 0
+    names = families("trained")
+    while used < recipe.rows * recipe.row_tokens:
+        if source.everyday and everyday < recipe.everyday_share * used:
+            one = rng.choice(source.everyday)
+            opening = rng.choice((BRIEF_OPENING, DETAILED_OPENING))
+            ended = len(one.answer) < recipe.everyday_tokens
+            question = encoder.everyday(one.prompt, one.answer, ended=ended, opening=opening)
+            everyday += question.tokens
+        else:
+            question = encoder.task(ladder_task(rng, rng.choice(names), rng.choice(LEVELS), "trained"))
+        questions.append(question)
+        used += question.tokens
+    # Rows are filled in this order: long and short ones beside each other.
+    rng.shuffle(questions)
+    return questions
+
+
+def held_out_losses(student: AdaptedDecoder, encoder: Encoder, recipe: LadderRecipe) -> list[tuple[float, ...]]:
+    """Nats per wanted token of each task in held-out wordings, by mode in the order of `MODES`."""
+    found: list[tuple[float, ...]] = []
+    for task in ladder_tasks(recipe.seed, 1, "held-out"):
+        question = encoder.task(task)
+        batch = packed([question], recipe.row_tokens)
+        with torch.no_grad():
+            losses = _losses(student, batch)
+        parts = losses.split([len(branch.wanted) for branch in question.branches])
+        found.append(tuple(float(part.mean()) for part in parts))
+    return found
+
+
+def _trained(student: AdaptedDecoder, source: _Source, folder: Path, begun: _Reached, progress: Progress) -> _Reached:
+    recipe = source.recipe
+    parameters = list(student.parameters())
+    optimizer = torch.optim.AdamW(parameters, lr=recipe.learning_rate, weight_decay=0.0)
+    reached = _resumed(folder, begun, parameters, optimizer)
+    for step in range(reached.steps, recipe.steps):
+        began = time.perf_counter()
+        questions = step_questions(source, step)
+        batch = packed(questions, recipe.row_tokens)
+        for group in optimizer.param_groups:
+            group["lr"] = recipe.learning_rate * min((step + 1) / recipe.warmup, 1 - step / recipe.steps)
+        loss = (_losses(student, batch) * batch.weights.to(student.embedding.device)).sum() / batch.weights.sum()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, recipe.clip)
+        optimizer.step()
+        reached = msgspec.structs.replace(
+            reached,
+            steps=step + 1,
+            tokens=reached.tokens + sum(question.tokens for question in questions),
+            seconds=reached.seconds + time.perf_counter() - began,
+            losses=[*reached.losses, float(loss.detach())],
+        )
+        progress("training", reached.steps / recipe.steps)
+        if reached.steps % recipe.checkpoint_steps == 0:
+            recent = reached.losses[-recipe.checkpoint_steps :]
+            log.info(
+                "step %d: loss %.4f, %d tokens in %.0f s",
+                reached.steps,
+                sum(recent) / len(recent),
+                reached.tokens,
+                reached.seconds,
+            )
+            _store(folder, reached, parameters, optimizer)
+    return reached
+
+
+def _losses(student: AdaptedDecoder, batch: Batch) -> torch.Tensor:
+    """The cross-entropy at every wanted token, float32 [N]."""
+    device = student.embedding.device
+    rows = (batch.rows[0].to(device), batch.rows[1].to(device))
+    layout = type(batch.layout)(*(part.to(device) for part in batch.layout))
+    logits = student(batch.token_ids.to(device), rows, layout)
+    return functional.cross_entropy(logits, batch.targets.to(device), reduction="none")
+
+
+def _store(
+    folder: Path, reached: _Reached, parameters: Sequence[torch.nn.Parameter], optimizer: torch.optim.Optimizer
+) -> None:
+    tensors: dict[str, torch.Tensor] = {}
+    for number, parameter in enumerate(parameters):
+        moments = optimizer.state[parameter]
+        tensors[f"{number}.value"] = parameter.detach().cpu()
+        tensors |= {f"{number}.{name}": moments[name].cpu() for name in ("exp_avg", "exp_avg_sq")}
+    unfinished = folder / f"{STATE_FILE}.unfinished"
+    save_file(tensors, unfinished, metadata={"reached": msgspec.json.encode(reached).decode()})
+    unfinished.rename(folder / STATE_FILE)
+
+
+def _read_state(folder: Path, begun: _Reached) -> _Reached:
+    """How far training came in `folder`. Raises DistillationError if it is another recipe's or model's state."""
+    file = folder / STATE_FILE
+    if not file.exists():
+        return begun
+    with safe_open(file, "pt") as stored:
+        reached = msgspec.json.decode(stored.metadata()["reached"], type=_Reached)
+    if (reached.recipe, reached.base_weights) != (begun.recipe, begun.base_weights):
+        raise DistillationError(
+            f"{folder} holds a training with another recipe or model, which cannot be continued with this one; delete "
+            "it, or choose another folder"
+        )
+    return reached
+
+
+def _resumed(
+    folder: Path, begun: _Reached, parameters: Sequence[torch.nn.Parameter], optimizer: torch.optim.Optimizer
+) -> _Reached:
+    reached = _read_state(folder, begun)
+    if reached.steps:
+        with safe_open(folder / STATE_FILE, "pt") as stored, torch.no_grad():
+            for number, parameter in enumerate(parameters):
+                parameter.copy_(stored.get_tensor(f"{number}.value"))
+                moments = {
+                    name: stored.get_tensor(f"{number}.{name}").to(parameter.device)
+                    for name in ("exp_avg", "exp_avg_sq")
+                }
+                optimizer.state[parameter] = {"step": torch.tensor(float(reached.steps)), **moments}
+    return reached
+
+
+def _everyday_answers(
+    file: Path, base: NamedModel, encoder: Encoder, recipe: LadderRecipe, cache_dir: Path, progress: Progress
+) -> list[_Everyday]:
+    """The base model's own greedy answers to everyday prompts; kept in `file`."""
+    if file.exists():
+        try:
+            return msgspec.json.decode(file.read_bytes(), type=list[_Everyday])
+        except JSON_ERRORS as error:
+            raise DistillationError(f"{file} cannot be read ({error}); delete it") from error
+    prompts = everyday_prompts(recipe.seed, recipe.everyday_prompts)
+    side = Side(base.path, Variant(recipe.base, recipe.base))
+    # The core has its own threads and takes torch's away.
+    threads = torch.get_num_threads()
+    told = greedy_continuations(
+        side,
+        cache_dir,
+        [encoder.prompt(prompt) for prompt in prompts],
+        recipe.everyday_tokens,
+        lambda share: progress("everyday answers", share),
+    )
+    torch.set_num_threads(threads)
+    made = [_Everyday(prompt, answer) for prompt, answer in zip(prompts, told, strict=True) if answer]
+    with atomic_file(file) as out:
+        out.write(msgspec.json.encode(made))
+    return made
