@@ -36,6 +36,12 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
         """The share; None without data."""
         return self.count / self.total if self.total else None
 
+    def shown(self) -> str:
+        """Return the share with its interval, in per cent, as in "22.5% [12.3, 37.5]"; "" without data."""
+        if not self.total:
+            return ""
+        return f"{self.count / self.total:.1%} [{100 * self.low:.1f}, {100 * self.high:.1f}]"
+
 
 class UpgradeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The rule of SPEC QM-04: alarm when more than `threshold` of the last `window` answers need an upgrade."""

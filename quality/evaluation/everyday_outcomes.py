@@ -7,6 +7,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -93,17 +94,31 @@ async def measured_tier(
 
     Raises `TierMeasurementError` if the tier cannot answer.
     """
+    asked = [(task.prompt, partial(is_right, task)) for task in tasks]
+    scores, tokens = await asked_scores(tier, catalog, asked, concurrency, progress)
+    return TierScores(fingerprint=catalog.tier_fingerprint(tier.number), scores=scores, tokens=tokens)
+
+
+async def asked_scores(
+    tier: Tier,
+    catalog: Catalog,
+    asked: Sequence[tuple[str, Callable[[str], bool]]],
+    concurrency: int,
+    progress: Progress,
+) -> tuple[list[int], list[int]]:
+    """Return, for every prompt of `asked`, 1 or 0 by what its rule says of the answer, and the billed tokens of the
+    answer; see `measured_tier`."""
     spec = catalog.tier(tier.number)
-    scores, tokens = [0] * len(tasks), [0] * len(tasks)
-    waiting, done = iter(enumerate(tasks)), 0
+    scores, tokens = [0] * len(asked), [0] * len(asked)
+    waiting, done = iter(enumerate(asked)), 0
 
     async def worker() -> None:
         nonlocal done
-        for number, task in waiting:
-            given = await ask(tier, spec, f"everyday-{tier.number}-{number}", task.prompt)
-            scores[number], tokens[number] = int(is_right(task, given.text)), given.usage.completion_tokens
+        for number, (prompt, rule) in waiting:
+            given = await ask(tier, spec, f"everyday-{tier.number}-{number}", prompt)
+            scores[number], tokens[number] = int(rule(given.text)), given.usage.completion_tokens
             done += 1
-            progress(tier.name, done / len(tasks))
+            progress(tier.name, done / len(asked))
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -112,7 +127,7 @@ async def measured_tier(
     except ExceptionGroup as failures:
         first = failures.exceptions[0]
         raise first from first.__cause__
-    return TierScores(fingerprint=catalog.tier_fingerprint(tier.number), scores=scores, tokens=tokens)
+    return scores, tokens
 
 
 def write_outcomes(outcomes: EverydayOutcomes, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`aio adapters train`: a LoRA adapter for a model of the catalogue, from a file of examples or recorded answers."""
+"""`aio adapters train`: a LoRA adapter for a model of the catalogue, from examples, recorded answers or a recipe."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +36,12 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
     help="JSON lines with messages, or with prompt and answer.",
 )
 @click.option("--recorded", is_flag=True, help="Learn from recorded answers, of keys that consented to storing texts.")
+@click.option(
+    "--recipe",
+    type=click.Choice(["ladder"]),
+    help="Learn tasks that a program makes: answers without a thought, after a short one and after a longer one.",
+)
+@click.option("--steps", type=click.IntRange(min=10), help="Of the recipe; a stopped one is continued.  [600]")
 @click.option("--tier", type=click.IntRange(min=1), help="The tier whose recorded answers count.  [the strongest]")
 @click.option("--limit", type=click.IntRange(min=1), default=20_000, show_default=True, help="Most recorded answers.")
 @click.option("--teacher", metavar="MODEL", help="A model of the same vocabulary, whose distribution is learned.")
@@ -68,6 +74,8 @@ def train(model: str, folder: Path, as_json: bool, **options: Any) -> None:
 
     A tenth of the prompts is held out. The adapter is written only if it is better on them with 95% confidence; else
     the figures are shown, and the command exits with 1. A tier then binds it with `adapter = "FOLDER"`.
+
+    With `--recipe ladder` held-out wordings of the recipe's tasks take the place of held-out prompts.
     """
     from quality.distillation.train import NoGainError, Recipe, train_adapter
     from tiers.catalog.load import load_catalog
@@ -77,6 +85,11 @@ def train(model: str, folder: Path, as_json: bool, **options: Any) -> None:
     catalog = load_catalog(settings.catalog)
     teacher = options.pop("teacher")
     base, wanted = _model(catalog, model), None if teacher is None else _model(catalog, teacher)
+    if options.pop("recipe") is not None:
+        _train_ladder(base, folder.absolute(), settings, options, as_json=as_json, taught=teacher is not None)
+        return
+    if options["steps"] is not None:
+        raise click.UsageError("--steps is of --recipe; examples are seen --epochs times")
     examples, source = _examples(settings, catalog, model, options)
     recipe = Recipe(**{name: options[name] for name in Recipe.__struct_fields__ if name in options})
     try:
@@ -100,6 +113,34 @@ def train(model: str, folder: Path, as_json: bool, **options: Any) -> None:
     _show(record, as_json)
     if not as_json:
         click.echo(f'\n{folder} is written. Bind it to a tier of {model}:\n\nadapter = "{folder.absolute()}"')
+
+
+def _train_ladder(
+    base: "NamedModel", folder: Path, settings: "Settings", given: dict[str, Any], *, as_json: bool, taught: bool
+) -> None:
+    from quality.distillation.ladder.record import LadderRecipe
+    from quality.distillation.ladder.train import train_ladder
+
+    if given["recorded"] or given["examples"] is not None or taught:
+        raise click.UsageError("--recipe makes its own examples: give no --examples, --recorded or --teacher")
+    names = ("rank", "alpha", "learning_rate", "base", "seed", "steps")
+    recipe = LadderRecipe(**{name: given[name] for name in names if given[name] is not None})
+    with staged_progress("training") as progress:
+        record = train_ladder(
+            base,
+            folder,
+            recipe,
+            device=_device(given["device"], given["threads"]),
+            cache_dir=settings.cache_path,
+            progress=progress,
+        )
+    if as_json:
+        echo_json(record)
+        return
+    click.echo(f"{record.tokens:,} tokens in {recipe.steps} steps and {record.seconds:.0f} s\n")
+    rows = [[mode, f"{loss.before:.4f}", f"{loss.after:.4f}"] for mode, loss in record.held_out_loss.items()]
+    click.echo(table(["held-out loss", "before", "after"], rows))
+    click.echo(f"\n{folder} is written; its README.md says how tiers use it.")
 
 
 def _model(catalog: "Catalog", name: str) -> "NamedModel":

@@ -56,7 +56,7 @@ class Batch(NamedTuple):
 
 
 class Encoder:
-    """Tasks and everyday prompts in a model's tokens. The model needs a chat template."""
+    """Tasks and everyday prompts in a model's tokens. A model without a chat template reads a prompt as it is."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -66,6 +66,8 @@ class Encoder:
 
     def prompt(self, text: str) -> list[int]:
         """The tokens of a chat with this user's turn, up to the start of the assistant's."""
+        if self._tokenizer.chat_template is None:
+            return self._tokenizer.encode(text, add_special_tokens=True)
         return self._tokenizer.encode_chat([{"role": "user", "content": text}])
 
     def task(self, task: LadderTask) -> Question:

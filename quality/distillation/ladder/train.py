@@ -50,6 +50,8 @@ from quality.evaluation.model_outputs import Side, Variant, greedy_continuations
 Progress = Callable[[str, float], None]
 log = logging.getLogger(__name__)
 MODES = ("direct", "brief", "detailed")
+# No text is longer: a prompt and one of its answers.
+LONGEST = 1024
 STATE_FILE = "state.safetensors"
 EVERYDAY_FILE = "everyday.json"
 
@@ -98,6 +100,8 @@ def train_ladder(
     if folder.exists():
         raise DistillationError(f"{folder} exists; adapters are not overwritten, choose another folder")
     checkpoint = open_checkpoint(resolve_model_path(base.path), cache_dir)
+    if checkpoint.config.max_position < LONGEST:
+        raise DistillationError(f"{base.name} reads {checkpoint.config.max_position} tokens; the tasks need {LONGEST}")
     encoder = Encoder(load_tokenizer(resolve_model_path(base.path)))
     unfinished = folder.with_name(f".{folder.name}.training")
     unfinished.mkdir(parents=True, exist_ok=True)
@@ -107,7 +111,7 @@ def train_ladder(
     source = _Source(encoder, everyday, recipe)
     dtype = torch.float32 if recipe.base == "float32" else torch.bfloat16
     low = LowRank(recipe.rank, recipe.alpha / recipe.rank)
-    student = AdaptedDecoder(checkpoint, low, dtype, recipe.seed, longest=recipe.row_tokens * 2).to(device)
+    student = AdaptedDecoder(checkpoint, low, dtype, recipe.seed, longest=LONGEST).to(device)
     before = held_out_losses(student, encoder, recipe)
     reached = _trained(student, source, unfinished, begun, progress)
     after = held_out_losses(student, encoder, recipe)

@@ -104,6 +104,8 @@ async def _measure(
 
 
 def _shown(outcomes: "EverydayOutcomes", catalog: "Catalog") -> str:
+    from quality.estimates.verified_sample import wilson_interval
+
     tasks = outcomes.tasks()
     kinds = list(dict.fromkeys(sorted(task.kind for task in tasks)))
     rows = []
@@ -114,8 +116,11 @@ def _shown(outcomes: "EverydayOutcomes", catalog: "Catalog") -> str:
             [
                 catalog.tier(number).name,
                 f"{sum(tier.scores)}/{len(tasks)}",
+                wilson_interval(sum(tier.scores), len(tasks)).shown(),
                 *(f"{sum(found)}/{len(found)}" for found in [*of_kind.values(), *of_level]),
                 f"{sum(tier.tokens) / len(tasks):.0f}",
             ]
         )
-    return table(["tier", "right", *kinds, *(f"level {level}" for level in range(1, 6)), "tokens"], rows)
+    return table(
+        ["tier", "right", "95% interval", *kinds, *(f"level {level}" for level in range(1, 6)), "tokens"], rows
+    )

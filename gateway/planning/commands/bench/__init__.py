@@ -38,6 +38,10 @@ bench = BenchGroup(
             "gateway.planning.commands.bench.tiers:tiers",
             "What each tier gets right, and which are worth their price.",
         ),
+        "ladder": (
+            "gateway.planning.commands.bench.ladder:ladder",
+            "What each tier gets right of the tasks that `aio adapters train --recipe ladder` teaches.",
+        ),
     },
 )
 

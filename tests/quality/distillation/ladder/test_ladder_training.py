@@ -1,0 +1,117 @@
+"""The ladder's recipe: it continues where it was stopped, learns, and writes an adapter with its card."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from inference_core.loaders.huggingface.hf_config import read_config
+from inference_core.lora.adapter_file import read_adapter
+from quality.distillation.ladder import train
+from quality.distillation.ladder.record import LadderRecipe
+from quality.distillation.ladder.train import STATE_FILE, train_ladder
+from quality.distillation.train import DistillationError, NamedModel
+from tests.inference_core.quantization.tiny_model import write_tiny_model
+
+RECIPE = LadderRecipe(
+    rank=4, steps=8, warmup=2, rows=1, row_tokens=600, everyday_prompts=6, everyday_tokens=8, checkpoint_steps=3,
+    base="float32", learning_rate=5e-3,
+)  # fmt: skip
+
+
+class Stopped(Exception):
+    """What a test ends a training with."""
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> NamedModel:
+    torch.set_num_threads(1)
+    folder = write_tiny_model(tmp_path_factory.mktemp("base") / "model")
+    config = json.loads((folder / "config.json").read_text())
+    # A token is a byte here.
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 2048}))
+    return NamedModel(name="tiny", path=str(folder))
+
+
+@pytest.fixture(autouse=True)
+def few_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts of bytes are long, so all 66 held-out tasks would take most of the time."""
+    whole = train.ladder_tasks
+    monkeypatch.setattr(train, "ladder_tasks", lambda seed, count, part: whole(seed, count, part)[:12])
+    monkeypatch.setattr(train, "LONGEST", 2048)
+
+
+def run(base: NamedModel, folder: Path, recipe: LadderRecipe = RECIPE, stop_at: int | None = None) -> None:
+    def progress(stage: str, share: float) -> None:
+        if stage == "training" and stop_at is not None and round(share * recipe.steps) == stop_at:
+            raise Stopped
+
+    train_ladder(base, folder, recipe, cache_dir=folder.parent / "cache", progress=progress)
+
+
+def test_a_stopped_training_ends_with_the_weights_of_an_undisturbed_one(base: NamedModel, tmp_path: Path) -> None:
+    run(base, tmp_path / "whole")
+    with pytest.raises(Stopped):
+        run(base, tmp_path / "stopped", stop_at=5)
+    assert (tmp_path / ".stopped.training" / STATE_FILE).exists()
+    run(base, tmp_path / "stopped")
+    assert not (tmp_path / ".stopped.training").exists()
+    whole, stopped = (load_file(tmp_path / name / "adapter_model.safetensors") for name in ("whole", "stopped"))
+    assert {name: tensor.tolist() for name, tensor in whole.items()} == {
+        name: tensor.tolist() for name, tensor in stopped.items()
+    }
+
+
+def test_it_learns_held_out_wordings_in_every_mode_and_says_what_it_learned(base: NamedModel, tmp_path: Path) -> None:
+    run(base, tmp_path / "ladder", msgspec.structs.replace(RECIPE, steps=20))
+    stored = json.loads((tmp_path / "ladder" / "training.json").read_text())
+    assert set(stored["held_out_loss"]) == {"direct", "brief", "detailed"}
+    for loss in stored["held_out_loss"].values():
+        assert loss["after"] < loss["before"]
+    assert stored["tokens"] >= 20 * 600
+    adapter = read_adapter(tmp_path / "ladder", read_config(Path(base.path)))
+    assert adapter.layers[0]["q_proj"].down.shape[0] == 4
+    card = (tmp_path / "ladder" / "README.md").read_text()
+    assert f"{stored['held_out_loss']['brief']['after']:.3f}" in card
+    for family in ("sums", "letters", "roman"):
+        assert family in card
+
+
+def test_a_quarter_of_the_tokens_is_what_the_base_says_to_everyday_prompts(base: NamedModel, tmp_path: Path) -> None:
+    seen: list[int] = []
+    shares: list[float] = []
+    real = train.Encoder.everyday
+
+    class Counting(train.Encoder):
+        def everyday(self, prompt: str, said: list[int], *, ended: bool, opening: str) -> train.Question:
+            question = real(self, prompt, said, ended=ended, opening=opening)
+            seen.append(question.tokens)
+            return question
+
+    encoder = Counting(train.load_tokenizer(Path(base.path)))
+    everyday = [train._Everyday("Hi!", [5, 6, 7])]
+    recipe = msgspec.structs.replace(RECIPE, rows=20)
+    for step in range(3):
+        seen.clear()
+        questions = train.step_questions(train._Source(encoder, everyday, recipe), step)
+        shares.append(sum(seen) / sum(question.tokens for question in questions))
+    assert all(0.22 < share < 0.3 for share in shares)
+
+
+def test_a_state_of_another_recipe_and_a_folder_that_exists_are_refused(base: NamedModel, tmp_path: Path) -> None:
+    with pytest.raises(Stopped):
+        run(base, tmp_path / "ladder", stop_at=4)
+    with pytest.raises(DistillationError, match="another recipe or model"):
+        run(base, tmp_path / "ladder", msgspec.structs.replace(RECIPE, steps=9))
+    (tmp_path / "ladder").mkdir()
+    with pytest.raises(DistillationError, match="exists"):
+        run(base, tmp_path / "ladder")
+
+
+def test_an_adapter_that_learned_nothing_is_not_written(base: NamedModel, tmp_path: Path) -> None:
+    with pytest.raises(DistillationError, match="not better on 12 tasks"):
+        run(base, tmp_path / "ladder", msgspec.structs.replace(RECIPE, learning_rate=0.0, steps=2))
+    assert not (tmp_path / "ladder").exists()
