@@ -23,7 +23,7 @@ class LadderRecipe(msgspec.Struct, frozen=True, kw_only=True):
     rows: int = 3
     row_tokens: int = 384
     everyday_share: float = 0.25
-    everyday_prompts: int = 1200
+    everyday_prompts: int = 800
     everyday_tokens: int = 56
     checkpoint_steps: int = 20
     base: BaseType = "bfloat16"
