@@ -93,8 +93,8 @@ class Encoder:
 
 
 def packed(questions: Sequence[Question], row_tokens: int) -> Batch:
-    """Lay `questions` out in sequences of about `row_tokens` tokens and of similar lengths, behind the tokens with which
-    all their prompts begin."""
+    """Lay `questions` out in sequences of about `row_tokens` tokens and of similar lengths, each behind the tokens with
+    which all prompts begin."""
     shared = _common_start([question.prompt for question in questions])
     total = sum(question.tokens - shared for question in questions)
     count = min(math.ceil(total / max(row_tokens - shared, 1)), len(questions))
