@@ -47,6 +47,12 @@ def test_nothing_observed_says_nothing() -> None:
     nothing = wilson_interval(0, 0)
 
     assert (nothing.low, nothing.high, nothing.value) == (0.0, 1.0, None)
+    assert nothing.shown() == ""
+
+
+def test_a_share_is_shown_in_per_cent_with_its_interval() -> None:
+    # Wilson's interval of 9 of 40.
+    assert wilson_interval(9, 40).shown() == "22.5% [12.3, 37.5]"
 
 
 def test_a_count_above_its_total_is_refused() -> None:

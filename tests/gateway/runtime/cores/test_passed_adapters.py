@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import tiers.catalogs
 from gateway.runtime.cores.passed_adapters import inheriting
 from inference_core.errors import ModelFileError
 from inference_core.loading.prepare_core import load_adapters
@@ -58,6 +59,14 @@ async def test_the_next_core_has_the_adapters_of_the_models_that_both_have_or_re
         await inherited(path, "kept")
     await client.close()
     await server.stop()
+
+
+def test_an_adapter_may_be_a_folder_of_an_installed_package() -> None:
+    core = hash_core("kept", adapter_slots=2)
+    load_adapters(core, [Listed("kept", {"shipped": "package:tiers/catalogs"})])
+    assert adapters_of(core, "kept") == [("shipped", str(Path(tiers.catalogs.__file__).parent))]
+    with pytest.raises(ModelFileError, match=r"'package:tiers/nowhere' does not exist"):
+        load_adapters(core, [Listed("kept", {"other": "package:tiers/nowhere"})])
 
 
 async def test_an_adapter_that_only_the_old_catalogue_lists_ends_with_it(tmp_path: Path) -> None:

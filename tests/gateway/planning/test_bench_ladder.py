@@ -1,7 +1,16 @@
 """Measuring a ladder: every tier is asked the same tasks, and shares stand by part, level and family."""
 
-from collections.abc import AsyncGenerator
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 
+import pytest
+from click.testing import CliRunner, Result
+
+import gateway.runtime.cores.engine
+from gateway.operations.cli import main
+from gateway.runtime.cores.engine import Engine
 from quality.distillation.ladder.measure import measured_ladder
 from quality.distillation.ladder.tasks import LadderTask, ladder_tasks
 from tests.quality.evaluation.knowing_tier import KnowingTier
@@ -43,3 +52,39 @@ async def test_shares_stand_by_tier_part_level_and_family() -> None:
     assert (weak.of(HELD_OUT, family="sort").count, weak.of(HELD_OUT, family="sort").total) == (4, 12)
     assert weak.tokens == [task.level for task in HELD_OUT]
     assert seen[-1] == 1.0
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four tiers in place of the catalogue's, which know ever harder tasks."""
+
+    @asynccontextmanager
+    async def running_engine(*settings: object) -> AsyncIterator[Engine]:
+        yield Engine([LevelTier(number, level) for number, level in enumerate((1, 2, 4, 6), 1)], {})
+
+    monkeypatch.setattr(gateway.runtime.cores.engine, "running_engine", running_engine)
+
+
+def asked(*options: str) -> Result:
+    return CliRunner().invoke(main, ["bench", "ladder", "--catalog", "laptop", "--per-level", "2", *options])
+
+
+def test_the_table_has_a_row_with_an_interval_for_every_tier_and_part(engine: None, tmp_path: Path) -> None:
+    shown = asked("--data-dir", str(tmp_path))
+    assert shown.exit_code == 0, shown.output
+    held_out, untrained = shown.output.split("families never trained")
+    assert [line.split()[:3] for line in held_out.splitlines() if line.startswith("tier-")] == [
+        ["tier-1", "22/132", "16.7%"],
+        ["tier-2", "44/132", "33.3%"],
+        ["tier-3", "88/132", "66.7%"],
+        ["tier-4", "132/132", "100.0%"],
+    ]
+    assert "[25.9, 41.7]" in held_out
+    assert "18/36" not in held_out
+    assert "24/36" in untrained
+
+
+def test_programs_get_every_score(engine: None, tmp_path: Path) -> None:
+    shown = json.loads(asked("--data-dir", str(tmp_path), "--json").stdout)
+    assert (shown["seed"], shown["per_level"]) == (1, 2)
+    assert [sum(one["right"]) for one in shown["scores"]] == [22, 44, 88, 132, 6, 12, 24, 36]
