@@ -5,6 +5,8 @@ Without such examples an adapter for tasks makes everyday chat worse (in a trial
 
 import random
 
+from quality.evaluation.everyday_tables import FACTS, WORDS
+
 _TEMPLATES = (
     "What is {topic}?",
     "Tell me about {topic}.",
@@ -85,10 +87,15 @@ _PLAIN = (
     "I am bored.",
     "Recommend me a book.",
 )
+_MEASURED = {
+    *(question for level in FACTS for question, _ in level),
+    *(f"What is {asked}?" for level in WORDS for asked, _ in level),
+}
 
 
 def everyday_prompts(seed: int, count: int) -> list[str]:
-    """Return up to `count` different prompts in random order; deterministic in the arguments."""
+    """Return up to `count` different prompts in random order, none of which is an everyday question that measures;
+    deterministic in the arguments."""
     rng = random.Random(seed)
     lists = {name: [value.strip() for value in values.split(";")] for name, values in _WORDS.items()}
     found = dict.fromkeys(_PLAIN)
@@ -96,7 +103,9 @@ def everyday_prompts(seed: int, count: int) -> list[str]:
         if len(found) >= count:
             break
         chosen = {name: rng.choice(values) for name, values in lists.items()}
-        found.setdefault(rng.choice(_TEMPLATES).format(**chosen))
+        prompt = rng.choice(_TEMPLATES).format(**chosen)
+        if prompt not in _MEASURED:
+            found.setdefault(prompt)
     prompts = list(found)[:count]
     rng.shuffle(prompts)
     return prompts

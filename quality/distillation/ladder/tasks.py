@@ -85,20 +85,20 @@ def ladder_tasks(seed: int, per_level: int, part: Part) -> list[LadderTask]:
     Raises `ValueError` if there are fewer.
     """
     rng = random.Random(f"{seed}/{part}")
-    made: list[LadderTask] = []
+    made: dict[str, LadderTask] = {}
     for family in families(part):
         for level in LEVELS:
-            found: dict[str, LadderTask] = {}
+            wanted = len(made) + per_level
             for _ in range(200 * per_level):
-                if len(found) == per_level:
+                if len(made) == wanted:
                     break
                 task = ladder_task(rng, family, level, part)
-                found.setdefault(task.prompt, task)
-            if len(found) < per_level:
-                raise ValueError(f"only {len(found)} different {family} tasks of level {level} exist; ask for fewer")
-            made += found.values()
-    rng.shuffle(made)
-    return made
+                made.setdefault(task.prompt, task)
+            if len(made) < wanted:
+                raise ValueError(f"there are fewer than {per_level} {family} tasks of level {level}; ask for fewer")
+    tasks = list(made.values())
+    rng.shuffle(tasks)
+    return tasks
 
 
 def families(part: Part) -> Sequence[str]:
