@@ -168,10 +168,11 @@ def extract(words: Wordings, level: int) -> Made:
     if level >= 5:
         asked = words.pick(["who", "who-room"])
     question = words.say(_ASK[asked], text=" ".join(told), who=people[i], job=jobs[i])
-    values = {"job": jobs, "town": towns, "room": rooms, "who": people, "who-room": rooms}[asked]
-    answer = str(values[i])
+    numbers = [str(room) for room in rooms]
+    values = {"job": jobs, "town": towns, "room": numbers, "who": people, "who-room": numbers}[asked]
+    answer = values[i]
     brief = f"{people[i]}: {answer}." if asked not in ("who", "who-room") else f"{jobs[i]}: {answer}."
-    others = tuple(str(value) for value in values if str(value) != answer)
+    others = tuple(value for value in values if value != answer)
     return Made(question, (answer,), "contains", brief, f"{told[i]} {brief}", others)
 
 

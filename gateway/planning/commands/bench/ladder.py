@@ -18,7 +18,8 @@ from gateway.operations.cli.options import (
 
 if TYPE_CHECKING:
     from gateway.base.settings import Settings
-    from quality.distillation.ladder.measure import LadderScores, MeasuredPart, Progress
+    from quality.distillation.ladder.measure import LadderScores, MeasuredPart
+    from quality.evaluation.everyday_outcomes import Progress
     from tiers.catalog.catalog import Catalog
 
 
