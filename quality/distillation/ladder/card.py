@@ -1,4 +1,4 @@
-"""The model card of the ladder's adapter, written beside its weights."""
+"""The model card of the ladder's adapter, in the folder of its weights."""
 
 from quality.distillation.ladder.record import LadderRecord
 from quality.distillation.ladder.tasks import families

@@ -22,7 +22,7 @@ ANSWER_OPENING = "Answer:"
 NO_THOUGHT = "Nothing to work out."
 """The thought about everyday prompts."""
 DIRECT_WEIGHT = 3.0
-"""Of the loss at a direct answer's tokens, which are few beside those of thoughts."""
+"""Of the loss at a direct answer's tokens, which are fewer than those of thoughts."""
 
 
 class Branch(NamedTuple):

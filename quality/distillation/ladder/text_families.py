@@ -23,7 +23,7 @@ _WHO = (
 
 
 def logic(words: Wordings, level: int) -> Made:
-    """Two to five people in an order, told in order or not; the first, the last, then the second of them."""
+    """Two to five people in an order, given in order or not; the first, the last, then the second of them."""
     count = (2, 3, 3, 4, 4, 5)[level - 1]
     people = words.some(_PEOPLE, count)
     more, most, less, least = words.pick(_RELATIONS)
@@ -54,7 +54,7 @@ _PRICE = (
     "{table}\nWhat does {ware} cost?",
     "{table}\nGive the price of {ware}.",
     "Here are prices.\n{table}\nHow much is {ware}?",
-    "{table}\nWhich number stands beside {ware}?",
+    "{table}\nWhich number belongs to {ware}?",
 )
 _BOTH = (
     "{table}\nWhat do {ware} and {other} cost together?",
@@ -154,7 +154,7 @@ _ASK = {
 
 
 def extract(words: Wordings, level: int) -> Made:
-    """One to five people, each told in a sentence; asked for a job, a town, a room, and for the person by the job."""
+    """One to five people, each in a sentence; asked for a job, a town, a room, and for the person by the job."""
     count = (1, 2, 3, 4, 4, 5)[level - 1]
     people = words.some(_PEOPLE, count)
     jobs, towns = words.some(_JOBS, count), words.some(_TOWNS, count)

@@ -93,7 +93,7 @@ def train_ladder(
 ) -> LadderRecord:
     """Train the ladder's adapter for `base` and write it to `folder`, which must not exist.
 
-    What is reached is kept in a folder beside it and continued by the next call with the same arguments. Raises
+    What is reached is kept in a folder next to it, and the next call with the same arguments continues it. Raises
     DistillationError for a folder that exists, a state of another recipe or model, or an adapter that is not better on
     held-out wordings, and ModelFileError.
     """
