@@ -81,6 +81,8 @@ class Reader(Protocol):
 
 def hidden_from(tier: Reader, consent: Consent, use: Use = "answer") -> str | None:
     """Return why `tier` may not see a request of this `consent` for this `use`; None if it may."""
+    if consent is ALL:
+        return NO_CREDENTIAL if tier.asks_credential else None
     if use == "reuse" and not consent.reuse:
         return ANSWER_ALONE
     if consent.tiers is not None and tier.number not in consent.tiers:

@@ -346,14 +346,11 @@ def _check(inputs: PolicyInputs) -> None:
     tiers = len(costs)
     if not tiers or len(p_ok) != tiers:
         raise PolicyInputsError(f"p_ok has {len(p_ok)} tiers and costs {tiers}; both need the same number, at least 1.")
-    for p in p_ok:
-        if not 0.0 <= p <= 1.0:
-            raise PolicyInputsError(f"p_ok is {p_ok}; probabilities lie in [0, 1].")
-    least = 0.0
-    for cost in costs:
-        if not least <= cost < math.inf:
-            raise PolicyInputsError(f"costs are {costs}; they must be finite, at least 0 and not fall with the tier.")
-        least = cost
+    # The sums are not numbers if anything is not: then no comparison of them holds.
+    if not (min(p_ok) >= 0.0 and max(p_ok) <= 1.0 and sum(p_ok) >= 0.0):
+        raise PolicyInputsError(f"p_ok is {p_ok}; probabilities lie in [0, 1].")
+    if not (costs[0] >= 0.0 and sum(costs) < math.inf and sorted(costs) == costs):
+        raise PolicyInputsError(f"costs are {costs}; they must be finite, at least 0 and not fall with the tier.")
     if costs[-1] <= 0:
         raise PolicyInputsError(f"the strongest tier's cost is {costs[-1]}; it must be above 0.")
     if not 0.0 <= inputs.tau <= 1.0:

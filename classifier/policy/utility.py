@@ -51,9 +51,9 @@ def enough_of(prediction: Prediction) -> float:
 def worths(prediction: Prediction, costs: Sequence[float], reference: float, exchange: float) -> list[float]:
     """Return the utility of every tier's answer at these `costs`, as a decision counts it."""
     enough = enough_of(prediction)
+    # `utility` written out, because every request has several.
     return [
-        utility(1.0 if p >= enough else p, usd, reference, exchange)
-        for p, usd in zip(prediction.p_ok, costs, strict=True)
+        (1.0 if p >= enough else p) - exchange * usd / reference for p, usd in zip(prediction.p_ok, costs, strict=True)
     ]
 
 

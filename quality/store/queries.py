@@ -8,6 +8,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -40,20 +41,23 @@ async def exclusive(engine: AsyncEngine, lock: int) -> AsyncIterator[AsyncConnec
 
 
 class _Prepared(NamedTuple):
-    """`columns`: in the order of the statement's parameters, with what converts a value; None keeps it as it is."""
+    """`values`: of a row in the order of the statement's parameters; `converted`: the places of those that the database
+    gets in another form, with what makes it."""
 
     statement: str
-    columns: Sequence[tuple[str, Callable[[Any], Any] | None]]
+    values: Callable[[Mapping[str, Any]], tuple[Any, ...]]
+    converted: Sequence[tuple[int, Callable[[Any], Any]]]
 
 
 async def insert_if_absent(connection: AsyncConnection, table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
     """Insert `rows`, at least one, each with a value for every column that is not computed; those whose key is there
     already stay unchanged."""
-    statement, columns = _prepared(connection.dialect, table)
-    await connection.exec_driver_sql(
-        statement,
-        [tuple([row[name] if convert is None else convert(row[name]) for name, convert in columns]) for row in rows],
-    )
+    statement, values, converted = _prepared(connection.dialect, table)
+    found = [list(values(row)) for row in rows]
+    for row in found:
+        for place, convert in converted:
+            row[place] = convert(row[place])
+    await connection.exec_driver_sql(statement, [*map(tuple, found)])
 
 
 def insert_into(table: Table, dialect: Dialect) -> postgresql.Insert | sqlite.Insert:
@@ -65,8 +69,10 @@ def insert_into(table: Table, dialect: Dialect) -> postgresql.Insert | sqlite.In
 def _prepared(dialect: Dialect, table: Table) -> _Prepared:
     given = [column.name for column in table.c if column.computed is None]
     compiled = insert_into(table, dialect).on_conflict_do_nothing().compile(dialect=dialect, column_keys=given)
-    kinds = [(name, table.c[name].type.dialect_impl(dialect)) for name in compiled.positiontup or ()]
-    return _Prepared(str(compiled), [(name, kind.bind_processor(dialect)) for name, kind in kinds])
+    names = compiled.positiontup or []
+    converts = [table.c[name].type.dialect_impl(dialect).bind_processor(dialect) for name in names]
+    converted = [(place, convert) for place, convert in enumerate(converts) if convert is not None]
+    return _Prepared(str(compiled), itemgetter(*names), converted)
 
 
 _ERASURE_LOCK = 0x41494F02  # PostgreSQL advisory lock number: "AIO", 2

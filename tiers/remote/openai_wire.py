@@ -83,13 +83,16 @@ class OpenAIWire(RemoteWire):
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         """See `RemoteWire.read_event`."""
         data = event.data
-        if data[:1] != b"{" and data.strip() == b"[DONE]":
-            return None
-        if event.event == "error":
+        if event.event == "error" and data.strip() != b"[DONE]":
             raise ServerSaidError(parse_error(data))
         if b"\n" in data and len(chunks := _chunks(data)) > 1:
             return [delta for one in chunks for delta in read_chunk(one, tally)]
-        return [] if data.strip() in (b"", b"null") else read_chunk(data, tally)
+        if data[:1] == b"{":
+            return read_chunk(data, tally)
+        said = data.strip()
+        if said == b"[DONE]":
+            return None
+        return [] if said in (b"", b"null") else read_chunk(data, tally)
 
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
         """See `RemoteWire.read_whole`."""

@@ -253,8 +253,9 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def consent(self) -> Consent:
         """Which tiers may see it, and whether for more than its answer: what both its key and itself consent to."""
-        own, keys = self.own_consent, self.caller.consent
-        both = keys if own is ALL else keys.narrowed(own)
+        if self.own_consent is ALL and self.credential is None:
+            return self.caller.consent
+        both = self.caller.consent.narrowed(self.own_consent)
         return both if self.credential is None else CredentialConsent.of(both)
 
     @property

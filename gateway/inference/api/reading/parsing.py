@@ -389,9 +389,16 @@ def sampling_params(body: Sampling, logprobs: int | None) -> SamplingParams:
     )
 
 
+_defaults_of = attrgetter(*TIER_DEFAULTS)
+_NO_DEFAULTS = (None,) * len(TIER_DEFAULTS)
+
+
 def unset_of(body: Sampling) -> tuple[str, ...]:
     """The sampling fields that the caller left to the tier."""
-    return tuple([name for name in TIER_DEFAULTS if getattr(body, name) is None])
+    values = _defaults_of(body)
+    return TIER_DEFAULTS if values == _NO_DEFAULTS else tuple(
+        [name for name, value in zip(TIER_DEFAULTS, values, strict=True) if value is None]
+    )
 
 
 def given_of(body: Sampling) -> tuple[str, ...]:
