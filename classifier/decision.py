@@ -251,8 +251,9 @@ class PolicyInputs(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_constant(self) -> bool:
         """Whether the constant decides: not for a pinned request or one of an experiment, nor for a higher target."""
-        free = self.pinned_tier is None and self.experiment_id is None and self.cheapest is None
-        return free and self.constant is not None and self.quality_target <= self.constant.meets
+        if self.constant is None or self.pinned_tier is not None or self.experiment_id is not None:
+            return False
+        return self.cheapest is None and self.quality_target <= self.constant.meets
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):

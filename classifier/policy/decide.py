@@ -11,11 +11,21 @@ for before these, and the tier of an operator's rule before all of them.
 
 import math
 from collections.abc import Sequence
+from operator import attrgetter
 
 import msgspec
 
 from classifier.complexity.classes import Complexity
-from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction, PricedAgreement, SessionStep
+from classifier.decision import (
+    ConstantTier,
+    Decision,
+    Exclusion,
+    PolicyInputs,
+    Prediction,
+    PricedAgreement,
+    RuledBy,
+    SessionStep,
+)
 from classifier.errors import NoTierAllowedError, PolicyInputsError
 from classifier.policy.utility import worths
 
@@ -91,6 +101,7 @@ def _dearer_by_rereading(inputs: PolicyInputs, previous: int, tier: int) -> str 
 _NAMES = (
     "pinned_tier", "min_tier", "key_min_tier", "previous_tier", "arm_tier", "observe_tier", "constant", "rules",
 )  # fmt: skip
+_named = attrgetter(*_NAMES)
 _NONE_NAMED = (None,) * len(_NAMES)
 _CLASS_NAMES = [complexity.name for complexity in Complexity]
 
@@ -160,6 +171,8 @@ def _worth_most(inputs: PolicyInputs, open_tiers: Sequence[int]) -> tuple[int, l
         previous, steps = step.previous, max(step.rest_steps, 1.0)
         costs = [usd / steps for usd in step.rest_usd]
     worth = worths(inputs.prediction, costs, inputs.reference, inputs.exchange)
+    if not previous and len(open_tiers) == len(costs):
+        return worth.index(max(worth)) + 1, [*worth]
     scores: list[float | None] = [None] * len(costs)
     tier, best = open_tiers[0], -math.inf
     for k in open_tiers:
@@ -228,6 +241,8 @@ def barred_tiers(inputs: PolicyInputs) -> dict[int, str]:
     barred = {e.tier: e.reason for e in inputs.exclusions}
     pinned, most = inputs.pinned_tier, inputs.max_cost_usd
     least, least_of_key = inputs.min_tier or 0, inputs.key_min_tier or 0
+    if pinned is None and most is None and not least and not least_of_key:
+        return barred
     for k, cost in enumerate(inputs.costs, start=1):
         if k in barred:
             continue
@@ -366,19 +381,10 @@ def _check(inputs: PolicyInputs) -> None:
     for exclusion in inputs.exclusions:
         if not 1 <= exclusion.tier <= tiers:
             raise PolicyInputsError(f"exclusion of tier {exclusion.tier}; allowed are 1 to {tiers}.")
-    named = (
-        inputs.pinned_tier,
-        inputs.min_tier,
-        inputs.key_min_tier,
-        inputs.previous_tier,
-        inputs.arm_tier,
-        inputs.observe_tier,
-        None if inputs.constant is None else inputs.constant.tier,
-        None if inputs.rules is None else inputs.rules.tier,
-    )
     # Most requests name none, and comparing with that is quicker than eight looks.
-    if named == _NONE_NAMED:
+    if (named := _named(inputs)) == _NONE_NAMED:
         return
-    for name, tier in zip(_NAMES, named, strict=True):
+    for name, one in zip(_NAMES, named, strict=True):
+        tier = one.tier if isinstance(one, ConstantTier | RuledBy) else one
         if tier is not None and not 1 <= tier <= tiers:
             raise PolicyInputsError(f"{name} is {tier}; allowed are 1 to {tiers}.")

@@ -242,12 +242,12 @@ def predicted_costs(
     tiers with equal cost, routing prefers the lower number.
     """
     costs, least = [], LEAST_COST_USD
+    bound = math.inf if max_tokens is None else max_tokens
     for tier, predicted in zip(catalog.tiers, chain(answer_tokens, repeat(None)), strict=False):
         output: float = tier.expected_answer_tokens if predicted is None else predicted
         # A choice is one sequence at least.
-        if max_tokens is not None and output > max_tokens:
-            most = max_tokens * tier.samples_per_choice
-            output = most if most < output else output
+        if output > bound:
+            output = min(output, bound * tier.samples_per_choice)
         price = tier.price
         if price.steps:
             price = price.of_prompt(prompt_tokens)

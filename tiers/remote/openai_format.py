@@ -183,6 +183,9 @@ class _CostDetails(msgspec.Struct):
     upstream_inference_cost: float | None = None
 
 
+_NOTHING_USED = Usage()
+
+
 class ChatUsage(msgspec.Struct):
     """`total_tokens` is read for xAI, which counts reasoning there and not in `completion_tokens`.
 
@@ -224,10 +227,12 @@ class ChatUsage(msgspec.Struct):
         cached, written = self._cached(), self._written()
         details = self.completion_tokens_details
         reasoning = None if details is None else details.reasoning_tokens
-        before = known or Usage(prompt_tokens=tally.prompt_tokens)
+        before = known or _NOTHING_USED
+        if prompt is None:
+            prompt = tally.prompt_tokens if known is None else known.prompt_tokens
         tally.report(
             Usage(
-                prompt_tokens=before.prompt_tokens if prompt is None else prompt,
+                prompt_tokens=prompt,
                 completion_tokens=completion,
                 cached_tokens=before.cached_tokens if cached is None else cached,
                 cache_write_tokens=before.cache_write_tokens if written is None else written,
@@ -254,15 +259,9 @@ class ChatUsage(msgspec.Struct):
         details = self.prompt_tokens_details
         if details is not None and details.cached_tokens:
             return details.cached_tokens
-        for named in (
-            self.cached_tokens,
-            self.prompt_cache_hit_tokens,
-            self.cache_read_input_tokens,
-            self.num_cached_tokens,
-        ):
-            if named:
-                return named
-        return None if details is None else details.cached_tokens
+        named = self.cached_tokens or self.prompt_cache_hit_tokens
+        named = named or self.cache_read_input_tokens or self.num_cached_tokens
+        return named or (None if details is None else details.cached_tokens)
 
     def _written(self) -> int | None:
         details = self.prompt_tokens_details

@@ -446,8 +446,9 @@ class RemoteTier(Tier):
             call = msgspec.structs.replace(call, body=body)
         sent = request.sent
         sent.max_tokens, sent.added = limit, call.added
-        lost = tuple(name for name in lost if name not in call.dropped)
-        sent.dropped, sent.changed = (*call.dropped, *fitted.left_out, *lost), (*fitted.changed, *renamed)
+        if lost:
+            lost = tuple(name for name in lost if name not in call.dropped)
+        sent.dropped, sent.changed = call.dropped + fitted.left_out + lost, fitted.changed + renamed
         tally.form = call.form or self._wire.form
         same_form = request.native is not None and request.native.form == tally.form
         if request.native is not None and not same_form:

@@ -90,37 +90,33 @@ class Tally:
     output at most the limit. `claimed`: the same as the server said it. `prompt_tokens`: our estimate. `max_tokens`:
     the most output tokens of a choice, sent to the server or not; 0 before the request. `heard`: all text of a server
     with a single choice; None before the first. `sent`: whether the request is on its way to the server. `notes`: what
-    a wire remembers of the answer between its events. `said`: bytes of all output so far, scores and ids included.
-    `native`: whether the answer is wanted in the form of the server's API, too; `form`: that form, where a wire has
-    several. `scored`: whether log-probabilities were asked for; others are dropped. `find_bounds`: of the prompt; None
-    once no more is reported, because it holds the request, whose meter holds this count. `joins_characters`: whether
-    halves of characters were seen. `further`: the counts of further requests for choices that the server left out.
+    a wire remembers of the answer between its events. `native`: whether the answer is wanted in the form of the
+    server's API, too; `form`: that form, where a wire has several. `scored`: whether log-probabilities were asked for;
+    others are dropped. `find_bounds`: of the prompt; None once no more is reported, because it holds the request, whose
+    meter holds this count. `joins_characters`: whether halves of characters were seen. `further`: the counts of further
+    requests for choices that the server left out.
     """
+
+    reported: Usage | None = None
+    claimed: Usage | None = None
+    max_tokens = 0
+    heard: str | None = None
+    sent = scored = native = joins_characters = False
+    form: Form | Literal["chat"] | None = None
+    _bounds: PromptBounds | None = None
+    # Bytes of all texts, thoughts and calls, and of what is output beside them.
+    _size = _beside = 0
+    _covered = _has_thought = False
 
     def __init__(self, n: int, prompt_tokens: int, bounds: Callable[[], PromptBounds] | None = None) -> None:
         self.unfinished = set(range(n))
-        self.reported: Usage | None = None
-        self.claimed: Usage | None = None
         self.prompt_tokens = self._own_prompt_tokens = prompt_tokens
-        self.max_tokens = 0
-        self.heard: str | None = None
-        self.sent = False
-        self.said = 0
-        self.scored = False
         self.notes: dict[Any, Any] = {}
-        self.native = False
-        self.form: Form | Literal["chat"] | None = None
         self._n = n
         self.find_bounds = bounds
-        self._bounds: PromptBounds | None = None
-        # Bytes of all texts, thoughts and calls.
-        self._size = 0
         # Bytes by choice; with a server that reports counts, those since its last report.
         self._text: dict[int, int] = {}
         self._reasoning: dict[int, int] = {}
-        self._covered = False
-        self._has_thought = False
-        self.joins_characters = False
         self.further: list[Tally] = []
         # The last finish reason of each choice: some servers send one early, or with every event.
         self._ends: dict[int, Delta] = {}
@@ -132,6 +128,11 @@ class Tally:
     def has_spoken(self) -> bool:
         """Whether the server has sent output or counts, so that it has read the prompt."""
         return self.reported is not None or bool(self._text)
+
+    @property
+    def said(self) -> int:
+        """Bytes of all output so far, scores and ids included."""
+        return self._size + self._beside
 
     def report(self, usage: Usage) -> None:
         """Store the server's counts so far, which include the event that carried them; impossible ones are bounded."""
@@ -170,25 +171,23 @@ class Tally:
                 thought = len(delta.reasoning.encode())
                 self._reasoning[index] = self._reasoning.get(index, 0) + thought
                 self._has_thought = True
-                self.said += thought
                 self._size += thought
             for call in delta.tool_calls:
                 if not 0 <= call.index < MOST_CALLS:
                     raise TierAnswerTooLongError(f"the server answered more than {MOST_CALLS} tool calls")
                 size += len((call.name + call.arguments).encode())
-                self.said += len(call.id)
+                self._beside += len(call.id)
                 self._calling.add(index)
                 if call.arguments:
                     self._without_arguments.discard((index, call.index))
                 elif call.name:
                     self._without_arguments.add((index, call.index))
             self._text[index] = self._text.get(index, 0) + size
-            self.said += size
             self._size += size
             if delta.logprobs is not None:
                 self._count_logprobs(delta)
             if delta.annotations is not None:
-                self.said += sum([len(one.url) + len(one.title) for one in delta.annotations])
+                self._beside += sum([len(one.url) + len(one.title) for one in delta.annotations])
         if self._covered:
             if len(self._spoken) < self._n:
                 self._note_spoken()
@@ -238,7 +237,7 @@ class Tally:
         if not self.scored:
             delta.logprobs = None
         for one in delta.logprobs or ():
-            self.said += LOGPROB_BYTES * (1 + len(one.top)) + len(one.token)
+            self._beside += LOGPROB_BYTES * (1 + len(one.top)) + len(one.token)
 
     def usage(self) -> Usage:
         """Return the server's last reported counts plus an estimate of the output since then, at four bytes per token.

@@ -335,20 +335,21 @@ class Answer:
         return (time.monotonic() - self.stamps.arrival - self.stamps.tier_seconds) * 1e3
 
     def _take(self, delta: Delta, now: float) -> None:
-        if self.source.attempted != self.stamps.attempted:
+        stamps = self.stamps
+        if self.source.attempted != stamps.attempted:
             # Another tier has taken over.
             self.choices = [CollectedChoice() for _ in range(self.request.choices)]
-            self.stamps = self.stamps.again(self.source.attempted)
+            stamps = self.stamps = stamps.again(self.source.attempted)
         if delta.pieces:
-            self.stamps.take_pieces(now, delta.pieces, delta.index, delta.made_at)
+            stamps.take_pieces(now, delta.pieces, delta.index, delta.made_at)
         elif not (delta.at_once or (delta.native is not None and delta.finish_reason is None)):
             # What a server's own form has between two pieces is no token.
-            self.stamps.take(now, len(delta.token_ids), delta.index, delta.made_at)
+            stamps.take(now, len(delta.token_ids), delta.index, delta.made_at)
         if (end := delta.end) is not None:
-            self.usage, self.thought_end, self.stamps.times = end.usage, end.thought_end, end.times
+            self.usage, self.thought_end, stamps.times = end.usage, end.thought_end, end.times
             self.maker = end.maker
             if end.streamed_tokens is not None:
-                self.stamps.scale_to(end.streamed_tokens)
+                stamps.scale_to(end.streamed_tokens)
             return
         self.choices[delta.index].take(delta)
 

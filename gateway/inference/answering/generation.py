@@ -65,6 +65,17 @@ class Generation:
 
     # This answer has one reader and is not kept.
     cached: CacheUse | None = None
+    rerouted = False
+    fell_over: str | None = None
+    _chain: "FallbackChain | None" = None
+    _refusals = 0
+    _was_invalid = _let_go = _over = False
+    _reason: str | None = None
+    # What was compared by an end that only the answer showed: decisions could not tell of it before.
+    _shown: AgreementStage | None = None
+    # One without agreement: if the tier above fails, the best answer is sent.
+    _comparison: Comparison | None = None
+    _lost: TierLostError | None = None
 
     def __init__(
         self,
@@ -80,24 +91,12 @@ class Generation:
         `agreement`: cheap tiers answer and are compared instead; the budget covers all that may be asked."""
         self.request = request
         self.decision = decision
-        self.rerouted = False
-        self.fell_over: str | None = None
         self.attempts: list[Attempt] = []
         self._routing, self._admission, self._agreement = routing, admission, agreement
-        self._chain: FallbackChain | None = None
-        self._refusals, self._lengths = 0, RefusedLengths()
-        self._was_invalid = False
+        self._lengths = RefusedLengths()
         self._escalation: Escalation | None = None
         self._compared_as: ComparedAs | None = None
-        self._reason: str | None = None
-        # What was compared by an end that only the answer showed: decisions could not tell of it before.
-        self._shown: AgreementStage | None = None
-        # One without agreement: if the tier above fails, the best answer is sent.
-        self._comparison: Comparison | None = None
         self._held: deque[Delta] = deque()
-        self._let_go = False
-        self._over = False
-        self._lost: TierLostError | None = None
         # The request as the next tier may see it: only the first has the caller's own credential.
         self._asking = request
         escalation = None
@@ -128,13 +127,15 @@ class Generation:
                         delta.end = msgspec.structs.replace(delta.end, usage=used)
                 if delta.tries:
                     self._attempt.replicas += delta.tries
-                if self._escalation is not None and await self._is_handed_over(self._escalation, delta):
+                escalation = self._escalation
+                if escalation is not None and await self._is_handed_over(escalation, delta):
                     continue
                 if self._hides_logprobs:
                     delta.logprobs = None
-                # An answer that was compared has been kept since its tier gave it.
-                delta.made_at = delta.made_at or time.monotonic()
-                if self._escalation is None:
+                if delta.made_at is None:
+                    # An answer that was compared has been kept since its tier gave it.
+                    delta.made_at = time.monotonic()
+                if escalation is None:
                     self._let_go = True
                     return delta
                 self._held.append(delta)

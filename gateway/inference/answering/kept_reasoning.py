@@ -263,7 +263,7 @@ class KeptReasoning:
         rows: list[KeptTurn] = []
         after_result = bool(messages) and messages[-1].role == "tool"
         for choice in answer.choices:
-            if not (after_result or choice.reasoning or choice.tool_calls or choice.native):
+            if not (after_result or choice.thoughts or choice.calls or choice.native):
                 # Only a text, as most answers are.
                 continue
             for said in _state_of(choice.reasoning, collected_state(choice), choice.tool_calls):

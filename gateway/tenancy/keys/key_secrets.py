@@ -17,7 +17,7 @@ import msgspec
 
 from gateway.base.requests.inference_request import Caller
 from gateway.base.settings import Settings, SettingsError
-from tiers.consent import Consent
+from tiers.consent import ALL, Consent
 
 NEEDED_BITS = 128
 
@@ -155,7 +155,8 @@ class ApiKeys:
 
     def caller(self, owner: str, scopes: frozenset[str]) -> Caller:
         """Return the caller with the key of `owner`: without limits, and with consent unless withdrawn."""
-        return Caller(key_id=owner, name=owner, scopes=scopes, consent=Consent(reuse=owner not in self._private))
+        consent = Consent(reuse=False) if owner in self._private else ALL
+        return Caller(key_id=owner, name=owner, scopes=scopes, consent=consent)
 
     def owner(self, authorization: str | None) -> str | None:
         """Return the name of the key in an `Authorization: Bearer …` header, or None if it is missing or wrong.

@@ -133,9 +133,11 @@ def _decode_fields(
 async def json_of(request: HttpRequest) -> bytes:
     """Return the body of a request in JSON, with the model that its path names. Raises `ApiError` 415, 413."""
     # Forms and plain text, whatever their parameters say, are what web pages may send to other sites unasked.
-    media_type = request.scope["state"]["headers"].get("content-type", "").partition(";")[0].strip().lower()
-    if media_type and media_type != "application/json" and not media_type.endswith("+json"):
-        raise ApiError(415, f"Send the body as application/json, not as {media_type[:64]!r}.")
+    stated = request.scope["state"]["headers"].get("content-type", "")
+    if stated != "application/json":
+        media_type = stated.partition(";")[0].strip().lower()
+        if media_type and media_type != "application/json" and not media_type.endswith("+json"):
+            raise ApiError(415, f"Send the body as application/json, not as {media_type[:64]!r}.")
     body = await request.body()
     deployment: Any = (request.scope.get("extensions") or {}).get(DEPLOYMENT)
     return body if deployment is None else _with_model(body, deployment)
@@ -396,8 +398,10 @@ _NO_DEFAULTS = (None,) * len(TIER_DEFAULTS)
 def unset_of(body: Sampling) -> tuple[str, ...]:
     """The sampling fields that the caller left to the tier."""
     values = _defaults_of(body)
-    return TIER_DEFAULTS if values == _NO_DEFAULTS else tuple(
-        [name for name, value in zip(TIER_DEFAULTS, values, strict=True) if value is None]
+    return (
+        TIER_DEFAULTS
+        if values == _NO_DEFAULTS
+        else tuple([name for name, value in zip(TIER_DEFAULTS, values, strict=True) if value is None])
     )
 
 

@@ -1,7 +1,7 @@
 """Answer a request over HTTP, whole or as a stream of events; the bytes go straight to the server."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from litestar.types import ASGIApp, Receive, Scope, Send
 
@@ -227,6 +227,7 @@ class EventResponse:
         self._before_end = before_end
         self._answer, self._chunks, self._disconnect, self._waiting = answer, chunks, disconnect, waiting
         self._headers, self._started, self._stalled_seconds = [*EVENT_STREAM, *headers], started, stalled_seconds
+        self._pieces = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -235,13 +236,16 @@ class EventResponse:
             if not self._started:
                 await send({"type": "http.response.start", "status": 200, "headers": self._headers})
             waiting.go_on()
-            async for events, more in self._events():
+            events, more = self._chunks.opening(), True
+            while more:
+                events, more = await self._read(events)
                 reader.sending()
                 if waiting.sending():
                     await waiting.spoken()
                 await send({"type": "http.response.body", "body": events, "more_body": more})
                 reader.taken()
                 waiting.sent()
+                events = b""
         except BaseException as error:
             if not (self._disconnect.is_reason(error) or reader.is_reason(error)):
                 raise
@@ -256,23 +260,22 @@ class EventResponse:
         finally:
             await self._waiting.end()
 
-    async def _events(self) -> AsyncGenerator[tuple[bytes, bool], None]:
-        """Yield the events as they come, and whether there are more; what a server elsewhere sent at once is passed on
-        at once."""
-        events, pieces = self._chunks.opening(), 0
+    async def _read(self, events: bytes) -> tuple[bytes, bool]:
+        """Return `events` with the next ones, and whether there are more; what a server elsewhere sent at once is
+        passed on at once."""
+        piece, pieces = self._chunks.piece, self._pieces
         try:
             async for delta in self._answer:
-                events += self._chunks.piece(delta)
+                events += piece(delta)
                 pieces = (delta.pieces or pieces) - 1
                 if events and pieces <= 0:
-                    yield events, True
-                    events = b""
+                    self._pieces = pieces
+                    return events, True
             if self._before_end is not None:
                 await self._before_end(self._answer)
         except Exception as error:
-            yield events + self._chunks.failed(error), False
-            return
-        yield events + self._chunks.closing(self._answer), False
+            return events + self._chunks.failed(error), False
+        return events + self._chunks.closing(self._answer), False
 
 
 class EndOfEvents:
