@@ -11,6 +11,8 @@ struct Marks {
   static constexpr const char* kName = "classifier.marks";
   PyObject* marks;             // a tuple of at most 64 ASCII texts, of two characters or more
   std::bitset<1 << 16> begin;  // the first two characters of each
+  uint8_t by_first[64];        // their places, sorted by the first character
+  uint8_t from[129];           // for each first character, where its places begin
 
   ~Marks() { Py_XDECREF(marks); }
 };
@@ -32,9 +34,19 @@ PyObject* make_marks(PyObject*, Values values, Py_ssize_t count) {
     fits = is_ascii(mark) && PyUnicode_GET_LENGTH(mark) >= 2;
   }
   if (!fits) return PyErr_Format(PyExc_TypeError, "make_marks takes up to 64 ASCII texts of two characters or more");
-  auto* made = new Marks{Py_NewRef(values[0]), {}};
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(made->marks); i++)
-    made->begin[pair_at(ascii(PyTuple_GET_ITEM(made->marks, i)))] = true;
+  auto* made = new Marks{Py_NewRef(values[0]), {}, {}, {}};
+  const Py_ssize_t wanted = PyTuple_GET_SIZE(made->marks);
+  uint8_t next = 0;
+  for (int first = 0; first < 128; first++) {
+    made->from[first] = next;
+    for (Py_ssize_t i = 0; i < wanted; i++) {
+      const char* mark = ascii(PyTuple_GET_ITEM(made->marks, i));
+      if (mark[0] != first) continue;
+      made->begin[pair_at(mark)] = true;
+      made->by_first[next++] = uint8_t(i);
+    }
+  }
+  made->from[128] = next;
   return capsule(made);
 }
 
@@ -45,15 +57,15 @@ PyObject* marks_in(PyObject*, Values values, Py_ssize_t count) {
   if (!marks) return nullptr;
   if (!is_ascii(values[1])) return PyErr_Format(PyExc_TypeError, "marks_in takes an ASCII text");
   const char* text = ascii(values[1]);
-  const Py_ssize_t size = PyUnicode_GET_LENGTH(values[1]), wanted = PyTuple_GET_SIZE(marks->marks);
+  const Py_ssize_t size = PyUnicode_GET_LENGTH(values[1]);
   uint64_t found = 0;
   for (Py_ssize_t at = 0; at + 1 < size; at++) {
     if (!marks->begin[pair_at(text + at)]) continue;
-    for (Py_ssize_t i = 0; i < wanted; i++) {
-      PyObject* mark = PyTuple_GET_ITEM(marks->marks, i);
+    for (int i = marks->from[int(text[at])]; i < marks->from[text[at] + 1]; i++) {
+      PyObject* mark = PyTuple_GET_ITEM(marks->marks, marks->by_first[i]);
       const Py_ssize_t length = PyUnicode_GET_LENGTH(mark);
-      if (ascii(mark)[0] == text[at] && length <= size - at && !std::memcmp(ascii(mark), text + at, size_t(length)))
-        found |= uint64_t(1) << i;
+      if (length <= size - at && !std::memcmp(ascii(mark), text + at, size_t(length)))
+        found |= uint64_t(1) << marks->by_first[i];
     }
   }
   PyObject* list = PyList_New(0);

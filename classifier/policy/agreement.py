@@ -108,8 +108,8 @@ def may_pay(decision: Decision) -> bool:
     inputs = decision.inputs
     if inputs.objective != "utility":
         return True
-    best = max([score for score in decision.scores if score is not None], default=0.0)
-    return utility(1.0, sum(inputs.costs[:2]), inputs.reference, inputs.exchange) > best
+    decided = decision.scores[decision.tier - 1]
+    return decided is None or utility(1.0, sum(inputs.costs[:2]), inputs.reference, inputs.exchange) > decided
 
 
 def plan_agreement(

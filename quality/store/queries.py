@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-from sqlalchemy import Dialect, Row, Select, Table, delete, func, select, text
+from sqlalchemy import Dialect, Float, Row, Select, Table, delete, func, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -50,13 +50,14 @@ class _Prepared(NamedTuple):
 
 
 async def insert_if_absent(connection: AsyncConnection, table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Insert `rows`, at least one, each with a value for every column that is not computed; those whose key is there
-    already stay unchanged."""
+    """Insert `rows`, at least one, each with a value for every column that is not computed, None for NULL; those whose
+    key is there already stay unchanged."""
     statement, values, converted = _prepared(connection.dialect, table)
     found = [list(values(row)) for row in rows]
     for row in found:
         for place, convert in converted:
-            row[place] = convert(row[place])
+            if (value := row[place]) is not None:
+                row[place] = convert(value)
     await connection.exec_driver_sql(statement, [*map(tuple, found)])
 
 
@@ -70,8 +71,14 @@ def _prepared(dialect: Dialect, table: Table) -> _Prepared:
     given = [column.name for column in table.c if column.computed is None]
     compiled = insert_into(table, dialect).on_conflict_do_nothing().compile(dialect=dialect, column_keys=given)
     names = compiled.positiontup or []
-    converts = [table.c[name].type.dialect_impl(dialect).bind_processor(dialect) for name in names]
-    converted = [(place, convert) for place, convert in enumerate(converts) if convert is not None]
+    # Rows have numbers where the columns have.
+    kinds = [(place, table.c[name].type) for place, name in enumerate(names)]
+    converts = [
+        (place, kind.dialect_impl(dialect).bind_processor(dialect))
+        for place, kind in kinds
+        if not isinstance(kind, Float)
+    ]
+    converted = [(place, convert) for place, convert in converts if convert is not None]
     return _Prepared(str(compiled), itemgetter(*names), converted)
 
 

@@ -59,7 +59,8 @@ class AnswerReader:
 
     def events(self, events: list[ServerSentEvent]) -> list[Delta]:
         """Return the deltas of events that came at once."""
-        tally, said = self._tally, list[Delta]()
+        tally = self._tally
+        said: list[Delta] = []
         if events and len(events[0].data) > UNCOUNTED_JSON_BYTES:
             # Only the first can be larger than the piece that completed it.
             self._bounds.require_json(events[0].data)

@@ -47,7 +47,7 @@ class EventParser:
         # Only a stream that starts with another byte can have no byte order mark.
         if self._first and not self._buffer and chunk[0] != BOM[0]:
             self._first = False
-        if not (self._buffer or self._data or self._event or self._first or b"\r" in chunk):
+        if not (self._buffer or self._data or self._event or self._first or chunk.find(b"\r") >= 0):
             lines = chunk.split(b"\n")
             whole = lines[:-1:2]
             # Nearly every chunk of a token stream: events of one line, each with its data.

@@ -246,7 +246,7 @@ def _said(choice: _Choice, message: _Message, tally: Tally) -> Iterator[Delta]:
     content, index = message.content or choice.text or "", choice.index
     first = Delta(index=index, reasoning=message.thoughts)
     if isinstance(content, str):
-        first.text, parts = content, list[Delta]()
+        first.text, parts = content, []
     else:
         parts = [delta for part in content for delta in _of_part(part, index)]
     first.logprobs = _logprobs(choice.logprobs) if choice.logprobs is not None else None

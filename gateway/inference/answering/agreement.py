@@ -63,10 +63,10 @@ class Agreements:
         asked = request.agree is True or knobs.agreement == "always"
         if knobs.agreement == "off" or request.agree is False or request.credential is not None:
             return None
-        if not _may_wait(request, knobs) or not _may_be_compared(request, decision):
-            return None
         # Most requests end here, before their texts are read for the kind of answer.
         if not (asked or may_pay(decision)):
+            return None
+        if not _may_wait(request, knobs) or not _may_be_compared(request, decision):
             return None
         return AgreementStage(self, request, decision, expected_end(request), asked=asked)
 

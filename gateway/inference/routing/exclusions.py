@@ -127,14 +127,15 @@ def exclusions(
     needs = [] if plain and request.generation.tooling is None else needs_of(request)
     most, many_scores = request.most_prompt_tokens(), request.generation.echo and request.most_scores() > MAX_SCORES
     may_be_too_long = many_scores or not _fits_every_context(request, most, tiers)
+    asks_more = bool(needs) or not plain
     for spec in catalog.tiers:
-        number, tier = spec.number, tiers.get(spec.number)
+        number = spec.number
         if pinned is not None and number != pinned:
             continue
-        reason = hidden_from(spec, consent)
+        tier, reason = tiers.get(number), hidden_from(spec, consent)
         if reason is not None or tier is None:
             pass
-        elif (needs or not plain or not tier.takes_chats) and (lacks := lacks_of(request, needs, tier, spec)):
+        elif (asks_more or not tier.takes_chats) and (lacks := lacks_of(request, needs, tier, spec)):
             excluded.incapable[number] = lacks
             declared = " and ".join(need.noun for need in lacks if not need.refusal)
             reason = f"it does not support {declared}" if declared else lacks[0].refusal

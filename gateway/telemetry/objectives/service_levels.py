@@ -42,6 +42,8 @@ class Sketch(msgspec.Struct):
             self._count()
 
     def _count(self) -> None:
+        if not self.added:
+            return
         values, self.added = np.array(self.added), []
         places = np.ceil(np.log(np.clip(values, _LEAST, _MOST)) / _LOG_GAMMA).astype(np.int64)
         for place, count in zip(*(found.tolist() for found in np.unique(places, return_counts=True)), strict=True):
@@ -66,7 +68,8 @@ class Sketch(msgspec.Struct):
         self.counted += other.counted
         self.sum_counted += other.sum_counted
         self.added += other.added
-        self._count()
+        if len(self.added) >= _COUNTED_AT_ONCE:
+            self._count()
 
     def quantile(self, share: float) -> float | None:
         """Return the value below which `share` of the values lie; None if empty."""

@@ -111,7 +111,8 @@ def _decode_fields(
     serving: Serving, fields: FieldReader[Body], body: bytes, caller: Caller
 ) -> tuple[Body, list[str], dict[str, Any]]:
     strict = caller.strict or serving.settings.strict_fields
-    ignored, extra = list[str](), dict[str, Any]()
+    ignored: list[str] = []
+    extra: dict[str, Any] = {}
     try:
         found = _decoded(fields.decode, body)
     except ApiError as error:
