@@ -129,14 +129,16 @@ class GeminiWire(RemoteWire):
 
     def read_event(self, event: ServerSentEvent, tally: Tally) -> list[Delta] | None:
         """See `RemoteWire.read_event`. The stream has no last event: it ends with the connection's body."""
+        data = _in_camel_case(event.data)
         try:
-            answer = _strict(event.data)
+            answer = _strict(data)
         except JSON_ERRORS as error:
-            answer = _decode.lenient(event.data, tally, error)
+            answer = _decode.lenient(data, tally, error)
         return _deltas(answer, tally)
 
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
         """See `RemoteWire.read_whole`."""
+        body = _in_camel_case(body)
         if body.lstrip()[:1] != b"[":
             return _deltas(_decode(body, tally), tally)
         # The stream as Google sends it without `alt=sse`.
@@ -199,6 +201,19 @@ class _Answer(msgspec.Struct, rename="camel"):
     usage_metadata: _Counts | None = None
     prompt_feedback: _Feedback | None = None
     error: dict[str, Any] | str | None = None
+
+
+# Google's own libraries write these names so in Python, and so do servers that are built with them. A quote within a text
+# is escaped, so that only names match.
+_SNAKE = re.compile(
+    rb'"(?:(?:finish|block)_reason|usage_metadata|prompt_feedback|function_call|thought_signature|'
+    rb'(?:prompt|cached_content|tool_use_prompt|candidates|thoughts)_token_count)"(?=\s*:)'
+)
+
+
+def _in_camel_case(data: bytes) -> bytes:
+    """Return an answer with the names of the API, whichever form of them its server has."""
+    return _SNAKE.sub(lambda name: re.sub(rb"_(\w)", lambda letter: letter[1].upper(), name[0]), data)
 
 
 def contents(messages: list[ChatMessage]) -> list[dict[str, Any]]:

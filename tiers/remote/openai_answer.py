@@ -168,12 +168,36 @@ class _Choice(msgspec.Struct):
         return self.matched_stop if isinstance(self.matched_stop, str) else None
 
 
+class _Groq(msgspec.Struct):
+    usage: ChatUsage | None = None
+
+
+class _Timings(msgspec.Struct):
+    """llama.cpp's counts, of its versions that send no usage with a stream. `prompt_n`: without what was cached."""
+
+    prompt_n: int = 0
+    cache_n: int = 0
+    predicted_n: int = 0
+
+
 class Chunk(msgspec.Struct):
     """One event of a stream, or a whole answer. Unknown fields are ignored, missing ones have neutral values."""
 
     choices: list[_Choice] | None = None
     usage: ChatUsage | None = None
     error: WireError | str | None = None
+    x_groq: _Groq | None = None
+    timings: _Timings | None = None
+
+    @property
+    def further_counts(self) -> ChatUsage | None:
+        """The usage where `usage` is left out."""
+        if self.x_groq is not None:
+            return self.x_groq.usage
+        if (told := self.timings) is None or not told.predicted_n:
+            return None
+        prompt = told.prompt_n + told.cache_n
+        return ChatUsage(prompt_tokens=prompt, completion_tokens=told.predicted_n, cached_tokens=told.cache_n)
 
 
 _decode = LenientDecoder(Chunk, "a chunk of an answer")
@@ -210,6 +234,8 @@ def read_chunk(data: bytes, tally: Tally) -> list[Delta]:
         raise _failure(chunk.error)
     if chunk.usage is not None:
         chunk.usage.report(tally)
+    elif (chunk.timings or chunk.x_groq) is not None and (counts := chunk.further_counts) is not None:
+        counts.report(tally)
     choices = chunk.choices
     if not choices:
         return []

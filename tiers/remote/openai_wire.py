@@ -96,8 +96,9 @@ class OpenAIWire(RemoteWire):
         return [] if said in (b"", b"null") else read_chunk(data, tally)
 
     def read_whole(self, body: bytes, tally: Tally) -> list[Delta]:
-        """See `RemoteWire.read_whole`."""
-        return read_chunk(body, tally)
+        """See `RemoteWire.read_whole`. Some servers send the events of a stream as lines of JSON."""
+        chunks = _chunks(body) if body.find(b"\n") >= 0 else [body]
+        return [delta for one in chunks for delta in read_chunk(one, tally)]
 
 
 class VllmWire(OpenAIWire):

@@ -106,8 +106,26 @@ TWICE = json.dumps(json.dumps({"city": "Oslo"}))
 ONE_BREAK = chunks({"content": "He"}, {"content": "llo"}).replace(b"\n\n", b"\n")
 TWO_TOOLS = [{"type": "tool_use", "name": "get_weather", "input": {"city": city}} for city in ("Oslo", "Rome")]
 
+SNAKE = {
+    "candidates": [{"content": {"parts": [{"text": 'Say "finish_reason": now'}]}, "finish_reason": "MAX_TOKENS"}],
+    "usage_metadata": {"prompt_token_count": 20, "candidates_token_count": 8},
+}
 CASES = [
     # Texts.
+    Case(
+        "lines of JSON instead of events",
+        chunks({"content": "Hi "}, {"content": "there"}, end=b"").replace(b"data: ", b"").replace(b"\n\n", b"\n"),
+        text="Hi there",
+        types=("application/x-ndjson", JSON),
+    ),
+    Case(
+        "names in snake case",
+        gemini_stream([SNAKE]),
+        SNAKE,
+        "gemini",
+        text='Say "finish_reason": now',
+        finish="length",
+    ),
     Case(
         "parts of Mistral's",
         chunks({"content": [THOUGHT]}, {"content": "Hi "}, {"content": [{"type": "text", "text": "there"}]}),

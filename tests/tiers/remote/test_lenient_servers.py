@@ -123,6 +123,21 @@ async def test_counts_are_read_by_all_their_names(reported: Any, billed: Usage, 
 
 
 @pytest.mark.parametrize(
+    "told",
+    [
+        {"x_groq": {"id": "req_1", "usage": {"prompt_tokens": 20, "completion_tokens": 8}}},
+        {"timings": {"prompt_n": 4, "cache_n": 16, "predicted_n": 8, "predicted_ms": 90.5}},
+    ],
+)
+async def test_counts_of_a_server_without_usage_are_read(told: Any) -> None:
+    start = {"choices": [{"delta": {"content": "Hello there, all of you"}}]}
+    ending = {"choices": [{"delta": {}, "finish_reason": "stop"}]} | told
+    _, usage = await answered(Case("counts", raw_chunks(start, ending)), whole=False)
+    assert (usage.prompt_tokens, usage.completion_tokens) == (20, 8)
+    assert usage.cached_tokens == told.get("timings", {}).get("cache_n", 0)
+
+
+@pytest.mark.parametrize(
     "reported", [{"prompt_tokens": None, "completion_tokens": None}, {"prompt_tokens_details": {}}, 7]
 )
 async def test_counts_that_say_nothing_are_estimated(reported: Any) -> None:
