@@ -203,8 +203,8 @@ class _Answer(msgspec.Struct, rename="camel"):
     error: dict[str, Any] | str | None = None
 
 
-# Google's own libraries write these names so in Python, and so do servers that are built with them. A quote within a text
-# is escaped, so that only names match.
+# Google's own libraries write these names so in Python, and so do servers that are built with them. A quote within a
+# text is escaped, so that only names match.
 _SNAKE = re.compile(
     rb'"(?:(?:finish|block)_reason|usage_metadata|prompt_feedback|function_call|thought_signature|'
     rb'(?:prompt|cached_content|tool_use_prompt|candidates|thoughts)_token_count)"(?=\s*:)'
