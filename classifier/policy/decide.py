@@ -11,21 +11,11 @@ for before these, and the tier of an operator's rule before all of them.
 
 import math
 from collections.abc import Sequence
-from operator import attrgetter
 
 import msgspec
 
 from classifier.complexity.classes import Complexity
-from classifier.decision import (
-    ConstantTier,
-    Decision,
-    Exclusion,
-    PolicyInputs,
-    Prediction,
-    PricedAgreement,
-    RuledBy,
-    SessionStep,
-)
+from classifier.decision import Decision, Exclusion, PolicyInputs, Prediction, PricedAgreement, SessionStep
 from classifier.errors import NoTierAllowedError, PolicyInputsError
 from classifier.policy.utility import worths
 
@@ -101,7 +91,6 @@ def _dearer_by_rereading(inputs: PolicyInputs, previous: int, tier: int) -> str 
 _NAMES = (
     "pinned_tier", "min_tier", "key_min_tier", "previous_tier", "arm_tier", "observe_tier", "constant", "rules",
 )  # fmt: skip
-_named = attrgetter(*_NAMES)
 _NONE_NAMED = (None,) * len(_NAMES)
 _CLASS_NAMES = [complexity.name for complexity in Complexity]
 
@@ -381,10 +370,19 @@ def _check(inputs: PolicyInputs) -> None:
     for exclusion in inputs.exclusions:
         if not 1 <= exclusion.tier <= tiers:
             raise PolicyInputsError(f"exclusion of tier {exclusion.tier}; allowed are 1 to {tiers}.")
+    named = (
+        inputs.pinned_tier,
+        inputs.min_tier,
+        inputs.key_min_tier,
+        inputs.previous_tier,
+        inputs.arm_tier,
+        inputs.observe_tier,
+        None if inputs.constant is None else inputs.constant.tier,
+        None if inputs.rules is None else inputs.rules.tier,
+    )
     # Most requests name none, and comparing with that is quicker than eight looks.
-    if (named := _named(inputs)) == _NONE_NAMED:
+    if named == _NONE_NAMED:
         return
-    for name, one in zip(_NAMES, named, strict=True):
-        tier = one.tier if isinstance(one, ConstantTier | RuledBy) else one
+    for name, tier in zip(_NAMES, named, strict=True):
         if tier is not None and not 1 <= tier <= tiers:
             raise PolicyInputsError(f"{name} is {tier}; allowed are 1 to {tiers}.")

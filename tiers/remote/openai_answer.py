@@ -5,7 +5,6 @@ cannot be understood is an error.
 """
 
 from collections.abc import Iterator, Sequence
-from operator import attrgetter
 from typing import Annotated, Any
 
 import msgspec
@@ -203,9 +202,6 @@ class Chunk(msgspec.Struct):
 _decode = LenientDecoder(Chunk, "a chunk of an answer")
 _strict = _decode.strict
 _NO_MESSAGE = _Message()
-# All but the content at once: eleven looks would take longer.
-_says_more = attrgetter(*_Message.__struct_fields__[1:])
-_NO_MORE = _says_more(_NO_MESSAGE)
 _CALLS = "calls"
 # OpenAI's reasons and `error`; every other reason is a stop.
 _FINISH_REASONS: dict[str, FinishReason] = {
@@ -254,7 +250,12 @@ def _deltas(choice: _Choice, tally: Tally) -> list[Delta]:
     if choice.error:
         raise _failure(choice.error)
     deltas: list[Delta] = []
-    if text.__class__ is str and not choice.logprobs and _says_more(message) == _NO_MORE:
+    more: Any = (
+        message.reasoning_content or message.reasoning or message.tool_calls or choice.logprobs or message.refusal
+    )
+    more = more or message.annotations or message.function_call or message.thinking or message.reasoning_text
+    more = more or message.reasoning_details or message.extra_content
+    if text.__class__ is str and not more:
         # Only a piece of text, as nearly every chunk is.
         if text:
             deltas.append(Delta(index=choice.index, text=text))
