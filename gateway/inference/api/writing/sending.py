@@ -227,7 +227,7 @@ class EventResponse:
         self._before_end = before_end
         self._answer, self._chunks, self._disconnect, self._waiting = answer, chunks, disconnect, waiting
         self._headers, self._started, self._stalled_seconds = [*EVENT_STREAM, *headers], started, stalled_seconds
-        self._pieces = 0
+        self._deltas, self._pieces = aiter(answer), 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -265,7 +265,7 @@ class EventResponse:
         passed on at once."""
         piece, pieces = self._chunks.piece, self._pieces
         try:
-            async for delta in self._answer:
+            async for delta in self._deltas:
                 events += piece(delta)
                 pieces = (delta.pieces or pieces) - 1
                 if events and pieces <= 0:
