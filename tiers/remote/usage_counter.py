@@ -104,7 +104,7 @@ class Tally:
     sent = scored = native = joins_characters = False
     form: Form | Literal["chat"] | None = None
     _bounds: PromptBounds | None = None
-    # Bytes of all texts, thoughts and calls, and of what is output beside them.
+    # Bytes of all texts, thoughts and calls, and of other output.
     _size = _beside = 0
     _covered = _has_thought = False
 
