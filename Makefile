@@ -262,7 +262,7 @@ lint: install
 DOCS := build/docs
 
 docs: $(DOCS)/.installed
-	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
 
 $(DOCS)/.installed: pyproject.toml
 	$(PYTHON) -m venv --clear $(DOCS)
