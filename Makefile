@@ -258,7 +258,7 @@ lint: install
 	$(BIN)/lint-imports
 
 # The site of docs/ in build/site: every link and anchor is checked, and nothing on it is loaded from elsewhere. Its packages have an
-# environment of their own.
+# environment of their own. Not with --quiet, which hides warnings from --strict, too.
 DOCS := build/docs
 
 docs: $(DOCS)/.installed
