@@ -142,20 +142,21 @@ def _takes(operation: Json, document: Json) -> str:
 
 
 def _commands(command: click.Command, path: str) -> Iterator[str]:
-    """A heading for each command, its first sentence, its arguments and options."""
+    """A heading for each command, its first sentence, its arguments and options; of a group its commands."""
     context = click.Context(command, info_name=path.rpartition(" ")[2])
+    if not isinstance(command, click.Group) or command.invoke_without_command:
+        arguments = [one for one in command.params if isinstance(one, click.Argument)]
+        options = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
+        shown = " ".join([path, *(one.make_metavar(context) for one in arguments)])
+        said = _plain(command.help or command.short_help or "")
+        yield f"## {path}\n\n`{shown}`\n\n{said}" if arguments else f"## {path}\n\n{said}"
+        if options:
+            yield table(("option", "default", "meaning"), [_option(one, context) for one in options])
     if isinstance(command, click.Group):
-        children = [(name, command.get_command(context, name)) for name in command.list_commands(context)]
-        for name, child in children:
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
             assert child is not None
             yield from _commands(child, f"{path} {name}")
-        return
-    arguments = [one for one in command.params if isinstance(one, click.Argument)]
-    options = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
-    shown = " ".join([path, *(one.make_metavar(context) for one in arguments)])
-    yield f"## {path}\n\n`{shown}`\n\n{_plain(command.help or command.short_help or '')}"
-    if options:
-        yield table(("option", "default", "meaning"), [_option(one, context) for one in options])
 
 
 def _plain(text: str) -> str:
