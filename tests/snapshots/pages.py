@@ -3,6 +3,7 @@
 `make snapshots` writes them with the other snapshots; tests/snapshots/test_snapshots.py holds that they are current.
 """
 
+import html
 import json
 import re
 import textwrap
@@ -111,10 +112,18 @@ def filled(words: str) -> str:
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    cells = [list(head)]
-    lines = [f"| {' | '.join(cells[0])} |", f"| {' | '.join(['---'] * len(cells[0]))} |"]
-    lines += [f"| {' | '.join(' '.join(cell.split()).replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
-    return "\n".join(lines)
+    titles = list(head)
+    lines = [f"| {' | '.join(titles)} |", f"| {' | '.join(['---'] * len(titles))} |"]
+    return "\n".join([*lines, *(f"| {' | '.join(map(_cell, row))} |" for row in rows)])
+
+
+def _cell(text: str) -> str:
+    """In one line; a bar is no border. In code GitHub and mkdocs read a backslash differently, so it is HTML there."""
+
+    def code(found: re.Match[str]) -> str:
+        return f"<code>{html.escape(found[1], quote=False).replace('|', '&#124;')}</code>"
+
+    return re.sub(r"`([^`]*\|[^`]*)`", code, " ".join(text.split())).replace("|", r"\|")
 
 
 _GROUPS = {
