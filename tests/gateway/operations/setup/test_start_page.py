@@ -30,6 +30,7 @@ model_list:
     litellm_params: {model: hosted_vllm/a, api_base: "URL", api_key: os.environ/SMALL_KEY}
   - model_name: large
     litellm_params: {model: hosted_vllm/b, api_base: "URL"}
+litellm_settings: {json_logs: true}
 """
 
 
