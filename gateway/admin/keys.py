@@ -1,4 +1,4 @@
-"""Keys, teams and budgets: made, changed, rotated and revoked, with an audit trail; spending against budgets.
+"""Keys, teams and budgets: made, changed, rotated, paused and revoked, with an audit trail; spending against budgets.
 
 The endpoints `/admin/api/keys`, `/admin/api/teams` and `/admin/api/budgets`, then the pages.
 """
@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 from litestar import delete, get, patch, post, put
+from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 from litestar.response import Response
 from sqlalchemy import select
@@ -38,9 +39,9 @@ from gateway.operations.key_orders import (
     BudgetOrder,
     ChangeOrder,
     KeyOrder,
-    RevokeOrder,
     RotateOrder,
     TeamOrder,
+    VerbOrder,
 )
 from gateway.operations.running import operations_of
 from gateway.tenancy.access.admin_guard import order_of
@@ -50,11 +51,12 @@ from gateway.tenancy.keys.key_commands import (
     BUDGETS,
     KEYS,
     TEAMS,
+    VERBS,
     IssuedKey,
+    KeyVerb,
     change_key,
     create_key,
     create_team,
-    revoke_key,
     rotate_key,
     shown_key,
 )
@@ -68,8 +70,8 @@ class KeyChanged(msgspec.Struct, frozen=True, kw_only=True):
     changed: dict[str, list[Any]]
 
 
-class KeyRevoked(msgspec.Struct, frozen=True, kw_only=True):
-    """It is rejected here at once, by other processes within their polling interval."""
+class KeyVerbDone(msgspec.Struct, frozen=True, kw_only=True):
+    """The key is refused or admitted here at once, by other processes within their polling interval."""
 
     key_id: str
 
@@ -129,17 +131,21 @@ async def renew_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
     return _shown_once(await obeyed(access_of(request), work), 200)
 
 
-@post(
-    "/keys/{key:str}/revoke",
-    status_code=200,
-    operation_class=describe(RevokeOrder, KeyRevoked),
-    summary="Revoke a key",
-)
-async def end_key(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
-    """By id or name; permanent."""
-    order = await read_body(request, RevokeOrder)
-    work = revoke_key(serving_of(request).database, key, order_of(request, order.reason))
-    return Response(KeyRevoked(key_id=await obeyed(access_of(request), work)), media_type="application/json")
+def _verb_endpoint(verb: KeyVerb) -> HTTPRouteHandler:
+    """Return the endpoint of a verb."""
+
+    async def obey(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
+        order = await read_body(request, VerbOrder)
+        work = verb.command(serving_of(request).database, key, order_of(request, order.reason))
+        return Response(KeyVerbDone(key_id=await obeyed(access_of(request), work)), media_type="application/json")
+
+    obey.__name__, obey.__doc__ = verb.endpoint, f"By id or name; {verb.manner}."
+    described = describe(VerbOrder, KeyVerbDone)
+    path, summary = f"/keys/{{key:str}}/{verb.name}", f"{verb.title} a key"
+    return post(path, status_code=200, operation_class=described, summary=summary)(obey)
+
+
+key_verbs = [_verb_endpoint(verb) for verb in VERBS]
 
 
 @get("/teams", operation_class=describe(None, Rows), summary="List teams")
@@ -294,7 +300,8 @@ async def _key_page(
     states = await reached(_budgets_of(operations.serving, row, now))
     names = await names_of(operations.serving.database, [row["team_id"], *(one.subject for one in states)])
     tiers = sorted(operations.serving.routing.served.tiers)
-    shown = {"key": row, "now": now, "budgets": states, "names": names, "tiers": tiers}
+    verbs = [verb for verb in VERBS if verb.offered(row)]
+    shown = {"key": row, "now": now, "budgets": states, "names": names, "tiers": tiers, "verbs": verbs}
     return page(request, "key.html", row["name"], status=status, wrong=wrong, **shown)
 
 
@@ -340,12 +347,18 @@ async def post_renewal(request: HttpRequest, key: FromPath[str]) -> Response[Any
     return await filled_in(request, renewed, partial(_key_page, request, key))
 
 
-@post("/keys/{key:str}/revoke", status_code=200)
-async def post_revocation(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
-    """Revoke a key permanently."""
-    order = taken(given_of(await form_of(request), "reason"), RevokeOrder)
-    await obeyed(access_of(request), revoke_key(serving_of(request).database, key, order_of(request, order.reason)))
-    return back_to(f"{_PATH}/{key}", "The key is revoked: refused here at once, and by other processes in a moment.")
+def _verb_form(verb: KeyVerb) -> HTTPRouteHandler:
+    """Return what takes the form of a verb."""
+
+    async def obey(request: HttpRequest, key: FromPath[str]) -> Response[Any]:
+        order = taken(given_of(await form_of(request), "reason"), VerbOrder)
+        work = verb.command(serving_of(request).database, key, order_of(request, order.reason))
+        await obeyed(access_of(request), work)
+        said = f"The key is {verb.done}. Servers {verb.follows}: this process at once, others in a moment."
+        return back_to(f"{_PATH}/{key}", said)
+
+    obey.__name__ = f"post_{verb.name}"
+    return post(f"/keys/{{key:str}}/{verb.name}", status_code=200)(obey)
 
 
 @post("/teams", status_code=200)
@@ -427,7 +440,7 @@ KEYS_PAGE = Page(
         post_key,
         change_one_key,
         post_renewal,
-        post_revocation,
+        *(_verb_form(verb) for verb in VERBS),
         post_team,
         post_budget,
         post_budget_removal,

@@ -17,7 +17,7 @@ from gateway.admin.experiments import EXPERIMENTS_PAGE, start_experiment, stop_e
 from gateway.admin.keys import (
     KEYS_PAGE,
     delete_budget,
-    end_key,
+    key_verbs,
     limit_key,
     list_budgets,
     list_keys,
@@ -215,7 +215,7 @@ def operations_routers() -> list[Router]:
             show_key,
             limit_key,
             renew_key,
-            end_key,
+            *key_verbs,
             list_teams,
             make_team,
             list_budgets,

@@ -1,4 +1,4 @@
-"""The orders that make, change, rotate and revoke keys and teams, and set their budgets, for commands and endpoints."""
+"""The orders that change keys and teams, and set their budgets, for commands and endpoints."""
 
 from typing import Annotated, Literal
 
@@ -36,7 +36,7 @@ class RotateOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     reason: Reason | None = None
 
 
-class RevokeOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class VerbOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The reason, which is recorded."""
 
     reason: Reason | None = None

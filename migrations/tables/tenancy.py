@@ -43,6 +43,7 @@ api_keys = Table(
     Column("created_at", Double, nullable=False),
     Column("expires_at", Double),
     Column("rotated_at", Double),
+    Column("paused_at", Double),  # since when it is refused until it is resumed; NULL: it is not paused
     Column("revoked_at", Double),
     # The revision of `tenancy_state` when the row was written; replicas read rows above the last revision they saw.
     Column("revision", BigInteger, nullable=False, server_default="0"),

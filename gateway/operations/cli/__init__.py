@@ -48,7 +48,10 @@ main = LazyGroup(
             "gateway.operations.cli.quality.report:report",
             "Show what was served, what was learned, what routing would save.",
         ),
-        "keys": ("gateway.operations.cli.access.keys:keys", "Make, show, limit, rotate, revoke and declare API keys."),
+        "keys": (
+            "gateway.operations.cli.access.keys:keys",
+            "Make, show, limit, rotate, pause, revoke and declare API keys.",
+        ),
         "teams": ("gateway.operations.cli.access.teams:teams", "Make and show teams and their budgets."),
         "admin": ("gateway.operations.cli.access.teams:admin", "Add, show and remove users of the dashboard."),
         "certificates": (

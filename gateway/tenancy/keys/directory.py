@@ -33,13 +33,14 @@ Charges = Mapping[tuple[str, str], tuple[BudgetRef, ...]]
 
 
 class KnownKey(msgspec.Struct, frozen=True):
-    """A secret of a stored key: valid until `until` (epoch seconds), unless the key was revoked. `rotated`: it was
-    replaced by another one."""
+    """A secret of a stored key: valid until `until` (epoch seconds), unless the key was revoked or is paused.
+    `rotated`: it was replaced by another one."""
 
     digest: bytes
     caller: Caller
     until: float
     revoked: bool
+    paused: bool
     rotated: bool = False
 
 
@@ -91,11 +92,12 @@ class KnownKeys:
     def put(self, row: Mapping[str, Any]) -> None:
         """Add or replace a row of `api_keys`, with the `team_name`."""
         caller = self.caller_of(row)
-        until, revoked = row["expires_at"] or math.inf, row["revoked_at"] is not None
-        secrets = [KnownKey(bytes.fromhex(row["digest"]), caller, until, revoked)]
+        until = row["expires_at"] or math.inf
+        refused = row["revoked_at"] is not None, row["paused_at"] is not None
+        secrets = [KnownKey(bytes.fromhex(row["digest"]), caller, until, *refused)]
         if row["old_digest"] is not None:
             old = bytes.fromhex(row["old_digest"])
-            secrets.append(KnownKey(old, caller, min(until, row["old_until"]), revoked, rotated=True))
+            secrets.append(KnownKey(old, caller, min(until, row["old_until"]), *refused, rotated=True))
         self._replace(row["key_id"], tuple(secrets))
 
     def charge(self, charges: Charges) -> None:
@@ -399,6 +401,8 @@ class Directory:
     def _check(self, known: KnownKey) -> None:
         if known.revoked:
             raise UnknownKeyError("This API key was revoked.")
+        if known.paused:
+            raise UnknownKeyError("This API key is paused until an administrator resumes it.")
         if self._clock.now() >= known.until:
             if known.rotated:
                 raise UnknownKeyError("This API key was rotated: use its new secret.")

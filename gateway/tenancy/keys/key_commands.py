@@ -1,10 +1,11 @@
-"""Commands on keys and teams: made, changed, rotated, revoked, each with its audit row.
+"""Commands on keys and teams: made, changed, rotated, paused, revoked, each with its audit row.
 
 The terms of a key say what it may do and for how long. The lists of keys, teams and budgets show no hashes.
 """
 
 import secrets
-from typing import Annotated, Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -219,12 +220,64 @@ async def rotate_key(
 
 async def revoke_key(database: Database, key: str, order: Order) -> str:
     """Revoke the key of this id or name permanently; return its id."""
-    async with tenancy_transaction(database) as connection:
-        row = await _live_key(connection, key)
-        await _update(connection, row["key_id"], {"revoked_at": order.now})
-        await write_down(connection, order, "key.revoked", row["key_id"], {"name": row["name"]})
-    key_id: str = row["key_id"]
-    return key_id
+    return await _stamp(database, key, order, "key.revoked", "revoked_at", order.now)
+
+
+async def pause_key(database: Database, key: str, order: Order) -> str:
+    """Refuse the key of this id or name until it is resumed; return its id. A paused one stays paused."""
+    return await _stamp(database, key, order, "key.paused", "paused_at", order.now)
+
+
+async def resume_key(database: Database, key: str, order: Order) -> str:
+    """End the pause of the key of this id or name; return its id. One that is not paused stays as it is."""
+    return await _stamp(database, key, order, "key.resumed", "paused_at", None)
+
+
+class KeyVerb(NamedTuple):
+    """A change of a key that takes nothing but a reason. Its endpoint, its command and its form on the page of a key
+    are made of this, so that another verb is a function and an entry of `VERBS`.
+
+    `name`: in paths and on the command line. `manner`: for how long, after "By id or name;" and "Revoke KEY". `done`:
+    what the key is then. `follows`: what servers do from then on. `offered`: whether the page of a key with this row
+    has the form. `lasts`: it cannot be undone, so the page asks first. `endpoint`: the last part of its `operationId`.
+    """
+
+    name: str
+    manner: str
+    done: str
+    follows: str
+    command: Callable[[Database, str, Order], Awaitable[str]]
+    offered: Callable[[Mapping[str, Any]], bool]
+    endpoint: str
+    lasts: bool = False
+
+    @property
+    def title(self) -> str:
+        """The name as the first word of a sentence."""
+        return self.name.capitalize()
+
+
+VERBS = (
+    KeyVerb(
+        "pause",
+        "until it is resumed",
+        "paused",
+        "refuse it",
+        pause_key,
+        lambda key: key["paused_at"] is None,
+        "pause_key",
+    ),
+    KeyVerb(
+        "resume",
+        "after a pause",
+        "resumed",
+        "admit it",
+        resume_key,
+        lambda key: key["paused_at"] is not None,
+        "resume_key",
+    ),
+    KeyVerb("revoke", "permanently", "revoked", "refuse it", revoke_key, lambda key: True, "end_key", lasts=True),
+)
 
 
 async def shown_key(engine: AsyncEngine, key: str) -> dict[str, Any]:
@@ -291,6 +344,17 @@ async def _team_id(connection: AsyncConnection, team: str) -> str:
     if found is None:
         raise UnknownSubjectError(f"there is no team {team[:128]!r}", "team")
     return found
+
+
+async def _stamp(database: Database, key: str, order: Order, action: str, column: str, value: float | None) -> str:
+    """Set or clear a time of a key that is not revoked; nothing is written where it is set or clear already."""
+    async with tenancy_transaction(database) as connection:
+        row = await _live_key(connection, key)
+        if (row[column] is None) != (value is None):
+            await _update(connection, row["key_id"], {column: value})
+            await write_down(connection, order, action, row["key_id"], {"name": row["name"]})
+    key_id: str = row["key_id"]
+    return key_id
 
 
 async def _update(connection: AsyncConnection, key_id: str, values: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""`aio keys`: make, list, change, rotate, revoke and declare stored keys; running servers follow within seconds.
+"""`aio keys`: make, list, change, rotate, pause, revoke and declare stored keys; running servers follow within seconds.
 `aio new-key`: make a key for the settings, and its hash.
 """
 
@@ -23,6 +23,7 @@ from gateway.operations.cli.options import (
     table,
     with_database,
 )
+from gateway.tenancy.keys.key_commands import VERBS, KeyVerb
 
 if TYPE_CHECKING:
     from gateway.base.requests.inference_request import Period
@@ -43,7 +44,7 @@ _SHOWN = ("key_id", "name", "prefix", "team_id", "scopes")
 
 @click.group()
 def keys() -> None:
-    """Make, show, change, rotate and revoke API keys, or declare them in a file."""
+    """Make, show, change, rotate, pause and revoke API keys, or declare them in a file."""
 
 
 def stored_options(command: Command) -> Command:
@@ -250,16 +251,23 @@ def rotate(key: str, grace_hours: float, reason: str | None, as_json: bool, **op
     echo_answer(as_json, issued, until + said)
 
 
-@keys.command()
-@click.argument("key")
-@reason_option
-@stored_options
-def revoke(key: str, reason: str | None, as_json: bool, **options: Any) -> None:
-    """Revoke KEY (id or name) permanently."""
-    from gateway.tenancy.keys.key_commands import revoke_key
+def _verb_command(verb: KeyVerb) -> click.Command:
+    """Return the command of a verb."""
 
-    key_id = with_database(settings_from(**options), lambda engine: revoke_key(engine, key, order(reason)))
-    echo_answer(as_json, {"key_id": key_id}, f"{key_id} is revoked; running servers refuse it within seconds")
+    @click.command(verb.name, help=f"{verb.title} KEY (id or name) {verb.manner}.")
+    @click.argument("key")
+    @reason_option
+    @stored_options
+    def obey(key: str, reason: str | None, as_json: bool, **options: Any) -> None:
+        key_id = with_database(settings_from(**options), lambda engine: verb.command(engine, key, order(reason)))
+        said = f"{key_id} is {verb.done}; running servers {verb.follows} within seconds"
+        echo_answer(as_json, {"key_id": key_id}, said)
+
+    return obey
+
+
+for _verb in VERBS:
+    keys.add_command(_verb_command(_verb))
 
 
 @keys.command()
@@ -402,6 +410,8 @@ def _bounds(row: dict[str, Any]) -> str:
 def _state(row: dict[str, Any], now: float) -> str:
     if row["revoked_at"] is not None:
         return "revoked"
+    if row["paused_at"] is not None:
+        return "paused"
     if row["expires_at"] is None:
         return "good"
     return "expired" if row["expires_at"] <= now else f"good for {(row['expires_at'] - now) / DAY_SECONDS:.1f} days"

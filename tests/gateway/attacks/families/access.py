@@ -381,7 +381,7 @@ def dashboard_forms(target: Target, draw: Random, count: int) -> Iterator[Outcom
         "0000-00-00",
     )
     posts = (
-        "/keys", "/keys/bob", "/keys/x", "/keys/bob/rotate", "/keys/x/revoke", "/teams", "/budgets",
+        "/keys", "/keys/bob", "/keys/x", "/keys/bob/rotate", "/keys/x/revoke", "/keys/x/pause", "/teams", "/budgets",
         "/budgets/x/remove", "/users", "/users/x", "/users/x/remove", "/users/x/sessions/end", "/experiments",
         "/experiments/x/stop",
         "/quality/promote", "/quality/rollback", "/quality/trial", "/quality/trial/end", "/quality/review/1",

@@ -102,6 +102,25 @@ async def test_a_rotated_secret_goes_on_for_its_hours_and_a_revoked_key_ends(
     assert (events[0]["actor"], events[0]["reason"]) == ("ann", "left")
 
 
+async def test_the_page_of_a_key_pauses_it_and_then_offers_to_resume_it(
+    aio: RunningGateway, admin: httpx.AsyncClient
+) -> None:
+    secret, key_id = await made(admin, "kim")
+    path = f"{PAGE}/{key_id}"
+    for verb, other, state, status in (("pause", "resume", "paused", 401), ("resume", "pause", "active", 200)):
+        page = await admin.get(path)
+        assert {name for name in (f"{path}/{verb}", f"{path}/{other}") if name in forms_of(page)} == {f"{path}/{verb}"}
+        sent = await submit(admin, page, f"{path}/{verb}", reason="a loop")
+        assert sent.status_code == 303, sent.text
+        assert await status_with(aio, secret) == status
+        for shown in (path, PAGE):
+            assert f">{state}</" in (await admin.get(shown)).text
+    events = (await admin.get("/admin/api/transitions?limit=2")).json()["rows"]
+    assert [(event["action"], event["reason"]) for event in events] == [
+        ("key.resumed", "a loop"), ("key.paused", "a loop")
+    ]  # fmt: skip
+
+
 async def test_a_budget_is_set_shown_with_what_is_spent_and_removed(
     aio: RunningGateway, admin: httpx.AsyncClient
 ) -> None:

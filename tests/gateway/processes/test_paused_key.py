@@ -1,0 +1,50 @@
+"""A key that is paused while a server with two workers runs: refused by both, and admitted by both once resumed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.gateway.remote_catalog import write_remote_catalog
+from tests.gateway.served_process import ServedProcess, served
+from tests.gateway.upstream import Upstream
+from tests.polling import until
+
+pytestmark = pytest.mark.processes
+
+
+def asked(aio: ServedProcess, key: str) -> httpx.Response:
+    """Ask on a connection of its own, which the kernel assigns to one of the workers."""
+    body = {"model": "tier-1", "messages": [{"role": "user", "content": "Hello there"}]}
+    headers = {"authorization": f"Bearer {key}"}
+    return httpx.post(f"{aio.url}/v1/chat/completions", json=body, headers=headers, timeout=60)
+
+
+def test_both_workers_follow_a_pause_by_the_api_and_its_end_by_the_command(tmp_path: Path, upstream: Upstream) -> None:
+    catalog = write_remote_catalog(tmp_path / "catalog.toml", upstream.base_url)
+    data = tmp_path / "data"
+    options = ["--gateway-workers", "2", "--catalog", str(catalog)]
+    with served(data, tmp_path / "cache", *options, environment={"AIO_KEYS_POLL_SECONDS": "0.05"}) as aio:
+        key = aio.admin.post("/admin/api/keys", json={"name": "ada"}).raise_for_status().json()["key"]
+
+        def all_say(status: int) -> bool:
+            # Twelve connections reach both workers, but for one run in 2,000.
+            return {asked(aio, key).status_code for _ in range(12)} == {status}
+
+        until(lambda: all_say(200))
+        aio.admin.post("/admin/api/keys/ada/pause", json={"reason": "a loop"}).raise_for_status()
+        until(lambda: all_say(401))
+        assert all_say(401)
+        error = asked(aio, key).json()["error"]
+        assert (error["code"], error["type"]) == ("invalid_api_key", "authentication_error")
+        assert error["message"].startswith("This API key is paused until an administrator resumes it.")
+
+        order = ["keys", "resume", "ada", "--data-dir", str(data)]
+        command = [sys.executable, "-c", "from gateway.operations.cli import main; main()", *order]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert "is resumed; running servers admit it within seconds" in said
+        until(lambda: all_say(200))
+        rows = aio.admin.get("/admin/api/transitions?limit=2").raise_for_status().json()["rows"]
+        assert [row["action"] for row in rows] == ["key.resumed", "key.paused"]
