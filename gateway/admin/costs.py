@@ -11,8 +11,7 @@ import msgspec
 from litestar import get
 from litestar.response import Response
 
-from gateway.admin.resource import as_asked, names_of, page_asked_for
-from gateway.admin.routing import epoch_of
+from gateway.admin.resource import as_asked, names_of, page_asked_for, time_asked
 from gateway.base.errors import bad_request
 from gateway.base.numbers import whole_number
 from gateway.base.stores.database import reached
@@ -36,8 +35,8 @@ _COLUMNS = ("split", *(name for name in Part.__struct_fields__ if name != "spent
 async def show_costs(request: HttpRequest) -> Response[Any]:
     """Query: `since` and `until` in epoch seconds, by default the last 30 days; `tag`, a name in the requests'
     `metadata` by whose values costs are split too; `format`, json or csv: a row for each part of each split."""
-    until = epoch_of(request.query_params, "until", time.time())
-    since = epoch_of(request.query_params, "since", max(until - _DAYS_SHOWN * 86_400, 0.0))
+    until = time_asked(request.query_params, "until", time.time())
+    since = time_asked(request.query_params, "since", max(until - _DAYS_SHOWN * 86_400, 0.0))
     if since > until:
         raise bad_request(f"since {since:g} is after until {until:g}.", "since", "invalid_value")
     tag = request.query_params.get("tag")

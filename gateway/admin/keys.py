@@ -13,8 +13,16 @@ from litestar.params import FromPath
 from litestar.response import Response
 from sqlalchemy import select
 
-from gateway.admin.requests import epoch_of
-from gateway.admin.resource import as_asked, csv_response, names_of, obeyed, page_asked_for, page_of, wants_csv
+from gateway.admin.resource import (
+    as_asked,
+    csv_response,
+    form_time,
+    names_of,
+    obeyed,
+    page_asked_for,
+    page_of,
+    wants_csv,
+)
 from gateway.base.numbers import number, utc_text
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
@@ -419,7 +427,7 @@ def _terms(form: Form) -> dict[str, Any]:
         terms["aliases"] = {name.strip(): model.strip() for name, _, model in pairs} or None
     if is_changed(form, "expires_at"):
         expires = text_of(form, "expires_at")
-        terms["expires_at"] = None if expires is None else epoch_of("expires_at", expires)
+        terms["expires_at"] = None if expires is None else form_time("expires_at", expires)
     return terms
 
 

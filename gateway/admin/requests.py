@@ -3,7 +3,6 @@ the newest ones, and one with all of its steps, with tier, cost, cache and the r
 """
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -16,9 +15,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from classifier.decision import Decision
 from classifier.errors import NoTierAllowedError
 from classifier.policy.decide import barred_tiers, decide, held_back
-from gateway.admin.resource import as_asked, names_of, page_asked_for
-from gateway.base.errors import ApiError, bad_request
-from gateway.base.numbers import epoch_seconds, is_number, number, whole_number
+from gateway.admin.resource import as_asked, form_time, names_of, page_asked_for
+from gateway.base.errors import ApiError
+from gateway.base.numbers import number, whole_number
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
@@ -174,7 +173,7 @@ async def show_requests(request: HttpRequest) -> Response[Any]:
     query = {name: value.strip() for name, value in request.query_params.items() if value.strip()}
     if (wanted := query.pop("request_id", None)) is not None:
         return back_to(f"/admin/requests/{wanted}")
-    asked = query | {name: str(epoch_of(name, query[name])) for name in ("since", "until") if name in query}
+    asked = query | {name: str(form_time(name, query[name])) for name in ("since", "until") if name in query}
     refused = asked.get("status") == "refused"
     if refused:
         asked = {name: value for name, value in asked.items() if name not in _OF_ANSWERS}
@@ -241,17 +240,6 @@ async def _record(request: HttpRequest, request_id: str) -> Recorded:
 
 def _target(given: str) -> float | None:
     return number(given, "quality", 0, 1) if given else None
-
-
-def epoch_of(name: str, text: str) -> float:
-    """Return the epoch seconds of a form's time field, read as UTC; a number is taken as it is. Raises `ApiError`
-    400."""
-    if not is_number(text):
-        try:
-            text = str(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
-        except (ValueError, OverflowError):
-            raise bad_request(f"Invalid {name}: {text[:64]!r} is not a time.", name, "invalid_value") from None
-    return epoch_seconds(text, name)
 
 
 REQUESTS_PAGE = Page(title="Requests", path="/requests", handlers=(show_requests, show_request))

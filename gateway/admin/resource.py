@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.base.errors import ApiError, bad_request
-from gateway.base.numbers import epoch_seconds, whole_number
+from gateway.base.numbers import epoch_seconds, is_number, whole_number
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.inference.service import serving_of
@@ -138,6 +139,23 @@ async def _found(request: HttpRequest, listing: Listing, chosen: dict[str, Any],
         return await reached(read())
     except PageError as error:
         raise bad_request(f"{error}.", error.param, "invalid_value") from error
+
+
+def form_time(name: str, text: str) -> float:
+    """Return the epoch seconds of a form's time field, read as UTC; a number is taken as it is. Raises `ApiError`
+    400."""
+    if not is_number(text):
+        try:
+            text = str(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
+        except (ValueError, OverflowError):
+            raise bad_request(f"Invalid {name}: {text[:64]!r} is not a time.", name, "invalid_value") from None
+    return epoch_seconds(text, name)
+
+
+def time_asked(query: Mapping[str, str], name: str, usual: float) -> float:
+    """Return a time in the query, in epoch seconds; `usual` without it. Raises `ApiError` 400."""
+    given = query.get(name)
+    return usual if given is None else epoch_seconds(given, name)
 
 
 async def _by_id(database: AsyncEngine, chosen: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from litestar.response import Response
 
 from classifier.complexity.quality_setting import QUALITY_SETTINGS
 from gateway.admin.knob_changes import order_knobs
-from gateway.admin.resource import as_asked
+from gateway.admin.resource import as_asked, time_asked
 from gateway.admin.routing_reports import (
     CurveShown,
     KindRow,
@@ -30,7 +30,7 @@ from gateway.admin.routing_reports import (
     traffic_shown,
 )
 from gateway.base.errors import ApiError, bad_request
-from gateway.base.numbers import epoch_seconds, whole_number
+from gateway.base.numbers import whole_number
 from gateway.base.stores.database import reached
 from gateway.edge.asgi import HttpRequest
 from gateway.edge.openapi import describe
@@ -50,15 +50,9 @@ from quality.estimates.verified_sample import ReliabilityBin, acceptance, reliab
 _MOST = 20_000
 
 
-def epoch_of(query: Mapping[str, str], name: str, usual: float) -> float:
-    """Return a time in the query, in epoch seconds; `usual` without it. Raises `ApiError` 400."""
-    given = query.get(name)
-    return usual if given is None else epoch_seconds(given, name)
-
-
 async def shadow_shown(serving: Serving, query: Mapping[str, str]) -> ShadowReport:
     """Return the report that `query` asks for with `since` and `last`. Raises `ApiError` 400 and 503."""
-    since = epoch_of(query, "since", 0.0)
+    since = time_asked(query, "since", 0.0)
     last = whole_number(query.get("last", str(NEWEST)), "last", 1, _MOST)
     sampling = sampling_settings(serving.settings, serving.routing.served.catalog)
     budget = await reached(budget_now(serving.database, sampling, time.time()))

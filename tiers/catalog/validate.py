@@ -12,7 +12,7 @@ from inference_core.errors import InvalidRequestError
 from inference_core.loaders.decoder_tensors import SHAPES
 from inference_core.model_spec import ModelSpec, PrefixSpec
 from inference_core.protocol import Knobs, KnobValue
-from tiers.catalog.catalog import CPU_CORE, Catalog, TargetSpec
+from tiers.catalog.catalog import CPU_CORE, Catalog, EmbeddingSpec, TargetSpec
 from tiers.catalog.core_spec import adapter_problems
 from tiers.catalog.gpu_group import GpuGroupSpec, GpuModelSpec
 from tiers.catalog.pricing import request_cost_usd
@@ -103,15 +103,26 @@ def _check_embeddings(catalog: Catalog) -> Iterator[str]:
         if embedding.input_usd_per_million is None:
             yield f"{where}: the price list has no price of it; give input_usd_per_million"
         if embedding.provider is not None or embedding.url is not None:
-            from tiers.catalog.remote_embedding import check_embedding
-
-            yield from check_embedding(embedding, where)
+            yield from _check_remote_embedding(where, embedding)
         elif (embedding.model is None) == (embedding.path is None):
             yield f"{where}: give either model, one of core.models, or path, the folder of an encoder's checkpoint"
         elif embedding.model is not None and embedding.model not in {m.name for m in catalog.core.models}:
             yield f"{where}.model = {embedding.model!r}: no such model in core.models"
         elif embedding.path is not None and (embedding.layer is not None or embedding.pooling != "mean"):
             yield f"{where}: an encoder's last state is averaged; layer and pooling are for a core's model"
+
+
+def _check_remote_embedding(where: str, embedding: EmbeddingSpec) -> Iterator[str]:
+    from tiers.catalog.providers import PROVIDERS
+
+    given = [name for name in ("path", "layer") if getattr(embedding, name) is not None]
+    if embedding.model is None or given or embedding.shortenable or embedding.pooling != "mean":
+        yield f"{where}: a server elsewhere needs model, and knows no path, layer, pooling and shortenable"
+    if embedding.provider is not None and PROVIDERS[embedding.provider].kind not in ("openai-provider", "azure"):
+        yield f"{where}.provider = {embedding.provider!r}: its API has no embeddings of OpenAI's form; give a url"
+    elif embedding.url is not None:
+        yield from check_url(f"{where}.url", embedding.url)
+    yield from check_key_name(where, embedding.api_key_env)
 
 
 def _check_unmeasured(catalog: Catalog) -> Iterator[str]:

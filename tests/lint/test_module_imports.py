@@ -1,0 +1,58 @@
+"""No circle of imports, also none through functions; few modules that are too small to stand alone."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.lint.module_imports import Modules, circles, imports_of, modules_of, only_for_a_neighbour
+
+ROOT = Path(__file__).parents[2]
+SMALL_LINES, MOST_SMALL = 60, 10
+
+
+@pytest.fixture(scope="module")
+def modules() -> Modules:
+    return modules_of(ROOT)
+
+
+def test_no_modules_import_each_other_in_a_circle(modules: Modules) -> None:
+    assert len(modules.files) > 500
+    assert circles(modules.imports) == []
+
+
+def test_few_small_modules_are_there_for_one_module_of_their_folder(modules: Modules) -> None:
+    small = only_for_a_neighbour(modules, SMALL_LINES)
+    assert len(small) <= MOST_SMALL, f"join these with the modules that import them: {small}"
+
+
+@pytest.mark.parametrize(
+    ("source", "imported"),
+    [
+        ("import a.b", {"a.b"}),
+        ("from a import b", {"a.b"}),
+        ("from a.b import name", {"a.b"}),
+        ("from a import name", {"a"}),
+        ("def f():\n    if x:\n        from a import b", {"a.b"}),
+        ("class C:\n    def f(self):\n        import a", {"a"}),
+        ("if TYPE_CHECKING:\n    import a\nelse:\n    import a.b", {"a.b"}),
+        ("import os", set()),
+    ],
+)
+def test_imports_are_found_at_any_depth_but_not_for_type_checkers(source: str, imported: set[str]) -> None:
+    assert imports_of(source, {"a": 1, "a.b": 1}) == imported
+
+
+def test_a_circle_has_all_modules_that_reach_each_other() -> None:
+    imports = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": {"d"}, "f": {"a"}, "g": set()}
+    assert circles({name: frozenset(of) for name, of in imports.items()}) == [["a", "b", "c"], ["d", "e"]]
+
+
+def test_a_small_module_of_one_neighbour_is_found(tmp_path: Path) -> None:
+    texts = {"one": "import tiers.small\n", "small": "", "shared": "", "two": "import tiers.shared\n"}
+    texts["three"] = "import tiers.shared\nimport tiers.large\n"
+    texts["large"] = "x = 1\n" * 3
+    (tmp_path / "tiers").mkdir()
+    for name, text in texts.items():
+        (tmp_path / "tiers" / f"{name}.py").write_text(text)
+    assert only_for_a_neighbour(modules_of(tmp_path), 3) == ["tiers.small"]
+    assert only_for_a_neighbour(modules_of(tmp_path), 4) == ["tiers.large", "tiers.small"]
